@@ -1,0 +1,1 @@
+"""Units, errors, ids, clock: no domain words, no I/O."""

@@ -1,0 +1,114 @@
+"""The errors a user meets: what happened, why, and what to type next.
+
+Four kinds by moment: `Refused` before anything was changed, `Failed` while it was done, `LostContact` when the other
+side stopped answering, `Bug` for what should not be possible. The codes are a closed list that the command line, the
+REST interface and the documents share; every code carries the exit code of the command line.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Code(StrEnum):
+    """Stable names of what can go wrong."""
+
+    USAGE = "USAGE"
+    INVALID_FILE = "INVALID_FILE"
+    NOT_FOUND = "NOT_FOUND"
+    NAME_TAKEN = "NAME_TAKEN"
+    NO_CAPACITY = "NO_CAPACITY"
+    UNSUPPORTED = "UNSUPPORTED"
+    INCOMPATIBLE_HOST = "INCOMPATIBLE_HOST"
+    PERMISSION = "PERMISSION"
+    WRONG_STATE = "WRONG_STATE"
+    PARTLY_DONE = "PARTLY_DONE"
+    HOST_DOWN = "HOST_DOWN"
+    UNREACHABLE = "UNREACHABLE"
+    VERSION_MISMATCH = "VERSION_MISMATCH"
+    TIMED_OUT = "TIMED_OUT"
+    CANCELLED = "CANCELLED"
+    MOVE_FAILED = "MOVE_FAILED"
+    JOB_FAILED = "JOB_FAILED"
+    FAILED = "FAILED"
+    BUG = "BUG"
+
+    @property
+    def exit_code(self) -> int:
+        """Exit code of the command line: 1 failed, 2 usage, 3 not found, 4 refused, 5 wrong state, 6 partly, 7 unreachable."""
+        return _EXIT.get(self, 1)
+
+    @property
+    def http_status(self) -> int:
+        """Status of the REST answer."""
+        return _HTTP.get(self.exit_code, 500)
+
+
+_EXIT = {
+    Code.USAGE: 2,
+    Code.INVALID_FILE: 2,
+    Code.NOT_FOUND: 3,
+    Code.NAME_TAKEN: 4,
+    Code.NO_CAPACITY: 4,
+    Code.UNSUPPORTED: 4,
+    Code.INCOMPATIBLE_HOST: 4,
+    Code.PERMISSION: 4,
+    Code.WRONG_STATE: 5,
+    Code.PARTLY_DONE: 6,
+    Code.HOST_DOWN: 7,
+    Code.UNREACHABLE: 7,
+    Code.VERSION_MISMATCH: 7,
+    Code.CANCELLED: 130,
+}
+_HTTP = {2: 422, 3: 404, 4: 403, 5: 409, 6: 500, 7: 503, 130: 409, 1: 500}
+
+
+class WherryError(Exception):
+    """An error for the user. `what` happened, `why` (the first cause), `next` (the command or act that helps)."""
+
+    def __init__(self, code: Code, what: str, why: str = "", next: str = "") -> None:
+        super().__init__(what)
+        self.code = code
+        self.what = what
+        self.why = why
+        self.next = next
+
+    def __str__(self) -> str:
+        return ": ".join(part for part in (self.what, self.why) if part)
+
+    def to_dict(self) -> dict[str, str]:
+        """The error as it travels: code, what, why, next."""
+        return {"code": str(self.code), "what": self.what, "why": self.why, "next": self.next}
+
+
+class Refused(WherryError):
+    """Nothing was changed."""
+
+
+class Failed(WherryError):
+    """It was begun and did not end well; what was half made has been taken back unless the text says otherwise."""
+
+
+class LostContact(WherryError):
+    """The other side stopped answering; its state is unknown."""
+
+
+class Bug(WherryError):
+    """A state that the program's own invariants exclude."""
+
+    def __init__(self, what: str, why: str = "") -> None:
+        super().__init__(Code.BUG, what, why, "please report this with the output of: wherry doctor")
+
+
+def from_dict(data: dict[str, str]) -> WherryError:
+    """The error that `to_dict` described; an unknown code becomes FAILED."""
+    try:
+        code = Code(data.get("code", "FAILED"))
+    except ValueError:
+        code = Code.FAILED
+    kind: type[WherryError] = Failed
+    if code.exit_code in (2, 3, 4, 5):
+        kind = Refused
+    elif code.exit_code == 7:
+        kind = LostContact
+    return kind(code, data.get("what", "the service reported an error"), data.get("why", ""), data.get("next", ""))

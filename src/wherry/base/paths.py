@@ -1,0 +1,78 @@
+"""Where an instance keeps what it makes. Two instances on one machine share no directory, name or socket.
+
+`WHERRY_INSTANCE` selects the instance (default `main`); the name is at most 8 letters and digits, because it is part
+of the names of namespaces and cgroups.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from wherry.base.errors import Code, Refused
+
+_NAME = re.compile(r"[a-z][a-z0-9]{0,7}")
+
+
+@dataclass(frozen=True)
+class Instance:
+    """The directories of one instance."""
+
+    name: str
+
+    @property
+    def run(self) -> Path:
+        """Volatile state on a tmpfs: sockets, nodes' private trees, images of a move."""
+        return Path("/run/wherry") / self.name
+
+    @property
+    def state(self) -> Path:
+        """What outlives a reboot: the database, logs, outputs of jobs."""
+        return Path(os.environ.get("WHERRY_STATE", "/var/lib/wherry")) / self.name
+
+    @property
+    def socket(self) -> Path:
+        """The daemon's private socket."""
+        return self.run / "wherryd.sock"
+
+    @property
+    def prefix(self) -> str:
+        """Begins the name of every network namespace and cgroup of this instance."""
+        return f"wherry-{self.name}"
+
+
+def instance() -> Instance:
+    """The instance that the environment selects. Refused when its name cannot be part of other names."""
+    name = os.environ.get("WHERRY_INSTANCE", "main")
+    if not _NAME.fullmatch(name):
+        raise Refused(
+            Code.USAGE,
+            f"WHERRY_INSTANCE={name!r} is not a name for an instance",
+            "it must be 1 to 8 lower-case letters and digits, beginning with a letter",
+            "unset WHERRY_INSTANCE",
+        )
+    return Instance(name)
+
+
+def native_program(name: str) -> Path:
+    """Path of one of our native programs: beside the installed package, or the checkout's build."""
+    import wherry
+
+    here = Path(wherry.__file__).resolve().parent
+    for directory in (here / "bin", here.parents[1] / "build" / "native" / "bin"):
+        if (directory / name).exists():
+            return directory / name
+    raise Refused(Code.FAILED, f"the program {name} is not built", f"looked beside {here}", "make setup")
+
+
+def native_library(name: str) -> Path:
+    """Path of one of our shared libraries, found as `native_program` finds programs."""
+    import wherry
+
+    here = Path(wherry.__file__).resolve().parent
+    for directory in (here / "lib", here.parents[1] / "build" / "native" / "lib"):
+        if (directory / name).exists():
+            return directory / name
+    raise Refused(Code.FAILED, f"the library {name} is not built", f"looked beside {here}", "make setup")

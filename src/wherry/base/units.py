@@ -1,0 +1,44 @@
+"""Sizes, durations and rates as people write them. A bare number is refused: a size has a unit."""
+
+from __future__ import annotations
+
+import re
+
+_SIZE = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40, "kB": 10**3, "MB": 10**6, "GB": 10**9}
+_TIME = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_NUMBER = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
+
+
+def _parse(text: str, table: dict[str, float] | dict[str, int], noun: str, example: str) -> float:
+    match = _NUMBER.fullmatch(text)
+    if not match or match[2] not in table:
+        raise ValueError(f"{text!r} is not a {noun}; write it as {example} (units: {', '.join(table)})")
+    return float(match[1]) * table[match[2]]
+
+
+def parse_size(text: str) -> int:
+    """Bytes of `"512MiB"`, `"4GiB"`, `"1.5GB"`. ValueError for anything else."""
+    return int(_parse(text, _SIZE, "size", "512MiB"))
+
+
+def parse_duration(text: str) -> float:
+    """Seconds of `"30s"`, `"20ms"`, `"8h"`. ValueError for anything else."""
+    return _parse(text, _TIME, "duration", "30s")
+
+
+def format_size(size: float) -> str:
+    """`1536` -> `1.5 KiB`."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(size) < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
+
+
+def format_duration(seconds: float) -> str:
+    """`0.0613` -> `61.3 ms`; `83.2` -> `83.2 s`."""
+    if seconds < 1e-3:
+        return f"{seconds * 1e6:.0f} us"
+    if seconds < 1:
+        return f"{seconds * 1e3:.1f} ms"
+    return f"{seconds:.1f} s"

@@ -1,0 +1,1 @@
+"""What there is: frozen data, specs and their validation; no I/O."""

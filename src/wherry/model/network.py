@@ -1,0 +1,61 @@
+"""Addresses of clusters: a /24 per cluster out of the fabric's pool; names, MACs and VNIs follow from its number."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable
+
+from pydantic import BaseModel, ConfigDict
+
+from wherry.base.errors import Code, Refused
+
+
+class ClusterNetwork(BaseModel):
+    """A cluster's network as the fabric sees it. `number` is the VNI and the index of its /24 in the pool."""
+
+    model_config = ConfigDict(frozen=True)
+
+    number: int
+    subnet: str
+
+
+class Port(BaseModel):
+    """A node's (or head's) place in a cluster's network on one host. `owner` names it: a node's name or CLUSTER-head."""
+
+    model_config = ConfigDict(frozen=True)
+
+    owner: str
+    index: int
+    host: str
+    network: ClusterNetwork
+    address: str
+    mac: str
+
+
+HEAD_INDEX = 254
+
+
+def free_number(pool: str, used: Iterable[int]) -> int:
+    """The lowest cluster number whose /24 is free. NO_CAPACITY when the pool is used up."""
+    taken, count = set(used), 2 ** (24 - ipaddress.ip_network(pool).prefixlen)
+    for number in range(1, count):
+        if number not in taken:
+            return number
+    raise Refused(Code.NO_CAPACITY, f"the address pool {pool} has no free /24", f"{count - 1} clusters are up", "wherry status")
+
+
+def network_of(pool: str, number: int) -> ClusterNetwork:
+    """Network number `number` of the pool."""
+    base = int(ipaddress.ip_network(pool).network_address) + (number << 8)
+    return ClusterNetwork(number=number, subnet=f"{ipaddress.ip_address(base)}/24")
+
+
+def address_of(network: ClusterNetwork, index: int) -> str:
+    """Address of node `index` (0 … 249) or of the head (HEAD_INDEX)."""
+    last = index if index == HEAD_INDEX else index + 1
+    return str(ipaddress.ip_network(network.subnet).network_address + last)
+
+
+def mac_of(network: ClusterNetwork, index: int) -> str:
+    """A locally administered MAC that follows from cluster number and node index."""
+    return f"02:77:{network.number >> 16 & 255:02x}:{network.number >> 8 & 255:02x}:{network.number & 255:02x}:{index & 255:02x}"

@@ -1,0 +1,216 @@
+"""What Wherry knows: hosts, clusters, nodes, jobs, moves, events, operations.
+
+Frozen data; a change is a new value (`model_copy(update=…)`). Times are seconds since the epoch, sizes bytes,
+durations seconds. Nothing here touches the machine.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from enum import StrEnum
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from wherry.model.spec import ClusterSpec
+
+
+class Record(BaseModel):
+    """Base of what is stored and sent."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class HostFacts(Record):
+    """What was found on a host, once; compared before a move."""
+
+    kernel: str
+    architecture: str
+    cpu_model: str
+    cpu_features: frozenset[str]
+    memory: int
+    runtime: str
+    criu: str
+    missing_files: frozenset[str] = frozenset()
+
+
+class Host(Record):
+    """A machine at a site."""
+
+    name: str
+    site: str
+    cores: float
+    memory: int
+    speed: float = 1.0
+    drained: bool = False
+    down: bool = False
+    facts: HostFacts | None = None
+
+
+class NodeState(StrEnum):
+    PLANNED = "planned"
+    RUNNING = "running"
+    MOVING = "moving"
+    LOST = "lost"
+
+
+class Node(Record):
+    """A virtual machine in the wide sense. Name, address and MAC never change for its life; `host` does."""
+
+    name: str
+    cluster: str
+    index: int
+    host: str
+    address: str
+    mac: str
+    cpus: float
+    memory: int
+    state: NodeState = NodeState.PLANNED
+
+
+class ClusterState(StrEnum):
+    MAKING = "making"
+    RUNNING = "running"
+    PARTLY = "partly"
+    REMOVING = "removing"
+
+
+class Cluster(Record):
+    """The nodes made for one user. `network` is its number: VNI and third octet(s) of its /24."""
+
+    name: str
+    spec: ClusterSpec
+    state: ClusterState
+    network: int
+    subnet: str
+    head_host: str
+    owner_uid: int
+    owner_gid: int
+    binds: tuple[str, ...] = ()
+    created: float
+    reason: str = ""
+
+    @property
+    def head_address(self) -> str:
+        """Address of the head namespace: the last usable one of the subnet."""
+        return str(ipaddress.ip_network(self.subnet).broadcast_address - 1)
+
+
+class JobState(StrEnum):
+    STARTING = "starting"
+    RUNNING = "running"
+    ENDED = "ended"
+    CANCELLED = "cancelled"
+    LOST = "lost"
+
+
+class Job(Record):
+    """An MPI program run on a cluster. `exit_code` is the launcher's (128 + signal when it was killed)."""
+
+    id: str
+    cluster: str
+    argv: tuple[str, ...]
+    ranks: int
+    mpi: str
+    uid: int
+    gid: int
+    cwd: str
+    state: JobState
+    created: float
+    started: float | None = None
+    ended: float | None = None
+    exit_code: int | None = None
+    reason: str = ""
+
+
+class Phase(StrEnum):
+    """Where a move is. COMMIT is the point of no return: before it the source counts, after it the destination."""
+
+    PREPARE = "prepare"
+    ROUNDS = "rounds"
+    FREEZE = "freeze"
+    TRANSFER = "transfer"
+    RESTORE = "restore"
+    COMMIT = "commit"
+    THAW = "thaw"
+    DONE = "done"
+    ROLLED_BACK = "rolled-back"
+
+
+class Round(Record):
+    """One pass of pre-copy: bytes sent, seconds it took, bytes found dirty after it."""
+
+    number: int
+    bytes: int
+    seconds: float
+    dirty: int | None = None
+
+
+class Prediction(Record):
+    """What a move is expected to cost, before it starts."""
+
+    bytes: int
+    rounds: int
+    seconds: float
+    downtime: float
+    basis: str
+
+
+class Move(Record):
+    """The live migration of one node. `phases` maps a phase to its seconds; `downtime` is freeze to thaw."""
+
+    id: str
+    node: str
+    cluster: str
+    source: str
+    destination: str
+    phase: Phase
+    created: float
+    ended: float | None = None
+    rounds: tuple[Round, ...] = ()
+    phases: dict[str, float] = Field(default_factory=dict)
+    bytes: int = 0
+    downtime: float | None = None
+    downtime_criu: float | None = None
+    downtime_peer: float | None = None
+    downtime_program: float | None = None
+    total: float | None = None
+    predicted: Prediction | None = None
+    error: dict[str, str] | None = None
+
+    @property
+    def committed(self) -> bool:
+        """True when the destination's copy is the node."""
+        return self.phase in (Phase.COMMIT, Phase.THAW, Phase.DONE)
+
+
+class OperationState(StrEnum):
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+class Operation(Record):
+    """Something long that was asked for. Survives `kill -9` of the daemon as a row."""
+
+    id: str
+    kind: str
+    target: str
+    state: OperationState
+    created: float
+    ended: float | None = None
+    progress: str = ""
+    may_cancel: bool = False
+    result: dict[str, object] | None = None
+    error: dict[str, str] | None = None
+
+
+class Event(Record):
+    """Who did what, when, to which object, and why."""
+
+    id: int = 0
+    time: float
+    kind: str
+    target: str
+    text: str
+    data: dict[str, object] = Field(default_factory=dict)

@@ -1,0 +1,234 @@
+"""What a user writes: fabric files and cluster files, validated strictly.
+
+Invariant: a spec that exists is valid in itself; what depends on the machine is checked by the plan. Unknown keys are
+errors that suggest the nearest known key. Sizes and durations carry units.
+"""
+
+from __future__ import annotations
+
+import difflib
+import ipaddress
+import re
+from typing import Annotated, Any, Literal, TypeVar
+
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from wherry.base.errors import Code, Refused
+from wherry.base.units import parse_duration, parse_size
+
+NAME = re.compile(r"[a-z][a-z0-9]{0,14}(-[a-z0-9]+)*")
+
+
+def _size(value: object) -> object:
+    return parse_size(value) if isinstance(value, str) else _needs_unit(value, "512MiB")
+
+
+def _duration(value: object) -> object:
+    return parse_duration(value) if isinstance(value, str) else _needs_unit(value, "30s")
+
+
+def _needs_unit(value: object, example: str) -> object:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        raise ValueError(f"{value} has no unit; write it as {example}")
+    return value
+
+
+def _name(value: str) -> str:
+    if not NAME.fullmatch(value) or len(value) > 20:
+        raise ValueError(f"{value!r} is no name: at most 20 lower-case letters, digits and inner hyphens, a letter first")
+    return value
+
+
+Size = Annotated[int, BeforeValidator(_size)]
+Duration = Annotated[float, BeforeValidator(_duration)]
+Name = Annotated[str, BeforeValidator(lambda v: _name(v) if isinstance(v, str) else v)]
+
+
+class Spec(BaseModel):
+    """Base of everything read from a file: frozen, no unknown keys."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class SiteSpec(Spec):
+    """A place with its own local network."""
+
+    name: Name
+
+
+class FactsSpec(Spec):
+    """Facts that an emulated host is given instead of the machine's, to try refusals."""
+
+    memory: Size | None = None
+    without_cpu_features: tuple[str, ...] = ()
+    without_files: tuple[str, ...] = ()
+
+
+class HostSpec(Spec):
+    """An emulated host: its site, its share of the machine, its speed relative to the others."""
+
+    name: Name
+    site: Name
+    cores: float = Field(gt=0, le=1024)
+    memory: Size
+    speed: float = Field(default=1.0, gt=0, le=1)
+    facts: FactsSpec = FactsSpec()
+
+
+class LinkSpec(Spec):
+    """What joins two sites. Latency, bandwidth and loss are declared here and refused until links are emulated."""
+
+    between: tuple[Name, Name]
+    latency: Duration | None = None
+    bandwidth: str | None = None
+    loss: float | None = None
+
+
+class FabricSpec(Spec):
+    """A fabric file: sites, hosts, links, and the address pool clusters take their /24 from."""
+
+    kind: Literal["fabric"]
+    version: Literal[1]
+    name: Name
+    driver: Literal["netns", "fake"] = "netns"
+    pool: str = "10.77.0.0/16"
+    underlay: str = "10.76.0.0/16"
+    sites: tuple[SiteSpec, ...] = Field(min_length=1)
+    hosts: tuple[HostSpec, ...] = Field(min_length=1)
+    links: tuple[LinkSpec, ...] = ()
+
+    @field_validator("pool", "underlay")
+    @classmethod
+    def _network(cls, value: str) -> str:
+        network = ipaddress.ip_network(value)
+        if network.version != 4 or network.prefixlen > 16 or not network.is_private:
+            raise ValueError(f"{value} is not a private IPv4 network of /16 or larger")
+        return value
+
+    @model_validator(mode="after")
+    def _whole(self) -> FabricSpec:
+        sites = _unique("site", [s.name for s in self.sites])
+        _unique("host", [h.name for h in self.hosts])
+        for host in self.hosts:
+            if host.site not in sites:
+                raise ValueError(f"host {host.name} is at site {host.site!r}, which is not declared{_near(host.site, sites)}")
+        joined = {frozenset(link.between) for link in self.links}
+        for link in self.links:
+            for end in link.between:
+                if end not in sites:
+                    raise ValueError(f"a link ends at site {end!r}, which is not declared{_near(end, sites)}")
+            if link.between[0] == link.between[1]:
+                raise ValueError(f"a link joins site {link.between[0]!r} with itself")
+        if len(joined) != len(self.links):
+            raise ValueError("two links join the same pair of sites")
+        if len(joined) >= len(sites):
+            raise ValueError("the links close a loop; sites are joined as a tree")
+        if ipaddress.ip_network(self.pool).overlaps(ipaddress.ip_network(self.underlay)):
+            raise ValueError(f"pool {self.pool} and underlay {self.underlay} overlap")
+        return self
+
+
+class PlacementSpec(Spec):
+    """How nodes spread over hosts."""
+
+    spread: Literal["host", "site", "pack"] = "host"
+    max_per_host: int | None = Field(default=None, ge=1)
+
+
+class ClusterSpec(Spec):
+    """A cluster file. `kind` is the kind of its nodes."""
+
+    kind: Literal["container", "vm"] = "container"
+    version: Literal[1] = 1
+    name: Name
+    nodes: int = Field(ge=1, le=250)
+    cpus: float = Field(default=1.0, gt=0, le=1024)
+    memory: Size = 512 * 2**20
+    sites: tuple[Name, ...] = ()
+    hosts: tuple[Name, ...] = ()
+    placement: PlacementSpec = PlacementSpec()
+    needs: tuple[str, ...] = ()
+
+    @field_validator("memory")
+    @classmethod
+    def _enough(cls, value: int) -> int:
+        if value < 16 * 2**20:
+            raise ValueError("a node needs at least 16MiB of memory")
+        return value
+
+    @field_validator("needs")
+    @classmethod
+    def _absolute(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for path in value:
+            if not path.startswith("/"):
+                raise ValueError(f"needs: {path!r} is not an absolute path")
+        return value
+
+
+def _unique(noun: str, names: list[str]) -> set[str]:
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"two {noun}s are named {name!r}")
+    return set(names)
+
+
+def _near(word: str, known: set[str] | list[str]) -> str:
+    near = difflib.get_close_matches(word, list(known), 1)
+    return f"; did you mean {near[0]!r}?" if near else f" (known: {', '.join(sorted(known))})"
+
+
+AnySpec = TypeVar("AnySpec", bound=Spec)
+
+
+def parse(kind: type[AnySpec], data: Any, source: str) -> AnySpec:
+    """`data` (from YAML or JSON) as a spec; Refused INVALID_FILE names the key, the reason, and the nearest known key."""
+    if not isinstance(data, dict):
+        raise Refused(Code.INVALID_FILE, f"{source} is not a mapping of keys to values", "", "see examples/")
+    try:
+        return kind.model_validate(data)
+    except ValidationError as error:
+        raise Refused(
+            Code.INVALID_FILE, f"{source} is not valid", "; ".join(_explain(kind, e) for e in error.errors()), "correct the file"
+        ) from None
+
+
+def _explain(kind: type[BaseModel], error: Any) -> str:
+    where = ".".join(str(part) for part in error["loc"])
+    if error["type"] == "extra_forbidden":
+        model: Any = kind
+        for part in error["loc"][:-1]:
+            if isinstance(part, str) and part in getattr(model, "model_fields", {}):
+                model = _inner(model.model_fields[part].annotation)
+        known = list(getattr(model, "model_fields", {}))
+        return f"unknown key {where!r}{_near(str(error['loc'][-1]), known)}"
+    message = error["msg"].removeprefix("Value error, ")
+    return f"{where}: {message}" if where else message
+
+
+def _inner(annotation: Any) -> Any:
+    for argument in getattr(annotation, "__args__", ()):
+        if isinstance(argument, type) and issubclass(argument, BaseModel):
+            return argument
+    return annotation
+
+
+def parse_yaml(kind: type[AnySpec], text: str, source: str) -> AnySpec:
+    """A spec from YAML text. Refused INVALID_FILE with the line when it is not YAML or has a key twice."""
+    try:
+        data = yaml.load(text, _Strict)  # noqa: S506 - a SafeLoader
+    except yaml.YAMLError as error:
+        raise Refused(Code.INVALID_FILE, f"{source} is not YAML", " ".join(str(error).split()), "correct the file") from None
+    return parse(kind, data, source)
+
+
+class _Strict(yaml.SafeLoader):
+    """A safe loader that refuses a key given twice."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if key.value in seen:
+                raise yaml.YAMLError(f"the key {key.value!r} is given twice (line {key.start_mark.line + 1})")
+            seen.add(key.value)
+        return super().construct_mapping(node, deep)

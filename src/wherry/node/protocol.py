@@ -1,0 +1,122 @@
+"""What every kind of node offers, and the steps of its move.
+
+A **place** is a node at a host: everything of a node on a host (directories, cgroup, namespace) is named by its place, so
+a driver finds it again without memory. During a move a node has two places; the state machine in `wherry.move` says
+which one counts.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from pydantic import BaseModel, ConfigDict, SecretStr
+
+from wherry.model.objects import Node, Round
+
+CONTROL_PORT = 7310
+"""TCP port of a node's first process (`wherry-init`, or the agent of a VM) at the node's own address."""
+
+
+class Place(BaseModel):
+    """A node at a host. `hosts_file` is the text of /etc/hosts inside; `binds` are directories of the user, writable."""
+
+    model_config = ConfigDict(frozen=True)
+
+    node: Node
+    host: str
+    netns: str
+    cgroup: str
+    key: SecretStr
+    hosts_file: str = ""
+    binds: tuple[str, ...] = ()
+
+
+class Usage(BaseModel):
+    """What a node uses now: resident bytes, CPU seconds, processes, seconds throttled by its CPU limit."""
+
+    model_config = ConfigDict(frozen=True)
+
+    memory: int
+    cpu: float
+    processes: int
+    throttled: float = 0.0
+
+
+class Transferred(BaseModel):
+    """What the frozen part of a move sent: bytes, and the freeze time that the engine itself reports (seconds)."""
+
+    model_config = ConfigDict(frozen=True)
+
+    bytes: int
+    frozen: float | None = None
+
+
+class NodeMover(Protocol):
+    """The steps of one move, called in this order by the state machine. Each may raise; `roll_back` follows then.
+
+    The network (unplug, hold, release) is the state machine's. A mover may be made anew from its two places after the
+    daemon was killed: `roll_back`, `release` and `thaw` need no memory of earlier steps.
+    """
+
+    def predict(self) -> tuple[int, float]:
+        """Bytes that a stop-and-copy would send, and the seconds to dump and restore beside sending."""
+
+    def prepare(self) -> None:
+        """Makes the destination ready: directories, mounts, receivers. The node runs on."""
+
+    def can_round(self) -> bool:
+        """True when this machine can send memory in rounds while the node runs."""
+
+    def round(self, number: int) -> Round:
+        """One round of pre-copy."""
+
+    def freeze(self) -> None:
+        """Stops every process of the node at the source."""
+
+    def transfer(self) -> Transferred:
+        """Sends what is left. The source stays frozen."""
+
+    def restore(self) -> None:
+        """Ends with the node restored at the destination, still frozen."""
+
+    def release(self) -> None:
+        """After the commit: kills the source's copy and removes its place."""
+
+    def thaw(self) -> None:
+        """After the commit: lets the destination's copy run."""
+
+    def roll_back(self) -> None:
+        """Before the commit: removes the destination's place and lets the source run. Idempotent, from any step."""
+
+    def close(self) -> None:
+        """Frees what only the mover held (helper processes, images). Idempotent; after success and roll-back alike."""
+
+
+class NodeDriver(Protocol):
+    """One kind of node."""
+
+    kind: str
+
+    def unsupported(self) -> str:
+        """Why this machine cannot run nodes of this kind; empty when it can."""
+
+    def unmovable(self, source: Place, destination: Place) -> str:
+        """Why this node cannot be moved there; empty when it can. Changes nothing."""
+
+    def start(self, place: Place) -> None:
+        """Makes the node and returns when its first process listens."""
+
+    def stop(self, place: Place) -> None:
+        """Ends the node's processes and removes the place. Idempotent; also for a place that was half made."""
+
+    def alive(self, place: Place) -> bool:
+        """True when the node's first process is there."""
+
+    def usage(self, place: Place) -> Usage:
+        """What the node uses."""
+
+    def mover(self, source: Place, destination: Place) -> NodeMover:
+        """The steps of a move between two places of one node."""
+
+    def sweep(self) -> None:
+        """Removes everything that any node of this kind of this instance left on the machine."""
