@@ -1,0 +1,24 @@
+# The front door. `make` alone prints what there is.
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint bench clean
+
+help: ## show this help
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: ## install what is missing, build, find a CRIU that works (quick when nothing changed)
+	@scripts/setup
+
+demo: setup ## HPL natively, on a virtual cluster, and with a live move; writes report.html
+	@scripts/as-root .venv/bin/wherry demo
+
+test: setup ## everything that this machine can run; says what it skipped and why
+	@scripts/test
+
+lint: setup ## style, types, import directions, file sizes
+	@scripts/lint
+
+bench: setup ## downtime and total time of a move, beside runc by hand
+	@scripts/as-root .venv/bin/wherry bench
+
+clean: ## remove the virtual environment and everything built
+	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

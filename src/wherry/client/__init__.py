@@ -1,0 +1,1 @@
+"""The HTTP client that the command line and the lab use."""

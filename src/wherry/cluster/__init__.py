@@ -1,0 +1,1 @@
+"""Clusters: from a spec to a plan, from a plan to nodes."""

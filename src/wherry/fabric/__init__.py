@@ -1,0 +1,1 @@
+"""Hosts and networks: drivers behind one protocol."""

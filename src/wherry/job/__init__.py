@@ -1,0 +1,1 @@
+"""Jobs: launch, readiness gate, output."""

@@ -1,0 +1,1 @@
+"""Studies, benchmarks, statistics, figures, reports."""

@@ -1,0 +1,1 @@
+"""Moves: one state machine for every kind of node."""

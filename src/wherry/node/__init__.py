@@ -1,0 +1,1 @@
+"""Nodes: drivers behind one protocol."""

@@ -1,0 +1,1 @@
+"""Where things go and when: pure functions over the model; no I/O."""

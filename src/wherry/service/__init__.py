@@ -1,0 +1,1 @@
+"""The daemon: operations, events, and the drivers joined to the domain."""

@@ -1,0 +1,1 @@
+"""Tables of what the daemon must remember."""
