@@ -1,0 +1,85 @@
+"""From a record to its port in the cluster's network and its place on a host.
+
+Invariant: both follow from the rows alone, so a daemon that was killed finds everything of a node again. The hosts file
+names every node that the cluster can ever have: it stays right in running nodes when the cluster grows.
+"""
+
+from __future__ import annotations
+
+from pydantic import SecretStr
+
+from wherry.fabric.protocol import Fabric
+from wherry.model.network import HEAD_INDEX, ClusterNetwork, Port, address_of, mac_of
+from wherry.model.objects import Cluster, Node
+from wherry.node.protocol import Place
+from wherry.store.store import Store
+
+_NODES = 250
+
+
+class Places:
+    """Ports and places of what the store knows."""
+
+    def __init__(self, store: Store, fabric: Fabric) -> None:
+        self._store = store
+        self._fabric = fabric
+
+    def port(self, node: Node, host: str | None = None) -> Port:
+        """The node's port at its host, or at `host` while it moves there."""
+        network = network_of_cluster(self._store.cluster(node.cluster))
+        return Port(
+            owner=node.name,
+            index=node.index,
+            host=host or node.host,
+            network=network,
+            address=node.address,
+            mac=node.mac,
+        )
+
+    def head_port(self, cluster: Cluster) -> Port:
+        """The port of the cluster's head, where launchers run."""
+        network = network_of_cluster(cluster)
+        return Port(
+            owner=head_name(cluster.name),
+            index=HEAD_INDEX,
+            host=cluster.head_host,
+            network=network,
+            address=address_of(network, HEAD_INDEX),
+            mac=mac_of(network, HEAD_INDEX),
+        )
+
+    def place(self, node: Node, host: str | None = None) -> Place:
+        """The node at its host, or at `host` while it moves there."""
+        cluster, port = self._store.cluster(node.cluster), self.port(node, host)
+        return Place(
+            node=node,
+            host=port.host,
+            netns=self._fabric.port_netns(port),
+            cgroup=f"{self._fabric.cgroup(port.host)}/{node.name}",
+            key=SecretStr(self._store.secret(secret_name(cluster.name))),
+            hosts_file=hosts_file(cluster),
+            binds=cluster.binds,
+        )
+
+
+def network_of_cluster(cluster: Cluster) -> ClusterNetwork:
+    """The cluster's network as the fabric sees it."""
+    return ClusterNetwork(number=cluster.network, subnet=cluster.subnet)
+
+
+def head_name(cluster: str) -> str:
+    """Name of the head in the cluster's network."""
+    return f"{cluster}-head"
+
+
+def secret_name(cluster: str) -> str:
+    """Name of the cluster's key in the store; nodes answer only to who has it."""
+    return f"cluster:{cluster}"
+
+
+def hosts_file(cluster: Cluster) -> str:
+    """The text of /etc/hosts inside the nodes and the head."""
+    network = network_of_cluster(cluster)
+    lines = ["127.0.0.1 localhost", f"{address_of(network, HEAD_INDEX)} {head_name(cluster.name)}"]
+    lines += [f"{address_of(network, index)} {cluster.name}-{index}" for index in range(_NODES)]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,203 @@
+"""A fabric in memory, for tests of everything that stands on one.
+
+Invariant that it watches: an address is plugged in at one host at most; a second plug is a `Bug`, as it would be two
+machines with one MAC. It fails on demand: `fail_at["port_plug"] = "the cut"` makes the next such call raise, once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from wherry.base.errors import Bug, Code, Failed, Refused
+from wherry.fabric.protocol import HoldReport
+from wherry.model.network import ClusterNetwork, Port
+from wherry.model.objects import Host, HostFacts
+from wherry.model.spec import FabricSpec, HostSpec
+
+_FEATURES = frozenset({"sse2", "sse4_2", "avx", "avx2", "xsave"})
+
+
+class FakeFabric:
+    """Hosts, networks and ports as dictionaries. `calls` keeps the names of all calls; `on_call` sees each first."""
+
+    driver = "fake"
+
+    def __init__(self, spec: FabricSpec) -> None:
+        self.spec = spec
+        self.fail_at: dict[str, Exception | str] = {}
+        self.on_call: Callable[[str], None] | None = None
+        self.calls: list[str] = []
+        self.networks: set[int] = set()
+        self.ports: dict[tuple[str, str], bool] = {}
+        """(owner, host) -> plugged"""
+        self.holds: dict[tuple[str, str], FakeHold] = {}
+        self._up = False
+        self._down: set[str] = set()
+
+    def entering(self, name: str) -> None:
+        """Notes a call, and fails when the test asked for it."""
+        self.calls.append(name)
+        if self.on_call:
+            self.on_call(name)
+        error = self.fail_at.pop(name, None)
+        if error is not None:
+            raise error if isinstance(error, Exception) else Failed(Code.FAILED, f"{name} failed", error)
+
+    def forget(self) -> None:
+        """What the death of the daemon takes along: its holds."""
+        for hold in list(self.holds.values()):
+            hold.die()
+
+    def plugged(self, owner: str) -> list[str]:
+        """Hosts at which the owner's port is plugged."""
+        return [host for (name, host), plugged in self.ports.items() if name == owner and plugged]
+
+    def up(self) -> None:
+        self.entering("up")
+        self._up = True
+
+    def down(self) -> None:
+        self.entering("down")
+        self.forget()
+        self._up = False
+        self.networks.clear()
+        self.ports.clear()
+        self._down.clear()
+
+    def is_up(self) -> bool:
+        return self._up
+
+    def hosts(self) -> list[Host]:
+        return [
+            Host(
+                name=host.name,
+                site=host.site,
+                cores=host.cores,
+                memory=host.facts.memory or host.memory,
+                speed=host.speed,
+                down=host.name in self._down,
+                facts=self.facts(host.name),
+            )
+            for host in self.spec.hosts
+        ]
+
+    def facts(self, host: str) -> HostFacts:
+        spec = self._host(host)
+        return HostFacts(
+            kernel="6.1.0-fake",
+            architecture="x86_64",
+            cpu_model="Fake CPU",
+            cpu_features=_FEATURES - set(spec.facts.without_cpu_features),
+            memory=spec.facts.memory or spec.memory,
+            runtime="fake 1",
+            criu="fake 1",
+            missing_files=frozenset(spec.facts.without_files),
+        )
+
+    def missing_files(self, host: str, paths: list[str]) -> list[str]:
+        without = self._host(host).facts.without_files
+        return [path for path in paths if path in without]
+
+    def reachable(self, host: str) -> bool:
+        return self._up and self._host(host).name not in self._down
+
+    def set_down(self, host: str, down: bool) -> None:
+        self._host(host)
+        if down:
+            self._down.add(host)
+        else:
+            self._down.discard(host)
+
+    def host_netns(self, host: str) -> str:
+        return f"/fake/netns/{self._host(host).name}"
+
+    def host_address(self, host: str) -> str:
+        index = [h.name for h in self.spec.hosts].index(self._host(host).name)
+        return f"{self.spec.underlay.rsplit('.', 2)[0]}.0.{index + 1}"
+
+    def cgroup(self, host: str) -> str:
+        return f"fake/{self._host(host).name}"
+
+    def network_up(self, network: ClusterNetwork) -> None:
+        self.entering("network_up")
+        self.networks.add(network.number)
+
+    def network_down(self, network: ClusterNetwork) -> None:
+        self.entering("network_down")
+        self.networks.discard(network.number)
+
+    def port_up(self, port: Port) -> str:
+        self.entering("port_up")
+        self._host(port.host)
+        self.ports.setdefault(_key(port), False)
+        return self.port_netns(port)
+
+    def port_netns(self, port: Port) -> str:
+        return f"/fake/netns/{port.host}/{port.owner}"
+
+    def port_plug(self, port: Port) -> None:
+        self.entering("port_plug")
+        self.plug(port)
+
+    def plug(self, port: Port) -> None:
+        """Plugs without counting as a call: a hold's release does it too."""
+        if _key(port) not in self.ports or port.network.number not in self.networks:
+            raise Failed(Code.FAILED, f"no port of {port.owner} at {port.host} to plug", "it, or its network, was not made")
+        elsewhere = [host for host in self.plugged(port.owner) if host != port.host]
+        if elsewhere:
+            raise Bug(f"{port.owner} is plugged at {elsewhere[0]} and at {port.host}", "one address at two hosts")
+        self.ports[_key(port)] = True
+
+    def port_unplug(self, port: Port) -> None:
+        self.entering("port_unplug")
+        if _key(port) in self.ports:
+            self.ports[_key(port)] = False
+
+    def port_down(self, port: Port) -> None:
+        self.entering("port_down")
+        self.ports.pop(_key(port), None)
+
+    def hold(self, port: Port) -> FakeHold:
+        self.entering("hold")
+        return self.holds.setdefault(_key(port), FakeHold(self, port))
+
+    def _host(self, name: str) -> HostSpec:
+        for host in self.spec.hosts:
+            if host.name == name:
+                return host
+        raise Refused(Code.NOT_FOUND, f"no host is named {name}", "", "wherry status")
+
+
+class FakeHold:
+    """Keeps nothing but the time; a test may add to `frames`."""
+
+    def __init__(self, fabric: FakeFabric, port: Port) -> None:
+        self.frames = 0
+        self.since: float | None = None
+        self._fabric = fabric
+        self._port = port
+
+    def divert(self) -> None:
+        self._fabric.entering("hold.divert")
+        self.since = time.monotonic()
+
+    def release(self) -> HoldReport:
+        self._fabric.entering("hold.release")
+        self._fabric.plug(self._port)
+        held = time.monotonic() - self.since if self.since is not None else 0.0
+        self.die()
+        return HoldReport(frames=self.frames, held=held)
+
+    def drop(self) -> None:
+        self._fabric.entering("hold.drop")
+        self.die()
+
+    def die(self) -> None:
+        """Ends without a word, as when the process that held is killed."""
+        self.since = None
+        self._fabric.holds.pop(_key(self._port), None)
+
+
+def _key(port: Port) -> tuple[str, str]:
+    return port.owner, port.host

@@ -1,0 +1,164 @@
+"""Nodes in memory, for tests of clusters and of the state machine of a move.
+
+Invariant that it watches: of a node at most one copy runs, at whatever step a test kills or fails the move; a second
+one is a `Bug`. It fails on demand: `fail_at["restore"] = "out of memory"` makes the next such call raise, once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import StrEnum
+
+from wherry.base.errors import Bug, Code, Failed
+from wherry.model.objects import Round
+from wherry.node.protocol import Place, Transferred, Usage
+
+_PAGE = 4096
+
+
+class Copy(StrEnum):
+    """What is at a place; a place that is absent has no entry."""
+
+    PREPARED = "prepared"
+    RUNNING = "running"
+    FROZEN = "frozen"
+
+
+class FakeDriver:
+    """Places as a dictionary (node, host) -> Copy. `calls` keeps the names of all calls; `on_call` sees each first."""
+
+    def __init__(self, kind: str = "container", rounds: bool = False, memory: int = 8 * 2**20) -> None:
+        self.kind = kind
+        self.rounds = rounds
+        self.memory = memory
+        self.cannot = ""
+        self.immovable = ""
+        self.fail_at: dict[str, Exception | str] = {}
+        self.on_call: Callable[[str], None] | None = None
+        self.calls: list[str] = []
+        self.places: dict[tuple[str, str], Copy] = {}
+
+    def entering(self, name: str) -> None:
+        """Notes a call, and fails when the test asked for it."""
+        self.calls.append(name)
+        if self.on_call:
+            self.on_call(name)
+        error = self.fail_at.pop(name, None)
+        if error is not None:
+            raise error if isinstance(error, Exception) else Failed(Code.FAILED, f"{name} failed", error)
+
+    def copies(self, node: str) -> dict[str, Copy]:
+        """Host -> what is there, of one node."""
+        return {host: copy for (name, host), copy in self.places.items() if name == node}
+
+    def put(self, place: Place, copy: Copy) -> None:
+        """Sets what is at a place. Bug when a second copy would run."""
+        others = [h for h, c in self.copies(place.node.name).items() if c == Copy.RUNNING and h != place.host]
+        if copy == Copy.RUNNING and others:
+            raise Bug(f"{place.node.name} runs at {others[0]} and at {place.host}")
+        self.places[_key(place)] = copy
+
+    def unsupported(self) -> str:
+        return self.cannot
+
+    def unmovable(self, source: Place, destination: Place) -> str:
+        return self.immovable
+
+    def start(self, place: Place) -> None:
+        self.entering("start")
+        self.put(place, Copy.RUNNING)
+
+    def stop(self, place: Place) -> None:
+        self.entering("stop")
+        self.places.pop(_key(place), None)
+
+    def alive(self, place: Place) -> bool:
+        return self.places.get(_key(place)) in (Copy.RUNNING, Copy.FROZEN)
+
+    def usage(self, place: Place) -> Usage:
+        if not self.alive(place):
+            raise Failed(Code.WRONG_STATE, f"{place.node.name} does not run at {place.host}", "", "wherry status")
+        return Usage(memory=self.memory, cpu=0.0, processes=1)
+
+    def mover(self, source: Place, destination: Place) -> FakeMover:
+        return FakeMover(self, source, destination)
+
+    def sweep(self) -> None:
+        self.entering("sweep")
+        self.places.clear()
+
+
+class FakeMover:
+    """Moves an entry of the driver's dictionary. Half of the memory is found dirty after each round."""
+
+    def __init__(self, driver: FakeDriver, source: Place, destination: Place) -> None:
+        self._driver = driver
+        self._source = source
+        self._destination = destination
+        self._dirty = driver.memory
+        self.closed = False
+
+    def predict(self) -> tuple[int, float]:
+        return self._driver.memory, 0.02
+
+    def prepare(self) -> None:
+        self._driver.entering("prepare")
+        self._expect(self._source, Copy.RUNNING)
+        self._driver.put(self._destination, Copy.PREPARED)
+
+    def can_round(self) -> bool:
+        return self._driver.rounds
+
+    def round(self, number: int) -> Round:
+        self._driver.entering("round")
+        self._expect(self._source, Copy.RUNNING)
+        sent, self._dirty = self._dirty, max(self._dirty // 2, _PAGE)
+        return Round(number=number, bytes=sent, seconds=sent / 1e9, dirty=self._dirty)
+
+    def freeze(self) -> None:
+        self._driver.entering("freeze")
+        self._expect(self._source, Copy.RUNNING)
+        self._driver.put(self._source, Copy.FROZEN)
+
+    def transfer(self) -> Transferred:
+        self._driver.entering("transfer")
+        self._expect(self._source, Copy.FROZEN)
+        return Transferred(bytes=self._dirty, frozen=0.01)
+
+    def restore(self) -> None:
+        self._driver.entering("restore")
+        self._expect(self._source, Copy.FROZEN)
+        self._expect(self._destination, Copy.PREPARED)
+        self._driver.put(self._destination, Copy.FROZEN)
+
+    def release(self) -> None:
+        self._driver.entering("release")
+        if not self._driver.alive(self._destination):
+            raise Bug(f"the only copy of {self._source.node.name} would be killed")
+        self._driver.places.pop(_key(self._source), None)
+
+    def thaw(self) -> None:
+        self._driver.entering("thaw")
+        if not self._driver.alive(self._destination):
+            raise Bug(f"no copy of {self._source.node.name} to thaw at {self._destination.host}")
+        self._driver.put(self._destination, Copy.RUNNING)
+
+    def roll_back(self) -> None:
+        self._driver.entering("roll_back")
+        if not self._driver.alive(self._source):
+            raise Bug(f"no copy of {self._source.node.name} to go back to at {self._source.host}")
+        self._driver.places.pop(_key(self._destination), None)
+        self._driver.put(self._source, Copy.RUNNING)
+
+    def close(self) -> None:
+        self._driver.entering("close")
+        self.closed = True
+
+    def _expect(self, place: Place, copy: Copy) -> None:
+        found = self._driver.places.get(_key(place))
+        if found != copy:
+            raise Failed(Code.FAILED, f"{place.node.name} at {place.host} is {found or 'absent'}, not {copy}")
+
+
+def _key(place: Place) -> tuple[str, str]:
+    return place.node.name, place.host
