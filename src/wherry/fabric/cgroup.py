@@ -1,0 +1,375 @@
+"""Control groups by name: limits, freezing, killing; on cgroup v1 (a hierarchy per controller), v2, and both at once.
+
+A `Cgroup` is one name, such as `wherry-main/a1/hello-0`, below the root of every hierarchy that carries one of our
+controllers. Invariants: the object holds nothing that the kernel does not (save the weight that `prefer` returns to),
+so two objects of one name are the same cgroup; every call is idempotent; a missing controller is passed over, except
+the freezer, without which no node can move.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from wherry.base.errors import Code, Failed, Refused
+
+CONTROLLERS = ("cpu", "cpuacct", "memory", "freezer", "pids")
+PERIOD = 5000
+"""CFS period in microseconds: a node that used up its share waits at most this long."""
+MIN_QUOTA = 1000
+"""The kernel's smallest quota in microseconds: a limit below 0.2 cpus becomes 0.2."""
+PREFERENCE = 10
+"""How many times its weight a preferred cgroup has."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where each controller is: v1 mount points by controller, and the v2 mount point with what it offers."""
+
+    v1: dict[str, Path]
+    v2: Path | None = None
+    v2_controllers: frozenset[str] = frozenset()
+
+    def root(self, controller: str) -> Path | None:
+        """Root of the hierarchy that carries the controller; None when the machine lacks it."""
+        if controller in self.v1:
+            return self.v1[controller]
+        return self.v2 if controller in self.v2_controllers else None
+
+    def is_v2(self, controller: str) -> bool:
+        """True when the controller is to be had, and from v2."""
+        return controller not in self.v1 and controller in self.v2_controllers
+
+    def roots(self) -> list[Path]:
+        """Every hierarchy in use, once; the freezer's first."""
+        order = ("freezer", *(c for c in CONTROLLERS if c != "freezer"))
+        return list(dict.fromkeys(root for c in order if (root := self.root(c)) is not None))
+
+    def missing(self) -> list[str]:
+        """Controllers that the machine lacks."""
+        return [c for c in CONTROLLERS if self.root(c) is None]
+
+
+def read_layout(mountinfo: str) -> Layout:
+    """The layout that a text of /proc/self/mountinfo describes."""
+    v1: dict[str, Path] = {}
+    v2: Path | None = None
+    for line in mountinfo.splitlines():
+        before, _, after = line.partition(" - ")
+        kind, _, options = (after.split() + ["", "", ""])[:3]
+        path = Path(before.split()[4].replace("\\040", " "))
+        if kind == "cgroup2":
+            v2 = v2 or path
+        elif kind == "cgroup":
+            for controller in set(options.split(",")) & set(CONTROLLERS):
+                v1.setdefault(controller, path)
+    offered: set[str] = set()
+    if v2 is not None and (v2 / "cgroup.controllers").exists():
+        offered = set((v2 / "cgroup.controllers").read_text().split()) & set(CONTROLLERS)
+        offered |= {"freezer"} | ({"cpuacct"} if "cpu" in offered else set())  # part of v2 itself; part of its cpu
+    return Layout(v1, v2, frozenset(offered))
+
+
+@functools.cache
+def machine_layout() -> Layout:
+    """This machine's layout, read once."""
+    layout = read_layout(Path("/proc/self/mountinfo").read_text())
+    if layout.root("freezer") is None:
+        raise Refused(
+            Code.UNSUPPORTED,
+            "this machine has no cgroup freezer",
+            "neither a v1 freezer nor a v2 hierarchy is mounted",
+            "mount -t cgroup2 none /sys/fs/cgroup",
+        )
+    return layout
+
+
+class Cgroup:
+    """One cgroup by name, in all hierarchies at once."""
+
+    def __init__(self, name: str, layout: Layout | None = None) -> None:
+        self.name = name.strip("/")
+        self._layout = layout or machine_layout()
+        self._weighed: int | None = None
+
+    def __repr__(self) -> str:
+        return f"Cgroup({self.name!r})"
+
+    def create(self) -> None:
+        """Makes it and its parents; in v2 the parents hand their controllers down."""
+        for root in self._layout.roots():
+            (root / self.name).mkdir(parents=True, exist_ok=True)
+        if self._layout.v2 in self._layout.roots():
+            self._delegate(self._layout.v2 or Path())
+
+    def _delegate(self, root: Path) -> None:
+        parents = [root / p for p in reversed(Path(self.name).parents)]
+        for parent in parents:
+            for controller in ("cpu", "memory", "pids"):
+                if self._layout.is_v2(controller):
+                    try:
+                        (parent / "cgroup.subtree_control").write_text(f"+{controller}")
+                    except OSError:
+                        continue  # a sandbox may keep it to itself; `limit` tells when it is missed
+
+    def exists(self) -> bool:
+        """True when it is there for the freezer."""
+        return os.path.isdir(self.freezer_dir())
+
+    def procs_files(self) -> list[str]:
+        """The cgroup.procs of every hierarchy: a process that writes 0 into each is in the cgroup."""
+        return [str(root / self.name / "cgroup.procs") for root in self._layout.roots()]
+
+    def freezer_procs_file(self) -> str:
+        """The cgroup.procs of the hierarchy that freezes."""
+        return f"{self.freezer_dir()}/cgroup.procs"
+
+    def freezer_dir(self) -> str:
+        """The directory that CRIU takes as --freeze-cgroup."""
+        root = self._layout.root("freezer")
+        assert root is not None, "machine_layout refuses a machine without a freezer"
+        return str(root / self.name)
+
+    def add(self, pid: int) -> None:
+        """Moves a process (all its threads) here. Failed when it is gone or a controller refuses."""
+        for path in self.procs_files():
+            try:
+                Path(path).write_text(str(pid))
+            except OSError as error:
+                raise Failed(Code.FAILED, f"process {pid} was not put into cgroup {self.name}", f"{path}: {error.strerror}") from None
+
+    def pids(self) -> list[int]:
+        """Processes in it and below it, in any hierarchy."""
+        found: set[int] = set()
+        for root in self._layout.roots():
+            for directory in _tree(root / self.name):
+                found.update(int(p) for p in _read(directory / "cgroup.procs").split())
+        return sorted(found - {0})  # 0 is a process of a PID namespace that we do not see
+
+    def children(self) -> list[Cgroup]:
+        """The cgroups directly below."""
+        names = {d.name for root in self._layout.roots() for d in _directories(root / self.name)}
+        return [Cgroup(f"{self.name}/{name}", self._layout) for name in sorted(names)]
+
+    def freeze(self, timeout: float = 5.0) -> None:
+        """Stops every process in it; returns when all stand. Failed (TIMED_OUT) when one does not."""
+
+        def stands() -> bool:
+            # v1 can stay FREEZING behind a process in vfork or on a slow disk until it is told again
+            self._set_frozen(True)
+            return self.frozen()
+
+        if not _poll(stands, timeout):
+            raise Failed(
+                Code.TIMED_OUT,
+                f"cgroup {self.name} did not freeze",
+                f"not all of its {len(self.pids())} processes stood within {timeout:g} s",
+                f"cat {self.freezer_procs_file()}",
+            )
+
+    def thaw(self) -> None:
+        """Lets its processes run."""
+        self._set_frozen(False)
+
+    def frozen(self) -> bool:
+        """True when every process stands."""
+        if self._layout.is_v2("freezer"):
+            return "frozen 1" in _read(Path(self.freezer_dir(), "cgroup.events"))
+        return _read(Path(self.freezer_dir(), "freezer.state")).strip() == "FROZEN"
+
+    def _freezer_word(self, frozen: bool) -> tuple[str, str]:
+        if self._layout.is_v2("freezer"):
+            return "cgroup.freeze", "1" if frozen else "0"
+        return "freezer.state", "FROZEN" if frozen else "THAWED"
+
+    def _set_frozen(self, frozen: bool) -> None:
+        name, word = self._freezer_word(frozen)
+        self._write(Path(self.freezer_dir(), name), word, "frozen" if frozen else "thawed")
+
+    def kill(self, timeout: float = 10.0) -> None:
+        """Kills everything in it and below, and returns when it is empty. Failed (TIMED_OUT) when something stays."""
+
+        def empty() -> bool:
+            left = self.pids()
+            if left and self._layout.is_v2("freezer"):
+                _try_write(Path(self.freezer_dir(), "cgroup.kill"), "1")
+            for pid in left:
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    continue
+            for directory in _tree(Path(self.freezer_dir())):  # a process frozen by v1 dies only when it is thawed
+                _try_write(directory / self._freezer_word(False)[0], self._freezer_word(False)[1])
+            return not left
+
+        if self.exists() or self.pids():
+            if not _poll(empty, timeout):
+                raise Failed(Code.TIMED_OUT, f"cgroup {self.name} is not empty", f"processes {self.pids()} outlived SIGKILL")
+
+    def limit(self, cpus: float | None, memory: int | None) -> None:
+        """Bounds it to so many cpus (a CFS quota) and bytes; None is no bound. Failed tells which controller refused."""
+        cpu, mem = self._path("cpu"), self._path("memory")
+        quota = -1 if cpus is None else max(MIN_QUOTA, round(cpus * PERIOD))
+        if cpu is not None:
+            if self._layout.is_v2("cpu"):
+                self._write(cpu / "cpu.max", f"{'max' if quota < 0 else quota} {PERIOD}", "limited in cpu time")
+            else:
+                self._limit_cpu_v1(cpu, quota)
+        if mem is not None:
+            v2 = self._layout.is_v2("memory")
+            word = ("max" if v2 else "-1") if memory is None else str(memory)
+            self._write(mem / ("memory.max" if v2 else "memory.limit_in_bytes"), word, "limited in memory")
+
+    def _limit_cpu_v1(self, cpu: Path, quota: int) -> None:
+        self._write(cpu / "cpu.cfs_quota_us", "-1", "limited in cpu time")  # the old quota need not suit the new period
+        self._write(cpu / "cpu.cfs_period_us", str(PERIOD), "limited in cpu time")
+        try:
+            (cpu / "cpu.cfs_quota_us").write_text(str(quota))
+        except OSError as error:
+            if error.errno != errno.EINVAL:  # EINVAL: more than the parent has, whose quota then bounds it anyway
+                raise self._refusal("limited in cpu time", error) from None
+
+    def weight(self, cpus: float) -> None:
+        """Its share against its siblings when the cpu is contended, in proportion to `cpus`."""
+        v2 = self._layout.is_v2("cpu")
+        self._weighed = _clamp(round(cpus * (100 if v2 else 1024)), v2)
+        self._set_weight(self._weighed)
+
+    def prefer(self, preferred: bool) -> None:
+        """Ten times its weight for a while, and back to what `weight` (of this object) gave it."""
+        path = self._weight_path()
+        if path is None:
+            return
+        if self._weighed is None and preferred:
+            self._weighed = int(_read(path) or 0) or None
+        if self._weighed is not None:
+            v2 = self._layout.is_v2("cpu")
+            self._set_weight(_clamp(self._weighed * PREFERENCE, v2) if preferred else self._weighed)
+
+    def _weight_path(self) -> Path | None:
+        cpu = self._path("cpu")
+        return None if cpu is None else cpu / ("cpu.weight" if self._layout.is_v2("cpu") else "cpu.shares")
+
+    def _set_weight(self, value: int) -> None:
+        if (path := self._weight_path()) is not None:
+            self._write(path, str(value), "weighed")
+
+    def throttled(self) -> float:
+        """Seconds for which its processes waited for their next quota."""
+        stat = self._stat("cpu", "cpu.stat")
+        return stat.get("throttled_time", 0) / 1e9 + stat.get("throttled_usec", 0) / 1e6
+
+    def cpu_seconds(self) -> float:
+        """Processor time used, in seconds."""
+        if self._layout.is_v2("cpuacct"):
+            return self._stat("cpuacct", "cpu.stat").get("usage_usec", 0) / 1e6
+        path = self._path("cpuacct")
+        return int(_read(path / "cpuacct.usage") or 0) / 1e9 if path else 0.0
+
+    def memory_bytes(self) -> int:
+        """Bytes in use, tmpfs included, without the file cache that the kernel can drop at once."""
+        path, v2 = self._path("memory"), self._layout.is_v2("memory")
+        if path is None:
+            return 0
+        used = int(_read(path / ("memory.current" if v2 else "memory.usage_in_bytes")) or 0)
+        stat = self._stat("memory", "memory.stat")
+        return max(0, used - stat.get("inactive_file" if v2 else "total_inactive_file", 0))
+
+    def remove(self, timeout: float = 10.0) -> None:
+        """Kills what is left and removes it, children first. Failed when the kernel keeps it busy."""
+        self.kill(timeout)
+
+        def gone() -> bool:
+            left = [d for root in self._layout.roots() for d in reversed(_tree(root / self.name))]
+            return all([_rmdir(directory) for directory in left])  # a list: every one is tried
+
+        if not _poll(gone, timeout):
+            raise Failed(Code.TIMED_OUT, f"cgroup {self.name} could not be removed", f"busy with processes {self.pids()}")
+
+    def _path(self, controller: str) -> Path | None:
+        root = self._layout.root(controller)
+        return None if root is None else root / self.name
+
+    def _stat(self, controller: str, file: str) -> dict[str, int]:
+        path = self._path(controller)
+        lines = (line.split() for line in _read(path / file).splitlines()) if path else ()
+        return {words[0]: int(words[1]) for words in lines if len(words) == 2}
+
+    def _write(self, path: Path, text: str, done: str) -> None:
+        try:
+            path.write_text(text)
+        except OSError as error:
+            raise self._refusal(done, error) from None
+
+    def _refusal(self, done: str, error: OSError) -> Failed:
+        return Failed(Code.FAILED, f"cgroup {self.name} was not {done}", f"{error.filename}: {error.strerror}", "wherry doctor")
+
+
+def sweep(prefix: str, layout: Layout | None = None) -> None:
+    """Removes the tree of one instance, e.g. `wherry-main`, with every process in it; `wherry-main2` is another's."""
+    Cgroup(prefix, layout).remove()
+
+
+def _clamp(weight: int, v2: bool) -> int:
+    return min(max(weight, 1), 10000) if v2 else min(max(weight, 2), 262144)
+
+
+def _directories(path: Path) -> list[Path]:
+    try:
+        return [Path(entry.path) for entry in os.scandir(path) if entry.is_dir(follow_symlinks=False)]
+    except FileNotFoundError:
+        return []
+
+
+def _tree(path: Path) -> list[Path]:
+    """`path` and all directories below it, parents first; empty when it is not there."""
+
+    def walk(directory: Path) -> Iterator[Path]:
+        yield directory
+        for child in _directories(directory):
+            yield from walk(child)
+
+    return list(walk(path)) if path.is_dir() else []
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:  # gone meanwhile (ENOENT, ENODEV) or a file this kernel lacks
+        return ""
+
+
+def _try_write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text)
+    except OSError:
+        return  # the caller looks at the effect
+
+
+def _rmdir(path: Path) -> bool:
+    try:
+        path.rmdir()
+    except FileNotFoundError:
+        return True
+    except OSError as error:
+        if error.errno in (errno.EBUSY, errno.ENOTEMPTY):
+            return False
+        raise
+    return True
+
+
+def _poll(done: Callable[[], bool], timeout: float) -> bool:
+    """Asks until `done` or the time is up; sleeps from 0.2 ms, growing by half to 20 ms."""
+    deadline, pause = time.monotonic() + timeout, 0.0002
+    while not done():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(pause)
+        pause = min(pause * 1.5, 0.02)
+    return True
