@@ -1,1 +1,5 @@
-"""Tables of what the daemon must remember."""
+"""Tables and migrations."""
+
+from wherry.store.store import Store
+
+__all__ = ["Store"]

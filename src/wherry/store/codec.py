@@ -1,0 +1,43 @@
+"""Records as JSON text and back.
+
+Invariant: `load(kind, dump(record)) == record`. Specs refuse a size or duration without its unit, so those that a spec
+holds as numbers are written with one.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, TypeVar
+
+from pydantic import BaseModel
+
+from wherry.model.spec import Spec
+
+_UNITS = {"memory": "{:d}B", "latency": "{:.9f}s"}
+
+AnyModel = TypeVar("AnyModel", bound=BaseModel)
+
+
+def dump(record: BaseModel) -> str:
+    """JSON text of a record or spec."""
+    data = record.model_dump(mode="json")
+    _give_units(record, data)
+    return json.dumps(data, separators=(",", ":"))
+
+
+def load(kind: type[AnyModel], text: str) -> AnyModel:
+    """The record that `dump` wrote."""
+    return kind.model_validate_json(text)
+
+
+def _give_units(value: Any, data: Any) -> None:
+    if isinstance(value, tuple | list):
+        for item, part in zip(value, data, strict=True):
+            _give_units(item, part)
+    elif isinstance(value, BaseModel):
+        for name in type(value).model_fields:
+            item = getattr(value, name)
+            if isinstance(value, Spec) and name in _UNITS and isinstance(item, int | float):
+                data[name] = _UNITS[name].format(item)
+            else:
+                _give_units(item, data[name])

@@ -1,0 +1,259 @@
+"""Every record of an instance, by name or id, in one SQLite database (write-ahead log).
+
+Invariants: a call that writes returns when the row survives `kill -9` of this process; calls may come from any thread;
+the directory and the file are the owner's alone, as the secrets of clusters are in it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import alembic.command
+import alembic.config
+import sqlalchemy as sa
+from pydantic import BaseModel
+from sqlalchemy.engine import Connection, Engine
+
+from wherry.base.clock import now
+from wherry.base.errors import Code, Refused
+from wherry.model.objects import Cluster, Event, Job, Move, Node, Operation, OperationState, Phase
+from wherry.model.spec import FabricSpec
+from wherry.store import tables
+from wherry.store.codec import dump, load
+
+AnyModel = TypeVar("AnyModel", bound=BaseModel)
+_FINISHED = (Phase.DONE, Phase.ROLLED_BACK)
+_BUSY_SECONDS = 30
+
+
+class Store:
+    """The state of an instance. `put_…` makes or replaces, `drop_…` of what is not there does nothing."""
+
+    def __init__(self, url_or_path: str | Path) -> None:
+        """Opens the database, made with its directory when missing (0700, file 0600), in today's shape."""
+        url = str(url_or_path)
+        if "://" not in url:
+            path = Path(url_or_path)
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            path.chmod(0o600)
+            url = f"sqlite:///{path}"
+        self._writing = threading.RLock()
+        self._engine = _engine(url)
+        self._migrate()
+
+    def close(self) -> None:
+        """Closes every connection."""
+        self._engine.dispose()
+
+    # The fabric and its hosts.
+
+    def fabric(self) -> FabricSpec | None:
+        """The fabric that is up."""
+        found = self._all(FabricSpec, tables.fabrics)
+        return found[0] if found else None
+
+    def put_fabric(self, spec: FabricSpec | None) -> None:
+        """Replaces the fabric; None forgets it."""
+        with self._write() as connection:
+            connection.execute(tables.fabrics.delete())
+            if spec:
+                connection.execute(tables.fabrics.insert().values(name=spec.name, record=dump(spec)))
+
+    def host_flag(self, host: str, flag: str) -> bool:
+        """True when the flag is set."""
+        return flag in self.host_flags(host)
+
+    def host_flags(self, host: str) -> list[str]:
+        """The flags that are set at a host, sorted."""
+        table = tables.host_flags
+        with self._engine.connect() as connection:
+            rows = connection.execute(sa.select(table.c.flag).where(table.c.host == host, table.c.on))
+            return sorted(row.flag for row in rows)
+
+    def set_host_flag(self, host: str, flag: str, on: bool) -> None:
+        """Sets or clears a flag such as `drained`."""
+        self._put(tables.host_flags, {"host": host, "flag": flag}, {"on": on})
+
+    # Clusters and nodes.
+
+    def clusters(self) -> list[Cluster]:
+        """By name."""
+        return self._all(Cluster, tables.clusters, order=tables.clusters.c.name)
+
+    def cluster(self, name: str) -> Cluster | None:
+        """One cluster."""
+        return self._one(Cluster, tables.clusters, name=name)
+
+    def put_cluster(self, cluster: Cluster) -> None:
+        """Makes or replaces a cluster."""
+        self._put(tables.clusters, {"name": cluster.name}, {"record": dump(cluster)})
+
+    def drop_cluster(self, name: str) -> None:
+        """Forgets a cluster and its nodes."""
+        with self._write() as connection:
+            connection.execute(tables.nodes.delete().where(tables.nodes.c.cluster == name))
+            connection.execute(tables.clusters.delete().where(tables.clusters.c.name == name))
+
+    def nodes(self, cluster: str | None = None) -> list[Node]:
+        """By cluster and index."""
+        keys = {"cluster": cluster} if cluster is not None else {}
+        return self._all(Node, tables.nodes, keys, (tables.nodes.c.cluster, tables.nodes.c.position))
+
+    def node(self, name: str) -> Node | None:
+        """One node."""
+        return self._one(Node, tables.nodes, name=name)
+
+    def put_node(self, node: Node) -> None:
+        """Makes or replaces a node."""
+        columns = {"cluster": node.cluster, "position": node.index, "record": dump(node)}
+        self._put(tables.nodes, {"name": node.name}, columns)
+
+    def drop_node(self, name: str) -> None:
+        """Forgets a node."""
+        self._drop(tables.nodes, name=name)
+
+    # Secrets: never part of a record.
+
+    def secret(self, name: str) -> str:
+        """A secret. NOT_FOUND when there is none."""
+        with self._engine.connect() as connection:
+            row = connection.execute(sa.select(tables.secrets.c.value).where(tables.secrets.c.name == name)).first()
+        if row is None:
+            raise Refused(Code.NOT_FOUND, f"there is no key for {name!r}", "it was removed", "wherry status")
+        return str(row.value)
+
+    def put_secret(self, name: str, value: str) -> None:
+        """Makes or replaces a secret."""
+        self._put(tables.secrets, {"name": name}, {"value": value})
+
+    def drop_secret(self, name: str) -> None:
+        """Forgets a secret."""
+        self._drop(tables.secrets, name=name)
+
+    # Jobs, moves, operations.
+
+    def jobs(self, cluster: str | None = None) -> list[Job]:
+        """Oldest first."""
+        keys = {"cluster": cluster} if cluster is not None else {}
+        return self._all(Job, tables.jobs, keys, (tables.jobs.c.created, tables.jobs.c.id))
+
+    def job(self, id: str) -> Job | None:
+        """One job."""
+        return self._one(Job, tables.jobs, id=id)
+
+    def put_job(self, job: Job) -> None:
+        """Makes or replaces a job."""
+        columns = {"cluster": job.cluster, "created": job.created, "record": dump(job)}
+        self._put(tables.jobs, {"id": job.id}, columns)
+
+    def drop_job(self, id: str) -> None:
+        """Forgets a job."""
+        self._drop(tables.jobs, id=id)
+
+    def moves(self, *, unfinished: bool = False) -> list[Move]:
+        """Oldest first; `unfinished` leaves out those that are done or rolled back."""
+        keys = {"finished": False} if unfinished else {}
+        return self._all(Move, tables.moves, keys, (tables.moves.c.created, tables.moves.c.id))
+
+    def move(self, id: str) -> Move | None:
+        """One move."""
+        return self._one(Move, tables.moves, id=id)
+
+    def put_move(self, move: Move) -> None:
+        """Makes or replaces a move."""
+        finished = move.phase in _FINISHED
+        columns = {"node": move.node, "finished": finished, "created": move.created, "record": dump(move)}
+        self._put(tables.moves, {"id": move.id}, columns)
+
+    def operations(self, *, running: bool = False) -> list[Operation]:
+        """Oldest first."""
+        keys = {"state": str(OperationState.RUNNING)} if running else {}
+        return self._all(Operation, tables.operations, keys, (tables.operations.c.created, tables.operations.c.id))
+
+    def operation(self, id: str) -> Operation | None:
+        """One operation."""
+        return self._one(Operation, tables.operations, id=id)
+
+    def put_operation(self, operation: Operation) -> None:
+        """Makes or replaces an operation."""
+        columns = {"state": str(operation.state), "created": operation.created, "record": dump(operation)}
+        self._put(tables.operations, {"id": operation.id}, columns)
+
+    # Events.
+
+    def add_event(self, kind: str, target: str, text: str, **data: object) -> Event:
+        """Appends an event; its id is larger than every earlier one."""
+        event = Event(time=now(), kind=kind, target=target, text=text, data=data)
+        columns = event.model_dump(exclude={"id", "data"}) | {"data": json.dumps(data, default=str)}
+        with self._write() as connection:
+            result = connection.execute(tables.events.insert().values(columns))
+            return event.model_copy(update={"id": result.lastrowid})
+
+    def events(self, after: int = 0, limit: int = 1000) -> list[Event]:
+        """Those with a larger id than `after`, in order, at most `limit`."""
+        table = tables.events
+        with self._engine.connect() as connection:
+            rows = connection.execute(sa.select(table).where(table.c.id > after).order_by(table.c.id).limit(limit))
+            return [Event(**{**row._mapping, "data": json.loads(row.data)}) for row in rows]
+
+    # How.
+
+    @contextmanager
+    def _write(self) -> Iterator[Connection]:
+        with self._writing, self._engine.begin() as connection:
+            yield connection
+
+    def _put(self, table: sa.Table, key: dict[str, Any], columns: dict[str, Any]) -> None:
+        with self._write() as connection:
+            changed = connection.execute(table.update().where(*_matches(table, key)).values(columns))
+            if not changed.rowcount:
+                connection.execute(table.insert().values({**key, **columns}))
+
+    def _drop(self, table: sa.Table, **key: Any) -> None:
+        with self._write() as connection:
+            connection.execute(table.delete().where(*_matches(table, key)))
+
+    def _one(self, kind: type[AnyModel], table: sa.Table, **key: Any) -> AnyModel | None:
+        found = self._all(kind, table, key)
+        return found[0] if found else None
+
+    def _all(
+        self, kind: type[AnyModel], table: sa.Table, key: dict[str, Any] | None = None, order: Any = None
+    ) -> list[AnyModel]:
+        query = sa.select(table.c.record).where(*_matches(table, key or {}))
+        if order is not None:
+            query = query.order_by(*order) if isinstance(order, tuple) else query.order_by(order)
+        with self._engine.connect() as connection:
+            return [load(kind, row.record) for row in connection.execute(query)]
+
+    def _migrate(self) -> None:
+        config = alembic.config.Config()
+        config.set_main_option("script_location", str(Path(__file__).parent / "migrations").replace("%", "%%"))
+        config.set_main_option("path_separator", "os")
+        with self._write() as connection:
+            config.attributes["connection"] = connection
+            alembic.command.upgrade(config, "head")
+
+
+def _matches(table: sa.Table, key: dict[str, Any]) -> list[sa.ColumnElement[bool]]:
+    return [table.c[name] == value for name, value in key.items()]
+
+
+def _engine(url: str) -> Engine:
+    if not url.startswith("sqlite"):
+        return sa.create_engine(url)
+    engine = sa.create_engine(url, connect_args={"check_same_thread": False, "timeout": _BUSY_SECONDS})
+
+    @sa.event.listens_for(engine, "connect")
+    def _prepare(connection: Any, _record: object) -> None:
+        for setting in ("journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON"):
+            connection.execute(f"PRAGMA {setting}")
+
+    return engine

@@ -1,0 +1,171 @@
+"""The store: every record comes back as it went in, also after `kill -9`, also from many threads."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from wherry.base.errors import Code, Refused
+from wherry.model.objects import (
+    Cluster,
+    ClusterState,
+    Job,
+    JobState,
+    Move,
+    Node,
+    NodeState,
+    Operation,
+    OperationState,
+    Phase,
+    Round,
+)
+from wherry.model.spec import ClusterSpec, FabricSpec, parse
+from wherry.store import Store
+
+FABRIC = {
+    "kind": "fabric",
+    "version": 1,
+    "name": "two",
+    "sites": [{"name": "a"}, {"name": "b"}],
+    "hosts": [
+        {"name": "a1", "site": "a", "cores": 1, "memory": "2GiB", "facts": {"memory": "1GiB"}},
+        {"name": "b1", "site": "b", "cores": 0.5, "memory": "1536MiB"},
+    ],
+    "links": [{"between": ["a", "b"], "latency": "20ms"}],
+}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "state" / "wherry.db")
+
+
+def cluster(name: str = "hello") -> Cluster:
+    spec = parse(ClusterSpec, {"name": name, "nodes": 2, "memory": "256MiB", "needs": ["/usr/bin/true"]}, "test")
+    return Cluster(
+        name=name, spec=spec, state=ClusterState.RUNNING, network=1, subnet="10.77.1.0/24", head_host="a1",
+        owner_uid=1000, owner_gid=1000, binds=("/home/u",), created=1.5,
+    )  # fmt: skip
+
+
+def node(index: int, cluster: str = "hello") -> Node:
+    return Node(
+        name=f"{cluster}-{index}", cluster=cluster, index=index, host="a1", address=f"10.77.1.{index + 1}",
+        mac=f"02:77:00:00:01:{index:02x}", cpus=0.5, memory=2**28, state=NodeState.RUNNING,
+    )  # fmt: skip
+
+
+def test_the_directory_and_the_file_are_the_owners_alone(tmp_path: Path) -> None:
+    Store(tmp_path / "state" / "wherry.db").put_secret("hello", "k")
+    assert (tmp_path / "state").stat().st_mode & 0o777 == 0o700
+    assert {p.stat().st_mode & 0o777 for p in (tmp_path / "state").iterdir()} == {0o600}
+
+
+def test_the_fabric_keeps_its_sizes_and_durations(store: Store) -> None:
+    assert store.fabric() is None
+    spec = parse(FabricSpec, FABRIC, "test")
+    store.put_fabric(spec)
+    assert store.fabric() == spec
+    store.put_fabric(None)
+    assert store.fabric() is None
+
+
+def test_host_flags(store: Store) -> None:
+    assert not store.host_flag("a1", "drained")
+    store.set_host_flag("a1", "drained", True)
+    assert store.host_flag("a1", "drained") and not store.host_flag("a2", "drained")
+    assert store.host_flags("a1") == ["drained"]
+    store.set_host_flag("a1", "drained", False)
+    assert not store.host_flag("a1", "drained")
+
+
+def test_a_cluster_goes_with_its_nodes(store: Store) -> None:
+    store.put_cluster(cluster())
+    for index in (10, 2, 1):
+        store.put_node(node(index))
+    store.put_node(node(0, "other"))
+    assert store.cluster("hello") == cluster()
+    assert [n.index for n in store.nodes("hello")] == [1, 2, 10]
+    moved = node(2).model_copy(update={"host": "b1"})
+    store.put_node(moved)
+    assert store.node("hello-2") == moved
+    store.drop_node("hello-10")
+    assert len(store.nodes()) == 3
+    store.drop_cluster("hello")
+    assert store.clusters() == [] and [n.name for n in store.nodes()] == ["other-0"]
+
+
+def test_secrets(store: Store) -> None:
+    store.put_secret("hello", "one")
+    store.put_secret("hello", "two")
+    assert store.secret("hello") == "two"
+    store.drop_secret("hello")
+    with pytest.raises(Refused) as caught:
+        store.secret("hello")
+    assert caught.value.code is Code.NOT_FOUND
+
+
+def test_jobs_moves_and_operations(store: Store) -> None:
+    job = Job(
+        id="job-1", cluster="hello", argv=("./a", "-x"), ranks=4, mpi="openmpi", uid=0, gid=0, cwd="/",
+        state=JobState.RUNNING, created=2.0,
+    )  # fmt: skip
+    store.put_job(job)
+    assert store.jobs() == store.jobs("hello") == [job] and store.jobs("x") == []
+    store.drop_job("job-1")
+    assert store.job("job-1") is None
+
+    move = Move(
+        id="mv-1", node="hello-1", cluster="hello", source="a1", destination="b1", phase=Phase.FREEZE, created=1.0,
+        rounds=(Round(number=1, bytes=5, seconds=0.5),), phases={"rounds": 0.5},
+    )  # fmt: skip
+    store.put_move(move)
+    assert store.moves(unfinished=True) == [move] and store.move("mv-1") == move
+    store.put_move(move.model_copy(update={"phase": Phase.DONE}))
+    assert store.moves(unfinished=True) == [] and len(store.moves()) == 1
+
+    operation = Operation(id="op-1", kind="up", target="hello", state=OperationState.RUNNING, created=1.0)
+    store.put_operation(operation)
+    assert store.operations(running=True) == [operation]
+    store.put_operation(operation.model_copy(update={"state": OperationState.DONE, "result": {"a": [1]}}))
+    assert store.operations(running=True) == []
+    assert store.operation("op-1").result == {"a": [1]}  # type: ignore[union-attr]
+
+
+def test_events_are_numbered_in_order(store: Store) -> None:
+    first = store.add_event("node", "hello-1", "lost", host="a1")
+    second = store.add_event("node", "hello-2", "lost")
+    assert second.id > first.id > 0
+    assert store.events() == [first, second]
+    assert store.events(after=first.id) == [second] and store.events(limit=1) == [first]
+
+
+def test_many_threads_write_at_once(store: Store) -> None:
+    def write(number: int) -> None:
+        for step in range(10):
+            store.put_node(node(number))
+            store.add_event("test", str(number), str(step))
+
+    threads = [threading.Thread(target=write, args=(n,)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(store.nodes()) == 8 and len(store.events()) == 80
+
+
+def test_what_was_written_survives_kill_9(tmp_path: Path) -> None:
+    program = (
+        "import os, signal, sys\nfrom wherry.store import Store\ns = Store(sys.argv[1])\n"
+        "s.put_secret('hello', 'key')\nos.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    path = tmp_path / "wherry.db"
+    ended = subprocess.run([sys.executable, "-c", program, str(path)], timeout=60, env=os.environ.copy())
+    assert ended.returncode == -signal.SIGKILL
+    assert Store(path).secret("hello") == "key"
