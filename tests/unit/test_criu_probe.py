@@ -1,0 +1,127 @@
+"""Which CRIU is chosen and what is remembered; the real self-test is run where the machine allows it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from wherry.base.errors import Refused
+from wherry.node import criu, criu_install, criu_selftest
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="CRIU needs root")
+
+
+@pytest.fixture
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty home for answers, and no CRIU but the one a test names."""
+    monkeypatch.setenv("WHERRY_STATE", str(tmp_path / "state"))
+    return tmp_path
+
+
+def fake_criu(path: Path, check: str) -> str:
+    """A program that answers --version, counts its calls, and does `check` for everything else."""
+    path.write_text(
+        f'#!/bin/sh\necho called >>{path}.calls\n[ "$1" = --version ] && {{ echo "Version: 9.9"; exit; }}\n{check}\n'
+    )
+    path.chmod(0o755)
+    return str(path)
+
+
+def calls(path: str) -> int:
+    return len(Path(path + ".calls").read_text().splitlines())
+
+
+@needs_root
+def test_a_failing_check_is_told_and_remembered(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = fake_criu(state / "criu", 'echo "Error (x.c:1): exited, status=1\nError (y.c:2): no such kernel"; exit 1')
+    monkeypatch.setenv("WHERRY_CRIU", path)
+    found = criu.find()
+    assert not found.works
+    assert "no such kernel" in found.reason and "9.9" in found.reason
+    asked = calls(path)
+    assert criu.find() == found
+    assert calls(path) == asked, "the second answer must come from the file"
+    with pytest.raises(Refused, match="no such kernel"):
+        criu.require()
+
+
+@needs_root
+def test_a_changed_binary_is_tried_anew(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = fake_criu(state / "criu", "exit 1")
+    monkeypatch.setenv("WHERRY_CRIU", path)
+    assert "exit code 1" in criu.find().reason
+    fake_criu(state / "criu", 'echo "Error (z.c:3): another"; exit 7')
+    assert "another" in criu.find().reason
+
+
+def test_an_absent_binary_is_no_crash(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WHERRY_CRIU", str(state / "nowhere"))
+    assert not criu.find().works
+
+
+@needs_root
+def test_a_check_that_passes_is_not_enough(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = fake_criu(state / "criu", '[ "$1" = check ] || { echo "Error (s.c:4): no sockets" >&2; exit 1; }')
+    monkeypatch.setenv("WHERRY_CRIU", path)
+    found = criu.find()
+    assert not found.works
+    assert "dump" in found.reason and "no sockets" in found.reason
+
+
+def test_newest_private_prefix_comes_first(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WHERRY_CRIU", raising=False)
+    for version in ("4.9-1", "4.10-1", "4.2.1-1"):
+        (criu.directory() / version).mkdir(parents=True)
+    private = [Path(one.path).parts[-3] for one in criu._candidates() if one.origin == "private"]
+    assert private == ["4.10-1", "4.9-1", "4.2.1-1"]
+
+
+@needs_root
+def test_the_machine_s_criu_survives_the_self_test() -> None:
+    found = criu.find()
+    if not found.works:
+        pytest.skip(f"no CRIU works here: {found.reason}")
+    assert criu_selftest.self_test(found.argv) == ""
+    assert shutil.which(found.path), "runc needs one executable file"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("sources.list", "deb http://a.example/debian bookworm main\n", ("http://a.example/debian", "")),
+        (
+            "sources.list",
+            "deb [arch=amd64 signed-by=/k.gpg] https://a.example/debian/ trixie main contrib\n",
+            ("https://a.example/debian/", "[signed-by=/k.gpg] "),
+        ),
+        (
+            "sources.list.d/debian.sources",
+            "# note\nTypes: deb\nURIs: http://a.example/debian-security\nSuites: x\nComponents: main\n\n"
+            "Types: deb deb-src\nURIs: http://a.example/debian\nSuites: x x-updates\nComponents: main\nSigned-By: /k.gpg\n",
+            ("http://a.example/debian", "[signed-by=/k.gpg] "),
+        ),
+    ],
+)
+def test_archive_from_both_formats(tmp_path: Path, name: str, text: str, expected: tuple[str, str]) -> None:
+    (tmp_path / "sources.list.d").mkdir()
+    (tmp_path / name).write_text(text)
+    assert criu_install.debian_archive(tmp_path) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "# deb http://a.example/debian bookworm main\n",
+        "deb http://a.example/ubuntu noble main\n",
+        "deb http://a.example/debian bookworm contrib\n",
+    ],
+)
+def test_no_debian_archive_is_refused_with_a_remedy(tmp_path: Path, text: str) -> None:
+    (tmp_path / "sources.list").write_text(text)
+    with pytest.raises(Refused) as refusal:
+        criu_install.debian_archive(tmp_path)
+    assert "WHERRY_CRIU" in refusal.value.next
