@@ -100,7 +100,7 @@ def test_the_machine_s_criu_survives_the_self_test() -> None:
         (
             "sources.list.d/debian.sources",
             "# note\nTypes: deb\nURIs: http://a.example/debian-security\nSuites: x\nComponents: main\n\n"
-            "Types: deb deb-src\nURIs: http://a.example/debian\nSuites: x x-updates\nComponents: main\nSigned-By: /k.gpg\n",
+            "Types: deb deb-src\nURIs: http://a.example/debian\nSuites: x y\nComponents: main\nSigned-By: /k.gpg\n",
             ("http://a.example/debian", "[signed-by=/k.gpg] "),
         ),
     ],
