@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from pydantic import SecretStr
 
+from wherry.cluster.lookup import find_cluster
 from wherry.fabric.protocol import Fabric
 from wherry.model.network import HEAD_INDEX, ClusterNetwork, Port, address_of, mac_of
 from wherry.model.objects import Cluster, Node
@@ -26,7 +27,7 @@ class Places:
 
     def port(self, node: Node, host: str | None = None) -> Port:
         """The node's port at its host, or at `host` while it moves there."""
-        network = network_of_cluster(self._store.cluster(node.cluster))
+        network = network_of_cluster(find_cluster(self._store, node.cluster))
         return Port(
             owner=node.name,
             index=node.index,
@@ -50,7 +51,7 @@ class Places:
 
     def place(self, node: Node, host: str | None = None) -> Place:
         """The node at its host, or at `host` while it moves there."""
-        cluster, port = self._store.cluster(node.cluster), self.port(node, host)
+        cluster, port = find_cluster(self._store, node.cluster), self.port(node, host)
         return Place(
             node=node,
             host=port.host,

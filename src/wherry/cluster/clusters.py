@@ -1,0 +1,262 @@
+"""The life of a cluster: plan, apply, down, and what is found lost.
+
+Invariants: a row is written before what it names is made, and forgotten after that is gone, so that whatever was half made
+can be repaired or removed; `apply` does no deciding, it only refuses when the world changed since the plan.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+from wherry.base.clock import now
+from wherry.base.errors import Code, Failed, Refused, WherryError
+from wherry.cluster.lookup import find_cluster, known_hosts
+from wherry.cluster.places import Places, network_of_cluster, secret_name
+from wherry.cluster.plan import ClusterPlan, Step, StepKind, make_plan
+from wherry.fabric.protocol import Fabric
+from wherry.model.network import address_of, free_number, mac_of, network_of
+from wherry.model.objects import Cluster, ClusterState, Node, NodeState
+from wherry.model.owner import Owner
+from wherry.model.spec import ClusterSpec
+from wherry.node.protocol import NodeDriver
+from wherry.schedule.place import NodeNeed, Used, lacks, used_by
+from wherry.store.store import Store
+
+Progress = Callable[[str], None]
+_AT_ONCE = 4
+"""Nodes that start at the same time; more gain nothing on a machine of a few cores."""
+
+
+def quiet(_text: str) -> None:
+    """Progress for those who do not look."""
+
+
+def never() -> bool:
+    """The answer of what cannot be cancelled."""
+    return False
+
+
+class Clusters:
+    """Makes, repairs and removes clusters. Safe from several threads; one of them at a time works on a cluster."""
+
+    def __init__(self, store: Store, fabric: Fabric, drivers: dict[str, NodeDriver]) -> None:
+        self._store = store
+        self._fabric = fabric
+        self._drivers = drivers
+        self._places = Places(store, fabric)
+        self._reserving = threading.Lock()
+        self._busy: set[str] = set()
+
+    def plan(self, spec: ClusterSpec, owner: Owner) -> ClusterPlan:
+        """What `apply` would do. Changes nothing; Refused with the reason when it cannot be done."""
+        return make_plan(self._store, self._fabric, self._drivers, self._places, spec, owner)
+
+    def apply(
+        self, plan: ClusterPlan, progress: Progress = quiet, cancelled: Callable[[], bool] = never
+    ) -> Cluster:
+        """Does the plan. Failed PARTLY_DONE when some nodes are not there afterwards; another `up` repairs that."""
+        name = plan.spec.name
+        with self._alone(name):
+            cluster = self._reserve(plan)
+            errors = self._make(plan, cluster, progress, cancelled)
+            if not errors:
+                cluster = cluster.model_copy(update={"state": ClusterState.RUNNING, "reason": ""})
+                self._store.put_cluster(cluster)
+                self._store.add_event("cluster.up", name, f"{name} is up with {plan.spec.nodes} nodes")
+                return cluster
+            reason = errors[0]
+            self._store.put_cluster(cluster.model_copy(update={"state": ClusterState.PARTLY, "reason": reason}))
+            self._store.add_event("cluster.partly", name, reason, errors=errors)
+            code = Code.CANCELLED if cancelled() else Code.PARTLY_DONE
+            remedy = f"wherry up FILE repairs it, wherry down {name} removes it"
+            raise Failed(code, f"cluster {name} is up in part", "; ".join(errors[:3]), remedy)
+
+    def down(self, name: str, progress: Progress = quiet) -> None:
+        """Removes the cluster, half-made ones too. Refused while one of its nodes moves."""
+        with self._alone(name):
+            cluster = find_cluster(self._store, name)
+            for move in self._store.moves(unfinished=True):
+                if move.cluster == name:
+                    raise Refused(Code.WRONG_STATE, f"{move.node} is being moved", f"move {move.id}", "wherry op list")
+            self._store.put_cluster(cluster.model_copy(update={"state": ClusterState.REMOVING, "reason": ""}))
+            errors = self._each(self._remove, self._store.nodes(name), progress)
+            errors += self._tried("its network", lambda: self._remove_network(cluster))
+            if errors:
+                reason = "; ".join(errors[:3])
+                self._store.put_cluster(cluster.model_copy(update={"state": ClusterState.REMOVING, "reason": reason}))
+                raise Failed(Code.PARTLY_DONE, f"cluster {name} is removed in part", reason, f"wherry down {name}")
+            self._store.drop_secret(secret_name(name))
+            self._store.drop_cluster(name)
+            self._store.add_event("cluster.down", name, f"{name} is removed")
+
+    def verify(self, name: str) -> list[Node]:
+        """Marks as lost the nodes that should run and do not; returns those that are lost."""
+        cluster = find_cluster(self._store, name)
+        driver, lost = self._drivers[cluster.spec.kind], []
+        for node in self._store.nodes(name):
+            if node.state == NodeState.RUNNING and not driver.alive(self._places.place(node)):
+                node = node.model_copy(update={"state": NodeState.LOST})
+                self._store.put_node(node)
+                self._store.add_event("node.lost", node.name, f"{node.name} on {node.host} ended by itself")
+            if node.state == NodeState.LOST:
+                lost.append(node)
+        if lost and cluster.state == ClusterState.RUNNING:
+            reason = f"{lost[0].name} is lost"
+            self._store.put_cluster(cluster.model_copy(update={"state": ClusterState.PARTLY, "reason": reason}))
+        return lost
+
+    @contextmanager
+    def _alone(self, name: str) -> Iterator[None]:
+        with self._reserving:
+            if name in self._busy:
+                raise Refused(Code.WRONG_STATE, f"cluster {name} is being changed already", "", "wherry op list")
+            self._busy.add(name)
+        try:
+            yield
+        finally:
+            with self._reserving:
+                self._busy.discard(name)
+
+    def _reserve(self, plan: ClusterPlan) -> Cluster:
+        """Writes the rows of everything that will be made. Refused when the world is not as it was planned for."""
+        with self._reserving:
+            spec, old = plan.spec, self._store.cluster(plan.spec.name)
+            if (old.network if old else None) != plan.network:
+                raise Refused(Code.WRONG_STATE, f"cluster {spec.name} changed meanwhile", "", "run wherry up again")
+            self._still_fits(plan)
+            if old:
+                network = network_of_cluster(old)
+            else:
+                pool = self._fabric.spec.pool
+                network = network_of(pool, free_number(pool, [c.network for c in self._store.clusters()]))
+                self._store.put_secret(secret_name(spec.name), secrets.token_hex(32))
+            cluster = Cluster(
+                name=spec.name,
+                spec=spec,
+                state=ClusterState.MAKING,
+                network=network.number,
+                subnet=network.subnet,
+                head_host=plan.head_host,
+                owner_uid=plan.owner.uid,
+                owner_gid=plan.owner.gid,
+                binds=plan.binds,
+                created=old.created if old else now(),
+            )
+            if old and old.head_host != plan.head_host:
+                self._fabric.port_down(self._places.head_port(old))
+            self._store.put_cluster(cluster)
+            for step in plan.of(StepKind.ADD):
+                self._store.put_node(
+                    Node(
+                        name=step.node,
+                        cluster=spec.name,
+                        index=step.index,
+                        host=step.host,
+                        address=address_of(network, step.index),
+                        mac=mac_of(network, step.index),
+                        cpus=spec.cpus,
+                        memory=spec.memory,
+                    )
+                )
+            return cluster
+
+    def _still_fits(self, plan: ClusterPlan) -> None:
+        hosts = {host.name: host for host in known_hosts(self._store, self._fabric)}
+        steps = plan.of(StepKind.ADD, StepKind.REPAIR)
+        mine = {step.node for step in steps}
+        others = [node for node in self._store.nodes() if node.name not in mine]
+        used = used_by(others, self._store.moves(unfinished=True))
+        need = NodeNeed(plan.spec.cpus, plan.spec.memory)
+        for step in steps:
+            if step.host not in hosts:
+                raise Refused(Code.WRONG_STATE, f"host {step.host} is gone since the plan", "", "run wherry up again")
+            if reason := lacks(hosts[step.host], used.get(step.host, Used()), need):
+                raise Refused(Code.NO_CAPACITY, f"{step.node} no longer fits", reason, "run wherry up again")
+            used[step.host] = used.get(step.host, Used()).plus(need)
+
+    def _make(
+        self, plan: ClusterPlan, cluster: Cluster, progress: Progress, cancelled: Callable[[], bool]
+    ) -> list[str]:
+        """Does the steps; returns what went wrong, one text per node."""
+
+        def network() -> None:
+            head = self._places.head_port(cluster)
+            self._fabric.network_up(head.network)
+            self._fabric.port_up(head)
+            self._fabric.port_plug(head)
+
+        def start(step: Step) -> None:
+            if cancelled():
+                raise Failed(Code.CANCELLED, f"{step.node} was not started", "cancelled")
+            self._start(step)
+
+        progress(f"network of {cluster.name}")
+        if errors := self._tried("its network", network):
+            return errors
+        surplus = [self._store.node(step.node) for step in plan.of(StepKind.REMOVE)]
+        errors = self._each(self._remove, [node for node in surplus if node], progress)
+        return errors + self._each(start, plan.of(StepKind.REPAIR, StepKind.ADD), progress)
+
+    def _start(self, step: Step) -> None:
+        """Starts the planned or lost node at its new host; what is left of it at its old one goes first."""
+        node = self._store.node(step.node)
+        if node is None:
+            raise Failed(Code.WRONG_STATE, f"{step.node} was removed meanwhile")
+        if step.kind == StepKind.REPAIR:
+            self._unmake(node)
+        node = node.model_copy(update={"host": step.host, "state": NodeState.PLANNED})
+        self._store.put_node(node)
+        try:
+            port = self._places.port(node)
+            self._fabric.port_up(port)
+            self._fabric.port_plug(port)
+            self._driver(node).start(self._places.place(node))
+        except Exception:
+            self._tried(node.name, lambda: self._unmake(node))
+            raise
+        self._store.put_node(node.model_copy(update={"state": NodeState.RUNNING}))
+
+    def _remove(self, node: Node) -> None:
+        self._unmake(node)
+        self._store.drop_node(node.name)
+
+    def _unmake(self, node: Node) -> None:
+        self._driver(node).stop(self._places.place(node))
+        self._fabric.port_down(self._places.port(node))
+
+    def _remove_network(self, cluster: Cluster) -> None:
+        head = self._places.head_port(cluster)
+        self._fabric.port_down(head)
+        self._fabric.network_down(head.network)
+
+    def _driver(self, node: Node) -> NodeDriver:
+        return self._drivers[find_cluster(self._store, node.cluster).spec.kind]
+
+    def _each(self, act: Callable[..., None], things: list[Node] | list[Step], progress: Progress) -> list[str]:
+        """Does `act` with each, some at once; returns what went wrong, in order."""
+        if not things:
+            return []
+        done: list[int] = []
+
+        def one(thing: Node | Step) -> list[str]:
+            name = thing.node if isinstance(thing, Step) else thing.name
+            errors = self._tried(name, lambda: act(thing))
+            done.append(1)
+            progress(f"{len(done)} of {len(things)}: {errors[0] if errors else name}")
+            return errors
+
+        with ThreadPoolExecutor(min(_AT_ONCE, len(things)), thread_name_prefix="nodes") as pool:
+            return [error for errors in pool.map(one, things) for error in errors]
+
+    @staticmethod
+    def _tried(what: str, act: Callable[[], object]) -> list[str]:
+        """The error of `act` as a text, if it has one: one node's failure is no reason to leave the others undone."""
+        try:
+            act()
+        except (WherryError, OSError, RuntimeError, ValueError) as error:
+            return [f"{what}: {error}"]
+        return []

@@ -1,0 +1,63 @@
+"""Finding what a user named: hosts, clusters and nodes, with the nearest known name when there is none such.
+
+Invariant: reads only. A host is down when its driver says so or it does not answer, drained when its flag is set.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+from wherry.base.errors import Code, Refused
+from wherry.fabric.protocol import Fabric
+from wherry.model.objects import Cluster, Host, Node
+from wherry.store.store import Store
+
+DRAINED = "drained"
+
+
+def not_found(noun: str, name: str, known: Iterable[str]) -> Refused:
+    """The error for an unknown name; it suggests the nearest of `known`, or lists them."""
+    names = sorted(known)
+    near = difflib.get_close_matches(name, names, 1)
+    why = f"did you mean {near[0]}?" if near else f"known: {', '.join(names[:8])}" if names else f"there is no {noun}"
+    return Refused(Code.NOT_FOUND, f"no {noun} is named {name!r}", why, "wherry status")
+
+
+def known_hosts(store: Store, fabric: Fabric) -> list[Host]:
+    """The hosts as declared, with what is known of them now. Refused when there is no fabric."""
+    if not fabric.is_up():
+        raise Refused(Code.WRONG_STATE, "no fabric is up", "clusters need hosts to stand on", "wherry fabric up")
+    return [
+        host.model_copy(
+            update={
+                "drained": host.drained or store.host_flag(host.name, DRAINED),
+                "down": host.down or not fabric.reachable(host.name),
+            }
+        )
+        for host in fabric.hosts()
+    ]
+
+
+def find_host(hosts: list[Host], name: str) -> Host:
+    """The host of that name. NOT_FOUND otherwise."""
+    for host in hosts:
+        if host.name == name:
+            return host
+    raise not_found("host", name, [host.name for host in hosts])
+
+
+def find_cluster(store: Store, name: str) -> Cluster:
+    """The cluster of that name. NOT_FOUND otherwise."""
+    cluster = store.cluster(name)
+    if cluster is None:
+        raise not_found("cluster", name, [c.name for c in store.clusters()])
+    return cluster
+
+
+def find_node(store: Store, name: str) -> Node:
+    """The node of that name. NOT_FOUND otherwise."""
+    node = store.node(name)
+    if node is None:
+        raise not_found("node", name, [n.name for n in store.nodes()])
+    return node

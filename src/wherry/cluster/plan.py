@@ -1,0 +1,221 @@
+"""What `wherry up` would do, decided in full before anything is done.
+
+Invariant: planning reads and never changes; a plan that exists can be applied unless the world changed since.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from posixpath import normpath
+
+from wherry.base.errors import Code, Refused
+from wherry.base.units import format_size
+from wherry.cluster.lookup import find_host, known_hosts, not_found
+from wherry.cluster.places import Places
+from wherry.fabric.protocol import Fabric
+from wherry.model.objects import Cluster, ClusterState, Host, JobState, Node, NodeState, Record
+from wherry.model.owner import Owner
+from wherry.model.spec import ClusterSpec
+from wherry.node.protocol import NodeDriver
+from wherry.schedule.place import NodeNeed, Used, lacks, place, used_by
+from wherry.store.store import Store
+
+_PRIVATE = ("/", "/dev", "/dev/shm", "/run", "/tmp")
+"""Every node has its own; the host's is never bound over it, though a directory below /tmp or /run may be."""
+_KERNEL = ("/dev/", "/proc", "/sys")
+
+
+class StepKind(StrEnum):
+    ADD = "add"
+    KEEP = "keep"
+    REPAIR = "repair"
+    REMOVE = "remove"
+
+
+class Step(Record):
+    """What happens to one node; `host` is where it will be (of a removal: where it is)."""
+
+    kind: StepKind
+    node: str
+    index: int
+    host: str
+    text: str
+
+
+class ClusterPlan(Record):
+    """All steps for one cluster. `network` is the number of its network when it is there already."""
+
+    spec: ClusterSpec
+    owner: Owner
+    steps: tuple[Step, ...]
+    head_host: str
+    binds: tuple[str, ...]
+    network: int | None = None
+
+    @property
+    def empty(self) -> bool:
+        """True when everything is as the file says."""
+        return all(step.kind == StepKind.KEEP for step in self.steps)
+
+    def of(self, *kinds: StepKind) -> list[Step]:
+        """The steps of these kinds."""
+        return [step for step in self.steps if step.kind in kinds]
+
+    def text(self) -> str:
+        """The plan for a person, as `--dry-run` prints it."""
+        lines = [step.text for step in self.steps if step.kind != StepKind.KEEP]
+        counts = [f"{len(self.of(StepKind.ADD))} to create"]
+        if repairs := self.of(StepKind.REPAIR):
+            counts.append(f"{len(repairs)} to repair")
+        counts += ["0 to move", f"{len(self.of(StepKind.REMOVE))} to remove"]
+        return "\n".join([*lines, f"{', '.join(counts)}. Nothing was changed."])
+
+
+def make_plan(
+    store: Store, fabric: Fabric, drivers: dict[str, NodeDriver], places: Places, spec: ClusterSpec, owner: Owner
+) -> ClusterPlan:
+    """The plan that makes the cluster as `spec` says. Refused with the reason when it cannot be."""
+    hosts = known_hosts(store, fabric)
+    driver = _driver(drivers, spec)
+    _known_names(spec, hosts)
+    cluster = store.cluster(spec.name)
+    nodes = {node.index: node for node in store.nodes(spec.name)}
+    if cluster:
+        _may_change(store, cluster, spec, owner, nodes)
+
+    alive = {i: n.state == NodeState.MOVING or _alive(driver, places, n) for i, n in nodes.items()}
+    kept = {i: n for i, n in nodes.items() if alive[i] and i < spec.nodes}
+    binds = cluster.binds if cluster else binds_of(fabric, hosts, owner)
+    where = _place(store, fabric, spec, hosts, binds, nodes, kept)
+
+    need = f"{spec.cpus:g} CPU{'' if spec.cpus == 1 else 's'}, {format_size(spec.memory)}"
+    steps = []
+    for index in range(spec.nodes):
+        name, host = f"{spec.name}-{index}", where[index]
+        if index in kept:
+            steps.append(_step(StepKind.KEEP, index, name, host, f"keep {name} on {host}"))
+        elif index in nodes:
+            steps.append(_step(StepKind.REPAIR, index, name, host, f"repair {name} on {host}: stop and start it"))
+        else:
+            steps.append(_step(StepKind.ADD, index, name, host, f"create {name} on {host} ({need})"))
+    for index, node in sorted(nodes.items(), reverse=True):
+        if index >= spec.nodes:
+            steps.append(_step(StepKind.REMOVE, index, node.name, node.host, f"remove {node.name} from {node.host}"))
+    return ClusterPlan(
+        spec=spec,
+        owner=owner,
+        steps=tuple(steps),
+        head_host=_head_host(cluster, hosts, where[0]),
+        binds=binds,
+        network=cluster.network if cluster else None,
+    )
+
+
+def binds_of(fabric: Fabric, hosts: list[Host], owner: Owner) -> tuple[str, ...]:
+    """The user's directories that nodes see writable: home and working directory, those inside another left out."""
+    wanted: list[str] = []
+    for path in (normpath(owner.home), normpath(owner.cwd)):
+        private = path in _PRIVATE or path.startswith(_KERNEL) or not path.startswith("/")
+        if not private and any(not fabric.missing_files(host.name, [path]) for host in hosts):
+            wanted.append(path)
+    return tuple(path for path in sorted(set(wanted)) if not any(path.startswith(f"{other}/") for other in wanted))
+
+
+def _driver(drivers: dict[str, NodeDriver], spec: ClusterSpec) -> NodeDriver:
+    driver = drivers.get(spec.kind)
+    if driver is None:
+        raise Refused(
+            Code.UNSUPPORTED,
+            f"nodes of kind {spec.kind!r} cannot be run",
+            f"known: {', '.join(drivers)}",
+            "wherry doctor",
+        )
+    if reason := driver.unsupported():
+        raise Refused(Code.UNSUPPORTED, f"this machine cannot run nodes of kind {spec.kind!r}", reason, "wherry doctor")
+    return driver
+
+
+def _known_names(spec: ClusterSpec, hosts: list[Host]) -> None:
+    sites = {host.site for host in hosts}
+    for site in spec.sites:
+        if site not in sites:
+            raise not_found("site", site, sites)
+    for name in spec.hosts:
+        find_host(hosts, name)
+
+
+def _may_change(store: Store, cluster: Cluster, spec: ClusterSpec, owner: Owner, nodes: dict[int, Node]) -> None:
+    name = cluster.name
+    if cluster.owner_uid != owner.uid:
+        raise Refused(Code.NAME_TAKEN, f"cluster {name} belongs to another user", "", "choose another name")
+    if cluster.state == ClusterState.REMOVING:
+        raise Refused(Code.WRONG_STATE, f"cluster {name} is being removed", cluster.reason, f"wherry down {name}")
+    for key in ("kind", "cpus", "memory"):
+        old, new = getattr(cluster.spec, key), getattr(spec, key)
+        if nodes and old != new:
+            raise Refused(
+                Code.WRONG_STATE,
+                f"{key} of a running cluster cannot be changed",
+                f"the nodes of {name} were made with {old}, the file says {new}",
+                f"wherry down {name}, then wherry up again",
+            )
+    surplus = [node for index, node in nodes.items() if index >= spec.nodes]
+    for node in surplus:
+        if node.state == NodeState.MOVING:
+            raise Refused(Code.WRONG_STATE, f"{node.name} cannot be removed while it moves", "", "wherry op list")
+    running = [job for job in store.jobs(name) if job.state in (JobState.STARTING, JobState.RUNNING)]
+    if surplus and running:
+        raise Refused(
+            Code.WRONG_STATE,
+            f"{surplus[0].name} cannot be removed while job {running[0].id} runs on {name}",
+            "",
+            f"wherry cancel {running[0].id}, or wait until it has ended",
+        )
+
+
+def _alive(driver: NodeDriver, places: Places, node: Node) -> bool:
+    return node.state == NodeState.RUNNING and driver.alive(places.place(node))
+
+
+def _place(
+    store: Store,
+    fabric: Fabric,
+    spec: ClusterSpec,
+    hosts: list[Host],
+    binds: tuple[str, ...],
+    nodes: dict[int, Node],
+    kept: dict[int, Node],
+) -> dict[int, str]:
+    """A host per index: of kept nodes their own, of lost ones their own when it can take them, else as `place` says."""
+    missing = {host.name: fabric.missing_files(host.name, [*spec.needs, *binds]) for host in hosts}
+    able = [host for host in hosts if not missing[host.name]]
+    gone = {node.name for node in nodes.values()} - {node.name for node in kept.values()}
+    used = used_by([n for n in store.nodes() if n.name not in gone], store.moves(unfinished=True))
+    need, where = NodeNeed(spec.cpus, spec.memory), {index: node.host for index, node in kept.items()}
+    for index in range(spec.nodes):
+        host = next((h for h in able if index in nodes and index not in kept and h.name == nodes[index].host), None)
+        if host and not lacks(host, used.get(host.name, Used()), need):
+            where[index] = host.name
+            used[host.name] = used.get(host.name, Used()).plus(need)
+    rest = [index for index in range(spec.nodes) if index not in where]
+    own = {host.name: list(where.values()).count(host.name) for host in hosts}
+    try:
+        chosen = place([need] * len(rest), able, used, spec.placement, spec.sites, spec.hosts, own)
+    except Refused as error:
+        for name, files in missing.items():
+            if files and (not spec.hosts or name in spec.hosts):
+                what = f"host {name} lacks {files[0]}, which the nodes need"
+                raise Refused(Code.INCOMPATIBLE_HOST, what, error.what, error.next) from None
+        raise
+    return where | dict(zip(rest, chosen, strict=True))
+
+
+def _head_host(cluster: Cluster | None, hosts: list[Host], first: str) -> str:
+    """Where launchers run: stays when its host does, else beside the first node."""
+    if cluster and any(host.name == cluster.head_host and not host.down for host in hosts):
+        return cluster.head_host
+    return first
+
+
+def _step(kind: StepKind, index: int, node: str, host: str, text: str) -> Step:
+    return Step(kind=kind, index=index, node=node, host=host, text=text)
