@@ -1,0 +1,201 @@
+"""One request to CRIU over its RPC (`criu swrk`): dump, pre-dump, restore.
+
+The messages are a subset of CRIU's `rpc.proto` (https://criu.org/RPC), built at import from the table below, so
+that no compiler is needed. A `Worker` may be started ahead of its request: exec and dynamic linking then happen
+before the freeze. Invariant: when `close` returns, the worker process is gone.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+from wherry.base.errors import Code, Failed
+
+DUMP, RESTORE, CHECK, PRE_DUMP, NOTIFY, FEATURE_CHECK = 1, 2, 3, 4, 6, 9
+"""Request types (`criu_req_type`)."""
+
+IGNORE_CGROUPS = 0
+NETWORK_LOCK_SKIP = 3
+
+# name: (number, type); types: s string, i int32, u uint32, b bool, otherwise a message; a leading * repeats.
+_MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
+    "page_server": {"address": (1, "s"), "port": (2, "i"), "pid": (3, "i"), "fd": (4, "i")},
+    "inherit_fd": {"key": (1, "s"), "fd": (2, "i")},
+    "opts": {
+        "images_dir_fd": (1, "i"),
+        "pid": (2, "i"),
+        "leave_running": (3, "b"),
+        "tcp_established": (5, "b"),
+        "file_locks": (8, "b"),
+        "log_level": (9, "i"),
+        "log_file": (10, "s"),
+        "ps": (11, "page_server"),
+        "notify_scripts": (12, "b"),
+        "root": (13, "s"),
+        "parent_img": (14, "s"),
+        "track_mem": (15, "b"),
+        "auto_dedup": (16, "b"),
+        "work_dir_fd": (17, "i"),
+        "link_remap": (18, "b"),
+        "inherit_fd": (27, "*inherit_fd"),
+        "manage_cgroups_mode": (34, "i"),
+        "ghost_limit": (35, "u"),
+        "external": (37, "*s"),
+        "freeze_cgroup": (44, "s"),
+        "timeout": (45, "u"),
+        "network_lock": (64, "i"),
+        "skip_file_rwx_check": (66, "b"),
+    },
+    "features": {"mem_track": (1, "b")},
+    "req": {
+        "type": (1, "i"),
+        "opts": (2, "opts"),
+        "notify_success": (3, "b"),
+        "keep_open": (4, "b"),
+        "features": (5, "features"),
+    },
+    "notify": {"script": (1, "s"), "pid": (2, "i")},
+    "restored": {"pid": (1, "i")},
+    "resp": {
+        "type": (1, "i"),
+        "success": (2, "b"),
+        "restore": (4, "restored"),
+        "notify": (5, "notify"),
+        "cr_errno": (7, "i"),
+        "features": (8, "features"),
+        "cr_errmsg": (9, "s"),
+    },
+}
+
+
+def _build() -> dict[str, Any]:
+    field = descriptor_pb2.FieldDescriptorProto
+    scalar = {"s": field.TYPE_STRING, "i": field.TYPE_INT32, "u": field.TYPE_UINT32, "b": field.TYPE_BOOL}
+    file = descriptor_pb2.FileDescriptorProto(name="wherry/criu.proto", package="wherry.criu", syntax="proto2")
+    for name, fields in _MESSAGES.items():
+        message = file.message_type.add(name=name)
+        for key, (number, kind) in fields.items():
+            plain = kind.lstrip("*")
+            entry = message.field.add(
+                name=key, number=number, label=field.LABEL_REPEATED if kind.startswith("*") else field.LABEL_OPTIONAL
+            )
+            if plain in scalar:
+                entry.type = scalar[plain]
+            else:
+                entry.type, entry.type_name = field.TYPE_MESSAGE, f".wherry.criu.{plain}"
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return {n: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"wherry.criu.{n}")) for n in _MESSAGES}
+
+
+_CLASSES = _build()
+
+
+class Worker:
+    """A `criu swrk` process that waits for its one request.
+
+    `argv` starts CRIU (a prefix may enter a namespace); `keep` are descriptors that the request names by number and
+    that the worker inherits under the same numbers.
+    """
+
+    def __init__(self, argv: Sequence[str], keep: Sequence[int] = ()) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._process = subprocess.Popen(
+                [*argv, "swrk", str(theirs.fileno())],
+                pass_fds=(theirs.fileno(), *keep),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        self._socket = ours
+
+    def request(
+        self,
+        kind: int,
+        opts: Mapping[str, Any],
+        notify: Callable[[str, int], None] | None = None,
+        timeout: float = 120.0,
+    ) -> int:
+        """Sends the request and serves CRIU's notifications until it answers; returns the restored PID (or 0).
+
+        `notify(script, pid)` is called at each stage; its exception makes CRIU give up and is raised again here.
+        Failed when CRIU reports an error, dies, or does not answer for `timeout` seconds.
+        """
+        request = _CLASSES["req"](type=kind)
+        _fill(request.opts, {**opts, "notify_scripts": notify is not None})
+        self._socket.settimeout(timeout)
+        failure: BaseException | None = None
+        try:
+            self._socket.send(request.SerializeToString())
+            while True:
+                data = self._socket.recv(1 << 16)
+                if not data:
+                    raise Failed(Code.MOVE_FAILED, "CRIU ended without an answer", f"exit {self._process.wait()}")
+                answer = _CLASSES["resp"].FromString(data)
+                if answer.type != NOTIFY:
+                    break
+                try:
+                    if notify is not None:
+                        notify(answer.notify.script, answer.notify.pid)
+                except BaseException as error:  # CRIU must hear of it before anybody else
+                    failure = error
+                reply = _CLASSES["req"](type=NOTIFY, notify_success=failure is None)
+                self._socket.send(reply.SerializeToString())
+        except TimeoutError:
+            raise Failed(Code.TIMED_OUT, f"CRIU did not answer for {timeout:.0f} s") from None
+        except OSError as error:
+            raise failure or Failed(Code.MOVE_FAILED, "the connection to CRIU broke", str(error)) from None
+        if failure is not None:
+            raise failure
+        if not answer.success:
+            raise Failed(Code.MOVE_FAILED, "CRIU reported an error", answer.cr_errmsg or f"errno {answer.cr_errno}")
+        return int(answer.restore.pid)
+
+    def close(self) -> None:
+        """Ends the worker. Idempotent."""
+        self._socket.close()
+        try:
+            self._process.wait(timeout=2)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+def _fill(message: Any, values: Mapping[str, Any]) -> None:
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            _fill(getattr(message, key), value)
+        elif isinstance(value, list | tuple):
+            for item in value:
+                if isinstance(item, Mapping):
+                    _fill(getattr(message, key).add(), item)
+                else:
+                    getattr(message, key).append(item)
+        else:
+            setattr(message, key, value)
+
+
+def first_error(log: Path) -> str:
+    """The first line of a CRIU log that says Error, without its time stamp; empty when there is none."""
+    try:
+        lines = log.read_text(errors="replace").splitlines()
+    except OSError:
+        return ""
+    for line in lines:
+        if "Error (" in line and "Can't setup RLIMIT_NOFILE" not in line:
+            return line.split("Error (", 1)[1].split("): ", 1)[-1].strip()
+    return ""
+
+
+def open_directory(path: str | os.PathLike[str]) -> int:
+    """A descriptor of a directory that a worker inherits."""
+    return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

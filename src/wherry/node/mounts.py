@@ -1,0 +1,154 @@
+"""Mounts of a container node at a host, and how CRIU is told of each.
+
+A place has one directory, a tmpfs of its own:
+
+    PLACE/              tmpfs, mode 0700
+      private/          what travels with the node: tmp run dev shm etc
+      root/             read-only bind of /, with the node's own root on top of it
+      images/           tmpfs of a move; only while one is under way
+
+Invariant: everything mounted below the instance's run directory is ours; `unmount_below` removes it by name alone.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+from wherry.base.errors import Code, Failed
+
+_libc = ctypes.CDLL(None, use_errno=True)
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = 1, 2, 4, 32, 4096, 16384, 1 << 18
+MNT_DETACH = 2
+
+_REAL = {"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "overlay", "nfs", "nfs4", "lustre", "beegfs", "fuse.sshfs", "squashfs", "erofs"}
+_NEVER = ("/proc", "/sys", "/dev", "/run", "/tmp", "/boot", "/var/lib/docker", "/var/lib/containers")
+_DEVICES = {"null": (1, 3), "zero": (1, 5), "full": (1, 7), "random": (1, 8), "urandom": (1, 9), "tty": (5, 0)}
+
+
+def mount(source: str, target: str | os.PathLike[str], kind: str = "", flags: int = 0, data: str = "") -> None:
+    """mount(2). Failed with the reason when the kernel refuses."""
+    args = (source.encode(), os.fsencode(target), kind.encode() or None, ctypes.c_ulong(flags), data.encode() or None)
+    if _libc.mount(*args):
+        number = ctypes.get_errno()
+        raise Failed(Code.FAILED, f"cannot mount {source} on {os.fspath(target)}", os.strerror(number), "wherry doctor")
+
+
+def mounted() -> list[tuple[str, str, str]]:
+    """(mount point, file system, options) of every mount of this process, in the order they were made."""
+    found = []
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        left, _, right = line.partition(" - ")
+        fields = left.split()
+        point = fields[4].replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n").replace("\\134", "\\")
+        found.append((point, right.split()[0], fields[5]))
+    return found
+
+
+def unmount_below(directory: Path) -> None:
+    """Unmounts everything at or below `directory`, the newest first. Never fails for what is gone."""
+    prefix = str(directory)
+    for point, _, _ in reversed(mounted()):
+        if point == prefix or point.startswith(prefix + "/"):
+            _libc.umount2(os.fsencode(point), MNT_DETACH)
+
+
+@dataclass(frozen=True)
+class Bind:
+    """A directory or file of the host shown inside the node at `inside`."""
+
+    outside: str
+    inside: str
+    writable: bool = False
+
+    @property
+    def name(self) -> str:
+        """What CRIU's images call it."""
+        return self.inside.strip("/").replace("/", ".")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The directories of one place."""
+
+    directory: Path
+
+    @property
+    def private(self) -> Path:
+        """What travels with the node."""
+        return self.directory / "private"
+
+    @property
+    def root(self) -> Path:
+        """Where the node's root is put together."""
+        return self.directory / "root"
+
+    @property
+    def images(self) -> Path:
+        """CRIU's images, during a move."""
+        return self.directory / "images"
+
+    def binds(self, user: tuple[str, ...]) -> list[Bind]:
+        """Every mount of the node but its root and /proc, parents before children."""
+        own = [Bind(str(self.private / inside), f"/{inside}", True) for inside in ("tmp", "run", "dev")]
+        own.append(Bind(str(self.private / "shm"), "/dev/shm", True))  # noqa: S108 - a mount point
+        own.append(Bind(str(self.private / "etc" / "hosts"), "/etc/hosts"))
+        own.append(Bind("/sys", "/sys"))
+        shown = [Bind(p, p) for p in submounts()]
+        theirs = [Bind(path, path, True) for path in user]
+        return sorted([*shown, *own, *theirs], key=lambda bind: bind.inside.count("/"))
+
+    def make(self, size: int) -> None:
+        """Makes the place's tmpfs (at most `size` bytes) with a read-only bind of / in it."""
+        self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        mount("wherry", self.directory, "tmpfs", MS_NOSUID, f"mode=0700,size={size}")
+        mount("", self.directory, flags=MS_PRIVATE)
+        for name in ("private", "root", "images"):
+            (self.directory / name).mkdir()
+        mount("/", self.root, flags=MS_BIND)
+        mount("", self.root, flags=MS_PRIVATE)
+        mount("", self.root, flags=MS_BIND | MS_REMOUNT | MS_RDONLY | MS_NOSUID)
+
+    def fill(self, hosts: str, user: tuple[str, ...]) -> None:
+        """The first content of a new node's private tree; mount points of `user` below it included."""
+        for name, mode in (("tmp", 0o1777), ("run", 0o755), ("dev", 0o755), ("shm", 0o1777), ("etc", 0o755), ("dev/shm", 0o755)):
+            path = self.private / name
+            path.mkdir()
+            path.chmod(mode)
+        (self.private / "etc" / "hosts").write_text(hosts)
+        (self.private / "run" / "lock").mkdir()
+        (self.private / "run" / "lock").chmod(0o1777)
+        for name, (major, minor) in _DEVICES.items():
+            path = self.private / "dev" / name
+            os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(major, minor))
+            path.chmod(0o666)
+        for name, target in (("fd", ""), ("stdin", "/0"), ("stdout", "/1"), ("stderr", "/2")):
+            (self.private / "dev" / name).symlink_to(f"/proc/self/fd{target}")
+        for path in user:
+            top, _, rest = path.strip("/").partition("/")
+            if top in ("tmp", "run") and rest:
+                (self.private / top / rest).mkdir(parents=True, exist_ok=True)
+
+    def remove(self) -> None:
+        """Takes the place's mounts and directory away. Idempotent."""
+        unmount_below(self.directory)
+        try:
+            self.directory.rmdir()
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise Failed(Code.FAILED, f"cannot remove {self.directory}", str(error), "wherry down --all") from None
+
+
+def submounts() -> list[str]:
+    """Mount points of real file systems below / that a node needs to see (a separate /usr, /home, /opt …)."""
+    found = []
+    for point, kind, _ in mounted():
+        if point == "/" or kind not in _REAL or any(point == p or point.startswith(p + "/") for p in _NEVER):
+            continue
+        if os.path.isdir(point) and point not in found:
+            found.append(point)
+    return found

@@ -1,0 +1,276 @@
+"""The steps of a container's move: stop-and-copy with CRIU, after rounds of pre-copy where the kernel tracks dirty pages.
+
+    source                                   destination
+    ------                                   -----------
+    prepare   connections, workers ready     tmpfs, root, cgroup; page server and tar wait
+    round n   CRIU pre-dump ---- pages --->  images/n          (the node runs)
+    freeze    freezer cgroup
+    transfer  CRIU dump -------- pages --->  images/last
+              tar of private ----- tree -->  private
+              tar of images --- metadata --> images/last
+    restore                                  CRIU restore; frozen before the first instruction
+    release   kill                           |
+    thaw                                     freezer cgroup thawed
+
+Memory goes from the source's memory to a tmpfs of the destination, never through a disk. What a place leaves on a host
+is removed by the driver's `stop`, so `roll_back`, `release` and `thaw` work also for a mover made anew after a crash.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from wherry.base.errors import Code, Failed
+from wherry.base.paths import native_program
+from wherry.fabric.cgroup import Cgroup
+from wherry.fabric.protocol import Fabric
+from wherry.model.objects import Round
+from wherry.node import criu, criu_rpc
+from wherry.node.channel import connect
+from wherry.node.mounts import MS_NOSUID, Layout, mount, unmount_below
+from wherry.node.protocol import Place, Transferred
+from wherry.node.streams import Background, Stream, receive_tree
+
+if TYPE_CHECKING:
+    from wherry.node.container import ContainerDriver
+
+_ENGINE_TIMEOUT = 300
+"""Seconds until a dump or a restore is given up."""
+_NET_KEY = "wherry-net"
+"""What the images call the node's network namespace, which is never dumped: each place has its own."""
+
+
+class ContainerMover:
+    """Moves one container between two places."""
+
+    def __init__(self, driver: ContainerDriver, fabric: Fabric, source: Place, destination: Place) -> None:
+        self._driver = driver
+        self._fabric = fabric
+        self._source, self._destination = source, destination
+        self._from, self._to = driver.layout(source), driver.layout(destination)
+        self._engine: tuple[str, ...] = ()
+        self._streams: dict[str, Stream] = {}
+        self._workers: dict[str, criu_rpc.Worker] = {}
+        self._descriptors: dict[str, int] = {}
+        self._pass = 0
+
+    def predict(self) -> tuple[int, float]:
+        usage = self._driver.usage(self._source)
+        return usage.memory + _tree_bytes(self._from.private), 0.05 + 0.004 * usage.processes
+
+    def can_round(self) -> bool:
+        return soft_dirty()
+
+    def prepare(self) -> None:
+        self._engine = criu.find().argv
+        node = self._destination.node
+        self._driver.stop(self._destination)
+        self._to.make(node.memory)
+        group = Cgroup(self._destination.cgroup)
+        group.create()
+        group.limit(None, node.memory)
+        group.weight(node.cpus)
+        group.prefer(True)
+        for layout in (self._from, self._to):
+            mount("wherry", layout.images, "tmpfs", MS_NOSUID, "mode=0700")
+        self._open("tree", receive_tree(self._to.private), stdin=True)
+        self._descriptors["net"] = os.open(self._destination.netns, os.O_RDONLY | os.O_CLOEXEC)
+        self._workers["restore"] = self._worker(self._destination.host, self._descriptors["net"])
+        self._open_pass(0)
+
+    def round(self, number: int) -> Round:
+        began = time.monotonic()
+        self._dump(criu_rpc.PRE_DUMP, {"track_mem": True})
+        sent = self._streams.pop("pages").finish()
+        self._streams.pop("images").close()
+        self._open_pass(self._pass + 1)
+        return Round(number=number, bytes=sent, seconds=time.monotonic() - began)
+
+    def freeze(self) -> None:
+        group = Cgroup(self._source.cgroup)
+        group.prefer(True)
+        group.limit(None, self._source.node.memory)
+        group.freeze()
+
+    def transfer(self) -> Transferred:
+        tree = self._streams["tree"]
+        tree_sent = Background(lambda: tree.send_tree(self._from.private))
+        try:
+            self._dump(
+                criu_rpc.DUMP,
+                {
+                    "leave_running": True,
+                    "tcp_established": True,
+                    "file_locks": True,
+                    "freeze_cgroup": Cgroup(self._source.cgroup).freezer_dir(),
+                    "network_lock": criu_rpc.NETWORK_LOCK_SKIP,
+                    "track_mem": self._pass > 0,
+                },
+            )
+            images = self._streams["images"]
+            images.send_tree(self._images(self._from))
+        finally:
+            tree_sent.result()
+        return Transferred(bytes=sum(self._streams.pop(name).finish() for name in ("pages", "images", "tree")))
+
+    def restore(self) -> None:
+        group = Cgroup(self._destination.cgroup)
+
+        def stage(script: str, pid: int) -> None:
+            if script == "setup-namespaces":
+                group.add(pid)
+            elif script == "pre-resume":
+                group.freeze()
+
+        options = {
+            **self._common("restore", self._images(self._to)),
+            "root": str(self._to.root),
+            "tcp_established": True,
+            "file_locks": True,
+            "network_lock": criu_rpc.NETWORK_LOCK_SKIP,
+            "external": [f"mnt[{bind.name}]:{bind.outside}" for bind in self._to.binds(self._destination.binds)],
+            "inherit_fd": [{"key": _NET_KEY, "fd": self._descriptors["net"]}],
+            "auto_dedup": True,
+        }
+        self._request("restore", criu_rpc.RESTORE, options, self._to, stage)
+
+    def release(self) -> None:
+        Cgroup(self._source.cgroup).kill()
+
+    def thaw(self) -> None:
+        node, group = self._destination.node, Cgroup(self._destination.cgroup)
+        group.thaw()
+        group.limit(node.cpus, node.memory)
+        group.weight(node.cpus)
+
+    def roll_back(self) -> None:
+        self.close()
+        self._driver.stop(self._destination)
+        node, group = self._source.node, Cgroup(self._source.cgroup)
+        group.thaw()
+        group.limit(node.cpus, node.memory)
+        group.weight(node.cpus)
+
+    def close(self) -> None:
+        for stream in self._streams.values():
+            stream.close()
+        for worker in self._workers.values():
+            worker.close()
+        for descriptor in self._descriptors.values():
+            os.close(descriptor)
+        self._streams, self._workers, self._descriptors = {}, {}, {}
+        for layout in (self._from, self._to):
+            unmount_below(layout.images)
+        if not Cgroup(self._source.cgroup).pids():
+            self._driver.stop(self._source)
+
+    def _images(self, layout: Layout) -> Path:
+        return layout.images / str(self._pass)
+
+    def _open_pass(self, number: int) -> None:
+        """Readies directories, receivers and the dumping worker for the next round or the last pass."""
+        self._pass = number
+        for layout in (self._from, self._to):
+            self._images(layout).mkdir()
+        server = [*self._engine, "page-server", "--ps-socket", "{fd}", "--images-dir", str(self._images(self._to))]
+        if number:
+            server += ["--prev-images-dir", f"../{number - 1}", "--track-mem"]
+        self._open("pages", server)
+        self._open("images", receive_tree(self._images(self._to)), stdin=True)
+        self._workers["dump"] = self._worker(self._source.host, self._streams["pages"].fileno())
+
+    def _open(self, what: str, receiver: list[str], stdin: bool = False) -> None:
+        ends = connect(
+            self._fabric.host_netns(self._source.host),
+            self._fabric.host_netns(self._destination.host),
+            self._fabric.host_address(self._destination.host),
+        )
+        self._streams[what] = Stream(what, ends, receiver, stdin)
+
+    def _worker(self, host: str, *keep: int) -> criu_rpc.Worker:
+        enter = [str(native_program("wherry-ns")), "--net", self._fabric.host_netns(host), "--"]
+        return criu_rpc.Worker([*enter, *self._engine], keep)
+
+    def _common(self, act: str, images: Path) -> dict[str, object]:
+        for name, path in (("images", images), ("work", images.parent)):
+            if name in self._descriptors:
+                os.close(self._descriptors.pop(name))
+            self._descriptors[name] = criu_rpc.open_directory(path)
+        return {
+            "images_dir_fd": self._descriptors["images"],
+            "work_dir_fd": self._descriptors["work"],
+            "log_file": f"{act}.log",
+            "log_level": 2,
+            "manage_cgroups_mode": criu_rpc.IGNORE_CGROUPS,
+            "skip_file_rwx_check": True,
+            "timeout": _ENGINE_TIMEOUT,
+        }
+
+    def _dump(self, kind: int, more: dict[str, object]) -> None:
+        from wherry.node.container import first_process
+
+        pid = first_process(self._source)
+        if pid is None:
+            raise Failed(Code.MOVE_FAILED, f"node {self._source.node.name} has no first process", "", "wherry status")
+        net = os.stat(self._source.netns).st_ino
+        options = {
+            **self._common("dump", self._images(self._from)),
+            "pid": pid,
+            "ps": {"fd": self._streams["pages"].fileno()},
+            "external": [
+                f"net[{net}]:{_NET_KEY}",
+                *(f"mnt[{bind.inside}]:{bind.name}" for bind in self._from.binds(self._source.binds)),
+            ],
+            "ghost_limit": min(self._source.node.memory, 2**32 - 1),
+            **more,
+        }
+        if self._pass:
+            options["parent_img"] = f"../{self._pass - 1}"
+        self._request("dump", kind, options, self._from)
+
+    def _request(self, act: str, kind: int, options: dict[str, object], layout: Layout, stage=None) -> None:  # type: ignore[no-untyped-def]
+        worker = self._workers.pop(act, None)
+        if worker is None:
+            raise Failed(Code.MOVE_FAILED, f"the {act} was not prepared")
+        try:
+            worker.request(kind, options, stage, timeout=_ENGINE_TIMEOUT + 10)
+        except Failed as error:
+            reason = criu_rpc.first_error(layout.images / f"{act}.log")
+            raise Failed(error.code, f"CRIU could not {act} node {self._source.node.name}", reason or str(error), "wherry event list") from None
+        finally:
+            worker.close()
+
+
+@functools.cache
+def soft_dirty() -> bool:
+    """True when the kernel tracks dirty pages (CONFIG_MEM_SOFT_DIRTY): a page just written has bit 55 in its pagemap."""
+    import ctypes
+    import mmap
+    import struct
+
+    page = mmap.PAGESIZE
+    with mmap.mmap(-1, page) as memory:
+        try:
+            Path("/proc/self/clear_refs").write_text("4")
+            memory[0] = 1
+            address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+            with open("/proc/self/pagemap", "rb", buffering=0) as pagemap:
+                entry = struct.unpack("=Q", os.pread(pagemap.fileno(), 8, address // page * 8))[0]
+        except (OSError, struct.error):
+            return False
+    return bool(entry >> 55 & 1)
+
+
+def _tree_bytes(directory: Path) -> int:
+    total = 0
+    for root, _, files in os.walk(directory):
+        for name in files:
+            try:
+                total += os.lstat(os.path.join(root, name)).st_blocks * 512
+            except OSError:
+                continue
+    return total

@@ -1,0 +1,109 @@
+"""What a move sends, each over its own connection: directory trees by tar, memory pages by CRIU's page server.
+
+The receiving program waits at the destination before the freeze. `finish` returns only when the receiver said that it has
+everything, so a cut connection is an error of the move and not a surprise of the restore.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+import subprocess
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from wherry.base.errors import Code, Failed
+
+_TCPI_BYTES_ACKED = 120
+"""Offset of tcpi_bytes_acked (u64) in struct tcp_info, linux/tcp.h."""
+_RECEIVER_TIMEOUT = 120.0
+
+
+class Stream:
+    """One connection and the program that reads its far end."""
+
+    def __init__(self, what: str, ends: tuple[socket.socket, socket.socket], receiver: Sequence[str], stdin: bool) -> None:
+        self.what = what
+        self._near, far = ends
+        with far:
+            argv = [word.replace("{fd}", str(far.fileno())) for word in receiver]
+            self._receiver = subprocess.Popen(
+                argv,
+                stdin=far if stdin else subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                pass_fds=() if stdin else (far.fileno(),),
+                start_new_session=True,
+            )
+
+    def fileno(self) -> int:
+        """The sending end, for a program that inherits it."""
+        return self._near.fileno()
+
+    def send_tree(self, directory: Path) -> None:
+        """Sends a directory tree: files with holes, links, devices, owners, modes and times. Sockets stay behind."""
+        sender = subprocess.run(
+            ["tar", "--create", "--file=-", "--sparse", "--numeric-owner", "--warning=no-file-ignored", f"--directory={directory}", "."],
+            stdin=subprocess.DEVNULL,
+            stdout=self._near,
+            stderr=subprocess.PIPE,
+            timeout=_RECEIVER_TIMEOUT,
+            check=False,
+        )
+        if sender.returncode:
+            raise Failed(Code.MOVE_FAILED, f"the {self.what} was not sent", _last_line(sender.stderr))
+
+    def finish(self) -> int:
+        """Ends the sending side, waits for the receiver's good end; bytes that it acknowledged."""
+        try:
+            self._near.shutdown(socket.SHUT_WR)
+            _, stderr = self._receiver.communicate(timeout=_RECEIVER_TIMEOUT)
+        except OSError as error:
+            raise Failed(Code.MOVE_FAILED, f"the connection for the {self.what} broke", str(error)) from None
+        except subprocess.TimeoutExpired:
+            raise Failed(Code.TIMED_OUT, f"the destination did not take the {self.what}") from None
+        if self._receiver.returncode:
+            raise Failed(Code.MOVE_FAILED, f"the destination did not get the {self.what} whole", _last_line(stderr))
+        info = self._near.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
+        self._near.close()
+        return int(struct.unpack_from("=Q", info, _TCPI_BYTES_ACKED)[0])
+
+    def close(self) -> None:
+        """Ends connection and receiver. Idempotent."""
+        self._near.close()
+        if self._receiver.poll() is None:
+            self._receiver.kill()
+        self._receiver.communicate()
+
+
+def receive_tree(directory: Path) -> list[str]:
+    """The receiver of `send_tree`."""
+    return ["tar", "--extract", "--file=-", "--read-full-records", "--preserve-permissions", "--same-owner", "--numeric-owner", f"--directory={directory}"]
+
+
+class Background:
+    """An act in a thread of its own; `result` waits and raises what it raised."""
+
+    def __init__(self, act: Callable[[], None]) -> None:
+        self._error: BaseException | None = None
+        self._act = act
+        self._thread = threading.Thread(target=self._run, name="stream")
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._act()
+        except BaseException as error:  # handed over by result()
+            self._error = error
+
+    def result(self) -> None:
+        """Returns when the act is done."""
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+
+
+def _last_line(text: bytes) -> str:
+    lines = text.decode(errors="replace").strip().splitlines()
+    return lines[-1] if lines else ""
