@@ -142,7 +142,9 @@ class Cgroup:
             try:
                 Path(path).write_text(str(pid))
             except OSError as error:
-                raise Failed(Code.FAILED, f"process {pid} was not put into cgroup {self.name}", f"{path}: {error.strerror}") from None
+                raise Failed(
+                    Code.FAILED, f"process {pid} was not put into cgroup {self.name}", f"{path}: {error.strerror}"
+                ) from None
 
     def pids(self) -> list[int]:
         """Processes in it and below it, in any hierarchy."""
@@ -210,7 +212,9 @@ class Cgroup:
 
         if self.exists() or self.pids():
             if not _poll(empty, timeout):
-                raise Failed(Code.TIMED_OUT, f"cgroup {self.name} is not empty", f"processes {self.pids()} outlived SIGKILL")
+                raise Failed(
+                    Code.TIMED_OUT, f"cgroup {self.name} is not empty", f"processes {self.pids()} outlived SIGKILL"
+                )
 
     def limit(self, cpus: float | None, memory: int | None) -> None:
         """Bounds it to so many cpus (a CFS quota) and bytes; None is no bound. Failed tells which controller refused."""
@@ -290,7 +294,9 @@ class Cgroup:
             return all([_rmdir(directory) for directory in left])  # a list: every one is tried
 
         if not _poll(gone, timeout):
-            raise Failed(Code.TIMED_OUT, f"cgroup {self.name} could not be removed", f"busy with processes {self.pids()}")
+            raise Failed(
+                Code.TIMED_OUT, f"cgroup {self.name} could not be removed", f"busy with processes {self.pids()}"
+            )
 
     def _path(self, controller: str) -> Path | None:
         root = self._layout.root(controller)
@@ -308,7 +314,9 @@ class Cgroup:
             raise self._refusal(done, error) from None
 
     def _refusal(self, done: str, error: OSError) -> Failed:
-        return Failed(Code.FAILED, f"cgroup {self.name} was not {done}", f"{error.filename}: {error.strerror}", "wherry doctor")
+        return Failed(
+            Code.FAILED, f"cgroup {self.name} was not {done}", f"{error.filename}: {error.strerror}", "wherry doctor"
+        )
 
 
 def sweep(prefix: str, layout: Layout | None = None) -> None:

@@ -1,0 +1,163 @@
+"""Network namespaces with names, kept under /run/netns as `ip netns` keeps them, so that its commands work on ours.
+
+Invariant: no thread of this process stays in a foreign namespace. What has to happen inside one is a function that
+`inside` runs in a short thread of its own.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from wherry.base.errors import Code, Failed
+
+DIRECTORY = Path("/run/netns")
+_CLONE_NEWNET = 0x40000000
+_MS_BIND, _MS_REC, _MS_SHARED, _MNT_DETACH = 0x1000, 0x4000, 0x100000, 2
+_libc = ctypes.CDLL(None, use_errno=True)  # setns and unshare are in `os` from Python 3.12 only
+
+Result = TypeVar("Result")
+
+
+def path(name: str) -> str:
+    """Where the namespace is pinned, whether it is there or not."""
+    return str(DIRECTORY / name)
+
+
+def exists(name: str) -> bool:
+    """True when a namespace is pinned under the name (an empty file left by a crash is not one)."""
+    try:
+        return os.stat(path(name)).st_dev != os.stat(DIRECTORY).st_dev
+    except FileNotFoundError:
+        return False
+
+
+def names(prefix: str) -> list[str]:
+    """Names that begin with `prefix` and a hyphen, half-made ones too."""
+    if not DIRECTORY.is_dir():
+        return []
+    return sorted(n for n in os.listdir(DIRECTORY) if n.startswith(f"{prefix}-"))
+
+
+def create(name: str) -> None:
+    """Makes the namespace when it is not there."""
+    if exists(name):
+        return
+    _share_directory()
+    target = path(name)
+    Path(target).touch()
+
+    def make() -> None:
+        _check(_libc.unshare(_CLONE_NEWNET), "unshare", target)
+        _mount(f"/proc/self/task/{threading.get_native_id()}/ns/net", target, _MS_BIND)
+
+    _in_thread(make)
+
+
+def remove(name: str) -> None:
+    """Takes the name away; the kernel removes the namespace when nothing is inside any more."""
+    target = path(name).encode()
+    while _libc.umount2(target, _MNT_DETACH) == 0:
+        continue  # once for each time that something was mounted there
+    Path(path(name)).unlink(missing_ok=True)
+
+
+def inside(where: str, function: Callable[[], Result]) -> Result:
+    """Runs `function` in a short thread inside the namespace at path `where`; its result or exception is the caller's."""
+
+    def run() -> Result:
+        try:
+            descriptor = os.open(where, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise Failed(Code.FAILED, f"the network namespace {where} is not there", str(error.strerror)) from None
+        try:
+            _check(_libc.setns(descriptor, _CLONE_NEWNET), "setns", where)
+        finally:
+            os.close(descriptor)
+        return function()
+
+    return _in_thread(run)
+
+
+def processes(name: str) -> list[int]:
+    """Processes inside the namespace."""
+    try:
+        wanted = os.stat(path(name)).st_ino
+    except FileNotFoundError:
+        return []
+    return [pid for pid in _pids() if _inode(pid) == wanted]
+
+
+def kill(which: list[str], timeout: float = 10.0) -> None:
+    """Kills every process inside these namespaces and waits until they are gone."""
+    inodes = {os.stat(path(name)).st_ino for name in which if exists(name)}
+    deadline = time.monotonic() + timeout
+    while inodes:
+        left = [pid for pid in _pids() if pid != os.getpid() and _inode(pid) in inodes]
+        if not left:
+            return
+        if time.monotonic() > deadline:
+            raise Failed(Code.TIMED_OUT, "processes in network namespaces outlived SIGKILL", f"process ids {left}")
+        for pid in left:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        time.sleep(0.005)
+
+
+def _pids() -> list[int]:
+    return [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]
+
+
+def _inode(pid: int) -> int:
+    try:
+        return os.stat(f"/proc/{pid}/ns/net").st_ino
+    except OSError:  # ended meanwhile: a zombie has no namespace
+        return 0
+
+
+def _share_directory() -> None:
+    # Shared propagation lets an unmount reach copies of the mount in other mount namespaces, as `ip netns` has it.
+    DIRECTORY.mkdir(parents=True, exist_ok=True)
+    where = str(DIRECTORY)
+    if _libc.mount(b"", where.encode(), b"none", _MS_SHARED | _MS_REC, None) != 0:
+        if ctypes.get_errno() != errno.EINVAL:
+            _check(-1, "mount --make-shared", where)
+        _mount(where, where, _MS_BIND | _MS_REC)
+        _mount("", where, _MS_SHARED | _MS_REC)
+
+
+def _mount(source: str, target: str, flags: int) -> None:
+    _check(_libc.mount(source.encode(), target.encode(), b"none", flags, None), "mount", target)
+
+
+def _check(result: int, call: str, target: str) -> None:
+    if result != 0:
+        reason = os.strerror(ctypes.get_errno())
+        raise Failed(Code.FAILED, f"{call} of {target} failed", reason, "run as root: sudo wherry doctor")
+
+
+def _in_thread(function: Callable[[], Result]) -> Result:
+    results: list[Result] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            results.append(function())
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run, name="netns")
+    thread.start()
+    thread.join()
+    if errors:
+        raise errors[0]
+    return results[0]
