@@ -21,6 +21,7 @@ from __future__ import annotations
 import functools
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -230,9 +231,13 @@ class ContainerMover:
         }
         if self._pass:
             options["parent_img"] = f"../{self._pass - 1}"
-        self._request("dump", kind, options, self._from)
+        pages = self._streams["pages"]
+        # CRIU corks the connection; its last words would wait 200 ms in the kernel for more to send
+        self._request("dump", kind, options, self._from, lambda _script, _pid: pages.uncork())
 
-    def _request(self, act: str, kind: int, options: dict[str, object], layout: Layout, stage=None) -> None:  # type: ignore[no-untyped-def]
+    def _request(
+        self, act: str, kind: int, options: dict[str, object], layout: Layout, stage: Callable[[str, int], None]
+    ) -> None:
         worker = self._workers.pop(act, None)
         if worker is None:
             raise Failed(Code.MOVE_FAILED, f"the {act} was not prepared")

@@ -41,6 +41,10 @@ class Stream:
         """The sending end, for a program that inherits it."""
         return self._near.fileno()
 
+    def uncork(self) -> None:
+        """Makes the kernel send what it holds back."""
+        self._near.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 0)
+
     def send_tree(self, directory: Path) -> None:
         """Sends a directory tree: files with holes, links, devices, owners, modes and times. Sockets stay behind."""
         sender = subprocess.run(
