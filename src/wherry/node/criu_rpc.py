@@ -21,6 +21,9 @@ from wherry.base.errors import Code, Failed
 DUMP, RESTORE, CHECK, PRE_DUMP, NOTIFY, FEATURE_CHECK = 1, 2, 3, 4, 6, 9
 """Request types (`criu_req_type`)."""
 
+_NO_BREAKPOINTS = "130"
+"""Makes CRIU trace system calls where it would set a hardware breakpoint, which costs 8 ms of a freeze inside a VM."""
+
 IGNORE_CGROUPS = 0
 NETWORK_LOCK_SKIP = 3
 
@@ -115,6 +118,7 @@ class Worker:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 start_new_session=True,
+                env={**os.environ, "CRIU_FAULT": _NO_BREAKPOINTS},
             )
         self._socket = ours
 
