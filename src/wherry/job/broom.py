@@ -1,0 +1,70 @@
+"""Ends what a job left behind: on its nodes, and beside its launcher.
+
+Processes of a job are known by a variable in their environment (`launch.MARK` on nodes, WHERRY_JOB beside the launcher)
+and only those of the job's own user are touched: on a node the search itself runs as that user.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from wherry.job.launch import MARK
+from wherry.job.wire import Endpoint, WireError
+from wherry.model.owner import Owner
+
+_AT_ONCE = 16
+_SEARCHES = 20  # a process that is being killed may have forked meanwhile
+
+_SEARCH = f"""
+found=0
+for process in /proc/[0-9]*; do
+  if grep -qzFx "{MARK}=$1" "$process/environ" 2>/dev/null; then
+    kill -9 "${{process#/proc/}}" 2>/dev/null && found=1
+  fi
+done
+exit $found
+"""
+
+
+def sweep_nodes(id: str, owner: Owner, nodes: Iterable[tuple[str, Endpoint]], seconds: float) -> dict[str, str]:
+    """Kills what job `id` left on the nodes. Returns the nodes where that could not be done, with the reason."""
+
+    def sweep(node: tuple[str, Endpoint]) -> tuple[str, str]:
+        end = time.monotonic() + seconds
+        search = ["/bin/sh", "-c", _SEARCH, "sweep", id]
+        searcher = owner.model_copy(update={"cwd": "/"})
+        try:
+            for _ in range(_SEARCHES):
+                left = end - time.monotonic()
+                if node[1].run(search, searcher, {"PATH": "/usr/bin:/bin"}, left).code == 0:
+                    return node[0], ""
+            return node[0], "new processes of the job keep appearing"
+        except WireError as error:
+            return node[0], str(error)
+
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        return {name: reason for name, reason in pool.map(sweep, nodes) if reason}
+
+
+def sweep_head(job_file: Path, owner: Owner) -> None:
+    """Kills what the launcher left beside itself (agents): the owner's processes that were given this job file."""
+    wanted = b"WHERRY_JOB=" + os.fsencode(job_file)
+    for entry in os.scandir("/proc"):
+        if not entry.name.isdigit():
+            continue
+        try:
+            fd = os.pidfd_open(int(entry.name))
+        except OSError:
+            continue
+        try:
+            if entry.stat().st_uid == owner.uid and wanted in Path(entry.path, "environ").read_bytes().split(b"\0"):
+                signal.pidfd_send_signal(fd, signal.SIGKILL)
+        except OSError:
+            continue
+        finally:
+            os.close(fd)

@@ -1,0 +1,96 @@
+"""Reads what an ELF file asks of the dynamic linker: the names it needs and the directories it names itself.
+
+Only what decides which MPI a program uses: 64-bit little-endian files (x86-64, AArch64). Everything else is None, a file
+that is cut short too. Source of the format: System V ABI, chapter 5, "Dynamic Linking".
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import struct
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+_LOAD, _DYNAMIC = 1, 2
+_NEEDED, _STRTAB, _STRSZ, _RPATH, _RUNPATH = 1, 5, 10, 15, 29
+_SECTION_LIMIT = 16 << 20  # bytes; a table larger than this is no table
+
+
+@dataclass(frozen=True)
+class Elf:
+    """What a file needs. `rpath` counts only when `runpath` is empty; `$ORIGIN` is already replaced."""
+
+    path: Path
+    needed: tuple[str, ...]
+    rpath: tuple[str, ...]
+    runpath: tuple[str, ...]
+
+
+def read(path: Path) -> Elf | None:
+    """The file's needs, or None when it is no ELF file that we can read (a script, a static program has no needs)."""
+    try:
+        with open(path, "rb") as file:
+            return _parse(path, file.fileno())
+    except (OSError, struct.error, ValueError):
+        return None
+
+
+def _parse(path: Path, fd: int) -> Elf | None:
+    header = os.pread(fd, 64, 0)
+    if header[:6] != b"\x7fELF\x02\x01":
+        return None
+    offset, size, count = struct.unpack_from("<Q", header, 32)[0], *struct.unpack_from("<HH", header, 54)
+    loads: list[tuple[int, int, int]] = []
+    dynamic = b""
+    for index in range(count):
+        kind, _, at, address, _, length = struct.unpack_from("<IIQQQQ", os.pread(fd, size, offset + index * size))
+        if kind == _LOAD:
+            loads.append((address, at, length))
+        elif kind == _DYNAMIC:
+            dynamic = os.pread(fd, min(length, _SECTION_LIMIT), at)
+    entries = [struct.unpack_from("<QQ", dynamic, at) for at in range(0, len(dynamic) - 15, 16)]
+    table = _strings(fd, loads, dict(entries))
+
+    def names(wanted: int) -> list[str]:
+        starts = [value for tag, value in entries if tag == wanted]
+        return [table[at : table.index(b"\0", at)].decode(errors="surrogateescape") for at in starts]
+
+    origin = str(path.resolve().parent)
+
+    def directories(tag: int) -> tuple[str, ...]:
+        text = ":".join(names(tag))
+        return tuple(re.sub(r"\$ORIGIN|\$\{ORIGIN\}", lambda _: origin, part) for part in text.split(":") if part)
+
+    return Elf(path, tuple(names(_NEEDED)), directories(_RPATH), directories(_RUNPATH))
+
+
+def _strings(fd: int, loads: list[tuple[int, int, int]], dynamic: dict[int, int]) -> bytes:
+    address = dynamic.get(_STRTAB, 0)
+    for start, at, length in loads:
+        if start <= address < start + length:
+            return os.pread(fd, min(dynamic.get(_STRSZ, 0), _SECTION_LIMIT), at + address - start)
+    return b""
+
+
+def find_library(name: str, wanted_by: Elf, library_path: str) -> Path | None:
+    """Where the dynamic linker finds `name`: RPATH, LD_LIBRARY_PATH, RUNPATH, then the linker's cache (ld.so(8))."""
+    own = () if wanted_by.runpath else wanted_by.rpath
+    given = tuple(part for part in library_path.split(":") if part)
+    for directory in (*own, *given, *wanted_by.runpath):
+        if (candidate := Path(directory) / name).is_file():
+            return candidate
+    cached = _cache().get(name)
+    return Path(cached) if cached else None
+
+
+@functools.cache
+def _cache() -> dict[str, str]:
+    """The linker's cache: name -> path of the first entry of this architecture. Read once per daemon."""
+    text = subprocess.run(["/sbin/ldconfig", "-p"], capture_output=True, text=True, check=False).stdout
+    found: dict[str, str] = {}
+    for match in re.finditer(r"^\s+(\S+) \(libc6,(?:x86-64|AArch64)[^)]*\) => (\S+)$", text, re.MULTILINE):
+        found.setdefault(match[1], match[2])
+    return found

@@ -1,0 +1,354 @@
+"""Jobs: gate, launch, output, cancel, adopt.
+
+A job lives in its holder (`wherry-launch`) and its directory, never in this process:
+
+    STATE/jobs/ID/      root's: pid, output, exit (written by the holder), cancelled (written by `cancel`)
+    STATE/jobs/ID/own/  its user's: job file, hosts file, the launcher's temporary files
+
+Invariants: a job's row is written before its holder starts; its end is noted once, after what it left on the nodes has
+been killed; a daemon that was killed finds every job again by row and directory alone.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import signal
+import subprocess
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from pydantic import SecretStr
+
+from wherry.base.clock import now
+from wherry.base.errors import Code, Failed, Refused
+from wherry.base.ids import new_id
+from wherry.base.paths import Instance, native_library, native_program
+from wherry.cluster.lookup import find_cluster, not_found
+from wherry.cluster.places import Places, secret_name
+from wherry.fabric.protocol import Fabric
+from wherry.job import broom, launch, mpi, record, visible
+from wherry.job.wire import Endpoint, WireError
+from wherry.model.objects import Cluster, ClusterState, Job, JobState, Node
+from wherry.model.owner import Owner
+from wherry.store.store import Store
+
+_RANKS_MAX = 4096
+_GATE_SECONDS = 30.0  # a node that is on its way answers within that
+_GATE_AT_ONCE = 32
+_START_SECONDS = 30.0
+_CANCEL_SECONDS = 10.0  # the holder itself kills the launcher 5 s after the first signal
+_SWEEP_SECONDS = 20.0
+_OVER = (JobState.ENDED, JobState.CANCELLED, JobState.LOST)
+
+
+class Jobs:
+    """The jobs of an instance. Safe from several threads."""
+
+    def __init__(self, store: Store, fabric: Fabric, places: Places, instance: Instance) -> None:
+        self._store = store
+        self._fabric = fabric
+        self._places = places
+        self._state = instance.state
+        self._directory = instance.state / "jobs"
+        self._settling = threading.RLock()
+        self._watched: set[str] = set()
+
+    def start(
+        self, cluster: str, argv: list[str], ranks: int, owner: Owner, env: dict[str, str], mpi: str | None = None
+    ) -> Job:
+        """Starts `argv` as `ranks` ranks. Refused before anything is made; Failed when a node does not answer."""
+        found = self._usable(cluster, ranks, owner)
+        request = self._request(found, argv, ranks, owner, env, mpi)
+        self._gate(found, request.nodes)
+        job = Job(
+            id=request.id,
+            cluster=cluster,
+            argv=tuple(argv),
+            ranks=ranks,
+            mpi=str(request.mpi),
+            uid=owner.uid,
+            gid=owner.gid,
+            cwd=owner.cwd,
+            state=JobState.STARTING,
+            created=now(),
+        )
+        self._store.put_job(job)
+        try:
+            self._launch(found, request)
+        except BaseException:
+            self._store.drop_job(job.id)
+            self._remove_directory(job.id)
+            raise
+        job = job.model_copy(update={"state": JobState.RUNNING, "started": now()})
+        self._store.put_job(job)
+        self._store.add_event("job.start", job.id, f"{' '.join(argv)} on {cluster}, {ranks} ranks, {job.mpi}")
+        self._watch(job.id)
+        return job
+
+    def poll(self, id: str) -> Job:
+        """The job as it is now. Notes its end, when that has come, after sweeping its nodes."""
+        with self._settling:
+            job = self._find(id)
+            if job.state in _OVER:
+                return job
+            directory = self._directory / id
+            ended, holder = record.read_exit(directory), record.read_holder(directory)
+            if ended is None and holder and holder.alive():
+                return job
+            # The holder may have ended between the two looks.
+            return self._settle(job, ended or record.read_exit(directory))
+
+    def cancel(self, id: str) -> Job:
+        """Ends the job: SIGINT to its launcher, SIGKILL after a grace. Returns when nothing of it is left."""
+        job = self.poll(id)
+        if job.state in _OVER:
+            return job
+        directory = self._directory / id
+        (directory / "cancelled").touch()
+        holder = record.read_holder(directory)
+        fd = holder.open() if holder else None
+        if fd is not None:
+            try:
+                for number in (signal.SIGINT, signal.SIGKILL):
+                    signal.pidfd_send_signal(fd, number)
+                    if _ended_within(fd, _CANCEL_SECONDS):
+                        break
+            except ProcessLookupError:
+                pass
+            finally:
+                os.close(fd)
+        return self.poll(id)
+
+    def output(self, id: str, offset: int = 0, limit: int = 1 << 20) -> tuple[list[record.Chunk], int]:
+        """What the job wrote from `offset` (0, or what the last call returned) on, about `limit` bytes at most."""
+        self._find(id)
+        return record.read_output(self._directory / id, offset, limit)
+
+    def adopt(self) -> None:
+        """Takes over the jobs of an earlier daemon: watches those that run, notes the end of the others."""
+        for job in self._store.jobs():
+            if job.state in _OVER:
+                continue
+            holder = record.read_holder(self._directory / job.id)
+            if job.state is JobState.STARTING and holder and holder.alive():
+                self._store.put_job(job.model_copy(update={"state": JobState.RUNNING, "started": now()}))
+            self._watch(job.id)
+
+    def remove(self, cluster: str) -> None:
+        """Cancels the cluster's jobs and forgets them with their output."""
+        for job in self._store.jobs(cluster):
+            self.cancel(job.id)
+            self._forget(job)
+
+    def prune(self, keep: int = 50) -> None:
+        """Forgets all but the newest `keep` jobs that are over."""
+        over = [job for job in self._store.jobs() if job.state in _OVER]
+        for job in over[: max(0, len(over) - keep)]:
+            self._forget(job)
+
+    # Before the start.
+
+    def _usable(self, name: str, ranks: int, owner: Owner) -> Cluster:
+        cluster = find_cluster(self._store, name)
+        if self._fabric.driver == "fake":
+            raise Refused(
+                Code.UNSUPPORTED, "no job runs on the fabric fake", "its nodes are only imagined", "wherry fabric show"
+            )
+        if owner.uid not in (0, cluster.owner_uid):
+            raise Refused(
+                Code.PERMISSION, f"cluster {name} is not yours", f"it is uid {cluster.owner_uid}'s", "wherry up FILE"
+            )
+        if cluster.state is not ClusterState.RUNNING:
+            why = cluster.reason or f"it is {cluster.state}"
+            raise Refused(Code.WRONG_STATE, f"cluster {name} is not ready for jobs", why, "wherry up FILE repairs it")
+        if not 1 <= ranks <= _RANKS_MAX:
+            raise Refused(Code.USAGE, f"{ranks} ranks cannot be started", f"1 to {_RANKS_MAX} can", "wherry run -n 4 …")
+        return cluster
+
+    def _request(
+        self, cluster: Cluster, argv: list[str], ranks: int, owner: Owner, env: dict[str, str], choice: str | None
+    ) -> launch.Request:
+        if not argv:
+            raise Refused(Code.USAGE, "no program is given", "", f"wherry run {cluster.name} -n {ranks} -- PROGRAM")
+        program = mpi.find_program(argv[0], owner, env)
+        visible.require_visible(program, "the program", cluster)
+        visible.require_visible(Path(owner.cwd), "the working directory", cluster)
+        found = mpi.find(program, owner, env, choice)
+        visible.require_visible(found.launcher, "the launcher", cluster)
+        self._make_directories()
+        id = new_id("job")
+        return launch.Request(
+            id=id,
+            mpi=found,
+            argv=(str(program), *argv[1:]),
+            ranks=ranks,
+            nodes=tuple(self._store.nodes(cluster.name)),
+            owner=owner,
+            env=env,
+            head_address=cluster.head_address,
+            subnet=cluster.subnet,
+            key=SecretStr(self._store.secret(secret_name(cluster.name))),
+            directory=self._directory / id / "own",
+            agent=visible.public_file(native_program("wherry-rsh"), owner, self._state / "bin"),
+            finalize=visible.public_file(native_library("libwherry-finalize.so"), owner, self._state / "bin"),
+        )
+
+    def _gate(self, cluster: Cluster, nodes: tuple[Node, ...]) -> None:
+        """Failed, with the names, when nodes do not answer on their control port."""
+
+        def ask(node: tuple[str, Endpoint]) -> tuple[str, str]:
+            try:
+                node[1].ping(_GATE_SECONDS)
+                return node[0], ""
+            except WireError as error:
+                return node[0], str(error)
+
+        with ThreadPoolExecutor(_GATE_AT_ONCE) as pool:
+            silent = {name: why for name, why in pool.map(ask, self._endpoints(cluster, nodes)) if why}
+        if silent:
+            reasons = "; ".join(f"{name}: {why}" for name, why in silent.items())
+            raise Failed(
+                Code.UNREACHABLE,
+                f"{len(silent)} of {len(nodes)} nodes of {cluster.name} do not answer",
+                reasons,
+                "wherry status; wherry up FILE starts lost nodes again",
+            )
+
+    # The launch.
+
+    def _launch(self, cluster: Cluster, request: launch.Request) -> None:
+        owner, directory = request.owner, self._directory / request.id
+        directory.mkdir(mode=0o711)
+        request.directory.mkdir(mode=0o700)
+        start = launch.plan(request)
+        for name, text in start.files.items():
+            path = request.directory / name
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with open(fd, "w", errors="surrogateescape") as file:
+                file.write(text)
+            os.chown(path, owner.uid, owner.gid)
+        os.chown(request.directory, owner.uid, owner.gid)
+        command = [
+            str(native_program("wherry-ns")),
+            "--net",
+            self._head_netns(cluster),
+            "--",
+            str(native_program("wherry-launch")),
+            "--dir",
+            str(directory),
+            "--uid",
+            str(owner.uid),
+            "--gid",
+            str(owner.gid),
+            "--groups",
+            ",".join(map(str, owner.groups)),
+            "--cwd",
+            owner.cwd,
+            "--",
+            *start.argv,
+        ]
+        try:
+            done = subprocess.run(
+                command,
+                env=start.env,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=_START_SECONDS,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise Failed(
+                Code.TIMED_OUT, "the launcher did not start", f"{_START_SECONDS:.0f} s", "wherry doctor"
+            ) from None
+        if done.returncode != 0:
+            why = done.stdout.removeprefix("failed ").strip() or done.stderr.strip()
+            raise Failed(Code.JOB_FAILED, f"cannot start {request.mpi.launcher}", why, "wherry doctor")
+
+    def _make_directories(self) -> None:
+        """Others may pass through, not look: the owner of a job needs its own part, the database is 0600 in itself."""
+        self._directory.mkdir(parents=True, exist_ok=True)
+        for directory in (self._state, self._directory):
+            directory.chmod(0o711)
+
+    def _head_netns(self, cluster: Cluster) -> str:
+        return self._fabric.port_netns(self._places.head_port(cluster))
+
+    def _endpoints(self, cluster: Cluster, nodes: tuple[Node, ...]) -> list[tuple[str, Endpoint]]:
+        netns, key = self._head_netns(cluster), self._store.secret(secret_name(cluster.name))
+        return [(node.name, Endpoint(netns, node.address, key)) for node in nodes]
+
+    # The end.
+
+    def _watch(self, id: str) -> None:
+        with self._settling:
+            if id in self._watched:
+                return
+            self._watched.add(id)
+        threading.Thread(target=self._await_end, args=(id,), name=f"watch-{id}", daemon=True).start()
+
+    def _await_end(self, id: str) -> None:
+        holder = record.read_holder(self._directory / id)
+        fd = holder.open() if holder else None
+        if fd is not None:
+            _ended_within(fd, None)
+            os.close(fd)
+        try:
+            self.poll(id)
+        except Refused:
+            pass  # forgotten meanwhile
+        with self._settling:
+            self._watched.discard(id)
+
+    def _settle(self, job: Job, ended: record.Exit | None) -> Job:
+        directory = self._directory / job.id
+        problems = self._sweep(job)
+        if (directory / "cancelled").exists():
+            change: dict[str, object] = {"state": JobState.CANCELLED, "exit_code": Code.CANCELLED.exit_code}
+        elif ended:
+            change = {"state": JobState.ENDED, "exit_code": ended.code}
+        else:
+            change = {"state": JobState.LOST, "reason": "its holder was killed: the exit code is unknown"}
+        if problems:
+            silent = "; ".join(f"{name}: {why}" for name, why in problems.items())
+            change["reason"] = f"could not look for left processes: {silent}"
+        job = job.model_copy(update={**change, "ended": ended.ended if ended else now()})
+        self._store.put_job(job)
+        lost = ended.lost if ended else 0
+        self._store.add_event("job.end", job.id, f"{job.state}, exit code {job.exit_code}", lost=lost)
+        shutil.rmtree(directory / "own", ignore_errors=True)
+        return job
+
+    def _sweep(self, job: Job) -> dict[str, str]:
+        """Ends what the job left on its nodes and beside its launcher."""
+        owner = Owner(uid=job.uid, gid=job.gid, home="/", cwd="/")
+        broom.sweep_head(self._directory / job.id / "own" / "job", owner)
+        cluster = self._store.cluster(job.cluster)
+        if cluster is None:
+            return {}
+        nodes = tuple(self._store.nodes(job.cluster))
+        return broom.sweep_nodes(job.id, owner, self._endpoints(cluster, nodes), _SWEEP_SECONDS)
+
+    def _find(self, id: str) -> Job:
+        job = self._store.job(id)
+        if job is None:
+            raise not_found("job", id, [known.id for known in self._store.jobs()])
+        return job
+
+    def _forget(self, job: Job) -> None:
+        self._store.drop_job(job.id)
+        self._remove_directory(job.id)
+
+    def _remove_directory(self, id: str) -> None:
+        shutil.rmtree(self._directory / id, ignore_errors=True)
+
+
+def _ended_within(pidfd: int, seconds: float | None) -> bool:
+    """True when the process ended; waits for that at most `seconds` (None: as long as it takes)."""
+    poller = select.poll()
+    poller.register(pidfd, select.POLLIN)
+    return bool(poller.poll(None if seconds is None else seconds * 1000))

@@ -1,0 +1,157 @@
+"""The command line, environment and files with which an MPI's own launcher starts ranks on nodes.
+
+Pure: it says what to start, `jobs` starts it. Invariants: only addresses of the cluster's network are used, TCP is the
+only transport (what crosses a node's border must survive its move), and what is the launcher's alone stays out of the
+ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import SecretStr
+
+from wherry.job.mpi import Family, Mpi
+from wherry.model.objects import Node
+from wherry.model.owner import Owner
+from wherry.node.protocol import CONTROL_PORT
+
+INTERFACE = "eth0"
+"""Name of a node's (and the head's) interface in the cluster's network."""
+
+MARK = "WHERRY_JOB_ID"
+"""Variable in the environment of every process of a job on a node; what is left behind is found by it."""
+
+_FOREIGN = ("WHERRY_", "SLURM_", "PBS_", "LSB_", "PMI_", "PMIX_", "OMPI_COMM_", "HYDRA_", "HYDI_")
+"""Beginnings of variables that would make a launcher believe that it runs inside another scheduler or job."""
+
+_ROOT = {
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    "PRTE_ALLOW_RUN_AS_ROOT": "1",
+    "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+}
+
+
+@dataclass(frozen=True)
+class Seat:
+    """A node's share of the ranks."""
+
+    name: str
+    address: str
+    slots: int
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to launch. `directory` is the job's own, writable for its user; `agent` and `finalize` are seen by nodes."""
+
+    id: str
+    mpi: Mpi
+    argv: tuple[str, ...]
+    ranks: int
+    nodes: tuple[Node, ...]
+    owner: Owner
+    env: dict[str, str]
+    head_address: str
+    subnet: str
+    key: SecretStr
+    directory: Path
+    agent: Path
+    finalize: Path
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What to start: command line, environment, and files (name -> text) to write into the job's directory first."""
+
+    argv: list[str]
+    env: dict[str, str]
+    files: dict[str, str]
+
+
+def seats(nodes: Sequence[Node], ranks: int) -> list[Seat]:
+    """Ranks in contiguous blocks, as even as they can be; nodes left without a rank are left out."""
+    share, more = divmod(ranks, len(nodes))
+    shares = [share + (index < more) for index in range(len(nodes))]
+    return [Seat(node.name, node.address, slots) for node, slots in zip(nodes, shares, strict=True) if slots]
+
+
+def rank_environment(env: dict[str, str], owner: Owner, id: str) -> dict[str, str]:
+    """What the ranks see: the user's own variables. TMPDIR is left out: a node's /tmp is its own and moves with it."""
+    kept = {
+        name: value
+        for name, value in env.items()
+        if name and name != "TMPDIR" and not name.startswith(_FOREIGN) and not {"\n", "\0"} & set(name + value)
+    }
+    defaults = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": owner.home, "OMP_NUM_THREADS": "1"}
+    return {**defaults, **kept, MARK: id}
+
+
+def plan(request: Request) -> Launch:
+    """How to start the job with its MPI's launcher."""
+    ranks = rank_environment(request.env, request.owner, request.id)
+    share = seats(request.nodes, request.ranks)
+    if request.mpi.family is Family.OPENMPI:
+        tuned, argv, hosts = _openmpi(request, share)
+    else:
+        tuned, argv, hosts = _mpich(request, share, ranks)
+    ranks |= tuned
+    private = {"WHERRY_JOB": str(request.directory / "job"), "TMPDIR": str(request.directory)}
+    files = {"hosts": hosts, "job": _job_file(request, ranks)}
+    return Launch([*argv, *request.argv], ranks | private, files)
+
+
+def _openmpi(request: Request, share: list[Seat]) -> tuple[dict[str, str], list[str], str]:
+    """Open MPI. Version 5 starts its daemons by PRRTE, whose parameters have another prefix."""
+    agent, net = str(request.agent), request.subnet
+    ours = {
+        "pml": "ob1",
+        "btl": "tcp,self",
+        "osc": "^ucx",  # one-sided transfers open UCX whatever the pml is
+        "btl_tcp_if_include": net,
+    }
+    old = {"plm": "rsh", "plm_rsh_agent": agent, "plm_rsh_no_tree_spawn": "1", "oob_tcp_if_include": net}
+    new = {"plm": "ssh", "plm_ssh_agent": agent, "plm_ssh_no_tree_spawn": "1", "prte_if_include": net}
+    env = {f"OMPI_MCA_{name}": value for name, value in ours.items()}
+    if request.mpi.version[0] >= 5:
+        env |= {f"PRTE_MCA_{name}": value for name, value in new.items()}
+    else:
+        env |= {f"OMPI_MCA_{name}": value for name, value in old.items()}
+    if request.owner.uid == 0:
+        env |= _ROOT
+    argv = [str(request.mpi.launcher), "-n", str(request.ranks), "--hostfile", str(request.directory / "hosts")]
+    argv += ["--map-by", "slot:OVERSUBSCRIBE", "--bind-to", "none"]
+    return env, argv, "".join(f"{seat.address} slots={seat.slots}\n" for seat in share)
+
+
+def _mpich(request: Request, share: list[Seat], ranks: dict[str, str]) -> tuple[dict[str, str], list[str], str]:
+    """MPICH, whose launcher is hydra; netmod ucx (Debian's) or ofi, both on TCP, also between ranks of one node."""
+    env = {
+        "MPIR_CVAR_NOLOCAL": "1",
+        "UCX_TLS": "tcp,self",
+        "UCX_NET_DEVICES": INTERFACE,
+        "FI_PROVIDER": "tcp",
+        "FI_TCP_IFACE": INTERFACE,
+    }
+    argv = [str(request.mpi.launcher), "-launcher", "rsh", "-launcher-exec", str(request.agent)]
+    argv += ["-rmk", "user", "-localhost", request.head_address, "-f", str(request.directory / "hosts")]
+    # The agent gives the ranks their variables; hydra would add the launcher's own.
+    argv += ["-genvnone"]
+    if request.mpi.version < (4, 2):
+        loaded = " ".join(filter(None, (str(request.finalize), ranks.get("LD_PRELOAD"))))
+        argv += ["-genv", "LD_PRELOAD", loaded]
+    argv += ["-n", str(request.ranks)]
+    return env, argv, "".join(f"{seat.address}:{seat.slots}\n" for seat in share)
+
+
+def _job_file(request: Request, ranks: dict[str, str]) -> str:
+    """What the agent reads (native/rsh/jobfile.h)."""
+    owner = request.owner
+    lines = [f"key {request.key.get_secret_value()}"]
+    lines += [f"user {owner.uid} {owner.gid} {','.join(map(str, owner.groups))}".rstrip(), f"cwd {owner.cwd}"]
+    lines += [f"node {node.name} {node.address} {CONTROL_PORT}" for node in request.nodes]
+    lines += [f"env {name}={value}" for name, value in ranks.items()]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,109 @@
+"""Reads what `wherry-launch` leaves in a job's directory (its format: native/launch/record.h).
+
+Invariant: the holder is the sole writer; a reader takes whole frames only, so it may read at any moment.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+
+from wherry.base.errors import Bug
+
+Chunk = tuple[str, float, bytes]
+"""Stream (`stdout` or `stderr`), CLOCK_REALTIME seconds, bytes."""
+
+_HEADER = struct.Struct(">BQI")
+_STREAMS = {1: "stdout", 2: "stderr"}
+_FRAME_LIMIT = 1 << 20  # bytes; the holder writes at most 64 KiB at once
+
+
+@dataclass(frozen=True)
+class Exit:
+    """How the launcher ended: its exit code (128 + signal), when, and how many bytes of output could not be kept."""
+
+    code: int
+    ended: float
+    lost: int
+
+
+@dataclass(frozen=True)
+class Holder:
+    """The process that holds a job. The start time (ticks since boot) tells it from a later one of that id."""
+
+    pid: int
+    start: int
+
+    def open(self) -> int | None:
+        """A pidfd, or None when the holder is gone. The caller closes it."""
+        try:
+            fd = os.pidfd_open(self.pid)
+        except OSError:
+            return None
+        if start_time(self.pid) != self.start:
+            os.close(fd)
+            return None
+        return fd
+
+    def alive(self) -> bool:
+        """True while the holder is there."""
+        fd = self.open()
+        if fd is not None:
+            os.close(fd)
+        return fd is not None
+
+
+def start_time(pid: int) -> int | None:
+    """Field 22 of /proc/PID/stat, or None when there is no such process or it is only waiting to be reaped."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in "ZX" else int(fields[19])
+
+
+def read_holder(directory: Path) -> Holder | None:
+    """The holder, or None when it has not written its file."""
+    try:
+        pid, start = (directory / "pid").read_text().split()
+    except FileNotFoundError:
+        return None
+    return Holder(int(pid), int(start))
+
+
+def read_exit(directory: Path) -> Exit | None:
+    """How the job ended, or None while it runs (or when its holder was killed)."""
+    try:
+        lines = (directory / "exit").read_text().splitlines()
+    except FileNotFoundError:
+        return None
+    facts = dict(line.split(" ", 1) for line in lines)
+    code = int(facts["exit"]) if "exit" in facts else 128 + int(facts["signal"])
+    return Exit(code, int(facts["ended"]) / 1e9, int(facts.get("lost", 0)))
+
+
+def read_output(directory: Path, offset: int, limit: int) -> tuple[list[Chunk], int]:
+    """Whole frames from `offset` on, until `limit` bytes are reached, and the offset to go on from."""
+    chunks: list[Chunk] = []
+    try:
+        file = open(directory / "output", "rb")
+    except FileNotFoundError:
+        return [], offset
+    with file:
+        file.seek(offset)
+        start = offset
+        while offset - start < limit:
+            header = file.read(_HEADER.size)
+            if len(header) < _HEADER.size:
+                break
+            stream, when, length = _HEADER.unpack(header)
+            if stream not in _STREAMS or length > _FRAME_LIMIT:
+                raise Bug(f"{directory / 'output'} has no frame at {offset}", f"stream {stream}, {length} bytes")
+            payload = file.read(length)
+            if len(payload) < length:
+                break
+            chunks.append((_STREAMS[stream], when / 1e9, payload))
+            offset += _HEADER.size + length
+    return chunks, offset

@@ -1,0 +1,117 @@
+"""Client of `wherry-init`, the first process of a node: ping it, run a short program there.
+
+The protocol is described in native/include/wherry/wire.h. Invariant: a connection is made inside the network namespace
+of the cluster's head, since a cluster's addresses mean nothing anywhere else; the calling thread never changes its own.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from wherry.model.owner import Owner
+from wherry.node.channel import in_netns
+from wherry.node.protocol import CONTROL_PORT
+
+_FRAME_LIMIT = 4 << 20  # bytes in the largest frame
+_RETRY_SECONDS = 0.1  # while a node's first process does not listen yet
+
+
+class WireError(Exception):
+    """The node did not answer, or said no. The text is the reason."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a program on a node ended: exit code (128 + signal) and what it wrote."""
+
+    code: int
+    stdout: bytes
+    stderr: bytes
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """Where a node's first process listens, seen from the namespace `netns`. `key` is 64 hex digits."""
+
+    netns: str
+    address: str
+    key: str
+    port: int = CONTROL_PORT
+
+    def ping(self, seconds: float) -> int:
+        """The number of the init's children. Tries until `seconds` are over; then WireError with the last reason."""
+        end, reason = time.monotonic() + seconds, ""
+        while (left := end - time.monotonic()) > 0:
+            try:
+                with self._connected(left) as connection:
+                    _send(connection, b"P", b"")
+                    return int(_expect(connection, b"P"))
+            except WireError as error:
+                reason = str(error)
+                time.sleep(min(_RETRY_SECONDS, max(0.0, end - time.monotonic())))
+        raise WireError(reason or f"no answer within {seconds:.0f} s")
+
+    def run(self, argv: Sequence[str], who: Owner, env: dict[str, str], seconds: float) -> Ended:
+        """Runs a program to its end, its standard input empty. WireError when it cannot, or takes longer."""
+        request = [str(who.uid), str(who.gid), ",".join(map(str, who.groups)), who.cwd, str(len(argv)), *argv]
+        request += [f"{name}={value}" for name, value in env.items()]
+        streams = {b"O": bytearray(), b"E": bytearray()}
+        with self._connected(seconds) as connection:
+            _send(connection, b"R", b"".join(part.encode(errors="surrogateescape") + b"\0" for part in request))
+            _expect(connection, b"S")
+            _send(connection, b"I", b"")
+            while True:
+                kind, payload = _receive(connection)
+                if kind == b"X":
+                    how, _, number = payload.decode().partition(" ")
+                    code = int(number) + (128 if how == "signal" else 0)
+                    return Ended(code, bytes(streams[b"O"]), bytes(streams[b"E"]))
+                if kind in streams:
+                    streams[kind] += payload
+
+    @contextmanager
+    def _connected(self, seconds: float) -> Iterator[socket.socket]:
+        try:
+            with in_netns(self.netns, lambda: socket.socket(socket.AF_INET, socket.SOCK_STREAM)) as connection:
+                connection.settimeout(max(seconds, 0.01))
+                connection.connect((self.address, self.port))
+                _send(connection, b"H", self.key.encode())
+                yield connection
+        except TimeoutError:
+            raise WireError(f"no answer within {seconds:.0f} s") from None
+        except OSError as error:
+            raise WireError(error.strerror or str(error)) from None
+
+
+def _send(connection: socket.socket, kind: bytes, payload: bytes) -> None:
+    connection.sendall(kind + struct.pack(">I", len(payload)) + payload)
+
+
+def _receive(connection: socket.socket) -> tuple[bytes, bytes]:
+    header = _exactly(connection, 5)
+    (length,) = struct.unpack(">I", header[1:])
+    if length > _FRAME_LIMIT:
+        raise WireError(f"it sent a frame of {length} bytes")
+    return header[:1], _exactly(connection, length)
+
+
+def _expect(connection: socket.socket, wanted: bytes) -> str:
+    kind, payload = _receive(connection)
+    if kind != wanted:
+        raise WireError(payload.decode(errors="replace") or f"it answered {kind!r}")
+    return payload.decode()
+
+
+def _exactly(connection: socket.socket, count: int) -> bytes:
+    got = bytearray()
+    while len(got) < count:
+        part = connection.recv(count - len(got))
+        if not part:
+            raise WireError("it closed the connection")
+        got += part
+    return bytes(got)
