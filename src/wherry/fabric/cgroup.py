@@ -217,7 +217,7 @@ class Cgroup:
                 )
 
     def limit(self, cpus: float | None, memory: int | None) -> None:
-        """Bounds it to so many cpus (a CFS quota) and bytes; None is no bound. Failed tells which controller refused."""
+        """Bounds it to so many cpus (CFS quota) and bytes; None is no bound. Failed tells which controller refused."""
         cpu, mem = self._path("cpu"), self._path("memory")
         quota = -1 if cpus is None else max(MIN_QUOTA, round(cpus * PERIOD))
         if cpu is not None:

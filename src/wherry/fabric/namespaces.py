@@ -70,7 +70,7 @@ def remove(name: str) -> None:
 
 
 def inside(where: str, function: Callable[[], Result]) -> Result:
-    """Runs `function` in a short thread inside the namespace at path `where`; its result or exception is the caller's."""
+    """Runs `function` in a short thread inside the namespace at path `where`; gives its result or raises its error."""
 
     def run() -> Result:
         try:

@@ -57,11 +57,13 @@ class Switch:
         """Makes the link a port of the bridge. Failed when either is missing."""
         found = self.link(bridge)
         if found is None:
-            raise Failed(Code.FAILED, f"no bridge {bridge} in {self._netns}", f"{name} cannot be attached", "wherry status")
+            raise Failed(
+                Code.FAILED, f"no bridge {bridge} in {self._netns}", f"{name} cannot be attached", "wherry status"
+            )
         self._set(name, "attach", 0, 0, _attribute(_MASTER, struct.pack("=I", found[0])))
 
     def detach(self, name: str) -> None:
-        """Takes the link out of its bridge; the kernel returns when no frame is on its way through it. Also when gone."""
+        """Takes the link out of its bridge; returns when no frame is on its way through it. Also when gone."""
         self._set(name, "detach", 0, 0, _attribute(_MASTER, struct.pack("=I", 0)), absent=True)
 
     def set_up(self, name: str, up: bool) -> None:
@@ -84,7 +86,9 @@ class Switch:
                 raise self._refusal(verb, name, error) from None
 
     def _refusal(self, verb: str, name: str, error: OSError) -> Failed:
-        return Failed(Code.FAILED, f"could not {verb} {name} in {self._netns}", os.strerror(error.errno or 0), "wherry repair")
+        return Failed(
+            Code.FAILED, f"could not {verb} {name} in {self._netns}", os.strerror(error.errno or 0), "wherry repair"
+        )
 
     def _ask(self, kind: int, options: int, flags: int, change: int, attributes: bytes) -> bytes:
         """The answer's body; OSError with the kernel's errno when it refused."""
@@ -110,7 +114,9 @@ class Announcer:
     def __init__(self, netns: str, interface: str, address: str, mac: str) -> None:
         hardware, ip = bytes.fromhex(mac.replace(":", "")), ipaddress.IPv4Address(address).packed
         # Ethernet to everyone, then an ARP request in which the asked and the asking address are the same
-        self._frame = b"\xff" * 6 + hardware + struct.pack("!HHHBBH", 0x0806, 1, 0x0800, 6, 4, 1) + hardware + ip + bytes(6) + ip
+        self._frame = (
+            b"\xff" * 6 + hardware + struct.pack("!HHHBBH", 0x0806, 1, 0x0800, 6, 4, 1) + hardware + ip + bytes(6) + ip
+        )
 
         def open_socket() -> socket.socket:
             opened = socket.socket(socket.AF_PACKET, socket.SOCK_RAW | socket.SOCK_CLOEXEC, 0)

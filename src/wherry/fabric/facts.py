@@ -1,0 +1,61 @@
+"""What a host is: kernel, processor, memory, programs. Read from this machine, which is every emulated host.
+
+A fabric file may give a host other facts than the machine's, to try what is refused. Invariant: it can take away only,
+so that nothing is promised that the machine does not have.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+from wherry.model.objects import HostFacts
+from wherry.model.spec import HostSpec
+
+RUNTIMES = ("runc", "crun")
+"""OCI runtimes in the order of preference."""
+
+
+def gather(host: HostSpec, criu: str) -> HostFacts:
+    """The facts of one emulated host; `criu` is the version that its nodes are moved with, empty when there is none."""
+    model, features = processor(Path("/proc/cpuinfo").read_text())
+    machine = os.uname()
+    return HostFacts(
+        kernel=machine.release,
+        architecture=machine.machine,
+        cpu_model=model,
+        cpu_features=features - set(host.facts.without_cpu_features),
+        memory=host.memory if host.facts.memory is None else min(host.memory, host.facts.memory),
+        runtime=runtime_version(),
+        criu=criu,
+        missing_files=frozenset(host.facts.without_files),
+    )
+
+
+def processor(cpuinfo: str) -> tuple[str, frozenset[str]]:
+    """Model and features in a text of /proc/cpuinfo: its first processor's, on x86 (flags) or ARM (Features)."""
+    fields: dict[str, str] = {}
+    for line in cpuinfo.splitlines():
+        key, _, value = line.partition(":")
+        fields.setdefault(key.strip(), value.strip())
+    features = fields.get("flags") or fields.get("Features") or ""
+    return fields.get("model name") or fields.get("CPU part") or "unknown", frozenset(features.split())
+
+
+@functools.cache
+def runtime_version() -> str:
+    """`runc 1.1.5`; empty when there is no OCI runtime."""
+    for program in RUNTIMES:
+        if shutil.which(program):
+            done = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=30, check=False)
+            words = done.stdout.split("\n", 1)[0].split()
+            return f"{program} {words[2]}" if len(words) > 2 else program
+    return ""
+
+
+def missing_files(host: HostSpec, paths: list[str]) -> list[str]:
+    """Those of `paths` that the host does not have."""
+    return [path for path in paths if path in host.facts.without_files or not os.path.exists(path)]

@@ -1,0 +1,322 @@
+"""Emulated hosts on this machine: a host is a network namespace and a cgroup, a site is a namespace with a bridge.
+
+                  site a (bridge lan) ===== pair ===== site b (bridge lan)
+                    |            |                        |
+    host a1:       up0    a2:   up0               b1:    up0            <- underlay, MTU 9000
+                    | VXLAN N    |                        |
+                    xN ~~~~~~~~ xN ~~~~~~~~~~~~~~~~~~~~~ xN             <- cluster number N
+                    cN           cN                       cN   (bridge)
+                   /  \\           |
+               pN.0   pN.1       pN.2                                   <- ports; the other end is a node's eth0
+
+Invariants: every name follows from instance, host, node and cluster number, so nothing is remembered that `down` could
+need; a port is plugged exactly when its host's end is in the cluster's bridge; frames of a cluster between two hosts
+cross the underlay, so the loss of a host's `up0` is the loss of the host.
+"""
+
+from __future__ import annotations
+
+import functools
+import ipaddress
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from wherry.base.errors import Code, Refused
+from wherry.base.paths import Instance
+from wherry.fabric import facts, links, namespaces
+from wherry.fabric.cgroup import Cgroup
+from wherry.fabric.cgroup import sweep as sweep_cgroups
+from wherry.fabric.hold import NetnsHold
+from wherry.fabric.links import Links
+from wherry.fabric.netlink import IFF_LOWER_UP, IFF_UP, Announcer, Switch
+from wherry.model.network import ClusterNetwork, Port
+from wherry.model.objects import Host, HostFacts
+from wherry.model.spec import FabricSpec, HostSpec
+
+
+def check(spec: FabricSpec) -> None:
+    """Refuses what this driver cannot make. Changes nothing."""
+    for link in spec.links:
+        declared = [w for w in ("latency", "bandwidth", "loss") if getattr(link, w) is not None]
+        if declared:
+            raise Refused(
+                Code.UNSUPPORTED,
+                f"the link between {link.between[0]} and {link.between[1]} declares {' and '.join(declared)}",
+                "links between sites are not emulated yet: every link is as fast as this machine",
+                f"remove {', '.join(declared)} from the link",
+            )
+    for host in spec.hosts:
+        for begin in ("site", *(other.name for other in spec.hosts)):
+            if f"{host.name}-".startswith(f"{begin}-") and host.name != begin or host.name == "site":
+                raise Refused(
+                    Code.UNSUPPORTED,
+                    f"the host name {host.name} begins with the name {begin}",
+                    "namespaces are named by site or host, and node: the two could not be told apart",
+                    "rename the host",
+                )
+    room = 2 ** (24 - ipaddress.ip_network(spec.underlay).prefixlen) - 1
+    crowded = [site.name for site in spec.sites if sum(host.site == site.name for host in spec.hosts) > 254]
+    if len(spec.sites) > room or crowded:
+        raise Refused(
+            Code.NO_CAPACITY,
+            f"the underlay {spec.underlay} has no room for this fabric",
+            f"it holds {room} sites of 254 hosts",
+            "use a larger underlay",
+        )
+
+
+class NetnsFabric:
+    """The fabric of one instance."""
+
+    driver = "netns"
+
+    def __init__(self, spec: FabricSpec, instance: Instance, criu_version: Callable[[], str] = lambda: "") -> None:
+        self.spec = spec
+        self._instance = instance
+        self._criu_version = criu_version
+        self._lock = threading.RLock()
+        self._facts: dict[str, HostFacts] = {}
+        self._switches: dict[str, Switch] = {}
+        self._announcers: dict[tuple[str, str], Announcer] = {}
+
+    # the fabric
+
+    def up(self) -> None:
+        check(self.spec)
+        with self._lock:
+            for site in self.spec.sites:
+                self._make_site(site.name)
+            for one, other in self._joins():
+                self._join(one, other)
+            for host in self.spec.hosts:
+                self._make_host(host)
+            self._forget()
+
+    def down(self) -> None:
+        with self._lock:
+            self._forget()
+            sweep(self._instance)
+
+    def is_up(self) -> bool:
+        return all(namespaces.exists(self._name(h.name)) and self._up0(h.name) is not None for h in self.spec.hosts)
+
+    def hosts(self) -> list[Host]:
+        return [
+            Host(
+                name=host.name, site=host.site, cores=host.cores, memory=host.memory, speed=host.speed,
+                down=not self.reachable(host.name), facts=self.facts(host.name),
+            )
+            for host in self.spec.hosts
+        ]  # fmt: skip
+
+    def facts(self, host: str) -> HostFacts:
+        with self._lock:
+            if host not in self._facts:
+                self._facts[host] = facts.gather(self._host(host), self._criu_version())
+            return self._facts[host]
+
+    def missing_files(self, host: str, paths: list[str]) -> list[str]:
+        return facts.missing_files(self._host(host), paths)
+
+    def reachable(self, host: str) -> bool:
+        found = self._up0(host)
+        return found is not None and found[1] & (IFF_UP | IFF_LOWER_UP) == IFF_UP | IFF_LOWER_UP
+
+    def set_down(self, host: str, down: bool) -> None:
+        self._switch(host).set_up("up0", not down)
+
+    def host_netns(self, host: str) -> str:
+        return namespaces.path(self._name(self._host(host).name))
+
+    def host_address(self, host: str) -> str:
+        site = [s.name for s in self.spec.sites].index(self._host(host).site)
+        index = [h.name for h in self.spec.hosts if h.site == self._host(host).site].index(host)
+        return str(ipaddress.ip_network(self.spec.underlay).network_address + ((site + 1) << 8) + index + 1)
+
+    def cgroup(self, host: str) -> str:
+        return f"{self._instance.prefix}/{host}"
+
+    # networks of clusters
+
+    def network_up(self, network: ClusterNetwork) -> None:
+        addresses = {host.name: self.host_address(host.name) for host in self.spec.hosts}
+        for host, own in addresses.items():
+            others = [address for address in addresses.values() if address != own]
+            links.inside(self.host_netns(host), functools.partial(_network, network=network, own=own, others=others))
+
+    def network_down(self, network: ClusterNetwork) -> None:
+        def remove(host: str) -> None:
+            self._switch(host).delete(f"x{network.number}")
+            self._switch(host).delete(_bridge(network))
+
+        there = [host.name for host in self.spec.hosts if namespaces.exists(self._name(host.name))]
+        with ThreadPoolExecutor(8) as pool:  # each removal waits for the kernel's grace periods: wait for them together
+            list(pool.map(remove, there))
+
+    # ports
+
+    def port_up(self, port: Port) -> str:
+        name, where = self._port_name(port), self.port_netns(port)
+        made = namespaces.exists(name) and links.inside(where, lambda ip: ip.has("eth0", port.address))
+        if not made or self._switch(port.host).link(_port(port)) is None:
+            self.port_down(port)  # the half of an earlier try
+            namespaces.create(name)
+            with open(where) as netns:
+                links.inside(
+                    self.host_netns(port.host), lambda ip: ip.pair(_port(port), "eth0", netns.fileno(), port.mac)
+                )
+            links.inside(where, lambda ip: _node(ip, f"{port.address}/{_prefix(port.network.subnet)}"))
+            links.inside(self.host_netns(port.host), lambda ip: ip.up(_port(port)))
+        self._announcer(port)
+        return where
+
+    def port_netns(self, port: Port) -> str:
+        return namespaces.path(self._port_name(port))
+
+    def port_plug(self, port: Port) -> None:
+        self._switch(port.host).attach(_port(port), _bridge(port.network))
+        self._announcer(port).announce()
+
+    def port_unplug(self, port: Port) -> None:
+        self._switch(port.host).detach(_port(port))
+
+    def port_down(self, port: Port) -> None:
+        with self._lock:
+            announcer = self._announcers.pop((port.host, port.owner), None)
+        if announcer is not None:
+            announcer.close()
+        if namespaces.exists(self._name(port.host)):
+            self._switch(port.host).delete(_port(port))
+        namespaces.remove(self._port_name(port))
+
+    def hold(self, port: Port) -> NetnsHold:
+        return NetnsHold(self.host_netns(port.host), _bridge(port.network), _port(port), port)
+
+    # making
+
+    def _make_site(self, site: str) -> None:
+        name = self._name(f"site-{site}")
+        namespaces.create(name)
+        links.inside(namespaces.path(name), _site)
+
+    def _joins(self) -> list[tuple[str, str]]:
+        if self.spec.links or len(self.spec.sites) == 1:
+            return [link.between for link in self.spec.links]
+        sites = [site.name for site in self.spec.sites]
+        return list(zip(sites, sites[1:], strict=False))
+
+    def _join(self, one: str, other: str) -> None:
+        """A pair between two sites' bridges; each end is named by the index of the site at the other one."""
+        order = [site.name for site in self.spec.sites]
+        ends = f"s{order.index(other)}", f"s{order.index(one)}"
+        paths = [namespaces.path(self._name(f"site-{site}")) for site in (one, other)]
+        with open(paths[1]) as netns:
+            links.inside(paths[0], lambda ip: ip.pair(ends[0], ends[1], netns.fileno(), mtu=links.UNDERLAY_MTU))
+        for end, path in zip(ends, paths, strict=True):
+            links.inside(path, functools.partial(Links.up, name=end, bridge="lan"))
+
+    def _make_host(self, host: HostSpec) -> None:
+        name = self._name(host.name)
+        namespaces.create(name)
+        site, end = namespaces.path(self._name(f"site-{host.site}")), f"h{self._index(host.name)}"
+        with open(site) as netns:
+            links.inside(namespaces.path(name), lambda ip: ip.pair("up0", end, netns.fileno(), mtu=links.UNDERLAY_MTU))
+        links.inside(site, lambda ip: ip.up(end, "lan"))
+        address = f"{self.host_address(host.name)}/{_prefix(self.spec.underlay)}"
+        links.inside(namespaces.path(name), lambda ip: _host(ip, address))
+        group = Cgroup(self.cgroup(host.name))
+        group.create()
+        group.limit(cpus=host.cores * host.speed, memory=host.memory)
+        group.weight(host.cores)
+
+    # what is kept between calls
+
+    def _switch(self, host: str) -> Switch:
+        with self._lock:
+            if host not in self._switches:
+                self._switches[host] = Switch(self.host_netns(host))
+            return self._switches[host]
+
+    def _announcer(self, port: Port) -> Announcer:
+        with self._lock:
+            key = (port.host, port.owner)
+            if key not in self._announcers:
+                self._announcers[key] = Announcer(self.port_netns(port), "eth0", port.address, port.mac)
+            return self._announcers[key]
+
+    def _forget(self) -> None:
+        for switch in self._switches.values():
+            switch.close()
+        for announcer in self._announcers.values():
+            announcer.close()
+        self._switches.clear()
+        self._announcers.clear()
+
+    def _up0(self, host: str) -> tuple[int, int, int] | None:
+        if not namespaces.exists(self._name(self._host(host).name)):
+            return None
+        return self._switch(host).link("up0")
+
+    def _host(self, name: str) -> HostSpec:
+        for host in self.spec.hosts:
+            if host.name == name:
+                return host
+        known = ", ".join(host.name for host in self.spec.hosts)
+        raise Refused(Code.NOT_FOUND, f"there is no host {name!r}", f"hosts: {known}", "wherry fabric show")
+
+    def _index(self, host: str) -> int:
+        return [h.name for h in self.spec.hosts].index(host)
+
+    def _name(self, what: str) -> str:
+        return f"{self._instance.prefix}-{what}"
+
+    def _port_name(self, port: Port) -> str:
+        return self._name(f"{port.host}-{port.owner}")
+
+
+def sweep(instance: Instance) -> None:
+    """Removes every cgroup, process and namespace of the instance, with or without a spec; half-made ones too."""
+    sweep_cgroups(instance.prefix)
+    names = namespaces.names(instance.prefix)
+    namespaces.kill(names)
+    for name in names:
+        if namespaces.exists(name):
+            # At once, and not when the kernel gets round to an abandoned namespace: a pair's other end goes too.
+            links.inside(namespaces.path(name), lambda ip: ip.clear())
+        namespaces.remove(name)
+
+
+def _bridge(network: ClusterNetwork) -> str:
+    return f"c{network.number}"
+
+
+def _port(port: Port) -> str:
+    return f"p{port.network.number}.{port.index}"
+
+
+def _prefix(subnet: str) -> int:
+    return ipaddress.ip_network(subnet).prefixlen
+
+
+def _site(ip: Links) -> None:
+    ip.quiet()
+    ip.bridge("lan", links.UNDERLAY_MTU)
+
+
+def _host(ip: Links, address: str) -> None:
+    ip.quiet()
+    ip.address("up0", address)
+    ip.up("up0")
+
+
+def _node(ip: Links, address: str) -> None:
+    ip.quiet()
+    ip.address("eth0", address)
+    ip.up("eth0")
+
+
+def _network(ip: Links, network: ClusterNetwork, own: str, others: list[str]) -> None:
+    ip.bridge(_bridge(network), links.MTU)
+    ip.vxlan(f"x{network.number}", network.number, own, others)
+    ip.up(f"x{network.number}", _bridge(network))
