@@ -1,0 +1,80 @@
+"""HPL inside Debian's unmodified `hpcc`: its input file, and what its output says.
+
+hpcc runs other tests first; HPL runs last, over every combination of the algorithm's variants. The moments at which
+HPL begins and ends are seen from outside, by watching the output file: a clock inside a node that moves hides the gap.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+INPUT, OUTPUT = "hpccinf.txt", "hpccoutf.txt"
+BEGIN, END = "Begin of HPL section", "End of HPL section"
+_ROW = re.compile(r"^W[RC]\w+\s+(\d+)\s+\d+\s+\d+\s+\d+\s+([\d.]+)\s+([\d.e+-]+)$", re.MULTILINE)
+_PASSED = re.compile(r"(\d+) tests completed and passed residual checks")
+_FAILED = re.compile(r"(\d+) tests completed and failed residual checks")
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Order of the matrix, block size, process grid P x Q, and how many values of each variant are tried."""
+
+    n: int = 1000
+    nb: int = 80
+    p: int = 2
+    q: int = 2
+    pfacts: int = 3
+    rfacts: int = 2
+    bcasts: int = 4
+    depths: int = 2
+
+    @property
+    def runs(self) -> int:
+        """How often HPL factors."""
+        return self.pfacts * self.rfacts * self.bcasts * self.depths
+
+    @property
+    def operations(self) -> float:
+        """Floating-point operations of all runs: 2/3 n^3 + 3/2 n^2 each, as HPL counts (HPL_pdtest.c)."""
+        return self.runs * (2 / 3 * self.n**3 + 3 / 2 * self.n**2)
+
+    def text(self) -> str:
+        """The input file."""
+        head = ["HPLinpack benchmark input file", "Wherry", "HPL.out", 8, 1, self.n, 1, self.nb, 0, 1, self.p, self.q, 16.0]
+        panels = [*_values(self.pfacts), 1, 4, 1, 2]
+        variants = [*_values(self.rfacts), *_values(self.bcasts), *_values(self.depths)]
+        tail = [2, 64, 0, 0, 1, 8, "separator", 0, 1200, 0, 40, ""]
+        return "\n".join(str(line) for line in (*head, *panels, *variants, *tail))
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one run's output says. `times` are hpcc's own seconds of each factorisation, from its clock inside."""
+
+    passed: int
+    failed: int
+    times: tuple[float, ...]
+    finished: bool
+
+    def verified(self, problem: Problem) -> bool:
+        """True when HPL ended and every residual check of the problem passed."""
+        return self.finished and self.failed == 0 and self.passed == problem.runs == len(self.times)
+
+
+def _values(count: int) -> tuple[int, str]:
+    return count, " ".join(str(value) for value in range(count))
+
+
+def read(output: Path) -> Result:
+    """The result in an output file, whole or partial."""
+    text = output.read_text(errors="replace") if output.exists() else ""
+    hpl = text.partition(BEGIN)[2]
+    passed, failed = _PASSED.search(hpl), _FAILED.search(hpl)
+    return Result(
+        passed=int(passed[1]) if passed else 0,
+        failed=int(failed[1]) if failed else -1,
+        times=tuple(float(row[1]) for row in _ROW.findall(hpl)),
+        finished=END in hpl,
+    )
