@@ -1,7 +1,7 @@
 """Reads what an ELF file asks of the dynamic linker: the names it needs and the directories it names itself.
 
-Only what decides which MPI a program uses: 64-bit little-endian files (x86-64, AArch64). Everything else is None, a file
-that is cut short too. Source of the format: System V ABI, chapter 5, "Dynamic Linking".
+Only what decides which MPI a program uses, and only 64-bit little-endian files (x86-64, AArch64). Everything else is
+None, a file that is cut short too. Source of the format: System V ABI, chapter 5, "Dynamic Linking".
 """
 
 from __future__ import annotations
