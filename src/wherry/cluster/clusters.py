@@ -1,7 +1,7 @@
 """The life of a cluster: plan, apply, down, and what is found lost.
 
-Invariants: a row is written before what it names is made, and forgotten after that is gone, so that whatever was half made
-can be repaired or removed; `apply` does no deciding, it only refuses when the world changed since the plan.
+Invariants: a row is written before what it names is made, and forgotten after that is gone, so that whatever was half
+made can be repaired or removed; `apply` does no deciding, it only refuses when the world changed since the plan.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 from wherry.base.clock import now
-from wherry.base.errors import Code, Failed, Refused, WherryError
+from wherry.base.errors import Code, Failed, Refused
 from wherry.cluster.lookup import find_cluster, known_hosts
 from wherry.cluster.places import Places, network_of_cluster, secret_name
 from wherry.cluster.plan import ClusterPlan, Step, StepKind, make_plan
@@ -79,10 +79,12 @@ class Clusters:
         """Removes the cluster, half-made ones too. Refused while one of its nodes moves."""
         with self._alone(name):
             cluster = find_cluster(self._store, name)
+            # First the row, then the look at moves: a move does it the other way round, so one of the two gives way.
+            self._store.put_cluster(cluster.model_copy(update={"state": ClusterState.REMOVING, "reason": ""}))
             for move in self._store.moves(unfinished=True):
                 if move.cluster == name:
+                    self._store.put_cluster(cluster)
                     raise Refused(Code.WRONG_STATE, f"{move.node} is being moved", f"move {move.id}", "wherry op list")
-            self._store.put_cluster(cluster.model_copy(update={"state": ClusterState.REMOVING, "reason": ""}))
             errors = self._each(self._remove, self._store.nodes(name), progress)
             errors += self._tried("its network", lambda: self._remove_network(cluster))
             if errors:
@@ -257,6 +259,6 @@ class Clusters:
         """The error of `act` as a text, if it has one: one node's failure is no reason to leave the others undone."""
         try:
             act()
-        except (WherryError, OSError, RuntimeError, ValueError) as error:
+        except Exception as error:  # whatever a driver raises
             return [f"{what}: {error}"]
         return []

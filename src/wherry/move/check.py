@@ -1,0 +1,79 @@
+"""May this node move there? Everything that is known before anything is changed.
+
+Invariant: reads only; a move that passes has a host that answers, has room and has all that the node's processes use.
+"""
+
+from __future__ import annotations
+
+from wherry.base.errors import Code, Refused
+from wherry.cluster.lookup import find_cluster, find_host, find_node, known_hosts
+from wherry.cluster.places import Places
+from wherry.fabric.protocol import Fabric
+from wherry.model.objects import Cluster, ClusterState, Host, Node, NodeState
+from wherry.node.protocol import NodeDriver
+from wherry.schedule.place import NodeNeed, Used, lacks, used_by
+from wherry.store.store import Store
+
+_SHOWN = 5
+
+
+def check_move(
+    store: Store, fabric: Fabric, drivers: dict[str, NodeDriver], places: Places, name: str, destination: str
+) -> Node:
+    """The node that may move. Refused with the reason otherwise."""
+    node = find_node(store, name)
+    cluster = find_cluster(store, node.cluster)
+    hosts = known_hosts(store, fabric)
+    host, source = find_host(hosts, destination), find_host(hosts, node.host)
+    _state(node, cluster)
+    if host.name == node.host:
+        others = ", ".join(h.name for h in hosts if h.name != node.host)
+        raise Refused(Code.WRONG_STATE, f"{name} is on {host.name} already", "", f"other hosts: {others}")
+    for end in (source, host):
+        if end.down:
+            raise Refused(Code.HOST_DOWN, f"host {end.name} is down", "it does not answer", "wherry status")
+    if host.drained:
+        raise Refused(
+            Code.WRONG_STATE, f"host {host.name} is drained", "it takes no nodes", f"wherry host restore {host.name}"
+        )
+    _compatible(source, host, cluster)
+    files = fabric.missing_files(host.name, [*cluster.spec.needs, *cluster.binds])
+    if files:
+        raise _incompatible(cluster, host, f"it lacks {', '.join(files[:_SHOWN])}")
+    used = used_by(store.nodes(), store.moves(unfinished=True)).get(host.name, Used())
+    if reason := lacks(host, used, NodeNeed(node.cpus, node.memory)):
+        raise Refused(Code.NO_CAPACITY, f"{name} does not fit on {host.name}", reason, "wherry status")
+    if reason := drivers[cluster.spec.kind].unmovable(places.place(node), places.place(node, host.name)):
+        raise Refused(Code.UNSUPPORTED, f"{name} cannot be moved", reason, "wherry doctor")
+    return node
+
+
+def _state(node: Node, cluster: Cluster) -> None:
+    if node.state == NodeState.MOVING:
+        raise Refused(Code.WRONG_STATE, f"{node.name} is being moved already", "", "wherry op list")
+    if node.state != NodeState.RUNNING:
+        raise Refused(Code.WRONG_STATE, f"{node.name} does not run", f"it is {node.state}", "wherry up FILE repairs it")
+    if cluster.state == ClusterState.REMOVING:
+        raise Refused(Code.WRONG_STATE, f"cluster {cluster.name} is being removed", "", "wherry op list")
+
+
+def _compatible(source: Host, host: Host, cluster: Cluster) -> None:
+    here, there = source.facts, host.facts
+    if here is None or there is None:
+        return
+    for noun, ours, theirs in (
+        ("architecture", here.architecture, there.architecture),
+        ("kernel", here.kernel, there.kernel),
+    ):
+        if ours != theirs:
+            raise _incompatible(cluster, host, f"its {noun} is {theirs}, that of {source.name} is {ours}")
+    if lacking := sorted(here.cpu_features - there.cpu_features):
+        more = f" and {len(lacking) - _SHOWN} more" if len(lacking) > _SHOWN else ""
+        text = f"its CPU lacks {', '.join(lacking[:_SHOWN])}{more}, which programs on {source.name} may use"
+        raise _incompatible(cluster, host, text)
+    if cluster.spec.kind == "container" and not there.criu:
+        raise _incompatible(cluster, host, "it has no CRIU that works")
+
+
+def _incompatible(cluster: Cluster, host: Host, why: str) -> Refused:
+    return Refused(Code.INCOMPATIBLE_HOST, f"nodes of {cluster.name} cannot run on {host.name}", why, "wherry status")

@@ -1,0 +1,61 @@
+"""Faults on demand at a phase of a move, for the tests of the whole system.
+
+Invariant: nothing happens, and a fault that is asked for is refused, unless the daemon runs with WHERRY_FAULTS=1. A
+fault strikes at the end of its phase, when there is most to take back.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from dataclasses import dataclass, field
+
+from wherry.base.errors import Code, Failed, Refused
+from wherry.model.objects import Phase
+
+_KINDS = ("fail", "kill", "pause")
+
+
+@dataclass
+class Fault:
+    """What strikes and when, once; `kind` is empty when nothing does."""
+
+    phase: str = ""
+    kind: str = ""
+    seconds: float = 0.0
+    struck: bool = field(default=False, init=False)
+
+    def strike(self, phase: Phase) -> None:
+        """Fails, kills this process or waits when `phase` is the fault's."""
+        if phase != self.phase or self.struck:
+            return
+        self.struck = True
+        if self.kind == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self.kind == "pause":
+            time.sleep(self.seconds)
+        if self.kind == "fail":
+            raise Failed(Code.FAILED, f"a fault was asked for at {phase}", "WHERRY_FAULTS=1")
+
+
+def parse_fault(text: str | None) -> Fault:
+    """`"restore:fail"`, `"commit:kill"`, `"rounds:pause:2.5"`; None takes WHERRY_FAULT. Refused when it is no fault."""
+    allowed = os.environ.get("WHERRY_FAULTS") == "1"
+    text = text if text is not None else os.environ.get("WHERRY_FAULT", "") if allowed else ""
+    if not text:
+        return Fault()
+    if not allowed:
+        why = "the daemon runs without WHERRY_FAULTS=1"
+        raise Refused(Code.UNSUPPORTED, "faults are for tests", why, "ask for none")
+    phase, _, rest = text.partition(":")
+    kind, _, seconds = rest.partition(":")
+    known = [str(p) for p in Phase if p not in (Phase.DONE, Phase.ROLLED_BACK)]
+    try:
+        fault = Fault(phase, kind, float(seconds or 0))
+    except ValueError:
+        fault = Fault()
+    if fault.phase not in known or fault.kind not in _KINDS or (kind == "pause") != bool(seconds):
+        why = f"PHASE:KIND; phases {', '.join(known)}; kinds fail, kill, pause:SECONDS"
+        raise Refused(Code.USAGE, f"{text!r} is not a fault", why, "restore:fail is one")
+    return fault

@@ -1,0 +1,280 @@
+"""The state machine of one move, the same for every kind of node.
+
+    PREPARE -> ROUNDS -> FREEZE -> TRANSFER -> RESTORE -> COMMIT -> THAW -> DONE
+       \\_________\\_________\\_________\\__________\\___> ROLLED_BACK
+
+Invariants: at most one copy of the node runs and one of its ports is plugged, at every step and whoever is killed; the
+stored phase alone says which copy counts (COMMIT and later: the destination's); before the commit every failure goes
+back, after it none does. See docs/design/0002-move.md.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from wherry.base.clock import Stopwatch, now
+from wherry.base.errors import Code, Failed, WherryError
+from wherry.base.units import format_duration, format_size
+from wherry.fabric.protocol import Fabric, Hold
+from wherry.model.network import Port
+from wherry.model.objects import Move, Node, NodeState, Phase
+from wherry.move.faults import Fault
+from wherry.move.policy import MAX_ROUNDS, another
+from wherry.node.protocol import NodeDriver, NodeMover, Place
+from wherry.store.store import Store
+
+_TRIES = 4
+_START_AGAIN = "wherry up FILE starts it again"
+_TRY_AGAIN = "restart the daemon: it tries again when it starts"
+_PAUSE = 0.1
+"""Seconds before the second try to finish or to go back; doubled before each further one."""
+
+
+class Ends:
+    """Both ends of a move: ports and places, and the driver of the node's kind."""
+
+    def __init__(self, driver: NodeDriver, ports: tuple[Port, Port], places: tuple[Place, Place]) -> None:
+        self.driver = driver
+        self.source_port, self.destination_port = ports
+        self.source, self.destination = places
+
+    def mover(self) -> NodeMover:
+        """The steps; made anew after the daemon was killed."""
+        return self.driver.mover(self.source, self.destination)
+
+
+class Machine:
+    """Runs, finishes or takes back one move. `move` and `node` are its records as last stored."""
+
+    def __init__(
+        self,
+        store: Store,
+        fabric: Fabric,
+        ends: Ends,
+        move: Move,
+        node: Node,
+        progress: Callable[[str], None],
+        cancelled: Callable[[], bool],
+    ) -> None:
+        self.move = move
+        self.node = node
+        self._store = store
+        self._fabric = fabric
+        self._ends = ends
+        self._mover = ends.mover()
+        self._hold: Hold | None = None
+        self._progress = progress
+        self._cancelled = cancelled
+        self._frozen_at: float | None = None
+        self._watch = Stopwatch()
+
+    def run(self, fault: Fault, max_rounds: int | None = None) -> Move:
+        """All of it. Failed when the node stayed where it was, or when finishing did not succeed."""
+        try:
+            self._to_commit(fault, MAX_ROUNDS if max_rounds is None else max_rounds)
+        except Exception as error:
+            if not self._committed():
+                raise self.roll_back(error) from error
+            # Once the row is written the destination's copy is the node, whatever happens: go on.
+            self._progress(f"{self.node.name}: {error}; finishing at {self.move.destination}")
+        return self.finish(fault)
+
+    def finish(self, fault: Fault | None = None) -> Move:
+        """After the commit: kills the source's copy, plugs and thaws the destination's. Any number of times."""
+        error = self._retried(lambda: self._to_done(fault or Fault()))
+        if error is None:
+            return self._done()
+        failed = Failed(Code.MOVE_FAILED, f"the move of {self.node.name} is committed but not finished", str(error))
+        if self._lost(self._ends.destination):
+            failed.what, failed.next = f"{self.node.name} ended while it was moved", _START_AGAIN
+            self._set_node(NodeState.LOST)
+            self._store_move(phase=Phase.DONE, ended=now(), error=failed.to_dict())
+        else:
+            failed.next = _TRY_AGAIN
+            self._store_move(error=failed.to_dict())
+        self._event("move.failed", str(failed), error=failed.to_dict())
+        raise failed
+
+    def roll_back(self, cause: Exception) -> Failed:
+        """Before the commit: ends with the source running and plugged, and nothing at the destination.
+
+        Returns the error that says so, for the caller to raise.
+        """
+        at = self.move.phase
+        error = self._retried(self._take_back)
+        failed = _failure(cause, self.node, at)
+        if error is not None and not self._lost(self._ends.source):
+            failed.what = f"{self.node.name} was not moved, and is not back yet"
+            failed.why, failed.next = f"{failed.why}; going back failed too: {error}", _TRY_AGAIN
+            self._store_move(error=failed.to_dict())
+        else:
+            if error is not None:
+                failed.what, failed.next = f"{self.node.name} ended while it was moved", _START_AGAIN
+            self._set_node(NodeState.RUNNING if error is None else NodeState.LOST)
+            self._store_move(phase=Phase.ROLLED_BACK, ended=now(), total=self._total(), error=failed.to_dict())
+        self._event("move.rolled-back", str(failed), phase=str(at), error=failed.to_dict())
+        return failed
+
+    def _to_commit(self, fault: Fault, max_rounds: int) -> None:
+        fabric, ends, mover = self._fabric, self._ends, self._mover
+        fabric.port_up(ends.destination_port)
+        mover.prepare()
+        hold = self._hold = fabric.hold(ends.destination_port)
+        self._ended(Phase.PREPARE, fault)
+
+        if mover.can_round() and another(self.move.rounds, max_rounds):
+            self._store_move(phase=Phase.ROUNDS)
+            while another(self.move.rounds, max_rounds):
+                self._stop_if_cancelled()
+                done = mover.round(len(self.move.rounds) + 1)
+                self._store_move(rounds=(*self.move.rounds, done), bytes=self.move.bytes + done.bytes)
+                left = "" if done.dirty is None else f", {format_size(done.dirty)} changed meanwhile"
+                self._progress(f"{self.node.name}: round {done.number}: {format_size(done.bytes)}{left}")
+        self._ended(Phase.ROUNDS, fault)
+
+        self._progress(f"{self.node.name}: freeze")
+        self._store_move(phase=Phase.FREEZE)
+        self._frozen_at = time.monotonic()
+        mover.freeze()
+        hold.divert()
+        fabric.port_unplug(ends.source_port)
+        self._ended(Phase.FREEZE, fault)
+
+        # From here to the commit nothing is written or told: recovery needs no more than "not committed", peers wait.
+        self._note(phase=Phase.TRANSFER)
+        sent = mover.transfer()
+        self._note(bytes=self.move.bytes + sent.bytes, downtime_criu=sent.frozen)
+        self._ended(Phase.TRANSFER, fault)
+
+        self._note(phase=Phase.RESTORE)
+        mover.restore()
+        self._ended(Phase.RESTORE, fault)
+
+        committed = self.move.model_copy(update={"phase": Phase.COMMIT, "phases": dict(self._watch.laps)})
+        self._store.put_move(committed)
+        self.move = committed
+        self.node = self.node.model_copy(update={"host": self.move.destination})
+        self._store.put_node(self.node)
+        self._ended(Phase.COMMIT, fault, may_cancel=False)
+
+    def _to_done(self, fault: Fault) -> None:
+        """The source's copy is killed before the destination's may run; its network is there before it looks."""
+        self._mover.release()
+        hold, self._hold = self._hold, None
+        if hold is None:
+            self._fabric.port_plug(self._ends.destination_port)
+        else:
+            try:
+                report = hold.release()
+            except Exception:
+                hold.drop()
+                raise
+            self._note(downtime_peer=report.held)
+        self._mover.thaw()
+        if self._frozen_at is not None:
+            self._note(downtime=time.monotonic() - self._frozen_at)
+            self._frozen_at = None
+        self._watch.lap(str(Phase.THAW))
+        fault.strike(Phase.THAW)
+        self._fabric.port_down(self._ends.source_port)
+        self._mover.close()
+        self._watch.lap(str(Phase.DONE))
+
+    def _done(self) -> Move:
+        self._set_node(NodeState.RUNNING)
+        self._store_move(phase=Phase.DONE, ended=now(), total=self._total(), phases=dict(self._watch.laps), error=None)
+        took = f" in {format_duration(self.move.total)}" if self.move.total else ""
+        down = f", downtime {format_duration(self.move.downtime)}" if self.move.downtime else ""
+        self._event(
+            "move.done",
+            f"{self.node.name} moved from {self.move.source} to {self.move.destination}{took}{down}",
+            bytes=self.move.bytes,
+            rounds=len(self.move.rounds),
+            downtime=self.move.downtime,
+            total=self.move.total,
+        )
+        return self.move
+
+    def _take_back(self) -> None:
+        if self._hold:
+            self._hold.drop()
+        self._fabric.port_plug(self._ends.source_port)
+        self._mover.roll_back()
+        self._fabric.port_down(self._ends.destination_port)
+        self._mover.close()
+
+    def _committed(self) -> bool:
+        """What the row says: a write that failed may have been done all the same."""
+        stored = self._store.move(self.move.id)
+        if stored and stored.committed and not self.move.committed:
+            self.move = stored
+        return self.move.committed
+
+    def _lost(self, place: Place) -> bool:
+        """True when the copy that counts has ended by itself and what was at the other end is removed."""
+        ends = self._ends
+        if ends.driver.alive(place):
+            return False
+        other = ends.destination if place is ends.source else ends.source
+        other_port = ends.destination_port if place is ends.source else ends.source_port
+
+        def clear() -> None:
+            ends.driver.stop(other)
+            self._fabric.port_down(other_port)
+
+        return self._retried(clear) is None
+
+    def _retried(self, act: Callable[[], object]) -> Exception | None:
+        """Tries until it succeeds, a few times; the last error otherwise."""
+        pause, last = _PAUSE, None
+        for attempt in range(_TRIES):
+            if attempt:
+                time.sleep(pause)
+                pause *= 2
+            try:
+                act()
+                return None
+            except Exception as error:
+                last = error
+        return last
+
+    def _ended(self, phase: Phase, fault: Fault, may_cancel: bool = True) -> None:
+        fault.strike(phase)
+        seconds = self._watch.lap(str(phase))
+        if self._frozen_at is None:
+            self._progress(f"{self.node.name}: {phase} {format_duration(seconds)}")
+        if may_cancel:
+            self._stop_if_cancelled()
+
+    def _stop_if_cancelled(self) -> None:
+        if self._cancelled():
+            raise Failed(Code.CANCELLED, f"the move of {self.node.name} was cancelled", "", "")
+
+    def _note(self, **changes: object) -> None:
+        self.move = self.move.model_copy(update=changes)
+
+    def _store_move(self, **changes: object) -> None:
+        self._note(**changes)
+        self._store.put_move(self.move)
+
+    def _set_node(self, state: NodeState) -> None:
+        host = self.move.destination if self.move.committed else self.move.source
+        self.node = self.node.model_copy(update={"host": host, "state": state})
+        self._store.put_node(self.node)
+
+    def _total(self) -> float:
+        return now() - self.move.created
+
+    def _event(self, kind: str, text: str, **data: object) -> None:
+        self._store.add_event(kind, self.node.name, text, move=self.move.id, **data)
+
+
+def _failure(cause: Exception, node: Node, phase: Phase) -> Failed:
+    """The error of a move that was taken back: it keeps the cause's words."""
+    stays = f"{node.name} runs on {node.host} as before"
+    if isinstance(cause, WherryError) and cause.code == Code.CANCELLED:
+        return Failed(Code.CANCELLED, cause.what, stays, "")
+    why = f"{phase}: {cause}" if str(cause) else f"{phase}: {type(cause).__name__}"
+    remedy = cause.next if isinstance(cause, WherryError) and cause.next else "wherry doctor"
+    return Failed(Code.MOVE_FAILED, f"{node.name} was not moved; it runs on {node.host} as before", why, remedy)

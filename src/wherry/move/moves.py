@@ -1,0 +1,153 @@
+"""Moves of nodes: predicts, checks, runs, and recovers those that a killed daemon left.
+
+Invariant: a node takes part in one move at a time, and an unfinished row exists for as long as two places do. Several
+nodes move at once, each in the caller's thread.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from wherry.base.clock import now
+from wherry.base.errors import Code, Failed, LostContact, Refused
+from wherry.base.ids import new_id
+from wherry.cluster.clusters import Progress, never, quiet
+from wherry.cluster.lookup import find_cluster, find_host, find_node, known_hosts
+from wherry.cluster.places import Places
+from wherry.fabric.protocol import Fabric
+from wherry.model.objects import ClusterState, Move, Node, NodeState, Phase, Prediction
+from wherry.move.check import check_move
+from wherry.move.faults import parse_fault
+from wherry.move.machine import Ends, Machine
+from wherry.move.predict import estimate
+from wherry.node.protocol import NodeDriver
+from wherry.store.store import Store
+
+
+class Moves:
+    """The live migrations of an instance's nodes."""
+
+    def __init__(self, store: Store, fabric: Fabric, drivers: dict[str, NodeDriver], places: Places) -> None:
+        self._store = store
+        self._fabric = fabric
+        self._drivers = drivers
+        self._places = places
+        self._lock = threading.Lock()
+        self._running: set[str] = set()
+        """Ids of the moves that a thread of this process is at."""
+
+    def check(self, node: str, host: str) -> None:
+        """Refused with the reason when the node may not move to the host. Changes nothing."""
+        check_move(self._store, self._fabric, self._drivers, self._places, node, host)
+
+    def predict(self, node: str, host: str) -> Prediction:
+        """What the move would cost. Changes nothing."""
+        found = find_node(self._store, node)
+        find_host(known_hosts(self._store, self._fabric), host)
+        mover = self._ends(found, found.host, host).mover()
+        size, overhead = mover.predict()
+        kind = find_cluster(self._store, found.cluster).spec.kind
+        clusters = {c.name for c in self._store.clusters() if c.spec.kind == kind}
+        return estimate(size, overhead, mover.can_round(), [m for m in self._store.moves() if m.cluster in clusters])
+
+    def run(
+        self,
+        node: str,
+        host: str,
+        progress: Progress = quiet,
+        cancelled: Callable[[], bool] = never,
+        move_id: str | None = None,
+        max_rounds: int | None = None,
+        fault: str | None = None,
+    ) -> Move:
+        """Moves the node. Refused before anything is changed; Failed when it was taken back, the node running on."""
+        strikes = parse_fault(fault)
+        predicted = self._predicted(node, host)
+        machine = self._begin(node, host, progress, cancelled, move_id or new_id("mv"), predicted)
+        try:
+            return machine.run(strikes, max_rounds)
+        finally:
+            with self._lock:
+                self._running.discard(machine.move.id)
+
+    def recover(self, progress: Progress = quiet) -> None:
+        """Finishes every committed move that nobody is at, takes back every other. For the start of a daemon.
+
+        Reports what cannot be recovered now; its row stays unfinished for the next time.
+        """
+        for move in self._store.moves(unfinished=True):
+            with self._lock:
+                if move.id in self._running:
+                    continue
+                self._running.add(move.id)
+            try:
+                self._recover(move, progress)
+            except Exception as error:
+                progress(f"move {move.id} of {move.node}: {error}")
+            finally:
+                with self._lock:
+                    self._running.discard(move.id)
+
+    def _recover(self, move: Move, progress: Progress) -> None:
+        node = self._store.node(move.node)
+        if node is None:
+            self._store.put_move(move.model_copy(update={"phase": Phase.ROLLED_BACK, "ended": now()}))
+            return
+        progress(f"{move.node}: {'finishing' if move.committed else 'taking back'} the move to {move.destination}")
+        home = node.model_copy(update={"host": move.source})
+        ends = self._ends(home, move.source, move.destination)
+        machine = Machine(self._store, self._fabric, ends, move, home, progress, never)
+        if move.committed:
+            machine.finish()
+        else:
+            machine.roll_back(Failed(Code.FAILED, "the daemon ended during the move", "", "move it again"))
+
+    def _begin(
+        self,
+        name: str,
+        host: str,
+        progress: Progress,
+        cancelled: Callable[[], bool],
+        move_id: str,
+        predicted: Prediction | None,
+    ) -> Machine:
+        """Checks, and writes the rows that make the node's second place known."""
+        with self._lock:
+            node = check_move(self._store, self._fabric, self._drivers, self._places, name, host)
+            ends = self._ends(node, node.host, host)
+            move = Move(
+                id=move_id,
+                node=name,
+                cluster=node.cluster,
+                source=node.host,
+                destination=host,
+                phase=Phase.PREPARE,
+                created=now(),
+                predicted=predicted,
+            )
+            self._store.put_move(move)
+            if find_cluster(self._store, node.cluster).state == ClusterState.REMOVING:
+                self._store.put_move(move.model_copy(update={"phase": Phase.ROLLED_BACK, "ended": now()}))
+                raise Refused(Code.WRONG_STATE, f"cluster {node.cluster} is being removed", "", "wherry op list")
+            moving = node.model_copy(update={"state": NodeState.MOVING})
+            self._store.put_node(moving)
+            self._running.add(move.id)
+        self._store.add_event("move.begin", name, f"{name} moves from {node.host} to {host}", move=move.id)
+        return Machine(self._store, self._fabric, ends, move, moving, progress, cancelled)
+
+    def _predicted(self, node: str, host: str) -> Prediction | None:
+        """The prediction for the record; a node that cannot be measured may move all the same."""
+        self.check(node, host)
+        try:
+            return self.predict(node, host)
+        except (Failed, LostContact):
+            return None
+
+    def _ends(self, node: Node, source: str, destination: str) -> Ends:
+        places = self._places
+        return Ends(
+            self._drivers[find_cluster(self._store, node.cluster).spec.kind],
+            (places.port(node, source), places.port(node, destination)),
+            (places.place(node, source), places.place(node, destination)),
+        )

@@ -1,0 +1,29 @@
+"""When to send memory once more while the node runs, and when to freeze.
+
+Pure. Invariant: it ends for every program, also for one that dirties memory faster than it can be sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from wherry.model.objects import Round
+
+MAX_ROUNDS = 8
+_SMALL = 2**20
+"""Bytes: sending them takes less than the freeze does anyway, at any rate a fabric has."""
+_GAIN = 0.8
+"""A round is worth its time while it leaves at most this share of what the one before it left."""
+
+
+def another(rounds: Sequence[Round], limit: int = MAX_ROUNDS) -> bool:
+    """True when one more round is likely to shorten the downtime."""
+    if len(rounds) >= limit:
+        return False
+    if not rounds:
+        return True
+    left = rounds[-1].dirty
+    if left is None or left <= _SMALL:
+        return False
+    before = rounds[-2].dirty if len(rounds) > 1 else rounds[-1].bytes
+    return before is None or left <= _GAIN * before
