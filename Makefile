@@ -21,4 +21,4 @@ bench: setup ## downtime and total time of a move, beside runc by hand
 	@scripts/as-root .venv/bin/wherry bench
 
 clean: ## remove the virtual environment and everything built
-	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf .venv build dist .pytest_cache .hypothesis
