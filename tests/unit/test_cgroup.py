@@ -1,0 +1,162 @@
+"""Cgroups: layouts read from mountinfo, v2 against a directory that stands in for it, and the machine's own as root."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from wherry.base.errors import Code, Failed
+from wherry.fabric.cgroup import PERIOD, Cgroup, Layout, read_layout, sweep
+
+SEPARATE = """\
+31 23 0:28 / /sys/fs/cgroup rw,relatime - tmpfs tmpfs rw,mode=755
+32 31 0:29 / /sys/fs/cgroup/cpu rw,relatime - cgroup cgroup rw,cpu
+33 31 0:30 / /sys/fs/cgroup/cpuacct rw,relatime shared:9 - cgroup cgroup rw,cpuacct
+35 31 0:32 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory
+37 31 0:34 / /sys/fs/cgroup/freezer rw,relatime - cgroup cgroup rw,freezer
+40 31 0:37 / /sys/fs/cgroup/systemd rw,relatime - cgroup cgroup rw,name=systemd
+"""
+COMOUNTED = "32 31 0:29 / /sys/fs/cgroup/cpu,cpuacct rw,relatime - cgroup cgroup rw,cpu,cpuacct\n"
+
+
+def test_every_controller_may_have_its_own_hierarchy() -> None:
+    layout = read_layout(SEPARATE)
+    assert layout.root("cpu") == Path("/sys/fs/cgroup/cpu")
+    assert layout.root("freezer") == layout.roots()[0] == Path("/sys/fs/cgroup/freezer")
+    assert layout.missing() == ["pids"]
+    assert not layout.is_v2("freezer")
+
+
+def test_controllers_may_share_a_hierarchy() -> None:
+    layout = read_layout(COMOUNTED)
+    assert layout.roots() == [Path("/sys/fs/cgroup/cpu,cpuacct")]
+    assert layout.missing() == ["memory", "freezer", "pids"]
+
+
+def test_v2_gives_what_v1_does_not(tmp_path: Path) -> None:
+    (tmp_path / "cgroup.controllers").write_text("memory pids\n")
+    unified = f"41 31 0:38 / {tmp_path} rw,relatime - cgroup2 cgroup2 rw\n"
+    both = read_layout(COMOUNTED + unified)
+    assert both.is_v2("memory") and both.is_v2("freezer") and not both.is_v2("cpu")
+    alone = read_layout(unified)
+    assert alone.missing() == ["cpu", "cpuacct"]
+    assert alone.roots() == [tmp_path]
+
+
+@pytest.fixture
+def v2(tmp_path: Path) -> Layout:
+    """A directory in the place of a v2 hierarchy: what is written is read back, nothing is carried out."""
+    return Layout({}, tmp_path, frozenset({"cpu", "cpuacct", "memory", "pids", "freezer"}))
+
+
+def test_v2_files(v2: Layout, tmp_path: Path) -> None:
+    node = Cgroup("wherry-x/a1/n-0", v2)
+    node.create()
+    here = tmp_path / "wherry-x/a1/n-0"
+    assert (tmp_path / "wherry-x/cgroup.subtree_control").exists()
+    assert not (here / "cgroup.subtree_control").exists(), "a node is a leaf"
+    node.limit(cpus=1.5, memory=2**28)
+    assert (here / "cpu.max").read_text() == f"{PERIOD * 3 // 2} {PERIOD}"
+    assert (here / "memory.max").read_text() == str(2**28)
+    node.limit(cpus=None, memory=None)
+    assert (here / "cpu.max").read_text() == f"max {PERIOD}"
+    node.weight(2)
+    node.prefer(True)
+    node.prefer(True)
+    assert (here / "cpu.weight").read_text() == "2000"
+    node.prefer(False)
+    assert (here / "cpu.weight").read_text() == "200"
+    (here / "cpu.stat").write_text("usage_usec 2500000\nthrottled_usec 500000\n")
+    assert (node.cpu_seconds(), node.throttled()) == (2.5, 0.5)
+    (here / "memory.current").write_text("1000")
+    (here / "memory.stat").write_text("anon 5\ninactive_file 300\n")
+    assert node.memory_bytes() == 700
+    assert node.freezer_dir() == str(here)
+
+
+def test_a_freeze_that_does_not_come_is_told(v2: Layout, tmp_path: Path) -> None:
+    node = Cgroup("wherry-x/n", v2)
+    node.create()
+    (tmp_path / "wherry-x/n/cgroup.events").write_text("populated 1\nfrozen 0\n")
+    with pytest.raises(Failed) as error:
+        node.freeze(timeout=0.01)
+    assert error.value.code == Code.TIMED_OUT
+    (tmp_path / "wherry-x/n/cgroup.events").write_text("populated 1\nfrozen 1\n")
+    node.freeze(timeout=0.01)
+
+
+@pytest.fixture
+def group() -> Iterator[Cgroup]:
+    if os.geteuid() != 0:
+        pytest.skip("cgroups are root's")
+    node = Cgroup("wherry-tcgroup/a1/n-0")
+    try:
+        node.create()
+    except OSError as error:
+        pytest.skip(f"this machine does not let us make cgroups: {error}")
+    yield node
+    sweep("wherry-tcgroup")
+
+
+def spin(node: Cgroup) -> subprocess.Popen[bytes]:
+    process = subprocess.Popen(["/bin/sh", "-c", "while :; do :; done"])
+    node.add(process.pid)
+    return process
+
+
+def test_frozen_processes_stand_and_die(group: Cgroup) -> None:
+    process = spin(group)
+    assert group.pids() == [process.pid]
+    group.freeze()
+    assert group.frozen()
+    used = group.cpu_seconds()
+    time.sleep(0.1)
+    assert group.cpu_seconds() == used, "a frozen process uses no processor"
+    group.thaw()
+    assert not group.frozen()
+    group.freeze()
+    group.kill()
+    assert process.wait(10) == -9
+    assert group.pids() == []
+
+
+def test_limits_reach_the_kernel(group: Cgroup) -> None:
+    host = Cgroup("wherry-tcgroup/a1")
+    host.limit(cpus=1, memory=2**29)
+    group.limit(cpus=4, memory=2**28)  # more than its host has: the host's limit then counts
+    group.limit(cpus=0.5, memory=2**28)
+    group.weight(1)
+    process = spin(group)
+    deadline = time.monotonic() + 20
+    while group.throttled() == 0 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert group.throttled() > 0, "half a processor is not enough for an endless loop"
+    group.kill()
+    process.wait(10)
+
+
+def test_a_sweep_takes_one_instance_only(group: Cgroup) -> None:
+    other = Cgroup("wherry-tcgroup2/a1")
+    other.create()
+    try:
+        process = spin(group)
+        assert [child.name for child in Cgroup("wherry-tcgroup").children()] == ["wherry-tcgroup/a1"]
+        sweep("wherry-tcgroup")
+        assert process.wait(10) == -9
+        assert not Cgroup("wherry-tcgroup").exists() and not group.exists()
+        assert other.exists()
+        sweep("wherry-tcgroup")
+    finally:
+        sweep("wherry-tcgroup2")
+
+
+def test_a_process_that_is_gone_is_refused(group: Cgroup) -> None:
+    process = subprocess.Popen(["/bin/true"])
+    process.wait()
+    with pytest.raises(Failed, match="was not put into"):
+        group.add(process.pid)

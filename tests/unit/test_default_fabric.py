@@ -1,0 +1,63 @@
+"""The embedded fabric, what the netns driver refuses, and facts from /proc/cpuinfo."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from wherry.base.errors import Code, Refused
+from wherry.fabric import default, facts
+from wherry.fabric.netns import check
+from wherry.model.spec import FabricSpec, HostSpec, parse
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "two-sites.yaml"
+
+
+def test_the_embedded_fabric_is_the_example() -> None:
+    assert EXAMPLE.read_text() == default.TEXT
+    spec = default.default_fabric()
+    check(spec)
+    assert [host.name for host in spec.hosts] == ["a1", "a2", "b1", "b2"]
+
+
+def fabric(**changes: Any) -> FabricSpec:
+    data: dict[str, Any] = {
+        "kind": "fabric",
+        "version": 1,
+        "name": "t",
+        "sites": [{"name": "a"}, {"name": "b"}],
+        "hosts": [{"name": "a1", "site": "a", "cores": 1, "memory": "1GiB"}],
+    }
+    return parse(FabricSpec, data | changes, "the test")
+
+
+@pytest.mark.parametrize("declared", [{"latency": "20ms"}, {"bandwidth": "100Mbit"}, {"loss": 0.01}])
+def test_a_link_that_declares_more_than_we_do_is_refused(declared: dict[str, Any]) -> None:
+    with pytest.raises(Refused) as error:
+        check(fabric(links=[{"between": ["a", "b"], **declared}]))
+    assert error.value.code == Code.UNSUPPORTED
+    assert next(iter(declared)) in error.value.what and "not emulated yet" in error.value.why
+
+
+@pytest.mark.parametrize("names", [["a", "a-x"], ["site"], ["site-a"]])
+def test_host_names_that_could_be_mistaken_are_refused(names: list[str]) -> None:
+    hosts = [{"name": name, "site": "a", "cores": 1, "memory": "1GiB"} for name in names]
+    with pytest.raises(Refused, match="begins with"):
+        check(fabric(hosts=hosts))
+
+
+def test_facts_can_only_be_taken_away() -> None:
+    limits = {"memory": "1GiB", "without_cpu_features": ["avx2"], "without_files": ["/etc/hostname"]}
+    data = {"name": "a1", "site": "a", "cores": 1, "memory": "2GiB", "facts": limits}
+    host = parse(HostSpec, data, "the test")
+    found = facts.gather(host, "4.2.1")
+    assert found.memory == 2**30 and found.criu == "4.2.1" and "avx2" not in found.cpu_features
+    assert facts.missing_files(host, ["/etc/passwd", "/etc/hostname", "/no/such"]) == ["/etc/hostname", "/no/such"]
+
+
+def test_processor() -> None:
+    text = "processor\t: 0\nmodel name\t: Some CPU\nflags\t\t: fpu sse2\n\nprocessor\t: 1\nflags\t\t: fpu\n"
+    assert facts.processor(text) == ("Some CPU", frozenset({"fpu", "sse2"}))
+    assert facts.processor("CPU part\t: 0xd0c\nFeatures\t: fp asimd\n") == ("0xd0c", frozenset({"fp", "asimd"}))
