@@ -1,0 +1,177 @@
+"""What a user can ask for that takes long; each becomes an operation.
+
+Invariant: what can be refused is refused before the operation exists, so a wrong name never makes a row. Everything
+that changes a cluster claims it; moves and jobs share it, as several of them run on it at once.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from wherry.base.errors import Code, Refused, WherryError
+from wherry.cluster.lookup import find_cluster, find_host, find_node
+from wherry.cluster.plan import ClusterPlan
+from wherry.model.objects import Job, Operation, Prediction
+from wherry.model.owner import Owner
+from wherry.model.spec import ClusterSpec, FabricSpec
+from wherry.service import wiring
+from wherry.service.cell import UNDER_WAY, Cell
+from wherry.service.operations import Task
+
+FABRIC = "fabric"
+
+
+def cluster_claim(name: str) -> str:
+    """What an operation on a cluster claims."""
+    return f"cluster {name}"
+
+
+def node_claim(name: str) -> str:
+    """What a move claims."""
+    return f"node {name}"
+
+
+class Acts:
+    """The acts, on one cell."""
+
+    def __init__(self, cell: Cell) -> None:
+        self.cell = cell
+
+    def fabric_up(self, spec: FabricSpec) -> Operation:
+        """Makes the fabric."""
+        wiring.check_fabric(spec)
+
+        def body(task: Task) -> dict[str, Any]:
+            task.progress(f"making {len(spec.hosts)} hosts at {len(spec.sites)} sites")
+            self.cell.fabric_up(spec)
+            return {"fabric": spec.name, "hosts": [host.name for host in spec.hosts]}
+
+        return self.cell.operations.start("fabric up", spec.name, body, may_cancel=False, exclusive=[FABRIC])
+
+    def fabric_down(self) -> Operation:
+        """Removes the fabric."""
+        name = self.cell.need_domain().fabric.spec.name
+
+        def body(task: Task) -> dict[str, Any]:
+            task.progress(f"removing the hosts of {name}")
+            self.cell.fabric_down()
+            return {"fabric": name}
+
+        return self.cell.operations.start("fabric down", name, body, may_cancel=False, exclusive=[FABRIC])
+
+    def plan(self, spec: ClusterSpec, owner: Owner) -> ClusterPlan:
+        """What `up` would do; changes nothing."""
+        return self.cell.plan_domain().clusters.plan(spec, owner)
+
+    def up(self, spec: ClusterSpec, owner: Owner) -> Operation:
+        """Makes, changes or repairs a cluster. It is planned here first, so that what is wrong is refused at once."""
+        self.plan(spec, owner)
+
+        def body(task: Task) -> dict[str, Any]:
+            if self.cell.domain is None:
+                task.progress("making the embedded fabric: two sites of two hosts")
+            clusters = self.cell.ensure_domain().clusters
+            plan = clusters.plan(spec, owner)
+            task.check()
+            cluster = clusters.apply(plan, task.progress, task.cancelled)
+            nodes = [node.model_dump(mode="json") for node in self.cell.store.nodes(cluster.name)]
+            return {"cluster": cluster.model_dump(mode="json"), "nodes": nodes, "plan": plan.model_dump(mode="json")}
+
+        claims = [cluster_claim(spec.name)]
+        return self.cell.operations.start("up", spec.name, body, shared=[FABRIC], exclusive=claims)
+
+    def down(self, name: str) -> Operation:
+        """Ends the cluster's jobs and removes it."""
+        find_cluster(self.cell.store, name)
+        domain = self.cell.need_domain()
+
+        def body(task: Task) -> dict[str, Any]:
+            nodes = [node.name for node in self.cell.store.nodes(name)]
+            for job in self.cell.store.jobs(name):
+                if job.state in UNDER_WAY:
+                    task.progress(f"ending job {job.id}")
+                    domain.jobs.cancel(job.id)
+            domain.jobs.remove(name)
+            domain.clusters.down(name, task.progress)
+            return {"cluster": name, "nodes": nodes}
+
+        claims = [cluster_claim(name)]
+        return self.cell.operations.start("down", name, body, may_cancel=False, shared=[FABRIC], exclusive=claims)
+
+    def run(
+        self, cluster: str, argv: list[str], ranks: int, owner: Owner, env: dict[str, str], mpi: str | None
+    ) -> Operation:
+        """Starts a job; the operation ends when the program was started."""
+        find_cluster(self.cell.store, cluster)
+        domain = self.cell.need_domain()
+
+        def body(task: Task) -> dict[str, Any]:
+            task.progress(f"waiting until every node of {cluster} answers")
+            job = domain.jobs.start(cluster, argv, ranks, owner, env, mpi)
+            if task.cancelled():
+                domain.jobs.cancel(job.id)
+            task.check()
+            return {"job": job.model_dump(mode="json")}
+
+        claims = [FABRIC, cluster_claim(cluster)]
+        return self.cell.operations.start("run", cluster, body, shared=claims)
+
+    def predict(self, node: str, host: str) -> Prediction:
+        """What a move would cost. Refused when it cannot be done; changes nothing."""
+        found = find_node(self.cell.store, node)
+        find_host(self.cell.hosts(), host)
+        return self.cell.need_domain().moves.predict(found.name, host)
+
+    def move(self, node: str, host: str, max_rounds: int | None = None, fault: str | None = None) -> Operation:
+        """Moves a node live. `fault` makes it fail on purpose (see `wherry.move.faults`)."""
+        cluster = find_node(self.cell.store, node).cluster
+        find_host(self.cell.hosts(), host)
+        moves = self.cell.need_domain().moves
+        moves.check(node, host)
+
+        def body(task: Task) -> dict[str, Any]:
+            move = moves.run(node, host, task.progress, task.cancelled, max_rounds=max_rounds, fault=fault)
+            return {"move": move.model_dump(mode="json")}
+
+        return self.cell.operations.start(
+            "move", f"{node} to {host}", body, shared=[FABRIC, cluster_claim(cluster)], exclusive=[node_claim(node)]
+        )
+
+    def cancel_job(self, id: str) -> Operation:
+        """Ends a job."""
+        job = self.job(id)
+        if job.state not in UNDER_WAY:
+            remedy = f"wherry logs {job.cluster} --job {id}"
+            raise Refused(Code.WRONG_STATE, f"job {id} has ended", f"it is {job.state}", remedy)
+        jobs = self.cell.need_domain().jobs
+
+        def body(task: Task) -> dict[str, Any]:
+            task.progress(f"ending job {id}")
+            return {"job": jobs.cancel(id).model_dump(mode="json")}
+
+        return self.cell.operations.start("job cancel", id, body, may_cancel=False)
+
+    def job(self, id: str) -> Job:
+        """The job as it is now. NOT_FOUND."""
+        job = self.cell.store.job(id)
+        if job is None:
+            raise Refused(Code.NOT_FOUND, f"there is no job {id!r}", "", "wherry job list")
+        domain = self.cell.domain
+        return domain.jobs.poll(id) if domain and job.state in UNDER_WAY else job
+
+    def output(self, id: str, offset: int, limit: int) -> dict[str, Any]:
+        """Chunks of output from `offset` on; `end` when the job had ended before the last of them was read."""
+        job = self.job(id)
+        chunks, following = self.cell.need_domain().jobs.output(id, offset, limit)
+        return {"job": job, "chunks": chunks, "next": following, "end": job.state not in UNDER_WAY and not chunks}
+
+    def show_node(self, name: str) -> dict[str, Any]:
+        """A node, what it uses (None when it does not run), and its moves."""
+        node, domain = find_node(self.cell.store, name), self.cell.need_domain()
+        kind = find_cluster(self.cell.store, node.cluster).spec.kind
+        try:
+            usage = domain.drivers[kind].usage(domain.places.place(node)).model_dump(mode="json")
+        except (WherryError, OSError):
+            usage = None
+        moves = [move.model_dump(mode="json") for move in self.cell.store.moves() if move.node == name]
+        return {"node": node.model_dump(mode="json"), "usage": usage, "moves": moves}

@@ -1,0 +1,154 @@
+"""Everything of one instance: its store, its operations, and the domain that stands on its fabric.
+
+Invariant: the row of the fabric is written before the fabric is made and forgotten after it is gone; there is one
+domain per fabric, and none when no fabric is up.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+
+from wherry.base.errors import Code, Refused
+from wherry.base.paths import Instance
+from wherry.cluster.clusters import Clusters
+from wherry.cluster.lookup import known_hosts
+from wherry.cluster.places import Places
+from wherry.fabric.default import default_fabric
+from wherry.fabric.protocol import Fabric
+from wherry.job.jobs import Jobs
+from wherry.model.objects import Host, JobState
+from wherry.model.spec import FabricSpec
+from wherry.move.moves import Moves
+from wherry.node.protocol import NodeDriver
+from wherry.service import wiring
+from wherry.service.operations import Operations
+from wherry.store import Store
+
+UNDER_WAY = (JobState.STARTING, JobState.RUNNING)
+"""States of a job that will change."""
+
+
+@dataclass
+class Domain:
+    """Clusters, jobs and moves on one fabric."""
+
+    fabric: Fabric
+    drivers: dict[str, NodeDriver]
+    places: Places
+    clusters: Clusters
+    jobs: Jobs
+    moves: Moves
+
+
+class Cell:
+    """One instance. `close` leaves everything running."""
+
+    def __init__(self, instance: Instance, store: Store) -> None:
+        self.instance = instance
+        self.store = store
+        self.operations = Operations(store)
+        self._lock = threading.RLock()
+        self._domain: Domain | None = None
+        spec = store.fabric()
+        if spec:
+            self._domain = self.make_domain(wiring.make_fabric(spec, instance))
+
+    def make_domain(self, fabric: Fabric) -> Domain:
+        """The domain on a fabric."""
+        drivers = wiring.make_drivers(fabric, self.instance)
+        places = Places(self.store, fabric)
+        return Domain(
+            fabric=fabric,
+            drivers=drivers,
+            places=places,
+            clusters=Clusters(self.store, fabric, drivers),
+            jobs=Jobs(self.store, fabric, places, self.instance),
+            moves=Moves(self.store, fabric, drivers, places),
+        )
+
+    @property
+    def domain(self) -> Domain | None:
+        """The domain; None when no fabric is up."""
+        return self._domain
+
+    def need_domain(self) -> Domain:
+        """The domain. WRONG_STATE when no fabric is up."""
+        if self._domain is None:
+            remedy = "wherry fabric up FILE, or: wherry up FILE"
+            raise Refused(Code.WRONG_STATE, "no fabric is up", "there are no hosts", remedy)
+        return self._domain
+
+    def ensure_domain(self) -> Domain:
+        """The domain; the embedded fabric is made when there is none, and what a reboot took away is made again."""
+        with self._lock:
+            if self._domain is None:
+                self.fabric_up(default_fabric())
+            domain = self.need_domain()
+            if not domain.fabric.is_up():
+                domain.fabric.up()
+            return domain
+
+    def plan_domain(self) -> Domain:
+        """A domain to plan on: what is there, or the embedded fabric imagined. Changes nothing."""
+        if self._domain is not None:
+            return self._domain
+        return self.make_domain(wiring.imagined(default_fabric()))
+
+    def fabric_up(self, spec: FabricSpec) -> None:
+        """Makes the fabric; the same one again repairs it. WRONG_STATE when clusters stand on another one."""
+        wiring.check_fabric(spec)
+        with self._lock:
+            if self._domain is not None and self._domain.fabric.spec != spec:
+                self._refuse_clusters(f"fabric {self._domain.fabric.spec.name} cannot be replaced")
+                self.fabric_down()
+            domain = self._domain or self.make_domain(wiring.make_fabric(spec, self.instance))
+            self.store.put_fabric(spec)
+            self._domain = domain
+            try:
+                domain.fabric.up()
+            except Exception:
+                if not self.store.clusters():
+                    self.fabric_down()
+                raise
+            self.store.add_event("fabric.up", spec.name, f"fabric {spec.name} is up with {len(spec.hosts)} hosts")
+
+    def fabric_down(self) -> None:
+        """Removes the fabric. WRONG_STATE while clusters stand on it; nothing to do when there is none."""
+        with self._lock:
+            if self._domain is None:
+                return
+            spec = self._domain.fabric.spec
+            self._refuse_clusters(f"fabric {spec.name} cannot be taken down")
+            self._domain.fabric.down()
+            for host in spec.hosts:
+                for flag in self.store.host_flags(host.name):
+                    self.store.set_host_flag(host.name, flag, False)
+            self.store.put_fabric(None)
+            self._domain = None
+            self.store.add_event("fabric.down", spec.name, f"fabric {spec.name} is down")
+
+    def hosts(self) -> list[Host]:
+        """The hosts as they are now; none when no fabric is up."""
+        return known_hosts(self.store, self._domain.fabric) if self._domain and self._domain.fabric.is_up() else []
+
+    def recover(self) -> None:
+        """Takes over what an earlier daemon left: jobs adopted, moves finished or rolled back, its operations ended."""
+        with self._lock:
+            if self._domain is not None:
+                if not self._domain.fabric.is_up():
+                    self._domain.fabric.up()
+                self._domain.moves.recover(lambda text: None)
+                self._domain.jobs.adopt()
+            self.operations.fail_left_over()
+
+    def close(self, timeout: float = 20.0) -> None:
+        """Ends operations (see `Operations.close`) and the store. Nodes and jobs run on."""
+        self.operations.close(timeout)
+        self.store.close()
+
+    def _refuse_clusters(self, what: str) -> None:
+        names = [cluster.name for cluster in self.store.clusters()]
+        if names:
+            why = f"clusters stand on it: {', '.join(names)}"
+            raise Refused(Code.WRONG_STATE, what, why, f"wherry down {names[0]}")

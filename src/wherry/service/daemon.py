@@ -1,0 +1,157 @@
+"""`wherryd`: one instance's daemon.
+
+It listens only when recovery is done. It never ends by itself; SIGTERM ends it and leaves nodes and jobs running, to be
+adopted by the next one. `wherryd doctor` and `wherryd sweep` need no daemon: they print one JSON document and end.
+
+Invariant: a daemon that listens holds the instance's lock.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import shutil
+import signal
+import socket
+import sys
+from pathlib import Path
+
+from wherry import __version__
+from wherry.base.errors import Bug, WherryError
+from wherry.base.paths import Instance, instance
+
+log = logging.getLogger("wherry.daemon")
+_SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+def main() -> None:
+    """The program `wherryd`."""
+    arguments = _arguments().parse_args()
+    os.environ["PATH"] = f"{os.environ.get('PATH', '')}:{_SYSTEM_PATH}".lstrip(":")
+    try:
+        if arguments.act == "serve":
+            _serve(instance(), arguments.group, arguments.detach)
+        else:
+            print(json.dumps(_sweep() if arguments.act == "sweep" else _doctor()))
+    except WherryError as error:
+        log.error("%s", error)
+        print(json.dumps({"error": error.to_dict()}))
+        sys.exit(error.code.exit_code)
+
+
+def _arguments() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="wherryd", description="The daemon of Wherry; `wherry` starts it when needed."
+    )
+    parser.add_argument("act", nargs="?", default="serve", choices=["serve", "doctor", "sweep"])
+    parser.add_argument("--group", help="members of this group may use the daemon, beside root")
+    parser.add_argument("--detach", action="store_true", help="run in the background")
+    parser.add_argument("--version", action="version", version=f"wherryd {__version__}")
+    return parser
+
+
+def _doctor() -> dict[str, object]:
+    from wherry.service.doctor import examine
+
+    return {"findings": [finding.to_dict() for finding in examine()]}
+
+
+def _sweep() -> dict[str, object]:
+    from wherry.service.sweep import sweep
+
+    return {"removed": sweep(instance())}
+
+
+def _serve(place: Instance, group_name: str | None, detach: bool) -> None:
+    from wherry.service.lock import InstanceLock
+    from wherry.service.log import log_to_file
+    from wherry.service.peer import group_id
+
+    group = group_id(group_name) if group_name else None
+    if detach:
+        _detach()
+    os.umask(0o077)
+    os.chdir("/")
+    log_to_file(place)
+    lock = InstanceLock(place)
+    try:
+        log.info("wherryd %s of instance %s begins", __version__, place.name)
+        _run(place, group)
+        log.info("wherryd ended; nodes and jobs run on")
+    except WherryError:
+        raise
+    except Exception as error:
+        log.exception("wherryd cannot go on")
+        raise Bug("the daemon cannot go on", repr(error)) from error
+    finally:
+        lock.release()
+
+
+def _detach() -> None:
+    """Becomes a process of its own session without a terminal; the caller's process ends at once."""
+    if os.fork():
+        os._exit(0)
+    os.setsid()
+    if os.fork():
+        os._exit(0)
+    null = os.open(os.devnull, os.O_RDWR)
+    for number in (0, 1, 2):
+        os.dup2(null, number)
+    os.close(null)
+
+
+def _run(place: Instance, group: int | None) -> None:
+    import uvicorn
+
+    from wherry.service.cell import Cell
+    from wherry.service.monitor import Monitor
+    from wherry.service.peer import PeerProtocol
+    from wherry.service.rest.app import make_app
+    from wherry.store import Store
+
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    # uvicorn ends the server on these, then repeats them for whoever had them before: that must not kill us midway.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: None)
+    cell = Cell(place, Store(place.state / "wherry.db"))
+    cell.recover()
+    monitor = Monitor(cell)
+    monitor.start()
+    config = uvicorn.Config(
+        make_app(cell, group),
+        http=PeerProtocol,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        timeout_keep_alive=60,
+        timeout_graceful_shutdown=2,
+    )
+    try:
+        with _listening(place.socket, group) as listener:
+            log.info("ready at %s", place.socket)
+            uvicorn.Server(config).run([listener])
+    finally:
+        place.socket.unlink(missing_ok=True)
+        monitor.stop()
+        cell.close()
+
+
+def _listening(path: Path, group: int | None) -> socket.socket:
+    """The socket of the daemon: 0600, or 0660 of a group. Only its name is swapped in when it listens already."""
+    new = path.with_suffix(".new")
+    new.unlink(missing_ok=True)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(str(new))
+    if group is not None:
+        shutil.chown(new, group=group)
+        new.chmod(0o660)
+    listener.listen(128)
+    new.rename(path)
+    return listener
+
+
+if __name__ == "__main__":
+    main()

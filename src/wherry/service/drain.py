@@ -1,0 +1,99 @@
+"""Emptying a host and putting back what was on it.
+
+Invariant: which nodes a drain took off a host is kept as flags of the host (`took NODE`), written before they move,
+so a restore finds them also after the daemon was killed in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from wherry.base.errors import Code, Failed, WherryError
+from wherry.cluster.lookup import DRAINED, find_host
+from wherry.model.objects import Move, Node, Operation
+from wherry.schedule.place import NodeNeed, Used, choose, used_by
+from wherry.service.acts import FABRIC, cluster_claim, node_claim
+from wherry.service.cell import Cell
+from wherry.service.operations import Task
+
+_AT_ONCE = 4
+"""Moves at the same time: beyond that they only take the processors from each other."""
+_TOOK = "took "
+
+
+class Drains:
+    """Drain and restore of hosts."""
+
+    def __init__(self, cell: Cell) -> None:
+        self._cell = cell
+
+    def drain(self, host: str) -> Operation:
+        """Marks the host, then moves every node off it. A host that is drained already is emptied again."""
+        find_host(self._cell.hosts(), host)
+        nodes = [node for node in self._cell.store.nodes() if node.host == host]
+
+        def body(task: Task) -> dict[str, Any]:
+            self._cell.store.set_host_flag(host, DRAINED, True)
+            self._cell.store.add_event("host.drain", host, f"{host} takes no more nodes")
+            targets = self._destinations(nodes)
+            for node in targets:
+                self._cell.store.set_host_flag(host, _TOOK + node.name, True)
+            return {"host": host, "moves": self._move_all(task, f"host {host} is drained in part", targets)}
+
+        return self._start("host drain", host, nodes, body)
+
+    def restore(self, host: str) -> Operation:
+        """Lets the host take nodes again and moves back those that a drain took off it and that still exist."""
+        find_host(self._cell.hosts(), host)
+        store = self._cell.store
+        taken = [flag.removeprefix(_TOOK) for flag in store.host_flags(host) if flag.startswith(_TOOK)]
+        nodes = [node for node in store.nodes() if node.name in taken and node.host != host]
+
+        def body(task: Task) -> dict[str, Any]:
+            store.set_host_flag(host, DRAINED, False)
+            store.add_event("host.restore", host, f"{host} takes nodes again")
+            moves = self._move_all(task, f"host {host} is restored in part", {node: host for node in nodes})
+            for name in taken:
+                store.set_host_flag(host, _TOOK + name, False)
+            return {"host": host, "moves": moves}
+
+        return self._start("host restore", host, nodes, body)
+
+    def _start(self, kind: str, host: str, nodes: list[Node], body: Callable[[Task], dict[str, Any]]) -> Operation:
+        shared = {FABRIC} | {cluster_claim(node.cluster) for node in nodes}
+        exclusive = {f"host {host}"} | {node_claim(node.name) for node in nodes}
+        return self._cell.operations.start(kind, host, body, shared=shared, exclusive=exclusive)
+
+    def _destinations(self, nodes: list[Node]) -> dict[Node, str]:
+        """A host for each node, all of them found before the first one moves."""
+        store, hosts = self._cell.store, self._cell.hosts()
+        used, targets = used_by(store.nodes(), store.moves(unfinished=True)), dict[Node, str]()
+        for node in nodes:
+            target = choose(node, hosts, used)
+            used[target] = used.get(target, Used()).plus(NodeNeed(node.cpus, node.memory))
+            targets[node] = target
+        return targets
+
+    def _move_all(self, task: Task, partly: str, targets: dict[Node, str]) -> list[dict[str, Any]]:
+        """Moves at the same time; PARTLY_DONE names those that did not, after all have ended."""
+        if not targets:
+            return []
+        moves = self._cell.need_domain().moves
+
+        def one(item: tuple[Node, str]) -> Move | str:
+            node, target = item
+            try:
+                task.check()
+                return moves.run(node.name, target, lambda text: task.progress(f"{node.name}: {text}"), task.cancelled)
+            except WherryError as error:
+                return f"{node.name}: {error}"
+
+        with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="drain") as pool:
+            ended = list(pool.map(one, targets.items()))
+        failed = [result for result in ended if isinstance(result, str)]
+        if failed:
+            code = Code.CANCELLED if task.cancelled() else Code.PARTLY_DONE
+            raise Failed(code, partly, "; ".join(failed[:3]), "repeat the command")
+        return [result.model_dump(mode="json") for result in ended if isinstance(result, Move)]

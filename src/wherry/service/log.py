@@ -1,0 +1,30 @@
+"""The daemon's log: `state/log`, rotated, readable by its owner alone.
+
+Invariant: no secret is logged. Bodies of requests, environments and keys never reach a logger; what does is the names
+and texts that events and operations hold.
+"""
+
+from __future__ import annotations
+
+import logging
+import logging.handlers
+import os
+
+from wherry.base.paths import Instance
+
+_BYTES = 2 * 2**20
+_KEPT = 3
+
+
+def log_to_file(instance: Instance) -> None:
+    """Sends every logger to the instance's log."""
+    instance.state.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path = instance.state / "log"
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600))
+    handler = logging.handlers.RotatingFileHandler(path, maxBytes=_BYTES, backupCount=_KEPT)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(logging.INFO)
+    for noisy in ("alembic", "uvicorn", "asyncio", "pyroute2"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)

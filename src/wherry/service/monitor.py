@@ -1,0 +1,56 @@
+"""Watches what runs: jobs are polled, and a node whose first process is gone becomes LOST.
+
+Invariant: it only notes what happened; repairing is what a user asks for.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+from wherry.base.errors import WherryError
+from wherry.model.objects import ClusterState
+from wherry.service.cell import UNDER_WAY, Cell
+
+log = logging.getLogger("wherry.monitor")
+_EVERY = 1.0
+"""Seconds between two looks."""
+
+
+class Monitor:
+    """A thread that looks once a second until `stop`."""
+
+    def __init__(self, cell: Cell) -> None:
+        self._cell = cell
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="monitor", daemon=True)
+
+    def start(self) -> None:
+        """Begins to watch."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends the thread."""
+        self._stop.set()
+        self._thread.join(10)
+
+    def look(self) -> None:
+        """One look at every job that runs and every cluster that is up."""
+        domain = self._cell.domain
+        if domain is None:
+            return
+        for cluster in self._cell.store.clusters():
+            if cluster.state in (ClusterState.RUNNING, ClusterState.PARTLY):
+                domain.clusters.verify(cluster.name)
+        for job in self._cell.store.jobs():
+            if job.state in UNDER_WAY:
+                domain.jobs.poll(job.id)
+
+    def _watch(self) -> None:
+        while not self._stop.wait(_EVERY):
+            try:
+                self.look()
+            except WherryError as error:  # what it looked at was just removed
+                log.info("%s", error)
+            except Exception:  # a watcher that ends silently watches nothing
+                log.exception("the monitor failed to look")

@@ -1,0 +1,78 @@
+"""What routes share: the service behind the request, who asks, bounded bodies, and the answer 202."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Annotated, Any
+
+from fastapi import Depends, Query, Request
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, ConfigDict, Field
+
+from wherry.model.objects import Operation
+from wherry.model.owner import Owner
+from wherry.service.acts import Acts
+from wherry.service.cell import Cell
+from wherry.service.drain import Drains
+from wherry.service.peer import Peer
+
+_LOOK = 0.03
+"""Seconds between two looks of a long poll at what it waits for."""
+LONGEST = 30.0
+"""Seconds of a long poll at most."""
+
+
+class Body(BaseModel):
+    """Base of what a request carries: no unknown keys."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class OwnedBody(Body):
+    """A request whose act runs as a user. Only root may name another one than itself."""
+
+    owner: Owner | None = None
+
+
+def _cell(request: Request) -> Cell:
+    cell: Cell = request.app.state.cell
+    return cell
+
+
+def _peer(request: Request) -> Peer:
+    peer: Peer = request.state.peer
+    return peer
+
+
+def _acts(request: Request) -> Acts:
+    return Acts(_cell(request))
+
+
+def _drains(request: Request) -> Drains:
+    return Drains(_cell(request))
+
+
+TheCell = Annotated[Cell, Depends(_cell)]
+TheActs = Annotated[Acts, Depends(_acts)]
+TheDrains = Annotated[Drains, Depends(_drains)]
+ThePeer = Annotated[Peer, Depends(_peer)]
+Wait = Annotated[float, Query(ge=0, le=LONGEST, description="seconds to wait for news at most")]
+Word = Annotated[str, Field(min_length=1, max_length=64)]
+
+
+def accepted(operation: Operation) -> JSONResponse:
+    """202: the operation and where to look after it."""
+    headers = {"Location": f"/v1/operations/{operation.id}"}
+    return JSONResponse(operation.model_dump(mode="json"), 202, headers)
+
+
+async def until(news: Callable[[], Any], wait: float) -> Any:
+    """What `news` returns as soon as that is true, or the last it returned after `wait` seconds."""
+    deadline = time.monotonic() + wait
+    while True:
+        found = await asyncio.to_thread(news)
+        if found or time.monotonic() >= deadline:
+            return found
+        await asyncio.sleep(_LOOK)

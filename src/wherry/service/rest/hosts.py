@@ -1,0 +1,63 @@
+"""Routes of the fabric and its hosts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter
+from fastapi.responses import JSONResponse
+
+from wherry.base.errors import Code, Refused
+from wherry.model.objects import Host
+from wherry.model.spec import FabricSpec, parse
+from wherry.service.rest.common import Body, TheActs, TheCell, TheDrains, accepted
+
+router = APIRouter(tags=["hosts"])
+
+
+class FabricBody(Body):
+    """A fabric file as it was read; `source` is its name in messages."""
+
+    spec: dict[str, Any]
+    source: str = "the fabric file"
+
+
+@router.get("/fabric")
+def show_fabric(cell: TheCell) -> dict[str, Any]:
+    """The fabric and its hosts. NOT_FOUND when none is up."""
+    spec = cell.store.fabric()
+    if spec is None:
+        raise Refused(Code.NOT_FOUND, "no fabric is up", "", "wherry fabric up FILE, or: wherry up FILE")
+    up = bool(cell.domain and cell.domain.fabric.is_up())
+    hosts = [host.model_dump(mode="json") for host in cell.hosts()]
+    return {"fabric": spec.model_dump(mode="json"), "up": up, "hosts": hosts}
+
+
+@router.put("/fabric", status_code=202)
+def put_fabric(body: FabricBody, acts: TheActs) -> JSONResponse:
+    """Makes the fabric; the same again repairs it."""
+    return accepted(acts.fabric_up(parse(FabricSpec, body.spec, body.source)))
+
+
+@router.delete("/fabric", status_code=202)
+def delete_fabric(acts: TheActs) -> JSONResponse:
+    """Removes the fabric. WRONG_STATE while clusters stand on it."""
+    return accepted(acts.fabric_down())
+
+
+@router.get("/hosts")
+def list_hosts(cell: TheCell) -> list[Host]:
+    """The hosts as they are now."""
+    return cell.hosts()
+
+
+@router.post("/hosts/{host}/drain", status_code=202)
+def drain(host: str, drains: TheDrains) -> JSONResponse:
+    """Moves everything off the host and lets it take nothing."""
+    return accepted(drains.drain(host))
+
+
+@router.post("/hosts/{host}/restore", status_code=202)
+def restore(host: str, drains: TheDrains) -> JSONResponse:
+    """Puts back what a drain took off the host."""
+    return accepted(drains.restore(host))

@@ -1,0 +1,74 @@
+"""Routes of jobs and their output."""
+
+from __future__ import annotations
+
+import base64
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+from fastapi.responses import JSONResponse
+from pydantic import Field
+
+from wherry.model.objects import Job
+from wherry.service.rest.common import OwnedBody, TheActs, TheCell, ThePeer, Wait, Word, accepted, until
+
+router = APIRouter(tags=["jobs"])
+
+_OUTPUT = 2**20
+"""Bytes of output in one answer."""
+
+
+class JobBody(OwnedBody):
+    """A program to run: its words, how many ranks, the environment of whoever asks, and optionally which MPI."""
+
+    cluster: Word
+    argv: Annotated[list[str], Field(min_length=1, max_length=65536)]
+    ranks: Annotated[int, Field(ge=1, le=65536)]
+    env: dict[str, str] = {}
+    mpi: Annotated[str, Field(max_length=4096)] | None = None
+
+
+@router.get("/jobs")
+def list_jobs(cell: TheCell, cluster: str | None = None) -> list[Job]:
+    """Oldest first."""
+    return cell.store.jobs(cluster)
+
+
+@router.post("/jobs", status_code=202)
+def post_job(body: JobBody, acts: TheActs, peer: ThePeer) -> JSONResponse:
+    """Starts a job once every node answers; the operation's result is the job."""
+    owner = peer.owner(body.owner)
+    return accepted(acts.run(body.cluster, body.argv, body.ranks, owner, body.env, body.mpi))
+
+
+@router.get("/jobs/{id}")
+def show_job(id: str, acts: TheActs) -> Job:
+    """One job."""
+    return acts.job(id)
+
+
+@router.get("/jobs/{id}/output")
+async def job_output(
+    id: str, acts: TheActs, offset: Annotated[int, Query(ge=0)] = 0, wait: Wait = 0.0
+) -> dict[str, Any]:
+    """Output from `offset` on, as soon as there is some or the job has ended; `data` is base64, `next` the next offset.
+
+    `end` is true when nothing will ever follow.
+    """
+
+    def news() -> dict[str, Any] | None:
+        found = acts.output(id, offset, _OUTPUT)
+        return found if found["chunks"] or found["end"] else None
+
+    found = await until(news, wait) or acts.output(id, offset, _OUTPUT)
+    chunks = [
+        {"stream": stream, "time": time, "data": base64.b64encode(data).decode()}
+        for stream, time, data in found["chunks"]
+    ]
+    return {**found, "chunks": chunks, "job": found["job"].model_dump(mode="json")}
+
+
+@router.delete("/jobs/{id}", status_code=202)
+def cancel_job(id: str, acts: TheActs) -> JSONResponse:
+    """Ends a job."""
+    return accepted(acts.cancel_job(id))

@@ -1,0 +1,54 @@
+"""Routes of operations and events."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+
+from wherry.model.objects import Event, Operation, OperationState
+from wherry.service.rest.common import TheCell, Wait, until
+
+router = APIRouter(tags=["operations"])
+
+
+@router.get("/operations")
+def list_operations(cell: TheCell, running: bool = False) -> list[Operation]:
+    """Oldest first."""
+    return cell.operations.all(running)
+
+
+@router.get("/operations/{id}")
+async def show_operation(
+    id: str, cell: TheCell, wait: Wait = 0.0, after: Annotated[int, Query(ge=0)] = 0
+) -> dict[str, Any]:
+    """The operation and its lines of progress from number `after` on, as soon as there are some or it has ended."""
+
+    def look() -> dict[str, Any]:
+        operation = cell.operations.get(id)
+        lines = cell.operations.lines(id, after)
+        return {"operation": operation.model_dump(mode="json"), "lines": lines, "next": after + len(lines)}
+
+    def news() -> dict[str, Any] | None:
+        found = look()
+        return found if found["lines"] or found["operation"]["state"] != OperationState.RUNNING else None
+
+    return await until(news, wait) or look()
+
+
+@router.post("/operations/{id}/cancel", status_code=202)
+def cancel_operation(id: str, cell: TheCell) -> Operation:
+    """Asks the operation to end."""
+    return cell.operations.cancel(id)
+
+
+@router.get("/events")
+async def list_events(
+    cell: TheCell,
+    wait: Wait = 0.0,
+    after: Annotated[int, Query(ge=0)] = 0,
+    limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
+) -> list[Event]:
+    """Events after number `after`, as soon as there are some."""
+    found: list[Event] = await until(lambda: cell.store.events(after, limit), wait)
+    return found

@@ -1,0 +1,71 @@
+"""Removes everything that an instance ever made on this machine, with or without its database.
+
+Invariant: what it removes it finds by the instance's name alone (cgroups, namespaces, directories), so it works after
+`kill -9`, a lost database, or a half-made cluster; it never touches another instance's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from pathlib import Path
+
+from wherry.base.errors import Code, Failed
+from wherry.base.paths import Instance
+from wherry.fabric import namespaces
+from wherry.fabric.cgroup import Cgroup, machine_layout
+from wherry.node.mounts import mounted, unmount_below
+from wherry.service.lock import InstanceLock
+from wherry.service.wiring import sweep_machine
+
+
+def sweep(instance: Instance) -> dict[str, list[str]]:
+    """What was removed, by kind. WRONG_STATE while a daemon runs; Failed when something could not be removed."""
+    before = remains(instance)
+    lock = InstanceLock(instance)
+    sweep_machine(instance)
+    unmount_below(instance.run)
+    for directory in (instance.run, instance.state):
+        shutil.rmtree(directory, ignore_errors=True)
+        with contextlib.suppress(OSError):  # other instances have theirs beside it
+            directory.parent.rmdir()
+    left = remains(instance)
+    lock.release()
+    if any(left.values()):
+        what = "; ".join(f"{kind}: {', '.join(names[:3])}" for kind, names in left.items() if names)
+        why = f"left: {what}"
+        raise Failed(Code.PARTLY_DONE, f"instance {instance.name} is removed in part", why, "wherry down --all")
+    return before
+
+
+def remains(instance: Instance) -> dict[str, list[str]]:
+    """What there is of an instance: processes, namespaces, cgroups, mounts, directories."""
+    names = namespaces.names(instance.prefix)
+    pids = set(Cgroup(instance.prefix).pids())
+    for name in names:
+        if namespaces.exists(name):
+            pids |= set(namespaces.processes(name))
+    return {
+        "processes": [f"{pid} ({_command(pid)})" for pid in sorted(pids)],
+        "namespaces": names,
+        "cgroups": _cgroups(instance.prefix),
+        "mounts": [point for point, _, _ in mounted() if Path(point).is_relative_to(instance.run)],
+        "directories": [str(path) for path in (instance.run, instance.state) if path.exists()],
+    }
+
+
+def _cgroups(prefix: str) -> list[str]:
+    """The instance's cgroups, relative to the root of their controller; each once."""
+    found = set()
+    for root in machine_layout().roots():
+        top = root / prefix
+        if top.is_dir():
+            found |= {str(path.relative_to(root)) for path in (top, *top.rglob("*")) if path.is_dir()}
+    return sorted(found)
+
+
+def _command(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return "gone"

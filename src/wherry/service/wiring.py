@@ -1,0 +1,60 @@
+"""Joins the drivers to the domain: the only place that knows which drivers there are."""
+
+from __future__ import annotations
+
+from wherry.base.paths import Instance
+from wherry.fabric.fake import FakeFabric
+from wherry.fabric.protocol import Fabric
+from wherry.model.spec import FabricSpec
+from wherry.node.fake import FakeDriver
+from wherry.node.protocol import NodeDriver
+
+
+def make_fabric(spec: FabricSpec, instance: Instance) -> Fabric:
+    """The fabric that `spec` asks for; nothing is made on the machine yet."""
+    if spec.driver == "fake":
+        return FakeFabric(spec)
+    from wherry.fabric.netns import NetnsFabric
+
+    return NetnsFabric(spec, instance, _criu_version)
+
+
+def check_fabric(spec: FabricSpec) -> None:
+    """Refuses what the fabric's driver cannot make. Changes nothing."""
+    if spec.driver == "netns":
+        from wherry.fabric import netns
+
+        netns.check(spec)
+
+
+def make_drivers(fabric: Fabric, instance: Instance) -> dict[str, NodeDriver]:
+    """The kinds of nodes that hosts of this fabric carry."""
+    if fabric.driver == "fake":
+        return {"container": FakeDriver("container")}
+    from wherry.node.container import ContainerDriver
+
+    return {"container": ContainerDriver(instance, fabric)}
+
+
+def _criu_version() -> str:
+    from wherry.node import criu
+
+    found = criu.find()
+    return found.version if found.works else ""
+
+
+def imagined(spec: FabricSpec) -> Fabric:
+    """The same fabric in memory, up: to plan on what is not there yet."""
+    fabric = FakeFabric(spec)
+    fabric.up()
+    return fabric
+
+
+def sweep_machine(instance: Instance) -> None:
+    """Removes what any driver of this instance left on the machine, found by name alone. Processes end first."""
+    from wherry.fabric import netns
+    from wherry.fabric.default import default_fabric
+    from wherry.node.container import ContainerDriver
+
+    netns.sweep(instance)
+    ContainerDriver(instance, FakeFabric(default_fabric())).sweep()
