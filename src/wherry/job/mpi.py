@@ -171,7 +171,8 @@ def _on_path(program: Path, family: Family | None, owner: Owner, env: dict[str, 
     directories = [str(program.parent), *env.get("PATH", _DEFAULT_PATH).split(":")]
     for directory in directories:
         if directory:
-            for mpi in _launchers_in(Path(owner.cwd) / directory, family, owner, env):
+            # The real directory: Open MPI takes its prefix from the launcher's path, and of /bin that is nothing.
+            for mpi in _launchers_in((Path(owner.cwd) / directory).resolve(), family, owner, env):
                 return mpi
     wanted = str(family) if family else "MPI"
     raise Refused(

@@ -6,6 +6,7 @@ Invariant: the holder is the sole writer; a reader takes whole frames only, so i
 from __future__ import annotations
 
 import os
+import re
 import struct
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,9 @@ Chunk = tuple[str, float, bytes]
 _HEADER = struct.Struct(">BQI")
 _STREAMS = {1: "stdout", 2: "stderr"}
 _FRAME_LIMIT = 1 << 20  # bytes; the holder writes at most 64 KiB at once
+
+_NOISE = re.compile(rb"\[[^\]\n]+\] plm:[rs]sh: Warning: setpgid\(\d+,\d+\) failed in parent with errno=[^\n]*\(13\)\n")
+"""Open MPI prints this line when its agent started before mpirun had set its process group: no harm, and no use."""
 
 
 @dataclass(frozen=True)
@@ -104,6 +108,7 @@ def read_output(directory: Path, offset: int, limit: int) -> tuple[list[Chunk], 
             payload = file.read(length)
             if len(payload) < length:
                 break
-            chunks.append((_STREAMS[stream], when / 1e9, payload))
+            if shown := _NOISE.sub(b"", payload):
+                chunks.append((_STREAMS[stream], when / 1e9, shown))
             offset += _HEADER.size + length
     return chunks, offset
