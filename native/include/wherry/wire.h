@@ -1,0 +1,94 @@
+/*
+ * The wire between wherry-init (first process of a node) and its clients (wherry-rsh, the daemon).
+ *
+ * One TCP connection carries frames in both directions:
+ *
+ *      0      1                5                    5 + length
+ *      +------+----------------+------------------- - - -+
+ *      | type | length (u32 BE)| payload                 |
+ *      +------+----------------+------------------- - - -+
+ *
+ * The client speaks first, and its first frame is always H:
+ *
+ *   client                          wherry-init
+ *     | H key(64 hex digits) -------> |   wrong key, or 10 s without one: connection closed
+ *     | P ---------------------------> |
+ *     | <------------------ P "COUNT" |   ping: live children of the init
+ *     | K "PID SIGNAL" --------------> |
+ *     | <------------------ P "COUNT" |   or F "reason"
+ *     | R request -------------------> |   at most one R on a connection
+ *     | <-------------------- S "PID" |   the program was exec'ed; or F "reason": nothing was started
+ *     | I bytes ---------------------> |   standard input; an empty I ends it
+ *     | <------------- O bytes, E bytes |   standard output, standard error
+ *     | <------- X "exit N"/"signal N" |   last frame: all output up to the end has been sent before it
+ *
+ * Request of R: strings, each ended by NUL:
+ *
+ *   uid | gid | groups (comma-separated, may be empty) | cwd | argc | argv[0] … argv[argc-1] | NAME=VALUE …
+ *
+ * Example (hex), a ping: 50 00000000, its answer with two children: 50 00000001 32.
+ * More vectors: tests/vectors.h. A client that closes its connection while its program runs makes the init send
+ * SIGHUP to the program's session; what the program had left behind after its own end lives on.
+ */
+#ifndef WHERRY_WIRE_H
+#define WHERRY_WIRE_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+enum {
+    WIRE_HEADER = 5,              /* bytes before the payload */
+    WIRE_KEY = 64,                /* hex digits */
+    WIRE_DATA_MAX = 1 << 20,      /* bytes in one I, O or E */
+    WIRE_REQUEST_MAX = 4 << 20,   /* bytes in one R */
+    WIRE_TEXT_MAX = 512,          /* bytes in P, K, S, F, X */
+    WIRE_GROUPS_MAX = 1024,       /* supplementary groups in one R */
+};
+
+struct wire_frame {
+    uint8_t type;
+    uint32_t length;
+    const uint8_t *payload;
+};
+
+/* A parsed R; the strings point into the payload, which must outlive it. argv and envp end with NULL. */
+struct wire_run {
+    uid_t uid;
+    gid_t gid;
+    size_t group_count;
+    gid_t groups[WIRE_GROUPS_MAX];
+    const char *cwd;
+    char **argv;
+    char **envp;
+};
+
+/* Writes the five header bytes. */
+void wire_put_header(uint8_t *to, uint8_t type, uint32_t length);
+
+/*
+ * Looks for one whole frame at the start of `bytes`. Returns its size (header included), 0 when more bytes are
+ * needed (then *wanted is the size to wait for), -EPROTO for an unknown type, -EMSGSIZE for a length beyond the limit.
+ */
+ssize_t wire_parse_frame(const uint8_t *bytes, size_t count, struct wire_frame *frame, size_t *wanted);
+
+/* Takes an R payload apart. Returns 0, -EPROTO (malformed) or -ENOMEM. wire_free_run() afterwards in every case. */
+int wire_parse_run(const uint8_t *payload, size_t length, struct wire_run *run);
+void wire_free_run(struct wire_run *run);
+
+/* Takes a K payload ("PID SIGNAL") apart. Returns 0 or -EPROTO. */
+int wire_parse_kill(const uint8_t *payload, size_t length, pid_t *pid, int *signal_number);
+
+/* Decimal number of `length` characters, nothing else around it, at most `limit`. Returns 0 or -EPROTO. */
+int wire_parse_number(const char *text, size_t length, uint64_t limit, uint64_t *value);
+
+/* Comma-separated gids, may be empty. Returns their count or -EPROTO. */
+int wire_parse_groups(const char *text, gid_t *groups, size_t room);
+
+/* 0 when equal; the time taken does not depend on where the keys differ. */
+int wire_compare_key(const uint8_t *left, const uint8_t *right);
+
+/* 0 when `text` is WIRE_KEY lower- or upper-case hex digits, else -EPROTO. */
+int wire_check_key(const char *text, size_t length);
+
+#endif

@@ -1,0 +1,143 @@
+/*
+ * wherry-launch: holds a job's launcher (mpirun, mpiexec), its streams and its exit code, and outlives the daemon.
+ *
+ *   wherry-launch --dir JOBDIR --uid U --gid G [--groups A,B] --cwd DIR [--stdin FILE] -- PROGRAM ARGUMENT...
+ *
+ * Says "ready" on its standard output when the program was exec'ed (exit 0; the holder goes on in the background), or
+ * "failed REASON" (exit 1; nothing was started). The files that it keeps in JOBDIR: record.h. The program gets this
+ * program's environment and a process group of its own. SIGINT and SIGTERM are passed to that group; the group is
+ * killed 5 s after the first of them came, or at the next one, and in any case when the program has ended. Killing the
+ * holder itself makes the program get SIGTERM.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <getopt.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "hold.h"
+#include "wherry/process.h"
+#include "wherry/wire.h"
+
+static int report = -1; /* pipe to the process that the daemon waits for */
+
+static _Noreturn void usage(void)
+{
+    fputs("usage: wherry-launch --dir JOBDIR --uid U --gid G [--groups A,B] --cwd DIR [--stdin FILE] -- PROGRAM "
+          "ARGUMENT...\n", stderr);
+    exit(2);
+}
+
+static _Noreturn void fail(const char *what, const char *object, int error)
+{
+    dprintf(report, "failed cannot %s %s: %s\n", what, object, strerror(error));
+    exit(1);
+}
+
+static uint64_t number_or_usage(const char *text)
+{
+    uint64_t value;
+
+    if (wire_parse_number(text, strlen(text), UINT32_MAX - 1, &value) < 0)
+        usage();
+    return value;
+}
+
+static void read_options(int argc, char **argv, struct program *program, const char **directory)
+{
+    static const struct option options[] = {
+        {"dir", required_argument, NULL, 'd'},    {"uid", required_argument, NULL, 'u'},
+        {"gid", required_argument, NULL, 'g'},    {"groups", required_argument, NULL, 's'},
+        {"cwd", required_argument, NULL, 'c'},    {"stdin", required_argument, NULL, 'i'}, {0}};
+    bool uid_given = false, gid_given = false;
+    int option;
+
+    while ((option = getopt_long(argc, argv, "+", options, NULL)) >= 0) {
+        if (option == 'd') {
+            *directory = optarg;
+        } else if (option == 'u') {
+            program->uid = (uid_t)number_or_usage(optarg);
+            uid_given = true;
+        } else if (option == 'g') {
+            program->gid = (gid_t)number_or_usage(optarg);
+            gid_given = true;
+        } else if (option == 's') {
+            program->group_count = wire_parse_groups(optarg, program->groups, WIRE_GROUPS_MAX);
+        } else if (option == 'c') {
+            program->cwd = optarg;
+        } else if (option == 'i') {
+            program->input = optarg;
+        } else {
+            usage();
+        }
+    }
+    program->argv = argv + optind;
+    if (!*directory || !program->cwd || !uid_given || !gid_given || program->group_count < 0 || optind == argc)
+        usage();
+}
+
+/* The process that the daemon started: passes on what the holder reports. */
+static int wait_for_report(int from)
+{
+    char text[1024];
+    size_t count = 0;
+    ssize_t got;
+
+    while (count < sizeof text && (got = read(from, text + count, sizeof text - count)) != 0)
+        if (got > 0)
+            count += (size_t)got;
+        else if (errno != EINTR)
+            break;
+    if (count == 0)
+        count = (size_t)snprintf(text, sizeof text, "failed the holder ended before it reported\n");
+    process_write_all(STDOUT_FILENO, text, count);
+    return strncmp(text, "ready", 5) == 0 ? 0 : 1;
+}
+
+int main(int argc, char **argv)
+{
+    static struct program program;
+    const char *directory = NULL;
+    struct record record;
+    int pipe_ends[2], error;
+    pid_t pid;
+
+    read_options(argc, argv, &program, &directory);
+    error = process_close_inherited();
+    report = STDOUT_FILENO;
+    if (error < 0 || pipe2(pipe_ends, O_CLOEXEC) < 0)
+        fail("make", "a pipe", errno);
+    pid = fork();
+    if (pid < 0)
+        fail("fork", "the holder", errno);
+    if (pid > 0) {
+        close(pipe_ends[1]);
+        return wait_for_report(pipe_ends[0]);
+    }
+    report = pipe_ends[1];
+    close(pipe_ends[0]);
+    setsid();
+    pid = fork();
+    if (pid < 0)
+        fail("fork", "the holder", errno);
+    if (pid > 0)
+        _exit(0);
+    umask(022);
+    error = record_open(&record, directory);
+    if (error < 0)
+        fail("use the job directory", directory, -error);
+    error = record_write_pid(&record);
+    if (error < 0)
+        fail("write the pid file in", directory, -error);
+    hold_start(&program, report);
+    error = process_detach_streams();
+    if (error < 0)
+        fail("open", "/dev/null", -error);
+    process_write_all(report, "ready\n", 6);
+    close(report);
+    return hold_until_end(&program, &record) < 0;
+}

@@ -1,0 +1,129 @@
+/* Reader of the job file (see jobfile.h). An unknown word is an error: a daemon of another version wrote it. */
+#include "jobfile.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "wherry/wire.h"
+
+static int read_text(const char *path, char **text)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    struct stat about;
+    size_t count = 0;
+    ssize_t got = 1;
+
+    if (fd < 0 || fstat(fd, &about) < 0)
+        return -errno;
+    *text = malloc((size_t)about.st_size + 1);
+    while (*text && got > 0 && count < (size_t)about.st_size) {
+        got = read(fd, *text + count, (size_t)about.st_size - count);
+        count += got > 0 ? (size_t)got : 0;
+    }
+    close(fd);
+    if (!*text)
+        return -ENOMEM;
+    (*text)[count] = 0;
+    return got < 0 ? -EIO : 0;
+}
+
+/* Cuts `line` at blanks into at most `room` words. */
+static size_t split_words(char *line, char **words, size_t room)
+{
+    size_t count = 0;
+    char *rest = line, *word;
+
+    while (count < room && (word = strsep(&rest, " ")))
+        if (*word)
+            words[count++] = word;
+    return count;
+}
+
+static int take_node(struct jobfile *job, char *value)
+{
+    char *words[3];
+    void *nodes;
+
+    if (split_words(value, words, 3) != 3)
+        return -EINVAL;
+    nodes = realloc(job->nodes, (job->node_count + 1) * sizeof *job->nodes);
+    if (!nodes)
+        return -ENOMEM;
+    job->nodes = nodes;
+    job->nodes[job->node_count++] = (struct job_node){words[0], words[1], words[2]};
+    return 0;
+}
+
+static int take_environment(struct jobfile *job, const char *value)
+{
+    void *environment = realloc(job->environment, (job->environment_count + 1) * sizeof *job->environment);
+
+    if (!environment)
+        return -ENOMEM;
+    job->environment = environment;
+    job->environment[job->environment_count++] = value;
+    return *value != '=' && strchr(value, '=') ? 0 : -EINVAL;
+}
+
+static int take_line(struct jobfile *job, char *line)
+{
+    char *value = strchr(line, ' ');
+
+    if (*line == 0)
+        return 0;
+    if (!value)
+        return -EINVAL;
+    *value++ = 0;
+    if (strcmp(line, "key") == 0) {
+        job->key = value;
+        return wire_check_key(value, strlen(value));
+    }
+    if (strcmp(line, "user") == 0) {
+        char *words[3] = {NULL, NULL, ""};
+        size_t count = split_words(value, words, 3);
+
+        job->uid = words[0];
+        job->gid = words[1];
+        job->groups = words[2];
+        return count >= 2 ? 0 : -EINVAL;
+    }
+    if (strcmp(line, "cwd") == 0) {
+        job->cwd = value;
+        return 0;
+    }
+    if (strcmp(line, "node") == 0)
+        return take_node(job, value);
+    if (strcmp(line, "env") == 0)
+        return take_environment(job, value);
+    return -EINVAL;
+}
+
+int jobfile_read(const char *path, struct jobfile *job, int *line)
+{
+    char *rest, *text;
+    int error;
+
+    memset(job, 0, sizeof *job);
+    *line = 0;
+    error = read_text(path, &job->text);
+    for (rest = job->text; error == 0 && (text = strsep(&rest, "\n"));) {
+        (*line)++;
+        error = take_line(job, text);
+    }
+    if (error < 0)
+        return error;
+    *line = 0;
+    return job->key && job->uid && job->cwd && job->node_count ? 0 : -ENODATA;
+}
+
+const struct job_node *jobfile_find_node(const struct jobfile *job, const char *host)
+{
+    for (size_t i = 0; i < job->node_count; i++)
+        if (strcmp(job->nodes[i].name, host) == 0 || strcmp(job->nodes[i].address, host) == 0)
+            return &job->nodes[i];
+    return NULL;
+}

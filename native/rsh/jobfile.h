@@ -1,0 +1,35 @@
+/*
+ * The job file: what wherry-rsh must know of the job, written by the daemon, mode 0600, named by WHERRY_JOB.
+ * Lines, in any order:
+ *
+ *   key HEX                   64 hex digits
+ *   user UID GID [GROUPS]     groups comma-separated
+ *   cwd DIR
+ *   node NAME ADDRESS PORT    once per node
+ *   env NAME=VALUE            once per variable; a value holds no line end
+ */
+#ifndef WHERRY_RSH_JOBFILE_H
+#define WHERRY_RSH_JOBFILE_H
+
+#include <stddef.h>
+
+struct job_node {
+    const char *name, *address, *port;
+};
+
+/* All strings point into `text`. */
+struct jobfile {
+    char *text;
+    const char *key, *uid, *gid, *groups, *cwd;
+    struct job_node *nodes;
+    size_t node_count;
+    const char **environment;
+    size_t environment_count;
+};
+
+/* Reads the file. Returns 0, or negative errno with *line the number of the line at fault (0: the whole file). */
+int jobfile_read(const char *path, struct jobfile *job, int *line);
+/* The node of that name or address, or NULL. */
+const struct job_node *jobfile_find_node(const struct jobfile *job, const char *host);
+
+#endif

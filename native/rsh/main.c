@@ -1,0 +1,155 @@
+/*
+ * wherry-rsh: the rsh that MPI launchers start their remote daemons with.
+ *
+ *   WHERRY_JOB=FILE wherry-rsh [-n] [-x] [-l USER] HOST COMMAND...
+ *
+ * Runs COMMAND (joined by single blanks, given to /bin/sh -c, as rsh does) on the node HOST of the job, as the job's
+ * user, with the environment of the job file only; relays the streams; ends with the command's exit code
+ * (128 + signal). 255: it could not be run or the connection was lost, with one line on the standard error.
+ */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "jobfile.h"
+#include "relay.h"
+#include "wherry/wire.h"
+
+static _Noreturn void fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+static _Noreturn void fail(const char *format, ...)
+{
+    va_list arguments;
+    char text[1024];
+
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    fprintf(stderr, "wherry-rsh: %s\n", text);
+    exit(255);
+}
+
+static void append_bytes(struct buffer *buffer, const void *bytes, size_t count)
+{
+    if (buffer_reserve(buffer, count) < 0)
+        fail("no memory for the command");
+    buffer_append(buffer, bytes, count);
+}
+
+static void append_string(struct buffer *buffer, const char *text)
+{
+    append_bytes(buffer, text, strlen(text) + 1);
+}
+
+static void append_frame(struct buffer *out, uint8_t type, const void *payload, size_t length)
+{
+    uint8_t header[WIRE_HEADER];
+
+    wire_put_header(header, type, (uint32_t)length);
+    append_bytes(out, header, sizeof header);
+    append_bytes(out, payload, length);
+}
+
+/* H and R of this command. */
+static void queue_request(struct buffer *out, const struct jobfile *job, char **words)
+{
+    struct buffer request = {0};
+
+    append_string(&request, job->uid);
+    append_string(&request, job->gid);
+    append_string(&request, job->groups);
+    append_string(&request, job->cwd);
+    append_string(&request, "3");
+    append_string(&request, "/bin/sh");
+    append_string(&request, "-c");
+    for (; *words; words++) {
+        append_bytes(&request, *words, strlen(*words));
+        append_bytes(&request, words[1] ? " " : "", 1);
+    }
+    for (size_t i = 0; i < job->environment_count; i++)
+        append_string(&request, job->environment[i]);
+    if (request.count > WIRE_REQUEST_MAX)
+        fail("command and environment have %zu bytes, more than the %d that a node takes", request.count,
+             WIRE_REQUEST_MAX);
+    append_frame(out, 'H', job->key, WIRE_KEY);
+    append_frame(out, 'R', buffer_head(&request), request.count);
+    buffer_free(&request);
+}
+
+static int connect_node(const struct job_node *node)
+{
+    struct sockaddr_in address = {.sin_family = AF_INET};
+    int fd, yes = 1, idle = 60, interval = 30, count = 10; /* s, s, probes: outlasts the freeze of any move */
+    uint64_t port;
+
+    if (inet_pton(AF_INET, node->address, &address.sin_addr) != 1 ||
+        wire_parse_number(node->port, strlen(node->port), 65535, &port) < 0)
+        fail("node %s has no usable address in the job file: %s %s", node->name, node->address, node->port);
+    address.sin_port = htons((uint16_t)port);
+    fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0 || connect(fd, (struct sockaddr *)&address, sizeof address) < 0)
+        fail("cannot reach node %s at %s:%s: %s", node->name, node->address, node->port, strerror(errno));
+    setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &yes, sizeof yes);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof interval);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof count);
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
+    return fd;
+}
+
+/* Skips rsh's options; the ones that change nothing here are taken silently. */
+static char **skip_options(char **words, bool *with_input)
+{
+    for (; *words && (*words)[0] == '-'; words++) {
+        if (strcmp(*words, "-n") == 0)
+            *with_input = false;
+        else if (strcmp(*words, "-l") == 0 && words[1])
+            words++;
+    }
+    return words;
+}
+
+int main(int argc, char **argv)
+{
+    const char *path = getenv("WHERRY_JOB"), *host;
+    const struct job_node *node;
+    bool with_input = true;
+    struct buffer out = {0};
+    struct jobfile job;
+    char reason[WIRE_TEXT_MAX + 1], **words;
+    int line, error, code;
+
+    words = skip_options(argv + (argc > 0), &with_input);
+    host = *words;
+    if (host)
+        words = skip_options(words + 1, &with_input);
+    if (!host || !*words)
+        fail("usage: WHERRY_JOB=FILE wherry-rsh [-n] [-l USER] HOST COMMAND...");
+    if (!path)
+        fail("WHERRY_JOB is not set: this agent is started by the launcher of `wherry run`");
+    error = jobfile_read(path, &job, &line);
+    if (error < 0 && line)
+        fail("cannot use the job file %s, line %d: %s", path, line, strerror(-error));
+    if (error < 0)
+        fail("cannot use the job file %s: %s", path, error == -ENODATA ? "key, user, cwd or node is missing"
+                                                                       : strerror(-error));
+    node = jobfile_find_node(&job, host);
+    if (!node)
+        fail("no node %s in this job", host);
+    queue_request(&out, &job, words);
+    if (!with_input)
+        append_frame(&out, 'I', "", 0);
+    code = relay_run(connect_node(node), &out, with_input, reason, sizeof reason);
+    if (code == RELAY_LOST)
+        fail("lost the connection to node %s (%s:%s)", node->name, node->address, node->port);
+    if (code == RELAY_REFUSED)
+        fail("node %s: %s", node->name, reason);
+    return code;
+}
