@@ -146,6 +146,7 @@ def _listening(path: Path, group: int | None) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(str(new))
     if group is not None:
+        path.parent.chmod(0o711)
         shutil.chown(new, group=group)
         new.chmod(0o660)
     listener.listen(128)

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 from pathlib import Path
 
 from wherry.base.errors import Code, Refused
 from wherry.base.paths import Instance
+
+_PATIENCE = 0.5  # seconds
 
 
 class InstanceLock:
@@ -21,15 +24,25 @@ class InstanceLock:
         instance.run.mkdir(mode=0o711, parents=True, exist_ok=True)
         path = instance.run / "lock"
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not self._taken():
             os.close(self._file)
             why = f"process {_holder(path) or '?'} holds {path}"
             what = "a daemon of this instance runs already"
-            raise Refused(Code.WRONG_STATE, what, why, "wherry daemon stop") from None
+            raise Refused(Code.WRONG_STATE, what, why, "wherry daemon stop")
         os.ftruncate(self._file, 0)
         os.pwrite(self._file, f"{os.getpid()}\n".encode(), 0)
+
+    def _taken(self) -> bool:
+        """Tries for a moment, as clients hold a shared lock for an instant to see whether a daemon is there."""
+        deadline = time.monotonic() + _PATIENCE
+        while True:
+            try:
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return True
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    return False
+                time.sleep(0.02)
 
     def release(self) -> None:
         """Lets another process have it. The file stays, as removing it would let two processes lock two files."""

@@ -1,0 +1,226 @@
+"""The service's nouns as Python: every method is one request, or one operation waited for.
+
+Records come back as records. Clusters, fabrics and plans come back as the JSON they travel as, as a spec inside
+refuses the bare numbers that it is written with there.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from wherry.base.errors import Refused, from_dict
+from wherry.base.paths import Instance, instance
+from wherry.client import who
+from wherry.client.transport import Transport
+from wherry.model.objects import Event, Host, Job, Move, Node, Operation, OperationState, Prediction
+
+Progress = Callable[[str], None]
+_POLL = 20.0
+"""Seconds of one long poll."""
+Chunk = tuple[str, float, bytes]
+"""Stream (`stdout` or `stderr`), seconds since the epoch, bytes."""
+
+
+def quiet(_text: str) -> None:
+    """Progress for those who do not look."""
+
+
+class Client:
+    """A connection to the service of this instance; the daemon is started when none runs."""
+
+    def __init__(self, place: Instance | None = None, start: bool = True) -> None:
+        self._transport = Transport(place or instance(), start)
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._transport.close()
+
+    # Operations.
+
+    def operations(self, running: bool = False) -> list[Operation]:
+        """Oldest first."""
+        return [Operation(**data) for data in self._get("/v1/operations", running=running)]
+
+    def operation(self, id: str) -> Operation:
+        """One operation."""
+        return Operation(**self._get(f"/v1/operations/{id}")["operation"])
+
+    def cancel(self, id: str) -> Operation:
+        """Asks an operation to end."""
+        return Operation(**self._transport.ask("POST", f"/v1/operations/{id}/cancel"))
+
+    def wait(self, id: str, progress: Progress = quiet) -> Operation:
+        """Waits until the operation is done; its error is raised. Ctrl-C cancels it, a second one leaves it alone."""
+        after = 0
+        while True:
+            try:
+                found = self._get(f"/v1/operations/{id}", wait=_POLL, after=after)
+            except KeyboardInterrupt:
+                progress("cancelling; Ctrl-C again leaves it running")
+                self._cancel_quietly(id, progress)
+                continue
+            for line in found["lines"]:
+                progress(line)
+            after = found["next"]
+            operation = Operation(**found["operation"])
+            if operation.state == OperationState.DONE:
+                return operation
+            if operation.state != OperationState.RUNNING:
+                raise from_dict(operation.error or {})
+
+    def _cancel_quietly(self, id: str, progress: Progress) -> None:
+        try:
+            self.cancel(id)
+        except Refused as error:
+            progress(str(error))
+
+    # The fabric and its hosts.
+
+    def fabric(self) -> dict[str, Any]:
+        """`fabric` (its spec), `up`, `hosts`. NOT_FOUND when there is none."""
+        found: dict[str, Any] = self._get("/v1/fabric")
+        return found
+
+    def fabric_up(self, spec: dict[str, Any], source: str) -> Operation:
+        """Begins to make a fabric."""
+        return Operation(**self._transport.ask("PUT", "/v1/fabric", body={"spec": spec, "source": source}))
+
+    def fabric_down(self) -> Operation:
+        """Begins to remove the fabric."""
+        return Operation(**self._transport.ask("DELETE", "/v1/fabric"))
+
+    def hosts(self) -> list[Host]:
+        """The hosts as they are now."""
+        return [Host(**data) for data in self._get("/v1/hosts")]
+
+    def drain(self, host: str) -> Operation:
+        """Begins to move everything off a host."""
+        return Operation(**self._transport.ask("POST", f"/v1/hosts/{host}/drain"))
+
+    def restore(self, host: str) -> Operation:
+        """Begins to put back what a drain took off a host."""
+        return Operation(**self._transport.ask("POST", f"/v1/hosts/{host}/restore"))
+
+    # Clusters and nodes.
+
+    def clusters(self) -> list[dict[str, Any]]:
+        """By name."""
+        found: list[dict[str, Any]] = self._get("/v1/clusters")
+        return found
+
+    def plan(self, spec: dict[str, Any], source: str) -> dict[str, Any]:
+        """`plan` and its `text`: what `up` would do."""
+        body = {"spec": spec, "source": source, "dry_run": True, "owner": who.owner().model_dump()}
+        found: dict[str, Any] = self._transport.ask("POST", "/v1/clusters", body=body)
+        return found
+
+    def up(self, spec: dict[str, Any], source: str = "the cluster file") -> Operation:
+        """Begins to make, change or repair a cluster; the result has `cluster`, `nodes`, `plan`."""
+        body = {"spec": spec, "source": source, "owner": who.owner().model_dump()}
+        return Operation(**self._transport.ask("POST", "/v1/clusters", body=body))
+
+    def down(self, name: str) -> Operation:
+        """Begins to remove a cluster."""
+        return Operation(**self._transport.ask("DELETE", f"/v1/clusters/{name}"))
+
+    def nodes(self, cluster: str | None = None) -> list[Node]:
+        """By cluster and index."""
+        return [Node(**data) for data in self._get("/v1/nodes", cluster=cluster)]
+
+    def node(self, name: str) -> dict[str, Any]:
+        """`node`, `usage` and `moves`."""
+        found: dict[str, Any] = self._get(f"/v1/nodes/{name}")
+        return found
+
+    # Moves.
+
+    def predict(self, node: str, host: str) -> Prediction:
+        """What a move would cost."""
+        body = {"node": node, "host": host, "dry_run": True}
+        return Prediction(**self._transport.ask("POST", "/v1/moves", body=body)["predicted"])
+
+    def begin_move(self, node: str, host: str, max_rounds: int | None = None, fault: str | None = None) -> Operation:
+        """Begins a move; the result has `move`. `fault` is for tests (see `wherry.move.faults`)."""
+        body = {"node": node, "host": host, "max_rounds": max_rounds, "fault": fault}
+        return Operation(**self._transport.ask("POST", "/v1/moves", body=body))
+
+    def move(self, node: str, host: str, progress: Progress = quiet) -> Move:
+        """Moves a node and returns the record."""
+        return self.moved(self.wait(self.begin_move(node, host).id, progress))
+
+    @staticmethod
+    def moved(operation: Operation) -> Move:
+        """The record in the result of a move's operation."""
+        return Move.model_validate((operation.result or {})["move"])
+
+    def moves(self) -> list[Move]:
+        """Oldest first."""
+        return [Move(**data) for data in self._get("/v1/moves")]
+
+    # Jobs.
+
+    def jobs(self, cluster: str | None = None) -> list[Job]:
+        """Oldest first."""
+        return [Job(**data) for data in self._get("/v1/jobs", cluster=cluster)]
+
+    def job(self, id: str) -> Job:
+        """One job."""
+        return Job(**self._get(f"/v1/jobs/{id}"))
+
+    def run(
+        self,
+        cluster: str,
+        argv: list[str],
+        ranks: int,
+        mpi: str | None = None,
+        env: dict[str, str] | None = None,
+        progress: Progress = quiet,
+    ) -> Job:
+        """Starts a program on a cluster; returns when it was started. Its environment is `env`, or ours."""
+        owner = who.owner()
+        body = {
+            "cluster": cluster,
+            "argv": argv,
+            "ranks": ranks,
+            "mpi": mpi,
+            "env": who.environment(owner) if env is None else env,
+            "owner": owner.model_dump(),
+        }
+        operation = Operation(**self._transport.ask("POST", "/v1/jobs", body=body))
+        return Job.model_validate((self.wait(operation.id, progress).result or {})["job"])
+
+    def output(self, id: str, follow: bool = True) -> Iterator[Chunk]:
+        """What the job writes, until its end; without `follow` until now."""
+        offset = 0
+        while True:
+            found = self._get(f"/v1/jobs/{id}/output", offset=offset, wait=_POLL if follow else 0)
+            for chunk in found["chunks"]:
+                yield chunk["stream"], chunk["time"], base64.b64decode(chunk["data"])
+            offset = found["next"]
+            if found["end"] or not (follow or found["chunks"]):
+                return
+
+    def cancel_job(self, id: str, progress: Progress = quiet) -> Job:
+        """Ends a job and returns it when nothing of it is left."""
+        operation = Operation(**self._transport.ask("DELETE", f"/v1/jobs/{id}"))
+        return Job.model_validate((self.wait(operation.id, progress).result or {})["job"])
+
+    # Events.
+
+    def events(self, after: int = 0, wait: float = 0.0) -> list[Event]:
+        """Events after number `after`, as soon as there are some."""
+        return [Event(**data) for data in self._get("/v1/events", after=after, wait=wait)]
+
+    def follow_events(self, after: int = 0) -> Iterator[Event]:
+        """Every event from `after` on, for ever."""
+        while True:
+            for event in self.events(after, _POLL):
+                after = event.id
+                yield event
+
+    def _get(self, path: str, **query: Any) -> Any:
+        return self._transport.ask("GET", path, **query)

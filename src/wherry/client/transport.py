@@ -1,0 +1,69 @@
+"""HTTP over the daemon's socket.
+
+Invariant: an answer of a service of another version is never interpreted; every problem becomes the error it describes.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import httpx
+
+from wherry import __version__
+from wherry.base.errors import Code, LostContact, Refused, from_dict
+from wherry.base.paths import Instance
+from wherry.client import process
+
+_LONGEST = 90.0
+"""Seconds for an answer: a long poll takes up to 30."""
+
+
+class Transport:
+    """Requests to the daemon of one instance, which is started when none runs (unless `start` is false)."""
+
+    def __init__(self, instance: Instance, start: bool = True) -> None:
+        url = os.environ.get("WHERRY_URL")
+        if url:
+            why = "this version serves its own machine only"
+            raise Refused(Code.UNSUPPORTED, f"WHERRY_URL={url} cannot be used", why, "unset WHERRY_URL")
+        self._instance = instance
+        if not process.answers(instance):
+            if not start:
+                raise LostContact(Code.UNREACHABLE, "no daemon runs", "", "wherry daemon start")
+            process.start(instance)
+        self._http = httpx.Client(
+            transport=httpx.HTTPTransport(uds=str(instance.socket)),
+            base_url="http://wherryd",
+            headers={"Wherry-Version": __version__},
+            timeout=httpx.Timeout(_LONGEST, connect=10.0),
+        )
+
+    def close(self) -> None:
+        """Closes the connection."""
+        self._http.close()
+
+    def ask(self, method: str, path: str, *, body: Any = None, **query: Any) -> Any:
+        """The answer's JSON. The service's error is raised as ours; UNREACHABLE when it does not answer."""
+        parameters = {key: value for key, value in query.items() if value is not None}
+        try:
+            answer = self._http.request(method, path, json=body, params=parameters)
+        except httpx.HTTPError as error:
+            why = f"{self._instance.socket}: {error or type(error).__name__}"
+            raise LostContact(Code.UNREACHABLE, "the daemon does not answer", why, "wherry daemon status") from None
+        theirs = answer.headers.get("Wherry-Version", "unknown")
+        if theirs != __version__:
+            why = f"the daemon is {theirs}, this command is {__version__}"
+            what = "client and daemon are of different versions"
+            raise LostContact(Code.VERSION_MISMATCH, what, why, "wherry daemon stop, then repeat the command")
+        if answer.status_code >= 400:
+            raise from_dict(_json(answer))
+        return _json(answer)
+
+
+def _json(answer: httpx.Response) -> Any:
+    try:
+        return answer.json()
+    except ValueError:
+        why = f"status {answer.status_code}: {answer.text[:200]!r}"
+        raise LostContact(Code.FAILED, "the daemon's answer is not JSON", why, "wherry daemon status") from None
