@@ -1,0 +1,100 @@
+/* See link.h. ioctl and not netlink: each is one call, and the names need no look-up of their own. */
+#include "link.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/if_packet.h>
+#include <linux/if_tun.h>
+#include <linux/sockios.h>
+#include <net/if.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+enum { QUEUE_FRAMES = 10000 }; /* frames that the kernel keeps for us while we are not scheduled */
+
+static int request_by_name(unsigned long number, struct ifreq *request)
+{
+    int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0), error = 0;
+
+    if (fd < 0)
+        return -errno;
+    if (ioctl(fd, number, request) < 0)
+        error = -errno;
+    close(fd);
+    return error;
+}
+
+static int set_name(struct ifreq *request, const char *name)
+{
+    memset(request, 0, sizeof(*request));
+    if (strlen(name) >= sizeof(request->ifr_name))
+        return -ENAMETOOLONG;
+    strcpy(request->ifr_name, name);
+    return 0;
+}
+
+int link_open_tap(const char *name)
+{
+    struct ifreq request;
+    int error = set_name(&request, name), fd;
+
+    if (error)
+        return error;
+    fd = open("/dev/net/tun", O_RDWR | O_NONBLOCK | O_CLOEXEC);
+    if (fd < 0)
+        return -errno;
+    request.ifr_flags = IFF_TAP | IFF_NO_PI;
+    if (ioctl(fd, TUNSETIFF, &request) < 0) {
+        error = -errno;
+        goto close_tap;
+    }
+    request.ifr_qlen = QUEUE_FRAMES;
+    error = request_by_name(SIOCSIFTXQLEN, &request);
+    if (error)
+        goto close_tap;
+    request.ifr_flags = IFF_UP;
+    error = request_by_name(SIOCSIFFLAGS, &request);
+    if (error)
+        goto close_tap;
+    return fd;
+close_tap:
+    close(fd);
+    return error;
+}
+
+int link_open_port(const char *name)
+{
+    struct sockaddr_ll address = {.sll_family = AF_PACKET, .sll_ifindex = (int)if_nametoindex(name)};
+    int fd, error;
+
+    if (!address.sll_ifindex)
+        return -errno;
+    fd = socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC, 0); /* protocol 0: sends only */
+    if (fd < 0)
+        return -errno;
+    if (bind(fd, (struct sockaddr *)&address, sizeof(address)) < 0) {
+        error = -errno;
+        close(fd);
+        return error;
+    }
+    return fd;
+}
+
+int link_set_bridge(const char *name, const char *bridge, bool member)
+{
+    struct ifreq request;
+    int error = set_name(&request, bridge);
+
+    if (error)
+        return error;
+    request.ifr_ifindex = (int)if_nametoindex(name);
+    if (!request.ifr_ifindex)
+        return -errno;
+    error = request_by_name(member ? SIOCBRADDIF : SIOCBRDELIF, &request);
+    if (error == (member ? -EBUSY : -EINVAL)) /* a port of this or another bridge already; of none */
+        return 0;
+    return error;
+}

@@ -1,0 +1,14 @@
+/* What wherry-hold does to links of its network namespace. All return a descriptor or 0, or a negative errno. */
+#ifndef WHERRY_HOLD_LINK_H
+#define WHERRY_HOLD_LINK_H
+
+#include <stdbool.h>
+
+/* A TAP device of this name, up; it is gone when the descriptor is closed. Reading does not block. */
+int link_open_tap(const char *name);
+/* A packet socket: a frame that is sent leaves through the link, as if the link's bridge had forwarded it. */
+int link_open_port(const char *name);
+/* Makes the link a port of the bridge, or takes it out. Its being so already is no error. */
+int link_set_bridge(const char *name, const char *bridge, bool member);
+
+#endif

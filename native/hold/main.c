@@ -1,0 +1,247 @@
+/*
+ * wherry-hold: keeps the frames for a node that is on its way to this host, and hands them over when it is there.
+ *
+ *   wherry-hold --bridge BRIDGE --tap TAP --mac MAC --address ADDRESS [--limit BYTES]
+ *
+ * Run inside the network namespace of the destination. Lines on standard input, JSON lines on standard output:
+ *
+ *                      {"event": "ready"}      the TAP is there, outside the bridge
+ *   divert             {"event": "holding"}    the TAP is in the bridge and has announced the node's MAC as its own
+ *   release PORT       {"event": "released", "frames": N, "bytes": N, "lost": N, "held_us": N}
+ *   drop, end of input {"event": "dropped"}
+ *   (any time)         {"event": "failed", "error": TEXT}, exit code 1
+ *
+ *      other hosts -- VXLAN --+                          + - - release: kept frames, in order
+ *                             |  BRIDGE                  v
+ *      nodes of this host ----+----- TAP -> kept      PORT -- the node
+ *
+ * A release hands over what was kept, puts PORT into the bridge, takes the TAP out, and hands over what the TAP had
+ * still taken in: a frame is late at most, never lost, once the announcement has gone round. The bridge floods what it
+ * has for the node until the node's first own frame. `lost` counts what came after the limit was reached.
+ */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <getopt.h>
+#include <inttypes.h>
+#include <net/ethernet.h>
+#include <netinet/ether.h>
+#include <poll.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "frames.h"
+#include "link.h"
+
+struct hold {
+    const char *bridge, *tap;
+    uint8_t mac[ETH_ALEN];
+    struct in_addr address;
+    struct frames frames;
+    int tap_fd;
+    bool holding;
+    int64_t since_us;
+    uint64_t count, bytes, lost;
+};
+
+static int64_t now_us(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000;
+}
+
+static int fail(const char *what, const char *object, int error)
+{
+    printf("{\"event\": \"failed\", \"error\": \"cannot %s %s: %s\"}\n", what, object, strerror(-error));
+    return error;
+}
+
+/* Gratuitous ARP (RFC 5227), written into the TAP: every bridge on its way learns that the MAC is here. */
+static int announce(const struct hold *hold)
+{
+    struct {
+        struct ether_header ethernet;
+        struct ether_arp arp;
+    } frame = {
+        .ethernet.ether_type = htons(ETHERTYPE_ARP),
+        .arp.ea_hdr = {htons(ARPHRD_ETHER), htons(ETHERTYPE_IP), ETH_ALEN, sizeof(hold->address), htons(ARPOP_REQUEST)},
+    };
+
+    memset(frame.ethernet.ether_dhost, 0xff, ETH_ALEN);
+    memcpy(frame.ethernet.ether_shost, hold->mac, ETH_ALEN);
+    memcpy(frame.arp.arp_sha, hold->mac, ETH_ALEN);
+    memcpy(frame.arp.arp_spa, &hold->address, sizeof(hold->address));
+    memcpy(frame.arp.arp_tpa, &hold->address, sizeof(hold->address));
+    return write(hold->tap_fd, &frame, sizeof(frame)) < 0 ? -errno : 0;
+}
+
+/* For the node itself, or for everyone (the first bit of a group address is set). */
+static bool is_for_node(const struct hold *hold, const uint8_t *frame, size_t length)
+{
+    return length >= sizeof(struct ether_header) && (frame[0] & 1 || memcmp(frame, hold->mac, ETH_ALEN) == 0);
+}
+
+/* Keeps what the TAP has, until it has nothing. */
+static int take_in(struct hold *hold)
+{
+    uint8_t frame[FRAME_MAX];
+    ssize_t length;
+
+    while ((length = read(hold->tap_fd, frame, sizeof(frame))) > 0)
+        if (is_for_node(hold, frame, (size_t)length) && frames_keep(&hold->frames, frame, (size_t)length))
+            hold->lost++;
+    if (length < 0 && errno != EAGAIN && errno != EINTR)
+        return fail("read from", hold->tap, -errno);
+    return 0;
+}
+
+static void hand_over(struct hold *hold, int port)
+{
+    const uint8_t *frame;
+    size_t length;
+
+    while ((length = frames_take(&hold->frames, &frame))) {
+        if (send(port, frame, length, 0) < 0) {
+            hold->lost++;
+            continue;
+        }
+        hold->count++;
+        hold->bytes += length;
+    }
+}
+
+static int divert(struct hold *hold)
+{
+    int error = link_set_bridge(hold->tap, hold->bridge, true);
+
+    if (error)
+        return fail("attach to the bridge", hold->tap, error);
+    hold->since_us = now_us();
+    hold->holding = true;
+    error = announce(hold);
+    if (error)
+        return fail("announce the node from", hold->tap, error);
+    puts("{\"event\": \"holding\"}");
+    return 0;
+}
+
+static int release(struct hold *hold, const char *name)
+{
+    int port = link_open_port(name), error;
+
+    if (port < 0)
+        return fail("open the port", name, port);
+    error = take_in(hold);
+    if (error)
+        return error;
+    hand_over(hold, port);
+    error = link_set_bridge(name, hold->bridge, true);
+    if (error)
+        return fail("attach to the bridge", name, error);
+    error = link_set_bridge(hold->tap, hold->bridge, false);
+    if (error)
+        return fail("take out of the bridge", hold->tap, error);
+    error = take_in(hold);
+    if (error)
+        return error;
+    hand_over(hold, port);
+    printf("{\"event\": \"released\", \"frames\": %" PRIu64 ", \"bytes\": %" PRIu64 ", \"lost\": %" PRIu64
+           ", \"held_us\": %" PRId64 "}\n",
+           hold->count, hold->bytes, hold->lost, hold->holding ? now_us() - hold->since_us : 0);
+    return 1;
+}
+
+/* 0: go on; 1: the hold has ended; negative: it failed, and said so. */
+static int obey(struct hold *hold, char *line)
+{
+    line[strcspn(line, "\n")] = '\0';
+    if (strcmp(line, "divert") == 0)
+        return divert(hold);
+    if (strncmp(line, "release ", 8) == 0)
+        return release(hold, line + 8);
+    if (strcmp(line, "drop") == 0) {
+        puts("{\"event\": \"dropped\"}");
+        return 1;
+    }
+    return fail("understand", "the line", -EINVAL);
+}
+
+static int serve(struct hold *hold)
+{
+    struct pollfd wait[2] = {{.fd = STDIN_FILENO, .events = POLLIN}, {.fd = hold->tap_fd, .events = POLLIN}};
+    char line[64];
+    int result = 0;
+
+    while (result == 0) {
+        if (poll(wait, 2, -1) < 0 && errno != EINTR)
+            return fail("wait for", hold->tap, -errno);
+        if (wait[1].revents)
+            result = take_in(hold);
+        if (result == 0 && wait[0].revents) {
+            if (fgets(line, sizeof(line), stdin))
+                result = obey(hold, line);
+            else
+                result = obey(hold, strcpy(line, "drop"));
+        }
+    }
+    return result;
+}
+
+static _Noreturn void usage(void)
+{
+    fputs("usage: wherry-hold --bridge BRIDGE --tap TAP --mac MAC --address ADDRESS [--limit BYTES]\n", stderr);
+    exit(2);
+}
+
+static void parse(struct hold *hold, int argc, char **argv)
+{
+    static const struct option options[] = {{"bridge", required_argument, NULL, 'b'},
+                                            {"tap", required_argument, NULL, 't'},
+                                            {"mac", required_argument, NULL, 'm'},
+                                            {"address", required_argument, NULL, 'a'},
+                                            {"limit", required_argument, NULL, 'l'},
+                                            {0}};
+    const struct ether_addr *mac = NULL;
+    int option;
+
+    while ((option = getopt_long(argc, argv, "", options, NULL)) >= 0) {
+        if (option == 'b')
+            hold->bridge = optarg;
+        else if (option == 't')
+            hold->tap = optarg;
+        else if (option == 'm' && (mac = ether_aton(optarg)))
+            memcpy(hold->mac, mac, ETH_ALEN);
+        else if (option == 'l')
+            hold->frames.limit = strtoull(optarg, NULL, 10);
+        else if (option != 'a' || inet_pton(AF_INET, optarg, &hold->address) != 1)
+            usage();
+    }
+    if (optind != argc || !hold->bridge || !hold->tap || !mac || !hold->address.s_addr)
+        usage();
+}
+
+int main(int argc, char **argv)
+{
+    struct hold hold = {.frames.limit = 64 << 20};
+    int result;
+
+    parse(&hold, argc, argv);
+    setvbuf(stdin, NULL, _IONBF, 0); /* a line that stdio had read ahead would not wake poll() */
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    hold.tap_fd = link_open_tap(hold.tap);
+    if (hold.tap_fd < 0) {
+        fail("make the TAP", hold.tap, hold.tap_fd);
+        return 1;
+    }
+    puts("{\"event\": \"ready\"}");
+    result = serve(&hold);
+    frames_free(&hold.frames);
+    close(hold.tap_fd);
+    return result < 0;
+}
