@@ -1,0 +1,105 @@
+"""Records, addresses and errors: what is stored and sent comes back as it was."""
+
+from __future__ import annotations
+
+import ipaddress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wherry.base.errors import Code, Failed, LostContact, Refused, WherryError, from_dict
+from wherry.base.ids import new_id
+from wherry.base.units import format_duration, format_size, parse_duration, parse_size
+from wherry.model.network import HEAD_INDEX, address_of, free_number, mac_of, network_of
+from wherry.model.objects import Cluster, ClusterState, Move, Phase, Prediction, Round
+from wherry.model.spec import ClusterSpec
+from wherry.move.policy import MAX_ROUNDS, another
+
+POOL = "10.77.0.0/16"
+
+
+def test_addresses_of_a_cluster() -> None:
+    network = network_of(POOL, 3)
+    addresses = [address_of(network, index) for index in (0, 249, HEAD_INDEX)]
+    assert (network.subnet, addresses) == ("10.77.3.0/24", ["10.77.3.1", "10.77.3.250", "10.77.3.254"])
+    cluster = Cluster(
+        name="x", spec=ClusterSpec(name="x", nodes=1), state=ClusterState.RUNNING, network=3, subnet=network.subnet,
+        head_host="a1", owner_uid=0, owner_gid=0, created=0,
+    )  # fmt: skip
+    assert cluster.head_address == address_of(network, HEAD_INDEX)
+
+
+@given(st.integers(1, 255), st.integers(1, 255), st.integers(0, 249), st.integers(0, 249))
+def test_addresses_and_macs_are_unique(one: int, two: int, first: int, second: int) -> None:
+    a, b = network_of(POOL, one), network_of(POOL, two)
+    same = (one, first) == (two, second)
+    assert (address_of(a, first) == address_of(b, second)) == same
+    assert (mac_of(a, first) == mac_of(b, second)) == same
+    assert ipaddress.ip_address(address_of(a, first)) in ipaddress.ip_network(POOL)
+    assert int(mac_of(a, first)[:2], 16) & 3 == 2
+
+
+def test_numbers_are_used_again_and_run_out() -> None:
+    assert free_number(POOL, []) == 1 and free_number(POOL, [1, 2, 4]) == 3
+    with pytest.raises(Refused) as caught:
+        free_number(POOL, range(1, 256))
+    assert caught.value.code == Code.NO_CAPACITY
+
+
+def test_a_move_survives_json() -> None:
+    move = Move(
+        id="mv-1", node="a-0", cluster="a", source="a1", destination="b1", phase=Phase.COMMIT, created=1.5,
+        rounds=(Round(number=1, bytes=10, seconds=0.5, dirty=3),), phases={"freeze": 0.1}, downtime=0.25,
+        predicted=Prediction(bytes=1, rounds=0, seconds=2.0, downtime=0.1, basis="x"),
+    )  # fmt: skip
+    assert Move.model_validate_json(move.model_dump_json()) == move
+
+
+@pytest.mark.parametrize("phase", list(Phase))
+def test_the_phase_alone_tells_which_copy_counts(phase: Phase) -> None:
+    move = Move(id="m", node="n", cluster="c", source="a", destination="b", phase=phase, created=0)
+    assert move.committed == (phase in ("commit", "thaw", "done"))
+
+
+@pytest.mark.parametrize("code", list(Code))
+def test_errors_travel(code: Code) -> None:
+    error = from_dict(WherryError(code, "what", "why", "next").to_dict())
+    assert (error.code, error.what, error.why, error.next) == (code, "what", "why", "next")
+    kinds = {2: Refused, 3: Refused, 4: Refused, 5: Refused, 7: LostContact}
+    assert type(error) is kinds.get(code.exit_code, Failed)
+    assert 400 <= code.http_status < 600 and 0 < code.exit_code <= 130
+
+
+def test_ids_sort_by_creation() -> None:
+    ids = [new_id("mv") for _ in range(100)]
+    assert len(set(ids)) == 100
+    assert [i[:10] for i in ids] == sorted(i[:10] for i in ids)
+
+
+def test_units() -> None:
+    assert (parse_size("1.5GB"), parse_size("512 MiB"), parse_duration("20ms")) == (1_500_000_000, 2**29, 0.02)
+    assert (format_size(1536), format_size(12), format_size(3 * 2**40)) == ("1.5 KiB", "12 B", "3.0 TiB")
+    assert (format_duration(0.0613), format_duration(83.2), format_duration(5e-6)) == ("61.3 ms", "83.2 s", "5 us")
+
+
+def rounds(*dirty: int) -> list[Round]:
+    return [Round(number=i + 1, bytes=2**30, seconds=1, dirty=left) for i, left in enumerate(dirty)]
+
+
+def test_policy_goes_on_while_it_gains() -> None:
+    assert another([]) and not another([], 0)
+    assert another(rounds(2**28))
+    assert another(rounds(2**28, 2**26))
+    assert not another(rounds(2**28, 2**28))
+    assert not another(rounds(2**30))
+    assert not another(rounds(2**28, 2**19))
+    assert not another([Round(number=1, bytes=1, seconds=1)])
+
+
+@given(st.lists(st.integers(0, 2**34), min_size=20, max_size=20))
+def test_policy_ends(dirty: list[int]) -> None:
+    done = 0
+    while another(rounds(*dirty[:done])):
+        done += 1
+    assert done <= MAX_ROUNDS

@@ -1,0 +1,236 @@
+"""Clusters over fakes: plan, apply, change, repair, down; and that a plan changes nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from fakeworld import OTHER, OWNER, World, fabric_spec
+
+from wherry.base.errors import Code, Failed, Refused
+from wherry.cluster.places import secret_name
+from wherry.cluster.plan import StepKind, binds_of
+from wherry.model.objects import ClusterState, Job, JobState, NodeState
+from wherry.model.owner import Owner
+from wherry.model.spec import ClusterSpec
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def refused(world: World, code: Code, words: str, owner: Owner = OWNER, **keys: object) -> None:
+    """Planning is refused with the code, and changed nothing."""
+    before = _everything(world)
+    with pytest.raises(Refused) as caught:
+        world.clusters.plan(ClusterSpec.model_validate({"name": "hello", "nodes": 4, **keys}), owner)
+    assert caught.value.code == code
+    assert words in f"{caught.value.what}: {caught.value.why}"
+    assert _everything(world) == before
+
+
+def _everything(world: World) -> object:
+    store = world.store
+    return (
+        store.clusters(), store.nodes(), store.events(), dict(world.fabric.ports), set(world.fabric.networks),
+        dict(world.driver.places),
+    )  # fmt: skip
+
+
+def test_plan_changes_nothing_and_says_so(world: World) -> None:
+    before = _everything(world)
+    plan = world.clusters.plan(ClusterSpec(name="hello", nodes=8), OWNER)
+    assert plan.text().splitlines()[0] == "create hello-0 on a1 (1 CPU, 512.0 MiB)"
+    assert plan.text().splitlines()[-1] == "8 to create, 0 to move, 0 to remove. Nothing was changed."
+    assert not plan.empty and _everything(world) == before
+
+
+def test_apply_makes_nodes_head_and_key(world: World) -> None:
+    told: list[str] = []
+    plan = world.clusters.plan(ClusterSpec(name="hello", nodes=4), OWNER)
+    cluster = world.clusters.apply(plan, told.append)
+    assert cluster.state == ClusterState.RUNNING and cluster == world.store.cluster("hello")
+    assert [(n.name, n.host, n.address, n.state) for n in world.store.nodes("hello")] == [
+        (f"hello-{i}", host, f"10.77.1.{i + 1}", "running") for i, host in enumerate(("a1", "a2", "b1", "b2"))
+    ]
+    assert world.fabric.plugged("hello-head") == ["a1"] and cluster.head_address == "10.77.1.254"
+    assert len(bytes.fromhex(world.store.secret(secret_name("hello")))) == 32
+    assert any("4 of 4" in text for text in told)
+
+
+def test_apply_again_does_nothing(world: World) -> None:
+    first = world.make()
+    plan = world.clusters.plan(ClusterSpec(name="hello", nodes=4), OWNER)
+    assert plan.empty and plan.text() == "0 to create, 0 to move, 0 to remove. Nothing was changed."
+    calls = len(world.driver.calls)
+    assert world.clusters.apply(plan) == first
+    assert len(world.driver.calls) == calls
+
+
+def test_grow_and_shrink(world: World) -> None:
+    world.make(nodes=4)
+    world.make(nodes=6)
+    assert [n.name for n in world.store.nodes("hello")] == [f"hello-{i}" for i in range(6)]
+    world.assert_one_copy("hello-5", "a2")
+    plan = world.clusters.plan(ClusterSpec(name="hello", nodes=2), OWNER)
+    assert [step.node for step in plan.of(StepKind.REMOVE)] == ["hello-5", "hello-4", "hello-3", "hello-2"]
+    world.clusters.apply(plan)
+    assert sorted(world.driver.places) == [("hello-0", "a1"), ("hello-1", "a2")]
+    assert [n.name for n in world.store.nodes("hello")] == ["hello-0", "hello-1"]
+
+
+def test_no_shrinking_under_a_job(world: World) -> None:
+    world.make()
+    job = Job(
+        id="job-1", cluster="hello", argv=("x",), ranks=4, mpi="openmpi", uid=1, gid=1, cwd="/", created=0,
+        state=JobState.RUNNING,
+    )  # fmt: skip
+    world.store.put_job(job)
+    refused(world, Code.WRONG_STATE, "while job job-1 runs", nodes=2)
+    assert world.clusters.plan(ClusterSpec(name="hello", nodes=5), OWNER).of(StepKind.ADD)
+    world.store.put_job(job.model_copy(update={"state": JobState.ENDED}))
+    world.make(nodes=2)
+
+
+def test_two_clusters_share_nothing(world: World) -> None:
+    one, two = world.make("one"), world.make("two", owner=OTHER)
+    assert one.network != two.network and one.subnet != two.subnet
+    assert world.store.secret(secret_name("one")) != world.store.secret(secret_name("two"))
+    world.clusters.down("one")
+    assert [n.cluster for n in world.store.nodes()] == ["two"] * 4
+    assert world.fabric.networks == {two.network}
+
+
+def test_hosts_file_outlives_growth(world: World) -> None:
+    cluster = world.make()
+    node = world.store.nodes("hello")[0]
+    text = world.moves._places.place(node).hosts_file
+    assert "127.0.0.1 localhost\n" in text and "10.77.1.4 hello-3\n" in text
+    assert f"{cluster.head_address} hello-head\n" in text
+    world.make(nodes=6)
+    assert world.moves._places.place(node).hosts_file == text
+
+
+def test_refusals(world: World) -> None:
+    refused(world, Code.NOT_FOUND, "known: a, b", sites=["west"])
+    refused(world, Code.NOT_FOUND, "did you mean a1?", hosts=["a11"])
+    refused(world, Code.NO_CAPACITY, "17 nodes are wanted and 16 fit", nodes=17)
+    refused(world, Code.NO_CAPACITY, "0 fit", memory="5GiB")
+    refused(world, Code.UNSUPPORTED, "'vm'", kind="vm")
+    world.driver.cannot = "no container runtime"
+    refused(world, Code.UNSUPPORTED, "no container runtime")
+    world.fabric.down()
+    refused(world, Code.WRONG_STATE, "no fabric is up")
+
+
+def test_refusals_of_changes(world: World) -> None:
+    world.make()
+    refused(world, Code.NAME_TAKEN, "another user", owner=OTHER)
+    refused(world, Code.WRONG_STATE, "cpus of a running cluster", cpus=2)
+    refused(world, Code.WRONG_STATE, "memory of a running cluster", memory="1GiB")
+
+
+def test_a_host_without_a_needed_file_is_left_out(tmp_path: Path) -> None:
+    world = World(tmp_path, fabric_spec(a1={"without_files": ["/opt/x"]}))
+    world.make(needs=["/opt/x"])
+    assert "a1" not in {node.host for node in world.store.nodes()}
+    refused(world, Code.INCOMPATIBLE_HOST, "host a1 lacks /opt/x", name="other", needs=["/opt/x"], hosts=["a1"])
+
+
+def test_drained_and_down_hosts_get_nothing(world: World) -> None:
+    world.store.set_host_flag("a1", "drained", True)
+    world.fabric.set_down("b1", True)
+    world.make()
+    assert {node.host for node in world.store.nodes()} == {"a2", "b2"}
+
+
+def test_partial_failure_is_repaired_by_up(world: World) -> None:
+    world.driver.fail_at["start"] = "out of memory"
+    with pytest.raises(Failed) as caught:
+        world.make()
+    assert caught.value.code == Code.PARTLY_DONE and "out of memory" in caught.value.why
+    assert "wherry down hello" in caught.value.next
+    cluster = world.store.cluster("hello")
+    assert cluster and cluster.state == ClusterState.PARTLY and "out of memory" in cluster.reason
+    assert len(world.driver.places) == 3
+    plan = world.clusters.plan(ClusterSpec(name="hello", nodes=4), OWNER)
+    assert len(plan.of(StepKind.REPAIR)) == 1 and "1 to repair" in plan.text()
+    assert world.clusters.apply(plan).state == ClusterState.RUNNING
+    for node in world.store.nodes():
+        world.assert_one_copy(node.name, node.host)
+
+
+@pytest.mark.parametrize("call", ["network_up", "port_up", "port_plug", "start"])
+def test_partial_failure_is_removed_by_down(world: World, call: str) -> None:
+    (world.driver if call == "start" else world.fabric).fail_at[call] = "no"
+    with pytest.raises(Failed):
+        world.make()
+    world.clusters.down("hello")
+    _assert_nothing(world)
+
+
+@pytest.mark.parametrize("call", ["stop", "port_down", "network_down"])
+def test_failing_down_can_be_repeated(world: World, call: str) -> None:
+    world.make()
+    (world.driver if call == "stop" else world.fabric).fail_at[call] = "busy"
+    with pytest.raises(Failed) as caught:
+        world.clusters.down("hello")
+    assert caught.value.code == Code.PARTLY_DONE and caught.value.next == "wherry down hello"
+    refused(world, Code.WRONG_STATE, "is being removed")
+    world.clusters.down("hello")
+    _assert_nothing(world)
+    with pytest.raises(Refused) as caught_again:
+        world.clusters.down("hello")
+    assert caught_again.value.code == Code.NOT_FOUND
+
+
+def _assert_nothing(world: World) -> None:
+    assert not world.store.clusters() and not world.store.nodes()
+    assert not world.fabric.ports and not world.fabric.networks and not world.driver.places
+    with pytest.raises(Refused):
+        world.store.secret(secret_name("hello"))
+
+
+def test_cancel_leaves_a_cluster_that_up_repairs(world: World) -> None:
+    plan = world.clusters.plan(ClusterSpec(name="hello", nodes=4), OWNER)
+    with pytest.raises(Failed) as caught:
+        world.clusters.apply(plan, cancelled=lambda: True)
+    assert caught.value.code == Code.CANCELLED and not world.driver.places
+    assert world.make().state == ClusterState.RUNNING
+
+
+def test_lost_node_is_found_and_started_elsewhere(world: World) -> None:
+    world.make()
+    del world.driver.places[("hello-2", "b1")]
+    assert [node.name for node in world.clusters.verify("hello")] == ["hello-2"]
+    assert [node.state for node in world.store.nodes("hello")][2] == NodeState.LOST
+    assert world.store.cluster("hello").state == ClusterState.PARTLY  # type: ignore[union-attr]
+    world.fabric.set_down("b1", True)
+    world.make()
+    world.assert_one_copy("hello-2", "a1")
+
+
+def test_stale_plan_is_refused(world: World) -> None:
+    plan = world.clusters.plan(ClusterSpec(name="hello", nodes=16), OWNER)
+    world.make("other", nodes=2)
+    with pytest.raises(Refused) as caught:
+        world.clusters.apply(plan)
+    assert caught.value.code == Code.NO_CAPACITY and world.store.cluster("hello") is None
+
+
+@pytest.mark.parametrize(
+    ("home", "cwd", "binds"),
+    [
+        ("/home/u", "/home/u/work", ("/home/u",)),
+        ("/home/u/", "/srv/data", ("/home/u", "/srv/data")),
+        ("/root", "/", ("/root",)),
+        ("/", "/tmp", ()),
+        ("/home/u", "/tmp/build", ("/home/u", "/tmp/build")),
+        ("/home/u", "/home/user", ("/home/u", "/home/user")),
+        ("/srv/x/u", "/srv/x", ("/srv/x",)),
+        ("/home/u", "/proc/1", ("/home/u",)),
+    ],
+)
+def test_binds(world: World, home: str, cwd: str, binds: tuple[str, ...]) -> None:
+    assert binds_of(world.fabric, world.fabric.hosts(), Owner(uid=1, gid=1, home=home, cwd=cwd)) == binds

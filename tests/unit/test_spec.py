@@ -1,0 +1,165 @@
+"""What a user may write in a file, and what the error says when it is something else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wherry.base.errors import Code, Refused
+from wherry.model.spec import ClusterSpec, FabricSpec, Spec, parse, parse_yaml
+
+FABRIC: dict[str, Any] = {
+    "kind": "fabric",
+    "version": 1,
+    "name": "two-sites",
+    "sites": [{"name": "a"}, {"name": "b"}, {"name": "c"}],
+    "hosts": [{"name": "a1", "site": "a", "cores": 2, "memory": "4GiB"}],
+    "links": [{"between": ["a", "b"]}],
+}
+CLUSTER: dict[str, Any] = {"name": "hello", "nodes": 4}
+
+
+def refused(kind: type[Spec], data: Any) -> str:
+    """Why `data` is refused."""
+    with pytest.raises(Refused) as caught:
+        parse(kind, data, "FILE")
+    assert caught.value.code == Code.INVALID_FILE and "FILE" in caught.value.what
+    return caught.value.why
+
+
+def test_good_files() -> None:
+    fabric = parse(FabricSpec, FABRIC, "FILE")
+    assert fabric.hosts[0].memory == 4 * 2**30 and fabric.driver == "netns"
+    text = "kind: container\nversion: 1\nname: hello\nnodes: 4\ncpus: 0.5\nmemory: 256MiB\nplacement: {spread: site}\n"
+    cluster = parse_yaml(ClusterSpec, text, "FILE")
+    assert (cluster.nodes, cluster.cpus, cluster.memory, cluster.placement.spread) == (4, 0.5, 2**28, "site")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"node": 4}, "unknown key 'node'; did you mean 'nodes'?"),
+        ({"placement": {"spred": "site"}}, "unknown key 'placement.spred'; did you mean 'spread'?"),
+        ({"placement": {"spread": "wide"}}, "placement.spread"),
+        ({"zzz": 1}, "known: "),
+        ({"nodes": 0}, "nodes: "),
+        ({"nodes": 251}, "nodes: "),
+        ({"nodes": "many"}, "nodes: "),
+        ({"cpus": 0}, "cpus: "),
+        ({"cpus": float("nan")}, "cpus: "),
+        ({"memory": 512}, "512 has no unit; write it as 512MiB"),
+        ({"memory": "512"}, "'512' is not a size"),
+        ({"memory": "512 apples"}, "is not a size"),
+        ({"memory": "-1GiB"}, "is not a size"),
+        ({"memory": "1MiB"}, "at least 16MiB"),
+        ({"name": "Hello"}, "is no name"),
+        ({"name": "a" * 21}, "is no name"),
+        ({"name": "../etc"}, "is no name"),
+        ({"name": "hello-"}, "is no name"),
+        ({"name": "hello\n"}, "is no name"),
+        ({"kind": "pod"}, "kind: "),
+        ({"version": 2}, "version: "),
+        ({"needs": ["lib/x"]}, "is not an absolute path"),
+        ({"placement": {"max_per_host": 0}}, "max_per_host"),
+    ],
+)
+def test_bad_cluster(change: dict[str, Any], words: str) -> None:
+    assert words in refused(ClusterSpec, CLUSTER | change)
+
+
+HOST = FABRIC["hosts"][0]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"hosts": [HOST, HOST]}, "two hosts are named 'a1'"),
+        ({"sites": [{"name": "a"}, {"name": "a"}]}, "two sites are named 'a'"),
+        ({"hosts": []}, "hosts: "),
+        ({"hosts": [HOST | {"site": "aa"}]}, "which is not declared; did you mean 'a'?"),
+        ({"hosts": [HOST | {"core": 2}]}, "unknown key 'hosts.0.core'; did you mean 'cores'?"),
+        ({"hosts": [HOST | {"memory": "4Gib"}]}, "is not a size"),
+        ({"hosts": [HOST | {"cores": -1}]}, "cores"),
+        ({"hosts": [HOST | {"speed": 2}]}, "speed"),
+        ({"hosts": [HOST | {"facts": {"memry": "1GiB"}}]}, "did you mean 'memory'?"),
+        ({"links": [{"between": ["a", "x"]}]}, "a link ends at site 'x'"),
+        ({"links": [{"between": ["a", "a"]}]}, "joins site 'a' with itself"),
+        ({"links": [{"between": ["a", "b"]}, {"between": ["b", "a"]}]}, "two links join the same pair"),
+        ({"links": [{"between": pair} for pair in (["a", "b"], ["b", "c"], ["c", "a"])]}, "loop"),
+        ({"links": [{"between": ["a", "b"], "latency": 20}]}, "20 has no unit; write it as 30s"),
+        ({"links": [{"between": ["a", "b"], "latency": "20 parsecs"}]}, "is not a duration"),
+        ({"pool": "8.8.0.0/16"}, "is not a private IPv4 network"),
+        ({"pool": "10.77.0.0/24"}, "/16 or larger"),
+        ({"pool": "10.77.0.1/16"}, "pool: "),
+        ({"pool": "10.76.0.0/16"}, "overlap"),
+        ({"kind": "cluster"}, "kind: "),
+        ({"driver": "kubernetes"}, "driver: "),
+    ],
+)
+def test_bad_fabric(change: dict[str, Any], words: str) -> None:
+    assert words in refused(FabricSpec, FABRIC | change)
+
+
+def test_a_loop_beside_a_site_without_links() -> None:
+    sites = [{"name": name} for name in "abcd"]
+    links = [{"between": pair} for pair in (["a", "b"], ["b", "c"], ["c", "a"])]
+    assert "loop" in refused(FabricSpec, FABRIC | {"sites": sites, "links": links})
+
+
+def test_missing_keys_are_named() -> None:
+    why = refused(ClusterSpec, {})
+    assert "name: " in why and "nodes: " in why
+
+
+@pytest.mark.parametrize("data", [None, [], "text", 4])
+def test_not_a_mapping(data: Any) -> None:
+    with pytest.raises(Refused) as caught:
+        parse(ClusterSpec, data, "FILE")
+    assert "is not a mapping" in caught.value.what
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("name: [", "FILE is not YAML"),
+        ("name: a\nname: b\n", "the key 'name' is given twice (line 2)"),
+        ("name: !!python/object:os.system x\n", "FILE is not YAML"),
+        ("", "is not a mapping"),
+        ("? [a, b]\n: 1\n", "FILE is not"),
+        ("name: 2001-99-99\n", "FILE is not YAML"),
+        ("[" * 5000, "FILE is not YAML"),
+        ("1: 2\n", "FILE is not valid"),
+        ("&a name: x\n*a : y\n", "FILE is not"),
+    ],
+)
+def test_bad_yaml(text: str, words: str) -> None:
+    with pytest.raises(Refused) as caught:
+        parse_yaml(ClusterSpec, text, "FILE")
+    assert caught.value.code == Code.INVALID_FILE
+    assert words in f"{caught.value.what}: {caught.value.why}"
+
+
+@given(st.text(max_size=200))
+def test_any_text_is_a_spec_or_refused(text: str) -> None:
+    try:
+        parse_yaml(ClusterSpec, text, "FILE")
+    except Refused as error:
+        assert error.code == Code.INVALID_FILE
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(st.dictionaries(st.sampled_from([*FabricSpec.model_fields, "x"]), values))
+def test_any_mapping_is_a_fabric_or_refused(data: dict[str, Any]) -> None:
+    try:
+        parse(FabricSpec, FABRIC | data, "FILE")
+    except Refused as error:
+        assert error.code == Code.INVALID_FILE
