@@ -122,11 +122,20 @@ class FabricSpec(Spec):
                 raise ValueError(f"a link joins site {link.between[0]!r} with itself")
         if len(joined) != len(self.links):
             raise ValueError("two links join the same pair of sites")
-        if len(joined) >= len(sites):
-            raise ValueError("the links close a loop; sites are joined as a tree")
+        _no_loop(sites, joined)
         if ipaddress.ip_network(self.pool).overlaps(ipaddress.ip_network(self.underlay)):
             raise ValueError(f"pool {self.pool} and underlay {self.underlay} overlap")
         return self
+
+
+def _no_loop(sites: set[str], links: set[frozenset[str]]) -> None:
+    group = {site: {site} for site in sites}
+    for one, other in links:
+        if group[one] is group[other]:
+            raise ValueError("the links close a loop; sites are joined as a tree")
+        group[one] |= group[other]
+        for site in group[other]:
+            group[site] = group[one]
 
 
 class PlacementSpec(Spec):
@@ -217,7 +226,7 @@ def parse_yaml(kind: type[AnySpec], text: str, source: str) -> AnySpec:
     """A spec from YAML text. Refused INVALID_FILE with the line when it is not YAML or has a key twice."""
     try:
         data = yaml.load(text, _Strict)  # noqa: S506 - a SafeLoader
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # the last two: no such date, nested without end
         raise Refused(Code.INVALID_FILE, f"{source} is not YAML", " ".join(str(error).split()), "correct the file") from None
     return parse(kind, data, source)
 
@@ -228,6 +237,8 @@ class _Strict(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
         for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise yaml.YAMLError(f"a key is no word (line {key.start_mark.line + 1})")
             if key.value in seen:
                 raise yaml.YAMLError(f"the key {key.value!r} is given twice (line {key.start_mark.line + 1})")
             seen.add(key.value)
