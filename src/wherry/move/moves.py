@@ -76,18 +76,19 @@ class Moves:
 
         Reports what cannot be recovered now; its row stays unfinished for the next time.
         """
-        for move in self._store.moves(unfinished=True):
+        for id in [move.id for move in self._store.moves(unfinished=True)]:
             with self._lock:
-                if move.id in self._running:
+                move = self._store.move(id)
+                if move is None or move.ended or id in self._running:
                     continue
-                self._running.add(move.id)
+                self._running.add(id)
             try:
                 self._recover(move, progress)
             except Exception as error:
-                progress(f"move {move.id} of {move.node}: {error}")
+                progress(f"move {id} of {move.node}: {error}")
             finally:
                 with self._lock:
-                    self._running.discard(move.id)
+                    self._running.discard(id)
 
     def _recover(self, move: Move, progress: Progress) -> None:
         node = self._store.node(move.node)
