@@ -1,0 +1,285 @@
+"""The netns fabric on this machine: frames between sites, a port's move under a TCP stream, and nothing left behind."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from wherry.base.errors import Failed, Refused
+from wherry.base.paths import Instance
+from wherry.fabric import namespaces
+from wherry.fabric.cgroup import Cgroup
+from wherry.fabric.default import default_fabric
+from wherry.fabric.netns import NetnsFabric, sweep
+from wherry.model.network import ClusterNetwork, Port, address_of, mac_of, network_of
+from wherry.model.spec import LinkSpec
+
+INSTANCE = Instance("tfab")
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces are root's")
+
+
+def left() -> set[str]:
+    """Whatever carries the instance's prefix: namespaces, cgroups; and this machine's own links."""
+    groups = {str(path) for path in Path("/sys/fs/cgroup").glob(f"**/{INSTANCE.prefix}")}
+    return set(namespaces.names(INSTANCE.prefix)) | groups | {f"link {name}" for _, name in socket.if_nameindex()}
+
+
+@pytest.fixture
+def fabric() -> Iterator[NetnsFabric]:
+    sweep(INSTANCE)
+    before = left()
+    made = NetnsFabric(default_fabric(), INSTANCE)
+    made.up()
+    yield made
+    inside = [pid for name in namespaces.names(INSTANCE.prefix) for pid in namespaces.processes(name)]
+    made.down()
+    assert left() == before
+    assert not [pid for pid in inside if os.path.exists(f"/proc/{pid}/ns/net")]
+
+
+@pytest.fixture
+def network(fabric: NetnsFabric) -> ClusterNetwork:
+    network = network_of(fabric.spec.pool, 1)
+    fabric.network_up(network)
+    return network
+
+
+def port_of(network: ClusterNetwork, index: int, host: str) -> Port:
+    address, mac = address_of(network, index), mac_of(network, index)
+    return Port(owner=f"t-{index}", index=index, host=host, network=network, address=address, mac=mac)
+
+
+def plugged(fabric: NetnsFabric, network: ClusterNetwork, index: int, host: str) -> Port:
+    port = port_of(network, index, host)
+    fabric.port_up(port)
+    fabric.port_plug(port)
+    return port
+
+
+def ping(fabric: NetnsFabric, source: Port, address: str, *options: str) -> bool:
+    command = ["ping", "-c1", "-W2", *options, address]
+    return namespaces.inside(
+        fabric.port_netns(source), lambda: subprocess.run(command, capture_output=True, timeout=30).returncode == 0
+    )
+
+
+def listen(fabric: NetnsFabric, port: Port) -> socket.socket:
+    return namespaces.inside(fabric.port_netns(port), lambda: socket.create_server((port.address, 5000)))
+
+
+def connect(fabric: NetnsFabric, port: Port, to: Port) -> socket.socket:
+    return namespaces.inside(fabric.port_netns(port), lambda: socket.create_connection((to.address, 5000), timeout=20))
+
+
+def test_ports_at_two_sites_reach_each_other(fabric: NetnsFabric, network: ClusterNetwork) -> None:
+    near, far = plugged(fabric, network, 0, "a1"), plugged(fabric, network, 1, "b2")
+    for source, other in ((near, far), (far, near)):
+        assert ping(fabric, source, other.address, "-M", "do", "-s", "1472"), "frames of 1500 bytes pass unfragmented"
+        assert not ping(fabric, source, other.address, "-M", "do", "-s", "1473"), "larger ones do not"
+    with listen(fabric, far) as server, connect(fabric, near, far) as client, server.accept()[0] as accepted:
+        client.sendall(b"over the sites")
+        assert accepted.recv(100) == b"over the sites"
+
+
+def test_clusters_do_not_hear_each_other(fabric: NetnsFabric, network: ClusterNetwork) -> None:
+    one, other = plugged(fabric, network, 0, "a1"), plugged(fabric, network, 1, "a2")
+    second = network_of(fabric.spec.pool, 2)
+    fabric.network_up(second)
+    alien = plugged(fabric, second.model_copy(update={"subnet": network.subnet}), 2, "a2")
+    assert ping(fabric, one, other.address)
+    assert not ping(fabric, one, alien.address)
+
+
+def test_an_unplugged_port_is_silent_and_comes_back(fabric: NetnsFabric, network: ClusterNetwork) -> None:
+    one, other = plugged(fabric, network, 0, "a1"), plugged(fabric, network, 1, "b1")
+    assert ping(fabric, one, other.address)
+    for _ in range(2):
+        fabric.port_unplug(one)
+    assert not ping(fabric, other, one.address)
+    fabric.port_plug(one)
+    assert ping(fabric, other, one.address)
+    for _ in range(2):
+        fabric.port_down(one)
+    assert not os.path.exists(fabric.port_netns(one))
+
+
+def test_everything_is_found_again_by_name(fabric: NetnsFabric, network: ClusterNetwork) -> None:
+    one, other = plugged(fabric, network, 0, "a1"), plugged(fabric, network, 1, "b1")
+    later = NetnsFabric(fabric.spec, INSTANCE)
+    assert later.is_up()
+    later.up()
+    later.network_up(network)
+    later.port_up(one)
+    assert ping(later, one, other.address), "what was there is left as it was"
+    later.port_unplug(one)
+    later.port_plug(one)
+    assert ping(later, other, one.address)
+    later.port_down(other)
+    later.network_down(network)
+    assert later.is_up()
+    with pytest.raises(Failed, match="no bridge c1"):
+        fabric.port_plug(one)
+
+
+def test_a_host_that_is_set_down_is_lost(fabric: NetnsFabric, network: ClusterNetwork) -> None:
+    one, other = plugged(fabric, network, 0, "a1"), plugged(fabric, network, 1, "b1")
+    assert fabric.reachable("b1")
+    fabric.set_down("b1", True)
+    assert not fabric.reachable("b1")
+    assert not ping(fabric, one, other.address)
+    assert [host.name for host in fabric.hosts() if host.down] == ["b1"]
+    fabric.set_down("b1", False)
+    deadline = time.monotonic() + 10
+    while not fabric.reachable("b1") and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert ping(fabric, one, other.address, "-c5", "-i0.2")
+
+
+def test_hosts_have_their_share_of_the_machine(fabric: NetnsFabric) -> None:
+    assert fabric.cgroup("a1") == "wherry-tfab/a1"
+    assert Cgroup(fabric.cgroup("a1")).exists()
+    facts = fabric.facts("a1")
+    assert facts.kernel == os.uname().release and facts.cpu_features
+    with pytest.raises(Refused, match="no host"):
+        fabric.facts("c9")
+
+
+def test_a_link_that_is_not_emulated_is_refused_first() -> None:
+    before = left()
+    spec = default_fabric().model_copy(update={"links": (LinkSpec(between=("a", "b"), latency="20ms"),)})
+    with pytest.raises(Refused, match="latency"):
+        NetnsFabric(spec, INSTANCE).up()
+    assert left() == before
+
+
+def test_a_sweep_finds_the_half_made_and_its_processes(fabric: NetnsFabric, network: ClusterNetwork) -> None:
+    """What a daemon leaves that was killed at any moment: no port, an empty name, processes inside."""
+    port = plugged(fabric, network, 0, "a1")
+    fabric.port_up(port_of(network, 1, "b1"))
+    (namespaces.DIRECTORY / f"{INSTANCE.prefix}-a1-half").touch()
+    command = [sys.executable, "-c", "import time; time.sleep(600)"]
+    sleeper = namespaces.inside(fabric.port_netns(port), lambda: subprocess.Popen(command))
+    Cgroup(f"{fabric.cgroup('a1')}/t-0").create()
+    assert namespaces.processes(Path(fabric.port_netns(port)).name) == [sleeper.pid]
+    sweep(INSTANCE)
+    assert sleeper.wait(20) == -9
+    assert namespaces.names(INSTANCE.prefix) == []
+    assert not Cgroup(INSTANCE.prefix).exists()
+    assert not fabric.is_up()
+    sweep(INSTANCE)
+
+
+class Stream:
+    """A peer that sends numbered blocks to a server, which gives back their digest when the peer has ended."""
+
+    def __init__(self, server: socket.socket, client: socket.socket) -> None:
+        self._server, self._client = server, client
+        self._stop = threading.Event()
+        self._sent, self._received = hashlib.sha256(), hashlib.sha256()
+        self.sent = self.received = 0
+        self._threads = [threading.Thread(target=self._send), threading.Thread(target=self._receive)]
+        for thread in self._threads:
+            thread.start()
+
+    def _send(self) -> None:
+        while not self._stop.is_set():
+            block = self.sent.to_bytes(8, "big") * 512
+            self._client.sendall(block)
+            self._sent.update(block)
+            self.sent += len(block)
+            time.sleep(0.0005)
+        self._client.shutdown(socket.SHUT_WR)
+
+    def _receive(self) -> None:
+        connection, _ = self._server.accept()
+        with connection:
+            while data := connection.recv(65536):
+                self._received.update(data)
+                self.received += len(data)
+
+    def wait_for(self, count: int) -> None:
+        """Until the server has `count` more bytes."""
+        wanted, deadline = self.received + count, time.monotonic() + 30
+        while self.received < wanted:
+            assert time.monotonic() < deadline, "the stream stands still"
+            time.sleep(0.001)
+
+    def end(self) -> bool:
+        """True when the server got exactly what was sent."""
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(30)
+        return (self.sent, self._sent.digest()) == (self.received, self._received.digest())
+
+
+def ip(*arguments: str) -> None:
+    subprocess.run(["ip", *arguments], check=True, timeout=30)
+
+
+def carry_over(fabric: NetnsFabric, source: Port, destination: Port) -> None:
+    """In place of a process's move, which takes CRIU: the destination's eth0 goes to where the process is."""
+    old, new = Path(fabric.port_netns(source)).name, Path(fabric.port_netns(destination)).name
+    ip("-n", old, "link", "del", "eth0")
+    ip("-n", new, "link", "set", "eth0", "netns", old)
+    ip("-n", old, "address", "add", f"{source.address}/24", "dev", "eth0")
+    ip("-n", old, "link", "set", "eth0", "up")
+
+
+def test_a_stream_outlives_the_move_of_its_port(fabric: NetnsFabric, network: ClusterNetwork) -> None:
+    source, peer = plugged(fabric, network, 0, "a1"), plugged(fabric, network, 1, "b1")
+    destination = port_of(network, 0, "b2")
+    with listen(fabric, source) as server, connect(fabric, peer, source) as client:
+        stream = Stream(server, client)
+        stream.wait_for(100_000)
+        fabric.port_up(destination)
+        hold = fabric.hold(destination)
+        stream.wait_for(100_000)  # a hold that does not divert yet is in nobody's way
+        fabric.port_unplug(source)
+        hold.divert()
+        carry_over(fabric, source, destination)
+        time.sleep(0.1)  # the peer sends into the gap
+        report = hold.release()
+        stream.wait_for(1_000_000)
+        assert stream.end()
+    assert report.frames > 0 and report.bytes > 0 and report.held >= 0.1
+    assert fabric_links(fabric, "b2") == {"lo", "up0", "c1", "x1", "p1.0"}
+
+
+def fabric_links(fabric: NetnsFabric, host: str) -> set[str]:
+    return namespaces.inside(fabric.host_netns(host), lambda: {name for _, name in socket.if_nameindex()})
+
+
+@pytest.mark.parametrize("diverted", [False, True])
+def test_a_dropped_hold_gives_the_port_back(fabric: NetnsFabric, network: ClusterNetwork, diverted: bool) -> None:
+    source, peer = plugged(fabric, network, 0, "a1"), plugged(fabric, network, 1, "b1")
+    destination = port_of(network, 0, "b2")
+    fabric.port_up(destination)
+    hold = fabric.hold(destination)
+    fabric.port_unplug(source)
+    if diverted:
+        hold.divert()
+    assert not ping(fabric, peer, source.address)
+    for _ in range(2):
+        hold.drop()
+    fabric.port_plug(source)
+    assert ping(fabric, peer, source.address)
+    assert fabric_links(fabric, "b2") == {"lo", "up0", "c1", "x1", "p1.0"}
+    with pytest.raises(Failed, match="the hold for t-0 at b2 failed"):
+        hold.release()
+
+
+def test_a_hold_whose_bridge_is_missing_says_so(fabric: NetnsFabric, network: ClusterNetwork) -> None:
+    fabric.network_down(network)
+    hold = fabric.hold(port_of(network, 0, "b2"))
+    with pytest.raises(Failed, match="cannot attach to the bridge t1.0"):
+        hold.divert()
+    hold.drop()
