@@ -59,7 +59,7 @@ class _Candidate:
 
 def directory() -> Path:
     """Home of the private prefixes and of the answers; shared by all instances (its name cannot be an instance's)."""
-    return Path(os.environ.get("WHERRY_STATE", "/var/lib/wherry")) / "criu-versions"
+    return Path("/var/lib/wherry/criu-versions")
 
 
 def find(again: bool = False) -> Criu:
