@@ -53,8 +53,9 @@ class Jobs:
         self._places = places
         self._state = instance.state
         self._directory = instance.state / "jobs"
-        self._settling = threading.RLock()
+        self._settling: dict[str, threading.Lock] = {}
         self._watched: set[str] = set()
+        self._watching = threading.Lock()
 
     def start(
         self, cluster: str, argv: list[str], ranks: int, owner: Owner, env: dict[str, str], mpi: str | None = None
@@ -90,7 +91,7 @@ class Jobs:
 
     def poll(self, id: str) -> Job:
         """The job as it is now. Notes its end, when that has come, after sweeping its nodes."""
-        with self._settling:
+        with self._settling.setdefault(id, threading.Lock()):
             job = self._find(id)
             if job.state in _OVER:
                 return job
@@ -285,7 +286,7 @@ class Jobs:
     # The end.
 
     def _watch(self, id: str) -> None:
-        with self._settling:
+        with self._watching:
             if id in self._watched:
                 return
             self._watched.add(id)
@@ -301,7 +302,7 @@ class Jobs:
             self.poll(id)
         except Refused:
             pass  # forgotten meanwhile
-        with self._settling:
+        with self._watching:
             self._watched.discard(id)
 
     def _settle(self, job: Job, ended: record.Exit | None) -> Job:
@@ -342,6 +343,7 @@ class Jobs:
     def _forget(self, job: Job) -> None:
         self._store.drop_job(job.id)
         self._remove_directory(job.id)
+        self._settling.pop(job.id, None)
 
     def _remove_directory(self, id: str) -> None:
         shutil.rmtree(self._directory / id, ignore_errors=True)

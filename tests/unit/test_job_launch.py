@@ -1,0 +1,193 @@
+"""Command lines, environments and files for both families; what nodes can see; reading what the holder writes."""
+
+from __future__ import annotations
+
+import os
+import struct
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import SecretStr
+
+from wherry.base.errors import Bug, Refused
+from wherry.job import launch, record, visible
+from wherry.job.mpi import Family, Mpi
+from wherry.model.objects import Cluster, ClusterState, Node
+from wherry.model.owner import Owner
+from wherry.model.spec import ClusterSpec
+
+OWNER = Owner(uid=1000, gid=100, groups=(100, 4), home="/home/u", cwd="/home/u/case")
+
+
+def nodes(count: int) -> tuple[Node, ...]:
+    return tuple(
+        Node(name=f"n-{i}", cluster="n", index=i, host="a1", address=f"10.77.1.{i + 1}", mac="", cpus=1, memory=1 << 28)
+        for i in range(count)
+    )
+
+
+def request(
+    family: Family, version: tuple[int, ...], ranks: int = 5, owner: Owner = OWNER, **env: str
+) -> launch.Request:
+    launcher = Path("/opt/mpi/bin/mpirun")
+    return launch.Request(
+        id="job-1",
+        mpi=Mpi(family, version, launcher),
+        argv=("/home/u/case/solver", "in put"),
+        ranks=ranks,
+        nodes=nodes(4),
+        owner=owner,
+        env=env,
+        head_address="10.77.1.254",
+        subnet="10.77.1.0/24",
+        key=SecretStr("ab" * 32),
+        directory=Path("/var/lib/wherry/main/jobs/job-1/own"),
+        agent=Path("/opt/wherry-rsh"),
+        finalize=Path("/opt/f.so"),
+    )
+
+
+@given(st.integers(1, 50), st.integers(1, 500))
+def test_every_rank_sits_once_and_evenly(count: int, ranks: int) -> None:
+    found = launch.seats(nodes(count), ranks)
+    shares = [seat.slots for seat in found]
+    assert sum(shares) == ranks
+    assert max(shares) - min(shares) <= 1
+    assert len(found) == min(count, ranks)
+
+
+def test_open_mpi_4() -> None:
+    plan = launch.plan(request(Family.OPENMPI, (4, 1, 4), LANG="C"))
+    assert plan.argv[:3] == ["/opt/mpi/bin/mpirun", "-n", "5"]
+    assert plan.argv[-2:] == ["/home/u/case/solver", "in put"]
+    assert plan.files["hosts"].splitlines()[0] == "10.77.1.1 slots=2"
+    assert plan.env["OMPI_MCA_plm_rsh_agent"] == "/opt/wherry-rsh"
+    assert plan.env["OMPI_MCA_btl"] == "tcp,self"
+    assert plan.env["OMPI_MCA_oob_tcp_if_include"] == "10.77.1.0/24"
+    assert "OMPI_ALLOW_RUN_AS_ROOT" not in plan.env
+    assert plan.env["LANG"] == "C"
+
+
+def test_open_mpi_5_speaks_to_prrte_and_root_is_allowed() -> None:
+    root = OWNER.model_copy(update={"uid": 0})
+    plan = launch.plan(request(Family.OPENMPI, (5, 0, 11), owner=root))
+    assert plan.env["PRTE_MCA_plm_ssh_agent"] == "/opt/wherry-rsh"
+    assert not [name for name in plan.env if name.startswith("OMPI_MCA_plm")]
+    assert plan.env["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] == "1"
+
+
+def test_mpich_and_its_library_for_the_end() -> None:
+    plan = launch.plan(request(Family.MPICH, (4, 0, 2), LD_PRELOAD="/x.so"))
+    assert plan.argv[plan.argv.index("-localhost") + 1] == "10.77.1.254"
+    assert plan.argv[plan.argv.index("LD_PRELOAD") + 1] == "/opt/f.so /x.so"
+    assert plan.files["hosts"].splitlines() == ["10.77.1.1:2", "10.77.1.2:1", "10.77.1.3:1", "10.77.1.4:1"]
+    assert "LD_PRELOAD" not in launch.plan(request(Family.MPICH, (5, 0, 2))).argv
+
+
+def test_the_job_file_is_what_the_agent_reads() -> None:
+    lines = launch.plan(request(Family.MPICH, (5, 0, 2), A="1 2", B="x\ny")).files["job"].splitlines()
+    assert lines[0] == f"key {'ab' * 32}"
+    assert "user 1000 100 100,4" in lines
+    assert "cwd /home/u/case" in lines
+    assert "node n-3 10.77.1.4 7310" in lines
+    assert "env A=1 2" in lines
+    assert "env WHERRY_JOB_ID=job-1" in lines
+    assert all(line.split(" ")[0] in ("key", "user", "cwd", "node", "env") for line in lines)
+
+
+def test_ranks_get_the_users_variables_only() -> None:
+    given_ = {
+        "PATH": "/p",
+        "TMPDIR": "/x",
+        "WHERRY_URL": "u",
+        "SLURM_JOB_ID": "1",
+        "BASH_FUNC_f%%": "() {\n}",
+        "OWN": "1",
+    }
+    found = launch.rank_environment(given_, OWNER, "job-1")
+    assert found == {"PATH": "/p", "HOME": "/home/u", "OMP_NUM_THREADS": "1", "OWN": "1", "WHERRY_JOB_ID": "job-1"}
+    plan = launch.plan(request(Family.MPICH, (5, 0, 2), **given_))
+    assert "TMPDIR" in plan.env and "env TMPDIR" not in plan.files["job"]
+    assert "WHERRY_JOB=" not in plan.files["job"]
+
+
+CLUSTER = Cluster(
+    name="n",
+    spec=ClusterSpec(name="n", nodes=1),
+    state=ClusterState.RUNNING,
+    network=1,
+    subnet="10.77.1.0/24",
+    head_host="a1",
+    owner_uid=0,
+    owner_gid=0,
+    binds=("/root", "/tmp/case"),
+    created=0.0,
+)
+
+
+@pytest.mark.parametrize("path", ["/usr/bin/x", "/tmp/case/a/x", "/root/x", "/tmpfs/x"])
+def test_what_nodes_see(path: str) -> None:
+    visible.require_visible(Path(path), "the program", CLUSTER)
+
+
+@pytest.mark.parametrize("path", ["/tmp/x", "/tmp/case2/x", "/run/x", "/dev/shm/x"])
+def test_what_nodes_do_not_see(path: str) -> None:
+    with pytest.raises(Refused, match="do not see the program"):
+        visible.require_visible(Path(path), "the program", CLUSTER)
+
+
+def test_an_agent_below_a_closed_directory_is_copied_once(tmp_path: Path) -> None:
+    source = tmp_path / "closed" / "wherry-rsh"
+    source.parent.mkdir(mode=0o700)
+    source.write_bytes(b"agent")
+    copy = visible.public_file(source, OWNER, tmp_path / "bin")
+    assert copy != source and copy.read_bytes() == b"agent" and copy.stat().st_mode & 0o777 == 0o755
+    assert visible.public_file(source, OWNER, tmp_path / "bin") == copy
+    source.write_bytes(b"newer")
+    assert visible.public_file(source, OWNER, tmp_path / "bin") != copy and copy.read_bytes() == b"agent"
+
+
+def frame(stream: int, seconds: int, data: bytes) -> bytes:
+    return struct.pack(">BQI", stream, seconds * 10**9, len(data)) + data
+
+
+def test_output_is_read_in_whole_frames(tmp_path: Path) -> None:
+    frames = [frame(1, 5, b"one\n"), frame(2, 6, b"two\n"), frame(1, 7, b"three\n")]
+    path = tmp_path / "output"
+    assert record.read_output(tmp_path, 0, 100) == ([], 0)
+    path.write_bytes(b"".join(frames)[:-3])
+    chunks, offset = record.read_output(tmp_path, 0, 1 << 20)
+    assert chunks == [("stdout", 5.0, b"one\n"), ("stderr", 6.0, b"two\n")]
+    assert record.read_output(tmp_path, offset, 100) == ([], offset)
+    path.write_bytes(b"".join(frames))
+    assert record.read_output(tmp_path, offset, 100)[0] == [("stdout", 7.0, b"three\n")]
+    assert len(record.read_output(tmp_path, 0, 1)[0]) == 1
+    with pytest.raises(Bug):
+        record.read_output(tmp_path, 3, 100)
+
+
+def test_open_mpis_harmless_line_is_left_out(tmp_path: Path) -> None:
+    noise = b"[host:07939] plm:rsh: Warning: setpgid(7951,7951) failed in parent with errno=Permission denied(13)\n"
+    (tmp_path / "output").write_bytes(frame(2, 1, noise) + frame(2, 2, b"a\n" + noise + b"b\n"))
+    assert record.read_output(tmp_path, 0, 1 << 20)[0] == [("stderr", 2.0, b"a\nb\n")]
+
+
+@pytest.mark.parametrize(
+    ("text", "code"), [("exit 7\nended 5000000000\n", 7), ("signal 9\nended 5000000000\nlost 12\n", 137)]
+)
+def test_exit_file(tmp_path: Path, text: str, code: int) -> None:
+    assert record.read_exit(tmp_path) is None
+    (tmp_path / "exit").write_text(text)
+    assert record.read_exit(tmp_path) == record.Exit(code, 5.0, 12 if "lost" in text else 0)
+
+
+def test_a_holder_is_known_by_its_start_time(tmp_path: Path) -> None:
+    start = record.start_time(os.getpid())
+    assert start is not None
+    assert record.read_holder(tmp_path) is None
+    (tmp_path / "pid").write_text(f"{os.getpid()} {start}\n")
+    holder = record.read_holder(tmp_path)
+    assert holder is not None and holder.alive()
+    assert not record.Holder(os.getpid(), start - 1).alive()
