@@ -15,9 +15,11 @@
  *                             |  BRIDGE                  v
  *      nodes of this host ----+----- TAP -> kept      PORT -- the node
  *
- * A release hands over what was kept, puts PORT into the bridge, takes the TAP out, and hands over what the TAP had
- * still taken in: a frame is late at most, never lost, once the announcement has gone round. The bridge floods what it
- * has for the node until the node's first own frame. `lost` counts what came after the limit was reached.
+ * A release puts PORT into the bridge, hands over what was kept, takes the TAP out, and hands over what the TAP had
+ * still taken in: a frame is late at most, never lost, once the announcement has gone round. PORT is in the bridge
+ * first, because the node's kernel answers what it is handed at once, and an answer lost there (to a first ARP) would
+ * be missed for a second. The bridge floods what it has for the node until the node's first own frame. `lost` counts
+ * what came after the limit was reached.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -137,13 +139,13 @@ static int release(struct hold *hold, const char *name)
 
     if (port < 0)
         return fail("open the port", name, port);
+    error = link_set_bridge(name, hold->bridge, true);
+    if (error)
+        return fail("attach to the bridge", name, error);
     error = take_in(hold);
     if (error)
         return error;
     hand_over(hold, port);
-    error = link_set_bridge(name, hold->bridge, true);
-    if (error)
-        return fail("attach to the bridge", name, error);
     error = link_set_bridge(hold->tap, hold->bridge, false);
     if (error)
         return fail("take out of the bridge", hold->tap, error);

@@ -1,4 +1,4 @@
-"""Clocks. Times of record are CLOCK_REALTIME seconds (float), as CRIU hides gaps of a moved node from CLOCK_MONOTONIC."""
+"""Clocks. Times of record are CLOCK_REALTIME seconds: CRIU hides the gap of a move from a node's CLOCK_MONOTONIC."""
 
 from __future__ import annotations
 

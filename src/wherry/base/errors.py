@@ -35,7 +35,7 @@ class Code(StrEnum):
 
     @property
     def exit_code(self) -> int:
-        """Exit code of the command line: 1 failed, 2 usage, 3 not found, 4 refused, 5 wrong state, 6 partly, 7 unreachable."""
+        """1 failed, 2 usage, 3 not found, 4 refused, 5 wrong state, 6 partly done, 7 unreachable."""
         return _EXIT.get(self, 1)
 
     @property

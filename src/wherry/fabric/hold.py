@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 import select
 import subprocess
+import threading
 from typing import Any
 
 from wherry.base.errors import Code, Failed
@@ -67,7 +68,8 @@ class NetnsHold:
     def release(self) -> HoldReport:
         self._tell(f"release {self._interface}")
         answer = self._expect("released")
-        self._end()
+        # The kernel takes tens of milliseconds to remove the TAP, and a node waits for our return.
+        threading.Thread(target=self._end, name="hold").start()
         return HoldReport(frames=answer["frames"], bytes=answer["bytes"], held=answer["held_us"] / 1e6)
 
     def drop(self) -> None:

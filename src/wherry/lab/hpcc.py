@@ -42,7 +42,21 @@ class Problem:
 
     def text(self) -> str:
         """The input file."""
-        head = ["HPLinpack benchmark input file", "Wherry", "HPL.out", 8, 1, self.n, 1, self.nb, 0, 1, self.p, self.q, 16.0]
+        head = [
+            "HPLinpack benchmark input file",
+            "Wherry",
+            "HPL.out",
+            8,
+            1,
+            self.n,
+            1,
+            self.nb,
+            0,
+            1,
+            self.p,
+            self.q,
+            16.0,
+        ]
         panels = [*_values(self.pfacts), 1, 4, 1, 2]
         variants = [*_values(self.rfacts), *_values(self.bcasts), *_values(self.depths)]
         tail = [2, 64, 0, 0, 1, 8, "separator", 0, 1200, 0, 40, ""]

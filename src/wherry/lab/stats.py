@@ -1,7 +1,7 @@
 """Statistics of repeated, interleaved runs: median with its interval, and the ratio of two medians with its own.
 
-Intervals are percentile bootstraps (Efron 1979) with a fixed seed, so that a report made twice from the same samples says
-the same. With fewer than five samples the interval is the range of the samples, and says so.
+Intervals are percentile bootstraps (Efron 1979) with a fixed seed, so that a report made twice from the same samples
+says the same. With fewer than five samples the interval is the range of the samples, and says so.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ class ClusterNetwork(BaseModel):
 
 
 class Port(BaseModel):
-    """A node's (or head's) place in a cluster's network on one host. `owner` names it: a node's name or CLUSTER-head."""
+    """A node's (or head's) place in a cluster's network on one host. `owner` is the node's name or CLUSTER-head."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -41,7 +41,9 @@ def free_number(pool: str, used: Iterable[int]) -> int:
     for number in range(1, count):
         if number not in taken:
             return number
-    raise Refused(Code.NO_CAPACITY, f"the address pool {pool} has no free /24", f"{count - 1} clusters are up", "wherry status")
+    raise Refused(
+        Code.NO_CAPACITY, f"the address pool {pool} has no free /24", f"{count - 1} clusters are up", "wherry status"
+    )
 
 
 def network_of(pool: str, number: int) -> ClusterNetwork:
@@ -58,4 +60,5 @@ def address_of(network: ClusterNetwork, index: int) -> str:
 
 def mac_of(network: ClusterNetwork, index: int) -> str:
     """A locally administered MAC that follows from cluster number and node index."""
-    return f"02:77:{network.number >> 16 & 255:02x}:{network.number >> 8 & 255:02x}:{network.number & 255:02x}:{index & 255:02x}"
+    high, middle, low = network.number.to_bytes(3, "big")
+    return f"02:77:{high:02x}:{middle:02x}:{low:02x}:{index & 255:02x}"

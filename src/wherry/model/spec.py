@@ -36,7 +36,9 @@ def _needs_unit(value: object, example: str) -> object:
 
 def _name(value: str) -> str:
     if not NAME.fullmatch(value) or len(value) > 20:
-        raise ValueError(f"{value!r} is no name: at most 20 lower-case letters, digits and inner hyphens, a letter first")
+        raise ValueError(
+            f"{value!r} is no name: at most 20 lower-case letters, digits and inner hyphens, a letter first"
+        )
     return value
 
 
@@ -112,7 +114,9 @@ class FabricSpec(Spec):
         _unique("host", [h.name for h in self.hosts])
         for host in self.hosts:
             if host.site not in sites:
-                raise ValueError(f"host {host.name} is at site {host.site!r}, which is not declared{_near(host.site, sites)}")
+                raise ValueError(
+                    f"host {host.name} is at site {host.site!r}, which is not declared{_near(host.site, sites)}"
+                )
         joined = {frozenset(link.between) for link in self.links}
         for link in self.links:
             for end in link.between:
@@ -191,14 +195,17 @@ AnySpec = TypeVar("AnySpec", bound=Spec)
 
 
 def parse(kind: type[AnySpec], data: Any, source: str) -> AnySpec:
-    """`data` (from YAML or JSON) as a spec; Refused INVALID_FILE names the key, the reason, and the nearest known key."""
+    """`data` (from YAML or JSON) as a spec. Refused INVALID_FILE names key, reason, and the nearest known key."""
     if not isinstance(data, dict):
         raise Refused(Code.INVALID_FILE, f"{source} is not a mapping of keys to values", "", "see examples/")
     try:
         return kind.model_validate(data)
     except ValidationError as error:
         raise Refused(
-            Code.INVALID_FILE, f"{source} is not valid", "; ".join(_explain(kind, e) for e in error.errors()), "correct the file"
+            Code.INVALID_FILE,
+            f"{source} is not valid",
+            "; ".join(_explain(kind, e) for e in error.errors()),
+            "correct the file",
         ) from None
 
 
@@ -227,7 +234,9 @@ def parse_yaml(kind: type[AnySpec], text: str, source: str) -> AnySpec:
     try:
         data = yaml.load(text, _Strict)  # noqa: S506 - a SafeLoader
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # the last two: no such date, nested without end
-        raise Refused(Code.INVALID_FILE, f"{source} is not YAML", " ".join(str(error).split()), "correct the file") from None
+        raise Refused(
+            Code.INVALID_FILE, f"{source} is not YAML", " ".join(str(error).split()), "correct the file"
+        ) from None
     return parse(kind, data, source)
 
 

@@ -73,9 +73,7 @@ def connect(source: str, destination: str, address: str, timeout: float = 10.0) 
                     break
                 far.close()
     except OSError as error:
-        raise Failed(
-            Code.UNREACHABLE, f"no connection to {address}", str(error), "wherry host list"
-        ) from None
+        raise Failed(Code.UNREACHABLE, f"no connection to {address}", str(error), "wherry host list") from None
     for end in (near, far):
         end.settimeout(None)
         end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

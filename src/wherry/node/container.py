@@ -1,7 +1,8 @@
 """Node kind `container`: made by runc (or crun), moved by CRIU.
 
-A node is one tree of processes below `wherry-init`, in its own PID, mount, IPC and UTS namespaces and in the network namespace
-of its port. Nothing of it reaches out of the place but TCP on its own address, so that CRIU can take it away whole.
+A node is one tree of processes below `wherry-init`, in its own PID, mount, IPC and UTS namespaces and in the network
+namespace of its port. Nothing of it reaches out of the place but TCP on its own address, so that CRIU can take it away
+whole.
 Invariant: a place is named by instance, host and node; `stop` removes it whatever state it is in.
 """
 
@@ -27,7 +28,10 @@ from wherry.node.protocol import CONTROL_PORT, Place, Usage
 
 _CAPABILITIES = [
     f"CAP_{name}"
-    for name in "CHOWN DAC_OVERRIDE FOWNER FSETID KILL SETGID SETUID SETPCAP NET_BIND_SERVICE NET_RAW IPC_LOCK SYS_NICE".split()
+    for name in (
+        *("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID", "SETPCAP"),
+        *("NET_BIND_SERVICE", "NET_RAW", "IPC_LOCK", "SYS_NICE"),
+    )
 ]
 _LISTEN_TIMEOUT = 20.0
 """Seconds that a node's first process may take until it listens."""
@@ -121,7 +125,7 @@ class ContainerDriver:
         return ContainerMover(self, self._fabric, source, destination)
 
     def sweep(self) -> None:
-        """Removes every place of the instance: processes die with the instance's cgroups, here go mounts and directories."""
+        """Removes every place of the instance: mounts and directories. Processes die with the instance's cgroups."""
         unmount_below(self._instance.run / "nodes")
         for directory in ("nodes", "runtime"):
             shutil.rmtree(self._instance.run / directory, ignore_errors=True)
@@ -206,7 +210,7 @@ def _runtime() -> str:
 
 
 def _container_id(place: Place) -> str:
-    return f"{place.node.name}@{place.host}"
+    return f"{place.node.name}.{place.host}"
 
 
 def _resident(pid: int) -> int:
@@ -232,7 +236,9 @@ def _has_sys_resource() -> bool:
 
 def _config(place: Place, layout: Layout) -> dict[str, object]:
     """The OCI runtime configuration: https://github.com/opencontainers/runtime-spec."""
-    mounts: list[dict[str, object]] = [{"destination": "/proc", "type": "proc", "source": "proc", "options": ["nosuid", "nodev", "noexec"]}]
+    mounts: list[dict[str, object]] = [
+        {"destination": "/proc", "type": "proc", "source": "proc", "options": ["nosuid", "nodev", "noexec"]}
+    ]
     for bind in layout.binds(place.binds):
         options = ["bind", "rprivate", "nosuid", "rw" if bind.writable else "ro"]
         mounts.append({"destination": bind.inside, "type": "bind", "source": bind.outside, "options": options})

@@ -24,7 +24,22 @@ _libc = ctypes.CDLL(None, use_errno=True)
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = 1, 2, 4, 32, 4096, 16384, 1 << 18
 MNT_DETACH = 2
 
-_REAL = {"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "overlay", "nfs", "nfs4", "lustre", "beegfs", "fuse.sshfs", "squashfs", "erofs"}
+_REAL = {
+    "ext2",
+    "ext3",
+    "ext4",
+    "xfs",
+    "btrfs",
+    "zfs",
+    "overlay",
+    "nfs",
+    "nfs4",
+    "lustre",
+    "beegfs",
+    "fuse.sshfs",
+    "squashfs",
+    "erofs",
+}
 _NEVER = ("/proc", "/sys", "/dev", "/run", "/tmp", "/boot", "/var/lib/docker", "/var/lib/containers")
 _DEVICES = {"null": (1, 3), "zero": (1, 5), "full": (1, 7), "random": (1, 8), "urandom": (1, 9), "tty": (5, 0)}
 
@@ -114,7 +129,14 @@ class Layout:
 
     def fill(self, hosts: str, user: tuple[str, ...]) -> None:
         """The first content of a new node's private tree; mount points of `user` below it included."""
-        for name, mode in (("tmp", 0o1777), ("run", 0o755), ("dev", 0o755), ("shm", 0o1777), ("etc", 0o755), ("dev/shm", 0o755)):
+        for name, mode in (
+            ("tmp", 0o1777),
+            ("run", 0o755),
+            ("dev", 0o755),
+            ("shm", 0o1777),
+            ("etc", 0o755),
+            ("dev/shm", 0o755),
+        ):
             path = self.private / name
             path.mkdir()
             path.chmod(mode)
@@ -127,8 +149,8 @@ class Layout:
             path.chmod(0o666)
         for name, target in (("fd", ""), ("stdin", "/0"), ("stdout", "/1"), ("stderr", "/2")):
             (self.private / "dev" / name).symlink_to(f"/proc/self/fd{target}")
-        for path in user:
-            top, _, rest = path.strip("/").partition("/")
+        for bind in user:
+            top, _, rest = bind.strip("/").partition("/")
             if top in ("tmp", "run") and rest:
                 (self.private / top / rest).mkdir(parents=True, exist_ok=True)
 

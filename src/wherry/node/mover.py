@@ -1,4 +1,4 @@
-"""The steps of a container's move: stop-and-copy with CRIU, after rounds of pre-copy where the kernel tracks dirty pages.
+"""The steps of a container's move: stop-and-copy with CRIU, after rounds where the kernel tracks dirty pages.
 
     source                                   destination
     ------                                   -----------
@@ -245,14 +245,19 @@ class ContainerMover:
             worker.request(kind, options, stage, timeout=_ENGINE_TIMEOUT + 10)
         except Failed as error:
             reason = criu_rpc.first_error(layout.images / f"{act}.log")
-            raise Failed(error.code, f"CRIU could not {act} node {self._source.node.name}", reason or str(error), "wherry event list") from None
+            raise Failed(
+                error.code,
+                f"CRIU could not {act} node {self._source.node.name}",
+                reason or str(error),
+                "wherry event list",
+            ) from None
         finally:
             worker.close()
 
 
 @functools.cache
 def soft_dirty() -> bool:
-    """True when the kernel tracks dirty pages (CONFIG_MEM_SOFT_DIRTY): a page just written has bit 55 in its pagemap."""
+    """True when the kernel tracks dirty pages (CONFIG_MEM_SOFT_DIRTY): bit 55 in the pagemap of one just written."""
     import ctypes
     import mmap
     import struct

@@ -1,7 +1,7 @@
 """What every kind of node offers, and the steps of its move.
 
-A **place** is a node at a host: everything of a node on a host (directories, cgroup, namespace) is named by its place, so
-a driver finds it again without memory. During a move a node has two places; the state machine in `wherry.move` says
+A **place** is a node at a host: everything of a node on a host (directories, cgroup, namespace) is named by its place,
+so a driver finds it again without memory. During a move a node has two places; the state machine in `wherry.move` says
 which one counts.
 """
 
@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, SecretStr
 from wherry.model.objects import Node, Round
 
 CONTROL_PORT = 7310
-"""TCP port of a node's first process (`wherry-init`, or the agent of a VM) at the node's own address."""
+"""TCP port of a node's first process (`wherry-init`, a VM's agent) at the node's own address."""
 
 
 class Place(BaseModel):

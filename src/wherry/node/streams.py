@@ -1,7 +1,7 @@
 """What a move sends, each over its own connection: directory trees by tar, memory pages by CRIU's page server.
 
-The receiving program waits at the destination before the freeze. `finish` returns only when the receiver said that it has
-everything, so a cut connection is an error of the move and not a surprise of the restore.
+The receiving program waits at the destination before the freeze. `finish` returns only when the receiver said that it
+has everything, so a cut connection is an error of the move and not a surprise of the restore.
 """
 
 from __future__ import annotations
@@ -18,19 +18,31 @@ from wherry.base.errors import Code, Failed
 _TCPI_BYTES_ACKED = 120
 """Offset of tcpi_bytes_acked (u64) in struct tcp_info, linux/tcp.h."""
 _RECEIVER_TIMEOUT = 120.0
+_SEND = ("tar", "--create", "--file=-", "--sparse", "--numeric-owner", "--warning=no-file-ignored")
+_RECEIVE = (
+    "tar",
+    "--extract",
+    "--file=-",
+    "--read-full-records",
+    "--preserve-permissions",
+    "--same-owner",
+    "--numeric-owner",
+)
 
 
 class Stream:
     """One connection and the program that reads its far end."""
 
-    def __init__(self, what: str, ends: tuple[socket.socket, socket.socket], receiver: Sequence[str], stdin: bool) -> None:
+    def __init__(
+        self, what: str, ends: tuple[socket.socket, socket.socket], receiver: Sequence[str], stdin: bool
+    ) -> None:
         self.what = what
         self._near, far = ends
         with far:
             argv = [word.replace("{fd}", str(far.fileno())) for word in receiver]
             self._receiver = subprocess.Popen(
                 argv,
-                stdin=far if stdin else subprocess.DEVNULL,
+                stdin=far.fileno() if stdin else subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
                 pass_fds=() if stdin else (far.fileno(),),
@@ -48,9 +60,9 @@ class Stream:
     def send_tree(self, directory: Path) -> None:
         """Sends a directory tree: files with holes, links, devices, owners, modes and times. Sockets stay behind."""
         sender = subprocess.run(
-            ["tar", "--create", "--file=-", "--sparse", "--numeric-owner", "--warning=no-file-ignored", f"--directory={directory}", "."],
+            [*_SEND, f"--directory={directory}", "."],
             stdin=subprocess.DEVNULL,
-            stdout=self._near,
+            stdout=self._near.fileno(),
             stderr=subprocess.PIPE,
             timeout=_RECEIVER_TIMEOUT,
             check=False,
@@ -83,7 +95,7 @@ class Stream:
 
 def receive_tree(directory: Path) -> list[str]:
     """The receiver of `send_tree`."""
-    return ["tar", "--extract", "--file=-", "--read-full-records", "--preserve-permissions", "--same-owner", "--numeric-owner", f"--directory={directory}"]
+    return [*_RECEIVE, f"--directory={directory}"]
 
 
 class Background:
