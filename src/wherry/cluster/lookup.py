@@ -25,7 +25,10 @@ def not_found(noun: str, name: str, known: Iterable[str]) -> Refused:
 
 
 def known_hosts(store: Store, fabric: Fabric) -> list[Host]:
-    """The hosts as declared, with what is known of them now. Refused when there is no fabric."""
+    """The hosts as declared, with what is known of them now. Refused when there is no fabric.
+
+    A host never has more memory than was found on it.
+    """
     if not fabric.is_up():
         raise Refused(Code.WRONG_STATE, "no fabric is up", "clusters need hosts to stand on", "wherry fabric up")
     return [
@@ -33,6 +36,7 @@ def known_hosts(store: Store, fabric: Fabric) -> list[Host]:
             update={
                 "drained": host.drained or store.host_flag(host.name, DRAINED),
                 "down": host.down or not fabric.reachable(host.name),
+                "memory": min(host.memory, host.facts.memory) if host.facts else host.memory,
             }
         )
         for host in fabric.hosts()

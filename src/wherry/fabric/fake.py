@@ -143,7 +143,7 @@ class FakeFabric:
     def plug(self, port: Port) -> None:
         """Plugs without counting as a call: a hold's release does it too."""
         if _key(port) not in self.ports or port.network.number not in self.networks:
-            raise Failed(Code.FAILED, f"no port of {port.owner} at {port.host} to plug", "it or its network is not made")
+            raise Failed(Code.FAILED, f"no port of {port.owner} at {port.host} to plug", "it or its network is missing")
         elsewhere = [host for host in self.plugged(port.owner) if host != port.host]
         if elsewhere:
             raise Bug(f"{port.owner} is plugged at {elsewhere[0]} and at {port.host}", "one address at two hosts")

@@ -22,8 +22,15 @@ def another(rounds: Sequence[Round], limit: int = MAX_ROUNDS) -> bool:
         return False
     if not rounds:
         return True
-    left = rounds[-1].dirty
-    if left is None or left <= _SMALL:
+    left = _left(rounds[-1])
+    if left <= _SMALL:
         return False
-    before = rounds[-2].dirty if len(rounds) > 1 else rounds[-1].bytes
-    return before is None or left <= _GAIN * before
+    if len(rounds) == 1 and rounds[0].dirty is None:
+        return True
+    before = _left(rounds[-2]) if len(rounds) > 1 else rounds[0].bytes
+    return left <= _GAIN * before
+
+
+def _left(round: Round) -> int:
+    """Bytes to send after a round; where the engine cannot count them, as many as the round itself had to send."""
+    return round.bytes if round.dirty is None else round.dirty
