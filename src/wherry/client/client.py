@@ -55,11 +55,14 @@ class Client:
 
     def wait(self, id: str, progress: Progress = quiet) -> Operation:
         """Waits until the operation is done; its error is raised. Ctrl-C cancels it, a second one leaves it alone."""
-        after = 0
+        after, interrupted = 0, False
         while True:
             try:
                 found = self._get(f"/v1/operations/{id}", wait=_POLL, after=after)
             except KeyboardInterrupt:
+                if interrupted:
+                    raise
+                interrupted = True
                 progress("cancelling; Ctrl-C again leaves it running")
                 self._cancel_quietly(id, progress)
                 continue

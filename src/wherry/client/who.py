@@ -26,8 +26,16 @@ def owner() -> Owner:
 
 def environment(who: Owner) -> dict[str, str]:
     """This process's variables as `who` has them; those of sudo left out, and those that are no text."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("SUDO_") and value.isprintable()}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("SUDO_") and _is_text(value)}
     if who.uid != os.getuid():
         name = pwd.getpwuid(who.uid).pw_name
         kept |= {"HOME": who.home, "USER": name, "LOGNAME": name}
     return kept
+
+
+def _is_text(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

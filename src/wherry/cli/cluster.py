@@ -1,0 +1,132 @@
+"""`wherry up`, `wherry down`, `wherry status`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from wherry.base.errors import Code, Refused
+from wherry.base.paths import instance
+from wherry.base.units import format_size
+from wherry.cli.files import read_cluster
+from wherry.cli.output import Output, age, dumped, emit, say, table
+from wherry.client import Client, process
+from wherry.model.objects import JobState
+
+
+def up(file: Path, /, *, dry_run: bool = False, detach: bool = False, output: Output = "text") -> None:
+    """Make, change or repair the cluster that FILE describes.
+
+    The same file again changes nothing. Without a fabric the embedded one is made first.
+
+    Parameters
+    ----------
+    file
+        A cluster file (see examples/hello.yaml).
+    dry_run
+        Print the plan and change nothing.
+    detach
+        Do not wait: print the operation.
+    """
+    data = read_cluster(file)
+    with Client() as client:
+        if dry_run:
+            plan = client.plan(data, str(file))
+            emit(output, "plan", plan, lambda: print(plan["text"]))
+            return
+        operation = client.up(data, str(file))
+        if detach:
+            emit(output, "operation", operation.model_dump(mode="json"), lambda: print(operation.id))
+            return
+        result: dict[str, Any] = client.wait(operation.id, say).result or {}
+        emit(output, "cluster", result, lambda: _print_up(result))
+
+
+def down(name: str | None = None, /, *, all: bool = False, output: Output = "text") -> None:
+    """End the jobs of a cluster and remove it; or remove everything that this instance ever made.
+
+    Parameters
+    ----------
+    name
+        The cluster.
+    all
+        Every cluster, the fabric, the daemon, the database and all output. Works without a daemon, too.
+    """
+    if all == bool(name):
+        what = "name a cluster, or say --all" if not name else "a name and --all exclude each other"
+        raise Refused(Code.USAGE, what, "", "wherry down NAME, or: wherry down --all")
+    if all:
+        _down_all(output)
+        return
+    with Client() as client:
+        result: dict[str, Any] = client.wait(client.down(str(name)).id, say).result or {}
+        emit(output, "down", result, lambda: print(f"{name} is removed ({len(result['nodes'])} nodes)."))
+
+
+def status(name: str | None = None, /, *, output: Output = "text") -> None:
+    """Show the clusters; or one cluster with its nodes and jobs.
+
+    Parameters
+    ----------
+    name
+        The cluster.
+    """
+    with Client() as client:
+        clusters = client.clusters()
+        if name is not None:
+            clusters = [c for c in clusters if c["name"] == name]
+            if not clusters:
+                known = ", ".join(c["name"] for c in client.clusters())
+                why = f"known: {known}" if known else "there is no cluster"
+                raise Refused(Code.NOT_FOUND, f"no cluster is named {name!r}", why, "wherry status")
+        nodes, jobs = client.nodes(name), client.jobs(name)
+        data = {"clusters": clusters, "nodes": dumped(nodes), "jobs": dumped(jobs)}
+
+    def overview() -> None:
+        running = [job for job in jobs if job.state in (JobState.STARTING, JobState.RUNNING)]
+        rows = [
+            (
+                c["name"],
+                c["state"],
+                sum(node.cluster == c["name"] for node in nodes),
+                c["subnet"],
+                sum(job.cluster == c["name"] for job in running),
+                age(c["created"]),
+                c["reason"],
+            )
+            for c in clusters
+        ]
+        header = ("CLUSTER", "STATE", "NODES", "NETWORK", "JOBS", "AGE", "WHY")
+        table(header, rows, "No cluster is up. Next: wherry up FILE")
+        if name is None:
+            return
+        print()
+        rows_of_nodes = [(n.name, n.state, n.host, n.address, f"{n.cpus:g}", format_size(n.memory)) for n in nodes]
+        table(("NODE", "STATE", "HOST", "ADDRESS", "CPUS", "MEMORY"), rows_of_nodes, "It has no nodes.")
+        print()
+        rows_of_jobs = [(j.id, j.state, j.ranks, j.mpi, age(j.created), " ".join(j.argv)[:60]) for j in jobs]
+        table(("JOB", "STATE", "RANKS", "MPI", "AGE", "PROGRAM"), rows_of_jobs, "No job ran on it yet.")
+
+    emit(output, "status", data, overview)
+
+
+def _print_up(result: dict[str, Any]) -> None:
+    cluster, nodes = result["cluster"], result["nodes"]
+    print(f"{cluster['name']} is up: {len(nodes)} nodes in {cluster['subnet']}.")
+    table(("NODE", "HOST", "ADDRESS"), [(node["name"], node["host"], node["address"]) for node in nodes], "no nodes")
+
+
+def _down_all(output: str) -> None:
+    place = instance()
+    pid = process.stop(place)
+    removed = ({"daemon": [str(pid)]} if pid else {}) | process.sweep()
+
+    def text() -> None:
+        for kind, names in removed.items():
+            if names:
+                shown = ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
+                print(f"removed {kind}: {shown}")
+        if not any(removed.values()):
+            print(f"There was nothing of instance {place.name}.")
+
+    emit(output, "sweep", {"instance": place.name, "removed": removed}, text)

@@ -1,0 +1,50 @@
+"""Reading what a user wrote. A wrong file is refused here already, so it needs no daemon to learn what is wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from wherry.base.errors import Code, Refused
+from wherry.model.spec import ClusterSpec, FabricSpec, parse_yaml
+
+
+def read_cluster(path: Path) -> dict[str, Any]:
+    """A cluster file that is valid in itself, as the service wants it."""
+    text = _text(path)
+    data = _plain(text)
+    if isinstance(data, dict) and data.get("kind") == "fabric":
+        what = f"{path} is a fabric file, not a cluster file"
+        raise Refused(Code.INVALID_FILE, what, "its kind is fabric", f"wherry fabric up {path}")
+    parse_yaml(ClusterSpec, text, str(path))
+    return data
+
+
+def read_fabric(path: Path) -> dict[str, Any]:
+    """A fabric file that is valid in itself, as the service wants it."""
+    text = _text(path)
+    data = _plain(text)
+    if isinstance(data, dict) and data.get("kind", "container") in ("container", "vm"):
+        what = f"{path} is not a fabric file"
+        raise Refused(Code.INVALID_FILE, what, "it does not say kind: fabric", f"wherry up {path}")
+    parse_yaml(FabricSpec, text, str(path))
+    return data
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text()
+    except UnicodeDecodeError:
+        raise Refused(Code.INVALID_FILE, f"{path} is not text", "it is not UTF-8", "see examples/") from None
+    except OSError as error:
+        code = Code.NOT_FOUND if isinstance(error, FileNotFoundError) else Code.INVALID_FILE
+        raise Refused(code, f"cannot read {path}", error.strerror or str(error), "ls examples/") from None
+
+
+def _plain(text: str) -> Any:
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        return None  # the strict reader says what is wrong

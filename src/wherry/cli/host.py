@@ -1,0 +1,128 @@
+"""`wherry host`, `wherry site`: where nodes can be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cyclopts import App
+
+from wherry.base.errors import Code, Refused
+from wherry.base.units import format_size
+from wherry.cli.move import summary
+from wherry.cli.output import Output, dumped, emit, say, table
+from wherry.client import Client
+from wherry.model.objects import Host, Move, Operation
+
+app = App(name="host", help="Hosts: the machines that carry nodes.")
+site = App(name="site", help="Sites: places with a network of their own.")
+
+
+@app.command(name="list")
+def list_(*, output: Output = "text") -> None:
+    """List the hosts."""
+    with Client() as client:
+        hosts, nodes = client.hosts(), client.nodes()
+    rows = [
+        (h.name, h.site, _state(h), f"{h.cores:g}", format_size(h.memory), sum(n.host == h.name for n in nodes))
+        for h in hosts
+    ]
+    header = ("HOST", "SITE", "STATE", "CORES", "MEMORY", "NODES")
+    emit(
+        output, "hosts", {"hosts": dumped(hosts)}, lambda: table(header, rows, "No fabric is up. Next: wherry up FILE")
+    )
+
+
+@app.command
+def show(host: str, /, *, output: Output = "text") -> None:
+    """Show a host, its facts and its nodes.
+
+    Parameters
+    ----------
+    host
+        The host.
+    """
+    with Client() as client:
+        hosts, nodes = client.hosts(), client.nodes()
+    found = next((h for h in hosts if h.name == host), None)
+    if found is None:
+        known = ", ".join(h.name for h in hosts)
+        raise Refused(
+            Code.NOT_FOUND, f"no host is named {host!r}", f"known: {known}" if known else "", "wherry host list"
+        )
+    here = [node for node in nodes if node.host == host]
+    facts = found.facts
+    rows: list[tuple[str, object]] = [
+        ("site", found.site),
+        ("state", _state(found)),
+        ("cores", f"{found.cores:g}"),
+        ("memory", format_size(found.memory)),
+        ("speed", found.speed),
+    ]
+    if facts:
+        rows += [("kernel", f"{facts.kernel} {facts.architecture}"), ("processor", facts.cpu_model)]
+        rows += [("runtime", facts.runtime or "none"), ("CRIU", facts.criu or "none that works")]
+    rows.append(("nodes", ", ".join(node.name for node in here) or "none"))
+    data = {"host": found.model_dump(mode="json"), "nodes": dumped(here)}
+    emit(output, "host", data, lambda: table(("HOST", host), rows, ""))
+
+
+@app.command
+def drain(host: str, /, *, detach: bool = False, output: Output = "text") -> None:
+    """Move every node off a host; it takes none until it is restored.
+
+    Parameters
+    ----------
+    host
+        The host.
+    detach
+        Do not wait: print the operation.
+    """
+    with Client() as client:
+        _finish(client, client.drain(host), detach, output, f"{host} is drained", f"Undo: wherry host restore {host}")
+
+
+@app.command
+def restore(host: str, /, *, detach: bool = False, output: Output = "text") -> None:
+    """Put back on a host what `drain` took off it.
+
+    Parameters
+    ----------
+    host
+        The host.
+    detach
+        Do not wait: print the operation.
+    """
+    with Client() as client:
+        _finish(client, client.restore(host), detach, output, f"{host} takes nodes again", "")
+
+
+@site.command(name="list")
+def list_sites(*, output: Output = "text") -> None:
+    """List the sites of the fabric."""
+    with Client() as client:
+        fabric = client.fabric()["fabric"]
+    rows = [
+        (s["name"], ", ".join(host["name"] for host in fabric["hosts"] if host["site"] == s["name"]))
+        for s in fabric["sites"]
+    ]
+    emit(output, "sites", {"sites": fabric["sites"]}, lambda: table(("SITE", "HOSTS"), rows, ""))
+
+
+def _finish(client: Client, operation: Operation, detach: bool, output: str, done: str, after: str) -> None:
+    if detach:
+        emit(output, "operation", operation.model_dump(mode="json"), lambda: print(operation.id))
+        return
+    result: dict[str, Any] = client.wait(operation.id, say).result or {}
+
+    def text() -> None:
+        for data in result["moves"]:
+            print(summary(Move.model_validate(data)).split("\n")[0])
+        print(f"{done}: {len(result['moves'])} nodes moved.")
+        if after:
+            print(after)
+
+    emit(output, "drain", result, text)
+
+
+def _state(host: Host) -> str:
+    return "down" if host.down else "drained" if host.drained else "up"

@@ -1,0 +1,176 @@
+"""`wherry run`, `wherry logs`, `wherry job`."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+from cyclopts import App, Parameter
+
+from wherry.base.errors import Code, Failed, Refused
+from wherry.cli.output import Output, age, dumped, emit, say, table
+from wherry.client import Client
+from wherry.client.client import Chunk
+from wherry.model.objects import Job
+
+app = App(name="job", help="Jobs: MPI programs run on clusters.")
+
+_INTERRUPTED = 130
+
+
+def run(
+    name: str,
+    program: str,
+    /,
+    *args: Annotated[str, Parameter(allow_leading_hyphen=True)],
+    ranks: Annotated[int, Parameter(name=["--ranks", "-n"])],
+    mpi: str | None = None,
+    detach: bool = False,
+    output: Output = "text",
+) -> int:
+    """Run an MPI program on a cluster: wherry run NAME -n 4 -- PROGRAM ARGS.
+
+    Its output is ours and so is its exit code; Ctrl-C ends it.
+
+    Parameters
+    ----------
+    name
+        The cluster.
+    program
+        The program, after `--`.
+    args
+        Its arguments.
+    ranks
+        How many ranks; they fill the nodes in order.
+    mpi
+        openmpi, mpich, or the path of a launcher; default: what the program is linked against.
+    detach
+        Do not wait: print the job. `wherry logs` shows its output.
+    """
+    if ranks < 1:
+        raise Refused(
+            Code.USAGE, f"-n {ranks}: a job has at least one rank", "", f"wherry run {name} -n 1 -- {program}"
+        )
+    with Client() as client:
+        job = client.run(name, [program, *args], ranks, mpi, progress=_tell_terminal)
+        if detach:
+            emit(output, "job", job.model_dump(mode="json"), lambda: print(job.id))
+            return 0
+        kept: dict[str, bytearray] = {"stdout": bytearray(), "stderr": bytearray()}
+        seen = 0
+        try:
+            for chunk in client.output(job.id):
+                seen += 1
+                _pass_on(chunk, kept, output)
+        except KeyboardInterrupt:
+            say(f"ending job {job.id}")
+            client.cancel_job(job.id)
+            for chunk in list(client.output(job.id, follow=False))[seen:]:
+                _pass_on(chunk, kept, output)
+            return _INTERRUPTED
+        job = client.job(job.id)
+    if output == "json":
+        streams = {stream: bytes(data).decode(errors="replace") for stream, data in kept.items()}
+        emit(output, "run", {"job": job.model_dump(mode="json"), **streams}, lambda: None)
+    return _exit_code(job)
+
+
+def logs(
+    name: str, /, *, job: str | None = None, follow: Annotated[bool, Parameter(name=["--follow", "-f"])] = False
+) -> None:
+    """Show what a cluster's job wrote: the newest one's, unless --job says otherwise.
+
+    Parameters
+    ----------
+    name
+        The cluster.
+    job
+        The job.
+    follow
+        Go on until the job ends.
+    """
+    with Client() as client:
+        jobs = [found for found in client.jobs(name) if job in (None, found.id)]
+        if not jobs:
+            what = f"no job {job!r} ran on {name!r}" if job else f"no job ran on {name!r}"
+            raise Refused(Code.NOT_FOUND, what, "", "wherry job list")
+        for chunk in client.output(jobs[-1].id, follow):
+            _pass_on(chunk, {}, "text")
+
+
+@app.command(name="list")
+def list_(cluster: str | None = None, /, *, output: Output = "text") -> None:
+    """List the jobs, oldest first.
+
+    Parameters
+    ----------
+    cluster
+        Only this cluster's.
+    """
+    with Client() as client:
+        jobs = client.jobs(cluster)
+    rows = [(j.id, j.cluster, j.state, j.ranks, j.mpi, _code(j), age(j.created), " ".join(j.argv)[:60]) for j in jobs]
+    header = ("JOB", "CLUSTER", "STATE", "RANKS", "MPI", "EXIT", "AGE", "PROGRAM")
+    emit(output, "jobs", {"jobs": dumped(jobs)}, lambda: table(header, rows, "No job ran yet."))
+
+
+@app.command
+def show(job: str, /, *, output: Output = "text") -> None:
+    """Show a job.
+
+    Parameters
+    ----------
+    job
+        The job.
+    """
+    with Client() as client:
+        found = client.job(job)
+    data = found.model_dump(mode="json")
+    emit(output, "job", data, lambda: table(("FIELD", "VALUE"), [(k, _shown(v)) for k, v in data.items()], ""))
+
+
+@app.command
+def cancel(job: str, /, *, output: Output = "text") -> None:
+    """End a job, as Ctrl-C does.
+
+    Parameters
+    ----------
+    job
+        The job.
+    """
+    with Client() as client:
+        found = client.cancel_job(job, say)
+    emit(output, "job", found.model_dump(mode="json"), lambda: print(f"{found.id} is {found.state}."))
+
+
+def _pass_on(chunk: Chunk, kept: dict[str, bytearray], output: str) -> None:
+    stream, _, data = chunk
+    if output == "json":
+        kept[stream] += data
+        return
+    target = sys.stdout.buffer if stream == "stdout" else sys.stderr.buffer
+    target.write(data)
+    target.flush()
+
+
+def _tell_terminal(text: str) -> None:
+    """Progress of the start, for people only: a program's standard error must stay its own."""
+    if sys.stderr.isatty():
+        say(text)
+
+
+def _exit_code(job: Job) -> int:
+    if job.exit_code is None:
+        why = job.reason or f"it is {job.state}"
+        raise Failed(Code.JOB_FAILED, f"job {job.id} did not end by itself", why, f"wherry job show {job.id}")
+    if job.exit_code and job.reason:
+        say(job.reason)
+    return job.exit_code
+
+
+def _code(job: Job) -> str:
+    return "-" if job.exit_code is None else str(job.exit_code)
+
+
+def _shown(value: object) -> str:
+    return " ".join(map(str, value)) if isinstance(value, list) else "-" if value is None else str(value)

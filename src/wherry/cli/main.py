@@ -1,0 +1,104 @@
+"""`wherry`: parses the words, calls the command, turns errors into three lines and an exit code.
+
+Invariant: a command's module is imported only when that command is asked for, so `wherry --help` stays quick.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Sequence
+
+from cyclopts import App, CycloptsError, Group, Parameter
+
+from wherry import __version__
+from wherry.base.errors import Code, Refused, WherryError
+
+_DAILY = Group("Every day", sort_key=1)
+_NOUNS = Group("Things", sort_key=2)
+_SERVICE = Group("Machine and service", sort_key=3)
+_LAB = Group("Lab", sort_key=4)
+_COMMANDS = (
+    ("up", "cluster:up", "Make, change or repair the cluster that a file describes.", _DAILY),
+    ("status", "cluster:status", "Show the clusters; or one with its nodes and jobs.", _DAILY),
+    ("run", "job:run", "Run an MPI program on a cluster.", _DAILY),
+    ("logs", "job:logs", "Show what a job wrote.", _DAILY),
+    ("move", "move:move", "Move a node to another host while its job runs.", _DAILY),
+    ("down", "cluster:down", "Remove a cluster; or everything.", _DAILY),
+    ("fabric", "fabric:app", "The fabric: sites, their hosts, and what joins them.", _NOUNS),
+    ("site", "host:site", "Sites: places with a network of their own.", _NOUNS),
+    ("host", "host:app", "Hosts: the machines that carry nodes.", _NOUNS),
+    ("node", "node:app", "Nodes: the machines of clusters.", _NOUNS),
+    ("job", "job:app", "Jobs: MPI programs run on clusters.", _NOUNS),
+    ("op", "op:app", "Operations: the long acts that were asked for.", _NOUNS),
+    ("event", "op:event", "Events: what happened, when, to what, and why.", _NOUNS),
+    ("doctor", "service:doctor", "Say what this machine can and cannot do.", _SERVICE),
+    ("daemon", "service:daemon", "Start, stop or show the daemon.", _SERVICE),
+    ("version", "service:version", "Print the version.", _SERVICE),
+)
+_LAB_COMMANDS = (
+    ("demo", "HPL natively, on a virtual cluster, and with a live move."),
+    ("bench", "Downtime and total time of a move, beside runc by hand."),
+)
+
+
+def make_app() -> App:
+    """The whole command line."""
+    app = App(
+        name="wherry",
+        help="Runs unmodified MPI programs on virtual clusters and moves their nodes while they run.",
+        version=__version__,
+        help_format="plaintext",
+        help_epilogue="Every command has --help and -o json. Begin with: wherry doctor",
+        default_parameter=Parameter(negative=()),
+        verbose=False,
+        suppress_keyboard_interrupt=False,
+    )
+    for name, where, text, group in _COMMANDS:
+        app.command(f"wherry.cli.{where}", name=name, help=text, group=group)
+    for name, text in _LAB_COMMANDS:
+        if importlib.util.find_spec(f"wherry.lab.{name}"):
+            app.command(f"wherry.lab.{name}:command", name=name, help=text, group=_LAB)
+    return app
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """The program `wherry`."""
+    given = list(sys.argv[1:] if words is None else words)
+    sys.exit(_run(given))
+
+
+def _run(words: list[str]) -> int:
+    try:
+        app = make_app()
+        result = app(words, exit_on_error=False, print_error=False, result_action="return_value")
+        return result if isinstance(result, int) else 0
+    except CycloptsError as error:
+        return _report(_usage(error), words)
+    except WherryError as error:
+        return _report(error, words)
+    except KeyboardInterrupt:
+        return Code.CANCELLED.exit_code
+    except BrokenPipeError:  # the reader of our output has gone, e.g. `| head`
+        sys.stderr.close()
+        return 1
+
+
+def _usage(error: CycloptsError) -> WherryError:
+    text = " ".join(str(error).split())
+    what, _, suggestion = text.partition(" Did you mean")
+    command = " ".join(["wherry", *(error.command_chain or ())])
+    return Refused(Code.USAGE, what, f"did you mean{suggestion}" if suggestion else "", f"{command} --help")
+
+
+def _report(error: WherryError, words: list[str]) -> int:
+    from wherry.cli.output import report
+
+    ours = words[: words.index("--")] if "--" in words else words
+    pairs = zip(ours, [*ours[1:], ""], strict=True)
+    as_json = any(pair in (("-o", "json"), ("--output", "json")) for pair in pairs) or "--output=json" in ours
+    return report(error, as_json)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+"""`wherry move`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from wherry.base.units import format_duration, format_size
+from wherry.cli.output import Output, emit, say
+from wherry.client import Client
+from wherry.model.objects import Move
+
+
+def move(
+    node: str,
+    /,
+    *,
+    to: str,
+    dry_run: bool = False,
+    max_rounds: Annotated[int | None, Parameter(show_default=False)] = None,
+    output: Output = "text",
+) -> None:
+    """Move a node to another host while its job runs. Ctrl-C takes the move back.
+
+    Parameters
+    ----------
+    node
+        The node, e.g. hello-2.
+    to
+        The host.
+    dry_run
+        Print what the move would cost and move nothing.
+    max_rounds
+        Rounds of memory sent while the node runs, at most.
+    """
+    with Client() as client:
+        if dry_run:
+            cost = client.predict(node, to)
+            text = (
+                f"{node} to {to}: about {format_size(cost.bytes)} in {format_duration(cost.seconds)}, "
+                f"{cost.rounds} rounds, downtime about {format_duration(cost.downtime)} ({cost.basis}). "
+                "Nothing was changed."
+            )
+            emit(output, "prediction", cost.model_dump(mode="json"), lambda: print(text))
+            return
+        found = client.moved(client.wait(client.begin_move(node, to, max_rounds).id, say))
+        emit(output, "move", found.model_dump(mode="json"), lambda: print(summary(found)))
+
+
+def summary(move: Move) -> str:
+    """The result of a move and how to undo it."""
+    downtime = format_duration(move.downtime) if move.downtime is not None else "not measured"
+    total = format_duration(move.total or 0.0)
+    rounds = f"{len(move.rounds)} round{'' if len(move.rounds) == 1 else 's'}"
+    return (
+        f"{move.node} moved from {move.source} to {move.destination} in {total}, "
+        f"downtime {downtime}, {format_size(move.bytes)} sent, {rounds}.\n"
+        f"Undo: wherry move {move.node} --to {move.source}"
+    )

@@ -1,0 +1,60 @@
+"""`wherry node`."""
+
+from __future__ import annotations
+
+from cyclopts import App
+
+from wherry.base.units import format_duration, format_size
+from wherry.cli.output import Output, age, dumped, emit, table
+from wherry.client import Client
+from wherry.model.objects import Move, Node
+
+app = App(name="node", help="Nodes: the machines of clusters.")
+
+
+@app.command(name="list")
+def list_(cluster: str | None = None, /, *, output: Output = "text") -> None:
+    """List the nodes.
+
+    Parameters
+    ----------
+    cluster
+        Only this cluster's.
+    """
+    with Client() as client:
+        nodes = client.nodes(cluster)
+    rows = [(n.name, n.cluster, n.state, n.host, n.address, f"{n.cpus:g}", format_size(n.memory)) for n in nodes]
+    header = ("NODE", "CLUSTER", "STATE", "HOST", "ADDRESS", "CPUS", "MEMORY")
+    emit(output, "nodes", {"nodes": dumped(nodes)}, lambda: table(header, rows, "There are no nodes."))
+
+
+@app.command
+def show(node: str, /, *, output: Output = "text") -> None:
+    """Show a node, what it uses, and its moves.
+
+    Parameters
+    ----------
+    node
+        The node.
+    """
+    with Client() as client:
+        data = client.node(node)
+    found, usage = Node.model_validate(data["node"]), data["usage"]
+    rows: list[tuple[str, object]] = [
+        ("cluster", found.cluster),
+        ("state", found.state),
+        ("host", found.host),
+        ("address", f"{found.address} ({found.mac})"),
+        ("limits", f"{found.cpus:g} CPUs, {format_size(found.memory)}"),
+    ]
+    if usage:
+        rows.append(("memory", format_size(usage["memory"])))
+        rows.append(("CPU time", f"{format_duration(usage['cpu'])}, throttled {format_duration(usage['throttled'])}"))
+        rows.append(("processes", usage["processes"]))
+    rows += [("move", _line(Move.model_validate(move))) for move in data["moves"]]
+    emit(output, "node", data, lambda: table(("NODE", node), rows, ""))
+
+
+def _line(move: Move) -> str:
+    downtime = f", downtime {format_duration(move.downtime)}" if move.downtime is not None else ""
+    return f"{age(move.created)} ago, {move.source} to {move.destination}: {move.phase}{downtime}"

@@ -1,0 +1,110 @@
+"""`wherry op`, `wherry event`: what was asked for and what happened."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+from cyclopts import App, Parameter
+
+from wherry.cli.output import Output, age, dumped, emit, say, table
+from wherry.client import Client
+from wherry.model.objects import Event, Operation
+
+app = App(name="op", help="Operations: the long acts that were asked for.")
+event = App(name="event", help="Events: what happened, when, to what, and why.")
+
+
+@app.command(name="list")
+def list_(*, running: bool = False, output: Output = "text") -> None:
+    """List the operations, oldest first.
+
+    Parameters
+    ----------
+    running
+        Only those that run.
+    """
+    with Client() as client:
+        operations = client.operations(running)
+    rows = [(o.id, o.kind, o.target, o.state, age(o.created), _text(o)) for o in operations]
+    header = ("OPERATION", "KIND", "TARGET", "STATE", "AGE", "PROGRESS")
+    emit(output, "operations", {"operations": dumped(operations)}, lambda: table(header, rows, "There are none."))
+
+
+@app.command
+def show(operation: str, /, *, output: Output = "text") -> None:
+    """Show an operation.
+
+    Parameters
+    ----------
+    operation
+        The operation.
+    """
+    with Client() as client:
+        _print(client.operation(operation), output)
+
+
+@app.command
+def wait(operation: str, /, *, output: Output = "text") -> None:
+    """Wait for an operation; its error becomes ours. Ctrl-C cancels it.
+
+    Parameters
+    ----------
+    operation
+        The operation.
+    """
+    with Client() as client:
+        _print(client.wait(operation, say), output)
+
+
+@app.command
+def cancel(operation: str, /, *, output: Output = "text") -> None:
+    """Ask an operation to end.
+
+    Parameters
+    ----------
+    operation
+        The operation.
+    """
+    with Client() as client:
+        found = client.cancel(operation)
+    emit(output, "operation", found.model_dump(mode="json"), lambda: print(f"{found.id} is asked to end."))
+
+
+@event.command(name="list")
+def list_events(
+    *, follow: Annotated[bool, Parameter(name=["--follow", "-f"])] = False, output: Output = "text"
+) -> None:
+    """List the events, oldest first.
+
+    Parameters
+    ----------
+    follow
+        Go on with those that come, until Ctrl-C.
+    """
+    with Client() as client:
+        events: list[Event] = []
+        while more := client.events(events[-1].id if events else 0):
+            events += more
+        emit(output, "events", {"events": dumped(events)}, lambda: _print_events(events))
+        if follow:
+            for found in client.follow_events(events[-1].id if events else 0):
+                emit(output, "events", {"events": dumped([found])}, lambda found=found: _print_events([found]))  # type: ignore[misc]
+
+
+def _print(operation: Operation, output: str) -> None:
+    data = operation.model_dump(mode="json", exclude={"result", "error"})
+    rows = [(key, "-" if value is None else value) for key, value in data.items()]
+    rows += [(f"error {key}", value) for key, value in (operation.error or {}).items()]
+    document = operation.model_dump(mode="json")
+    emit(output, "operation", document, lambda: table(("OPERATION", operation.id), rows, ""))
+
+
+def _text(operation: Operation) -> str:
+    return ((operation.error or {}).get("what") or operation.progress)[:60]
+
+
+def _print_events(events: list[Event]) -> None:
+    for found in events:
+        when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(found.time))
+        print(f"{when}  {found.kind:16} {found.target}: {found.text}")

@@ -1,0 +1,72 @@
+"""`wherry daemon`, `wherry doctor`, `wherry version`."""
+
+from __future__ import annotations
+
+from cyclopts import App
+
+from wherry import __version__
+from wherry.base.errors import Code, LostContact
+from wherry.base.paths import instance
+from wherry.cli.output import Output, emit, table
+from wherry.client import process
+
+daemon = App(name="daemon", help="The daemon that does the work; commands start it when none runs.")
+
+
+@daemon.command
+def start(*, group: str | None = None, output: Output = "text") -> None:
+    """Start the daemon.
+
+    Parameters
+    ----------
+    group
+        Members of this group may use it, beside root.
+    """
+    place = instance()
+    if not process.answers(place):
+        process.start(place, group)
+    _print(output)
+
+
+@daemon.command
+def stop(*, output: Output = "text") -> None:
+    """Stop the daemon. Nodes and jobs run on; the next daemon takes them over."""
+    pid = process.stop(instance())
+    text = f"The daemon (process {pid}) has ended." if pid else "No daemon runs."
+    emit(output, "daemon-stop", {"stopped": pid}, lambda: print(text))
+
+
+@daemon.command
+def status(*, output: Output = "text") -> None:
+    """Show whether the daemon runs. Exit code 7 when it does not."""
+    if not process.answers(instance()):
+        pid = process.holder(instance())
+        why = f"process {pid} is not ready yet" if pid else "none was started, or it was stopped"
+        raise LostContact(Code.UNREACHABLE, "no daemon answers", why, "wherry daemon start")
+    _print(output)
+
+
+def doctor(*, output: Output = "text") -> None:
+    """Say what this machine can and cannot do, with the remedy for each. Needs no daemon."""
+    findings = process.examine()
+
+    def text() -> None:
+        table(("WHAT", "STATE", "FOUND"), [(f["name"], f["health"], f["text"]) for f in findings], "")
+        remedies = [(f["name"], f["remedy"]) for f in findings if f["health"] != "ok" and f["remedy"]]
+        for name, remedy in remedies:
+            print(f"{name}: {remedy}")
+
+    emit(output, "doctor", {"version": __version__, "findings": findings}, text)
+
+
+def version(*, output: Output = "text") -> None:
+    """Print the version."""
+    emit(output, "version", {"version": __version__}, lambda: print(__version__))
+
+
+def _print(output: str) -> None:
+    place = instance()
+    pid = process.holder(place)
+    data = {"instance": place.name, "process": pid, "socket": str(place.socket), "log": str(place.state / "log")}
+    rows = list(data.items())
+    emit(output, "daemon", data, lambda: table(("DAEMON", "RUNS"), rows, ""))
