@@ -54,6 +54,7 @@ class Jobs:
         self._state = instance.state
         self._directory = instance.state / "jobs"
         self._settling: dict[str, threading.Lock] = {}
+        self._starting: set[str] = set()
         self._watched: set[str] = set()
         self._watching = threading.Lock()
 
@@ -76,24 +77,29 @@ class Jobs:
             state=JobState.STARTING,
             created=now(),
         )
-        self._store.put_job(job)
+        self._starting.add(job.id)
         try:
+            self._store.put_job(job)
             self._launch(found, request)
+            job = job.model_copy(update={"state": JobState.RUNNING, "started": now()})
+            self._store.put_job(job)
         except BaseException:
-            self._store.drop_job(job.id)
-            self._remove_directory(job.id)
+            self._kill_holder(job.id)
+            broom.sweep_head(request.directory / "job", owner)
+            self._forget(job)
             raise
-        job = job.model_copy(update={"state": JobState.RUNNING, "started": now()})
-        self._store.put_job(job)
+        finally:
+            self._starting.discard(job.id)
         self._store.add_event("job.start", job.id, f"{' '.join(argv)} on {cluster}, {ranks} ranks, {job.mpi}")
         self._watch(job.id)
         return job
 
     def poll(self, id: str) -> Job:
         """The job as it is now. Notes its end, when that has come, after sweeping its nodes."""
+        self._find(id)
         with self._settling.setdefault(id, threading.Lock()):
             job = self._find(id)
-            if job.state in _OVER:
+            if job.state in _OVER or id in self._starting:
                 return job
             directory = self._directory / id
             ended, holder = record.read_exit(directory), record.read_holder(directory)
@@ -107,20 +113,11 @@ class Jobs:
         job = self.poll(id)
         if job.state in _OVER:
             return job
-        directory = self._directory / id
-        (directory / "cancelled").touch()
-        holder = record.read_holder(directory)
-        fd = holder.open() if holder else None
-        if fd is not None:
-            try:
-                for number in (signal.SIGINT, signal.SIGKILL):
-                    signal.pidfd_send_signal(fd, number)
-                    if _ended_within(fd, _CANCEL_SECONDS):
-                        break
-            except ProcessLookupError:
-                pass
-            finally:
-                os.close(fd)
+        if id in self._starting:
+            why = "its launcher is being started"
+            raise Refused(Code.WRONG_STATE, f"job {id} cannot be ended yet", why, "try again in a moment")
+        (self._directory / id / "cancelled").touch()
+        self._kill_holder(id, signal.SIGINT)
         return self.poll(id)
 
     def output(self, id: str, offset: int = 0, limit: int = 1 << 20) -> tuple[list[record.Chunk], int]:
@@ -323,6 +320,22 @@ class Jobs:
         self._store.add_event("job.end", job.id, f"{job.state}, exit code {job.exit_code}", lost=lost)
         shutil.rmtree(directory / "own", ignore_errors=True)
         return job
+
+    def _kill_holder(self, id: str, *gently: signal.Signals) -> None:
+        """Ends the job's holder, and with it the launcher: first by the signals given, each with its grace."""
+        holder = record.read_holder(self._directory / id)
+        fd = holder.open() if holder else None
+        if fd is None:
+            return
+        try:
+            for number in (*gently, signal.SIGKILL):
+                signal.pidfd_send_signal(fd, number)
+                if _ended_within(fd, _CANCEL_SECONDS):
+                    break
+        except ProcessLookupError:
+            pass  # it ended by itself
+        finally:
+            os.close(fd)
 
     def _sweep(self, job: Job) -> dict[str, str]:
         """Ends what the job left on its nodes and beside its launcher."""
