@@ -1,0 +1,79 @@
+"""The drivers that the contract tests run over; one that this machine cannot run is skipped with its reason."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+
+import pytest
+
+from wherry.base.errors import WherryError
+from wherry.base.paths import Instance, native_program
+from wherry.fabric.fake import FakeFabric
+from wherry.fabric.netns import NetnsFabric
+from wherry.fabric.protocol import Fabric
+from wherry.model.network import ClusterNetwork, network_of
+from wherry.model.spec import FabricSpec
+from wherry.node.container import ContainerDriver
+from wherry.node.fake import FakeDriver
+from wherry.node.protocol import NodeDriver
+
+INSTANCE = Instance("tcontr")
+MISSING = "/bin/sh"
+"""A file that every machine has, and that host b1 is said to lack."""
+
+
+def _spec() -> FabricSpec:
+    hosts = [{"name": name, "site": name[0], "cores": 1, "memory": "1GiB"} for name in ("a1", "a2", "b1")]
+    hosts[2]["facts"] = {"without_files": [MISSING]}
+    sites = [{"name": "a"}, {"name": "b"}]
+    return FabricSpec.model_validate({"kind": "fabric", "version": 1, "name": "x", "sites": sites, "hosts": hosts})
+
+
+def _make(driver: str) -> Iterator[Fabric]:
+    if driver == "netns" and os.geteuid() != 0:
+        pytest.skip("network namespaces are root's")
+    fabric: Fabric = FakeFabric(_spec()) if driver == "fake" else NetnsFabric(_spec(), INSTANCE)
+    fabric.down()
+    fabric.up()
+    try:
+        yield fabric
+    finally:
+        fabric.down()
+        if driver == "netns":
+            shutil.rmtree(INSTANCE.run, ignore_errors=True)
+
+
+@pytest.fixture(scope="module", params=["fake", "netns"])
+def fabric(request: pytest.FixtureRequest) -> Iterator[Fabric]:
+    """A fabric that is up: hosts a1, a2 at site a, b1 at site b."""
+    yield from _make(request.param)
+
+
+@pytest.fixture(scope="module", params=["fake", "container"])
+def nodes(request: pytest.FixtureRequest) -> Iterator[tuple[NodeDriver, Fabric]]:
+    """A node driver, and a fabric that its nodes can stand on."""
+    fake = request.param == "fake"
+    for fabric in _make("fake" if fake else "netns"):
+        driver: NodeDriver = FakeDriver(rounds=True) if fake else ContainerDriver(INSTANCE, fabric)
+        if reason := driver.unsupported():
+            pytest.skip(reason)
+        if not fake:
+            try:
+                native_program("wherry-init")
+            except WherryError as error:
+                pytest.skip(str(error))
+        try:
+            yield driver, fabric
+        finally:
+            driver.sweep()
+
+
+@pytest.fixture
+def network(fabric: Fabric) -> Iterator[ClusterNetwork]:
+    """A cluster's network on all hosts of the fabric."""
+    network = network_of(fabric.spec.pool, 7)
+    fabric.network_up(network)
+    yield network
+    fabric.network_down(network)

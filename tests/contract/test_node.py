@@ -1,0 +1,201 @@
+"""What every kind of node does, by the words of its protocol; and that its move can be taken back from every step."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from pydantic import SecretStr
+
+from wherry.fabric.protocol import Fabric, Hold
+from wherry.model.network import Port, address_of, mac_of, network_of
+from wherry.model.objects import Node
+from wherry.node.protocol import NodeDriver, NodeMover, Place
+
+
+class Stand:
+    """One node with a port at each of two hosts, and the network's part of its moves."""
+
+    def __init__(self, driver: NodeDriver, fabric: Fabric) -> None:
+        self.driver, self.fabric = driver, fabric
+        self.network = network_of(fabric.spec.pool, 9)
+        fabric.network_up(self.network)
+        self.here, self.there = self._place("a1"), self._place("b1")
+        fabric.port_up(self.port(self.here))
+        fabric.port_plug(self.port(self.here))
+        self.hold: Hold | None = None
+
+    def _place(self, host: str) -> Place:
+        node = Node(
+            name="c-0", cluster="c", index=0, host=host, cpus=1, memory=128 * 2**20,
+            address=address_of(self.network, 0), mac=mac_of(self.network, 0),
+        )  # fmt: skip
+        cgroup, key = f"{self.fabric.cgroup(host)}/{node.name}", SecretStr("ab" * 32)
+        place = Place(node=node, host=host, netns="", cgroup=cgroup, key=key, hosts_file="127.0.0.1 localhost\n")
+        return place.model_copy(update={"netns": self.fabric.port_netns(self.port(place))})
+
+    def port(self, place: Place) -> Port:
+        node = place.node
+        return Port(
+            owner=node.name, index=0, host=place.host, network=self.network, address=node.address, mac=node.mac
+        )
+
+    def mover(self) -> NodeMover:
+        return self.driver.mover(self.here, self.there)
+
+    def steps(self, mover: NodeMover) -> list[Callable[[], object]]:
+        """The steps before the commit, the network's with them."""
+
+        def prepare() -> None:
+            self.fabric.port_up(self.port(self.there))
+            mover.prepare()
+            self.hold = self.fabric.hold(self.port(self.there))
+
+        def freeze() -> None:
+            mover.freeze()
+            assert self.hold
+            self.hold.divert()
+            self.fabric.port_unplug(self.port(self.here))
+
+        return [prepare, freeze, mover.transfer, mover.restore]
+
+    def finish(self, mover: NodeMover) -> None:
+        mover.release()
+        if self.hold:
+            self.hold.release()
+        else:
+            self.fabric.port_plug(self.port(self.there))
+        mover.thaw()
+        self.fabric.port_down(self.port(self.here))
+        mover.close()
+
+    def take_back(self, mover: NodeMover) -> None:
+        if self.hold:
+            self.hold.drop()
+        self.fabric.port_plug(self.port(self.here))
+        mover.roll_back()
+        self.fabric.port_down(self.port(self.there))
+        mover.close()
+
+    def assert_runs_at(self, place: Place) -> None:
+        other = self.there if place is self.here else self.here
+        assert self.driver.alive(place) and not self.driver.alive(other)
+        assert self.driver.usage(place).processes >= 1
+
+    def remove(self) -> None:
+        for place in (self.here, self.there):
+            self.driver.stop(place)
+            self.fabric.port_down(self.port(place))
+        self.fabric.network_down(self.network)
+
+
+@pytest.fixture
+def stand(nodes: tuple[NodeDriver, Fabric]) -> Iterator[Stand]:
+    stand = Stand(*nodes)
+    try:
+        yield stand
+    finally:
+        stand.remove()
+
+
+@pytest.fixture
+def running(stand: Stand) -> Stand:
+    """A node that runs and that this machine can move."""
+    stand.driver.start(stand.here)
+    if reason := stand.driver.unmovable(stand.here, stand.there):
+        pytest.skip(reason)
+    return stand
+
+
+def test_start_and_stop(stand: Stand) -> None:
+    driver, place = stand.driver, stand.here
+    assert not driver.alive(place)
+    driver.stop(place)
+    driver.start(place)
+    assert driver.alive(place)
+    usage = driver.usage(place)
+    assert usage.processes >= 1 and usage.memory > 0 and usage.cpu >= 0
+    driver.stop(place)
+    assert not driver.alive(place)
+    driver.stop(place)
+    driver.start(place)
+    assert driver.alive(place)
+
+
+def test_saying_whether_it_moves_changes_nothing(stand: Stand) -> None:
+    stand.driver.start(stand.here)
+    assert isinstance(stand.driver.unmovable(stand.here, stand.there), str)
+    size, seconds = stand.mover().predict()
+    assert size > 0 and seconds >= 0
+    stand.assert_runs_at(stand.here)
+
+
+def test_move(running: Stand) -> None:
+    mover = running.mover()
+    for step in running.steps(mover):
+        step()
+    running.finish(mover)
+    running.assert_runs_at(running.there)
+
+
+def test_rounds(running: Stand) -> None:
+    mover = running.mover()
+    if not mover.can_round():
+        pytest.skip("this machine cannot tell which memory was written (soft-dirty)")
+    prepare, *rest = running.steps(mover)
+    prepare()
+    assert [mover.round(number).number for number in (1, 2)] == [1, 2]
+    for step in rest:
+        step()
+    running.finish(mover)
+    running.assert_runs_at(running.there)
+
+
+@pytest.mark.parametrize("anew", [False, True], ids=["same mover", "mover made anew"])
+@pytest.mark.parametrize("done", range(5))
+def test_taken_back_after_each_step(running: Stand, done: int, anew: bool) -> None:
+    first = running.mover()
+    for step in running.steps(first)[:done]:
+        step()
+    mover = running.mover() if anew else first
+    running.take_back(mover)
+    running.take_back(mover)
+    running.assert_runs_at(running.here)
+    first.close()
+    running.assert_runs_at(running.here)
+
+
+def test_finished_by_a_mover_made_anew(running: Stand) -> None:
+    first = running.mover()
+    for step in running.steps(first):
+        step()
+    assert running.hold
+    running.hold.drop()
+    running.hold = None
+    mover = running.mover()
+    running.finish(mover)
+    running.finish(mover)
+    running.assert_runs_at(running.there)
+    first.close()
+    running.assert_runs_at(running.there)
+
+
+def test_moves_on_after_it_was_taken_back(running: Stand) -> None:
+    mover = running.mover()
+    for step in running.steps(mover):
+        step()
+    running.take_back(mover)
+    mover = running.mover()
+    for step in running.steps(mover):
+        step()
+    running.finish(mover)
+    running.assert_runs_at(running.there)
+
+
+def test_a_node_that_ended_is_not_alive(running: Stand) -> None:
+    running.driver.stop(running.here)
+    deadline = time.monotonic() + 5
+    while running.driver.alive(running.here):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
