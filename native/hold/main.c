@@ -15,11 +15,11 @@
  *                             |  BRIDGE                  v
  *      nodes of this host ----+----- TAP -> kept      PORT -- the node
  *
- * A release puts PORT into the bridge, hands over what was kept, takes the TAP out, and hands over what the TAP had
- * still taken in: a frame is late at most, never lost, once the announcement has gone round. PORT is in the bridge
- * first, because the node's kernel answers what it is handed at once, and an answer lost there (to a first ARP) would
- * be missed for a second. The bridge floods what it has for the node until the node's first own frame. `lost` counts
- * what came after the limit was reached.
+ * A release puts PORT into the bridge and hands over what was kept, and says so; then it takes the TAP out, which the
+ * kernel may make wait for milliseconds, and hands over what came to the TAP meanwhile (uncounted): a frame is late at
+ * most, never lost, once the announcement has gone round. PORT is in the bridge first, because the node's kernel
+ * answers what it is handed at once, and an answer lost there (to a first ARP) would be missed for a second. The bridge
+ * floods what it has for the node until the node's first own frame. `lost` counts what came after the limit was reached.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -83,10 +83,11 @@ static int announce(const struct hold *hold)
     return write(hold->tap_fd, &frame, sizeof(frame)) < 0 ? -errno : 0;
 }
 
-/* For the node itself, or for everyone (the first bit of a group address is set). */
+/* For the node or for everyone (the first bit of a group address is set), but not the node's own, flooded to us. */
 static bool is_for_node(const struct hold *hold, const uint8_t *frame, size_t length)
 {
-    return length >= sizeof(struct ether_header) && (frame[0] & 1 || memcmp(frame, hold->mac, ETH_ALEN) == 0);
+    return length >= sizeof(struct ether_header) && memcmp(frame + ETH_ALEN, hold->mac, ETH_ALEN) != 0 &&
+           (frame[0] & 1 || memcmp(frame, hold->mac, ETH_ALEN) == 0);
 }
 
 /* Keeps what the TAP has, until it has nothing. */
@@ -146,16 +147,16 @@ static int release(struct hold *hold, const char *name)
     if (error)
         return error;
     hand_over(hold, port);
+    printf("{\"event\": \"released\", \"frames\": %" PRIu64 ", \"bytes\": %" PRIu64 ", \"lost\": %" PRIu64
+           ", \"held_us\": %" PRId64 "}\n",
+           hold->count, hold->bytes, hold->lost, hold->holding ? now_us() - hold->since_us : 0);
     error = link_set_bridge(hold->tap, hold->bridge, false);
     if (error)
-        return fail("take out of the bridge", hold->tap, error);
+        return error;
     error = take_in(hold);
     if (error)
         return error;
     hand_over(hold, port);
-    printf("{\"event\": \"released\", \"frames\": %" PRIu64 ", \"bytes\": %" PRIu64 ", \"lost\": %" PRIu64
-           ", \"held_us\": %" PRId64 "}\n",
-           hold->count, hold->bytes, hold->lost, hold->holding ? now_us() - hold->since_us : 0);
     return 1;
 }
 
