@@ -15,6 +15,7 @@ from wherry.model.network import HEAD_INDEX, address_of, free_number, mac_of, ne
 from wherry.model.objects import Cluster, ClusterState, Move, Phase, Prediction, Round
 from wherry.model.spec import ClusterSpec
 from wherry.move.policy import MAX_ROUNDS, another
+from wherry.move.predict import estimate
 
 POOL = "10.77.0.0/16"
 
@@ -113,3 +114,20 @@ def test_policy_ends(dirty: list[int]) -> None:
     while another(rounds(*dirty[:done])):
         done += 1
     assert done <= MAX_ROUNDS
+
+
+def test_prediction_learns_rate_and_overhead() -> None:
+    def made(size: int) -> Move:
+        down = 0.05 + size / 200e6
+        return Move(
+            id="m", node="n", cluster="c", source="a", destination="b", phase=Phase.DONE, created=0, bytes=size,
+            downtime=down, total=down + 0.2,
+        )  # fmt: skip
+
+    small = [made(2**20)] * 3
+    assert estimate(2**28, 0.05, False, small).downtime < 2, "small moves tell nothing of the rate"
+    guess = estimate(2**29, 0.0, False, [*small, made(2**27), made(2**28)])
+    assert guess.downtime == pytest.approx(0.05 + 2**29 / 200e6, rel=0.01)
+    assert guess.seconds == pytest.approx(guess.downtime + 0.2, rel=0.01)
+    with_rounds = estimate(2**29, 0.0, True, small)
+    assert with_rounds.rounds and with_rounds.downtime < guess.downtime and with_rounds.bytes > guess.bytes

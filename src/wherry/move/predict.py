@@ -7,7 +7,7 @@ assumed.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from statistics import median
+from statistics import linear_regression, median
 
 from wherry.model.objects import Move, Phase, Prediction
 
@@ -16,6 +16,8 @@ _RATE = 500e6
 _BEFORE = 1.0
 """Seconds of preparation and clearing up when nothing was measured yet."""
 _RECENT = 20
+_APART = 64 * 2**20
+"""Bytes by which moves must differ before their times tell a rate: below it, the noise of a freeze is larger."""
 _LEFT = 0.1
 """Share of the memory that rounds are assumed to leave for the freeze."""
 
@@ -25,10 +27,8 @@ def estimate(size: int, overhead: float, can_round: bool, moves: Sequence[Move])
     past = [m for m in moves if m.phase == Phase.DONE and not m.error and m.downtime and m.total and m.bytes][-_RECENT:]
     rate, before, basis = _RATE, _BEFORE, "assumed rates; no move was made here yet"
     if past:
-        rates = [m.bytes / m.phases["transfer"] for m in past if m.phases.get("transfer")]
-        rate = median(rates) if rates else _RATE
+        rate, overhead = _fit([(_frozen_bytes(m), m.downtime or 0) for m in past])
         before = median(max((m.total or 0) - (m.downtime or 0), 0) for m in past)
-        overhead = median(max((m.downtime or 0) - m.phases.get("transfer", 0), 0) for m in past)
         basis = f"the last {len(past)} moves" if len(past) > 1 else "the last move"
     rounds = 2 if can_round else 0
     frozen = size * _LEFT if rounds else size
@@ -40,3 +40,20 @@ def estimate(size: int, overhead: float, can_round: bool, moves: Sequence[Move])
         downtime=downtime,
         basis=basis,
     )
+
+
+def _fit(points: list[tuple[int, float]]) -> tuple[float, float]:
+    """Rate (bytes per second) and overhead (seconds) of downtimes by frozen bytes.
+
+    A least-squares line where sizes differ enough to tell one from the other, else the overhead at the assumed rate.
+    """
+    sizes, times = [size for size, _ in points], [time for _, time in points]
+    if max(sizes) - min(sizes) >= _APART:
+        line = linear_regression(sizes, times)
+        if line.slope > 0:
+            return 1 / line.slope, max(line.intercept, 0.0)
+    return _RATE, median(max(time - size / _RATE, 0.0) for size, time in points)
+
+
+def _frozen_bytes(move: Move) -> int:
+    return move.bytes - sum(round.bytes for round in move.rounds)
