@@ -117,7 +117,7 @@ def _finish(client: Client, operation: Operation, detach: bool, output: str, don
     def text() -> None:
         for data in result["moves"]:
             print(summary(Move.model_validate(data)).split("\n")[0])
-        print(f"{done}: {len(result['moves'])} nodes moved.")
+        print(f"{done}: {len(result['moves'])} moved.")
         if after:
             print(after)
 

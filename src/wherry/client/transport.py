@@ -28,6 +28,7 @@ class Transport:
             why = "this version serves its own machine only"
             raise Refused(Code.UNSUPPORTED, f"WHERRY_URL={url} cannot be used", why, "unset WHERRY_URL")
         self._instance = instance
+        self._start = start
         if not process.answers(instance):
             if not start:
                 raise LostContact(Code.UNREACHABLE, "no daemon runs", "", "wherry daemon start")
@@ -47,7 +48,7 @@ class Transport:
         """The answer's JSON. The service's error is raised as ours; UNREACHABLE when it does not answer."""
         parameters = {key: value for key, value in query.items() if value is not None}
         try:
-            answer = self._http.request(method, path, json=body, params=parameters)
+            answer = self._request(method, path, body, parameters)
         except httpx.HTTPError as error:
             why = f"{self._instance.socket}: {error or type(error).__name__}"
             raise LostContact(Code.UNREACHABLE, "the daemon does not answer", why, "wherry daemon status") from None
@@ -59,6 +60,17 @@ class Transport:
         if answer.status_code >= 400:
             raise from_dict(_json(answer))
         return _json(answer)
+
+    def _request(self, method: str, path: str, body: Any, parameters: dict[str, Any]) -> httpx.Response:
+        """What only reads is asked again, of the next daemon, when this one was killed meanwhile."""
+        try:
+            return self._http.request(method, path, json=body, params=parameters)
+        except httpx.TransportError:
+            if method != "GET" or not self._start:
+                raise
+            if not process.answers(self._instance):
+                process.start(self._instance)
+            return self._http.request(method, path, params=parameters)
 
 
 def _json(answer: httpx.Response) -> Any:

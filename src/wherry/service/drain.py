@@ -86,7 +86,7 @@ class Drains:
             node, target = item
             try:
                 task.check()
-                return moves.run(node.name, target, lambda text: task.progress(f"{node.name}: {text}"), task.cancelled)
+                return moves.run(node.name, target, task.progress, task.cancelled)
             except WherryError as error:
                 return f"{node.name}: {error}"
 

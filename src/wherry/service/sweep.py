@@ -13,7 +13,7 @@ from pathlib import Path
 from wherry.base.errors import Code, Failed
 from wherry.base.paths import Instance
 from wherry.fabric import namespaces
-from wherry.fabric.cgroup import Cgroup, machine_layout
+from wherry.fabric.cgroup import Cgroup
 from wherry.node.mounts import mounted, unmount_below
 from wherry.service.lock import InstanceLock
 from wherry.service.wiring import sweep_machine
@@ -24,6 +24,7 @@ def sweep(instance: Instance) -> dict[str, list[str]]:
     before = remains(instance)
     lock = InstanceLock(instance)
     sweep_machine(instance)
+    _remove_cgroups(instance.prefix)
     unmount_below(instance.run)
     for directory in (instance.run, instance.state):
         shutil.rmtree(directory, ignore_errors=True)
@@ -56,12 +57,24 @@ def remains(instance: Instance) -> dict[str, list[str]]:
 
 def _cgroups(prefix: str) -> list[str]:
     """The instance's cgroups, relative to the root of their controller; each once."""
-    found = set()
-    for root in machine_layout().roots():
-        top = root / prefix
-        if top.is_dir():
-            found |= {str(path.relative_to(root)) for path in (top, *top.rglob("*")) if path.is_dir()}
-    return sorted(found)
+    return sorted({str(path.relative_to(root)) for root in _hierarchies() for path in _tree(root / prefix)})
+
+
+def _hierarchies() -> list[Path]:
+    """Every mounted cgroup hierarchy: an OCI runtime makes cgroups also in those whose controllers we do not use."""
+    return sorted({Path(point) for point, kind, _ in mounted() if kind in ("cgroup", "cgroup2")})
+
+
+def _tree(top: Path) -> list[Path]:
+    """A cgroup and all below it, those below first."""
+    return sorted((path for path in (top, *top.rglob("*")) if path.is_dir()), reverse=True)
+
+
+def _remove_cgroups(prefix: str) -> None:
+    for root in _hierarchies():
+        for path in _tree(root / prefix):
+            with contextlib.suppress(OSError):  # reported by who looks for remains
+                path.rmdir()
 
 
 def _command(pid: int) -> str:
