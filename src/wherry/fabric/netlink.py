@@ -21,7 +21,9 @@ from wherry.fabric import namespaces
 _ERROR, _DONE = 2, 3
 _NEWLINK, _DELLINK, _GETLINK, _SETLINK = 16, 17, 18, 19
 _REQUEST, _ACK = 1, 4
+_NEWNEIGH, _CREATE, _REPLACE, _PERMANENT, _NDA_DST, _NDA_LLADDR = 28, 0x400, 0x100, 0x80, 1, 2
 _IFNAME, _MASTER = 3, 10
+_NEIGHBOUR = struct.Struct("=BxxxiHBB")
 _HEADER, _LINK, _ATTRIBUTE = struct.Struct("=IHHII"), struct.Struct("=BxHiII"), struct.Struct("=HH")
 IFF_UP, IFF_LOWER_UP = 0x1, 0x10000
 
@@ -106,6 +108,34 @@ class Switch:
                     if code:
                         raise OSError(-code, os.strerror(-code))
                 return data[_HEADER.size :]
+
+
+def set_neighbours(netns: str, interface: str, known: dict[str, str]) -> None:
+    """Tells the namespace for good which MAC (value) has which address (key) behind the interface.
+
+    A node that arrives at another host would else ask for every peer anew, and a question that was lost while it was
+    unplugged is asked again only after a second. OSError when the kernel refuses.
+    """
+
+    def tell() -> None:
+        index = socket.if_nametoindex(interface)
+        request = b""
+        for number, (address, mac) in enumerate(known.items(), 1):
+            body = _NEIGHBOUR.pack(socket.AF_INET, index, _PERMANENT, 0, 0)
+            body += _attribute(_NDA_DST, ipaddress.IPv4Address(address).packed)
+            body += _attribute(_NDA_LLADDR, bytes.fromhex(mac.replace(":", "")))
+            flags = _REQUEST | _CREATE | _REPLACE | (_ACK if number == len(known) else 0)
+            request += _HEADER.pack(_HEADER.size + len(body), _NEWNEIGH, flags, number, 0) + body
+        with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.NETLINK_ROUTE) as route:
+            route.settimeout(10.0)
+            route.send(request)
+            _, answer, *_ = _HEADER.unpack_from(data := route.recv(65536))
+            (code,) = struct.unpack_from("=i", data, _HEADER.size)
+            if answer == _ERROR and code:
+                raise OSError(-code, os.strerror(-code))
+
+    if known:
+        namespaces.inside(netns, tell)
 
 
 class Announcer:

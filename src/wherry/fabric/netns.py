@@ -29,8 +29,8 @@ from wherry.fabric.cgroup import Cgroup
 from wherry.fabric.cgroup import sweep as sweep_cgroups
 from wherry.fabric.hold import NetnsHold
 from wherry.fabric.links import Links
-from wherry.fabric.netlink import IFF_LOWER_UP, IFF_UP, Announcer, Switch
-from wherry.model.network import ClusterNetwork, Port
+from wherry.fabric.netlink import IFF_LOWER_UP, IFF_UP, Announcer, Switch, set_neighbours
+from wherry.model.network import HEAD_INDEX, MOST_NODES, ClusterNetwork, Port, address_of, mac_of
 from wherry.model.objects import Host, HostFacts
 from wherry.model.spec import FabricSpec, HostSpec
 
@@ -168,6 +168,7 @@ class NetnsFabric:
                 )
             links.inside(where, lambda ip: _node(ip, f"{port.address}/{_prefix(port.network.subnet)}"))
             links.inside(self.host_netns(port.host), lambda ip: ip.up(_port(port)))
+            set_neighbours(where, "eth0", _neighbours(port))
         self._announcer(port)
         return where
 
@@ -293,6 +294,12 @@ def _bridge(network: ClusterNetwork) -> str:
 
 def _port(port: Port) -> str:
     return f"p{port.network.number}.{port.index}"
+
+
+def _neighbours(port: Port) -> dict[str, str]:
+    """Addresses and MACs of all that can ever be in the port's network, but its own: both follow from the index."""
+    others = (index for index in (*range(MOST_NODES), HEAD_INDEX) if index != port.index)
+    return {address_of(port.network, index): mac_of(port.network, index) for index in others}
 
 
 def _prefix(subnet: str) -> int:

@@ -33,6 +33,8 @@ class Port(BaseModel):
 
 
 HEAD_INDEX = 254
+MOST_NODES = 250
+"""Most nodes of a cluster: the rest of its /24 is the head, and what a fabric may need for itself."""
 
 
 def free_number(pool: str, used: Iterable[int]) -> int:

@@ -155,7 +155,7 @@ class ClusterSpec(Spec):
     kind: Literal["container", "vm"] = "container"
     version: Literal[1] = 1
     name: Name
-    nodes: int = Field(ge=1, le=250)
+    nodes: int = Field(ge=1, le=250)  # MOST_NODES of wherry.model.network
     cpus: float = Field(default=1.0, gt=0, le=1024)
     memory: Size = 512 * 2**20
     sites: tuple[Name, ...] = ()
