@@ -15,6 +15,7 @@ from wherry.fabric.netns import NetnsFabric
 from wherry.fabric.protocol import Fabric
 from wherry.model.network import ClusterNetwork, network_of
 from wherry.model.spec import FabricSpec
+from wherry.node import criu
 from wherry.node.container import ContainerDriver
 from wherry.node.fake import FakeDriver
 from wherry.node.protocol import NodeDriver
@@ -34,7 +35,8 @@ def _spec() -> FabricSpec:
 def _make(driver: str) -> Iterator[Fabric]:
     if driver == "netns" and os.geteuid() != 0:
         pytest.skip("network namespaces are root's")
-    fabric: Fabric = FakeFabric(_spec()) if driver == "fake" else NetnsFabric(_spec(), INSTANCE)
+    fabric: Fabric
+    fabric = FakeFabric(_spec()) if driver == "fake" else NetnsFabric(_spec(), INSTANCE, lambda: criu.find().version)
     fabric.down()
     fabric.up()
     try:

@@ -1,0 +1,97 @@
+"""The daemon is killed at each phase of a real node's move; another one finishes the move or takes it back.
+
+The fakes have this at every single call (tests/unit/test_machine.py); here it is the real drivers' turn to find all of
+a node again by names alone.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from conftest import INSTANCE
+
+from wherry.cluster.clusters import Clusters
+from wherry.cluster.places import Places
+from wherry.fabric.protocol import Fabric
+from wherry.model.owner import Owner
+from wherry.model.spec import ClusterSpec
+from wherry.move.moves import Moves
+from wherry.node import criu
+from wherry.node.channel import in_netns
+from wherry.node.protocol import CONTROL_PORT, NodeDriver
+from wherry.store.store import Store
+
+OWNER = Owner(uid=0, gid=0, home="/", cwd="/")
+
+
+class Daemon:
+    """What a daemon knows when it starts: the rows, and the names that follow from them."""
+
+    def __init__(self, path: Path, driver: NodeDriver, fabric: Fabric) -> None:
+        self.driver, self.fabric = driver, fabric
+        self.store = Store(path)
+        self.places = Places(self.store, fabric)
+        self.clusters = Clusters(self.store, fabric, {"container": driver})
+        self.moves = Moves(self.store, fabric, {"container": driver}, self.places)
+
+
+@pytest.fixture
+def daemon(nodes: tuple[NodeDriver, Fabric], tmp_path: Path) -> Iterator[Callable[[], Daemon]]:
+    """Makes daemons over the same rows; a cluster of two nodes on hosts a1 and a2 is up."""
+    driver, fabric = nodes
+    if fabric.driver == "fake":
+        pytest.skip("a fake's nodes end with its process; tests/unit/test_machine.py kills them in memory")
+    if not criu.find().works:
+        pytest.skip(criu.find().reason)
+
+    def start() -> Daemon:
+        return Daemon(tmp_path / "state.db", driver, fabric)
+
+    first = start()
+    first.clusters.apply(first.clusters.plan(ClusterSpec(name="hello", nodes=2, memory="128MiB"), OWNER))
+    yield start
+    start().clusters.down("hello")
+
+
+def killed(act: Callable[[], object]) -> bool:
+    """Runs `act` in a child; True when the child was killed."""
+    child = os.fork()
+    if child == 0:
+        try:
+            act()
+        except BaseException:
+            traceback.print_exc()
+        os._exit(1)
+    return os.WIFSIGNALED(status := os.waitpid(child, 0)[1]) and os.WTERMSIG(status) == signal.SIGKILL
+
+
+@pytest.mark.parametrize("phase", ["prepare", "rounds", "freeze", "transfer", "restore", "commit", "thaw"])
+def test_killed_daemon(daemon: Callable[[], Daemon], phase: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WHERRY_FAULTS", "1")
+    assert killed(lambda: daemon().moves.run("hello-1", "b1", fault=f"{phase}:kill"))
+    next_one = daemon()
+    assert len(next_one.store.moves(unfinished=True)) == 1
+    next_one.moves.recover()
+    assert not next_one.store.moves(unfinished=True)
+
+    committed = phase in ("commit", "thaw")
+    host, other = ("b1", "a2") if committed else ("a2", "b1")
+    node = next_one.store.node("hello-1")
+    assert node is not None and (node.host, node.state) == (host, "running")
+    assert next_one.driver.alive(next_one.places.place(node))
+    assert not next_one.driver.alive(next_one.places.place(node, other))
+    assert not os.path.exists(next_one.places.place(node, other).netns)
+    assert not (INSTANCE.run / "nodes" / f"hello-1@{other}").exists()
+
+    peer = next_one.store.node("hello-0")
+    assert peer is not None
+    in_netns(
+        next_one.places.place(peer).netns,
+        lambda: socket.create_connection((node.address, CONTROL_PORT), timeout=10).close(),
+    )
