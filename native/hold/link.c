@@ -11,9 +11,13 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
-enum { QUEUE_FRAMES = 10000 }; /* frames that the kernel keeps for us while we are not scheduled */
+enum {
+    QUEUE_FRAMES = 10000, /* frames that the kernel keeps for us while we are not scheduled */
+    WAIT_TRIES = 30000,   /* of 0.1 ms and more: the kernel needs much less than a millisecond */
+};
 
 static int request_by_name(unsigned long number, struct ifreq *request)
 {
@@ -36,6 +40,33 @@ static int set_name(struct ifreq *request, const char *name)
     return 0;
 }
 
+/*
+ * Brings the TAP up and waits until it may forward. The kernel tells a bridge late, up to a second, of a carrier that
+ * was there before the link was up; a carrier that comes to a link that is up is told at once.
+ */
+static int raise_link(int tap, struct ifreq *request)
+{
+    const struct timespec pause = {.tv_nsec = 100000};
+    int carrier = 0, error;
+
+    if (ioctl(tap, TUNSETCARRIER, &carrier) < 0)
+        return -errno;
+    request->ifr_flags = IFF_UP;
+    error = request_by_name(SIOCSIFFLAGS, request);
+    if (error)
+        return error;
+    carrier = 1;
+    if (ioctl(tap, TUNSETCARRIER, &carrier) < 0)
+        return -errno;
+    for (int tries = 0; tries < WAIT_TRIES; tries++) {
+        error = request_by_name(SIOCGIFFLAGS, request);
+        if (error || request->ifr_flags & IFF_RUNNING)
+            return error;
+        nanosleep(&pause, NULL);
+    }
+    return -ETIMEDOUT;
+}
+
 int link_open_tap(const char *name)
 {
     struct ifreq request;
@@ -55,8 +86,7 @@ int link_open_tap(const char *name)
     error = request_by_name(SIOCSIFTXQLEN, &request);
     if (error)
         goto close_tap;
-    request.ifr_flags = IFF_UP;
-    error = request_by_name(SIOCSIFFLAGS, &request);
+    error = raise_link(fd, &request);
     if (error)
         goto close_tap;
     return fd;

@@ -20,6 +20,7 @@
  * most, never lost, once the announcement has gone round. PORT is in the bridge first, because the node's kernel
  * answers what it is handed at once, and an answer lost there (to a first ARP) would be missed for a second. The bridge
  * floods what it has for the node until the node's first own frame. `lost` counts what came after the limit was reached.
+ * ARP requests for the node are answered in its name.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -64,23 +65,51 @@ static int fail(const char *what, const char *object, int error)
     return error;
 }
 
-/* Gratuitous ARP (RFC 5227), written into the TAP: every bridge on its way learns that the MAC is here. */
-static int announce(const struct hold *hold)
+struct arp_frame {
+    struct ether_header ethernet;
+    struct ether_arp arp;
+};
+
+/* In the node's name, written into the TAP: every bridge on its way learns that the MAC is here. */
+static int say_arp(const struct hold *hold, uint16_t operation, const uint8_t *to, const uint8_t *about)
 {
-    struct {
-        struct ether_header ethernet;
-        struct ether_arp arp;
-    } frame = {
+    struct arp_frame frame = {
         .ethernet.ether_type = htons(ETHERTYPE_ARP),
-        .arp.ea_hdr = {htons(ARPHRD_ETHER), htons(ETHERTYPE_IP), ETH_ALEN, sizeof(hold->address), htons(ARPOP_REQUEST)},
+        .arp.ea_hdr = {htons(ARPHRD_ETHER), htons(ETHERTYPE_IP), ETH_ALEN, sizeof(hold->address), htons(operation)},
     };
 
-    memset(frame.ethernet.ether_dhost, 0xff, ETH_ALEN);
+    memcpy(frame.ethernet.ether_dhost, to, ETH_ALEN);
     memcpy(frame.ethernet.ether_shost, hold->mac, ETH_ALEN);
     memcpy(frame.arp.arp_sha, hold->mac, ETH_ALEN);
     memcpy(frame.arp.arp_spa, &hold->address, sizeof(hold->address));
-    memcpy(frame.arp.arp_tpa, &hold->address, sizeof(hold->address));
+    if (operation == ARPOP_REPLY)
+        memcpy(frame.arp.arp_tha, to, ETH_ALEN);
+    memcpy(frame.arp.arp_tpa, about, sizeof(hold->address));
     return write(hold->tap_fd, &frame, sizeof(frame)) < 0 ? -errno : 0;
+}
+
+/* Gratuitous ARP (RFC 5227): a request for the own address, to everyone. */
+static int announce(const struct hold *hold)
+{
+    static const uint8_t everyone[ETH_ALEN] = {0xff, 0xff, 0xff, 0xff, 0xff, 0xff};
+
+    return say_arp(hold, ARPOP_REQUEST, everyone, (const uint8_t *)&hold->address);
+}
+
+/* A peer that gets no answer for 3 s gives the node up and drops what it has for it, so a long hold must answer. */
+static bool answer_arp(const struct hold *hold, const uint8_t *bytes, size_t length)
+{
+    struct arp_frame frame;
+
+    if (length < sizeof(frame))
+        return false;
+    memcpy(&frame, bytes, sizeof(frame));
+    if (frame.ethernet.ether_type != htons(ETHERTYPE_ARP) || frame.arp.arp_op != htons(ARPOP_REQUEST) ||
+        memcmp(frame.arp.arp_tpa, &hold->address, sizeof(hold->address)) != 0 ||
+        memcmp(frame.arp.arp_sha, hold->mac, ETH_ALEN) == 0)
+        return false;
+    say_arp(hold, ARPOP_REPLY, frame.arp.arp_sha, frame.arp.arp_spa);
+    return true;
 }
 
 /* For the node or for everyone (the first bit of a group address is set), but not the node's own, flooded to us. */
@@ -97,7 +126,8 @@ static int take_in(struct hold *hold)
     ssize_t length;
 
     while ((length = read(hold->tap_fd, frame, sizeof(frame))) > 0)
-        if (is_for_node(hold, frame, (size_t)length) && frames_keep(&hold->frames, frame, (size_t)length))
+        if (!answer_arp(hold, frame, (size_t)length) && is_for_node(hold, frame, (size_t)length) &&
+            frames_keep(&hold->frames, frame, (size_t)length))
             hold->lost++;
     if (length < 0 && errno != EAGAIN && errno != EINTR)
         return fail("read from", hold->tap, -errno);
