@@ -130,7 +130,7 @@ def _run(place: Instance, group: int | None) -> None:
         timeout_graceful_shutdown=2,
     )
     try:
-        with _listening(place.socket, group) as listener:
+        with listening(place.socket, group) as listener:
             log.info("ready at %s", place.socket)
             uvicorn.Server(config).run([listener])
     finally:
@@ -139,12 +139,13 @@ def _run(place: Instance, group: int | None) -> None:
         cell.close()
 
 
-def _listening(path: Path, group: int | None) -> socket.socket:
-    """The socket of the daemon: 0600, or 0660 of a group. Only its name is swapped in when it listens already."""
+def listening(path: Path, group: int | None) -> socket.socket:
+    """The socket of the daemon: 0600, or 0660 of a group. It gets its name when it listens already."""
     new = path.with_suffix(".new")
     new.unlink(missing_ok=True)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(str(new))
+    new.chmod(0o600)
     if group is not None:
         path.parent.chmod(0o711)
         shutil.chown(new, group=group)

@@ -1,0 +1,157 @@
+"""A whole service in this process, on a socket of its own, with a fabric and nodes in memory."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import uvicorn
+
+from wherry.base.clock import now
+from wherry.base.errors import Code, Refused
+from wherry.base.paths import Instance
+from wherry.model.objects import Job, JobState
+from wherry.model.owner import Owner
+from wherry.service.cell import Cell
+from wherry.service.daemon import listening
+from wherry.service.monitor import Monitor
+from wherry.service.peer import PeerProtocol
+from wherry.service.rest.app import make_app
+from wherry.store import Store
+
+FABRIC = {
+    "kind": "fabric",
+    "version": 1,
+    "name": "two",
+    "driver": "fake",
+    "sites": [{"name": "a"}, {"name": "b"}],
+    "hosts": [
+        {"name": "a1", "site": "a", "cores": 2, "memory": "2GiB"},
+        {"name": "a2", "site": "a", "cores": 2, "memory": "2GiB"},
+        {"name": "b1", "site": "b", "cores": 2, "memory": "2GiB"},
+    ],
+    "links": [{"between": ["a", "b"]}],
+}
+CLUSTER = {"name": "hello", "nodes": 3, "cpus": 0.5, "memory": "256MiB"}
+
+
+@dataclass(frozen=True)
+class Here(Instance):
+    """An instance below a temporary directory."""
+
+    top: Path = Path("/nonexistent")
+
+    @property
+    def run(self) -> Path:
+        return self.top / "run"
+
+    @property
+    def state(self) -> Path:
+        return self.top / "state"
+
+
+class SaidJobs:
+    """Jobs that say what they were given: nodes in memory run nothing."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.said: dict[str, list[tuple[str, float, bytes]]] = {}
+        self.environments: dict[str, dict[str, str]] = {}
+
+    def start(
+        self, cluster: str, argv: list[str], ranks: int, owner: Owner, env: dict[str, str], mpi: str | None = None
+    ) -> Job:
+        if argv[0] == "missing":
+            raise Refused(Code.NOT_FOUND, "the program missing is not there", "", "give the program's path")
+        number = len(self.said) + 1
+        job = Job(
+            id=f"job-{number}", cluster=cluster, argv=tuple(argv), ranks=ranks, mpi=mpi or "openmpi", uid=owner.uid,
+            gid=owner.gid, cwd=owner.cwd, state=JobState.RUNNING, created=now(),
+        )  # fmt: skip
+        self.said[job.id] = [("stdout", 1.0, b"out\n"), ("stderr", 2.0, b"err\n")]
+        self.environments[job.id] = env
+        self.store.put_job(job)
+        return job
+
+    def poll(self, id: str) -> Job:
+        job = self.store.job(id)
+        assert job
+        if job.state == JobState.RUNNING and job.argv[0] != "sleep":
+            code = int(job.argv[1]) if len(job.argv) > 1 else 0
+            job = job.model_copy(update={"state": JobState.ENDED, "exit_code": code})
+            self.store.put_job(job)
+        return job
+
+    def output(self, id: str, offset: int = 0, limit: int = 1 << 20) -> tuple[list[tuple[str, float, bytes]], int]:
+        chunks = self.said[id][offset:]
+        return chunks, offset + len(chunks)
+
+    def cancel(self, id: str) -> Job:
+        job = self.store.job(id)
+        assert job
+        job = job.model_copy(update={"state": JobState.CANCELLED, "exit_code": 130})
+        self.store.put_job(job)
+        return job
+
+    def remove(self, cluster: str) -> None:
+        for job in self.store.jobs(cluster):
+            self.store.drop_job(job.id)
+
+    def adopt(self) -> None:
+        pass
+
+
+@dataclass
+class Service:
+    """What a test holds of the service."""
+
+    place: Here
+    cell: Cell
+    monitor: Monitor
+
+    @property
+    def jobs(self) -> SaidJobs:
+        """The stand-in."""
+        assert self.cell.domain
+        jobs = self.cell.domain.jobs
+        assert isinstance(jobs, SaidJobs)
+        return jobs
+
+
+class SaidCell(Cell):
+    """A cell whose jobs only say something."""
+
+    def make_domain(self, fabric):  # type: ignore[no-untyped-def]
+        domain = super().make_domain(fabric)
+        domain.jobs = SaidJobs(self.store)  # type: ignore[assignment]
+        return domain
+
+
+@contextmanager
+def running(top: Path, fabric: bool = True) -> Iterator[Service]:
+    """The service, ready, until the end of the block."""
+    place = Here("test", top)
+    place.run.mkdir(parents=True, exist_ok=True)
+    cell = SaidCell(place, Store(place.state / "wherry.db"))
+    if fabric:
+        from wherry.model.spec import FabricSpec, parse
+
+        cell.fabric_up(parse(FabricSpec, FABRIC, "test"))
+    config = uvicorn.Config(
+        make_app(cell), http=PeerProtocol, ws="none", lifespan="off", log_config=None, timeout_graceful_shutdown=1
+    )
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, args=([listening(place.socket, None)],), daemon=True)
+    thread.start()
+    while not server.started and thread.is_alive():
+        time.sleep(0.01)
+    try:
+        yield Service(place, cell, Monitor(cell))
+    finally:
+        server.should_exit = True
+        thread.join(20)
+        cell.close(5)
