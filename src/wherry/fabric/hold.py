@@ -5,7 +5,7 @@ then waits, so that `divert` and `release`, which lie within the downtime, are o
 
     -> (start)      <- {"event": "ready"}
     -> divert       <- {"event": "holding"}       the MAC is drawn to this host, frames are kept
-    -> release pN.I <- {"event": "released", ...} what was kept is with the node, its port is plugged, the program ends
+    -> release pN.I <- {"event": "released", ...} the port is plugged, what was kept is with the node; the program ends
     -> drop         <- {"event": "dropped"}       or the end of its input: a killed daemon leaves no hold behind
 
 Invariant: the program ends with its hold, and its TAP device with the program.
@@ -54,6 +54,7 @@ class NetnsHold:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
+            start_new_session=True,  # an interrupt of a daemon on a terminal is not meant for it
         )
         try:
             self._expect("ready")

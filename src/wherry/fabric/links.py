@@ -7,6 +7,7 @@ nothing but what the nodes say is on the air. The messages within a move's downt
 from __future__ import annotations
 
 import errno
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -99,6 +100,17 @@ class Links:
         """Brings the link up, as a port of the bridge when one is named."""
         master = {} if bridge is None else {"master": self._index(bridge)}
         self._route.link("set", index=self._index(name), state="up", **master)
+
+    def wait(self, name: str, timeout: float = 5.0) -> None:
+        """Until the link forwards: the kernel's word about a new carrier goes round a little after `up`."""
+        deadline = time.monotonic() + timeout
+        while self._state(name) != "UP":
+            if time.monotonic() > deadline:
+                raise Failed(Code.TIMED_OUT, f"the link {name} did not come up", f"no carrier within {timeout:g} s")
+            time.sleep(0.0002)
+
+    def _state(self, name: str) -> str:
+        return str(self._route.get_links(self._index(name))[0].get_attr("IFLA_OPERSTATE"))
 
     def has(self, name: str, address: str) -> bool:
         """True when the link is there, is up and has the address."""

@@ -168,6 +168,7 @@ class NetnsFabric:
                 )
             links.inside(where, lambda ip: _node(ip, f"{port.address}/{_prefix(port.network.subnet)}"))
             links.inside(self.host_netns(port.host), lambda ip: ip.up(_port(port)))
+            links.inside(where, lambda ip: ip.wait("eth0"))
             set_neighbours(where, "eth0", _neighbours(port))
         self._announcer(port)
         return where
