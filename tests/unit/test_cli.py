@@ -1,0 +1,210 @@
+"""The command line against a service in memory: what goes where, exit codes, errors in three parts, JSON documents."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from rest_service import CLUSTER, FABRIC, Service, running
+
+import wherry.client.client
+from wherry import __version__
+from wherry.cli.main import _COMMANDS, _run
+
+Said = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
+    with running(tmp_path) as service:
+        monkeypatch.setattr(wherry.client.client, "instance", lambda: service.place)
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "hello.yaml").write_text(yaml.safe_dump(CLUSTER))
+        (tmp_path / "fabric.yaml").write_text(yaml.safe_dump(FABRIC))
+        yield service
+
+
+@pytest.fixture
+def wherry_(capfdbinary: pytest.CaptureFixture[bytes]) -> Said:
+    """Runs a command; gives exit code, standard output, standard error."""
+
+    def run(*words: str) -> tuple[int, str, str]:
+        code = _run(list(words))
+        out, err = capfdbinary.readouterr()
+        return code, out.decode(), err.decode()
+
+    return run
+
+
+def test_a_cluster_by_hand(service: Service, wherry_: Said) -> None:
+    assert "No cluster is up" in wherry_("status")[1]
+    code, out, err = wherry_("up", "hello.yaml", "--dry-run")
+    assert code == 0 and "3 to create" in out and not err
+    assert "No cluster is up" in wherry_("status")[1]
+
+    code, out, err = wherry_("up", "hello.yaml")
+    assert code == 0 and "hello is up: 3 nodes" in out and "hello-0" in err
+    code, out, _ = wherry_("status", "hello")
+    assert code == 0 and "hello-2" in out and "No job ran" in out
+    assert "hello-2" in wherry_("node", "list")[1]
+    assert "processes" in wherry_("node", "show", "hello-0")[1]
+
+    code, out, _ = wherry_("down", "hello")
+    assert (code, out) == (0, "hello is removed (3 nodes).\n")
+    assert wherry_("down", "hello")[0] == 3
+
+
+def test_a_job_passes_its_streams_and_its_exit_code_on(service: Service, wherry_: Said) -> None:
+    wherry_("up", "hello.yaml")
+    assert wherry_("run", "hello", "-n", "2", "--", "prog", "3", "-x", "--mpi", "y") == (3, "out\n", "err\n")
+    job = json.loads(wherry_("job", "list", "-o", "json")[1])["jobs"][0]
+    assert job["argv"] == ["prog", "3", "-x", "--mpi", "y"] and job["ranks"] == 2
+    assert wherry_("logs", "hello") == (0, "out\n", "err\n")
+    assert wherry_("logs", "hello", "--job", job["id"], "-f") == (0, "out\n", "err\n")
+    document = json.loads(wherry_("run", "hello", "-n", "1", "-o", "json", "--", "prog")[1])
+    assert document["schema"] == "wherry/run/1" and document["stdout"] == "out\n" and document["job"]["exit_code"] == 0
+
+    code, out, _ = wherry_("run", "hello", "-n", "1", "--detach", "--", "sleep")
+    id = out.strip()
+    assert code == 0 and "running" in wherry_("job", "show", id)[1]
+    assert "cancelled" in wherry_("job", "cancel", id)[1]
+    assert wherry_("job", "cancel", id)[0] == 5
+    assert wherry_("run", "hello", "-n", "1", "--", "missing")[0] == 3
+
+
+def test_ctrl_c_ends_the_job(service: Service, wherry_: Said, monkeypatch: pytest.MonkeyPatch) -> None:
+    wherry_("up", "hello.yaml")
+    real = wherry.client.Client.output
+
+    def interrupted(self: Any, id: str, follow: bool = True) -> Iterator[Any]:
+        chunks = real(self, id, follow=False)
+        yield next(chunks)
+        if follow:
+            raise KeyboardInterrupt
+        yield from chunks
+
+    monkeypatch.setattr(wherry.client.Client, "output", interrupted)
+    code, out, err = wherry_("run", "hello", "-n", "1", "--", "sleep")
+    assert code == 130 and out == "out\n" and err.endswith("err\n") and "ending job" in err
+    assert json.loads(wherry_("job", "list", "-o", "json")[1])["jobs"][0]["state"] == "cancelled"
+
+
+def test_a_move_says_how_to_undo_it(service: Service, wherry_: Said) -> None:
+    wherry_("up", "hello.yaml")
+    source = service.cell.store.nodes()[0].host
+    target = "a2" if source != "a2" else "b1"
+    code, out, _ = wherry_("move", "hello-0", "--to", target, "--dry-run")
+    assert code == 0 and "Nothing was changed" in out
+    code, out, err = wherry_("move", "hello-0", "--to", target)
+    assert code == 0 and "downtime" in out and err
+    assert out.splitlines()[-1] == f"Undo: wherry move hello-0 --to {source}"
+    assert f"{source} to {target}: done" in wherry_("node", "show", "hello-0")[1]
+    assert wherry_("move", "hello-0", "--to", "nowhere")[0] == 3
+
+
+def test_hosts_are_drained_and_restored(service: Service, wherry_: Said) -> None:
+    wherry_("up", "hello.yaml")
+    code, out, _ = wherry_("host", "drain", "a1")
+    assert code == 0 and "a1 is drained" in out and "wherry host restore a1" in out
+    assert "drained" in wherry_("host", "show", "a1")[1]
+    assert wherry_("host", "restore", "a1")[0] == 0
+    assert "drained" not in wherry_("host", "list")[1]
+    assert wherry_("host", "show", "a9")[0] == 3
+
+
+def test_operations_events_and_the_fabric(service: Service, wherry_: Said) -> None:
+    code, out, _ = wherry_("up", "hello.yaml", "--detach")
+    id = out.strip()
+    assert code == 0 and wherry_("op", "wait", id)[0] == 0
+    assert "up" in wherry_("op", "list")[1] and "done" in wherry_("op", "show", id)[1]
+    assert wherry_("op", "cancel", id)[0] == 5
+    assert "cluster.up" in wherry_("event", "list")[1]
+    assert wherry_("fabric", "down")[0] == 5
+    wherry_("down", "hello")
+    assert wherry_("fabric", "up", "fabric.yaml")[0] == 0
+    assert "a1, a2" in wherry_("site", "list")[1] and "b1" in wherry_("fabric", "show")[1]
+    assert wherry_("fabric", "down")[0] == 0
+    assert wherry_("fabric", "show")[0] == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("name: hello\nnodes: 2\nmemroy: 1GiB\n", "memory"),
+        ("name: hello\nnodes: 2\nmemory: 512\n", "512MiB"),
+        ("name: hello\nnodes: 2\nnodes: 3\n", "twice"),
+        ("name: hello\nnodes: [\n", "YAML"),
+        ("- hello\n", "mapping"),
+        (yaml.safe_dump(FABRIC), "wherry fabric up"),
+    ],
+)
+def test_a_wrong_file_needs_no_daemon(tmp_path: Path, wherry_: Said, text: str, said: str) -> None:
+    path = tmp_path / "wrong.yaml"
+    path.write_text(text)
+    code, out, err = wherry_("up", str(path))
+    assert code == 2 and not out and "INVALID_FILE" in err and said in err and "next:" in err
+
+
+def test_more_nodes_than_fit_are_refused_and_nothing_is_left(service: Service, wherry_: Said) -> None:
+    Path("big.yaml").write_text(yaml.safe_dump(CLUSTER | {"nodes": 100}))
+    code, _, err = wherry_("up", "big.yaml")
+    assert code == 4 and "NO_CAPACITY" in err
+    assert json.loads(wherry_("status", "-o", "json")[1])["clusters"] == []
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["stauts"], "status"),
+        (["host", "lst"], "list"),
+        (["up", "x.yaml", "--dryrun"], "--dry-run"),
+        (["up"], "FILE"),
+        (["run", "x", "--", "y"], "--ranks"),
+        (["run", "x", "-n", "many", "--", "y"], "many"),
+        (["run", "x", "-n", "0", "--", "y"], "at least one"),
+        (["down"], "--all"),
+        (["down", "x", "--all"], "exclude"),
+        (["status", "-o", "yaml"], "json"),
+    ],
+)
+def test_wrong_words_exit_with_2_and_a_suggestion(wherry_: Said, words: list[str], said: str) -> None:
+    code, out, err = wherry_(*words)
+    assert code == 2 and not out and err.startswith("error USAGE") and said in err
+
+
+def test_json_is_one_document_with_a_schema(service: Service, wherry_: Said) -> None:
+    wherry_("up", "hello.yaml")
+    for words in (
+        ["status"], ["status", "hello"], ["up", "hello.yaml"], ["up", "hello.yaml", "--dry-run"], ["node", "list"],
+        ["node", "show", "hello-0"], ["host", "list"], ["host", "show", "a1"], ["job", "list"], ["op", "list"],
+        ["event", "list"], ["fabric", "show"], ["site", "list"], ["version"], ["down", "hello"],
+    ):  # fmt: skip
+        code, out, _ = wherry_(*words, "-o", "json")
+        assert code == 0 and json.loads(out)["schema"].startswith("wherry/"), words
+    code, out, err = wherry_("job", "show", "none", "-o", "json")
+    assert code == 3 and json.loads(out)["error"]["code"] == "NOT_FOUND" and err.startswith("error NOT_FOUND")
+
+
+def test_every_command_has_help_and_says_what_it_does(wherry_: Said) -> None:
+    code, out, _ = wherry_("--help")
+    assert code == 0
+    for name, _, _, _ in _COMMANDS:
+        assert name in out
+        assert wherry_(name, "--help")[0] == 0
+    assert wherry_("version")[1] == wherry_("--version")[1] == f"{__version__}\n"
+
+
+def test_help_imports_neither_the_client_nor_the_model() -> None:
+    program = (
+        "import sys\nfrom wherry.cli.main import _run\n_run(['--help'])\n"
+        "heavy = {'httpx', 'pydantic', 'wherry.client', 'fastapi', 'sqlalchemy'} & set(sys.modules)\n"
+        "sys.exit(f'imported: {heavy}' if heavy else 0)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr

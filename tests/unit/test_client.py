@@ -1,0 +1,84 @@
+"""The client: problems become errors, versions are compared, who asks is told."""
+
+from __future__ import annotations
+
+import os
+import pwd
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from rest_service import CLUSTER, Service, running
+
+import wherry.client.transport
+from wherry.base.errors import Code, LostContact, Refused, WherryError
+from wherry.client import Client, who
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[Service]:
+    with running(tmp_path) as service:
+        yield service
+
+
+def test_a_cluster_and_a_move(service: Service) -> None:
+    lines: list[str] = []
+    with Client(service.place) as client:
+        result = client.wait(client.up(CLUSTER).id, lines.append).result or {}
+        assert result["cluster"]["name"] == "hello" and lines
+        node = client.nodes("hello")[0]
+        target = next(host.name for host in client.hosts() if host.name != node.host)
+        assert client.move(node.name, target).destination == target
+        assert [move.node for move in client.moves()] == [node.name]
+        job = client.run("hello", ["prog", "1"], 2, env={})
+        assert [data for _, _, data in client.output(job.id)] == [b"out\n", b"err\n"]
+        assert client.job(job.id).exit_code == 1
+        client.wait(client.down("hello").id)
+        assert client.clusters() == []
+
+
+def test_a_problem_becomes_its_error(service: Service) -> None:
+    with Client(service.place) as client, pytest.raises(Refused) as caught:
+        client.down("none")
+    assert caught.value.code == Code.NOT_FOUND and caught.value.next
+
+
+def test_the_error_of_an_operation_is_raised(service: Service) -> None:
+    with Client(service.place) as client:
+        client.wait(client.up(CLUSTER).id)
+        with pytest.raises(WherryError) as caught:
+            client.wait(client.fabric_down().id)
+    assert caught.value.code == Code.WRONG_STATE
+
+
+def test_a_service_of_another_version_is_refused(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wherry.client.transport, "__version__", "9.9.9")
+    with Client(service.place) as client, pytest.raises(LostContact) as caught:
+        client.clusters()
+    assert caught.value.code == Code.VERSION_MISMATCH and "wherry daemon stop" in caught.value.next
+
+
+def test_another_machines_service_is_not_offered_yet(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WHERRY_URL", "https://example.org")
+    with pytest.raises(Refused) as caught:
+        Client(service.place)
+    assert caught.value.code == Code.UNSUPPORTED
+
+
+def test_without_a_daemon_it_says_so(service: Service, tmp_path: Path) -> None:
+    other = type(service.place)("test", tmp_path / "other")
+    with pytest.raises(LostContact) as caught:
+        Client(other, start=False)
+    assert caught.value.code == Code.UNREACHABLE
+
+
+def test_sudo_is_seen_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    nobody = pwd.getpwnam("nobody")
+    monkeypatch.setattr(os, "getuid", lambda: 0)
+    monkeypatch.setenv("SUDO_UID", str(nobody.pw_uid))
+    monkeypatch.setenv("SUDO_GID", str(nobody.pw_gid))
+    monkeypatch.setenv("HOME", "/root")
+    owner = who.owner()
+    assert (owner.uid, owner.gid, owner.home, owner.cwd) == (nobody.pw_uid, nobody.pw_gid, nobody.pw_dir, os.getcwd())
+    variables = who.environment(owner)
+    assert variables["HOME"] == nobody.pw_dir and variables["USER"] == "nobody" and "SUDO_UID" not in variables

@@ -1,0 +1,90 @@
+"""The daemon as a process: one per instance, found by its lock, outlived by the state, removed by the sweep."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from wherry.base.errors import LostContact, Refused
+from wherry.base.paths import Instance
+from wherry.client import Client, process
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root starts the daemon")
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Instance]:
+    monkeypatch.setenv("WHERRY_STATE", str(tmp_path / "state"))
+    monkeypatch.setenv("WHERRY_INSTANCE", "tcli")
+    place = Instance("tcli")
+    yield place
+    process.stop(place)
+    process.sweep()
+    assert not place.run.exists() and not place.state.exists()
+
+
+def test_a_command_starts_it_once(place: Instance) -> None:
+    errors: list[BaseException] = []
+
+    def ask() -> None:
+        try:
+            with Client(place) as client:
+                assert client.clusters() == []
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=ask) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
+    pid = process.holder(place)
+    assert pid and process.stop(place) == pid
+    assert process.holder(place) is None and not place.socket.exists() and process.stop(place) is None
+    with pytest.raises(LostContact):
+        Client(place, start=False)
+
+
+def test_a_killed_daemon_is_replaced_under_a_client(place: Instance) -> None:
+    with Client(place) as client:
+        assert client.events() == []
+        first = process.holder(place)
+        assert first
+        os.kill(first, signal.SIGKILL)
+        while process.holder(place) == first:
+            time.sleep(0.01)
+        assert client.clusters() == []
+        assert process.holder(place) not in (None, first)
+
+
+def test_a_second_daemon_is_refused(place: Instance) -> None:
+    process.start(place)
+    second = [sys.executable, "-m", "wherry.service.daemon"]
+    done = subprocess.run(second, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 5 and "wherry daemon stop" in done.stdout
+    with pytest.raises(Refused):
+        process.sweep()
+
+
+def test_a_daemon_that_cannot_start_shows_its_log(place: Instance) -> None:
+    place.state.mkdir(parents=True)
+    (place.state / "wherry.db").mkdir()
+    with pytest.raises(LostContact) as caught:
+        process.start(place)
+    assert "wherry.db" in str(caught.value) or "cannot go on" in str(caught.value)
+
+
+def test_the_doctor_needs_no_daemon(place: Instance) -> None:
+    findings = process.examine()
+    assert {"root", "kernel", "cgroups", "criu", "mpi"} <= {finding["name"] for finding in findings}
+    assert all(finding["remedy"] for finding in findings if finding["health"] == "missing")
+    assert process.holder(place) is None
