@@ -253,7 +253,7 @@ class TestRefusals:
 
     def refused(self, world: World, code: Code, words: str, node: str = NODE, host: str = DESTINATION) -> None:
         before = dict(world.driver.places), dict(world.fabric.ports), world.store.nodes()
-        for act in (world.moves.check, world.moves.run):
+        for act in (world.moves.check, world.moves.predict, world.moves.run):
             with pytest.raises(Refused) as caught:
                 act(node, host)
             error = caught.value

@@ -76,8 +76,7 @@ class Machine:
         except Exception as error:
             if not self._committed():
                 raise self.roll_back(error) from error
-            # Once the row is written the destination's copy is the node, whatever happens: go on.
-            self._progress(f"{self.node.name}: {error}; finishing at {self.move.destination}")
+            # Once the row is written the destination's copy is the node, whatever happened: go on.
         return self.finish(fault)
 
     def finish(self, fault: Fault | None = None) -> Move:

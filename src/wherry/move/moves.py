@@ -13,7 +13,7 @@ from wherry.base.clock import now
 from wherry.base.errors import Code, Failed, LostContact, Refused
 from wherry.base.ids import new_id
 from wherry.cluster.clusters import Progress, never, quiet
-from wherry.cluster.lookup import find_cluster, find_host, find_node, known_hosts
+from wherry.cluster.lookup import find_cluster, find_node
 from wherry.cluster.places import Places
 from wherry.fabric.protocol import Fabric
 from wherry.model.objects import ClusterState, Move, Node, NodeState, Phase, Prediction
@@ -42,9 +42,9 @@ class Moves:
         check_move(self._store, self._fabric, self._drivers, self._places, node, host)
 
     def predict(self, node: str, host: str) -> Prediction:
-        """What the move would cost. Changes nothing."""
+        """What the move would cost. Refused when it may not be made; changes nothing."""
+        self.check(node, host)
         found = find_node(self._store, node)
-        find_host(known_hosts(self._store, self._fabric), host)
         mover = self._ends(found, found.host, host).mover()
         size, overhead = mover.predict()
         kind = find_cluster(self._store, found.cluster).spec.kind
@@ -139,7 +139,6 @@ class Moves:
 
     def _predicted(self, node: str, host: str) -> Prediction | None:
         """The prediction for the record; a node that cannot be measured may move all the same."""
-        self.check(node, host)
         try:
             return self.predict(node, host)
         except (Failed, LostContact):
