@@ -120,6 +120,13 @@ int jobfile_read(const char *path, struct jobfile *job, int *line)
     return job->key && job->uid && job->cwd && job->node_count ? 0 : -ENODATA;
 }
 
+void jobfile_free(struct jobfile *job)
+{
+    free(job->nodes);
+    free(job->environment);
+    free(job->text);
+}
+
 const struct job_node *jobfile_find_node(const struct jobfile *job, const char *host)
 {
     for (size_t i = 0; i < job->node_count; i++)

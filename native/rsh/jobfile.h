@@ -29,6 +29,7 @@ struct jobfile {
 
 /* Reads the file. Returns 0, or negative errno with *line the number of the line at fault (0: the whole file). */
 int jobfile_read(const char *path, struct jobfile *job, int *line);
+void jobfile_free(struct jobfile *job);
 /* The node of that name or address, or NULL. */
 const struct job_node *jobfile_find_node(const struct jobfile *job, const char *host);
 

@@ -151,5 +151,7 @@ int main(int argc, char **argv)
         fail("lost the connection to node %s (%s:%s)", node->name, node->address, node->port);
     if (code == RELAY_REFUSED)
         fail("node %s: %s", node->name, reason);
+    buffer_free(&out);
+    jobfile_free(&job);
     return code;
 }

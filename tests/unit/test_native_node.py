@@ -1,0 +1,361 @@
+"""wherry-init and wherry-rsh for real, in a PID namespace, as built and again with ASan and UBSan; and the C unit tests.
+
+Invariant of every test: the node ends by SIGTERM with exit code 0 and no sanitizer had anything to say.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from wherry.base.paths import native_program
+
+TOP = Path(__file__).resolve().parents[2]
+KEY = "0123456789abcdef" * 4
+WAIT = 30.0  # seconds for what takes milliseconds, on a loaded machine
+ENVIRONMENT = ["PATH=/usr/local/bin:/usr/bin:/bin", "GREETING=a b  c"]
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="PID namespaces are root's")
+
+
+@pytest.fixture(scope="session", params=["as built", "sanitized"])
+def programs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of the native programs."""
+    if request.param == "as built":
+        return native_program("wherry-init").parent
+    if not shutil.which("cmake") or not shutil.which("cc"):
+        pytest.skip("no C compiler or no CMake")
+    build = tmp_path_factory.mktemp("sanitized")
+    targets = ["--target", "wherry-init", "wherry-rsh", "test_wire", "test_queues"]
+    for command in (
+        ["cmake", "-S", TOP / "native", "-B", build, "-DWHERRY_SANITIZE=ON"],
+        ["cmake", "--build", build, *targets],
+    ):
+        subprocess.run(command, check=True, timeout=300, stdout=subprocess.PIPE)
+    return build / "bin"
+
+
+def wait_until(condition: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + WAIT
+    while not condition():
+        assert time.monotonic() < deadline, f"{what} did not happen"
+        time.sleep(0.01)
+
+
+def children(pid: int) -> list[int]:
+    """Processes below a process."""
+    try:
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except FileNotFoundError:
+        return []
+
+
+def names(pid: int) -> list[str]:
+    """Command lines of the processes below a process."""
+    found = []
+    for child in children(pid):
+        try:
+            found.append(Path(f"/proc/{child}/cmdline").read_bytes().replace(b"\0", b" ").decode().strip())
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    return found
+
+
+class Client:
+    """A connection to the init."""
+
+    def __init__(self, port: int, key: str = KEY) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=WAIT)
+        self.send("H", key.encode())
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.socket.close()
+
+    def send(self, kind: str, payload: bytes = b"") -> None:
+        self.socket.sendall(struct.pack(">cI", kind.encode(), len(payload)) + payload)
+
+    def run(self, *argv: str, cwd: str = "/", uid: int = 0, groups: str = "") -> None:
+        strings = [str(uid), str(uid), groups, cwd, str(len(argv)), *argv, *ENVIRONMENT]
+        self.send("R", "".join(f"{text}\0" for text in strings).encode())
+
+    def receive(self) -> tuple[str, bytes]:
+        """The next frame; ("", b"") at the end of the connection."""
+        header = self._exactly(5)
+        if not header:
+            return "", b""
+        kind, length = struct.unpack(">cI", header)
+        return kind.decode(), self._exactly(length)
+
+    def rest(self) -> dict[str, bytes]:
+        """All payloads up to the end, joined by type."""
+        found: dict[str, bytes] = {}
+        while (frame := self.receive())[0]:
+            found[frame[0]] = found.get(frame[0], b"") + frame[1]
+        return found
+
+    def _exactly(self, count: int) -> bytes:
+        parts = b""
+        while len(parts) < count:
+            part = self.socket.recv(count - len(parts))
+            if not part:
+                return b""
+            parts += part
+        return parts
+
+
+class NodeProcess:
+    """An init in a PID namespace of its own, reachable at a port of the loopback interface."""
+
+    def __init__(self, programs: Path, directory: Path) -> None:
+        self.programs, self.directory = programs, directory
+        (directory / "key").write_text(KEY + "\n")
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            self.port = probe.getsockname()[1]
+        init = [programs / "wherry-init", "--listen", f"127.0.0.1:{self.port}", "--key-file", directory / "key"]
+        self.unshare = subprocess.Popen(
+            ["unshare", "--fork", "--pid", "--mount-proc", "--kill-child", *init],
+            env={"PATH": os.environ["PATH"], "ASAN_OPTIONS": f"log_path={directory}/sanitizer"},
+        )
+        wait_until(self._answers, "the start of the init")
+
+    @property
+    def pid(self) -> int:
+        return children(self.unshare.pid)[0]
+
+    def _answers(self) -> bool:
+        assert self.unshare.poll() is None
+        try:
+            with Client(self.port) as client:
+                client.send("P")
+                return client.receive()[0] == "P"
+        except OSError:
+            return False
+
+    def end(self) -> None:
+        os.kill(self.pid, signal.SIGTERM)
+        assert self.unshare.wait(WAIT) == 0
+        assert not list(self.directory.glob("sanitizer*"))
+
+    def rsh(self, *words: str, **more: object) -> subprocess.CompletedProcess[bytes]:
+        options: dict[str, object] = {"capture_output": True, "timeout": WAIT} | more
+        return subprocess.run(self.agent(*words), env={"WHERRY_JOB": self.job()}, **options)  # type: ignore[call-overload, no-any-return]
+
+    def agent(self, *words: str) -> list[str]:
+        return [str(self.programs / "wherry-rsh"), *words]
+
+    def job(self, cwd: str = "/", port: int | None = None) -> str:
+        lines = [f"key {KEY}", "user 0 0 4,24", f"cwd {cwd}", f"node t-0 127.0.0.1 {port or self.port}"]
+        file = self.directory / "job"
+        file.write_text("\n".join([*lines, *(f"env {variable}" for variable in ENVIRONMENT)]) + "\n")
+        return str(file)
+
+
+@pytest.fixture
+def node(programs: Path, tmp_path: Path) -> Iterator[NodeProcess]:
+    made = NodeProcess(programs, tmp_path)
+    with ExitStack() as cleanup:
+        cleanup.callback(made.unshare.wait)
+        cleanup.callback(made.unshare.kill)
+        yield made
+        made.end()
+
+
+def test_the_parsers_and_queues(programs: Path) -> None:
+    for name in ("test_wire", "test_queues"):
+        subprocess.run([programs.parent / "tests" / name], check=True, timeout=WAIT)
+
+
+@as_root
+def test_it_holds_nothing_of_the_host(node: NodeProcess) -> None:
+    links = [os.readlink(entry) for entry in Path(f"/proc/{node.pid}/fd").iterdir()]
+    assert sorted({link.split(":")[0] for link in links}) == ["/dev/null", "pipe", "socket"]
+
+
+@as_root
+@pytest.mark.parametrize("first", ["wrong key", "no key", "request first", "nonsense"])
+def test_strangers_are_sent_away(node: NodeProcess, first: str) -> None:
+    bytes_of = {
+        "wrong key": b"H\0\0\0\x40" + b"f" * 64,
+        "no key": b"H\0\0\0\0",
+        "request first": b"R\0\0\0\5",
+        "nonsense": b"GET / HTTP/1.1\r\n",
+    }
+    with socket.create_connection(("127.0.0.1", node.port), timeout=WAIT) as stranger:
+        stranger.sendall(bytes_of[first])
+        try:
+            assert stranger.recv(1) == b""
+        except ConnectionResetError:
+            pass
+
+
+@as_root
+def test_a_program_has_its_streams_its_user_and_its_end(node: NodeProcess) -> None:
+    with Client(node.port) as client:
+        client.run("sh", "-c", 'cat; id -u; id -G; pwd; echo "$GREETING" >&2; exit 7', cwd="/tmp", uid=65534, groups="4,24")
+        kind, pid = client.receive()
+        assert kind == "S" and int(pid) > 1
+        client.send("I", b"in\n")
+        client.send("I")
+        assert client.rest() == {"O": b"in\n65534\n65534 4 24\n/tmp\n", "E": b"a b  c\n", "X": b"exit 7"}
+
+
+@as_root
+@pytest.mark.parametrize(
+    ("argv", "cwd", "reason"),
+    [
+        (["nothing-of-this-name"], "/", b"cannot run nothing-of-this-name: No such file or directory"),
+        (["/etc/passwd"], "/", b"cannot run /etc/passwd: Permission denied"),
+        (["true"], "/not/there", b"cannot enter the directory /not/there: No such file or directory"),
+    ],
+)
+def test_what_cannot_start_says_why(node: NodeProcess, argv: list[str], cwd: str, reason: bytes) -> None:
+    with Client(node.port) as client:
+        client.run(*argv, cwd=cwd)
+        assert client.rest() == {"F": reason}
+
+
+@as_root
+def test_a_malformed_request_and_a_second_one(node: NodeProcess) -> None:
+    with Client(node.port) as client:
+        client.send("R", b"0\0")
+        assert list(client.rest()) == ["F"]
+    with Client(node.port) as client:
+        client.run("sleep", "300")
+        assert client.receive()[0] == "S"
+        client.run("true")
+        assert client.receive()[0] == ""
+    wait_until(lambda: not names(node.pid), "the end of the program whose client misbehaved")
+
+
+@as_root
+def test_it_reaps_and_counts_what_is_left_behind(node: NodeProcess) -> None:
+    with Client(node.port) as client:
+        client.run("sh", "-c", "setsid sleep 300 </dev/null >/dev/null 2>&1 & (sleep 0.1 &) ; exit 0")
+        assert client.rest()["X"] == b"exit 0"
+    wait_until(lambda: names(node.pid) == ["sleep 300"], "the reaping of the second")
+    with Client(node.port) as client:
+        client.send("P")
+        assert client.receive() == ("P", b"1")
+
+
+@as_root
+def test_the_end_is_told_though_a_descendant_keeps_the_pipes(node: NodeProcess) -> None:
+    with Client(node.port) as client:
+        client.run("sh", "-c", "echo out; sleep 300 & exit 3")
+        assert {k: v for k, v in client.rest().items() if k != "S"} == {"O": b"out\n", "X": b"exit 3"}
+    assert names(node.pid) == ["sleep 300"], "and it lives on"
+
+
+@as_root
+def test_a_program_whose_client_leaves_gets_hangup(node: NodeProcess) -> None:
+    mark = node.directory / "mark"
+    with Client(node.port) as client:
+        client.run("sh", "-c", f"trap 'echo hup >{mark}; exit' HUP; echo ready; while :; do sleep 0.05; done")
+        assert client.receive()[0] == "S"
+        assert client.receive() == ("O", b"ready\n")
+    wait_until(lambda: mark.exists() and mark.read_text() == "hup\n", "the hangup")
+
+
+@as_root
+def test_a_session_is_signalled_as_a_whole(node: NodeProcess) -> None:
+    with Client(node.port) as client, Client(node.port) as other:
+        client.run("bash", "-c", "set -m; sleep 300 & echo ready; wait")
+        pid = client.receive()[1].decode()
+        assert client.receive() == ("O", b"ready\n")
+        other.send("K", b"999999 15")
+        assert other.receive()[0] == "F"
+        other.send("K", f"{pid} 9".encode())
+        assert other.receive()[0] == "P"
+        assert client.rest() == {"X": b"signal 9"}
+    wait_until(lambda: not names(node.pid), "the end of the other process group")
+
+
+@as_root
+def test_no_byte_is_lost_when_both_sides_are_slow(node: NodeProcess) -> None:
+    data = random.Random(1).randbytes(8 << 20)
+    with Client(node.port) as client:
+        client.run("cat")
+        assert client.receive()[0] == "S"
+        client.socket.setblocking(False)
+        sent, received = memoryview(b"".join(_frames(data)) + b"I\0\0\0\0"), b""
+        deadline = time.monotonic() + WAIT
+        while sent and time.monotonic() < deadline:
+            try:
+                sent = sent[client.socket.send(sent) :]
+            except BlockingIOError:  # all buffers between here and cat are full
+                client.socket.settimeout(WAIT)
+                kind, payload = client.receive()
+                assert kind == "O"
+                received += payload
+                client.socket.setblocking(False)
+        client.socket.settimeout(WAIT)
+        rest = client.rest()
+        assert received + rest["O"] == data and rest["X"] == b"exit 0"
+
+
+def _frames(data: bytes) -> Iterator[bytes]:
+    for at in range(0, len(data), 1 << 20):
+        part = data[at : at + (1 << 20)]
+        yield b"I" + struct.pack(">I", len(part)) + part
+
+
+@as_root
+def test_output_in_the_pipe_at_the_end_is_not_lost_to_a_slow_client(node: NodeProcess) -> None:
+    with Client(node.port) as client:
+        client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.run("sh", "-c", "head -c 3000000 /dev/zero; sleep 300 >/dev/null 2>&1 & exit 5")
+        time.sleep(0.5)
+        rest = client.rest()
+        assert len(rest["O"]) == 3000000 and rest["X"] == b"exit 5"
+
+
+@as_root
+def test_rsh_relays_and_passes_the_exit_code(node: NodeProcess) -> None:
+    data = random.Random(2).randbytes(3 << 20)
+    said = node.rsh("-x", "-l", "nobody", "t-0", "cat;", "echo", '"$GREETING"', ">&2;", "exit", "9", input=data)
+    assert (said.stdout, said.stderr, said.returncode) == (data, b"a b  c\n", 9)
+    assert node.rsh("127.0.0.1", "-n", "cat; kill -15 $$").returncode == 128 + 15
+
+
+@as_root
+def test_rsh_says_what_is_wrong_in_one_line(node: NodeProcess) -> None:
+    assert node.rsh("t-1", "true").stderr == b"wherry-rsh: no node t-1 in this job\n"
+    environment = {"WHERRY_JOB": node.job(port=1)}
+    dead = subprocess.run(node.agent("t-0", "true"), env=environment, capture_output=True, timeout=WAIT)
+    assert dead.returncode == 255 and dead.stderr.startswith(b"wherry-rsh: cannot reach node t-0 at 127.0.0.1:1: ")
+    environment = {"WHERRY_JOB": node.job(cwd="/not/there")}
+    dead = subprocess.run(node.agent("t-0", "true"), env=environment, capture_output=True, timeout=WAIT)
+    assert dead.returncode == 255 and dead.stderr.startswith(b"wherry-rsh: node t-0: cannot enter the directory /not")
+    none = subprocess.run(node.agent("t-0", "true"), env={}, capture_output=True, timeout=WAIT)
+    assert none.returncode == 255 and none.stderr.startswith(b"wherry-rsh: WHERRY_JOB is not set")
+
+
+@as_root
+def test_rsh_names_the_node_that_was_lost(programs: Path, tmp_path: Path) -> None:
+    node = NodeProcess(programs, tmp_path)
+    try:
+        running = subprocess.Popen(
+            node.agent("-n", "t-0", "sleep 300"), env={"WHERRY_JOB": node.job()}, stderr=subprocess.PIPE
+        )
+        wait_until(lambda: names(node.pid), "the start of the command")
+        node.unshare.kill()
+        said = running.communicate(timeout=WAIT)[1]
+        assert running.returncode == 255
+        assert said == f"wherry-rsh: lost the connection to node t-0 (127.0.0.1:{node.port})\n".encode()
+    finally:
+        node.unshare.kill()
+        node.unshare.wait()
