@@ -179,7 +179,7 @@ def test_events_are_waited_for(http: httpx.Client, service: Service) -> None:
 def test_the_peer_is_who_the_kernel_says() -> None:
     one, other = socket.socketpair()
     with one, other:
-        assert (peer_of(one).uid, peer_of(one).gid) == (os.getuid(), os.getgid())
+        assert peer_of(one) == Peer(os.getuid(), os.getgid(), frozenset(os.getgroups()))
 
 
 def test_only_root_may_name_another_user() -> None:

@@ -23,6 +23,8 @@ from wherry.base.errors import Bug, WherryError
 from wherry.base.paths import Instance, instance
 
 log = logging.getLogger("wherry.daemon")
+_UMASK = 0o066
+"""Others may pass through directories, as a job's user does on the way to its own; they list and read nothing."""
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -72,7 +74,8 @@ def _serve(place: Instance, group_name: str | None, detach: bool) -> None:
     group = group_id(group_name) if group_name else None
     if detach:
         _detach()
-    os.umask(0o077)
+    _make_directories(place)
+    os.umask(_UMASK)
     os.chdir("/")
     log_to_file(place)
     lock = InstanceLock(place)
@@ -87,6 +90,14 @@ def _serve(place: Instance, group_name: str | None, detach: bool) -> None:
         raise Bug("the daemon cannot go on", repr(error)) from error
     finally:
         lock.release()
+
+
+def _make_directories(place: Instance) -> None:
+    os.umask(0o022)  # what is above ours is everybody's
+    for directory in (place.run, place.state):
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(exist_ok=True)
+        directory.chmod(0o711)
 
 
 def _detach() -> None:
@@ -147,7 +158,6 @@ def listening(path: Path, group: int | None) -> socket.socket:
     listener.bind(str(new))
     new.chmod(0o600)
     if group is not None:
-        path.parent.chmod(0o711)
         shutil.chown(new, group=group)
         new.chmod(0o660)
     listener.listen(128)

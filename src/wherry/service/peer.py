@@ -17,6 +17,8 @@ from wherry.base.errors import Code, Refused
 from wherry.model.owner import Owner
 
 _SO_PEERGROUPS = getattr(socket, "SO_PEERGROUPS", 59)
+_MOST = 1024
+"""Bytes that Python lets getsockopt return at most: 256 groups."""
 
 
 @dataclass(frozen=True)
@@ -64,9 +66,9 @@ def peer_of(connection: socket.socket) -> Peer:
     """The peer of a connected Unix socket."""
     _, uid, gid = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     try:
-        raw = connection.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, 4 * 1024)
-    except OSError:  # kernels before 4.13
-        raw = b""
+        raw = connection.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, _MOST)
+    except OSError:  # a process of more groups: what the machine's files say instead
+        return Peer(uid, gid, frozenset(owner_of(uid, gid, "/").groups))
     return Peer(uid, gid, frozenset(struct.unpack(f"{len(raw) // 4}I", raw)))
 
 
