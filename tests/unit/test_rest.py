@@ -15,7 +15,7 @@ from rest_service import CLUSTER, Service, running
 
 from wherry import __version__
 from wherry.base.errors import Code, Failed, Refused
-from wherry.model.objects import OperationState
+from wherry.model.objects import ClusterState, OperationState
 from wherry.model.owner import Owner
 from wherry.service.operations import Operations, Task
 from wherry.service.peer import Peer, peer_of
@@ -263,8 +263,33 @@ def test_what_a_dead_daemon_left_running_is_marked_failed(tmp_path: Path) -> Non
 
     id = first.start("up", "x", body).id
     second = Operations(Store(tmp_path / "wherry.db"))
-    second.fail_left_over()
+    second.end_left_over()
     found = second.get(id)
     assert found.state == OperationState.FAILED and found.error and found.error["what"] == "the daemon was stopped"
     go.set()
     until_ended(first, id)
+
+
+def test_recovery_ends_what_was_cut_short(tmp_path: Path) -> None:
+    with (
+        running(tmp_path) as service,
+        httpx.Client(
+            transport=httpx.HTTPTransport(uds=str(service.place.socket)), base_url="http://x", timeout=60
+        ) as http,
+    ):
+        nodes = ended(http, http.post("/v1/clusters", json={"spec": CLUSTER}))["result"]["nodes"]
+        target = next(host for host in ("a1", "a2", "b1") if host != nodes[0]["host"])
+        move = ended(http, http.post("/v1/moves", json={"node": "hello-0", "host": target}))
+        cell, store = service.cell, service.cell.store
+        row = store.operation(move["id"])
+        cluster = store.cluster("hello")
+        assert row and cluster
+        cut = {"state": OperationState.RUNNING, "ended": None, "result": None}
+        store.put_operation(row.model_copy(update=cut))
+        store.put_operation(row.model_copy(update=cut | {"id": "op-2", "target": "hello-1 to a1"}))
+        store.put_cluster(cluster.model_copy(update={"state": ClusterState.MAKING}))
+        cell.recover()
+        first, second, after = store.operation(move["id"]), store.operation("op-2"), store.cluster("hello")
+        assert first and first.state == OperationState.DONE and first.result
+        assert second and second.state == OperationState.FAILED
+        assert after and after.state == ClusterState.PARTLY and "daemon" in after.reason

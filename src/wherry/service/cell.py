@@ -6,8 +6,11 @@ domain per fabric, and none when no fabric is up.
 
 from __future__ import annotations
 
+import logging
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from wherry.base.errors import Code, Refused
 from wherry.base.paths import Instance
@@ -17,13 +20,15 @@ from wherry.cluster.places import Places
 from wherry.fabric.default import default_fabric
 from wherry.fabric.protocol import Fabric
 from wherry.job.jobs import Jobs
-from wherry.model.objects import Host, JobState
+from wherry.model.objects import ClusterState, Host, JobState, Operation, Phase
 from wherry.model.spec import FabricSpec
 from wherry.move.moves import Moves
 from wherry.node.protocol import NodeDriver
 from wherry.service import wiring
 from wherry.service.operations import Operations
 from wherry.store import Store
+
+log = logging.getLogger("wherry.cell")
 
 UNDER_WAY = (JobState.STARTING, JobState.RUNNING)
 """States of a job that will change."""
@@ -135,12 +140,34 @@ class Cell:
     def recover(self) -> None:
         """Takes over what an earlier daemon left: jobs adopted, moves finished or rolled back, its operations ended."""
         with self._lock:
-            if self._domain is not None:
-                if not self._domain.fabric.is_up():
-                    self._domain.fabric.up()
-                self._domain.moves.recover(lambda text: None)
-                self._domain.jobs.adopt()
-            self.operations.fail_left_over()
+            domain = self._domain
+            if domain is not None:
+                if not domain.fabric.is_up():
+                    self._attempt("the fabric", domain.fabric.up)
+                self._attempt("moves", lambda: domain.moves.recover(log.info))
+                self._attempt("jobs", domain.jobs.adopt)
+            for cluster in self.store.clusters():
+                if cluster.state == ClusterState.MAKING:
+                    change = {"state": ClusterState.PARTLY, "reason": "the daemon was stopped while it was made"}
+                    self.store.put_cluster(cluster.model_copy(update=change))
+            self.operations.end_left_over(self._finished)
+
+    def _attempt(self, what: str, act: Callable[[], None]) -> None:
+        """A daemon that cannot take over something serves the rest, and says so."""
+        try:
+            act()
+        except Exception as error:
+            log.exception("recovery of %s", what)
+            self.store.add_event("daemon.recovery", self.instance.name, f"{what} could not be taken over: {error}")
+
+    def _finished(self, operation: Operation) -> dict[str, Any] | None:
+        """The result of an operation that was cut short, when recovery has completed what it did: a committed move."""
+        if operation.kind != "move":
+            return None
+        for move in reversed(self.store.moves()):
+            if f"{move.node} to {move.destination}" == operation.target and move.created >= operation.created:
+                return {"move": move.model_dump(mode="json")} if move.phase == Phase.DONE else None
+        return None
 
     def close(self, timeout: float = 20.0) -> None:
         """Ends operations (see `Operations.close`) and the store. Nodes and jobs run on."""

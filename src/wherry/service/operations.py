@@ -134,11 +134,16 @@ class Operations:
         for task in tasks:
             if task.thread:
                 task.thread.join(max(0.0, deadline - now()))
-        self.fail_left_over()
+        self.end_left_over()
 
-    def fail_left_over(self) -> None:
-        """Marks rows failed that say running although no thread of this daemon does them."""
+    def end_left_over(self, finished: Callable[[Operation], dict[str, Any] | None] = lambda _: None) -> None:
+        """Ends rows that say running although no thread of this daemon does them: done when `finished` has a result."""
         for operation in self._store.operations(running=True):
+            result = finished(operation)
+            if result is not None:
+                change = {"state": OperationState.DONE, "ended": now(), "result": result}
+                self._store.put_operation(operation.model_copy(update=change))
+                continue
             why = f"it was busy with: {operation.kind} {operation.target}"
             error = Failed(Code.FAILED, "the daemon was stopped", why, "repeat the command")
             change = {"state": OperationState.FAILED, "ended": now(), "error": error.to_dict()}
