@@ -1,0 +1,158 @@
+"""wherry-launch and wherry-ns for real: what they keep of a job, how it ends, and that nothing of it stays."""
+
+from __future__ import annotations
+
+import os
+import signal
+import struct
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from wherry.base.paths import native_program
+
+WAIT = 30.0  # seconds for what takes milliseconds, on a loaded machine
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="other users and namespaces are root's")
+
+
+def wait_until(condition: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + WAIT
+    while not condition():
+        assert time.monotonic() < deadline, f"{what} did not happen"
+        time.sleep(0.01)
+
+
+def gone(pid: int) -> bool:
+    """No more there, or a zombie that the machine's first process has not reaped yet."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+def launch(directory: Path, *argv: str, options: tuple[str, ...] = (), uid: int = 0) -> str:
+    """Starts a job and returns what the holder said; its environment has one variable more."""
+    who = ["--dir", str(directory), "--uid", str(uid), "--gid", str(uid), "--groups", "4,24", "--cwd", "/tmp"]
+    command = [str(native_program("wherry-launch")), *who, *options, "--", *argv]
+    said = subprocess.run(
+        command, stdout=subprocess.PIPE, timeout=WAIT, text=True, env={"PATH": os.environ["PATH"], "GREETING": "a b"}
+    )
+    assert (said.returncode == 0) == (said.stdout == "ready\n")
+    return said.stdout
+
+
+def holder(directory: Path) -> int:
+    """The holder's pid, after a check that the file tells its start time rightly."""
+    pid, start = (directory / "pid").read_text().split()
+    assert Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[19] == start
+    return int(pid)
+
+
+def ended(directory: Path) -> list[str]:
+    wait_until((directory / "exit").exists, "the end of the job")
+    return (directory / "exit").read_text().splitlines()
+
+
+def output(directory: Path, stream: int) -> bytes:
+    data, parts, at = (directory / "output").read_bytes(), [], 0
+    while at < len(data):
+        which, when, length = struct.unpack(">BQI", data[at : at + 13])
+        assert abs(when / 1e9 - time.time()) < 600
+        if which == stream:
+            parts.append(data[at + 13 : at + 13 + length])
+        at += 13 + length
+    assert at == len(data)
+    return b"".join(parts)
+
+
+def test_it_keeps_output_and_exit(tmp_path: Path) -> None:
+    (tmp_path / "in").write_text("from the file\n")
+    script = 'cat; id -u; id -G; pwd; echo "$GREETING" >&2; exit 4'
+    assert launch(tmp_path, "sh", "-c", script, options=("--stdin", str(tmp_path / "in")), uid=65534) == "ready\n"
+    lines = ended(tmp_path)
+    assert lines[0] == "exit 4"
+    assert lines[1].startswith("ended ") and abs(int(lines[1].split()[1]) / 1e9 - time.time()) < 600
+    assert output(tmp_path, 1) == b"from the file\n65534\n65534 4 24\n/tmp\n"
+    assert output(tmp_path, 2) == b"a b\n"
+
+
+def test_what_cannot_start_says_why_and_leaves_no_exit(tmp_path: Path) -> None:
+    said = launch(tmp_path, "nothing-of-this-name")
+    assert said == "failed cannot run nothing-of-this-name: No such file or directory\n"
+    assert launch(tmp_path / "none", "true").startswith("failed cannot use the job directory")
+    assert not (tmp_path / "exit").exists()
+
+
+def test_it_lives_apart_from_who_started_it(tmp_path: Path) -> None:
+    launch(tmp_path, "sleep", "300")
+    pid = holder(tmp_path)
+    assert os.getsid(pid) not in (os.getsid(0), pid), "no session of ours, and none that it could lead"
+    assert {os.readlink(f"/proc/{pid}/fd/{stream}") for stream in range(3)} == {"/dev/null"}
+    os.kill(pid, signal.SIGTERM)
+    assert ended(tmp_path)[0] == "signal 15"
+
+
+def test_a_signal_is_passed_to_the_whole_group_and_the_second_kills(tmp_path: Path) -> None:
+    launch(tmp_path, "bash", "-c", "trap 'echo got' INT; sleep 300 & echo up; while :; do sleep 0.05; done")
+    pid = holder(tmp_path)
+    wait_until(lambda: output(tmp_path, 1) == b"up\n", "the start of the script")
+    os.kill(pid, signal.SIGINT)
+    wait_until(lambda: output(tmp_path, 1) == b"up\ngot\n", "the signal")
+    os.kill(pid, signal.SIGINT)
+    assert ended(tmp_path)[0] == "signal 9"
+
+
+def test_nothing_of_the_group_outlives_the_program(tmp_path: Path) -> None:
+    launch(tmp_path, "sh", "-c", "sleep 300 & echo $!")
+    assert ended(tmp_path)[0] == "exit 0"
+    left = int(output(tmp_path, 1))
+    wait_until(lambda: gone(left), "the end of the child left behind")
+
+
+def test_a_killed_holder_takes_the_program_along(tmp_path: Path) -> None:
+    launch(tmp_path, "sh", "-c", "echo $$; exec sleep 300")
+    wait_until(lambda: output(tmp_path, 1), "the start")
+    program = int(output(tmp_path, 1))
+    os.kill(holder(tmp_path), signal.SIGKILL)
+    wait_until(lambda: gone(program), "the end of the program")
+    assert not (tmp_path / "exit").exists()
+
+
+def test_much_output_is_kept_whole(tmp_path: Path) -> None:
+    launch(tmp_path, "sh", "-c", "seq 1 300000; seq 1 1000 >&2")
+    assert ended(tmp_path)[0] == "exit 0"
+    assert output(tmp_path, 1) == "".join(f"{n}\n" for n in range(1, 300001)).encode()
+    assert output(tmp_path, 2) == "".join(f"{n}\n" for n in range(1, 1001)).encode()
+
+
+def enter(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([str(native_program("wherry-ns")), *words], capture_output=True, text=True, timeout=WAIT)
+
+
+def test_ns_enters_what_it_is_given() -> None:
+    other = subprocess.Popen(
+        ["unshare", "--net", "--mount", "sh", "-c", "echo; exec sleep 300"], stdout=subprocess.PIPE
+    )
+    try:
+        assert other.stdout is not None and other.stdout.readline()
+        spaces = ["--net", f"/proc/{other.pid}/ns/net", "--mnt", f"/proc/{other.pid}/ns/mnt"]
+        said = enter(*spaces, "--", "readlink", "/proc/self/ns/net", "/proc/self/ns/mnt")
+        assert said.stdout.split() == [os.readlink(f"/proc/{other.pid}/ns/{kind}") for kind in ("net", "mnt")]
+    finally:
+        other.kill()
+        other.wait()
+
+
+def test_ns_says_what_it_could_not_do_and_passes_the_exit_code() -> None:
+    assert enter("--", "sh", "-c", "exit 3").returncode == 3
+    for words, what in (
+        (("--net", "/not/there", "--", "true"), "open the namespace /not/there"),
+        (("--cgroup", "/not/there/cgroup.procs", "--", "true"), "join the cgroup /not/there/cgroup.procs"),
+        (("--", "nothing-of-this-name"), "run nothing-of-this-name"),
+    ):
+        said = enter(*words)
+        assert (said.returncode, said.stderr) == (125, f"wherry-ns: cannot {what}: No such file or directory\n")
