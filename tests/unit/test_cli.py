@@ -68,6 +68,7 @@ def test_a_job_passes_its_streams_and_its_exit_code_on(service: Service, wherry_
     assert wherry_("logs", "hello") == (0, "out\n", "err\n")
     assert wherry_("logs", "hello", "--job", job["id"], "-f") == (0, "out\n", "err\n")
     document = json.loads(wherry_("run", "hello", "-n", "1", "-o", "json", "--", "prog")[1])
+    assert json.loads(wherry_("logs", "hello", "-o", "json")[1])["stderr"] == "err\n"
     assert document["schema"] == "wherry/run/1" and document["stdout"] == "out\n" and document["job"]["exit_code"] == 0
 
     code, out, _ = wherry_("run", "hello", "-n", "1", "--detach", "--", "sleep")

@@ -56,8 +56,7 @@ def run(
         if detach:
             emit(output, "job", job.model_dump(mode="json"), lambda: print(job.id))
             return 0
-        kept: dict[str, bytearray] = {"stdout": bytearray(), "stderr": bytearray()}
-        seen = 0
+        kept, seen = _nothing(), 0
         try:
             for chunk in client.output(job.id):
                 seen += 1
@@ -70,13 +69,17 @@ def run(
             return _INTERRUPTED
         job = client.job(job.id)
     if output == "json":
-        streams = {stream: bytes(data).decode(errors="replace") for stream, data in kept.items()}
-        emit(output, "run", {"job": job.model_dump(mode="json"), **streams}, lambda: None)
+        _emit_streams(job, kept)
     return _exit_code(job)
 
 
 def logs(
-    name: str, /, *, job: str | None = None, follow: Annotated[bool, Parameter(name=["--follow", "-f"])] = False
+    name: str,
+    /,
+    *,
+    job: str | None = None,
+    follow: Annotated[bool, Parameter(name=["--follow", "-f"])] = False,
+    output: Output = "text",
 ) -> None:
     """Show what a cluster's job wrote: the newest one's, unless --job says otherwise.
 
@@ -94,8 +97,11 @@ def logs(
         if not jobs:
             what = f"no job {job!r} ran on {name!r}" if job else f"no job ran on {name!r}"
             raise Refused(Code.NOT_FOUND, what, "", "wherry job list")
+        kept = _nothing()
         for chunk in client.output(jobs[-1].id, follow):
-            _pass_on(chunk, {}, "text")
+            _pass_on(chunk, kept, output)
+        if output == "json":
+            _emit_streams(client.job(jobs[-1].id), kept)
 
 
 @app.command(name="list")
@@ -141,6 +147,15 @@ def cancel(job: str, /, *, output: Output = "text") -> None:
     with Client() as client:
         found = client.cancel_job(job, say)
     emit(output, "job", found.model_dump(mode="json"), lambda: print(f"{found.id} is {found.state}."))
+
+
+def _nothing() -> dict[str, bytearray]:
+    return {"stdout": bytearray(), "stderr": bytearray()}
+
+
+def _emit_streams(job: Job, kept: dict[str, bytearray]) -> None:
+    streams = {stream: bytes(data).decode(errors="replace") for stream, data in kept.items()}
+    emit("json", "run", {"job": job.model_dump(mode="json"), **streams}, lambda: None)
 
 
 def _pass_on(chunk: Chunk, kept: dict[str, bytearray], output: str) -> None:

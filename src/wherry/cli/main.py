@@ -42,8 +42,8 @@ _LAB_COMMANDS = (
 )
 
 
-def make_app() -> App:
-    """The whole command line."""
+def make_app(brief: bool) -> App:
+    """The whole command line. `brief` gives every command one line, without importing it; else each tells it all."""
     app = App(
         name="wherry",
         help="Runs unmodified MPI programs on virtual clusters and moves their nodes while they run.",
@@ -55,10 +55,10 @@ def make_app() -> App:
         suppress_keyboard_interrupt=False,
     )
     for name, where, text, group in _COMMANDS:
-        app.command(f"wherry.cli.{where}", name=name, help=text, group=group)
+        app.command(f"wherry.cli.{where}", name=name, group=group, **({"help": text} if brief else {}))
     for name, text in _LAB_COMMANDS:
         if importlib.util.find_spec(f"wherry.lab.{name}"):
-            app.command(f"wherry.lab.{name}:command", name=name, help=text, group=_LAB)
+            app.command(f"wherry.lab.{name}:command", name=name, group=_LAB, **({"help": text} if brief else {}))
     return app
 
 
@@ -70,7 +70,7 @@ def main(words: Sequence[str] | None = None) -> None:
 
 def _run(words: list[str]) -> int:
     try:
-        app = make_app()
+        app = make_app(brief=not words or words[0] in ("-h", "--help"))
         result = app(words, exit_on_error=False, print_error=False, result_action="return_value")
         return result if isinstance(result, int) else 0
     except CycloptsError as error:
