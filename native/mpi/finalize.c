@@ -1,22 +1,29 @@
 /*
  * libwherry-finalize.so: makes MPI_Finalize of MPICH before 4.2 end (LD_PRELOAD; needs no MPI to build).
  *
- * Over UCX on TCP a rank closes its endpoints in MPI_Finalize, and one that was never used is first wired up, which needs
- * an answer of the other rank. When that one waits in PMI's barrier already, it makes no progress and both hang (natively
- * too). So every pair of ranks exchanges a number before, twice, as the answer to the first message completes the wiring,
- * and a barrier lets all begin to finalize together. Only MPICH is touched: its handles are numbers that are the same in
- * all versions of its ABI; with any other library the call is passed through. The Fortran binding of MPICH calls the C
- * function, so it is covered.
+ * Over UCX on TCP, MPI_Finalize first disconnects every endpoint, which needs answers of the other ranks, and then waits
+ * in PMI's barrier, where a rank answers nothing: the last to disconnect hangs for ever (natively too). Here all ranks
+ * meet in two barriers before, so that every message has arrived, and then leave without the disconnect; the end of
+ * the process closes its connections. Only MPICH is touched: its handles are numbers that are the same in all versions
+ * of its ABI; with any other library both calls are passed through. The Fortran binding of MPICH calls the C function,
+ * so it is covered.
  */
 #include <dlfcn.h>
 #include <link.h>
 #include <stddef.h>
-#include <stdlib.h>
 #include <string.h>
 
-enum { MPICH_COMM_WORLD = 0x44000000, MPICH_INT = 0x4c000405 };
+enum { MPICH_COMM_WORLD = 0x44000000 };
 
 int MPI_Finalize(void);
+void *ucp_disconnect_nb(void *endpoint);
+
+static int leaving;
+
+static void *next(const char *name)
+{
+    return dlsym(RTLD_NEXT, name);
+}
 
 /* Sonames of MPICH: Debian's own, and that of the common ABI (Intel's and Cray's MPI have it too, with their handles). */
 static int is_mpich(struct dl_phdr_info *object, size_t size, void *unused)
@@ -29,38 +36,27 @@ static int is_mpich(struct dl_phdr_info *object, size_t size, void *unused)
     return strncmp(name, "libmpich.so.12", 14) == 0 || strncmp(name, "libmpi.so.12", 12) == 0;
 }
 
-static void *find(const char *name)
+/* UCX: NULL says that the endpoint is closed at once. */
+void *ucp_disconnect_nb(void *endpoint)
 {
-    return dlsym(RTLD_DEFAULT, name);
-}
+    void *(*disconnect)(void *) = (void *(*)(void *))(size_t)next("ucp_disconnect_nb");
 
-/* Every pair of ranks talks, twice. An error is MPI's own to report: finalizing goes on as it would without us. */
-static void wire_up(void)
-{
-    int (*comm_size)(int, int *) = (int (*)(int, int *))(size_t)find("PMPI_Comm_size");
-    int (*barrier)(int) = (int (*)(int))(size_t)find("PMPI_Barrier");
-    int (*alltoall)(const void *, int, int, void *, int, int, int) =
-        (int (*)(const void *, int, int, void *, int, int, int))(size_t)find("PMPI_Alltoall");
-    int ranks = 0, *numbers = NULL;
-
-    if (!comm_size || !barrier || !alltoall || comm_size(MPICH_COMM_WORLD, &ranks) || ranks < 2)
-        return;
-    numbers = calloc(2 * (size_t)ranks, sizeof *numbers);
-    for (int turn = 0; numbers && turn < 2; turn++)
-        alltoall(numbers, 1, MPICH_INT, numbers + ranks, 1, MPICH_INT, MPICH_COMM_WORLD);
-    free(numbers);
-    barrier(MPICH_COMM_WORLD);
+    return leaving || !disconnect ? NULL : disconnect(endpoint);
 }
 
 int MPI_Finalize(void)
 {
-    int (*finalize)(void) = (int (*)(void))(size_t)dlsym(RTLD_NEXT, "MPI_Finalize");
+    int (*barrier)(int) = (int (*)(int))(size_t)dlsym(RTLD_DEFAULT, "PMPI_Barrier");
+    int (*finalize)(void) = (int (*)(void))(size_t)next("MPI_Finalize");
 
     if (!finalize)
-        finalize = (int (*)(void))(size_t)find("PMPI_Finalize");
+        finalize = (int (*)(void))(size_t)dlsym(RTLD_DEFAULT, "PMPI_Finalize");
     if (!finalize)
         return 15; /* MPICH's MPI_ERR_OTHER: no MPI library is loaded, so nobody can have asked for more */
-    if (dl_iterate_phdr(is_mpich, NULL))
-        wire_up();
+    if (barrier && dl_iterate_phdr(is_mpich, NULL)) {
+        barrier(MPICH_COMM_WORLD);
+        barrier(MPICH_COMM_WORLD);
+        leaving = 1;
+    }
     return finalize();
 }
