@@ -102,7 +102,10 @@ class Links:
         self._route.link("set", index=self._index(name), state="up", **master)
 
     def wait(self, name: str, timeout: float = 5.0) -> None:
-        """Until the link forwards: the kernel's word about a new carrier goes round a little after `up`."""
+        """Until this end of a pair forwards.
+
+        The kernel tells each end of its new carrier a while after `up`; a bridge drops what comes meanwhile.
+        """
         deadline = time.monotonic() + timeout
         while self._state(name) != "UP":
             if time.monotonic() > deadline:

@@ -125,6 +125,8 @@ class NetnsFabric:
 
     def set_down(self, host: str, down: bool) -> None:
         self._switch(host).set_up("up0", not down)
+        if not down:
+            self._wait_uplink(self._host(host))
 
     def host_netns(self, host: str) -> str:
         return namespaces.path(self._name(self._host(host).name))
@@ -167,7 +169,7 @@ class NetnsFabric:
                     self.host_netns(port.host), lambda ip: ip.pair(_port(port), "eth0", netns.fileno(), port.mac)
                 )
             links.inside(where, lambda ip: _node(ip, f"{port.address}/{_prefix(port.network.subnet)}"))
-            links.inside(self.host_netns(port.host), lambda ip: ip.up(_port(port)))
+            links.inside(self.host_netns(port.host), lambda ip: _carry(ip, _port(port)))
             links.inside(where, lambda ip: ip.wait("eth0"))
             set_neighbours(where, "eth0", _neighbours(port))
         self._announcer(port)
@@ -217,20 +219,32 @@ class NetnsFabric:
             links.inside(paths[0], lambda ip: ip.pair(ends[0], ends[1], netns.fileno(), mtu=links.UNDERLAY_MTU))
         for end, path in zip(ends, paths, strict=True):
             links.inside(path, functools.partial(Links.up, name=end, bridge="lan"))
+        for end, path in zip(ends, paths, strict=True):
+            links.inside(path, functools.partial(Links.wait, name=end))
 
     def _make_host(self, host: HostSpec) -> None:
         name = self._name(host.name)
         namespaces.create(name)
-        site, end = namespaces.path(self._name(f"site-{host.site}")), f"h{self._index(host.name)}"
+        site, end = self._uplink(host)
         with open(site) as netns:
             links.inside(namespaces.path(name), lambda ip: ip.pair("up0", end, netns.fileno(), mtu=links.UNDERLAY_MTU))
         links.inside(site, lambda ip: ip.up(end, "lan"))
         address = f"{self.host_address(host.name)}/{_prefix(self.spec.underlay)}"
         links.inside(namespaces.path(name), lambda ip: _host(ip, address))
+        self._wait_uplink(host)
         group = Cgroup(self.cgroup(host.name))
         group.create()
         group.limit(cpus=host.cores * host.speed, memory=host.memory)
         group.weight(host.cores)
+
+    def _uplink(self, host: HostSpec) -> tuple[str, str]:
+        """Path of the host's site, and the site's end of the host's `up0`."""
+        return namespaces.path(self._name(f"site-{host.site}")), f"h{self._index(host.name)}"
+
+    def _wait_uplink(self, host: HostSpec) -> None:
+        site, end = self._uplink(host)
+        links.inside(self.host_netns(host.name), lambda ip: ip.wait("up0"))
+        links.inside(site, lambda ip: ip.wait(end))
 
     # what is kept between calls
 
@@ -322,6 +336,11 @@ def _node(ip: Links, address: str) -> None:
     ip.quiet()
     ip.address("eth0", address)
     ip.up("eth0")
+
+
+def _carry(ip: Links, name: str) -> None:
+    ip.up(name)
+    ip.wait(name)
 
 
 def _network(ip: Links, network: ClusterNetwork, own: str, others: list[str]) -> None:
