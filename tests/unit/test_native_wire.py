@@ -27,6 +27,6 @@ def test_no_input_breaks_the_parser(tmp_path: Path) -> None:
     (corpus / "run").write_bytes(b"0\x000\x004,24\x00/\x002\x00ls\x00-l\x00A=b\x00")
     (corpus / "frame").write_bytes(bytes.fromhex("500000000132"))
     (corpus / "kill").write_bytes(b"10 9")
-    fuzz = [tmp_path / "fuzz", "-seed=1", "-runs=200000", "-max_len=4096", corpus]
+    fuzz = [f"{tmp_path}/fuzz", "-seed=1", "-runs=200000", "-max_len=4096", str(corpus)]
     done = subprocess.run(fuzz, capture_output=True, text=True, timeout=300, cwd=tmp_path)
     assert done.returncode == 0, done.stderr[-4000:]

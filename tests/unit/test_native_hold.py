@@ -1,0 +1,167 @@
+"""wherry-hold for real, between a peer and a node on one bridge: what it keeps arrives at the release, by itself.
+
+peer eth0 ---- pp  br0  pn ---- eth0 node        three network namespaces; pn leaves the bridge as in a move
+                    |
+                   tap (wherry-hold)
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import IO, Any
+
+import pytest
+
+from wherry.base.paths import native_program
+from wherry.fabric import namespaces
+
+NAMES = HOST, PEER, NODE = "wherry-thold-h", "wherry-thold-p", "wherry-thold-n"
+ADDRESS, MAC = "10.99.99.2", "02:00:0a:63:63:02"
+WAIT = 20.0  # seconds for what takes milliseconds, on a loaded machine
+
+pytestmark = [
+    pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces are root's"),
+    pytest.mark.skipif(not Path("/dev/net/tun").exists(), reason="this kernel has no TAP devices"),
+]
+
+LAYOUT = f"""
+-n {HOST} link add br0 type bridge stp_state 0 forward_delay 0
+-n {HOST} link set br0 up
+-n {HOST} link add pp type veth peer name eth0 netns {PEER}
+-n {HOST} link add pn type veth peer name eth0 address {MAC} netns {NODE}
+-n {HOST} link set pp master br0 up
+-n {HOST} link set pn master br0 up
+-n {PEER} addr add 10.99.99.1/24 dev eth0
+-n {NODE} addr add {ADDRESS}/24 dev eth0
+-n {PEER} link set eth0 up
+-n {NODE} link set eth0 up
+-n {PEER} route replace 10.99.99.0/24 dev eth0 src 10.99.99.1 rto_min 60s
+"""
+"""A retransmission comes after a minute only, so what arrives sooner was held and delivered."""
+
+
+def ip(*words: str) -> str:
+    return subprocess.run(["ip", *words], check=True, capture_output=True, text=True, timeout=WAIT).stdout
+
+
+def remove() -> None:
+    for name in NAMES:
+        subprocess.run(["ip", "netns", "del", name], stderr=subprocess.DEVNULL, timeout=WAIT, check=False)
+
+
+@pytest.fixture
+def network() -> Iterator[None]:
+    remove()
+    with ExitStack() as cleanup:
+        cleanup.callback(remove)
+        for name in NAMES:
+            ip("netns", "add", name)
+        for line in LAYOUT.strip().splitlines():
+            ip(*line.split())
+        yield
+
+
+class Hold:
+    """The program, in the host's namespace."""
+
+    def __init__(self) -> None:
+        words = ["--bridge", "br0", "--tap", "tap", "--mac", MAC, "--address", ADDRESS]
+        command = ["ip", "netns", "exec", HOST, str(native_program("wherry-hold")), *words]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert self.hear()["event"] == "ready"
+
+    def hear(self) -> dict[str, Any]:
+        stream: IO[str] | None = self.process.stdout
+        assert stream
+        answer: dict[str, Any] = json.loads(stream.readline())
+        return answer
+
+    def tell(self, line: str) -> dict[str, Any]:
+        stream: IO[str] | None = self.process.stdin
+        assert stream
+        stream.write(line + "\n")
+        stream.flush()
+        return self.hear()
+
+
+@pytest.fixture
+def hold(network: None) -> Iterator[Hold]:
+    made = Hold()
+    with made.process:
+        yield made
+        made.process.kill()
+    deadline = time.monotonic() + WAIT
+    while "tap" in ip("-n", HOST, "-br", "link") and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert "tap" not in ip("-n", HOST, "-br", "link"), "the TAP goes with the process, however it ends"
+
+
+def retransmitted() -> int:
+    text = ip("netns", "exec", PEER, "cat", "/proc/net/snmp")
+    names, values = (line.split() for line in text.splitlines() if line.startswith("Tcp:"))
+    return int(dict(zip(names, values, strict=True))["RetransSegs"])
+
+
+def test_tcp_goes_on_without_a_retransmission(hold: Hold) -> None:
+    early = "/proc/sys/net/ipv4/tcp_early_retrans"  # tail loss probes: they would be retransmissions too
+    ip("netns", "exec", PEER, "sh", "-c", f"echo 0 >{early}")
+    with (
+        namespaces.inside(f"/run/netns/{NODE}", lambda: socket.create_server((ADDRESS, 5000))) as server,
+        namespaces.inside(
+            f"/run/netns/{PEER}", lambda: socket.create_connection((ADDRESS, 5000), timeout=WAIT)
+        ) as client,
+        server.accept()[0] as accepted,
+    ):
+        accepted.settimeout(WAIT)
+        client.sendall(b"before ")
+        assert accepted.recv(100) == b"before "
+        time.sleep(0.3)
+        ip("-n", HOST, "link", "set", "pn", "nomaster")
+        assert hold.tell("divert")["event"] == "holding"
+        client.sendall(b"into the gap")
+        time.sleep(0.5)
+        released = hold.tell("release pn")
+        assert released["event"] == "released" and released["frames"] > 0 and released["held_us"] >= 500_000
+        assert accepted.recv(100) == b"into the gap"
+        accepted.sendall(b"answer")
+        assert client.recv(100) == b"answer"
+    assert retransmitted() == 0
+    assert hold.process.wait(WAIT) == 0
+
+
+def test_a_peer_that_asks_in_the_gap_is_answered(hold: Hold) -> None:
+    ip("-n", HOST, "link", "set", "pn", "nomaster")
+    hold.tell("divert")
+    with (
+        namespaces.inside(f"/run/netns/{PEER}", lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as sender,
+        namespaces.inside(f"/run/netns/{NODE}", lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as receiver,
+    ):
+        receiver.settimeout(WAIT)
+        receiver.bind((ADDRESS, 5001))
+        ip("-n", PEER, "neigh", "flush", "all")
+        sender.sendto(b"first", (ADDRESS, 5001))
+        deadline = time.monotonic() + WAIT
+        while MAC not in ip("-n", PEER, "neigh") and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert MAC in ip("-n", PEER, "neigh")
+        sender.sendto(b"second", (ADDRESS, 5001))
+        assert hold.tell("release pn")["event"] == "released"
+        assert [receiver.recv(100), receiver.recv(100)] == [b"first", b"second"]
+
+
+def test_it_says_what_it_cannot_do(hold: Hold) -> None:
+    hold.tell("divert")
+    answer = hold.tell("release none")
+    assert answer["event"] == "failed" and "none" in answer["error"]
+
+
+def test_a_killed_hold_leaves_nothing(hold: Hold) -> None:
+    hold.tell("divert")
+    assert "tap" in ip("-n", HOST, "-br", "link")

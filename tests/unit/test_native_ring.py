@@ -1,0 +1,50 @@
+"""wherry-ring and libwherry-finalize on this machine alone: the program that the tests of moves rely on is right."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from wherry.base.errors import Refused
+from wherry.base.paths import native_library, native_program
+
+COMMANDS = {
+    "openmpi": "mpirun.openmpi --oversubscribe -n 3 --mca btl tcp,self -x LD_PRELOAD={library}",
+    "mpich": "mpiexec.mpich -n 3 -genv UCX_TLS tcp,self -genv LD_PRELOAD {library}",
+}
+ENVIRONMENT = os.environ | {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+
+
+def ring(flavour: str, *options: str) -> subprocess.CompletedProcess[str]:
+    command = COMMANDS[flavour].format(library=native_library("libwherry-finalize.so")).split()
+    if not shutil.which(command[0]):
+        pytest.skip(f"no {command[0]} on this machine")
+    try:
+        program: Path = native_program(f"wherry-ring-{flavour}")
+    except Refused:
+        pytest.skip(f"no compiler wrapper mpicc.{flavour} when the native programs were built")
+    return subprocess.run(
+        [*command, str(program), *options], capture_output=True, text=True, timeout=120, env=ENVIRONMENT
+    )
+
+
+@pytest.mark.parametrize("flavour", sorted(COMMANDS))
+def test_it_checks_and_reports(flavour: str) -> None:
+    done = ring(flavour, "--seconds", "1", "--size", "10001", "--memory", "2", "--json")
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert report["errors"] == 0 and report["ranks"] == 3 and report["iterations"] % 16 == 0
+    assert report["checked_bytes"] >= 3 * report["iterations"] * 10001
+    assert 0 < report["max_gap_ms"] / 1000 <= report["seconds"]
+
+
+@pytest.mark.parametrize("flavour", sorted(COMMANDS))
+def test_a_wrong_option_is_refused(flavour: str) -> None:
+    done = ring(flavour, "--size", "0")
+    assert done.returncode != 0
+    assert "usage: wherry-ring" in done.stderr
