@@ -104,6 +104,9 @@ class SaidJobs:
     def adopt(self) -> None:
         pass
 
+    def prune(self) -> None:
+        pass
+
 
 @dataclass
 class Service:

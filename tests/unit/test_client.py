@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import pwd
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rest_service import CLUSTER, Service, running
@@ -82,3 +84,20 @@ def test_sudo_is_seen_through(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (owner.uid, owner.gid, owner.home, owner.cwd) == (nobody.pw_uid, nobody.pw_gid, nobody.pw_dir, os.getcwd())
     variables = who.environment(owner)
     assert variables["HOME"] == nobody.pw_dir and variables["USER"] == "nobody" and "SUDO_UID" not in variables
+
+
+def test_ctrl_c_cancels_an_operation_wherever_it_strikes(service: Service) -> None:
+    lines: list[str] = []
+
+    def strikes_once(line: str) -> None:
+        lines.append(line)
+        if len(lines) == 1:
+            raise KeyboardInterrupt
+
+    driver: Any = service.cell.need_domain().drivers["container"]
+    driver.on_call = lambda name: time.sleep(0.5)
+    with Client(service.place) as client:
+        with pytest.raises(WherryError) as caught:
+            client.wait(client.up(CLUSTER | {"nodes": 6, "cpus": 0.2}).id, strikes_once)
+        assert caught.value.code == Code.CANCELLED and any("Ctrl-C again" in line for line in lines)
+        assert [cluster["state"] for cluster in client.clusters()] == ["partly"]

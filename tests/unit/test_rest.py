@@ -140,6 +140,13 @@ def test_drain_empties_a_host_and_restore_puts_back(http: httpx.Client) -> None:
     assert not any(host["drained"] for host in http.get("/v1/hosts").json())
 
 
+def test_a_drain_that_finds_no_room_changes_nothing(http: httpx.Client) -> None:
+    ended(http, http.post("/v1/clusters", json={"spec": CLUSTER | {"cpus": 2}}))
+    refused = http.post("/v1/hosts/a1/drain")
+    assert refused.status_code == 403 and refused.json()["code"] == "NO_CAPACITY"
+    assert not any(host["drained"] for host in http.get("/v1/hosts").json())
+
+
 def test_a_job_and_its_output(http: httpx.Client, service: Service) -> None:
     ended(http, http.post("/v1/clusters", json={"spec": CLUSTER}))
     body = {"cluster": "hello", "argv": ["prog", "3"], "ranks": 2, "env": {"A": "b"}}
@@ -157,13 +164,17 @@ def test_a_job_and_its_output(http: httpx.Client, service: Service) -> None:
 
 def test_a_node_that_ends_by_itself_is_lost_and_repaired(http: httpx.Client, service: Service) -> None:
     ended(http, http.post("/v1/clusters", json={"spec": CLUSTER}))
+    job = {"cluster": "hello", "argv": ["sleep"], "ranks": 2}
+    ended(http, http.post("/v1/jobs", json=job))
     driver: Any = service.cell.need_domain().drivers["container"]
     driver.places.clear()
+    service.monitor.look()
     service.monitor.look()
     assert {node["state"] for node in http.get("/v1/nodes").json()} == {"lost"}
     assert ended(http, http.post("/v1/clusters", json={"spec": CLUSTER}))["state"] == "done"
     assert {node["state"] for node in http.get("/v1/nodes").json()} == {"running"}
-    assert any(event["kind"] == "node.lost" for event in http.get("/v1/events").json())
+    kinds = [event["kind"] for event in http.get("/v1/events").json()]
+    assert kinds.count("node.lost") == kinds.count("job.node-lost") == 3
 
 
 def test_events_are_waited_for(http: httpx.Client, service: Service) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from cyclopts import App
 
 from wherry import __version__
-from wherry.base.errors import Code, LostContact
+from wherry.base.errors import Code, LostContact, Refused
 from wherry.base.paths import instance
 from wherry.cli.output import Output, emit, table
 from wherry.client import process
@@ -25,6 +25,9 @@ def start(*, group: str | None = None, output: Output = "text") -> None:
     place = instance()
     if not process.answers(place):
         process.start(place, group)
+    elif group:
+        what = "the daemon runs already, so its group cannot be chosen"
+        raise Refused(Code.WRONG_STATE, what, "", f"wherry daemon stop && wherry daemon start --group {group}")
     _print(output)
 
 

@@ -59,6 +59,9 @@ class Client:
         while True:
             try:
                 found = self._get(f"/v1/operations/{id}", wait=_POLL, after=after)
+                after = found["next"]
+                for line in found["lines"]:
+                    progress(line)
             except KeyboardInterrupt:
                 if interrupted:
                     raise
@@ -66,9 +69,6 @@ class Client:
                 progress("cancelling; Ctrl-C again leaves it running")
                 self._cancel_quietly(id, progress)
                 continue
-            for line in found["lines"]:
-                progress(line)
-            after = found["next"]
             operation = Operation(**found["operation"])
             if operation.state == OperationState.DONE:
                 return operation

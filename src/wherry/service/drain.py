@@ -10,9 +10,9 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from wherry.base.errors import Code, Failed, WherryError
+from wherry.base.errors import Code, Failed, Refused, WherryError
 from wherry.cluster.lookup import DRAINED, find_host
-from wherry.model.objects import Move, Node, Operation
+from wherry.model.objects import Move, Node, NodeState, Operation
 from wherry.schedule.place import NodeNeed, Used, choose, used_by
 from wherry.service.acts import FABRIC, cluster_claim, node_claim
 from wherry.service.cell import Cell
@@ -32,17 +32,22 @@ class Drains:
     def drain(self, host: str) -> Operation:
         """Marks the host, then moves every node off it. A host that is drained already is emptied again."""
         find_host(self._cell.hosts(), host)
-        nodes = [node for node in self._cell.store.nodes() if node.host == host]
+        self._destinations(host)
+        was_drained = self._cell.store.host_flag(host, DRAINED)
 
         def body(task: Task) -> dict[str, Any]:
             self._cell.store.set_host_flag(host, DRAINED, True)
+            try:
+                targets = self._destinations(host)
+            except Refused:
+                self._cell.store.set_host_flag(host, DRAINED, was_drained)
+                raise
             self._cell.store.add_event("host.drain", host, f"{host} takes no more nodes")
-            targets = self._destinations(nodes)
             for node in targets:
                 self._cell.store.set_host_flag(host, _TOOK + node.name, True)
             return {"host": host, "moves": self._move_all(task, f"host {host} is drained in part", targets)}
 
-        return self._start("host drain", host, nodes, body)
+        return self._start("host drain", host, self._movable(host), body)
 
     def restore(self, host: str) -> Operation:
         """Lets the host take nodes again and moves back those that a drain took off it and that still exist."""
@@ -66,11 +71,16 @@ class Drains:
         exclusive = {f"host {host}"} | {node_claim(node.name) for node in nodes}
         return self._cell.operations.start(kind, host, body, shared=shared, exclusive=exclusive)
 
-    def _destinations(self, nodes: list[Node]) -> dict[Node, str]:
-        """A host for each node, all of them found before the first one moves."""
+    def _movable(self, host: str) -> list[Node]:
+        """The nodes on a host; a lost one has nothing to move, `up` repairs it elsewhere."""
+        running = (NodeState.RUNNING, NodeState.MOVING)
+        return [node for node in self._cell.store.nodes() if node.host == host and node.state in running]
+
+    def _destinations(self, host: str) -> dict[Node, str]:
+        """A host for each node, all of them found before the first one moves. NO_CAPACITY when one finds none."""
         store, hosts = self._cell.store, self._cell.hosts()
         used, targets = used_by(store.nodes(), store.moves(unfinished=True)), dict[Node, str]()
-        for node in nodes:
+        for node in self._movable(host):
             target = choose(node, hosts, used)
             used[target] = used.get(target, Used()).plus(NodeNeed(node.cpus, node.memory))
             targets[node] = target

@@ -9,7 +9,7 @@ import logging
 import threading
 
 from wherry.base.errors import WherryError
-from wherry.model.objects import ClusterState
+from wherry.model.objects import ClusterState, NodeState
 from wherry.service.cell import UNDER_WAY, Cell
 
 log = logging.getLogger("wherry.monitor")
@@ -39,12 +39,17 @@ class Monitor:
         domain = self._cell.domain
         if domain is None:
             return
+        jobs = [job for job in self._cell.store.jobs() if job.state in UNDER_WAY]
         for cluster in self._cell.store.clusters():
-            if cluster.state in (ClusterState.RUNNING, ClusterState.PARTLY):
-                domain.clusters.verify(cluster.name)
-        for job in self._cell.store.jobs():
-            if job.state in UNDER_WAY:
-                domain.jobs.poll(job.id)
+            if cluster.state not in (ClusterState.RUNNING, ClusterState.PARTLY):
+                continue
+            ran = {node.name for node in self._cell.store.nodes(cluster.name) if node.state == NodeState.RUNNING}
+            for node in domain.clusters.verify(cluster.name):
+                for job in jobs:
+                    if node.name in ran and job.cluster == cluster.name:
+                        self._cell.store.add_event("job.node-lost", job.id, f"its node {node.name} is lost")
+        for job in jobs:
+            domain.jobs.poll(job.id)
 
     def _watch(self) -> None:
         while not self._stop.wait(_EVERY):
