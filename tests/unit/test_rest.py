@@ -252,6 +252,20 @@ def test_what_is_claimed_is_not_claimed_twice(operations: Operations) -> None:
     assert until_ended(operations, first.id) == OperationState.DONE
 
 
+def test_nobody_looks_at_what_an_operation_works_on(operations: Operations) -> None:
+    go, seen = threading.Event(), list[str]()
+
+    def body(task: Task) -> None:
+        go.wait(20)
+
+    id = operations.start("move", "x", body, shared=["cluster x"]).id
+    assert not operations.while_idle("cluster x", lambda: seen.append("x"))
+    assert operations.while_idle("cluster y", lambda: seen.append("y"))
+    go.set()
+    until_ended(operations, id)
+    assert operations.while_idle("cluster x", lambda: seen.append("x")) and seen == ["y", "x"]
+
+
 def test_errors_and_bugs_end_an_operation(operations: Operations) -> None:
     def fails(task: Task) -> None:
         raise Failed(Code.MOVE_FAILED, "it failed")

@@ -1,16 +1,18 @@
 """Watches what runs: jobs are polled, and a node whose first process is gone becomes LOST.
 
-Invariant: it only notes what happened; repairing is what a user asks for.
+Invariant: it only notes what happened, of clusters that no operation works on; repairing is what a user asks for.
 """
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
 
 from wherry.base.errors import WherryError
-from wherry.model.objects import ClusterState, NodeState
-from wherry.service.cell import UNDER_WAY, Cell
+from wherry.model.objects import ClusterState, Job, NodeState
+from wherry.service.acts import cluster_claim
+from wherry.service.cell import UNDER_WAY, Cell, Domain
 
 log = logging.getLogger("wherry.monitor")
 _EVERY = 1.0
@@ -41,15 +43,21 @@ class Monitor:
             return
         jobs = [job for job in self._cell.store.jobs() if job.state in UNDER_WAY]
         for cluster in self._cell.store.clusters():
-            if cluster.state not in (ClusterState.RUNNING, ClusterState.PARTLY):
-                continue
-            ran = {node.name for node in self._cell.store.nodes(cluster.name) if node.state == NodeState.RUNNING}
-            for node in domain.clusters.verify(cluster.name):
-                for job in jobs:
-                    if node.name in ran and job.cluster == cluster.name:
-                        self._cell.store.add_event("job.node-lost", job.id, f"its node {node.name} is lost")
+            verify = functools.partial(self._verify, domain, cluster.name, jobs)
+            self._cell.operations.while_idle(cluster_claim(cluster.name), verify)
         for job in jobs:
             domain.jobs.poll(job.id)
+
+    def _verify(self, domain: Domain, name: str, jobs: list[Job]) -> None:
+        """Looks at a cluster that nothing works on: a node that moves or is removed has no process for a good reason."""
+        cluster, store = self._cell.store.cluster(name), self._cell.store
+        if cluster is None or cluster.state not in (ClusterState.RUNNING, ClusterState.PARTLY):
+            return
+        ran = {node.name for node in store.nodes(name) if node.state == NodeState.RUNNING}
+        for node in domain.clusters.verify(name):
+            for job in jobs:
+                if node.name in ran and job.cluster == name:
+                    store.add_event("job.node-lost", job.id, f"its node {node.name} is lost")
 
     def _watch(self) -> None:
         while not self._stop.wait(_EVERY):

@@ -122,6 +122,15 @@ class Operations:
         task.stop.set()
         return operation
 
+    def while_idle(self, claim: str, act: Callable[[], None]) -> bool:
+        """Does `act` unless a running operation claims `claim`; none begins meanwhile, so `act` must be short."""
+        with self._lock:
+            running = [t for t in self._tasks.values() if t.operation.state == OperationState.RUNNING]
+            if any(claim in task.shared | task.exclusive for task in running):
+                return False
+            act()
+            return True
+
     def close(self, timeout: float) -> None:
         """Takes no more, asks what can be cancelled to end, and waits up to `timeout` seconds for all of it."""
         with self._lock:
