@@ -49,7 +49,7 @@ class Monitor:
             domain.jobs.poll(job.id)
 
     def _verify(self, domain: Domain, name: str, jobs: list[Job]) -> None:
-        """Looks at a cluster that nothing works on: a node that moves or is removed has no process for a good reason."""
+        """Looks at a cluster that nothing works on: a node that moves has no process for a good reason."""
         cluster, store = self._cell.store.cluster(name), self._cell.store
         if cluster is None or cluster.state not in (ClusterState.RUNNING, ClusterState.PARTLY):
             return
