@@ -1,9 +1,10 @@
 /*
  * wherry-init: the first process of a container node.
  *
- *   wherry-init --listen ADDRESS:PORT --key-file FILE
+ *   wherry-init --listen ADDRESS:PORT --key-file FILE --user UID:GID:GROUPS
  *
- * It reaps every process of the node and starts programs for clients that know the key (wherry/wire.h). CRIU dumps it
+ * It reaps every process of the node and starts programs of that user (owner.h) for clients that know the key
+ * (wherry/wire.h). CRIU dumps it
  * with everything below it and restores it elsewhere, hence: it holds no file of the host open (its streams are the
  * node's own /dev/null), it uses nothing but sockets, pipes and poll, and every program stays below it.
  * SIGTERM ends the node: SIGTERM to all, SIGKILL five seconds later to what is left.
@@ -52,7 +53,7 @@ static _Noreturn void fail(const char *what, const char *object, int error)
 
 static _Noreturn void usage(void)
 {
-    fputs("usage: wherry-init --listen ADDRESS:PORT --key-file FILE\n", stderr);
+    fputs("usage: wherry-init --listen ADDRESS:PORT --key-file FILE --user UID:GID:GROUPS\n", stderr);
     exit(2);
 }
 
@@ -117,14 +118,14 @@ static void keep_alive(int socket)
     setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
 }
 
-static void accept_client(int listener, const uint8_t *key, int64_t now)
+static void accept_client(int listener, const struct guard *guard, int64_t now)
 {
     int socket = accept4(listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
 
     if (socket < 0)
         return;
     keep_alive(socket);
-    if (!session_open(socket, key, now))
+    if (!session_open(socket, guard, now))
         close(socket);
 }
 
@@ -150,7 +151,7 @@ static int64_t advance_clock(int64_t *last)
     return clock_ms;
 }
 
-static void serve(int listener, const uint8_t *key)
+static void serve(int listener, const struct guard *guard)
 {
     static struct pollfd polls[2 + SESSIONS_MAX * SESSION_POLLS];
     int64_t last = process_now_ms(), now = advance_clock(&last);
@@ -180,7 +181,7 @@ static void serve(int listener, const uint8_t *key)
                 session_free(session);
         }
         if (polls[1].revents)
-            accept_client(listener, key, now);
+            accept_client(listener, guard, now);
     }
 }
 
@@ -202,10 +203,12 @@ static void end_node(void)
 
 int main(int argc, char **argv)
 {
-    static const struct option options[] = {
-        {"listen", required_argument, NULL, 'l'}, {"key-file", required_argument, NULL, 'k'}, {0}};
-    static uint8_t key[WIRE_KEY];
-    char *where = NULL, *key_file = NULL;
+    static const struct option options[] = {{"listen", required_argument, NULL, 'l'},
+                                            {"key-file", required_argument, NULL, 'k'},
+                                            {"user", required_argument, NULL, 'u'},
+                                            {0}};
+    static struct guard guard;
+    char *where = NULL, *key_file = NULL, *user = NULL;
     int option, listener, error;
 
     while ((option = getopt_long(argc, argv, "", options, NULL)) >= 0) {
@@ -213,23 +216,25 @@ int main(int argc, char **argv)
             where = optarg;
         else if (option == 'k')
             key_file = optarg;
+        else if (option == 'u')
+            user = optarg;
         else
             usage();
     }
-    if (!where || !key_file || optind < argc)
+    if (!where || !key_file || !user || owner_parse(&guard.owner, user) < 0 || optind < argc)
         usage();
     if (getpid() != 1)
         fail("run as anything but the first process of a", "PID namespace", EPERM);
     error = process_close_inherited();
     if (error < 0)
         fail("open", "/dev/null", -error);
-    read_key(key_file, key);
+    read_key(key_file, guard.key);
     listener = open_listener(where);
     catch_signals();
     error = process_detach_streams();
     if (error < 0)
         fail("open", "/dev/null", -error);
-    serve(listener, key);
+    serve(listener, &guard);
     end_node();
     return 0;
 }

@@ -27,7 +27,7 @@ enum {
 
 struct session *session_list;
 
-struct session *session_open(int socket, const uint8_t *key, int64_t now)
+struct session *session_open(int socket, const struct guard *guard, int64_t now)
 {
     struct session *session = calloc(1, sizeof *session);
 
@@ -38,7 +38,7 @@ struct session *session_open(int socket, const uint8_t *key, int64_t now)
         return NULL;
     }
     session->socket = socket;
-    session->key = key;
+    session->guard = guard;
     session->deadline = now + KEY_MS;
     session->child = CHILD_NONE;
     session->next = session_list;
@@ -128,12 +128,15 @@ static bool start_program(struct session *session, const struct wire_frame *fram
     session->asked = true;
     error = wire_parse_run(frame->payload, frame->length, &run);
     if (error == 0)
-        error = child_start(&run, &session->child);
+        error = owner_allows(&session->guard->owner, &run) ? child_start(&run, &session->child) : -EPERM;
     wire_free_run(&run);
-    if (error < 0) {
+    if (error == -EPERM)
+        snprintf(text, sizeof text, "this node runs programs of its cluster's user only: uid %u",
+                 session->guard->owner.uid);
+    else if (error < 0)
         snprintf(text, sizeof text, "cannot start the program: %s", strerror(-error));
+    if (error < 0)
         send_last(session, 'F', text, now);
-    }
     return true;
 }
 
@@ -180,7 +183,7 @@ static bool feed_program(struct session *session, const struct wire_frame *frame
 static bool obey_frame(struct session *session, const struct wire_frame *frame, int64_t now)
 {
     if (!session->authenticated) {
-        if (frame->type != 'H' || frame->length != WIRE_KEY || wire_compare_key(frame->payload, session->key))
+        if (frame->type != 'H' || frame->length != WIRE_KEY || wire_compare_key(frame->payload, session->guard->key))
             return false;
         session->authenticated = true;
         session->deadline = 0;

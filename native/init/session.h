@@ -14,13 +14,20 @@
 #include <stdbool.h>
 
 #include "child.h"
+#include "owner.h"
 #include "wherry/buffer.h"
 
 enum { SESSION_POLLS = 5 }; /* socket, verdict, input, output, error output */
 
+/* What a client must know, and whom it may run. */
+struct guard {
+    uint8_t key[WIRE_KEY];
+    struct owner owner;
+};
+
 struct session {
     struct session *next;
-    const uint8_t *key;     /* WIRE_KEY bytes */
+    const struct guard *guard;
     int socket;
     bool authenticated;
     bool asked;             /* an R came: no second one */
@@ -40,8 +47,8 @@ struct session {
 
 extern struct session *session_list;
 
-/* Takes over the socket (non-blocking). Returns NULL without memory. */
-struct session *session_open(int socket, const uint8_t *key, int64_t now);
+/* Takes over the socket (non-blocking); the guard outlives the session. Returns NULL without memory. */
+struct session *session_open(int socket, const struct guard *guard, int64_t now);
 /* Fills SESSION_POLLS entries. */
 void session_prepare(const struct session *session, struct pollfd *polls);
 /* Milliseconds until the session wants a step without an event, -1: never. */

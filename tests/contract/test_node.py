@@ -32,7 +32,8 @@ class Stand:
             address=address_of(self.network, 0), mac=mac_of(self.network, 0),
         )  # fmt: skip
         cgroup, key = f"{self.fabric.cgroup(host)}/{node.name}", SecretStr("ab" * 32)
-        place = Place(node=node, host=host, netns="", cgroup=cgroup, key=key, hosts_file="127.0.0.1 localhost\n")
+        hosts_file = "127.0.0.1 localhost\n"
+        place = Place(node=node, host=host, netns="", cgroup=cgroup, key=key, user="0:0:", hosts_file=hosts_file)
         return place.model_copy(update={"netns": self.fabric.port_netns(self.port(place))})
 
     def port(self, place: Place) -> Port:

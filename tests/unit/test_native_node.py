@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -88,8 +89,8 @@ class Client:
     def send(self, kind: str, payload: bytes = b"") -> None:
         self.socket.sendall(struct.pack(">cI", kind.encode(), len(payload)) + payload)
 
-    def run(self, *argv: str, cwd: str = "/", uid: int = 0, groups: str = "") -> None:
-        strings = [str(uid), str(uid), groups, cwd, str(len(argv)), *argv, *ENVIRONMENT]
+    def run(self, *argv: str, cwd: str = "/", uid: int = 0, groups: str = "", gid: int | None = None) -> None:
+        strings = [str(uid), str(uid if gid is None else gid), groups, cwd, str(len(argv)), *argv, *ENVIRONMENT]
         self.send("R", "".join(f"{text}\0" for text in strings).encode())
 
     def receive(self) -> tuple[str, bytes]:
@@ -120,12 +121,13 @@ class Client:
 class NodeProcess:
     """An init in a PID namespace of its own, reachable at a port of the loopback interface."""
 
-    def __init__(self, programs: Path, directory: Path) -> None:
+    def __init__(self, programs: Path, directory: Path, user: str = "0:0:") -> None:
         self.programs, self.directory = programs, directory
         (directory / "key").write_text(KEY + "\n")
         with socket.create_server(("127.0.0.1", 0)) as probe:
             self.port = probe.getsockname()[1]
         init = [f"{programs}/wherry-init", "--listen", f"127.0.0.1:{self.port}", "--key-file", f"{directory}/key"]
+        init += ["--user", user]
         self.unshare = subprocess.Popen(
             ["unshare", "--fork", "--pid", "--mount-proc", "--kill-child", *init],
             env={"PATH": os.environ["PATH"], "ASAN_OPTIONS": f"log_path={directory}/sanitizer"},
@@ -228,6 +230,39 @@ def test_what_cannot_start_says_why(node: NodeProcess, argv: list[str], cwd: str
     with Client(node.port) as client:
         client.run(*argv, cwd=cwd)
         assert client.rest() == {"F": reason}
+
+
+@as_root
+def test_a_user_that_has_the_key_runs_nobody_else(programs: Path, tmp_path: Path) -> None:
+    node = NodeProcess(programs, tmp_path, "65534:65533:4,24")
+    foreign: list[dict[str, Any]] = [
+        {"uid": 0},
+        {"uid": 0, "gid": 65533},
+        {"uid": 1, "gid": 65533},
+        {"uid": 65534, "gid": 0},
+        {"uid": 65534, "gid": 65533, "groups": "4,0"},
+    ]
+    try:
+        for who in foreign:
+            with Client(node.port) as client:
+                client.run("id", **who)
+                assert client.rest() == {"F": b"this node runs programs of its cluster's user only: uid 65534"}
+        for gid, groups, shown in ((65533, "", b"65533\n"), (24, "4,65533", b"24 4 65533\n")):
+            with Client(node.port) as client:
+                client.run("id", "-G", uid=65534, gid=gid, groups=groups)
+                assert client.rest()["O"] == shown
+        node.end()
+    finally:
+        node.unshare.kill()
+        node.unshare.wait()
+
+
+@as_root
+@pytest.mark.parametrize("user", ["", "0", "0:0", "0:0:x", "-1:0:", "4294967295:0:", "1000:4294967295:", "0:0:1,"])
+def test_a_user_that_is_none_is_refused(programs: Path, user: str) -> None:
+    init = [f"{programs}/wherry-init", "--listen", "127.0.0.1:1", "--key-file", "/dev/null", "--user", user]
+    done = subprocess.run(init, capture_output=True, timeout=WAIT)
+    assert done.returncode == 2 and done.stderr.startswith(b"usage: wherry-init")
 
 
 @as_root

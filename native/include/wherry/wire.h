@@ -17,7 +17,8 @@
  *     | K "PID SIGNAL" --------------> |
  *     | <------------------ P "COUNT" |   or F "reason"
  *     | R request -------------------> |   at most one R on a connection
- *     | <-------------------- S "PID" |   the program was exec'ed; or F "reason": nothing was started
+ *     | <-------------------- S "PID" |   the program was exec'ed; or F "reason": nothing was started,
+ *     |                               |   as always for another user than the node's (init/owner.h)
  *     | I bytes ---------------------> |   standard input; an empty I ends it
  *     | <------------- O bytes, E bytes |   standard output, standard error
  *     | <------- X "exit N"/"signal N" |   last frame: all output up to the end has been sent before it

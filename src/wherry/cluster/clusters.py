@@ -144,7 +144,9 @@ class Clusters:
                 subnet=network.subnet,
                 head_host=plan.head_host,
                 owner_uid=plan.owner.uid,
-                owner_gid=plan.owner.gid,
+                # As the nodes that run already know the owner: another group of a later `up` would be refused by them.
+                owner_gid=old.owner_gid if old else plan.owner.gid,
+                owner_groups=old.owner_groups if old else plan.owner.groups,
                 binds=plan.binds,
                 created=old.created if old else now(),
             )

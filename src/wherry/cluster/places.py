@@ -59,6 +59,7 @@ class Places:
             cgroup=f"{self._fabric.cgroup(port.host)}/{node.name}",
             key=SecretStr(self._store.secret(secret_name(cluster.name))),
             hosts_file=hosts_file(cluster),
+            user=f"{cluster.owner_uid}:{cluster.owner_gid}:{','.join(map(str, cluster.owner_groups))}",
             binds=cluster.binds,
         )
 

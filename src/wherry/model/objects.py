@@ -85,6 +85,7 @@ class Cluster(Record):
     head_host: str
     owner_uid: int
     owner_gid: int
+    owner_groups: tuple[int, ...] = ()
     binds: tuple[str, ...] = ()
     created: float
     reason: str = ""

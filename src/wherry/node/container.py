@@ -251,6 +251,7 @@ def _config(place: Place, layout: Layout) -> dict[str, object]:
             "args": [
                 "/run/wherry/init",
                 *("--listen", f"{place.node.address}:{CONTROL_PORT}", "--key-file", "/run/wherry/key"),
+                *("--user", place.user),
             ],
             "env": ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root"],
             "cwd": "/",

@@ -7,9 +7,9 @@ which one counts.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Annotated, Protocol
 
-from pydantic import BaseModel, ConfigDict, SecretStr
+from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
 from wherry.model.objects import Node, Round
 
@@ -18,7 +18,10 @@ CONTROL_PORT = 7310
 
 
 class Place(BaseModel):
-    """A node at a host. `hosts_file` is the text of /etc/hosts inside; `binds` are directories of the user, writable."""
+    """A node at a host. `hosts_file` is the text of /etc/hosts inside; `binds` are directories of the user, writable.
+
+    `user` is `UID:GID:GID,GID…`: who may be run inside, and whose directories are bound. Uid 0 may run anybody.
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -27,6 +30,7 @@ class Place(BaseModel):
     netns: str
     cgroup: str
     key: SecretStr
+    user: Annotated[str, Field(pattern=r"^\d+:\d+:(\d+(,\d+)*)?$")]
     hosts_file: str = ""
     binds: tuple[str, ...] = ()
 
