@@ -100,7 +100,8 @@ class Clusters:
         cluster = find_cluster(self._store, name)
         driver, lost = self._drivers[cluster.spec.kind], []
         for node in self._store.nodes(name):
-            if node.state == NodeState.RUNNING and not driver.alive(self._places.place(node)):
+            gone = node.state == NodeState.RUNNING and not driver.alive(self._places.place(node))
+            if gone and self._store.node(node.name) == node:  # else it was moved or removed while we looked
                 node = node.model_copy(update={"state": NodeState.LOST})
                 self._store.put_node(node)
                 self._store.add_event("node.lost", node.name, f"{node.name} on {node.host} ended by itself")

@@ -14,7 +14,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from wherry.base.errors import Code, Failed, Refused
@@ -35,6 +35,8 @@ class Layout:
     v1: dict[str, Path]
     v2: Path | None = None
     v2_controllers: frozenset[str] = frozenset()
+    others: tuple[Path, ...] = ()
+    """Hierarchies without a controller of ours: an OCI runtime makes cgroups there, too."""
 
     def root(self, controller: str) -> Path | None:
         """Root of the hierarchy that carries the controller; None when the machine lacks it."""
@@ -60,10 +62,13 @@ def read_layout(mountinfo: str) -> Layout:
     """The layout that a text of /proc/self/mountinfo describes."""
     v1: dict[str, Path] = {}
     v2: Path | None = None
+    every: list[Path] = []
     for line in mountinfo.splitlines():
         before, _, after = line.partition(" - ")
         kind, _, options = (after.split() + ["", "", ""])[:3]
         path = Path(before.split()[4].replace("\\040", " "))
+        if kind in ("cgroup", "cgroup2"):
+            every.append(path)
         if kind == "cgroup2":
             v2 = v2 or path
         elif kind == "cgroup":
@@ -73,7 +78,8 @@ def read_layout(mountinfo: str) -> Layout:
     if v2 is not None and (v2 / "cgroup.controllers").exists():
         offered = set((v2 / "cgroup.controllers").read_text().split()) & set(CONTROLLERS)
         offered |= {"freezer"} | ({"cpuacct"} if "cpu" in offered else set())  # part of v2 itself; part of its cpu
-    return Layout(v1, v2, frozenset(offered))
+    found = Layout(v1, v2, frozenset(offered))
+    return replace(found, others=tuple(path for path in every if path not in found.roots()))
 
 
 @functools.cache
@@ -290,7 +296,8 @@ class Cgroup:
         self.kill(timeout)
 
         def gone() -> bool:
-            left = [d for root in self._layout.roots() for d in reversed(_tree(root / self.name))]
+            roots = (*self._layout.roots(), *self._layout.others)
+            left = [d for root in roots for d in reversed(_tree(root / self.name))]
             return all([_rmdir(directory) for directory in left])  # a list: every one is tried
 
         if not _poll(gone, timeout):

@@ -1,0 +1,321 @@
+"""`wherry demo`: HPL natively, on a virtual cluster, and there with one node moved live while it factors.
+
+The four variants are run in turn, three times and more, so that what else the machine does falls on all alike. HPL's
+own residual checks must pass in every run that counts. Seconds are between two lines of HPL's output as they appear in
+its file, by a clock outside the nodes. Everything it makes belongs to the instance `demo` and is taken down at the end.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from wherry.base.errors import Code, Failed, Refused
+from wherry.base.paths import instance
+from wherry.base.units import format_duration, format_size
+from wherry.client import Client, process
+from wherry.lab import hpcc
+from wherry.lab.environment import environment, load
+from wherry.lab.report import Report, Table, svg
+from wherry.lab.samples import Samples
+from wherry.lab.stats import median, ratio
+from wherry.model.objects import JobState, Move
+
+_RANKS = 4
+_CLUSTER = {"kind": "container", "version": 1, "name": "demo", "nodes": _RANKS, "cpus": 1.0, "memory": "512MiB"}
+_MOVED = "demo-2"
+_HOSTS = ("a1", "b1")
+"""Where the moved node goes in turn; it starts on the second."""
+_SEED = 4
+_POLL = 0.005
+"""Seconds between two looks at the output file: the error of a time."""
+_RUN_LIMIT = 600.0
+# Ranks share cores here; one that waits gives its core to one that computes, in every variant alike.
+_SHARED_CORES = {"OMPI_MCA_mpi_yield_when_idle": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One row of the table."""
+
+    name: str
+    text: str
+    transport: str = "tcp"
+
+
+NATIVE = Variant("native", "native, TCP")
+SHARED = Variant("native-shm", "native, shared memory", "vader")
+CLUSTER = Variant("cluster", "virtual cluster")
+MOVED = Variant("moved", "virtual cluster, one move")
+VARIANTS = (NATIVE, SHARED, CLUSTER, MOVED)
+
+
+def command(out: Path = Path("demo-report"), *, reps: int = 3, n: int = 1000, keep: bool = False) -> None:
+    """HPL natively, on a virtual cluster, and with a live move; writes report.html and the raw samples.
+
+    Parameters
+    ----------
+    out
+        Directory for report.html, samples.jsonl and the runs' files.
+    reps
+        How often each variant is run; at least 3.
+    n
+        Order of HPL's matrix, at most 1500.
+    keep
+        Leave the cluster up at the end.
+    """
+    if reps < 3:
+        raise Refused(Code.USAGE, f"--reps {reps} is too few for a median", "", "wherry demo --reps 3")
+    if not 100 <= n <= 1500:
+        raise Refused(Code.USAGE, f"--n {n} is out of range", "100 to 1500 keep a run below a minute", "wherry demo")
+    if not shutil.which("hpcc"):
+        raise Refused(Code.UNSUPPORTED, "hpcc is not installed", "the demo runs HPL in it", "make setup")
+    os.environ.setdefault("WHERRY_INSTANCE", "demo")
+    out = out.resolve()
+    out.mkdir(parents=True, exist_ok=True)
+    os.chdir(out)
+    demo = Demo(out, hpcc.Problem(n=n), reps)
+    try:
+        demo.run()
+    finally:
+        if not keep:
+            _tell("taking down what the demo made")
+            process.stop(instance())
+            process.sweep()
+    demo.report()
+
+
+class Demo:
+    """One demonstration: runs, samples, report."""
+
+    def __init__(self, out: Path, problem: hpcc.Problem, reps: int) -> None:
+        self._out, self._problem, self._reps = out, problem, reps
+        self._samples = Samples(out / "samples.jsonl")
+        self._environment = environment()
+
+    def run(self) -> None:
+        """All runs, interleaved, the order of each turn drawn with a kept seed."""
+        order = random.Random(_SEED)  # noqa: S311 - an order, not a secret
+        with Client() as client:
+            client.wait(client.up(dict(_CLUSTER), "the demo's cluster").id, _tell)
+            for turn in range(self._reps):
+                for variant in order.sample(VARIANTS, len(VARIANTS)):
+                    self._one(client, variant, turn)
+        self._environment["load after"] = load()
+        for variant in VARIANTS:
+            if not self._samples.values("seconds", variant=variant.name):
+                raise Failed(Code.FAILED, f"no run of {variant.text!r} counts", f"see {self._samples.path}")
+
+    def _one(self, client: Client, variant: Variant, turn: int) -> None:
+        directory = self._out / "runs" / f"{turn}-{variant.name}"
+        shutil.rmtree(directory, ignore_errors=True)
+        directory.mkdir(parents=True)
+        os.chdir(directory)
+        (directory / hpcc.INPUT).write_text(self._problem.text())
+        watch = _Watch(directory / hpcc.OUTPUT, (lambda: self._move(client)) if variant is MOVED else None)
+        problem, exit_code = "", None
+        try:
+            exit_code = _native(variant) if variant in (NATIVE, SHARED) else _on_cluster(client)
+        except subprocess.TimeoutExpired:
+            problem = f"did not end within {_RUN_LIMIT:.0f} s"
+        watch.stop()
+        result = hpcc.read(directory / hpcc.OUTPUT)
+        problem = problem or watch.problem or ("" if exit_code == 0 else f"exit code {exit_code}")
+        if not problem and not result.verified(self._problem):
+            problem = f"{result.passed} of {self._problem.runs} residual checks passed"
+        sample: dict[str, Any] = {
+            "variant": variant.name,
+            "turn": turn,
+            "ok": not problem,
+            "problem": problem,
+            "seconds": watch.seconds,
+            "residuals_passed": result.passed,
+            "inside_seconds": list(result.times),
+            "load": load(),
+        }
+        if watch.moved:
+            move = watch.moved
+            sample |= {"downtime": move.downtime, "total": move.total, "bytes": move.bytes, "move": move.model_dump()}
+        self._samples.add(**sample)
+        moved = f", downtime {format_duration(watch.moved.downtime or 0)}" if watch.moved else ""
+        _tell(f"run {turn + 1} of {self._reps}, {variant.text}: {problem or f'{watch.seconds:.2f} s{moved}'}")
+
+    def _move(self, client: Client) -> Move:
+        here = next(node.host for node in client.nodes("demo") if node.name == _MOVED)
+        return client.move(_MOVED, _HOSTS[here == _HOSTS[0]])
+
+    def report(self) -> None:
+        """Prints the table and writes report.html."""
+        tables = [self._runs_table(), self._moves_table()]
+        report = Report(
+            title="HPL while a node moves",
+            summary=(
+                f"HPL (N={self._problem.n}, {self._problem.runs} factorisations) in Debian's hpcc, {_RANKS} ranks, "
+                f"{self._reps} runs of each variant in turn. Medians with 95 % intervals; below five runs the "
+                "interval is the range."
+            ),
+            tables=tables,
+            figures=[("Seconds of each run; the bar is the median.", svg(self._figure()))],
+            remarks=[
+                "Ratios compare runs of one sitting on one machine; absolute times are this machine's.",
+                "The hosts are emulated on this machine: nothing here shows the latency of a real network.",
+                f"{_RANKS} ranks share {self._environment['cpus']} CPUs, so what else runs shows in every row.",
+                "Seconds are from the first to the last line of HPL's section as it appears in the output file "
+                f"(looked at every {_POLL * 1e3:.0f} ms), by the clock of the machine and not of a node.",
+                f"Runs that failed and do not count: {self._samples.failed()}.",
+            ],
+            environment=self._environment,
+        )
+        report.write(self._out / "report.html")
+        for table in tables:
+            _print_table(table)
+        print(f"\nreport: {self._out / 'report.html'}\nsamples: {self._samples.path}")
+
+    def _seconds(self, variant: Variant) -> list[float]:
+        return self._samples.values("seconds", variant=variant.name)
+
+    def _runs_table(self) -> Table:
+        native, cluster = self._seconds(NATIVE), self._seconds(CLUSTER)
+        rows = []
+        for variant in VARIANTS:
+            seconds = self._seconds(variant)
+            base = cluster if variant is MOVED else native
+            name = "virtual cluster" if variant is MOVED else "native"
+            cost = "" if variant is NATIVE else f"{ratio(seconds, base).text()} of {name}"
+            gflops = self._problem.operations / median(seconds).value / 1e9
+            rows.append((variant.text, median(seconds).text(), f"{gflops:.3g}", cost))
+        return Table("HPL", ("variant", "seconds", "GFLOPS", "cost"), rows)
+
+    def _moves_table(self) -> Table:
+        moves = {name: self._samples.values(name, variant=MOVED.name) for name in ("downtime", "total", "bytes")}
+        longer = median(self._seconds(MOVED)).value - median(self._seconds(CLUSTER)).value
+        rows = [
+            ("downtime", f"{median(moves['downtime']).text()} s"),
+            ("total move time", f"{median(moves['total']).text()} s"),
+            ("bytes sent", format_size(median(moves["bytes"]).value)),
+            ("HPL longer by (difference of medians)", f"{longer:.3g} s"),
+        ]
+        return Table("The move", ("", "median"), rows)
+
+    def _figure(self) -> Any:
+        import matplotlib
+
+        matplotlib.use("svg")
+        from matplotlib import pyplot
+
+        figure, axes = pyplot.subplots(figsize=(7, 2.6))
+        for row, variant in enumerate(reversed(VARIANTS)):
+            seconds = self._seconds(variant)
+            axes.barh(row, median(seconds).value, color="#9db8d6", height=0.6)
+            axes.plot(seconds, [row] * len(seconds), "o", color="#1f3a5f", markersize=4)
+        axes.set_yticks(range(len(VARIANTS)), [variant.text for variant in reversed(VARIANTS)])
+        axes.set_xlabel("seconds of HPL")
+        axes.set_xlim(left=0)
+        pyplot.close(figure)
+        return figure
+
+
+class _Watch:
+    """Looks at an output file in a thread of its own; starts the move when HPL begins."""
+
+    def __init__(self, output: Path, move: Any) -> None:
+        self._output, self._move = output, move
+        self._stop = threading.Event()
+        self._mover: threading.Thread | None = None
+        self._begin: float | None = None
+        self._end: float | None = None
+        self.moved: Move | None = None
+        self.problem = ""
+        self._thread = threading.Thread(target=self._run, name="watch")
+        self._thread.start()
+
+    @property
+    def seconds(self) -> float | None:
+        """From the begin to the end of HPL's section."""
+        return None if self._begin is None or self._end is None else self._end - self._begin
+
+    def stop(self) -> None:
+        """Ends the watch; the move, if there is one, has ended too."""
+        self._stop.set()
+        self._thread.join()
+        if self._mover is not None:
+            self._mover.join()
+        if self._move is not None and self.moved is None and not self.problem:
+            self.problem = "HPL never began, so nothing was moved"
+
+    def _run(self) -> None:
+        size = -1
+        while True:
+            last = self._stop.is_set()
+            here = self._output.stat().st_size if self._output.exists() else 0
+            if here != size:
+                size, moment = here, time.monotonic()
+                self._look(self._output.read_text(errors="replace") if here else "", moment)
+            if last:
+                return
+            self._stop.wait(_POLL)
+
+    def _look(self, text: str, moment: float) -> None:
+        if self._begin is None and hpcc.BEGIN in text:
+            self._begin = moment
+            if self._move is not None:
+                self._mover = threading.Thread(target=self._try_move, name="move")
+                self._mover.start()
+        if self._end is None and hpcc.END in text:
+            self._end = moment
+
+    def _try_move(self) -> None:
+        try:
+            self.moved = self._move()
+        except Exception as error:  # the run is marked as failed and the demo goes on
+            self.problem = f"the move failed: {error}"
+
+
+def _native(variant: Variant) -> int:
+    launcher = shutil.which("mpirun.openmpi") or shutil.which("mpirun")
+    if launcher is None:
+        raise Refused(Code.UNSUPPORTED, "Open MPI is not installed", "hpcc is linked against it", "make setup")
+    root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
+    transport = ["--mca", "pml", "ob1", "--mca", "btl", f"{variant.transport},self"]
+    words = [launcher, *root, "--oversubscribe", "--bind-to", "none", "-n", str(_RANKS), *transport, "hpcc"]
+    done = subprocess.run(
+        words,
+        env={**os.environ, **_SHARED_CORES},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=_RUN_LIMIT,
+        check=False,
+    )
+    return done.returncode
+
+
+def _on_cluster(client: Client) -> int | None:
+    env = {**os.environ, **_SHARED_CORES}
+    job = client.run("demo", [str(shutil.which("hpcc"))], _RANKS, env=env)
+    deadline = time.monotonic() + _RUN_LIMIT
+    while job.state in (JobState.STARTING, JobState.RUNNING):
+        if time.monotonic() > deadline:
+            client.cancel_job(job.id)
+            raise subprocess.TimeoutExpired("hpcc", _RUN_LIMIT)
+        time.sleep(0.05)
+        job = client.job(job.id)
+    return job.exit_code
+
+
+def _print_table(table: Table) -> None:
+    widths = [max(len(str(row[i])) for row in (table.head, *table.rows)) for i in range(len(table.head))]
+    print(f"\n{table.title}")
+    for row in (table.head, *table.rows):
+        print("  " + "  ".join(str(cell).ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def _tell(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
