@@ -8,8 +8,9 @@ import pytest
 from fakeworld import OTHER, OWNER, World, fabric_spec
 
 from wherry.base.errors import Code, Failed, Refused
+from wherry.cluster.binds import binds_of
 from wherry.cluster.places import secret_name
-from wherry.cluster.plan import StepKind, binds_of
+from wherry.cluster.plan import StepKind
 from wherry.model.objects import ClusterState, Job, JobState, NodeState
 from wherry.model.owner import Owner
 from wherry.model.spec import ClusterSpec
@@ -224,7 +225,7 @@ def test_stale_plan_is_refused(world: World) -> None:
     [
         ("/home/u", "/home/u/work", ("/home/u",)),
         ("/home/u/", "/srv/data", ("/home/u", "/srv/data")),
-        ("/root", "/", ("/root",)),
+        ("/srv/u", "/", ("/srv/u",)),
         ("/", "/tmp", ()),
         ("/home/u", "/tmp/build", ("/home/u", "/tmp/build")),
         ("/home/u", "/home/user", ("/home/u", "/home/user")),

@@ -6,23 +6,20 @@ Invariant: planning reads and never changes; a plan that exists can be applied u
 from __future__ import annotations
 
 from enum import StrEnum
-from posixpath import normpath
 
 from wherry.base.errors import Code, Refused
 from wherry.base.units import format_size
+from wherry.cluster.binds import binds_of
 from wherry.cluster.lookup import find_host, known_hosts, not_found
 from wherry.cluster.places import Places
 from wherry.fabric.protocol import Fabric
 from wherry.model.objects import Cluster, ClusterState, Host, JobState, Node, NodeState, Record
 from wherry.model.owner import Owner
 from wherry.model.spec import ClusterSpec
+from wherry.node.as_user import as_user
 from wherry.node.protocol import NodeDriver
 from wherry.schedule.place import NodeNeed, Used, lacks, place, used_by
 from wherry.store.store import Store
-
-_PRIVATE = ("/", "/dev", "/dev/shm", "/run", "/tmp")
-"""Every node has its own; the host's is never bound over it, though a directory below /tmp or /run may be."""
-_KERNEL = ("/dev/", "/proc", "/sys")
 
 
 class StepKind(StrEnum):
@@ -86,7 +83,7 @@ def make_plan(
     alive = {i: n.state == NodeState.MOVING or _alive(driver, places, n) for i, n in nodes.items()}
     kept = {i: n for i, n in nodes.items() if alive[i] and i < spec.nodes}
     binds = cluster.binds if cluster else binds_of(fabric, hosts, owner)
-    where = _place(store, fabric, spec, hosts, binds, nodes, kept)
+    where = _place(store, fabric, spec, owner, hosts, binds, nodes, kept)
 
     need = f"{spec.cpus:g} CPU{'' if spec.cpus == 1 else 's'}, {format_size(spec.memory)}"
     steps = []
@@ -109,16 +106,6 @@ def make_plan(
         binds=binds,
         network=cluster.network if cluster else None,
     )
-
-
-def binds_of(fabric: Fabric, hosts: list[Host], owner: Owner) -> tuple[str, ...]:
-    """The user's directories that nodes see writable: home and working directory, those inside another left out."""
-    wanted: list[str] = []
-    for path in (normpath(owner.home), normpath(owner.cwd)):
-        private = path in _PRIVATE or path.startswith(_KERNEL) or not path.startswith("/")
-        if not private and any(not fabric.missing_files(host.name, [path]) for host in hosts):
-            wanted.append(path)
-    return tuple(path for path in sorted(set(wanted)) if not any(path.startswith(f"{other}/") for other in wanted))
 
 
 def _driver(drivers: dict[str, NodeDriver], spec: ClusterSpec) -> NodeDriver:
@@ -169,7 +156,7 @@ def _may_change(store: Store, cluster: Cluster, spec: ClusterSpec, owner: Owner,
             Code.WRONG_STATE,
             f"{surplus[0].name} cannot be removed while job {running[0].id} runs on {name}",
             "",
-            f"wherry cancel {running[0].id}, or wait until it has ended",
+            f"wherry job cancel {running[0].id}, or wait until it has ended",
         )
 
 
@@ -181,13 +168,16 @@ def _place(
     store: Store,
     fabric: Fabric,
     spec: ClusterSpec,
+    owner: Owner,
     hosts: list[Host],
     binds: tuple[str, ...],
     nodes: dict[int, Node],
     kept: dict[int, Node],
 ) -> dict[int, str]:
     """A host per index: of kept nodes their own, of lost ones their own when it can take them, else as `place` says."""
-    missing = {host.name: fabric.missing_files(host.name, [*spec.needs, *binds]) for host in hosts}
+    # Looked for with the owner's rights: root's would tell the owner what lies in closed directories.
+    needs = as_user(owner, lambda: {host.name: fabric.missing_files(host.name, list(spec.needs)) for host in hosts})
+    missing = {host.name: needs[host.name] + fabric.missing_files(host.name, list(binds)) for host in hosts}
     able = [host for host in hosts if not missing[host.name]]
     gone = {node.name for node in nodes.values()} - {node.name for node in kept.values()}
     used = used_by([n for n in store.nodes() if n.name not in gone], store.moves(unfinished=True))

@@ -48,7 +48,8 @@ class ContainerDriver:
 
     def layout(self, place: Place) -> Layout:
         """The directories of a place."""
-        return Layout(self._instance.run / "nodes" / f"{place.node.name}@{place.host}")
+        directory = self._instance.run / "nodes" / f"{place.node.name}@{place.host}"
+        return Layout(directory, place.owner, place.binds)
 
     def unsupported(self) -> str:
         if os.geteuid() != 0:
@@ -76,7 +77,7 @@ class ContainerDriver:
         group = Cgroup(place.cgroup)
         try:
             layout.make(place.node.memory)
-            layout.fill(place.hosts_file, place.binds)
+            layout.fill(place.hosts_file)
             self._install_init(layout, place)
             group.create()
             group.limit(place.node.cpus, place.node.memory)
@@ -239,8 +240,8 @@ def _config(place: Place, layout: Layout) -> dict[str, object]:
     mounts: list[dict[str, object]] = [
         {"destination": "/proc", "type": "proc", "source": "proc", "options": ["nosuid", "nodev", "noexec"]}
     ]
-    for bind in layout.binds(place.binds):
-        options = ["bind", "rprivate", "nosuid", "rw" if bind.writable else "ro"]
+    for bind in layout.binds:
+        options = ["bind", "rprivate", *bind.options()]
         mounts.append({"destination": bind.inside, "type": "bind", "source": bind.outside, "options": options})
     namespaces: list[dict[str, str]] = [{"type": kind} for kind in ("pid", "ipc", "uts", "mount")]
     return {
@@ -258,7 +259,8 @@ def _config(place: Place, layout: Layout) -> dict[str, object]:
             "capabilities": {name: _CAPABILITIES for name in ("bounding", "effective", "permitted")},
             "noNewPrivileges": True,
         },
-        "root": {"path": str(layout.root), "readonly": True},
+        # It is a read-only mount already; the runtime's own way to make it one drops its nosuid and nodev.
+        "root": {"path": str(layout.root), "readonly": False},
         "hostname": place.node.name,
         "mounts": mounts,
         "linux": {

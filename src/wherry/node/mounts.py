@@ -4,10 +4,12 @@ A place has one directory, a tmpfs of its own:
 
     PLACE/              tmpfs, mode 0700
       private/          what travels with the node: tmp run dev shm etc
+      binds/0 1 …       the user's directories, opened with the user's rights
       root/             read-only bind of /, with the node's own root on top of it
       images/           tmpfs of a move; only while one is under way
 
 Invariant: everything mounted below the instance's run directory is ours; `unmount_below` removes it by name alone.
+A mount inside a node allows nothing that the mount of the host it shows forbids.
 """
 
 from __future__ import annotations
@@ -19,9 +21,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from wherry.base.errors import Code, Failed
+from wherry.model.owner import Owner
+from wherry.node.as_user import as_user
 
 _libc = ctypes.CDLL(None, use_errno=True)
-MS_RDONLY, MS_NOSUID, MS_NODEV, MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = 1, 2, 4, 32, 4096, 16384, 1 << 18
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_REMOUNT, MS_BIND, MS_PRIVATE = 1, 2, 4, 32, 4096, 1 << 18
 MNT_DETACH = 2
 
 _REAL = {
@@ -84,12 +88,24 @@ class Bind:
         """What CRIU's images call it."""
         return self.inside.strip("/").replace("/", ".")
 
+    def options(self) -> list[str]:
+        """How it is mounted: as the host's mount, and never with devices or set-user-id programs (see mount(8))."""
+        flags = os.statvfs(self.outside).f_flag
+        options = ["nosuid"]
+        if self.inside != "/dev":
+            options.append("nodev")
+        if flags & os.ST_NOEXEC:
+            options.append("noexec")
+        return [*options, "ro" if flags & os.ST_RDONLY or not self.writable else "rw"]
+
 
 @dataclass(frozen=True)
 class Layout:
-    """The directories of one place."""
+    """The directories of one place. `user` are the owner's directories that are shown writable."""
 
     directory: Path
+    owner: Owner
+    user: tuple[str, ...] = ()
 
     @property
     def private(self) -> Path:
@@ -106,29 +122,60 @@ class Layout:
         """CRIU's images, during a move."""
         return self.directory / "images"
 
-    def binds(self, user: tuple[str, ...]) -> list[Bind]:
+    @property
+    def binds(self) -> list[Bind]:
         """Every mount of the node but its root and /proc, parents before children."""
         own = [Bind(str(self.private / inside), f"/{inside}", True) for inside in ("tmp", "run", "dev")]
         own.append(Bind(str(self.private / "shm"), "/dev/shm", True))  # noqa: S108 - a mount point
         own.append(Bind(str(self.private / "etc" / "hosts"), "/etc/hosts"))
         own.append(Bind("/sys", "/sys"))
-        shown = [Bind(p, p) for p in submounts()]
-        theirs = [Bind(path, path, True) for path in user]
+        shown = [Bind(p, p) for p in submounts() if p not in self.user]
+        theirs = [Bind(str(self._pin(index)), path, True) for index, path in enumerate(self.user)]
         return sorted([*shown, *own, *theirs], key=lambda bind: bind.inside.count("/"))
 
     def make(self, size: int) -> None:
-        """Makes the place's tmpfs (at most `size` bytes) with a read-only bind of / in it."""
+        """Makes the place's tmpfs (at most `size` bytes), in it a read-only bind of / and the user's directories."""
         self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         mount("wherry", self.directory, "tmpfs", MS_NOSUID, f"mode=0700,size={size}")
         mount("", self.directory, flags=MS_PRIVATE)
-        for name in ("private", "root", "images"):
+        for name in ("private", "root", "images", "binds"):
             (self.directory / name).mkdir()
         mount("/", self.root, flags=MS_BIND)
         mount("", self.root, flags=MS_PRIVATE)
-        mount("", self.root, flags=MS_BIND | MS_REMOUNT | MS_RDONLY | MS_NOSUID)
+        mount("", self.root, flags=MS_BIND | MS_REMOUNT | MS_RDONLY | MS_NOSUID | MS_NODEV)
+        for index, path in enumerate(self.user):
+            self._pin(index).mkdir()
+            descriptor = self._open(path)
+            try:
+                mount(f"/proc/self/fd/{descriptor}", self._pin(index), flags=MS_BIND)
+            finally:
+                os.close(descriptor)
+            mount("", self._pin(index), flags=MS_PRIVATE)
 
-    def fill(self, hosts: str, user: tuple[str, ...]) -> None:
-        """The first content of a new node's private tree; mount points of `user` below it included."""
+    def _pin(self, index: int) -> Path:
+        """Where the user's directory is held: what is bound into the node is it, whatever its name means by then."""
+        return self.directory / "binds" / str(index)
+
+    def _open(self, path: str) -> int:
+        """Opens the directory as its user does. Failed when that is another one than the name says, or closed."""
+
+        def enter() -> int:
+            return os.open(os.path.join(path, "."), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+
+        try:
+            descriptor = as_user(self.owner, enter)
+        except OSError as error:
+            why = f"uid {self.owner.uid}: {error.strerror}"
+            raise Failed(Code.FAILED, f"the node cannot be shown {path}", why, f"ls -ld {path}") from None
+        found = os.readlink(f"/proc/self/fd/{descriptor}")
+        if found != path:
+            os.close(descriptor)
+            why = f"it has become a link to {found}"
+            raise Failed(Code.FAILED, f"the node cannot be shown {path}", why, "wherry down, then wherry up")
+        return descriptor
+
+    def fill(self, hosts: str) -> None:
+        """The first content of a new node's private tree; mount points of the user's directories below it included."""
         for name, mode in (
             ("tmp", 0o1777),
             ("run", 0o755),
@@ -149,7 +196,7 @@ class Layout:
             path.chmod(0o666)
         for name, target in (("fd", ""), ("stdin", "/0"), ("stdout", "/1"), ("stderr", "/2")):
             (self.private / "dev" / name).symlink_to(f"/proc/self/fd{target}")
-        for bind in user:
+        for bind in self.user:
             top, _, rest = bind.strip("/").partition("/")
             if top in ("tmp", "run") and rest:
                 (self.private / top / rest).mkdir(parents=True, exist_ok=True)

@@ -133,7 +133,7 @@ class ContainerMover:
             "tcp_established": True,
             "file_locks": True,
             "network_lock": criu_rpc.NETWORK_LOCK_SKIP,
-            "external": [f"mnt[{bind.name}]:{bind.outside}" for bind in self._to.binds(self._destination.binds)],
+            "external": [f"mnt[{bind.name}]:{bind.outside}" for bind in self._to.binds],
             "inherit_fd": [{"key": _NET_KEY, "fd": self._descriptors["net"]}],
             "auto_dedup": True,
         }
@@ -224,7 +224,7 @@ class ContainerMover:
             "ps": {"fd": self._streams["pages"].fileno()},
             "external": [
                 f"net[{net}]:{_NET_KEY}",
-                *(f"mnt[{bind.inside}]:{bind.name}" for bind in self._from.binds(self._source.binds)),
+                *(f"mnt[{bind.inside}]:{bind.name}" for bind in self._from.binds),
             ],
             "ghost_limit": min(self._source.node.memory, 2**32 - 1),
             **more,

@@ -12,6 +12,7 @@ from typing import Annotated, Protocol
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
 from wherry.model.objects import Node, Round
+from wherry.model.owner import Owner
 
 CONTROL_PORT = 7310
 """TCP port of a node's first process (`wherry-init`, a VM's agent) at the node's own address."""
@@ -33,6 +34,13 @@ class Place(BaseModel):
     user: Annotated[str, Field(pattern=r"^\d+:\d+:(\d+(,\d+)*)?$")]
     hosts_file: str = ""
     binds: tuple[str, ...] = ()
+
+    @property
+    def owner(self) -> Owner:
+        """Whose the node is."""
+        uid, gid, groups = self.user.split(":")
+        numbers = tuple(int(group) for group in groups.split(",") if group)
+        return Owner(uid=int(uid), gid=int(gid), groups=numbers, home="/", cwd="/")
 
 
 class Usage(BaseModel):

@@ -1,0 +1,71 @@
+"""Looks at files with a user's rights while the daemon is root.
+
+Invariant: only a thread made for the act has these rights (the file-system user of credentials(7), which is a thread's
+own), and it ends with the act. Root's override of file modes is gone there, so the kernel itself decides what the user
+may see, with its modes, access lists and symbolic links at that moment.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+from wherry.base.errors import Code, Failed, Refused
+from wherry.model.owner import Owner
+
+T = TypeVar("T")
+_libc = ctypes.CDLL(None, use_errno=True)
+_SETGROUPS = {"x86_64": 116, "aarch64": 159}
+"""The system call by number: the C library's function changes all threads of the process."""
+
+
+def as_user(owner: Owner, act: Callable[[], T]) -> T:
+    """`act()` with the owner's rights on files. Without root's rights, or for root, simply `act()`."""
+    if os.geteuid() != 0 or owner.uid == 0:
+        return act()
+    result: list[T] = []
+    problem: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            _become(owner)
+            result.append(act())
+        except BaseException as error:  # handed to the caller's thread
+            problem.append(error)
+
+    thread = threading.Thread(target=run, name="as-user")
+    thread.start()
+    thread.join()
+    if problem:
+        raise problem[0]
+    return result[0]
+
+
+def is_closed(path: str | os.PathLike[str], owner: Owner) -> bool:
+    """True when the owner may not enter the directory. What is not there is not closed."""
+    try:
+        as_user(owner, lambda: os.stat(os.path.join(path, ".")))
+    except PermissionError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def _become(owner: Owner) -> None:
+    number = _SETGROUPS.get(platform.machine())
+    if number is None:
+        why = f"its system calls are not known ({platform.machine()})"
+        raise Refused(Code.UNSUPPORTED, "this machine cannot act as another user", why, "run it as root")
+    groups = (ctypes.c_uint * len(owner.groups))(*owner.groups)
+    if _libc.syscall(number, len(owner.groups), groups):
+        raise Failed(Code.FAILED, f"cannot take the groups of uid {owner.uid}", os.strerror(ctypes.get_errno()))
+    for change, id in ((_libc.setfsgid, owner.gid), (_libc.setfsuid, owner.uid)):
+        change(ctypes.c_uint(id))
+        # It tells no error, but the next call returns what it found.
+        if change(ctypes.c_uint(2**32 - 1)) & 0xFFFFFFFF != id:
+            raise Failed(Code.FAILED, f"cannot act as uid {owner.uid}, gid {owner.gid}", "the kernel refused")
