@@ -176,7 +176,7 @@ class Demo:
         )
         report.write(self._out / "report.html")
         for table in tables:
-            _print_table(table)
+            print_table(table)
         print(f"\nreport: {self._out / 'report.html'}\nsamples: {self._samples.path}")
 
     def _seconds(self, variant: Variant) -> list[float]:
@@ -310,7 +310,8 @@ def _on_cluster(client: Client) -> int | None:
     return job.exit_code
 
 
-def _print_table(table: Table) -> None:
+def print_table(table: Table) -> None:
+    """A table as aligned text."""
     widths = [max(len(str(row[i])) for row in (table.head, *table.rows)) for i in range(len(table.head))]
     print(f"\n{table.title}")
     for row in (table.head, *table.rows):
