@@ -1,0 +1,169 @@
+/*
+ * What an NPB run needs before it starts. A refusal is one line on standard error and exit code 2 of every rank;
+ * all ranks come to the same decision, so none is left waiting for another.
+ */
+#include "npb.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+
+#define GIB (1024.0 * 1024 * 1024)
+#define PROCESS_BYTES (48.0 * 1024 * 1024) /* an MPI library's own, for each rank */
+
+noreturn void npb_refuse(const char *format, ...)
+{
+    va_list arguments;
+
+    if (npb_rank() == 0) {
+        va_start(arguments, format);
+        vfprintf(stderr, format, arguments);
+        va_end(arguments);
+        fputc('\n', stderr);
+    }
+    MPI_Finalize();
+    exit(2);
+}
+
+void npb_require_at_most(int most)
+{
+    if (npb_ranks() > most)
+        npb_refuse("npb: class %c has work for %d processes at most, not for %d; type: mpirun -n %d, or a larger class",
+                   npb_class(), most, npb_ranks(), most);
+}
+
+void npb_require_power_of_two(int most)
+{
+    int ranks = npb_ranks(), below = 1;
+
+    while (2 * below <= ranks)
+        below *= 2;
+    if (below != ranks)
+        npb_refuse("npb: this kernel runs on 1, 2, 4, 8, ... processes, not on %d; type: mpirun -n %d or -n %d", ranks,
+                   below, 2 * below);
+    npb_require_at_most(most);
+}
+
+void npb_require_square(int most)
+{
+    int ranks = npb_ranks(), side = 1;
+
+    while ((side + 1) * (side + 1) <= ranks)
+        side++;
+    if (side * side != ranks)
+        npb_refuse("npb: this kernel runs on 1, 4, 9, 16, ... processes, not on %d; type: mpirun -n %d or -n %d", ranks,
+                   side * side, (side + 1) * (side + 1));
+    npb_require_at_most(most);
+}
+
+/* A number from the line of `path` that begins with `label`; `otherwise` where there is none (as in "max"). */
+static double read_number(const char *path, const char *label, double otherwise)
+{
+    char line[256];
+    double value = otherwise;
+    FILE *file = fopen(path, "re");
+
+    while (file && fgets(line, sizeof line, file))
+        if (strncmp(line, label, strlen(label)) == 0) {
+            if (sscanf(line + strlen(label), "%lf", &value) != 1)
+                value = otherwise;
+            break;
+        }
+    if (file)
+        fclose(file);
+    return value;
+}
+
+/* A short name for what ranks share: the machine (nodes of one host have one kernel), or the node. */
+static uint64_t hash_text(const char *text)
+{
+    uint64_t hash = UINT64_C(14695981039346656037); /* FNV-1a */
+
+    for (; *text; text++)
+        hash = (hash ^ (uint8_t)*text) * UINT64_C(1099511628211);
+    return hash;
+}
+
+static uint64_t hash_machine(void)
+{
+    char line[64] = "";
+    FILE *file = fopen("/proc/sys/kernel/random/boot_id", "re");
+
+    if (file && !fgets(line, sizeof line, file))
+        line[0] = 0;
+    if (file)
+        fclose(file);
+    return hash_text(line);
+}
+
+/* Sum of `bytes` over the ranks whose `key` is the same as mine. */
+static double sum_alike(uint64_t key, double bytes)
+{
+    struct {
+        uint64_t key;
+        double bytes;
+    } mine = {key, bytes}, *all = npb_allocate((size_t)npb_ranks(), sizeof mine);
+    double sum = 0;
+
+    MPI_Allgather(&mine, sizeof mine, MPI_BYTE, all, sizeof mine, MPI_BYTE, MPI_COMM_WORLD);
+    for (int rank = 0; rank < npb_ranks(); rank++)
+        if (all[rank].key == key)
+            sum += all[rank].bytes;
+    free(all);
+    return sum;
+}
+
+/* Compares with what the machine has free, what the node's control group allows, and what a process may have. */
+void npb_require_memory(double bytes)
+{
+    char node[MPI_MAX_PROCESSOR_NAME] = "";
+    int length;
+    struct rlimit limit;
+    double lacks = 0, most, need, have, worst, huge = 1e18;
+
+    MPI_Get_processor_name(node, &length);
+    bytes += PROCESS_BYTES;
+    need = sum_alike(hash_machine(), bytes);
+    have = 1024 * read_number("/proc/meminfo", "MemAvailable:", huge);
+    lacks = need - have;
+    most = read_number("/sys/fs/cgroup/memory.max", "", huge) - read_number("/sys/fs/cgroup/memory.current", "", 0);
+    worst = sum_alike(hash_text(node), bytes);
+    if (worst - most > lacks) {
+        need = worst;
+        have = most;
+        lacks = need - have;
+    }
+    if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY &&
+        bytes - (double)limit.rlim_cur > lacks) {
+        need = bytes;
+        have = (double)limit.rlim_cur;
+        lacks = need - have;
+    }
+    {
+        double mine[3] = {lacks, need, have}, *all = npb_allocate(3 * (size_t)npb_ranks(), sizeof *all);
+        const char *smaller = npb_class_index() == 0 ? "fewer processes" : "a smaller class";
+
+        MPI_Allgather(mine, 3, MPI_DOUBLE, all, 3, MPI_DOUBLE, MPI_COMM_WORLD);
+        for (int rank = 0; rank < npb_ranks(); rank++)
+            if (all[3 * rank] > 0)
+                npb_refuse("npb: class %c needs %.1f GiB where rank %d runs, and there are %.1f GiB; type %s",
+                           npb_class(), all[3 * rank + 1] / GIB, rank, all[3 * rank + 2] / GIB, smaller);
+        free(all);
+    }
+}
+
+void *npb_allocate(size_t count, size_t size)
+{
+    size_t bytes = (count * size + 63) / 64 * 64;
+    void *memory = aligned_alloc(64, bytes ? bytes : 64);
+
+    if (!memory) {
+        fprintf(stderr, "npb: rank %d got no %.1f MiB of memory; type a smaller class, or use more nodes\n", npb_rank(),
+                (double)bytes / (1 << 20));
+        MPI_Abort(MPI_COMM_WORLD, 2);
+    }
+    memset(memory, 0, bytes);
+    return memory;
+}
