@@ -12,6 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from wherry.base.paths import Instance, native_program
+from wherry.job import elf
+from wherry.job.wire import Endpoint, WireError
+from wherry.model.owner import Owner
+from wherry.node.as_user import as_user
 from wherry.node.criu import find as find_criu
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="clusters are made by root")
@@ -96,3 +101,62 @@ def test_mounts_of_a_node_allow_no_more_than_those_of_the_host(
     moved = wherry("move", "limited-0", "--to", next(h["name"] for h in hosts if h["name"] != host), cwd=case)
     assert moved.returncode == 0, moved.stderr
     assert mounts("limited-0") == before
+
+
+def test_a_directory_that_is_closed_to_the_user_is_neither_bound_nor_worked_in(
+    clusters: dict[str, dict[str, object]], case: Path
+) -> None:
+    assert clusters["closed"]["binds"] == []
+    assert str(case / "closed") not in mounts("closed-0")
+    done = wherry("run", "open", "-n", "1", "--", "/bin/true", cwd=case / "closed", **AS_NOBODY)
+    assert done.returncode == 4 and f"{case}/closed is closed to you" in done.stderr and "next: cd " in done.stderr
+
+
+def test_what_the_user_may_not_see_is_not_there(clusters: dict[str, dict[str, object]], case: Path) -> None:
+    secret = case / "closed" / "secret"
+    secret.write_text("#!/bin/sh\n")
+    secret.chmod(0o755)
+    said = {}
+    for name in ("secret", "missing"):
+        word = str(case / "closed" / name)
+        done = wherry("run", "open", "-n", "1", "--", word, cwd=case / "open", **AS_NOBODY)
+        assert done.returncode == 3, done.stderr
+        said[name] = done.stderr.replace(name, "X")
+    assert said["secret"] == said["missing"]
+
+
+def test_only_the_owner_of_a_cluster_runs_jobs_on_it(clusters: dict[str, dict[str, object]], case: Path) -> None:
+    done = wherry("run", "open", "-n", "1", "--", "/bin/true", cwd=case / "open")
+    assert done.returncode == 4 and "not yours" in done.stderr and "next: " in done.stderr
+
+
+def test_who_reads_the_key_in_the_job_file_is_still_only_a_user(
+    clusters: dict[str, dict[str, object]], case: Path
+) -> None:
+    started = wherry("run", "open", "-n", "1", "--detach", "--", "/bin/sleep", "300", cwd=case / "open", **AS_NOBODY)
+    assert started.returncode == 0, started.stderr
+    id = started.stdout.strip()
+    try:
+        file = Instance(INSTANCE).state / "jobs" / id / "own" / "job"
+        nobody = Owner(uid=NOBODY, gid=NOBODY, groups=(NOBODY,), home="/", cwd="/")
+        words = as_user(nobody, file.read_text).split()
+        key, address = words[words.index("key") + 1], words[words.index("node") + 2]
+        (netns,) = Path("/run/netns").glob(f"wherry-{INSTANCE}*open-head*")
+        node = Endpoint(str(netns), address, key)
+        assert node.run(["/usr/bin/id", "-u"], nobody, {}, 30).stdout == b"65534\n"
+        for foreign in ({"uid": 0}, {"gid": 0}, {"groups": (0,)}, {"uid": 1}):
+            with pytest.raises(WireError, match="its cluster's user only"):
+                node.run(["/usr/bin/id"], nobody.model_copy(update=foreign), {}, 30)
+        status = node.run(["/bin/cat", "/proc/self/status"], nobody, {}, 30).stdout.decode()
+        fields = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
+        assert fields["NoNewPrivs"] == "1"
+        assert {int(fields[f"Cap{kind}"], 16) for kind in ("Inh", "Prm", "Eff", "Amb")} == {0}
+    finally:
+        wherry("cancel", id, cwd=case, **AS_NOBODY)
+
+
+def test_root_runs_no_library_of_the_users() -> None:
+    """The launcher gets the user's variables, LD_PRELOAD among them, through programs that still run as root."""
+    for name in ("wherry-ns", "wherry-launch"):
+        program = elf.read(native_program(name))
+        assert program is not None and program.needed == ()

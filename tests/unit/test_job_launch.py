@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import SecretStr
 
-from wherry.base.errors import Bug, Refused
+from wherry.base.errors import Refused
 from wherry.job import launch, record, visible
 from wherry.job.mpi import Family, Mpi
 from wherry.model.objects import Cluster, ClusterState, Node
@@ -105,6 +105,7 @@ def test_ranks_get_the_users_variables_only() -> None:
         "SLURM_JOB_ID": "1",
         "BASH_FUNC_f%%": "() {\n}",
         "OWN": "1",
+        "A=B": "1",
     }
     found = launch.rank_environment(given_, OWNER, "job-1")
     assert found == {"PATH": "/p", "HOME": "/home/u", "OMP_NUM_THREADS": "1", "OWN": "1", "WHERRY_JOB_ID": "job-1"}
@@ -164,8 +165,9 @@ def test_output_is_read_in_whole_frames(tmp_path: Path) -> None:
     path.write_bytes(b"".join(frames))
     assert record.read_output(tmp_path, offset, 100)[0] == [("stdout", 7.0, b"three\n")]
     assert len(record.read_output(tmp_path, 0, 1)[0]) == 1
-    with pytest.raises(Bug):
+    with pytest.raises(Refused, match="offset 3"):
         record.read_output(tmp_path, 3, 100)
+    assert record.read_output(tmp_path, 1 << 70, 100) == ([], 1 << 70)
 
 
 def test_open_mpis_harmless_line_is_left_out(tmp_path: Path) -> None:

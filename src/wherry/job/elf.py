@@ -80,7 +80,7 @@ def find_library(name: str, wanted_by: Elf, library_path: str) -> Path | None:
     own = () if wanted_by.runpath else wanted_by.rpath
     given = tuple(part for part in library_path.split(":") if part)
     for directory in (*own, *given, *wanted_by.runpath):
-        if (candidate := Path(directory) / name).is_file():
+        if os.path.isfile(candidate := Path(directory) / name):
             return candidate
     cached = _cache().get(name)
     return Path(cached) if cached else None

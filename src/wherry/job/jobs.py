@@ -33,6 +33,7 @@ from wherry.job import broom, launch, mpi, record, visible
 from wherry.job.wire import Endpoint, WireError
 from wherry.model.objects import Cluster, ClusterState, Job, JobState, Node
 from wherry.model.owner import Owner
+from wherry.node.as_user import as_user
 from wherry.store.store import Store
 
 _RANKS_MAX = 4096
@@ -155,10 +156,7 @@ class Jobs:
             raise Refused(
                 Code.UNSUPPORTED, "no job runs on the fabric fake", "its nodes are only imagined", "wherry fabric show"
             )
-        if owner.uid not in (0, cluster.owner_uid):
-            raise Refused(
-                Code.PERMISSION, f"cluster {name} is not yours", f"it is uid {cluster.owner_uid}'s", "wherry up FILE"
-            )
+        _require_owner(cluster, owner)
         if cluster.state is not ClusterState.RUNNING:
             why = cluster.reason or f"it is {cluster.state}"
             raise Refused(Code.WRONG_STATE, f"cluster {name} is not ready for jobs", why, "wherry up FILE repairs it")
@@ -171,11 +169,8 @@ class Jobs:
     ) -> launch.Request:
         if not argv:
             raise Refused(Code.USAGE, "no program is given", "", f"wherry run {cluster.name} -n {ranks} -- PROGRAM")
-        program = mpi.find_program(argv[0], owner, env)
-        visible.require_visible(program, "the program", cluster)
-        visible.require_visible(Path(owner.cwd), "the working directory", cluster)
-        found = mpi.find(program, owner, env, choice)
-        visible.require_visible(found.launcher, "the launcher", cluster)
+        _require_words(argv, owner)
+        program, found = as_user(owner, lambda: self._look(cluster, argv[0], owner, env, choice))
         self._make_directories()
         id = new_id("job")
         return launch.Request(
@@ -193,6 +188,19 @@ class Jobs:
             agent=visible.public_file(native_program("wherry-rsh"), owner, self._state / "bin"),
             finalize=visible.public_file(native_library("libwherry-finalize.so"), owner, self._state / "bin"),
         )
+
+    @staticmethod
+    def _look(
+        cluster: Cluster, word: str, owner: Owner, env: dict[str, str], choice: str | None
+    ) -> tuple[Path, mpi.Mpi]:
+        """The program and its MPI, found among the files that the user may see."""
+        visible.require_enterable(Path(owner.cwd), owner)
+        program = mpi.find_program(word, owner, env)
+        visible.require_visible(program, "the program", cluster)
+        visible.require_visible(Path(owner.cwd), "the working directory", cluster)
+        found = mpi.find(program, owner, env, choice)
+        visible.require_visible(found.launcher, "the launcher", cluster)
+        return program, found
 
     def _gate(self, cluster: Cluster, nodes: tuple[Node, ...]) -> None:
         """Failed, with the names, when nodes do not answer on their control port."""
@@ -263,6 +271,10 @@ class Jobs:
             raise Failed(
                 Code.TIMED_OUT, "the launcher did not start", f"{_START_SECONDS:.0f} s", "wherry doctor"
             ) from None
+        except OSError as error:  # E2BIG: the kernel's limit, which depends on the machine
+            next = "pass fewer or shorter arguments and variables"
+            what = f"cannot start {request.mpi.launcher}"
+            raise Failed(Code.JOB_FAILED, what, os.strerror(error.errno or 0), next) from None
         if done.returncode != 0:
             why = done.stdout.removeprefix("failed ").strip() or done.stderr.strip()
             raise Failed(Code.JOB_FAILED, f"cannot start {request.mpi.launcher}", why, "wherry doctor")
@@ -360,6 +372,28 @@ class Jobs:
 
     def _remove_directory(self, id: str) -> None:
         shutil.rmtree(self._directory / id, ignore_errors=True)
+
+
+def _require_owner(cluster: Cluster, owner: Owner) -> None:
+    """Refused to run as somebody else than the cluster's nodes know: they would refuse it too, root included."""
+    name = cluster.name
+    if owner.uid != cluster.owner_uid:
+        why = f"it is uid {cluster.owner_uid}'s, you are uid {owner.uid}; its nodes run programs of its user only"
+        raise Refused(Code.PERMISSION, f"cluster {name} is not yours", why, "wherry up FILE, with another name in it")
+    foreign = {owner.gid, *owner.groups} - {cluster.owner_gid, *cluster.owner_groups}
+    if foreign and owner.uid != 0:
+        what = f"cluster {name} does not know your groups"
+        why = f"gid {', '.join(map(str, sorted(foreign)))} was none of yours when it was made"
+        raise Refused(Code.PERMISSION, what, why, f"wherry down {name}, then wherry up FILE")
+
+
+def _require_words(argv: list[str], owner: Owner) -> None:
+    """Refused what no command line or line of the job's file can hold."""
+    if any("\0" in word for word in argv):
+        raise Refused(Code.USAGE, "the command cannot be run", "one of its words has a NUL byte", "wherry run --help")
+    if not owner.cwd.startswith("/") or {"\n", "\0"} & set(owner.cwd):
+        why = "it is not absolute, or has a line break in its name"
+        raise Refused(Code.USAGE, f"no job can be run in {owner.cwd!r}", why, "cd to another directory")
 
 
 def _ended_within(pidfd: int, seconds: float | None) -> bool:

@@ -84,7 +84,8 @@ def rank_environment(env: dict[str, str], owner: Owner, id: str) -> dict[str, st
     kept = {
         name: value
         for name, value in env.items()
-        if name and name != "TMPDIR" and not name.startswith(_FOREIGN) and not {"\n", "\0"} & set(name + value)
+        if name and name != "TMPDIR" and not name.startswith(_FOREIGN)
+        if "=" not in name and not {"\n", "\0"} & set(name + value)
     }
     defaults = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": owner.home, "OMP_NUM_THREADS": "1"}
     return {**defaults, **kept, MARK: id}

@@ -1,7 +1,8 @@
 """Which MPI a program uses, and the launcher of the same installation.
 
 Invariant: the launcher that is chosen belongs to the library that the ranks will load, because two MPIs do not talk to
-each other. What the user owns is run as the user, never as root.
+each other. What the user owns is run as the user, never as root. Directories that are closed to the caller are passed
+over, as a shell does with those on PATH.
 """
 
 from __future__ import annotations
@@ -69,20 +70,25 @@ def find_program(word: str, owner: Owner, env: dict[str, str]) -> Path:
     """The file that `word` names for the user. Refused when there is none, or it is not executable."""
     if "/" in word:
         path = Path(owner.cwd) / word
-        if not path.is_file():
+        if not os.path.isfile(path):
             raise Refused(
                 Code.NOT_FOUND, f"the program {word} is not there", f"{path} is no file", "give the program's path"
             )
-        if not os.access(path, os.X_OK):
+        if not _may_run(path):
             raise Refused(Code.PERMISSION, f"the program {word} is not executable", str(path), f"chmod +x {path}")
         return path
     found = shutil.which(word, path=env.get("PATH", _DEFAULT_PATH))
     if not found:
         why = "it is not on PATH"
         here = f"./{word}"
-        hint = f"write {here}" if (Path(owner.cwd) / word).is_file() else "give the program's path"
+        hint = f"write {here}" if os.path.isfile(Path(owner.cwd) / word) else "give the program's path"
         raise Refused(Code.NOT_FOUND, f"the program {word} is not there", why, hint)
     return Path(owner.cwd) / found
+
+
+def _may_run(path: Path) -> bool:
+    """By the rights of the calling thread (`as_user`), not of the process."""
+    return os.access(path, os.X_OK, effective_ids=True)
 
 
 def find(program: Path, owner: Owner, env: dict[str, str], choice: str | None) -> Mpi:
@@ -112,7 +118,7 @@ def find(program: Path, owner: Owner, env: dict[str, str], choice: str | None) -
 
 
 def _chosen_launcher(path: Path, owner: Owner, env: dict[str, str]) -> Mpi:
-    if not path.is_file() or not os.access(path, os.X_OK):
+    if not os.path.isfile(path) or not _may_run(path):
         raise Refused(
             Code.NOT_FOUND, f"--mpi {path} is no launcher", "it is no executable file", "wherry run --mpi openmpi|mpich"
         )
@@ -161,7 +167,7 @@ def _directories_of(library: Path) -> Iterator[Path]:
     seen: set[Path] = set()
     for start in (library, library.resolve()):
         for above in list(start.parents)[:-1]:
-            if above not in seen and (above / "bin").is_dir():
+            if above not in seen and os.path.isdir(above / "bin"):
                 yield above / "bin"
             seen.add(above)
 
@@ -188,7 +194,7 @@ def _launchers_in(directory: Path, family: Family | None, owner: Owner, env: dic
     names = _LAUNCHERS[family] if family else ("mpirun", "mpiexec", "mpirun.openmpi", "mpiexec.mpich")
     for name in names:
         path = directory / name
-        if path.is_file() and os.access(path, os.X_OK):
+        if os.path.isfile(path) and _may_run(path):
             mpi = _ask(path, owner, env)
             if mpi and family in (None, mpi.family):
                 yield mpi

@@ -11,7 +11,7 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 
-from wherry.base.errors import Bug
+from wherry.base.errors import Code, Refused
 
 Chunk = tuple[str, float, bytes]
 """Stream (`stdout` or `stderr`), CLOCK_REALTIME seconds, bytes."""
@@ -89,13 +89,18 @@ def read_exit(directory: Path) -> Exit | None:
 
 
 def read_output(directory: Path, offset: int, limit: int) -> tuple[list[Chunk], int]:
-    """Whole frames from `offset` on, until `limit` bytes are reached, and the offset to go on from."""
+    """Whole frames from `offset` on, until `limit` bytes are reached, and the offset to go on from.
+
+    Refused when no frame begins at `offset`; nothing when that lies beyond the end.
+    """
     chunks: list[Chunk] = []
     try:
         file = open(directory / "output", "rb")
     except FileNotFoundError:
         return [], offset
     with file:
+        if offset > os.fstat(file.fileno()).st_size:
+            return [], offset
         file.seek(offset)
         start = offset
         while offset - start < limit:
@@ -104,7 +109,8 @@ def read_output(directory: Path, offset: int, limit: int) -> tuple[list[Chunk], 
                 break
             stream, when, length = _HEADER.unpack(header)
             if stream not in _STREAMS or length > _FRAME_LIMIT:
-                raise Bug(f"{directory / 'output'} has no frame at {offset}", f"stream {stream}, {length} bytes")
+                why = "an offset is 0 or what an earlier answer named as the next"
+                raise Refused(Code.USAGE, f"no output begins at offset {offset}", why, "begin at offset 0")
             payload = file.read(length)
             if len(payload) < length:
                 break

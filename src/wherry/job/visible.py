@@ -31,6 +31,19 @@ def require_visible(path: Path, what: str, cluster: Cluster) -> None:
             )
 
 
+def require_enterable(directory: Path, owner: Owner) -> None:
+    """Refused when a job cannot be run in the directory; call it with the owner's rights."""
+    try:
+        os.stat(os.path.join(directory, "."))
+    except PermissionError:
+        what = f"the working directory {directory} is closed to you"
+        why = f"uid {owner.uid} may not enter it, or a directory above it"
+        raise Refused(Code.PERMISSION, what, why, "cd to a directory of yours, then repeat the command") from None
+    except OSError as error:
+        what, why = f"the working directory {directory} is not there", os.strerror(error.errno or 0)
+        raise Refused(Code.NOT_FOUND, what, why, "cd to another directory, then repeat the command") from None
+
+
 def public_file(source: Path, owner: Owner, store: Path) -> Path:
     """A path at which nodes and the owner can read and run `source`: its own, or that of a copy below `store`.
 

@@ -192,7 +192,7 @@ class OperationState(StrEnum):
 
 
 class Operation(Record):
-    """Something long that was asked for. Survives `kill -9` of the daemon as a row."""
+    """Something long that was asked for, by `uid`. Survives `kill -9` of the daemon as a row."""
 
     id: str
     kind: str
@@ -202,6 +202,7 @@ class Operation(Record):
     ended: float | None = None
     progress: str = ""
     may_cancel: bool = False
+    uid: int = 0
     result: dict[str, object] | None = None
     error: dict[str, str] | None = None
 

@@ -1,7 +1,8 @@
 """What a user can ask for that takes long; each becomes an operation.
 
 Invariant: what can be refused is refused before the operation exists, so a wrong name never makes a row. Everything
-that changes a cluster claims it; moves and jobs share it, as several of them run on it at once.
+that changes a cluster claims it; moves and jobs share it, as several of them run on it at once. What belongs to a user
+is changed by that user or root alone, what all share (the fabric) by root.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from wherry.model.owner import Owner
 from wherry.model.spec import ClusterSpec, FabricSpec
 from wherry.service import wiring
 from wherry.service.cell import UNDER_WAY, Cell
-from wherry.service.operations import Task
+from wherry.service.operations import Body, Task
+from wherry.service.peer import Peer
 
 FABRIC = "fabric"
 
@@ -32,13 +34,15 @@ def node_claim(name: str) -> str:
 
 
 class Acts:
-    """The acts, on one cell."""
+    """The acts that a peer asks for, on one cell."""
 
-    def __init__(self, cell: Cell) -> None:
+    def __init__(self, cell: Cell, peer: Peer) -> None:
         self.cell = cell
+        self.peer = peer
 
     def fabric_up(self, spec: FabricSpec) -> Operation:
         """Makes the fabric."""
+        self.peer.require(0, "the fabric")
         wiring.check_fabric(spec)
 
         def body(task: Task) -> dict[str, Any]:
@@ -46,10 +50,11 @@ class Acts:
             self.cell.fabric_up(spec)
             return {"fabric": spec.name, "hosts": [host.name for host in spec.hosts]}
 
-        return self.cell.operations.start("fabric up", spec.name, body, may_cancel=False, exclusive=[FABRIC])
+        return self._start("fabric up", spec.name, body, may_cancel=False, exclusive=[FABRIC])
 
     def fabric_down(self) -> Operation:
         """Removes the fabric."""
+        self.peer.require(0, "the fabric")
         name = self.cell.need_domain().fabric.spec.name
 
         def body(task: Task) -> dict[str, Any]:
@@ -57,7 +62,7 @@ class Acts:
             self.cell.fabric_down()
             return {"fabric": name}
 
-        return self.cell.operations.start("fabric down", name, body, may_cancel=False, exclusive=[FABRIC])
+        return self._start("fabric down", name, body, may_cancel=False, exclusive=[FABRIC])
 
     def plan(self, spec: ClusterSpec, owner: Owner) -> ClusterPlan:
         """What `up` would do; changes nothing."""
@@ -78,11 +83,11 @@ class Acts:
             return {"cluster": cluster.model_dump(mode="json"), "nodes": nodes, "plan": plan.model_dump(mode="json")}
 
         claims = [cluster_claim(spec.name)]
-        return self.cell.operations.start("up", spec.name, body, shared=[FABRIC], exclusive=claims)
+        return self._start("up", spec.name, body, shared=[FABRIC], exclusive=claims)
 
     def down(self, name: str) -> Operation:
         """Ends the cluster's jobs and removes it."""
-        find_cluster(self.cell.store, name)
+        self._require_cluster(name)
         domain = self.cell.need_domain()
 
         def body(task: Task) -> dict[str, Any]:
@@ -96,7 +101,7 @@ class Acts:
             return {"cluster": name, "nodes": nodes}
 
         claims = [cluster_claim(name)]
-        return self.cell.operations.start("down", name, body, may_cancel=False, shared=[FABRIC], exclusive=claims)
+        return self._start("down", name, body, may_cancel=False, shared=[FABRIC], exclusive=claims)
 
     def run(
         self, cluster: str, argv: list[str], ranks: int, owner: Owner, env: dict[str, str], mpi: str | None
@@ -114,7 +119,7 @@ class Acts:
             return {"job": job.model_dump(mode="json")}
 
         claims = [FABRIC, cluster_claim(cluster)]
-        return self.cell.operations.start("run", cluster, body, shared=claims)
+        return self._start("run", cluster, body, shared=claims)
 
     def predict(self, node: str, host: str) -> Prediction:
         """What a move would cost. Refused when it cannot be done; changes nothing."""
@@ -125,6 +130,7 @@ class Acts:
     def move(self, node: str, host: str, max_rounds: int | None = None, fault: str | None = None) -> Operation:
         """Moves a node live. `fault` makes it fail on purpose (see `wherry.move.faults`)."""
         cluster = find_node(self.cell.store, node).cluster
+        self._require_cluster(cluster)
         find_host(self.cell.hosts(), host)
         moves = self.cell.need_domain().moves
         moves.check(node, host)
@@ -133,13 +139,14 @@ class Acts:
             move = moves.run(node, host, task.progress, task.cancelled, max_rounds=max_rounds, fault=fault)
             return {"move": move.model_dump(mode="json")}
 
-        return self.cell.operations.start(
+        return self._start(
             "move", f"{node} to {host}", body, shared=[FABRIC, cluster_claim(cluster)], exclusive=[node_claim(node)]
         )
 
     def cancel_job(self, id: str) -> Operation:
         """Ends a job."""
         job = self.job(id)
+        self.peer.require(job.uid, f"job {id}")
         if job.state not in UNDER_WAY:
             remedy = f"wherry logs {job.cluster} --job {id}"
             raise Refused(Code.WRONG_STATE, f"job {id} has ended", f"it is {job.state}", remedy)
@@ -149,7 +156,12 @@ class Acts:
             task.progress(f"ending job {id}")
             return {"job": jobs.cancel(id).model_dump(mode="json")}
 
-        return self.cell.operations.start("job cancel", id, body, may_cancel=False)
+        return self._start("job cancel", id, body, may_cancel=False)
+
+    def cancel_operation(self, id: str) -> Operation:
+        """Asks an operation to end."""
+        self.peer.require(self.cell.operations.get(id).uid, f"operation {id}")
+        return self.cell.operations.cancel(id)
 
     def job(self, id: str) -> Job:
         """The job as it is now. NOT_FOUND."""
@@ -162,6 +174,7 @@ class Acts:
     def output(self, id: str, offset: int, limit: int) -> dict[str, Any]:
         """Chunks of output from `offset` on; `end` when the job had ended before the last of them was read."""
         job = self.job(id)
+        self.peer.require(job.uid, f"the output of job {id}")
         chunks, following = self.cell.need_domain().jobs.output(id, offset, limit)
         return {"job": job, "chunks": chunks, "next": following, "end": job.state not in UNDER_WAY and not chunks}
 
@@ -175,3 +188,9 @@ class Acts:
             usage = None
         moves = [move.model_dump(mode="json") for move in self.cell.store.moves() if move.node == name]
         return {"node": node.model_dump(mode="json"), "usage": usage, "moves": moves}
+
+    def _require_cluster(self, name: str) -> None:
+        self.peer.require(find_cluster(self.cell.store, name).owner_uid, f"cluster {name}")
+
+    def _start(self, kind: str, target: str, body: Body, **claims: Any) -> Operation:
+        return self.cell.operations.start(kind, target, body, uid=self.peer.uid, **claims)

@@ -66,11 +66,12 @@ class Operations:
         target: str,
         body: Body,
         *,
+        uid: int = 0,
         may_cancel: bool = True,
         shared: Collection[str] = (),
         exclusive: Collection[str] = (),
     ) -> Operation:
-        """Runs `body` in a thread. WRONG_STATE when a running operation claims what this one claims."""
+        """Runs `body` in a thread, for user `uid`. WRONG_STATE when a running operation claims what this one claims."""
         with self._lock:
             if self._closing:
                 raise Refused(Code.WRONG_STATE, "the daemon is being stopped", "", "wherry daemon start")
@@ -82,6 +83,7 @@ class Operations:
                 state=OperationState.RUNNING,
                 created=now(),
                 may_cancel=may_cancel,
+                uid=uid,
             )
             self._store.put_operation(operation)
             task = Task(operation, lambda text: self._progress(operation.id, text))

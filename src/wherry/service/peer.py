@@ -43,6 +43,13 @@ class Peer:
         return owner_of(self.uid, self.gid, cwd)
 
 
+    def require(self, uid: int, what: str) -> None:
+        """PERMISSION unless the peer is that user, root, or the daemon's own user. `what` says what is that user's."""
+        if self.uid not in (0, os.geteuid(), uid):
+            whose = "root's" if uid == 0 else f"uid {uid}'s"
+            raise Refused(Code.PERMISSION, f"{what} is not yours", f"it is {whose}, you are uid {self.uid}", "use sudo")
+
+
 def owner_of(uid: int, gid: int, cwd: str) -> Owner:
     """The user with the home and the groups that this machine's files say."""
     try:

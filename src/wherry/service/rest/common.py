@@ -47,10 +47,11 @@ def _peer(request: Request) -> Peer:
 
 
 def _acts(request: Request) -> Acts:
-    return Acts(_cell(request))
+    return Acts(_cell(request), _peer(request))
 
 
 def _drains(request: Request) -> Drains:
+    _peer(request).require(0, "the set of hosts, which all clusters share,")
     return Drains(_cell(request))
 
 
@@ -59,6 +60,8 @@ TheActs = Annotated[Acts, Depends(_acts)]
 TheDrains = Annotated[Drains, Depends(_drains)]
 ThePeer = Annotated[Peer, Depends(_peer)]
 Wait = Annotated[float, Query(ge=0, le=LONGEST, description="seconds to wait for news at most")]
+Number = Annotated[int, Query(ge=0, le=2**53)]
+"""What a client counts by: the store holds 64 bits, JSON's readers 53."""
 Word = Annotated[str, Field(min_length=1, max_length=64)]
 
 

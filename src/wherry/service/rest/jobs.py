@@ -5,12 +5,12 @@ from __future__ import annotations
 import base64
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter
 from fastapi.responses import JSONResponse
 from pydantic import Field
 
 from wherry.model.objects import Job
-from wherry.service.rest.common import OwnedBody, TheActs, TheCell, ThePeer, Wait, Word, accepted, until
+from wherry.service.rest.common import Number, OwnedBody, TheActs, TheCell, ThePeer, Wait, Word, accepted, until
 
 router = APIRouter(tags=["jobs"])
 
@@ -49,7 +49,7 @@ def show_job(id: str, acts: TheActs) -> Job:
 
 @router.get("/jobs/{id}/output")
 async def job_output(
-    id: str, acts: TheActs, offset: Annotated[int, Query(ge=0)] = 0, wait: Wait = 0.0
+    id: str, acts: TheActs, offset: Number = 0, wait: Wait = 0.0
 ) -> dict[str, Any]:
     """Output from `offset` on, as soon as there is some or the job has ended; `data` is base64, `next` the next offset.
 

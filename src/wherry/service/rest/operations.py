@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 
 from wherry.model.objects import Event, Operation, OperationState
-from wherry.service.rest.common import TheCell, Wait, until
+from wherry.service.rest.common import Number, TheActs, TheCell, Wait, until
 
 router = APIRouter(tags=["operations"])
 
@@ -20,7 +20,7 @@ def list_operations(cell: TheCell, running: bool = False) -> list[Operation]:
 
 @router.get("/operations/{id}")
 async def show_operation(
-    id: str, cell: TheCell, wait: Wait = 0.0, after: Annotated[int, Query(ge=0)] = 0
+    id: str, cell: TheCell, wait: Wait = 0.0, after: Number = 0
 ) -> dict[str, Any]:
     """The operation and its lines of progress from number `after` on, as soon as there are some or it has ended."""
 
@@ -37,16 +37,16 @@ async def show_operation(
 
 
 @router.post("/operations/{id}/cancel", status_code=202)
-def cancel_operation(id: str, cell: TheCell) -> Operation:
+def cancel_operation(id: str, acts: TheActs) -> Operation:
     """Asks the operation to end."""
-    return cell.operations.cancel(id)
+    return acts.cancel_operation(id)
 
 
 @router.get("/events")
 async def list_events(
     cell: TheCell,
     wait: Wait = 0.0,
-    after: Annotated[int, Query(ge=0)] = 0,
+    after: Number = 0,
     limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
 ) -> list[Event]:
     """Events after number `after`, as soon as there are some."""
