@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import os
 import select
-import shutil
 import signal
 import subprocess
 import threading
@@ -34,6 +33,7 @@ from wherry.job.wire import Endpoint, WireError
 from wherry.model.objects import Cluster, ClusterState, Job, JobState, Node
 from wherry.model.owner import Owner
 from wherry.node.as_user import as_user
+from wherry.node.mounts import remove_tree
 from wherry.store.store import Store
 
 _RANKS_MAX = 4096
@@ -330,7 +330,7 @@ class Jobs:
         self._store.put_job(job)
         lost = ended.lost if ended else 0
         self._store.add_event("job.end", job.id, f"{job.state}, exit code {job.exit_code}", lost=lost)
-        shutil.rmtree(directory / "own", ignore_errors=True)
+        remove_tree(directory / "own")
         return job
 
     def _kill_holder(self, id: str, *gently: signal.Signals) -> None:
@@ -371,7 +371,7 @@ class Jobs:
         self._settling.pop(job.id, None)
 
     def _remove_directory(self, id: str) -> None:
-        shutil.rmtree(self._directory / id, ignore_errors=True)
+        remove_tree(self._directory / id)
 
 
 def _require_owner(cluster: Cluster, owner: Owner) -> None:

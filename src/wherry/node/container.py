@@ -22,7 +22,7 @@ from wherry.fabric.cgroup import Cgroup
 from wherry.fabric.protocol import Fabric
 from wherry.node import criu
 from wherry.node.channel import in_netns
-from wherry.node.mounts import Layout, unmount_below
+from wherry.node.mounts import Layout, remove_tree
 from wherry.node.mover import ContainerMover
 from wherry.node.protocol import CONTROL_PORT, Place, Usage
 
@@ -127,9 +127,8 @@ class ContainerDriver:
 
     def sweep(self) -> None:
         """Removes every place of the instance: mounts and directories. Processes die with the instance's cgroups."""
-        unmount_below(self._instance.run / "nodes")
         for directory in ("nodes", "runtime"):
-            shutil.rmtree(self._instance.run / directory, ignore_errors=True)
+            remove_tree(self._instance.run / directory)
 
     def _runtime_root(self) -> Path:
         return self._instance.run / "runtime"

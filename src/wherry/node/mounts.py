@@ -17,6 +17,7 @@ from __future__ import annotations
 import ctypes
 import os
 import stat
+import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -73,6 +74,19 @@ def unmount_below(directory: Path) -> None:
     for point, _, _ in reversed(mounted()):
         if point == prefix or point.startswith(prefix + "/"):
             _libc.umount2(os.fsencode(point), MNT_DETACH)
+
+
+def remove_tree(directory: Path) -> None:
+    """Removes a directory with all that is in it, once nothing is mounted there any more.
+
+    Failed when a mount stays: what it shows may be a user's own files. The tree's depth does not matter, and links in
+    it are not followed, so it may be one that a user filled.
+    """
+    unmount_below(directory)
+    left = [point for point, _, _ in mounted() if Path(point).is_relative_to(directory)]
+    if left:
+        raise Failed(Code.FAILED, f"{directory} is not removed", f"{left[0]} is still mounted", f"umount {left[0]}")
+    subprocess.run(["rm", "-rf", "--one-file-system", "--", str(directory)], capture_output=True, check=False)
 
 
 @dataclass(frozen=True)

@@ -7,14 +7,13 @@ Invariant: what it removes it finds by the instance's name alone (cgroups, names
 from __future__ import annotations
 
 import contextlib
-import shutil
 from pathlib import Path
 
 from wherry.base.errors import Code, Failed
 from wherry.base.paths import Instance
 from wherry.fabric import namespaces
 from wherry.fabric.cgroup import Cgroup
-from wherry.node.mounts import mounted, unmount_below
+from wherry.node.mounts import mounted, remove_tree
 from wherry.service.lock import InstanceLock
 from wherry.service.wiring import sweep_machine
 
@@ -25,9 +24,8 @@ def sweep(instance: Instance) -> dict[str, list[str]]:
     lock = InstanceLock(instance)
     sweep_machine(instance)
     _remove_cgroups(instance.prefix)
-    unmount_below(instance.run)
     for directory in (instance.run, instance.state):
-        shutil.rmtree(directory, ignore_errors=True)
+        remove_tree(directory)
         with contextlib.suppress(OSError):  # other instances have theirs beside it
             directory.parent.rmdir()
     left = remains(instance)
