@@ -35,6 +35,7 @@ _COMMANDS = (
     ("doctor", "service:doctor", "Say what this machine can and cannot do.", _SERVICE),
     ("daemon", "service:daemon", "Start, stop or show the daemon.", _SERVICE),
     ("version", "service:version", "Print the version.", _SERVICE),
+    ("study", "study:app", "Studies: repeatable experiments that end in a report.", _LAB),
 )
 _LAB_COMMANDS = (
     ("demo", "HPL natively, on a virtual cluster, and with a live move."),

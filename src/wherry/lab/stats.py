@@ -6,6 +6,7 @@ says the same. With fewer than five samples the interval is the range of the sam
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -43,6 +44,18 @@ def ratio(samples: Sequence[float], base: Sequence[float]) -> Estimate:
     """Median of `samples` over median of `base`."""
     data = [np.asarray(samples, dtype=float), np.asarray(base, dtype=float)]
     return _estimate(data, lambda draws: np.median(draws[0], axis=-1) / np.median(draws[1], axis=-1))
+
+
+def mann_whitney(samples: Sequence[float], base: Sequence[float]) -> float | None:
+    """Probability of a difference as large when both have one distribution (two-sided Mann-Whitney U test).
+
+    None with so few samples that even complete separation would not be below 5 % (3 and 3: 2/20).
+    """
+    if math.comb(len(samples) + len(base), len(base)) < 2 / 0.05:
+        return None
+    from scipy.stats import mannwhitneyu
+
+    return float(mannwhitneyu(samples, base, alternative="two-sided").pvalue)
 
 
 Statistic = Callable[[list[NDArray[np.float64]]], NDArray[np.float64]]

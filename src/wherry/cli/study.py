@@ -1,0 +1,187 @@
+"""`wherry study`: the lab's repeatable experiments.
+
+Nothing of the lab is imported before a command runs, so that help stays quick.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Annotated, Any
+
+from cyclopts import App, Parameter
+
+from wherry.base.units import format_duration
+from wherry.cli.output import Output, emit, say, table
+
+app = App(name="study", help="Studies: repeatable experiments that end in a report.")
+
+Quick = Annotated[bool, Parameter(help="Shorter runs and fewer of them: minutes, not an hour.")]
+
+
+@app.command(name="list")
+def list_(*, output: Output = "text") -> None:
+    """List the studies."""
+    from wherry.lab.study.catalog import STUDIES
+
+    rows = [(study.name, study.question) for study in STUDIES]
+    data = {"studies": [{"name": name, "question": question} for name, question in rows]}
+    emit(output, "study-list", data, lambda: table(("STUDY", "QUESTION"), rows, "no studies"))
+
+
+@app.command
+def show(name: str, /, *, quick: Quick = False, output: Output = "text") -> None:
+    """Show a study's recipe: what it varies, how often, what it can and cannot show.
+
+    Parameters
+    ----------
+    name
+        The study.
+    """
+    from wherry.lab.study.catalog import find
+    from wherry.lab.study.session import describe
+
+    data = describe(find(name)(quick))
+    emit(output, "study", data, lambda: _print_recipe(data))
+
+
+@app.command
+def run(
+    name: str,
+    /,
+    *,
+    quick: Quick = False,
+    out: Path | None = None,
+    reps: int | None = None,
+    keep: bool = False,
+    output: Output = "text",
+) -> int:
+    """Run a study, or go on with one that was cut short; with a larger --reps, extend it. Ctrl-C keeps what there is.
+
+    Parameters
+    ----------
+    name
+        The study.
+    out
+        Its directory; default: ./study-NAME, or ./study-NAME-quick.
+    reps
+        How often each combination is run, in all.
+    keep
+        Leave its clusters up.
+    """
+    from wherry.lab.study import runner, session
+
+    with _Progress() as progress:
+        results, files = session.run(name, quick=quick, out=out, repetitions=reps, keep=keep, tell=progress)
+    missing = runner.missing(results.study, results)
+    data = {
+        "study": name,
+        "counted": len(results.counted()),
+        "failed": len(results.failed()),
+        "missing": missing,
+        "files": [str(path) for path in (*files, results.samples)],
+    }
+    emit(output, "study-run", data, lambda: _print_end(data))
+    return 6 if missing else 0
+
+
+@app.command
+def report(directory: Path, /, *, output: Output = "text") -> None:
+    """Write the report of a study again, from its samples.
+
+    Parameters
+    ----------
+    directory
+        The study's directory.
+    """
+    from wherry.lab.study import render, session
+
+    files = [str(path) for path in render.write(session.load(directory))]
+    emit(output, "study-report", {"files": files}, lambda: print("\n".join(files)))
+
+
+@app.command
+def compare(old: Path, new: Path, /, *, output: Output = "text") -> None:
+    """Compare two runs of a study, also of two machines: every number as new over old.
+
+    Parameters
+    ----------
+    old
+        Directory of the one.
+    new
+        Directory of the other.
+    """
+    from wherry.lab.study import compare as comparing
+    from wherry.lab.study.session import load
+
+    before, after = load(old), load(new)
+    found, said = comparing.differences(before, after), comparing.caveats(before, after)
+    rows = [
+        (
+            one.cell,
+            one.metric,
+            "" if one.x is None else f"{one.x:g}",
+            f"{one.ratio:.3g} [{one.low:.3g}, {one.high:.3g}]",
+            f"{one.old_runs}, {one.new_runs}",
+            "too few runs" if one.p is None else f"{one.p:.2g}",
+        )
+        for one in found
+    ]
+    head = ("COMBINATION", "NUMBER", "AT", "NEW : OLD", "RUNS", "P")
+    data = {"differences": [one.as_json() for one in found], "caveats": said}
+
+    def text() -> None:
+        table(head, rows, "nothing that both measured")
+        print("\n".join(said))
+
+    emit(output, "study-compare", data, text)
+
+
+class _Progress:
+    """A bar with the time left on a terminal, else a line for each run."""
+
+    def __init__(self) -> None:
+        self._bar: Any = None
+        self._task: Any = None
+
+    def __enter__(self) -> _Progress:
+        if sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+            columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[left]}  {task.description}"))
+            self._bar = Progress(*columns, console=Console(stderr=True))
+            self._bar.start()
+            self._task = self._bar.add_task("making the cluster", total=None, left="")
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def __call__(self, done: int, total: int, text: str, left: float | None) -> None:
+        remaining = "" if left is None else f"about {format_duration(left)} left"
+        if self._bar is not None:
+            self._bar.update(self._task, completed=done, total=total, description=text, left=remaining)
+        else:
+            say(f"run {done} of {total}, {text}{', ' if remaining else ''}{remaining}")
+
+
+def _print_recipe(data: dict[str, Any]) -> None:
+    print(f"{data['name']}: {data['title']}\n{data['question']}\n")
+    for factor in data["factors"]:
+        print(f"{factor['name']}: {factor['text']}")
+        for level in factor["levels"]:
+            reason = f" (left out: {level['left_out']})" if level["left_out"] else ""
+            print(f"  {level['name']}: {level['text']}{reason}")
+    print(f"\n{data['repetitions']} runs of each of {len(data['combinations'])} combinations.")
+    for title, key in (("Shows", "shows"), ("Cannot show", "cannot_show")):
+        print(f"{title}:")
+        for line in data[key]:
+            print(f"  {line}")
+
+
+def _print_end(data: dict[str, Any]) -> None:
+    print(f"{data['counted']} runs count, {data['failed']} failed, {data['missing']} are missing.")
+    print("\n".join(data["files"]))

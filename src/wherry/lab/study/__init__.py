@@ -1,0 +1,1 @@
+"""Studies: repeatable experiments, from a recipe over raw samples to a report."""

@@ -1,0 +1,52 @@
+"""Tables that several studies share: messages by size, ratios between cells with their test."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from wherry.lab.report import Table
+from wherry.lab.stats import Estimate, mann_whitney, ratio
+from wherry.lab.study.figures import Curves, size_text
+from wherry.lab.study.recipe import Cell
+from wherry.lab.study.results import Results
+
+LATENCY = "latency_median"
+"""What is compared: the median of a run's repetitions, which what else the machine does disturbs least."""
+
+
+def by_size(results: Results, cells: dict[str, Cell], metric: str = LATENCY, most: float = float("inf")) -> Curves:
+    """Label -> bytes -> samples, one of each run."""
+    return {
+        label: {x: results.values(cell, metric, x) for x in results.xs(cell, metric) if x <= most}
+        for label, cell in cells.items()
+    }
+
+
+def latency_table(title: str, curves: Curves, scale: float = 1e6, unit: str = "us") -> Table:
+    """Medians with their intervals, sizes down, cells across."""
+    from wherry.lab.stats import median
+
+    sizes = sorted({x for points in curves.values() for x in points})
+    rows = []
+    for x in sizes:
+        cells = [points.get(x) for points in curves.values()]
+        rows.append((size_text(x), *(median([y * scale for y in d]).text() if d else "-" for d in cells)))
+    return Table(f"{title} ({unit})", ("size", *curves), rows)
+
+
+def bandwidth(size: float, seconds: float) -> float:
+    """Mbit/s (10^6) of a message of `size` bytes that takes `seconds`."""
+    return 8e-6 * size / seconds
+
+
+def compare_samples(samples: Sequence[float], base: Sequence[float]) -> Estimate | None:
+    """Ratio of medians, or None when either has no sample."""
+    return ratio(samples, base) if samples and base else None
+
+
+def verdict(samples: Sequence[float], base: Sequence[float]) -> str:
+    """Whether the two differ beyond chance: a two-sided Mann-Whitney test at 5 %."""
+    p = mann_whitney(samples, base)
+    if p is None:
+        return "too few runs to tell"
+    return f"{'differs' if p < 0.05 else 'no difference shown'}, p = {p:.2g}"

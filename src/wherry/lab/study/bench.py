@@ -1,0 +1,311 @@
+"""Where runs are made: natively on this machine, or on clusters of the study's instance.
+
+Invariants: nothing polls while a program is measured (the end of a job is waited for by one long request); every
+program has a limit of time; what was started is ended, and what was made is taken down by `close`. Programs
+run as root here and there, so that flood pings and moves are allowed and both sides are alike.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from wherry.base.errors import Code, Refused, WherryError
+from wherry.base.paths import native_program
+from wherry.base.units import format_size
+from wherry.client import Client
+from wherry.lab.study.recipe import Cell, SampleFailed
+from wherry.model.objects import Job, JobState, Move, NodeState
+
+_LAUNCHERS = {"openmpi": "mpirun.openmpi", "mpich": "mpiexec.mpich"}
+_TEXT_MOST = 64 << 20
+"""Bytes of a program's output: more is a mistake."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A program that has ended. `seconds` of a job are by the service's clock, from its start to its end."""
+
+    exit_code: int | None
+    stdout: str
+    stderr: str
+    seconds: float | None = None
+
+    def verified(self) -> str:
+        """Its standard output; SampleFailed when it did not end well."""
+        if self.exit_code != 0:
+            said = [line for line in (self.stderr or self.stdout).splitlines() if line.strip(" -")]
+            raise SampleFailed(f"exit code {self.exit_code}: {' '.join(said[:3])[:300]}")
+        return self.stdout
+
+
+@dataclass(frozen=True)
+class Place:
+    """A cluster that a study runs on: its name, how many nodes with what, and the hosts they go to."""
+
+    name: str
+    nodes: int
+    hosts: tuple[str, ...]
+    cpus: float = 1.0
+    memory: str = "512MiB"
+    spread: str = "host"
+
+    def spec(self) -> dict[str, Any]:
+        """The cluster file."""
+        return {
+            "kind": "container",
+            "version": 1,
+            "name": self.name,
+            "nodes": self.nodes,
+            "cpus": self.cpus,
+            "memory": self.memory,
+            "hosts": list(self.hosts),
+            "placement": {"spread": self.spread},
+        }
+
+
+class Bench:
+    """Runs programs for a study. `out` is where clusters may write."""
+
+    def __init__(self, out: Path) -> None:
+        self._out = out
+        self._client: Client | None = None
+        self._stack = ExitStack()
+        self._up: dict[str, Place] = {}
+        self._suspect = False
+
+    @property
+    def client(self) -> Client:
+        """The connection to the service, made when it is first needed."""
+        if self._client is None:
+            self._client = self._stack.enter_context(Client())
+        return self._client
+
+    def close(self) -> None:
+        """Takes the clusters down."""
+        if self._client is None:
+            return
+        try:
+            for cluster in self._client.clusters():
+                if cluster["name"] in self._up:
+                    self._client.wait(self._client.down(cluster["name"]).id)
+        finally:
+            self._client = None
+            self._stack.close()
+
+    def suspect(self, _cell: Cell) -> None:
+        """A run failed: every cluster is looked at, and repaired, before it is used again."""
+        self._suspect = True
+
+    def needs_memory(self, size: int) -> None:
+        """SampleFailed when less than `size` bytes are available."""
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                have = int(line.split()[1]) << 10
+                if have < size:
+                    raise SampleFailed(f"it needs {format_size(size)} of memory, {format_size(have)} are available")
+
+    def ready(self, place: Place) -> None:
+        """Makes the cluster, or repairs it; one that runs is left alone."""
+        if self._suspect:
+            self._up, self._suspect = {name: p for name, p in self._up.items() if self._whole(p)}, False
+        if self._up.get(place.name) == place:
+            return
+        os.chdir(self._out)  # what the nodes may write
+        self._up[place.name] = place
+        try:
+            self.client.wait(self.client.up(place.spec(), "the study").id)
+        except WherryError:
+            self._suspect = True
+            raise
+
+    def _whole(self, place: Place) -> bool:
+        nodes = self.client.nodes(place.name)
+        return len(nodes) == place.nodes and all(node.state == NodeState.RUNNING for node in nodes)
+
+    def addresses(self, place: Place) -> list[str]:
+        """The nodes' addresses, by index."""
+        self.ready(place)
+        return [node.address for node in self.client.nodes(place.name)]
+
+    def native(
+        self,
+        argv: Sequence[str],
+        ranks: int,
+        directory: Path,
+        seconds: float,
+        transport: str = "tcp",
+        mpi: str = "openmpi",
+        env: Mapping[str, str] | None = None,
+    ) -> Ended:
+        """Runs a program on this machine by MPI's launcher, over loopback TCP or shared memory (`shm`)."""
+        launcher = shutil.which(_LAUNCHERS[mpi])
+        if launcher is None:
+            raise Refused(Code.UNSUPPORTED, f"{_LAUNCHERS[mpi]} is not installed", "", "make setup")
+        words = [launcher, *_native_options(mpi, transport), "-n", str(ranks)]
+        return self.plain([*words, *argv], directory, seconds, {**_native_environment(mpi, transport), **(env or {})})
+
+    def plain(
+        self, argv: Sequence[str], directory: Path, seconds: float, env: Mapping[str, str] | None = None
+    ) -> Ended:
+        """Runs a program on this machine as it is."""
+        (directory / "command").write_text(" ".join(argv) + "\n")
+        with (directory / "stdout").open("wb") as out, (directory / "stderr").open("wb") as err:
+            child = subprocess.Popen(
+                list(argv),
+                cwd=directory,
+                env={**os.environ, **(env or {})},
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                start_new_session=True,
+            )
+            try:
+                code = child.wait(seconds)
+            finally:
+                _end_session(child)
+        return Ended(code, _text(directory / "stdout"), _text(directory / "stderr"))
+
+    def on(
+        self,
+        place: Place,
+        argv: Sequence[str],
+        ranks: int,
+        directory: Path,
+        seconds: float,
+        mpi: str | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> Ended:
+        """Runs a program on a cluster."""
+        return self.start(place, argv, ranks, directory, mpi, env).wait(seconds)
+
+    def start(
+        self,
+        place: Place,
+        argv: Sequence[str],
+        ranks: int,
+        directory: Path,
+        mpi: str | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> Running:
+        """Starts a program on a cluster, in `directory`."""
+        self.ready(place)
+        os.chdir(directory)
+        (directory / "command").write_text(f"wherry run {place.name} -n {ranks} -- {' '.join(argv)}\n")
+        return Running(
+            self.client,
+            self.client.run(place.name, list(argv), ranks, mpi, {**os.environ, **(env or {})}),
+            directory,
+        )
+
+    def move(self, node: str, hosts: tuple[str, str]) -> Move:
+        """Moves a node to that one of two hosts where it is not."""
+        here = next(found.host for found in self.client.nodes() if found.name == node)
+        return self.client.move(node, hosts[here == hosts[0]])
+
+
+class Running:
+    """A job of a study."""
+
+    def __init__(self, client: Client, job: Job, directory: Path) -> None:
+        self.client, self.job, self._directory = client, job, directory
+
+    def wait(self, seconds: float) -> Ended:
+        """Waits for its end; the job is cancelled and TimeoutExpired raised after `seconds`."""
+        late = threading.Event()
+
+        def cancel() -> None:
+            late.set()
+            with Client() as other:  # this one is busy waiting
+                other.cancel_job(self.job.id)
+
+        timer = threading.Timer(seconds, cancel)
+        timer.start()
+        texts = {"stdout": bytearray(), "stderr": bytearray()}
+        try:
+            for stream, _, data in self.client.output(self.job.id):
+                if len(texts[stream]) < _TEXT_MOST:
+                    texts[stream] += data
+        except BaseException:
+            self.cancel()
+            raise
+        finally:
+            timer.cancel()
+            timer.join()
+        for name, text in texts.items():
+            (self._directory / name).write_bytes(text)
+        if late.is_set():
+            raise subprocess.TimeoutExpired(self.job.argv, seconds)
+        return self._ended(texts["stdout"].decode(errors="replace"), texts["stderr"].decode(errors="replace"))
+
+    def _ended(self, stdout: str, stderr: str) -> Ended:
+        job = self.client.job(self.job.id)
+        if job.state != JobState.ENDED:
+            raise SampleFailed(f"the job is {job.state}: {job.reason or 'no reason given'}")
+        seconds = job.ended - job.started if job.started and job.ended else None
+        return Ended(job.exit_code, stdout, stderr, seconds)
+
+    def cancel(self) -> None:
+        """Ends the job, if it still runs."""
+        try:
+            self.client.cancel_job(self.job.id)
+        except WherryError:
+            return
+
+
+def program(name: str, mpi: str | None = None) -> str:
+    """Path of one of the measuring programs, for one MPI if it uses one."""
+    return str(native_program(f"wherry-{name}-{mpi}" if mpi else f"wherry-{name}"))
+
+
+def installed(name: str, package: str) -> str:
+    """Path of a program of the distribution. UNSUPPORTED when it is not there."""
+    found = shutil.which(name)
+    if found is None:
+        raise Refused(Code.UNSUPPORTED, f"{name} is not installed", f"it is in Debian's {package}", "make setup")
+    return found
+
+
+def _native_options(mpi: str, transport: str) -> list[str]:
+    if mpi == "mpich":
+        return []
+    btl = "vader,self" if transport == "shm" else "tcp,self"
+    over = [] if transport == "shm" else ["--mca", "btl_tcp_if_include", "lo"]
+    root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
+    return [*root, "--oversubscribe", "--bind-to", "none", "--mca", "pml", "ob1", "--mca", "btl", btl, *over]
+
+
+def _native_environment(mpi: str, transport: str) -> dict[str, str]:
+    if mpi == "openmpi" or transport == "shm":
+        return {}
+    return {
+        "MPIR_CVAR_NOLOCAL": "1",
+        "UCX_TLS": "tcp,self",
+        "UCX_NET_DEVICES": "lo",
+        "FI_PROVIDER": "tcp",
+        "FI_TCP_IFACE": "lo",
+    }
+
+
+def _end_session(child: subprocess.Popen[bytes]) -> None:
+    """Ends the launcher and what it started."""
+    if child.poll() is None:
+        os.killpg(child.pid, signal.SIGTERM)
+        try:
+            child.wait(5)
+        except subprocess.TimeoutExpired:
+            os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+
+
+def _text(path: Path) -> str:
+    with path.open("rb") as file:
+        return file.read(_TEXT_MOST).decode(errors="replace")

@@ -1,0 +1,22 @@
+"""The studies that there are."""
+
+from __future__ import annotations
+
+import difflib
+
+from wherry.base.errors import Code, Refused
+from wherry.lab.study.colocated import Colocated
+from wherry.lab.study.nic import NicDegradation
+from wherry.lab.study.recipe import Study
+
+STUDIES: tuple[type[Study], ...] = (Colocated, NicDegradation)
+
+
+def find(name: str) -> type[Study]:
+    """A study by its name. NOT_FOUND with the nearest name."""
+    names = {study.name: study for study in STUDIES}
+    if name in names:
+        return names[name]
+    near = difflib.get_close_matches(name, names, 1)
+    why = f"did you mean {near[0]}?" if near else f"there are: {', '.join(names)}"
+    raise Refused(Code.NOT_FOUND, f"there is no study {name}", why, "wherry study list")

@@ -1,0 +1,124 @@
+"""`colocated`: is it worth bringing two nodes that talk much onto one host?
+
+Ping-pong between two ranks, by where they are. The paper on Xen saw 180 of 1200 Mbit/s between two machines on a host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from wherry.lab.report import Table
+from wherry.lab.study import analysis, figures, published
+from wherry.lab.study.bench import Bench, Place, program
+from wherry.lab.study.parse import pingpong
+from wherry.lab.study.recipe import Cell, Factor, Level, Page, Study, Value
+from wherry.lab.study.results import Results
+
+_SIX_MEGABYTES = 6 << 20
+"""Bytes at which the paper states its numbers."""
+NATIVE_SHM = Level("native-shm", "native, shared memory")
+NATIVE_TCP = Level("native-tcp", "native, TCP")
+ONE_NODE = Level("one-node", "two ranks in one node")
+ONE_HOST = Level("one-host", "two nodes on one host")
+TWO_HOSTS = Level("two-hosts", "two nodes on two hosts")
+_VM = Level("vm-one-host", "two VM nodes on one host", "this version has no VM nodes")
+
+
+def places(memory: str) -> dict[str, Place]:
+    """The clusters of these levels; together they fit on the embedded fabric."""
+    return {
+        TWO_HOSTS.name: Place("two-hosts", 2, ("a1", "a2"), memory=memory),
+        ONE_HOST.name: Place("one-host", 2, ("b1",), memory=memory, spread="pack"),
+        ONE_NODE.name: Place("one-node", 1, ("b2",), cpus=2.0, memory=memory),
+    }
+
+
+class Colocated(Study):
+    """The recipe."""
+
+    name = "colocated"
+    title = "Two ranks that talk: in one node, on one host, on two hosts"
+    question = "What do two nodes on one host lose against two ranks in one node, and against native runs?"
+    repetitions = 10
+    shows = (
+        "What the network between container nodes costs, by message size, beside the same program run natively over "
+        "TCP and over shared memory on the same CPUs.",
+    )
+    cannot = (
+        "The hosts are emulated on this machine: two nodes on two hosts share its CPUs and memory, and no network card "
+        "or cable is between them. The difference between one and two hosts is that of the emulated network alone.",
+        "Ranks in one node talk over TCP too (only then can the node move), so the paper's case of shared memory "
+        "inside a virtual machine has no counterpart; native shared memory is the bound.",
+    )
+
+    def factors(self) -> Sequence[Factor]:
+        levels = (NATIVE_SHM, NATIVE_TCP, ONE_NODE, ONE_HOST, TWO_HOSTS, _VM)
+        return [Factor("where", "where the two ranks are", levels)]
+
+    def cells(self) -> Sequence[Cell]:
+        return [Cell.of(where=level) for level in self.factors()[0].measured()]
+
+    def measure(self, bench: Bench, cell: Cell, directory: Path) -> list[Value]:
+        largest = 8 << 20 if self.quick else 1 << 30
+        limits = ["--above", "65536", "--few", "20"] if self.quick else ["--above", str(64 << 20), "--few", "10"]
+        words = ["--max", str(largest), *limits, "--also", str(_SIX_MEGABYTES)]
+        bench.needs_memory(4 * largest)
+        argv, where, seconds = [program("pingpong", "openmpi"), *words], cell["where"], 120.0 if self.quick else 1200.0
+        if where.startswith("native"):
+            done = bench.native(argv, 2, directory, seconds, where.removeprefix("native-"))
+        else:
+            done = bench.on(places("256MiB" if self.quick else "1536MiB")[where], argv, 2, directory, seconds)
+        return pingpong(done.verified(), largest.bit_length() + 1)
+
+    def page(self, results: Results) -> Page:
+        labels = self.texts()["where"]
+        cells = {labels[cell["where"]]: cell for cell in self.cells()}
+        curves = analysis.by_size(results, cells)
+        page = Page()
+        page.tables += [self._beside(results), self._ratios(results)]
+        page.tables.append(analysis.latency_table("Latency: half of the round trip", curves))
+        bandwidths = figures.curves(curves, "Mbit/s (10^6)", log_y=True, scale=analysis.bandwidth)
+        page.figures.append(("Bandwidth over message size, in the form of the paper's Figures 3 and 4.", bandwidths))
+        latencies = figures.curves(
+            analysis.by_size(results, cells, most=65536), "half round trip, us", log_y=True, scale=lambda _, y: 1e6 * y
+        )
+        page.figures.append(("Latency of small messages.", latencies))
+        page.remarks.append(
+            "A run's number for a size is the median of its repetitions (the mean, as the papers use it, is in "
+            "samples.csv too): 30 exchanges that do not count, 100 that do; above "
+            + ("64 KiB 20 and 20 (--quick)." if self.quick else "64 MiB 10 and 10.")
+        )
+        return page
+
+    def _beside(self, results: Results) -> Table:
+        def at_six(level: Level) -> list[float]:
+            return results.values(Cell.of(where=level.name), analysis.LATENCY, _SIX_MEGABYTES)
+
+        rows = []
+        for base, text in ((NATIVE_SHM, "native shared memory"), (NATIVE_TCP, "native TCP")):
+            loss = analysis.compare_samples(at_six(base), at_six(ONE_HOST))
+            may = (
+                "The direction and the ratio; the absolute rates are those of 2007's hardware. The paper's native case "
+                "used MPI's own choice on one machine, which is shared memory."
+                if base is NATIVE_SHM
+                else "The same against loopback TCP, which leaves out what shared memory gains."
+            )
+            quantity = f"bandwidth at 6 MB, two nodes on one host : {text}"
+            rows.append(published.Beside(quantity, "180 / 1200 = 0.15", f"{published.XEN}, Figure 4", loss, may))
+        inside = analysis.compare_samples(at_six(NATIVE_TCP), at_six(ONE_NODE))
+        may = "The direction, and against native TCP only: ranks of one node talk over TCP here."
+        quantity = "bandwidth at 6 MB, two ranks in one node : native TCP"
+        rows.append(published.Beside(quantity, "about 1", f"{published.XEN}, Figure 4", inside, may))
+        return published.table(rows)
+
+    def _ratios(self, results: Results) -> Table:
+        rows = []
+        for x in (1, 1024, 65536, 1 << 20, _SIX_MEGABYTES):
+            for level, base in ((ONE_HOST, ONE_NODE), (ONE_HOST, NATIVE_TCP), (ONE_HOST, TWO_HOSTS)):
+                data = [results.values(Cell.of(where=one.name), analysis.LATENCY, x) for one in (level, base)]
+                found = analysis.compare_samples(data[0], data[1])
+                if found:
+                    text = f"{level.text} : {base.text}"
+                    rows.append((figures.size_text(x), text, found.text(), analysis.verdict(data[0], data[1])))
+        return Table("Times as ratios (above 1: slower)", ("size", "what", "ratio", "test"), rows)

@@ -1,0 +1,73 @@
+"""What the measuring programs print, as values. A text that lacks what it must have is a failed sample."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from wherry.lab.study.recipe import SampleFailed, Value
+
+_RTT = re.compile(r"rtt min/avg/max/mdev = ([\d.]+)/([\d.]+)/([\d.]+)/([\d.]+) ms")
+_RECEIVED = re.compile(r"(\d+) packets transmitted, (\d+) received")
+NETPIPE_MEGABIT = 2**20
+"""Bits in what NetPIPE prints as Mbps."""
+LATENCIES = ("mean", "median", "min", "p95", "max")
+
+
+def json_lines(text: str) -> Iterator[dict[str, Any]]:
+    """The JSON documents in a program's output, one a line; other lines are left out."""
+    for line in text.splitlines():
+        if line.startswith("{"):
+            try:
+                yield json.loads(line)
+            except ValueError:
+                raise SampleFailed(f"the output is cut off: {line[:80]!r}") from None
+
+
+def pingpong(text: str, sizes: int) -> list[Value]:
+    """Latencies (half a round trip) by bytes, from wherry-pingpong; `sizes` lines are expected."""
+    lines = list(json_lines(text))
+    if len(lines) != sizes:
+        raise SampleFailed(f"the ping-pong printed {len(lines)} sizes, {sizes} were asked for")
+    if any(line["errors"] for line in lines):
+        raise SampleFailed("a message came back with wrong content")
+    values = []
+    for line in lines:
+        values += [Value(f"latency_{name}", line[name], "s", line["bytes"]) for name in LATENCIES]
+        values.append(Value("repetitions", line["repeat"], "", line["bytes"]))
+    return values
+
+
+def flood_ping(text: str, count: int) -> list[Value]:
+    """Round trips of `ping -f -q`; every packet must have come back."""
+    received, times = _RECEIVED.search(text), _RTT.search(text)
+    if not received or not times:
+        raise SampleFailed("ping printed no round-trip times")
+    if int(received[2]) != count:
+        raise SampleFailed(f"{count - int(received[2])} of {count} pings were lost")
+    names = ("rtt_min", "rtt_mean", "rtt_max", "rtt_deviation")
+    return [Value(name, float(times[i + 1]) * 1e-3, "s") for i, name in enumerate(names)]
+
+
+def linpack(text: str) -> list[Value]:
+    """Seconds of factoring and solving, from wherry-linpack, which checks the residual itself."""
+    for line in json_lines(text):
+        return [
+            Value("factor", line["factor_seconds"], "s"),
+            Value("solve", line["solve_seconds"], "s"),
+            Value("flops", line["flops"], "1/s"),
+        ]
+    raise SampleFailed("linpack printed no result")
+
+
+def netpipe(text: str) -> list[Value]:
+    """Latencies by bytes, from NetPIPE's file of bytes, Mbps and seconds (half a round trip).
+
+    The seconds count: from 256 MiB on its Mbps overflow.
+    """
+    rows = [line.split() for line in text.splitlines()]
+    if not rows or any(len(row) != 3 for row in rows):
+        raise SampleFailed("NetPIPE's output file is empty or cut off")
+    return [Value("latency_mean", float(seconds), "s", float(size)) for size, _, seconds in rows]

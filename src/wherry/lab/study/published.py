@@ -1,0 +1,42 @@
+"""What the papers published, and how our number stands beside it.
+
+Only numbers in the papers' text are here: their figures' bars were not readable. `X` marks what depends on hardware and
+may only be quoted; what may be compared is a ratio or a direction, and each row says which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from wherry.lab.report import Table
+from wherry.lab.stats import Estimate
+
+XEN = "Neves, Righi, Maillard, Navaux: Xen on Pentium III nodes with Fast Ethernet"
+KVM = "private cloud: KVM and Eucalyptus on Dell R610 with Gigabit Ethernet"
+
+
+@dataclass(frozen=True)
+class Beside:
+    """A published value, ours (None: not measured), and what may and may not be compared."""
+
+    quantity: str
+    published: str
+    where: str
+    ours: Estimate | str | None
+    may: str
+
+
+def table(rows: Sequence[Beside]) -> Table:
+    """The table of published values."""
+    return Table(
+        "Beside the published values",
+        ("quantity", "published", "where", "here", "what may be compared"),
+        [(row.quantity, row.published, row.where, _ours(row.ours), row.may) for row in rows],
+    )
+
+
+def _ours(ours: Estimate | str | None) -> str:
+    if ours is None:
+        return "not measured"
+    return ours if isinstance(ours, str) else ours.text()

@@ -1,0 +1,262 @@
+"""The directory of a study: `study.json` (what was asked, on what machine), `samples.csv` (every number), `runs/`.
+
+Invariants: a run is in samples.csv wholly or not at all: its rows are appended at once and end with the row `run`,
+and a run without that row does not count. What was appended is never changed. A failed run has that row only,
+with its problem, and no number of it is ever counted. A small file is kept in reserve, so that a full
+disk leaves room to say that it is full.
+"""
+
+from __future__ import annotations
+
+import csv
+import fcntl
+import io
+import json
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from wherry.base.errors import Code, Failed, Refused
+from wherry.lab.environment import environment, load
+from wherry.lab.study.recipe import Cell, Study, Value
+
+SCHEMA = "wherry/study/1"
+_COLUMNS_BEFORE = ("run", "turn", "warmup", "ok")
+_COLUMNS_AFTER = ("metric", "x", "value", "unit", "started", "load", "problem")
+_RUN = "run"
+"""Metric of the last row of each run: its seconds in all."""
+_RESERVE = 4 << 20
+"""Bytes: a report and its figures."""
+
+
+@dataclass
+class Run:
+    """One run as it was kept. `turn` is below zero for a warm-up."""
+
+    number: int
+    turn: int
+    warmup: bool
+    ok: bool
+    cell: Cell
+    started: float
+    seconds: float = 0.0
+    problem: str = ""
+    values: list[Value] = field(default_factory=list)
+
+    @property
+    def counts(self) -> bool:
+        """True when its numbers may be used."""
+        return self.ok and not self.warmup
+
+
+class Results:
+    """The kept runs of one study."""
+
+    def __init__(self, directory: Path, study: Study, about: dict[str, Any]) -> None:
+        self.directory, self.study, self.about = directory, study, about
+        self._factors = [factor.name for factor in study.factors()]
+        self.runs: list[Run] = []
+        self._last = 0
+        self._read()
+
+    @property
+    def samples(self) -> Path:
+        """The file of all numbers."""
+        return self.directory / "samples.csv"
+
+    @staticmethod
+    def about_of(directory: Path) -> dict[str, Any]:
+        """What study.json says. NOT_FOUND when the directory is not a study's."""
+        try:
+            about: dict[str, Any] = json.loads((directory / "study.json").read_text())
+        except FileNotFoundError:
+            what = f"{directory} is not the directory of a study"
+            raise Refused(Code.NOT_FOUND, what, "it has no study.json", "wherry study run NAME --out DIR") from None
+        except ValueError as error:
+            raise Refused(Code.INVALID_FILE, f"{directory / 'study.json'} cannot be read", str(error)) from None
+        if about.get("schema") != SCHEMA:
+            why = f"its schema is {about.get('schema')!r}, this version reads {SCHEMA!r}"
+            raise Refused(Code.INVALID_FILE, f"{directory / 'study.json'} cannot be read", why)
+        return about
+
+    @staticmethod
+    def create(directory: Path, study: Study, repetitions: int) -> Results:
+        """The results in a directory, begun or continued. Refused when it holds those of something else."""
+        asked = {"study": study.name, "quick": study.quick, "seed": study.seed}
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            if (directory / "study.json").exists():
+                about = Results.about_of(directory)
+                found = {key: about.get(key) for key in asked}
+                if found != asked:
+                    why = f"it holds {_words(found)}, this is {_words(asked)}"
+                    raise Refused(Code.NAME_TAKEN, f"{directory} holds another study", why, "choose another --out")
+            else:
+                about = {"schema": SCHEMA, **asked, "sessions": []}
+            about["repetitions"] = max(repetitions, about.get("repetitions", 0))
+            results = Results(directory, study, about)
+            results._keep_reserve()
+            results.save()
+        except OSError as error:
+            raise Refused(Code.FAILED, f"{directory} cannot be written", str(error), "choose another --out") from None
+        return results
+
+    @contextmanager
+    def session(self) -> Iterator[None]:
+        """Notes the environment before and after; only one session at a time works in the directory."""
+        with (self.directory / ".lock").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                what = f"another run of this study works in {self.directory}"
+                raise Refused(Code.WRONG_STATE, what, "", "wait for it, or choose another --out") from None
+            session: dict[str, Any] = {"started": time.time(), "before": environment(), "after": {}}
+            self.about["sessions"].append(session)
+            self.save()
+            try:
+                yield
+            finally:
+                session |= {"ended": time.time(), "after": {"load": load()}}
+                self._with_reserve(self.save)
+
+    def save(self) -> None:
+        """Writes study.json, whole or not at all."""
+        new = self.directory / "study.json.new"
+        new.write_text(json.dumps(self.about, indent=1))
+        os.replace(new, self.directory / "study.json")
+
+    def note(self, **facts: Any) -> None:
+        """Facts for the report, e.g. what a level was left out for."""
+        self.about |= facts
+        self._with_reserve(self.save)
+
+    def add(self, run: Run) -> None:
+        """Appends a run. Failed with nothing appended when the disk is full."""
+        text = self._text(run)
+        end = self.samples.stat().st_size
+        try:
+            with self.samples.open("a") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            os.truncate(self.samples, end)
+            raise Failed(Code.FAILED, f"{self.samples} cannot be written", str(error), "make room there") from error
+        self.runs.append(run)
+
+    def add_failed(self, run: Run) -> None:
+        """Appends a run that does not count, from the reserve if need be."""
+        run.ok, run.values = False, []
+        self._with_reserve(lambda: self.add(run))
+
+    def release(self) -> None:
+        """Gives the reserve back to the disk."""
+        (self.directory / ".reserve").unlink(missing_ok=True)
+
+    def next_number(self) -> int:
+        """A number that no run has had."""
+        self._last += 1
+        return self._last
+
+    def done(self) -> set[tuple[int, Cell]]:
+        """Turns and cells that have a run which counts."""
+        return {(run.turn, run.cell) for run in self.runs if run.counts}
+
+    def counted(self, cell: Cell | None = None) -> list[Run]:
+        """Runs that count, of one cell or of all."""
+        return [run for run in self.runs if run.counts and cell in (None, run.cell)]
+
+    def failed(self) -> list[Run]:
+        """Runs that failed; they do not count."""
+        return [run for run in self.runs if not run.ok]
+
+    def values(self, cell: Cell, metric: str, x: float | None = None) -> list[float]:
+        """One number of each run that counts and has it."""
+        return [v.value for run in self.counted(cell) for v in run.values if (v.metric, v.x) == (metric, x)]
+
+    def xs(self, cell: Cell, metric: str) -> list[float]:
+        """Where a metric was measured, ascending."""
+        found = {v.x for run in self.counted(cell) for v in run.values if v.metric == metric and v.x is not None}
+        return sorted(found)
+
+    def _read(self) -> None:
+        head = [*_COLUMNS_BEFORE, *self._factors, *_COLUMNS_AFTER]
+        if not self.samples.exists():
+            self.samples.write_text(",".join(head) + "\n")
+            return
+        text = self.samples.read_text()
+        if not text.endswith("\n"):  # torn by a power cut: the run has no end and is dropped below
+            text = text[: text.rfind("\n") + 1]
+            os.truncate(self.samples, len(text.encode()))
+        reader = csv.DictReader(io.StringIO(text))
+        if list(reader.fieldnames or ()) != head:
+            why = f"its columns are {','.join(reader.fieldnames or ())}, this version writes {','.join(head)}"
+            raise Refused(Code.INVALID_FILE, f"{self.samples} is of another version", why, "choose another --out")
+        values: list[Value] = []
+        for row in reader:
+            if int(row["run"]) != self._last:  # also when the one before was torn: its number is not used again
+                self._last, values = int(row["run"]), []
+            if row["metric"] != _RUN:
+                values.append(Value(row["metric"], float(row["value"]), row["unit"], _number(row["x"])))
+                continue
+            self.runs.append(self._run(row, values))
+
+    def _run(self, row: dict[str, str], values: list[Value]) -> Run:
+        return Run(
+            number=int(row["run"]),
+            turn=int(row["turn"]),
+            warmup=row["warmup"] == "1",
+            ok=row["ok"] == "1",
+            cell=Cell(tuple((factor, row[factor]) for factor in self._factors)),
+            started=float(row["started"]),
+            seconds=float(row["value"]),
+            problem=row["problem"],
+            values=values,
+        )
+
+    def _text(self, run: Run) -> str:
+        out = io.StringIO()
+        writer = csv.writer(out, lineterminator="\n")
+        before = [run.number, run.turn, int(run.warmup), int(run.ok), *(run.cell[name] for name in self._factors)]
+        after = [f"{run.started:.3f}", load(), " ".join(run.problem.split())]
+        for value in [*run.values, Value(_RUN, run.seconds, "s")]:
+            x = "" if value.x is None else f"{value.x:.10g}"
+            writer.writerow([*before, value.metric, x, f"{value.value:.9g}", value.unit, *after])
+        return out.getvalue()
+
+    def _keep_reserve(self) -> None:
+        reserve = self.directory / ".reserve"
+        if not reserve.exists():
+            with reserve.open("wb") as file:
+                os.posix_fallocate(file.fileno(), 0, _RESERVE)
+
+    def _with_reserve(self, act: Any) -> None:
+        try:
+            act()
+        except (OSError, Failed):
+            self.release()
+            act()
+
+
+def _number(text: str) -> float | None:
+    return float(text) if text else None
+
+
+def _words(asked: dict[str, Any]) -> str:
+    return f"{asked['study']}{' --quick' if asked['quick'] else ''} (seed {asked['seed']})"
+
+
+def counts_table(results: Results) -> Sequence[tuple[str, str, str, str]]:
+    """Rows of cell, counted, failed, seconds of a run."""
+    rows = []
+    for cell in results.study.cells():
+        runs = results.counted(cell)
+        failed = sum(run.cell == cell for run in results.failed())
+        seconds = sorted(run.seconds for run in runs)
+        typical = f"{seconds[len(seconds) // 2]:.1f}" if seconds else "-"
+        rows.append((str(cell), str(len(runs)), str(failed), typical))
+    return rows

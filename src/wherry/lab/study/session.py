@@ -1,0 +1,107 @@
+"""One sitting of a study: an instance of its own, the runs that are left, the report, everything taken down.
+
+Invariant: however it ends, the report of what was measured is written and nothing of the study is left running.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from wherry.base.errors import Code, Refused
+from wherry.base.paths import instance
+from wherry.client import process
+from wherry.lab.study import render, runner
+from wherry.lab.study.bench import Bench
+from wherry.lab.study.catalog import find
+from wherry.lab.study.recipe import Study
+from wherry.lab.study.results import Results
+
+_INSTANCE = "study"
+
+
+def run(
+    name: str, *, quick: bool, out: Path | None, repetitions: int | None, keep: bool, tell: runner.Tell
+) -> tuple[Results, list[Path]]:
+    """Runs what is left of a study and returns its results and the report's files."""
+    study = find(name)(quick)
+    if repetitions is not None and repetitions < 1:
+        raise Refused(Code.USAGE, f"--reps {repetitions} is no number of runs", "", f"wherry study run {name} --reps 5")
+    if os.geteuid() != 0:
+        raise Refused(Code.PERMISSION, "a study needs root", "it makes clusters", f"sudo wherry study run {name}")
+    user = _become_root_alone()
+    os.environ.setdefault("WHERRY_INSTANCE", _INSTANCE)
+    directory = (out or Path(f"study-{name}{'-quick' if quick else ''}")).resolve()
+    results = Results.create(directory, study, repetitions or study.default_repetitions())
+    here = Path.cwd()
+    try:
+        with results.session():
+            files = _run(results, keep, tell)
+    finally:
+        os.chdir(here)
+        _give(directory, user)
+    return results, files
+
+
+def _run(results: Results, keep: bool, tell: runner.Tell) -> list[Path]:
+    bench = Bench(results.directory)
+    try:
+        runner.run(results, bench, tell)
+    finally:
+        try:
+            if not keep:
+                _take_down(bench)
+        finally:
+            results.release()
+            files = render.write(results)
+    return files
+
+
+def load(directory: Path) -> Results:
+    """The results in a directory."""
+    about = Results.about_of(directory)
+    study: Study = find(about["study"])(about["quick"])
+    return Results(directory, study, about)
+
+
+def _take_down(bench: Bench) -> None:
+    """The clusters; and when the instance is the lab's own, all of it."""
+    bench.close()
+    if instance().name == _INSTANCE:
+        process.stop(instance())
+        process.sweep()
+
+
+def _become_root_alone() -> tuple[int, int] | None:
+    """Ranks run as the user behind sudo elsewhere; a study's run as root, natively and on nodes alike."""
+    uid, gid = os.environ.pop("SUDO_UID", ""), os.environ.pop("SUDO_GID", "")
+    return (int(uid), int(gid)) if uid.isdigit() and gid.isdigit() else None
+
+
+def _give(directory: Path, user: tuple[int, int] | None) -> None:
+    """What root wrote belongs to the one who asked."""
+    if user is None:
+        return
+    for path in (directory, *directory.rglob("*")):
+        os.chown(path, *user, follow_symlinks=False)
+
+
+def describe(study: Study) -> dict[str, object]:
+    """What `wherry study show` tells."""
+    return {
+        "name": study.name,
+        "title": study.title,
+        "question": study.question,
+        "repetitions": study.default_repetitions(),
+        "factors": [
+            {
+                "name": factor.name,
+                "text": factor.text,
+                "levels": [{"name": v.name, "text": v.text, "left_out": v.left_out} for v in factor.levels],
+            }
+            for factor in study.factors()
+        ],
+        "combinations": [str(cell) for cell in study.cells()],
+        "shows": list(study.shows),
+        "cannot_show": list(study.cannot),
+    }
