@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from pydantic import SecretStr
 
+from wherry.base.errors import Failed
 from wherry.fabric.protocol import Fabric, Hold
+from wherry.job.wire import Endpoint
 from wherry.model.network import Port, address_of, mac_of, network_of
 from wherry.model.objects import Node
+from wherry.model.owner import Owner
+from wherry.node.container import ContainerDriver
 from wherry.node.protocol import NodeDriver, NodeMover, Place
 
 
@@ -200,3 +206,47 @@ def test_a_node_that_ended_is_not_alive(running: Stand) -> None:
     while running.driver.alive(running.here):
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+@pytest.fixture
+def shown() -> Iterator[Path]:
+    """A directory that any user may enter."""
+    with tempfile.TemporaryDirectory(prefix="wherry-") as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+@pytest.mark.parametrize("exchanged", [False, True])
+def test_a_users_process_never_gets_another_file_by_a_move(running: Stand, shown: Path, exchanged: bool) -> None:
+    if not isinstance(running.driver, ContainerDriver):
+        pytest.skip("nodes in memory hold no files")
+    file, secret = shown / "file", shown / "secret"
+    file.write_text("mine")
+    secret.write_text("root")
+    running.driver.stop(running.here)
+    running.here, running.there = (
+        place.model_copy(update={"binds": (str(shown),)}) for place in (running.here, running.there)
+    )
+    running.driver.start(running.here)
+    script = "exec 8<file 9<deleted; rm deleted; setsid sleep 300 >/dev/null 2>&1 &"
+    (shown / "deleted").write_text("gone")
+    node = Endpoint(running.here.netns, running.here.node.address, running.here.key.get_secret_value())
+    who = Owner(uid=0, gid=0, home="/", cwd=str(shown))
+    assert node.run(["/bin/sh", "-c", script], who, {"PATH": "/usr/bin:/bin"}, 30).code == 0
+    # Processes of root's, as not every machine can dump others; the mover believes that the node is a user's.
+    theirs = [place.model_copy(update={"user": "65534:65534:"}) for place in (running.here, running.there)]
+    mover = running.driver.mover(*theirs)
+    *before, restore = running.steps(mover)
+    for step in before:
+        step()
+    if exchanged:
+        file.unlink()
+        file.symlink_to(secret)
+        with pytest.raises(Failed, match="exchanged"):
+            restore()
+        running.take_back(mover)
+        running.assert_runs_at(running.here)
+    else:
+        restore()
+        running.finish(mover)
+        running.assert_runs_at(running.there)

@@ -34,6 +34,7 @@ from wherry.node import criu, criu_rpc
 from wherry.node.channel import connect
 from wherry.node.mounts import MS_NOSUID, Layout, mount, unmount_below
 from wherry.node.protocol import Place, Transferred
+from wherry.node.same_files import require_same
 from wherry.node.streams import Background, Stream, receive_tree
 
 if TYPE_CHECKING:
@@ -138,6 +139,8 @@ class ContainerMover:
             "auto_dedup": True,
         }
         self._request("restore", criu_rpc.RESTORE, options, self._to, stage)
+        if self._destination.owner.uid != 0:
+            require_same(Cgroup(self._source.cgroup).pids(), group.pids(), self._to.private)
 
     def release(self) -> None:
         Cgroup(self._source.cgroup).kill()
