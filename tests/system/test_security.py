@@ -128,6 +128,9 @@ def test_what_the_user_may_not_see_is_not_there(clusters: dict[str, dict[str, ob
 def test_only_the_owner_of_a_cluster_runs_jobs_on_it(clusters: dict[str, dict[str, object]], case: Path) -> None:
     done = wherry("run", "open", "-n", "1", "--", "/bin/true", cwd=case / "open")
     assert done.returncode == 4 and "not yours" in done.stderr and "next: " in done.stderr
+    more = {**AS_NOBODY, "SUDO_GID": "0"}
+    done = wherry("run", "open", "-n", "1", "--", "/bin/true", cwd=case / "open", **more)
+    assert done.returncode == 4 and "does not know your groups" in done.stderr and "next: wherry down" in done.stderr
 
 
 def test_who_reads_the_key_in_the_job_file_is_still_only_a_user(
