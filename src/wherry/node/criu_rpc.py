@@ -117,7 +117,6 @@ class Worker:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
-                start_new_session=True,
                 env={**os.environ, "CRIU_FAULT": _NO_BREAKPOINTS},
             )
         self._socket = ours

@@ -46,7 +46,6 @@ class Stream:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
                 pass_fds=() if stdin else (far.fileno(),),
-                start_new_session=True,
             )
 
     def fileno(self) -> int:

@@ -9,6 +9,7 @@ Invariant: a daemon that listens holds the instance's lock.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import logging
 import os
@@ -22,6 +23,7 @@ from wherry import __version__
 from wherry.base.errors import Bug, WherryError
 from wherry.base.paths import Instance, instance
 
+_SESSION_NICE = -15
 log = logging.getLogger("wherry.daemon")
 _UMASK = 0o066
 """Others may pass through directories, as a job's user does on the way to its own; they list and read nothing."""
@@ -78,6 +80,7 @@ def _serve(place: Instance, group_name: str | None, detach: bool) -> None:
     os.umask(_UMASK)
     os.chdir("/")
     log_to_file(place)
+    _weigh_session()
     lock = InstanceLock(place)
     try:
         log.info("wherryd %s of instance %s begins", __version__, place.name)
@@ -90,6 +93,12 @@ def _serve(place: Instance, group_name: str | None, detach: bool) -> None:
         raise Bug("the daemon cannot go on", repr(error)) from error
     finally:
         lock.release()
+
+
+def _weigh_session() -> None:
+    """Lets what a move starts have the CPU when it asks, also where the scheduler groups processes by session."""
+    with contextlib.suppress(OSError):  # no such grouping in this kernel
+        Path("/proc/self/autogroup").write_text(str(_SESSION_NICE))
 
 
 def _make_directories(place: Instance) -> None:
