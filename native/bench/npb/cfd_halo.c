@@ -52,6 +52,7 @@ static int copy_faces(const struct cfd *cfd, int d, int side, double *buffer, bo
 void cfd_exchange(struct cfd *cfd)
 {
     MPI_Request request[12];
+    MPI_Status status[12];
     int requests = 0;
 
     for (int d = 0; d < 3; d++) {
@@ -68,7 +69,7 @@ void cfd_exchange(struct cfd *cfd)
             MPI_Isend(cfd->out[d][side], copy_faces(cfd, d, side, cfd->out[d][side], false), MPI_DOUBLE, rank[side],
                       2 * d + side, MPI_COMM_WORLD, &request[requests++]);
     }
-    MPI_Waitall(requests, request, MPI_STATUSES_IGNORE);
+    MPI_Waitall(requests, request, status);
     for (int d = 0; d < 3; d++)
         for (int side = 0; side < 2 && cfd->parts[d] > 1; side++)
             copy_faces(cfd, d, side, cfd->in[d][side], true);
