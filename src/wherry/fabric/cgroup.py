@@ -8,12 +8,13 @@ the freezer, without which no node can move.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import functools
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -24,6 +25,8 @@ PERIOD = 5000
 """CFS period in microseconds: a node that used up its share waits at most this long."""
 MIN_QUOTA = 1000
 """The kernel's smallest quota in microseconds: a limit below 0.2 cpus becomes 0.2."""
+_GATHERINGS = 16
+"""Looks for processes that were forked while their parents were moved."""
 PREFERENCE = 10
 """How many times its weight a preferred cgroup has."""
 
@@ -142,15 +145,34 @@ class Cgroup:
         assert root is not None, "machine_layout refuses a machine without a freezer"
         return str(root / self.name)
 
-    def add(self, pid: int) -> None:
-        """Moves a process (all its threads) here. Failed when it is gone or a controller refuses."""
-        for path in self.procs_files():
+    def add(self, pid: int, controllers: Sequence[str] = CONTROLLERS) -> None:
+        """Moves a process (all its threads) here, in the hierarchies of these controllers.
+
+        Failed when it is gone or a controller refuses.
+        """
+        roots = dict.fromkeys(root for c in controllers if (root := self._layout.root(c)) is not None)
+        for path in (root / self.name / "cgroup.procs" for root in roots):
             try:
-                Path(path).write_text(str(pid))
+                path.write_text(str(pid))
             except OSError as error:
                 raise Failed(
                     Code.FAILED, f"process {pid} was not put into cgroup {self.name}", f"{path}: {error.strerror}"
                 ) from None
+
+    def gather(self, controllers: Sequence[str]) -> None:
+        """Brings here, in the hierarchies of these controllers, all that the freezer's has here; forks, too."""
+        for _ in range(_GATHERINGS):
+            here = set(self._procs("freezer"))
+            strays = set().union(*(here - set(self._procs(c)) for c in controllers if self._layout.root(c)))
+            if not strays:
+                return
+            for pid in strays:
+                with contextlib.suppress(Failed):  # it ended meanwhile
+                    self.add(pid, controllers)
+
+    def _procs(self, controller: str) -> list[int]:
+        root = self._layout.root(controller)
+        return [] if root is None else [int(pid) for pid in _read(root / self.name / "cgroup.procs").split()]
 
     def pids(self) -> list[int]:
         """Processes in it and below it, in any hierarchy."""
@@ -324,6 +346,19 @@ class Cgroup:
         return Failed(
             Code.FAILED, f"cgroup {self.name} was not {done}", f"{error.filename}: {error.strerror}", "wherry doctor"
         )
+
+
+def ready_to_add() -> None:
+    """Makes the next `add` quick: the first after a while waits for a grace period of the kernel, 5 to 20 ms.
+
+    Puts this process where it is, which waits in its place. What it readies lasts for some tens of ms.
+    """
+    root = machine_layout().root("freezer")
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        number, controllers, name = line.split(":", 2)
+        ours = "freezer" in controllers.split(",") or (number == "0" and root == machine_layout().v2)
+        if root is not None and ours:
+            _try_write(root / name.strip("/") / "cgroup.procs", str(os.getpid()))
 
 
 def sweep(prefix: str, layout: Layout | None = None) -> None:

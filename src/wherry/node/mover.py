@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING
 
 from wherry.base.errors import Code, Failed
 from wherry.base.paths import native_program
-from wherry.fabric.cgroup import Cgroup
+from wherry.fabric.cgroup import CONTROLLERS, Cgroup, ready_to_add
 from wherry.fabric.protocol import Fabric
 from wherry.model.objects import Round
 from wherry.node import criu, criu_rpc
@@ -45,6 +45,7 @@ _ENGINE_TIMEOUT = 300
 """Seconds until a dump or a restore is given up."""
 _URGENT = -15
 """Nice value of the thread that moves, and so of all that it starts: what runs beside prolongs the downtime less."""
+_CPU = ("cpu", "cpuacct")
 _NET_KEY = "wherry-net"
 """What the images call the node's network namespace, which is never dumped: each place has its own."""
 
@@ -119,8 +120,10 @@ class ContainerMover:
                     "track_mem": self._pass > 0,
                 },
             )
+            warm = Background(ready_to_add)
             images = self._streams["images"]
             images.send_tree(self._images(self._from))
+            warm.result()
         finally:
             tree_sent.result()
         return Transferred(bytes=sum(self._streams.pop(name).finish() for name in ("pages", "images", "tree")))
@@ -129,8 +132,9 @@ class ContainerMover:
         group = Cgroup(self._destination.cgroup)
 
         def stage(script: str, pid: int) -> None:
+            # until it is frozen it shares the CPU with CRIU, not with the ranks that run at the destination
             if script == "setup-namespaces":
-                group.add(pid)
+                group.add(pid, [c for c in CONTROLLERS if c not in _CPU])
             elif script == "pre-resume":
                 group.freeze()
 
@@ -152,18 +156,13 @@ class ContainerMover:
         Cgroup(self._source.cgroup).kill()
 
     def thaw(self) -> None:
-        node, group = self._destination.node, Cgroup(self._destination.cgroup)
-        group.thaw()
-        group.limit(node.cpus, node.memory)
-        group.weight(node.cpus)
+        Cgroup(self._destination.cgroup).thaw()
 
     def roll_back(self) -> None:
         self.close()
         self._driver.stop(self._destination)
-        node, group = self._source.node, Cgroup(self._source.cgroup)
-        group.thaw()
-        group.limit(node.cpus, node.memory)
-        group.weight(node.cpus)
+        Cgroup(self._source.cgroup).thaw()
+        _settle(self._source)
 
     def close(self) -> None:
         for stream in self._streams.values():
@@ -178,6 +177,7 @@ class ContainerMover:
             unmount_below(layout.images)
         if not Cgroup(self._source.cgroup).pids():
             self._driver.stop(self._source)
+            _settle(self._destination)
 
     def _hurry(self) -> None:
         thread = threading.get_native_id()
@@ -273,6 +273,15 @@ class ContainerMover:
             ) from None
         finally:
             worker.close()
+
+
+def _settle(place: Place) -> None:
+    """The limits of a node that runs, which were lifted while it was frozen or not yet there."""
+    group = Cgroup(place.cgroup)
+    if group.pids():
+        group.gather(_CPU)
+        group.limit(place.node.cpus, place.node.memory)
+        group.weight(place.node.cpus)
 
 
 @functools.cache
