@@ -17,7 +17,7 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="CRIU needs root")
 @pytest.fixture
 def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty home for answers, and no CRIU but the one a test names."""
-    monkeypatch.setenv("WHERRY_STATE", str(tmp_path / "state"))
+    monkeypatch.setattr(criu, "directory", lambda: tmp_path / "state" / "criu-versions")
     return tmp_path
 
 
