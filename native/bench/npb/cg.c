@@ -175,6 +175,19 @@ static void set_up(struct solver *solver, const struct cg_problem *problem)
     solver->received = npb_allocate(rows / 2 + 1, sizeof(double));
 }
 
+static void tear_down(struct solver *solver)
+{
+    double *arrays[] = {solver->x, solver->z, solver->p, solver->q, solver->r, solver->partial, solver->received};
+
+    for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
+        free(arrays[i]);
+    free(solver->matrix.row_starts);
+    free(solver->matrix.columns);
+    free(solver->matrix.values);
+    MPI_Comm_free(&solver->row_ranks);
+    MPI_Comm_free(&solver->column_ranks);
+}
+
 int main(int argc, char **argv)
 {
     struct npb_result result = {.operations = "floating point"};
@@ -197,6 +210,7 @@ int main(int argc, char **argv)
         npb_say("    %5d       %20.14E%20.13f\n", iteration, rest, zeta);
     }
     result.seconds = npb_stop();
+    tear_down(&solver);
 
     result.verified = npb_close("Zeta", zeta, problem->zeta, 1e-10);
     snprintf(result.size, sizeof result.size, "%d", problem->n);

@@ -227,6 +227,16 @@ static void set_up(struct box *box, const struct problem *problem)
     box->damp_z = npb_allocate(FT_LONGEST, sizeof(double));
 }
 
+static void tear_down(struct box *box)
+{
+    free(box->waves);
+    free(box->space);
+    free(box->packed);
+    free(box->damp_x);
+    free(box->damp_y);
+    free(box->damp_z);
+}
+
 static void begin(struct box *box)
 {
     ft_roots_make(&box->roots_x, box->nx);
@@ -266,6 +276,7 @@ int main(int argc, char **argv)
         npb_say(" T = %4d     Checksum = %21.12E %21.12E\n", step, sums[step - 1].re, sums[step - 1].im);
     }
     result.seconds = npb_stop();
+    tear_down(&box);
 
     result.verified = true;
     for (int step = 0; step < problem->steps; step++) {

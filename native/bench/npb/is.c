@@ -224,6 +224,15 @@ static void set_up(struct sorter *sorter)
     make_keys(sorter);
 }
 
+static void tear_down(struct sorter *sorter)
+{
+    if (sorter->mine != sorter->grouped)
+        free(sorter->mine);
+    free(sorter->keys);
+    free(sorter->grouped);
+    free(sorter->smaller_or_equal);
+}
+
 int main(int argc, char **argv)
 {
     struct npb_result result = {.operations = "keys ranked", .iterations = ITERATIONS};
@@ -244,6 +253,7 @@ int main(int argc, char **argv)
     result.seconds = npb_stop();
 
     verify_order(&sorter);
+    tear_down(&sorter);
     result.verified = sorter.failures == 0;
     keys = (double)(INT64_C(1) << sorter.problem->log_keys);
     snprintf(result.size, sizeof result.size, "%.0f", keys);

@@ -265,6 +265,14 @@ static void set_up(struct multigrid *grid, int n, bool second_smoother)
     place_charges(grid);
 }
 
+static void tear_down(struct multigrid *grid)
+{
+    for (int k = 1; k <= grid->top; k++)
+        mg_level_free(&grid->levels[k]);
+    free(grid->v);
+    free(grid->part);
+}
+
 static void begin(struct multigrid *grid)
 {
     const struct mg_level *top = &grid->levels[grid->top];
@@ -298,6 +306,7 @@ int main(int argc, char **argv)
     }
     norm = find_norm(&grid.levels[grid.top]);
     result.seconds = npb_stop();
+    tear_down(&grid);
 
     result.verified = npb_close("L2 norm", norm, classes[npb_class_index()].norm, 1e-8);
     snprintf(result.size, sizeof result.size, "%dx%dx%d", n, n, n);

@@ -44,6 +44,8 @@ void mg_level_make(struct mg_level *level, int n)
     level->count = level->plane * ((size_t)level->size[2] + 2);
     level->u = npb_allocate(level->count, sizeof(double));
     level->r = npb_allocate(level->count, sizeof(double));
+    if (!level->cut)
+        return;
     MPI_Type_vector(level->size[1], 1, (int)level->row, MPI_DOUBLE, &column);
     MPI_Type_create_hvector(level->size[2], 1, (MPI_Aint)(level->plane * sizeof(double)), column, &level->faces[0]);
     MPI_Type_vector(level->size[2], (int)level->row, (int)level->plane, MPI_DOUBLE, &level->faces[1]);
@@ -51,6 +53,14 @@ void mg_level_make(struct mg_level *level, int n)
     MPI_Type_free(&column);
     for (int i = 0; i < 3; i++)
         MPI_Type_commit(&level->faces[i]);
+}
+
+void mg_level_free(struct mg_level *level)
+{
+    free(level->u);
+    free(level->r);
+    for (int i = 0; level->cut && i < 3; i++)
+        MPI_Type_free(&level->faces[i]);
 }
 
 /* Where the face at `at` begins: x faces leave out the edges, which the y and z faces then bring along. */

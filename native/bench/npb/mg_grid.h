@@ -27,11 +27,12 @@ struct mg_level {
     size_t row, plane; /* doubles from one to the next */
     size_t count;      /* doubles in the block with its copies */
     double *u, *r;
-    MPI_Datatype faces[3];
+    MPI_Datatype faces[3]; /* only of a cut level */
 };
 
 void mg_cut(int ranks, int parts[3]); /* ranks in x, y, z */
 void mg_level_make(struct mg_level *level, int n);
+void mg_level_free(struct mg_level *level);
 void mg_exchange(const struct mg_level *level, double *data); /* fills the copies around the block */
 
 /* The whole of an uncut level from the ranks' blocks `part`, which are what the cut level above leaves of it. */
