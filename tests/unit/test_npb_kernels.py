@@ -1,0 +1,99 @@
+"""NPB's kernels EP, CG, MG, FT, IS on this machine alone: class S verifies under each MPI, and bad input is refused."""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import shutil
+import subprocess
+
+import pytest
+
+from wherry.base.errors import Refused
+from wherry.base.paths import native_program
+
+KERNELS = ("ep", "cg", "mg", "ft", "is")
+COMMANDS = {
+    "openmpi": "mpirun.openmpi --allow-run-as-root --oversubscribe --mca btl vader,self -n {ranks}",
+    "mpich": "mpiexec.mpich -n {ranks}",
+}
+ENVIRONMENT = os.environ | {
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    "OMPI_MCA_mpi_yield_when_idle": "1",
+}
+GIB = 1 << 30
+
+
+def program(kernel: str, flavour: str) -> str:
+    try:
+        return str(native_program(f"npb-{kernel}-{flavour}"))
+    except Refused:
+        pytest.skip(f"no compiler wrapper mpicc.{flavour} when the native programs were built")
+
+
+def run(kernel: str, flavour: str, ranks: int, *arguments: str) -> subprocess.CompletedProcess[str]:
+    launcher = COMMANDS[flavour].format(ranks=ranks).split()
+    if not shutil.which(launcher[0]):
+        pytest.skip(f"no {launcher[0]} on this machine")
+    command = [*launcher, program(kernel, flavour), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, env=ENVIRONMENT)
+
+
+def field(output: str, label: str) -> str:
+    found = re.search(rf"^ {re.escape(label)} *= *(\S.*)$", output, re.MULTILINE)
+    assert found, f"no {label!r} in:\n{output}"
+    return found[1]
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+@pytest.mark.parametrize("flavour", sorted(COMMANDS))
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_class_s_verifies(kernel: str, flavour: str, ranks: int) -> None:
+    done = run(kernel, flavour, ranks, "S")
+    assert done.returncode == 0, done.stderr
+    assert f"-- {kernel.upper()} Benchmark" in done.stdout
+    assert field(done.stdout, "Class") == "S"
+    assert field(done.stdout, "Total processes") == str(ranks)
+    assert field(done.stdout, "Verification") == "SUCCESSFUL"
+    assert float(field(done.stdout, "Time in seconds")) > 0
+    total, each = float(field(done.stdout, "Mop/s total")), float(field(done.stdout, "Mop/s/process"))
+    assert each == pytest.approx(total / ranks, abs=0.01)
+
+
+def test_ep_takes_any_count() -> None:
+    done = run("ep", "openmpi", 3, "S")
+    assert done.returncode == 0, done.stderr
+    assert field(done.stdout, "Verification") == "SUCCESSFUL"
+
+
+@pytest.mark.parametrize(
+    ("kernel", "flavour"), [("cg", "openmpi"), ("cg", "mpich"), ("mg", "mpich"), ("ft", "mpich"), ("is", "mpich")]
+)
+def test_a_wrong_count_is_refused(kernel: str, flavour: str) -> None:
+    done = run(kernel, flavour, 3, "S")
+    assert done.returncode == 2
+    line = "npb: this kernel runs on 1, 2, 4, 8, ... processes, not on 3; type: mpirun -n 2 or -n 4\n"
+    assert done.stderr.count(line) == 1
+    assert "Verification" not in done.stdout
+
+
+@pytest.mark.parametrize("arguments", [(), ("X",), ("SS",), ("S", "S")])
+def test_a_wrong_class_is_refused(arguments: tuple[str, ...]) -> None:
+    done = run("is", "mpich", 1, *arguments)
+    assert done.returncode == 2
+    assert "type one of S, W, A, B, C" in done.stderr
+
+
+def test_a_class_without_memory_is_refused() -> None:
+    """FT class C takes 4 GiB alone; the limit stands for a small machine. A process alone needs no launcher."""
+    done = subprocess.run(
+        [program("ft", "mpich"), "C"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (3 * GIB, 3 * GIB)),
+    )
+    assert done.returncode == 2, done.stderr
+    assert re.search(r"class C needs 4\.\d GiB where rank 0 runs, and there are 3\.0 GiB; type a smaller", done.stderr)
