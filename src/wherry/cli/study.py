@@ -40,9 +40,10 @@ def show(name: str, /, *, quick: Quick = False, output: Output = "text") -> None
         The study.
     """
     from wherry.lab.study.catalog import find
+    from wherry.lab.study.recipe import lacking
     from wherry.lab.study.session import describe
 
-    data = describe(find(name)(quick))
+    data = describe(find(name)(quick, lacking()))
     emit(output, "study", data, lambda: _print_recipe(data))
 
 
@@ -161,7 +162,7 @@ class _Progress:
             self._bar.stop()
 
     def __call__(self, done: int, total: int, text: str, left: float | None) -> None:
-        remaining = "" if left is None else f"about {format_duration(left)} left"
+        remaining = f"about {format_duration(left)} left" if left else ""
         if self._bar is not None:
             self._bar.update(self._task, completed=done, total=total, description=text, left=remaining)
         else:

@@ -9,6 +9,7 @@ import subprocess
 from pathlib import Path
 
 import wherry
+from wherry.base.units import format_size
 
 
 def environment() -> dict[str, str]:
@@ -22,8 +23,11 @@ def environment() -> dict[str, str]:
         "kernel": platform.release(),
         "system": _system(),
         "open mpi": _first_line("mpirun.openmpi", "--version"),
-        "mpich": _first_line("mpiexec.mpich", "--version"),
+        "mpich": _mpich(),
         "runc": _first_line("runc", "--version"),
+        "lapack, blas": ", ".join(_library(name) for name in ("liblapack.so.3", "libblas.so.3")),
+        "packages": _packages("hpcc", "netpipe-openmpi", "iputils-ping"),
+        "memory": format_size(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")),
         "wherry": wherry.__version__,
         "load": load(),
     }
@@ -48,9 +52,36 @@ def _system() -> str:
         return platform.system()
 
 
+def _mpich() -> str:
+    for line in _lines("mpiexec.mpich", "--version"):
+        if line.strip().startswith("Version:"):
+            return line.partition(":")[2].strip()
+    return "not installed"
+
+
+def _library(name: str) -> str:
+    """The file that the machine has chosen for a library, e.g. OpenBLAS's for libblas.so.3."""
+    for line in _lines("/sbin/ldconfig", "-p"):
+        words = line.split()
+        if words and words[0] == name:
+            return str(Path(words[-1]).resolve())
+    return f"no {name}"
+
+
+def _packages(*names: str) -> str:
+    """Versions of Debian packages, those that are installed."""
+    return ", ".join(_lines("dpkg-query", "-W", "-f", "${Package} ${Version}\n", *names))
+
+
 def _first_line(*command: str) -> str:
     if not shutil.which(command[0]):
         return "not installed"
-    result = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
-    lines = (result.stdout or result.stderr).strip().splitlines()
+    lines = _lines(*command)
     return lines[0] if lines else "unknown"
+
+
+def _lines(*command: str) -> list[str]:
+    if not shutil.which(command[0]):
+        return []
+    result = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    return (result.stdout or result.stderr).strip().splitlines()

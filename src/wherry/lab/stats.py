@@ -31,7 +31,13 @@ class Estimate:
 
     def text(self, digits: int = 3) -> str:
         """`1.02 [0.99, 1.05] n=5`."""
-        return f"{self.value:.{digits}g} [{self.low:.{digits}g}, {self.high:.{digits}g}] n={self.count}"
+        value, low, high = (_plain(number, digits) for number in (self.value, self.low, self.high))
+        return f"{value} [{low}, {high}] n={self.count}"
+
+
+def _plain(number: float, digits: int) -> str:
+    """At least `digits` digits that count; without an exponent as far as people read numbers."""
+    return f"{number:.0f}" if 10**digits <= abs(number) < 1e9 else f"{number:.{digits}g}"
 
 
 def median(samples: Sequence[float]) -> Estimate:

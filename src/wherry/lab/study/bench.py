@@ -26,18 +26,26 @@ from wherry.lab.study.recipe import Cell, SampleFailed
 from wherry.model.objects import Job, JobState, Move, NodeState
 
 _LAUNCHERS = {"openmpi": "mpirun.openmpi", "mpich": "mpiexec.mpich"}
+_FABRIC = {
+    "kind": "fabric",
+    "version": 1,
+    "name": "study",
+    "sites": [{"name": "a"}, {"name": "b"}],
+    # More cores than the machine has: a host's quota shall never be what a study measures, only its nodes' own.
+    "hosts": [{"name": f"{s}{n}", "site": s, "cores": 8, "memory": "16GiB"} for s in "ab" for n in (1, 2)],
+    "links": [{"between": ["a", "b"]}],
+}
 _TEXT_MOST = 64 << 20
 """Bytes of a program's output: more is a mistake."""
 
 
 @dataclass(frozen=True)
 class Ended:
-    """A program that has ended. `seconds` of a job are by the service's clock, from its start to its end."""
+    """A program that has ended."""
 
     exit_code: int | None
     stdout: str
     stderr: str
-    seconds: float | None = None
 
     def verified(self) -> str:
         """Its standard output; SampleFailed when it did not end well."""
@@ -87,7 +95,19 @@ class Bench:
         """The connection to the service, made when it is first needed."""
         if self._client is None:
             self._client = self._stack.enter_context(Client())
+            self._make_fabric(self._client)
         return self._client
+
+    @staticmethod
+    def _make_fabric(client: Client) -> None:
+        """The studies' own fabric, unless this instance has one already."""
+        try:
+            if client.fabric()["up"]:
+                return
+        except Refused as error:
+            if error.code != Code.NOT_FOUND:
+                raise
+        client.wait(client.fabric_up(_FABRIC, "the study's fabric").id)
 
     def close(self) -> None:
         """Takes the clusters down."""
@@ -206,10 +226,11 @@ class Bench:
             directory,
         )
 
-    def move(self, node: str, hosts: tuple[str, str]) -> Move:
+    def move(self, node: str, hosts: tuple[str, str], max_rounds: int | None = None) -> Move:
         """Moves a node to that one of two hosts where it is not."""
         here = next(found.host for found in self.client.nodes() if found.name == node)
-        return self.client.move(node, hosts[here == hosts[0]])
+        operation = self.client.begin_move(node, hosts[here == hosts[0]], max_rounds)
+        return self.client.moved(self.client.wait(operation.id))
 
 
 class Running:
@@ -217,6 +238,7 @@ class Running:
 
     def __init__(self, client: Client, job: Job, directory: Path) -> None:
         self.client, self.job, self._directory = client, job, directory
+        self.ended: float | None = None
 
     def wait(self, seconds: float) -> Ended:
         """Waits for its end; the job is cancelled and TimeoutExpired raised after `seconds`."""
@@ -250,8 +272,12 @@ class Running:
         job = self.client.job(self.job.id)
         if job.state != JobState.ENDED:
             raise SampleFailed(f"the job is {job.state}: {job.reason or 'no reason given'}")
-        seconds = job.ended - job.started if job.started and job.ended else None
-        return Ended(job.exit_code, stdout, stderr, seconds)
+        self.ended = job.ended
+        return Ended(job.exit_code, stdout, stderr)
+
+    def over(self) -> bool:
+        """True when it runs no more."""
+        return self.client.job(self.job.id).state not in (JobState.STARTING, JobState.RUNNING)
 
     def cancel(self) -> None:
         """Ends the job, if it still runs."""

@@ -6,10 +6,12 @@ import difflib
 
 from wherry.base.errors import Code, Refused
 from wherry.lab.study.colocated import Colocated
+from wherry.lab.study.movecost import MigrationCost
 from wherry.lab.study.nic import NicDegradation
 from wherry.lab.study.recipe import Study
+from wherry.lab.study.xen import XenMigration
 
-STUDIES: tuple[type[Study], ...] = (Colocated, NicDegradation)
+STUDIES: tuple[type[Study], ...] = (Colocated, NicDegradation, MigrationCost, XenMigration)
 
 
 def find(name: str) -> type[Study]:

@@ -61,7 +61,7 @@ class Colocated(Study):
 
     def measure(self, bench: Bench, cell: Cell, directory: Path) -> list[Value]:
         largest = 8 << 20 if self.quick else 1 << 30
-        limits = ["--above", "65536", "--few", "20"] if self.quick else ["--above", str(64 << 20), "--few", "10"]
+        limits = ["--above", "65536", "--few", "10"] if self.quick else ["--above", str(64 << 20), "--few", "10"]
         words = ["--max", str(largest), *limits, "--also", str(_SIX_MEGABYTES)]
         bench.needs_memory(4 * largest)
         argv, where, seconds = [program("pingpong", "openmpi"), *words], cell["where"], 120.0 if self.quick else 1200.0
@@ -87,7 +87,7 @@ class Colocated(Study):
         page.remarks.append(
             "A run's number for a size is the median of its repetitions (the mean, as the papers use it, is in "
             "samples.csv too): 30 exchanges that do not count, 100 that do; above "
-            + ("64 KiB 20 and 20 (--quick)." if self.quick else "64 MiB 10 and 10.")
+            + ("64 KiB 10 and 10 (--quick)." if self.quick else "64 MiB 10 and 10.")
         )
         return page
 

@@ -73,7 +73,8 @@ def scatter(groups: Mapping[str, Sequence[tuple[float, float]]], xlabel: str, yl
     axes.set_xlabel(xlabel)
     axes.set_ylabel(ylabel)
     axes.set_ylim(bottom=0)
-    axes.legend(fontsize="small", frameon=False)
+    if groups:
+        axes.legend(fontsize="small", frameon=False)
     return figure
 
 

@@ -12,6 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from wherry.base.errors import Refused
+from wherry.base.paths import native_program
+from wherry.client import process
 from wherry.lab.report import Table
 
 if TYPE_CHECKING:
@@ -85,6 +88,17 @@ class Page:
     remarks: list[str] = field(default_factory=list)
 
 
+def lacking() -> dict[str, str]:
+    """What this machine cannot do and a level may need: name -> reason. Kept with the results."""
+    found = {finding["name"]: finding["text"] for finding in process.examine() if finding["health"] != "ok"}
+    for kernel in ("sp",):
+        try:
+            native_program(f"npb-{kernel}-openmpi")
+        except Refused as error:
+            found[f"npb-{kernel}"] = str(error)
+    return found
+
+
 class Study(ABC):
     """A recipe. Subclasses say what is run and shown; order, repetition and keeping are the runner's."""
 
@@ -98,8 +112,10 @@ class Study(ABC):
     warmups: int = 0
     seed: int = 20_061
 
-    def __init__(self, quick: bool) -> None:
+    def __init__(self, quick: bool, lacks: Mapping[str, str] | None = None) -> None:
+        """`lacks` says what the machine that measures cannot do (see `lacking`): name -> reason."""
         self.quick = quick
+        self.lacks = dict(lacks or {})
 
     @abstractmethod
     def factors(self) -> Sequence[Factor]:

@@ -17,6 +17,8 @@ from wherry.lab.study.recipe import Study
 from wherry.lab.study.results import Results, counts_table
 
 _PROBLEMS_MOST = 20
+_BUSY = 1.5
+"""Load for each CPU from which a report says that the machine was busy; a study of two ranks makes 1 itself."""
 _STATISTICS = ("median", "low", "high", "method", "q1", "q3", "mean", "sd")
 
 
@@ -74,7 +76,17 @@ def _always(results: Results) -> list[str]:
         "a dot in the figures.",
         "Ratios compare runs of one sitting on one machine, made in turns; absolute times are this machine's.",
     ]
-    return remarks if results.counted() else [*remarks, "Nothing could be measured: no run counts."]
+    cpus = float(results.about["sessions"][-1]["before"]["cpus"]) if results.about["sessions"] else 1.0
+    busy = [run for run in results.counted() if run.load > cpus * _BUSY]
+    if busy:
+        remarks.append(
+            f"The machine was busy: at the end of {len(busy)} of {len(results.counted())} runs its load of the last "
+            f"minute was above {cpus * _BUSY:g} on {cpus:g} CPUs (in samples.csv for each run). Two ranks that wait "
+            "for each other then measure the scheduler too: read the minima, or run the study again on a quiet machine."
+        )
+    if not results.counted():
+        remarks.append("Nothing could be measured: no run counts.")
+    return remarks
 
 
 def _environment(results: Results) -> dict[str, str]:

@@ -44,6 +44,7 @@ class Run:
     cell: Cell
     started: float
     seconds: float = 0.0
+    load: float = 0.0
     problem: str = ""
     values: list[Value] = field(default_factory=list)
 
@@ -96,7 +97,7 @@ class Results:
                     why = f"it holds {_words(found)}, this is {_words(asked)}"
                     raise Refused(Code.NAME_TAKEN, f"{directory} holds another study", why, "choose another --out")
             else:
-                about = {"schema": SCHEMA, **asked, "sessions": []}
+                about = {"schema": SCHEMA, **asked, "lacks": study.lacks, "sessions": []}
             about["repetitions"] = max(repetitions, about.get("repetitions", 0))
             results = Results(directory, study, about)
             results._keep_reserve()
@@ -122,6 +123,7 @@ class Results:
             finally:
                 session |= {"ended": time.time(), "after": {"load": load()}}
                 self._with_reserve(self.save)
+                (self.directory / ".lock").unlink()
 
     def save(self) -> None:
         """Writes study.json, whole or not at all."""
@@ -135,7 +137,8 @@ class Results:
         self._with_reserve(self.save)
 
     def add(self, run: Run) -> None:
-        """Appends a run. Failed with nothing appended when the disk is full."""
+        """Appends a run, with the load of this minute. Failed with nothing appended when the disk is full."""
+        run.load = os.getloadavg()[0]
         text = self._text(run)
         end = self.samples.stat().st_size
         try:
@@ -214,6 +217,7 @@ class Results:
             cell=Cell(tuple((factor, row[factor]) for factor in self._factors)),
             started=float(row["started"]),
             seconds=float(row["value"]),
+            load=float(row["load"]),
             problem=row["problem"],
             values=values,
         )
@@ -222,10 +226,10 @@ class Results:
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
         before = [run.number, run.turn, int(run.warmup), int(run.ok), *(run.cell[name] for name in self._factors)]
-        after = [f"{run.started:.3f}", load(), " ".join(run.problem.split())]
+        after = [f"{run.started:.3f}", f"{run.load:.2f}", " ".join(run.problem.split())]
         for value in [*run.values, Value(_RUN, run.seconds, "s")]:
             x = "" if value.x is None else f"{value.x:.10g}"
-            writer.writerow([*before, value.metric, x, f"{value.value:.9g}", value.unit, *after])
+            writer.writerow([*before, value.metric, x, f"{value.value:.12g}", value.unit, *after])
         return out.getvalue()
 
     def _keep_reserve(self) -> None:

@@ -14,7 +14,7 @@ from wherry.client import process
 from wherry.lab.study import render, runner
 from wherry.lab.study.bench import Bench
 from wherry.lab.study.catalog import find
-from wherry.lab.study.recipe import Study
+from wherry.lab.study.recipe import Study, lacking
 from wherry.lab.study.results import Results
 
 _INSTANCE = "study"
@@ -24,7 +24,7 @@ def run(
     name: str, *, quick: bool, out: Path | None, repetitions: int | None, keep: bool, tell: runner.Tell
 ) -> tuple[Results, list[Path]]:
     """Runs what is left of a study and returns its results and the report's files."""
-    study = find(name)(quick)
+    kind = find(name)
     if repetitions is not None and repetitions < 1:
         raise Refused(Code.USAGE, f"--reps {repetitions} is no number of runs", "", f"wherry study run {name} --reps 5")
     if os.geteuid() != 0:
@@ -32,36 +32,42 @@ def run(
     user = _become_root_alone()
     os.environ.setdefault("WHERRY_INSTANCE", _INSTANCE)
     directory = (out or Path(f"study-{name}{'-quick' if quick else ''}")).resolve()
+    study = kind(quick, _lacks(directory))
     results = Results.create(directory, study, repetitions or study.default_repetitions())
     here = Path.cwd()
     try:
         with results.session():
-            files = _run(results, keep, tell)
+            _run(results, keep, tell)
     finally:
         os.chdir(here)
+        results.release()
+        files = render.write(results)
         _give(directory, user)
     return results, files
 
 
-def _run(results: Results, keep: bool, tell: runner.Tell) -> list[Path]:
+def _run(results: Results, keep: bool, tell: runner.Tell) -> None:
     bench = Bench(results.directory)
     try:
         runner.run(results, bench, tell)
     finally:
-        try:
-            if not keep:
-                _take_down(bench)
-        finally:
-            results.release()
-            files = render.write(results)
-    return files
+        if not keep:
+            _take_down(bench)
 
 
 def load(directory: Path) -> Results:
     """The results in a directory."""
     about = Results.about_of(directory)
-    study: Study = find(about["study"])(about["quick"])
+    study: Study = find(about["study"])(about["quick"], about["lacks"])
     return Results(directory, study, about)
+
+
+def _lacks(directory: Path) -> dict[str, str]:
+    """As it was found when the study began: what was left out then stays left out."""
+    if (directory / "study.json").exists():
+        found: dict[str, str] = Results.about_of(directory)["lacks"]
+        return found
+    return lacking()
 
 
 def _take_down(bench: Bench) -> None:

@@ -1,0 +1,211 @@
+"""Programs that run for a while, natively or on a cluster, there with or without a move of one node at a fixed time.
+
+Invariant: a run counts only when its program says that its result is right, and when a move that was asked for both
+began after the measured part did and ended before it: else the numbers would not show what a move costs.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from wherry.base.paths import native_program
+from wherry.lab import hpcc
+from wherry.lab.study.bench import Bench, Place, Running, installed, program
+from wherry.lab.study.parse import json_lines
+from wherry.lab.study.recipe import SampleFailed, Value
+from wherry.model.objects import Move
+
+# Ranks share cores here; one that waits gives its core to one that computes, in every variant alike.
+SHARED_CORES = {"OMPI_MCA_mpi_yield_when_idle": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+_LONGEST = 1800.0
+"""Seconds for one run."""
+_LOOK = 0.01
+"""Seconds between two looks at an output file: the error of a moment."""
+_RESIDUAL = re.compile(r"^\|\|Ax-b\|\|.*$", re.MULTILINE)
+_NPB_TIME = re.compile(r"Time in seconds\s*=\s*([\d.]+)")
+_NPB_RESULT = re.compile(r"^\s*\S+\s+-?\d\.\d+E[+-]\d+", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Moving:
+    """Which node goes to and fro between two hosts, how many seconds after the start, with how many rounds at most."""
+
+    node: str
+    hosts: tuple[str, str]
+    after: float
+    max_rounds: int | None = None
+
+
+def hpl(
+    bench: Bench, place: Place | None, problem: hpcc.Problem, directory: Path, moving: Moving | None = None
+) -> list[Value]:
+    """HPL in Debian's hpcc: seconds of HPL's part, seen from outside, its rate, and its residuals. No place: native."""
+    (directory / hpcc.INPUT).write_text(problem.text())
+    output, ranks, argv = directory / hpcc.OUTPUT, problem.p * problem.q, [installed("hpcc", "hpcc")]
+    watch = _Watch(output, (hpcc.BEGIN, hpcc.END))
+    moved = None
+    try:
+        if place is None:
+            done = bench.native(argv, ranks, directory, _LONGEST, env=SHARED_CORES)
+        else:
+            job = bench.start(place, argv, ranks, directory, env=SHARED_CORES)
+            if moving:
+                moved = _moved(bench, job, moving, lambda: watch.wait(hpcc.BEGIN, job))
+            done = job.wait(_LONGEST)
+    finally:
+        watch.stop()
+    done.verified()
+    result = hpcc.read(output)
+    if not result.verified(problem):
+        raise SampleFailed(f"{result.passed} of {problem.runs} of HPL's residual checks passed")
+    begin, end = watch.moments[hpcc.BEGIN], watch.moments[hpcc.END]
+    if moved and (moved.created < begin or (moved.ended or end) > end):
+        raise SampleFailed("HPL ended before the move did; a larger problem is needed")
+    residuals = "\n".join(_RESIDUAL.findall(output.read_text(errors="replace")))
+    seconds = end - begin
+    return [
+        Value("seconds", seconds, "s"),
+        Value("flops", problem.operations / seconds, "1/s"),
+        _fingerprint(residuals),
+        *move_values(moved),
+    ]
+
+
+def npb(
+    bench: Bench,
+    place: Place | None,
+    kernel: str,
+    letter: str,
+    ranks: int,
+    directory: Path,
+    moving: Moving | None = None,
+) -> list[Value]:
+    """An NPB program of class `letter`: its own seconds (by the time of day) and its result. No place: native."""
+    argv = [str(native_program(f"npb-{kernel}-openmpi")), letter]
+    moved, ended = None, None
+    if place is None:
+        done = bench.native(argv, ranks, directory, _LONGEST, env=SHARED_CORES)
+    else:
+        job = bench.start(place, argv, ranks, directory, env=SHARED_CORES)
+        if moving:
+            moved = _moved(bench, job, moving, lambda: None)
+        done = job.wait(_LONGEST)
+        ended = job.ended
+    text = done.verified()
+    found = _NPB_TIME.search(text)
+    if not found or "UNSUCCESSFUL" in text or "SUCCESSFUL" not in text:
+        raise SampleFailed("the program's verification did not succeed")
+    _in_time(moved, ended)
+    results = "\n".join(line.strip() for line in _NPB_RESULT.findall(text))
+    return [Value("seconds", float(found[1]), "s"), _fingerprint(results), *move_values(moved)]
+
+
+def ring(
+    bench: Bench, place: Place, memory: int, seconds: float, ranks: int, directory: Path, moving: Moving | None = None
+) -> list[Value]:
+    """wherry-ring with `memory` MiB a rank: iterations per second, the largest gap, and every byte checked."""
+    argv = [program("ring", "openmpi"), "--seconds", f"{seconds:g}", "--memory", str(memory), "--json"]
+    job = bench.start(place, argv, ranks, directory, env=SHARED_CORES)
+    moved = _moved(bench, job, moving, lambda: None) if moving else None
+    done = job.wait(_LONGEST)
+    lines = list(json_lines(done.verified()))
+    if not lines or lines[-1]["errors"]:
+        raise SampleFailed("the ring found wrong content")
+    _in_time(moved, job.ended)
+    last = lines[-1]
+    return [
+        Value("rate", last["iterations"] / last["seconds"], "1/s"),
+        Value("largest_gap", last["max_gap_ms"] * 1e-3, "s"),
+        Value("checked", last["checked_bytes"], "B"),
+        *move_values(moved),
+    ]
+
+
+def idle(bench: Bench, place: Place, moving: Moving) -> list[Value]:
+    """A move of a node on which nothing runs."""
+    bench.ready(place)
+    return move_values(bench.move(moving.node, moving.hosts, moving.max_rounds))
+
+
+def move_values(move: Move | None) -> list[Value]:
+    """What a move cost; nothing when there was none. SampleFailed when it did not come to its end."""
+    if move is None:
+        return []
+    if move.downtime is None or move.total is None:
+        raise SampleFailed(f"the move ended in {move.phase}")
+    values = [
+        Value("downtime", move.downtime, "s"),
+        Value("total", move.total, "s"),
+        Value("bytes", move.bytes, "B"),
+        Value("rounds", len(move.rounds), ""),
+    ]
+    values += [Value(f"phase_{phase}", seconds, "s") for phase, seconds in move.phases.items()]
+    return values
+
+
+def _moved(bench: Bench, job: Running, moving: Moving, ready: Callable[[], None]) -> Move:
+    try:
+        ready()
+        time.sleep(moving.after)
+        return bench.move(moving.node, moving.hosts, moving.max_rounds)
+    except BaseException:
+        job.cancel()
+        raise
+
+
+def _in_time(moved: Move | None, ended: float | None) -> None:
+    if moved and ended and (moved.ended or ended) >= ended:
+        raise SampleFailed("the program ended before the move did; a longer run is needed")
+
+
+def _fingerprint(text: str) -> Value:
+    """The result as printed, as a number that is the same only when every digit is."""
+    if not text:
+        raise SampleFailed("the program printed no result")
+    return Value("result_crc", zlib.crc32(text.encode()), "")
+
+
+class _Watch:
+    """Notes when texts first appear in a file that grows, by the time of day."""
+
+    def __init__(self, path: Path, marks: Sequence[str]) -> None:
+        self._path, self._marks = path, marks
+        self.moments: dict[str, float] = {}
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
+        self._thread.start()
+
+    def wait(self, mark: str, job: Running) -> None:
+        """Returns when the mark has appeared; SampleFailed when the job is over before."""
+        deadline, looks = time.monotonic() + _LONGEST, 0
+        while mark not in self.moments:
+            looks += 1
+            if time.monotonic() > deadline or (looks % 50 == 0 and job.over()):
+                raise SampleFailed(f"{mark!r} never appeared in {self._path.name}")
+            time.sleep(_LOOK)
+
+    def stop(self) -> None:
+        """Looks once more and ends."""
+        self._ended.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        size = 0
+        while True:
+            last = self._ended.is_set()
+            here = self._path.stat().st_size if self._path.exists() else 0
+            if here != size:
+                moment, size = time.time(), here
+                text = self._path.read_text(errors="replace")
+                for mark in self._marks:
+                    if mark in text:
+                        self.moments.setdefault(mark, moment)
+            if last:
+                return
+            self._ended.wait(_LOOK)
