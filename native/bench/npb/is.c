@@ -63,20 +63,20 @@ static void set_key(struct sorter *sorter, int64_t index, int32_t key)
 }
 
 /* Groups the keys by bucket; counts are this rank's. */
-static void group_keys(struct sorter *sorter, int32_t *counts)
+static void group_keys(struct sorter *sorter, int32_t *restrict counts)
 {
-    int32_t next[MOST_BUCKETS], at = 0;
-    const int32_t *keys = sorter->keys;
-    int shift = sorter->shift;
+    int32_t next[MOST_BUCKETS], at = 0, *restrict grouped = sorter->grouped;
+    const int32_t *restrict keys = sorter->keys;
+    int shift = sorter->shift, count = sorter->key_count;
 
-    for (int i = 0; i < sorter->key_count; i++)
+    for (int i = 0; i < count; i++)
         counts[keys[i] >> shift]++;
     for (int bucket = 0; bucket < sorter->problem->buckets; bucket++) {
         next[bucket] = at;
         at += counts[bucket];
     }
-    for (int i = 0; i < sorter->key_count; i++)
-        sorter->grouped[next[keys[i] >> shift]++] = keys[i];
+    for (int i = 0; i < count; i++)
+        grouped[next[keys[i] >> shift]++] = keys[i];
 }
 
 /* Deals runs of buckets to the ranks, so that rank r's end where (r + 1) / ranks of all keys are reached. */
@@ -129,14 +129,15 @@ static void send_keys(struct sorter *sorter, const int *send_counts)
 static void count_keys(struct sorter *sorter)
 {
     int32_t lowest = sorter->first_bucket << sorter->shift, sum = 0;
-    int range = (sorter->end_bucket - sorter->first_bucket) << sorter->shift;
-    int32_t *counts = sorter->smaller_or_equal - lowest;
+    int range = (sorter->end_bucket - sorter->first_bucket) << sorter->shift, count = sorter->received;
+    int32_t *restrict counts = sorter->smaller_or_equal;
+    const int32_t *restrict keys = sorter->mine;
 
-    memset(sorter->smaller_or_equal, 0, (size_t)range * sizeof *counts);
-    for (int i = 0; i < sorter->received; i++)
-        counts[sorter->mine[i]]++;
+    memset(counts, 0, (size_t)range * sizeof *counts);
+    for (int i = 0; i < count; i++)
+        counts[keys[i] - lowest]++;
     for (int key = 0; key < range; key++)
-        sorter->smaller_or_equal[key] = sum += sorter->smaller_or_equal[key];
+        counts[key] = sum += counts[key];
 }
 
 /* The rank that has a test key's bucket knows how many keys of all are smaller. */
