@@ -15,7 +15,6 @@ from wherry.cluster.plan import ClusterPlan
 from wherry.model.objects import Job, Operation, Prediction
 from wherry.model.owner import Owner
 from wherry.model.spec import ClusterSpec, FabricSpec
-from wherry.service import wiring
 from wherry.service.cell import UNDER_WAY, Cell
 from wherry.service.operations import Body, Task
 from wherry.service.peer import Peer
@@ -43,7 +42,7 @@ class Acts:
     def fabric_up(self, spec: FabricSpec) -> Operation:
         """Makes the fabric."""
         self.peer.require(0, "the fabric")
-        wiring.check_fabric(spec)
+        self.cell.check_fabric_up(spec)
 
         def body(task: Task) -> dict[str, Any]:
             task.progress(f"making {len(spec.hosts)} hosts at {len(spec.sites)} sites")
@@ -55,6 +54,7 @@ class Acts:
     def fabric_down(self) -> Operation:
         """Removes the fabric."""
         self.peer.require(0, "the fabric")
+        self.cell.check_fabric_down()
         name = self.cell.need_domain().fabric.spec.name
 
         def body(task: Task) -> dict[str, Any]:

@@ -100,12 +100,21 @@ class Cell:
             return self._domain
         return self.make_domain(wiring.imagined(default_fabric()))
 
+    def check_fabric_up(self, spec: FabricSpec) -> None:
+        """Refuses what `fabric_up` would refuse."""
+        wiring.check_fabric(spec)
+        if self._domain is not None and self._domain.fabric.spec != spec:
+            self._refuse_clusters(f"fabric {self._domain.fabric.spec.name} cannot be replaced")
+
+    def check_fabric_down(self) -> None:
+        """Refuses what `fabric_down` would refuse, and when there is no fabric."""
+        self._refuse_clusters(f"fabric {self.need_domain().fabric.spec.name} cannot be taken down")
+
     def fabric_up(self, spec: FabricSpec) -> None:
         """Makes the fabric; the same one again repairs it. WRONG_STATE when clusters stand on another one."""
-        wiring.check_fabric(spec)
         with self._lock:
+            self.check_fabric_up(spec)
             if self._domain is not None and self._domain.fabric.spec != spec:
-                self._refuse_clusters(f"fabric {self._domain.fabric.spec.name} cannot be replaced")
                 self.fabric_down()
             domain = self._domain or self.make_domain(wiring.make_fabric(spec, self.instance))
             self.store.put_fabric(spec)
