@@ -230,7 +230,7 @@ class World:
         """Processes of this instance: started with its environment, or in its cgroups or namespaces."""
         mark = f"WHERRY_INSTANCE={self.instance.name}\0".encode()
         inside = set(Cgroup(self.instance.prefix).pids())
-        for name in namespaces.names(f"{self.instance.prefix}-"):
+        for name in namespaces.names(self.instance.prefix):
             inside |= set(namespaces.processes(name) if namespaces.exists(name) else [])
         found = {}
         for entry in Path("/proc").glob("[0-9]*"):
@@ -255,7 +255,7 @@ class World:
         ]
         return {
             "processes": sorted(self.processes().values()),
-            "namespaces": namespaces.names(f"{prefix}-"),
+            "namespaces": namespaces.names(prefix),
             "mounts": self.mounts(),
             "interfaces": sorted(name for _, name in socket.if_nameindex()),
             "cgroups": sorted(map(str, groups)),

@@ -1,0 +1,78 @@
+"""`wherry down --all` leaves nothing of an instance on the machine, whatever was under way and whoever was killed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+from realworld import World, eventually, world
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="clusters are made by root")
+
+
+@pytest.fixture
+def clean() -> Iterator[World]:
+    """An instance of which there is nothing, and after the test again nothing."""
+    with world("tleft", WHERRY_FAULTS="1") as made:
+        before = made.everything()
+        assert not any(names for kind, names in before.items() if kind != "interfaces"), before
+        yield made
+        assert made("down", "--all").returncode == 0
+        assert eventually(made.everything, before) == before
+
+
+def test_of_a_job_a_move_and_a_killed_daemon(clean: World) -> None:
+    clean.up("two", 2)
+    with clean.ring("two", "openmpi", ranks=2, seconds=120) as ring:
+        assert clean.move("two-1", "b1")["phase"] == "done"
+        there = clean.everything()
+        assert all(there.values()), there
+        clean.kill_daemon()
+        assert ring.running()
+        down = clean.json("down", "--all")
+        assert down["removed"]["namespaces"] and down["removed"]["processes"]
+        assert eventually(ring.running, False) is False
+
+
+@pytest.mark.parametrize("done", ["network of two", "1 of 2: two-0"])
+def test_of_a_cluster_half_made(clean: World, done: str) -> None:
+    """The daemon is killed as soon as it has told of a step; the client before it, as it would start the next one."""
+    client = clean.start("up", clean.cluster_file("two", 2))
+    assert client.stderr
+    assert done in map(str.strip, iter(client.stderr.readline, ""))
+    client.kill()
+    clean.kill_daemon()
+    client.communicate()
+    assert clean("daemon", "status").returncode == 7
+    assert clean.json("down", "--all")["removed"]["namespaces"]
+
+
+@pytest.mark.parametrize("phase", ["restore", "commit"])
+def test_of_a_node_between_two_hosts(clean: World, phase: str) -> None:
+    clean.up("two", 2)
+    clean.begin_move("two-1", "b1", fault=f"{phase}:kill")
+    assert eventually(lambda: clean("daemon", "status").returncode, 7) == 7
+    places = [path.name for path in (clean.instance.run / "nodes").iterdir()]
+    assert sorted(places) == ["two-0@a1", "two-1@a2", "two-1@b1"]
+    clean.json("down", "--all")
+
+
+def test_of_what_runs_while_it_is_taken_down(clean: World) -> None:
+    """A job and a move under way; the daemon is asked to end, not killed."""
+    clean.up("two", 2)
+    with clean.ring("two", "openmpi", ranks=2, seconds=120):
+        clean.begin_move("two-1", "b1", fault="transfer:pause:5")
+        clean.json("down", "--all")
+
+
+def test_that_it_can_be_repeated_and_touches_no_other_instance(clean: World) -> None:
+    with world("tleft2") as neighbour:
+        neighbour.up("two", 2)
+        there = neighbour.everything()
+        clean.up("two", 2)
+        clean.json("down", "--all")
+        again = clean("down", "--all")
+        assert again.returncode == 0 and "nothing" in again.stdout
+        assert neighbour.everything() == there
+        assert set(neighbour.assert_one_copy("two")) == {"two-0", "two-1"}
