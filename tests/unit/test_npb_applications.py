@@ -1,0 +1,96 @@
+"""NPB's pseudo-applications LU, SP, BT on this machine alone: class S verifies in every cut, or is refused."""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import shutil
+import subprocess
+
+import pytest
+
+from wherry.base.errors import Refused
+from wherry.base.paths import native_program
+
+COMMANDS = {
+    "openmpi": "mpirun.openmpi --allow-run-as-root --oversubscribe --mca btl vader,self -n {ranks}",
+    "mpich": "mpiexec.mpich -n {ranks}",
+}
+ENVIRONMENT = os.environ | {
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    "OMPI_MCA_mpi_yield_when_idle": "1",
+}
+GIB = 1 << 30
+
+
+def program(kernel: str, flavour: str) -> str:
+    try:
+        return str(native_program(f"npb-{kernel}-{flavour}"))
+    except Refused:
+        pytest.skip(f"no compiler wrapper mpicc.{flavour} when the native programs were built")
+
+
+def run(kernel: str, flavour: str, ranks: int, letter: str) -> subprocess.CompletedProcess[str]:
+    launcher = COMMANDS[flavour].format(ranks=ranks).split()
+    if not shutil.which(launcher[0]):
+        pytest.skip(f"no {launcher[0]} on this machine")
+    command = [*launcher, program(kernel, flavour), letter]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, env=ENVIRONMENT)
+
+
+def check_verified(done: subprocess.CompletedProcess[str], kernel: str, ranks: int) -> None:
+    assert done.returncode == 0, done.stderr
+    fields = dict(re.findall(r"^ (\S.*?) *= *(\S.*)$", done.stdout, re.MULTILINE))
+    assert f"-- {kernel.upper()} Benchmark" in done.stdout
+    assert fields["Class"] == "S" and fields["Size"] == "12x12x12"
+    assert fields["Total processes"] == str(ranks)
+    assert fields["Verification"] == "SUCCESSFUL"
+
+
+@pytest.mark.parametrize("ranks", [1, 4])
+@pytest.mark.parametrize("flavour", sorted(COMMANDS))
+@pytest.mark.parametrize("kernel", ["lu", "sp", "bt"])
+def test_class_s_verifies(kernel: str, flavour: str, ranks: int) -> None:
+    done = run(kernel, flavour, ranks, "S")
+    check_verified(done, kernel, ranks)
+    compared = re.findall(r"^ (?:Residual|Error) [1-5] .*relative error +(\S+)$", done.stdout, re.MULTILINE)
+    assert len(compared) == 10 and max(map(float, compared)) < 1e-10, "worse than rounding explains"
+
+
+@pytest.mark.parametrize(("kernel", "ranks"), [("lu", 2), ("lu", 6), ("sp", 9), ("bt", 9)])
+def test_uneven_cuts_verify(kernel: str, ranks: int) -> None:
+    """Odd widths (a line without a partner), one column of ranks, and cells whose two neighbours are not the same."""
+    check_verified(run(kernel, "openmpi", ranks, "S"), kernel, ranks)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "flavour", "ranks"), [("lu", "openmpi", 5), ("lu", "mpich", 5), ("sp", "mpich", 3), ("bt", "mpich", 2)]
+)
+def test_a_wrong_count_is_refused(kernel: str, flavour: str, ranks: int) -> None:
+    done = run(kernel, flavour, ranks, "S")
+    assert done.returncode == 2
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("npb: ")]
+    assert f"not on {ranks}; type: mpirun" in line and "-n 4" in line
+    assert "Verification" not in done.stdout
+
+
+def test_too_narrow_cells_are_refused() -> None:
+    done = run("lu", "mpich", 18, "S")
+    assert done.returncode == 2
+    assert "class S has work for 4 x 4 processes at most, not for 3 x 6; type: mpirun -n 16" in done.stderr
+
+
+@pytest.mark.parametrize("kernel", ["lu", "sp", "bt"])
+def test_a_class_without_memory_is_refused(kernel: str) -> None:
+    """Class C takes 0.8 GiB alone; the limit stands for a small machine. A process alone needs no launcher."""
+    done = subprocess.run(
+        [program(kernel, "mpich"), "C"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (GIB // 2, GIB // 2)),
+    )
+    assert done.returncode == 2, done.stderr
+    assert "where rank 0 runs, and there are 0.5 GiB; type a smaller class" in done.stderr
