@@ -76,7 +76,7 @@ class ContainerDriver:
         self.stop(place)
         group = Cgroup(place.cgroup)
         try:
-            layout.make(place.node.memory)
+            layout.make(place.node.memory, place.netns)
             layout.fill(place.hosts_file)
             self._install_init(layout, place)
             group.create()

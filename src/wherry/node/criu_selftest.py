@@ -56,7 +56,8 @@ def _drive(work: Path, criu: list[str]) -> str:
     )
     if not _wait_for_beats(work, _BEATS):
         return "the process to be dumped did not start"
-    common = ["-D", str(images), "-v2", "--tcp-established"]
+    # a move cuts the node off by itself, so CRIU must be able to leave the network alone (4.0 and later)
+    common = ["-D", str(images), "-v2", "--tcp-established", "--network-lock", "skip"]
     failure = _command([*criu, "dump", "-t", str(target.pid), "-o", "dump.log", *common], images / "dump.log")
     if failure:
         return f"dump: {failure}"

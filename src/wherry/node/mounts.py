@@ -7,6 +7,7 @@ A place has one directory, a tmpfs of its own:
       binds/0 1 …       the user's directories, opened with the user's rights
       root/             read-only bind of /, with the node's own root on top of it
       images/           tmpfs of a move; only while one is under way
+      sys/              sysfs of the node's network namespace
 
 Invariant: everything mounted below the instance's run directory is ours; `unmount_below` removes it by name alone.
 A mount inside a node allows nothing that the mount of the host it shows forbids.
@@ -24,9 +25,10 @@ from pathlib import Path
 from wherry.base.errors import Code, Failed
 from wherry.model.owner import Owner
 from wherry.node.as_user import as_user
+from wherry.node.channel import in_netns
 
 _libc = ctypes.CDLL(None, use_errno=True)
-MS_RDONLY, MS_NOSUID, MS_NODEV, MS_REMOUNT, MS_BIND, MS_PRIVATE = 1, 2, 4, 32, 4096, 1 << 18
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT, MS_BIND, MS_PRIVATE = 1, 2, 4, 8, 32, 4096, 1 << 18
 MNT_DETACH = 2
 
 _REAL = {
@@ -142,21 +144,26 @@ class Layout:
         own = [Bind(str(self.private / inside), f"/{inside}", True) for inside in ("tmp", "run", "dev")]
         own.append(Bind(str(self.private / "shm"), "/dev/shm", True))  # noqa: S108 - a mount point
         own.append(Bind(str(self.private / "etc" / "hosts"), "/etc/hosts"))
-        own.append(Bind("/sys", "/sys"))
+        own.append(Bind(str(self.directory / "sys"), "/sys"))
         shown = [Bind(p, p) for p in submounts() if p not in self.user]
         theirs = [Bind(str(self._pin(index)), path, True) for index, path in enumerate(self.user)]
         return sorted([*shown, *own, *theirs], key=lambda bind: bind.inside.count("/"))
 
-    def make(self, size: int) -> None:
-        """Makes the place's tmpfs (at most `size` bytes), in it a read-only bind of / and the user's directories."""
+    def make(self, size: int, netns: str) -> None:
+        """Makes the place's tmpfs (at most `size` bytes), in it a read-only bind of / and the user's directories.
+
+        /sys is of the network namespace at `netns`: MPI libraries look there for the node's interfaces.
+        """
         self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         mount("wherry", self.directory, "tmpfs", MS_NOSUID, f"mode=0700,size={size}")
         mount("", self.directory, flags=MS_PRIVATE)
-        for name in ("private", "root", "images", "binds"):
+        for name in ("private", "root", "images", "binds", "sys"):
             (self.directory / name).mkdir()
         mount("/", self.root, flags=MS_BIND)
         mount("", self.root, flags=MS_PRIVATE)
         mount("", self.root, flags=MS_BIND | MS_REMOUNT | MS_RDONLY | MS_NOSUID | MS_NODEV)
+        flags = MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC
+        in_netns(netns, lambda: mount("sysfs", self.directory / "sys", "sysfs", flags))
         for index, path in enumerate(self.user):
             self._pin(index).mkdir()
             descriptor = self._open(path)

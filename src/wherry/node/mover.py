@@ -78,7 +78,7 @@ class ContainerMover:
         self._engine = criu.find().argv
         node = self._destination.node
         self._driver.stop(self._destination)
-        self._to.make(node.memory)
+        self._to.make(node.memory, self._destination.netns)
         group = Cgroup(self._destination.cgroup)
         group.create()
         group.limit(None, node.memory)
