@@ -30,7 +30,7 @@ def bars(groups: Mapping[str, Samples], label: str) -> Any:
     axes.set_ylabel(label)
     axes.set_ylim(bottom=0)
     if len(names) > 1:
-        axes.legend(fontsize="small", frameon=False)
+        _legend(axes)
     return figure
 
 
@@ -73,8 +73,7 @@ def scatter(groups: Mapping[str, Sequence[tuple[float, float]]], xlabel: str, yl
     axes.set_xlabel(xlabel)
     axes.set_ylabel(ylabel)
     axes.set_ylim(bottom=0)
-    if groups:
-        axes.legend(fontsize="small", frameon=False)
+    _legend(axes)
     return figure
 
 
@@ -92,7 +91,12 @@ def _size_axis(axes: Any, log_y: bool) -> None:
     axes.set_xlabel("message size")
     axes.xaxis.set_major_formatter(lambda x, _: size_text(x))
     axes.grid(alpha=0.3)
-    axes.legend(fontsize="small", frameon=False)
+    _legend(axes)
+
+
+def _legend(axes: Any) -> None:
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(fontsize="small", frameon=False, loc="upper left")
 
 
 def _axes(width: float, height: float) -> tuple[Any, Any]:

@@ -57,12 +57,13 @@ class XenMigration(Study):
     title = "Computing, messages and moves: the paper on Xen, with container nodes"
     question = "What do virtual nodes and one move of a node cost the programs that the paper measured?"
     repetitions = 30
+    quick_repetitions = 2
     shows = (
         "What container nodes cost computing (Linpack), messages (NetPIPE) and HPL against native runs on the same "
         "CPUs, and what one move a fixed time after the start costs HPL and SP.",
     )
     cannot = (
-        "The paper's nodes were machines of their own with Fast Ethernet; here all nodes share the CPUs of one machine, "
+        "The paper's nodes were machines of their own with Fast Ethernet; here all nodes share one machine's CPUs, "
         "so ranks beyond its cores wait for each other, natively as on nodes, and no cable limits a move.",
         "The paper's figures hold numbers that its text does not give; only what the text says is beside ours.",
     )
@@ -174,8 +175,8 @@ class XenMigration(Study):
         page.figures.append(self._cost_over_length(results))
         page.remarks += [
             "HPL's seconds are from the first to the last line of its section as they appear in hpcc's output file, so "
-            "that hpcc's other tests do not count; the move begins a fixed time after that first line. SP's are its own, "
-            "by the time of day; the move begins a fixed time after the job.",
+            "that hpcc's other tests do not count; the move begins a fixed time after that first line. SP's are its "
+            "own, by the time of day; the move begins a fixed time after the job.",
             "Linpack runs through the machine's LAPACK (named below), NetPIPE's Mbps were made from its seconds.",
         ]
         return page

@@ -1,0 +1,78 @@
+"""wherry-pingpong and wherry-linpack on this machine alone: what they print, and what they refuse."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+
+import pytest
+
+from wherry.base.errors import Refused
+from wherry.base.paths import native_program
+
+LAUNCHERS = {"openmpi": "mpirun.openmpi --oversubscribe --mca btl tcp,self", "mpich": "mpiexec.mpich"}
+ENVIRONMENT = os.environ | {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+
+
+def built(name: str) -> str:
+    try:
+        return str(native_program(name))
+    except Refused:
+        pytest.skip(f"{name} was not built: its compiler or library is not on this machine")
+
+
+def pingpong(flavour: str, ranks: int, *options: str) -> subprocess.CompletedProcess[str]:
+    command = LAUNCHERS[flavour].split()
+    if not shutil.which(command[0]):
+        pytest.skip(f"no {command[0]} on this machine")
+    words = [*command, "-n", str(ranks), built(f"wherry-pingpong-{flavour}"), *options]
+    return subprocess.run(words, capture_output=True, text=True, timeout=240, env=ENVIRONMENT)
+
+
+@pytest.mark.parametrize("flavour", sorted(LAUNCHERS))
+def test_pingpong_prints_a_line_for_each_size(flavour: str) -> None:
+    done = pingpong(flavour, 2, "--max", "4096", "--repeat", "7", "--above", "1024", "--few", "3", "--also", "1500")
+    assert done.returncode == 0, done.stderr
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [line["bytes"] for line in lines] == [*(2**power for power in range(13)), 1500]
+    assert {line["bytes"]: (line["warm"], line["repeat"]) for line in lines if line["bytes"] >= 1024} == {
+        1024: (30, 7),
+        2048: (3, 3),
+        4096: (3, 3),
+        1500: (3, 3),
+    }
+    for line in lines:
+        assert 0 < line["min"] <= line["median"] <= line["p95"] <= line["max"] and line["errors"] == 0
+        assert line["bits_per_second"] == pytest.approx(8 * line["bytes"] / line["mean"], rel=1e-4)
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_pingpong_takes_two_ranks(ranks: int) -> None:
+    done = pingpong("openmpi", ranks, "--max", "1")
+    assert done.returncode != 0 and "exactly two ranks" in done.stderr
+
+
+@pytest.mark.parametrize("options", [("--max", "0"), ("--max", "2g"), ("--repeat", "-1"), ("word",)])
+def test_pingpong_refuses_wrong_options(options: tuple[str, ...]) -> None:
+    done = pingpong("openmpi", 2, *options)
+    assert done.returncode != 0 and "usage:" in done.stderr
+
+
+def linpack(*options: str) -> subprocess.CompletedProcess[str]:
+    words = [built("wherry-linpack"), *options]
+    return subprocess.run(words, capture_output=True, text=True, timeout=120)
+
+
+def test_linpack_solves_and_checks() -> None:
+    done = linpack("--n", "300")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["n"] == 300 and found["residual"] < 16 and found["factor_seconds"] > 0 and found["solve_seconds"] > 0
+
+
+@pytest.mark.parametrize("options", [("--n", "0"), ("--n", "x"), ("3000",)])
+def test_linpack_refuses_wrong_options(options: tuple[str, ...]) -> None:
+    done = linpack(*options)
+    assert done.returncode == 2 and "usage:" in done.stderr

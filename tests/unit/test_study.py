@@ -1,0 +1,297 @@
+"""Studies on fake workloads: order, keeping, resuming, extending, failures, reports. Nothing is run on a cluster."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from wherry.base.errors import Failed, Refused
+from wherry.lab.report import Table
+from wherry.lab.study import compare, parse, render, runner
+from wherry.lab.study.analysis import verdict
+from wherry.lab.study.catalog import STUDIES, find
+from wherry.lab.study.recipe import Cell, Factor, Level, Page, SampleFailed, Study, Value
+from wherry.lab.study.results import Results
+
+Act = Callable[[Cell], list[Value]]
+
+
+def usual(cell: Cell) -> list[Value]:
+    return [Value("seconds", 2.0 if cell["size"] == "large" else 1.0, "s"), Value("at", 3.0, "s", 8.0)]
+
+
+class Fake(Study):
+    """Two factors; what a run does is the test's."""
+
+    name = "fake"
+    title = "A fake"
+    question = "Does the lab work?"
+    repetitions = 4
+    act: Act = staticmethod(usual)
+
+    def factors(self) -> Sequence[Factor]:
+        sizes = Factor("size", "how large", (Level("small", "small"), Level("large", "large")))
+        return [sizes, Factor("kind", "of what", (Level("a", "an A"), Level("vm", "a VM", "there are no VMs")))]
+
+    def cells(self) -> Sequence[Cell]:
+        return [Cell.of(size=size, kind="a") for size in ("small", "large")]
+
+    def measure(self, bench: Any, cell: Cell, directory: Path) -> list[Value]:
+        (directory / "command").write_text(f"run {cell}")
+        return self.act(cell)
+
+    def page(self, results: Results) -> Page:
+        rows = [(str(cell), str(len(results.values(cell, "seconds")))) for cell in self.cells()]
+        return Page([Table("Fakes", ("cell", "runs"), rows)], [], ["a remark"])
+
+
+class NoBench:
+    """Nothing to run on."""
+
+    def __init__(self) -> None:
+        self.suspected = 0
+
+    def suspect(self, _cell: Cell) -> None:
+        self.suspected += 1
+
+
+def make(directory: Path, act: Act = usual, repetitions: int = 4) -> Results:
+    study = Fake(quick=False)
+    study.act = act  # type: ignore[method-assign]
+    return Results.create(directory, study, repetitions)
+
+
+def run(results: Results) -> list[str]:
+    said: list[str] = []
+    with results.session():
+        runner.run(results, NoBench(), lambda done, total, text, left: said.append(text))  # type: ignore[arg-type]
+    return said
+
+
+def rows(results: Results) -> list[dict[str, str]]:
+    with results.samples.open() as file:
+        return list(csv.DictReader(file))
+
+
+def test_every_turn_has_each_cell_once_in_an_order_of_its_own() -> None:
+    study = Fake(quick=False)
+    turns = [study.turn(number) for number in range(20)]
+    assert all(sorted(map(str, turn)) == sorted(map(str, study.cells())) for turn in turns)
+    assert len({tuple(map(str, turn)) for turn in turns}) == 2
+    assert turns == [Fake(quick=False).turn(number) for number in range(20)]
+
+
+def test_all_numbers_are_kept_with_units_and_environment(tmp_path: Path) -> None:
+    results = make(tmp_path)
+    assert len(run(results)) == 8
+    kept = rows(results)
+    assert {row["metric"] for row in kept} == {"seconds", "at", "run"} and len(kept) == 8 * 3
+    assert {row["unit"] for row in kept} == {"s"} and {row["x"] for row in kept if row["metric"] == "at"} == {"8"}
+    session = json.loads((tmp_path / "study.json").read_text())["sessions"][0]
+    assert session["before"]["cpu"] and session["after"]["load"]
+    again = Results(tmp_path, results.study, results.about)
+    assert again.values(Cell.of(size="large", kind="a"), "seconds") == [2.0] * 4
+    assert [run.values for run in again.runs] == [run.values for run in results.runs]
+
+
+def test_an_interrupted_study_goes_on_where_it_was(tmp_path: Path) -> None:
+    calls: list[Cell] = []
+
+    def interrupted(cell: Cell) -> list[Value]:
+        calls.append(cell)
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        return usual(cell)
+
+    with pytest.raises(KeyboardInterrupt):
+        run(make(tmp_path, interrupted))
+    results = make(tmp_path)
+    assert len(results.counted()) == 3 and runner.missing(results.study, results) == 5
+    assert "5 of 8 runs are missing" in page_text(results)
+    run(results)
+    assert len(results.counted()) == 8 and runner.missing(results.study, results) == 0
+    assert len({(run.turn, run.cell) for run in results.counted()}) == 8
+    assert "missing" not in page_text(results)
+
+
+def test_a_study_is_extended_and_never_shortened(tmp_path: Path) -> None:
+    run(make(tmp_path, repetitions=2))
+    results = make(tmp_path, repetitions=5)
+    assert len(runner.plan(results)) == 6
+    run(results)
+    assert len(results.counted()) == 10
+    assert make(tmp_path, repetitions=1).about["repetitions"] == 5
+
+
+def test_a_failed_run_is_kept_named_and_not_counted(tmp_path: Path) -> None:
+    broken = [SampleFailed("verification did not succeed"), Refused("NOT_FOUND", "no program"), OSError("disk"), None]
+
+    def act(cell: Cell) -> list[Value]:
+        error = broken.pop(0) if broken else None
+        if error:
+            raise error
+        return usual(cell)
+
+    results = make(tmp_path, act)
+    run(results)
+    assert [run.problem for run in results.failed()] == ["verification did not succeed", "no program", "OSError: disk"]
+    assert len(results.counted()) == 5
+    failed = [row for row in rows(results) if row["ok"] == "0"]
+    assert {row["metric"] for row in failed} == {"run"}
+    text = page_text(results)
+    assert "verification did not succeed" in text and "Runs that failed and do not count: 3" in text
+    run(results)  # the next session tries them again
+    assert len(results.counted()) == 8 and len(results.failed()) == 3
+
+
+def test_a_study_stops_when_everything_fails(tmp_path: Path) -> None:
+    def act(_cell: Cell) -> list[Value]:
+        raise SampleFailed("the node is lost")
+
+    results = make(tmp_path, act)
+    with pytest.raises(Failed, match="in a row failed"):
+        run(results)
+    assert len(results.failed()) == 5
+    assert "no run counts" in page_text(results)
+
+
+def test_a_torn_run_does_not_count_and_its_number_is_not_used_again(tmp_path: Path) -> None:
+    results = make(tmp_path)
+    run(results)
+    text = results.samples.read_text()
+    results.samples.write_text(text[: text.rindex("seconds") + 10])  # in the midst of run 8
+    again = make(tmp_path)
+    assert len(again.counted()) == 7
+    run(again)
+    final = make(tmp_path)
+    assert len(final.counted()) == 8 and all(len(run.values) == 2 for run in final.counted())
+    assert max(run.number for run in final.runs) == 9 or len({run.number for run in final.runs}) == 8
+
+
+def test_warm_ups_are_run_and_not_counted(tmp_path: Path) -> None:
+    study = Fake(quick=False)
+    study.warmups = 1
+    results = Results.create(tmp_path, study, 2)
+    assert len(run(results)) == 6
+    assert len(results.counted()) == 4 and sum(run.warmup for run in results.runs) == 2
+    assert runner.plan(results) == []
+
+
+def test_a_directory_belongs_to_one_study(tmp_path: Path) -> None:
+    make(tmp_path)
+    with pytest.raises(Refused, match="holds another study"):
+        Results.create(tmp_path, Fake(quick=True), 1)
+    with pytest.raises(Refused, match="not the directory of a study"):
+        Results.about_of(tmp_path / "elsewhere")
+    (tmp_path / "study.json").write_text("{}")
+    with pytest.raises(Refused, match="cannot be read"):
+        Results.about_of(tmp_path)
+
+
+def test_two_sessions_cannot_work_at_once(tmp_path: Path) -> None:
+    results = make(tmp_path)
+    with results.session(), pytest.raises(Refused, match="another run"), make(tmp_path).session():
+        pass
+
+
+def page_text(results: Results) -> str:
+    files = render.write(results)
+    assert files[1].read_bytes().startswith(b"%PDF") and files[2].read_text().count("\n") >= 1
+    return files[0].read_text()
+
+
+def test_the_report_names_what_was_left_out_and_needs_no_other_file(tmp_path: Path) -> None:
+    results = make(tmp_path)
+    run(results)
+    text = page_text(results)
+    assert "there are no VMs" in text and "a remark" in text and "n=" not in text
+    assert " src=" not in text and "<link" not in text
+    with (tmp_path / "summary.csv").open() as file:
+        summary = {(row["size"], row["metric"]): row for row in csv.DictReader(file)}
+    assert summary["large", "seconds"]["median"] == "2" and summary["large", "seconds"]["n"] == "4"
+
+
+@pytest.mark.parametrize("kind", STUDIES, ids=lambda kind: kind.name)
+@pytest.mark.parametrize("quick", [True, False])
+def test_every_study_has_a_page_with_all_some_and_no_numbers(tmp_path: Path, kind: type[Study], quick: bool) -> None:
+    study = kind(quick, {"soft-dirty": "no soft-dirty"})
+    results = Results.create(tmp_path, study, 2)
+    assert len(set(study.cells())) == len(study.cells())
+    assert study.page(results).tables
+    for number, cell in enumerate(study.cells()):
+        if number % 2:
+            results.add(made_up(results, cell, 1))
+    assert study.page(results).tables
+    for cell in study.cells():
+        results.add(made_up(results, cell, 2))
+    if not quick:  # the other parametrisation's pages differ in their sizes alone
+        return
+    text = page_text(results)
+    assert "Left out" in text and ("no VM nodes" in text or "no soft-dirty" in text) and "n=2" in text
+
+
+def made_up(results: Results, cell: Cell, scale: int) -> Any:
+    from wherry.lab.study.results import Run
+
+    sizes = [float(2**power) for power in range(0, 24)] + [float(6 << 20)]
+    values = [Value(f"latency_{name}", scale * (1e-6 + x * 1e-9), "s", x) for x in sizes for name in parse.LATENCIES]
+    names = ("factor", "solve", "seconds", "rate", "downtime", "total", "bytes", "rounds", "rtt_mean", "result_crc")
+    for name in names:
+        values.append(Value(name, float(scale), "s"))
+    return Run(results.next_number(), scale, False, True, cell, 0.0, 1.0, values=values)
+
+
+def test_names_of_studies_are_suggested() -> None:
+    assert find("colocated").name == "colocated"
+    with pytest.raises(Refused, match="no study colocate") as raised:
+        find("colocate")
+    assert "colocated" in raised.value.why
+
+
+def test_two_studies_are_compared_as_ratios(tmp_path: Path) -> None:
+    old, new = make(tmp_path / "old"), make(tmp_path / "new", lambda cell: [Value("seconds", 3.0, "s")])
+    run(old)
+    run(new)
+    found = compare.differences(old, new)
+    assert {(one.cell, one.ratio) for one in found} == {("size=small kind=a", 3.0), ("size=large kind=a", 1.5)}
+    assert all(one.p is not None and one.p < 0.05 and one.metric == "seconds" for one in found)
+    assert compare.caveats(old, new)[0].startswith("The two were not run in turns")
+
+
+def test_too_few_runs_give_no_verdict() -> None:
+    assert verdict([1, 2, 3], [4, 5, 6]) == "too few runs to tell"
+    assert verdict([1, 2, 3, 4], [5, 6, 7, 8]).startswith("differs")
+    assert verdict([1, 3, 5, 7], [2, 4, 6, 8]).startswith("no difference shown")
+
+
+PING = """PING 10.77.1.2 (10.77.1.2) 16(44) bytes of data.
+
+--- 10.77.1.2 ping statistics ---
+10000 packets transmitted, {received} received, 0% packet loss, time 354ms
+rtt min/avg/max/mdev = 0.012/0.016/0.139/0.006 ms, pipe 2, ipg/ewma 0.035/0.014 ms
+"""
+
+
+def test_outputs_are_read_and_bad_ones_refused() -> None:
+    values = parse.flood_ping(PING.format(received=10000), 10000)
+    assert ("rtt_mean", pytest.approx(16e-6)) == (values[1].metric, values[1].value)
+    for text in (PING.format(received=9999), "ping: connect: Network is unreachable"):
+        with pytest.raises(SampleFailed):
+            parse.flood_ping(text, 10000)
+    line = {"bytes": 1, "repeat": 100, "warm": 30, "mean": 2e-6, "median": 1e-6, "min": 1e-6, "p95": 3e-6, "max": 4e-6}
+    good = json.dumps({**line, "errors": 0}) + "\n"
+    assert Value("latency_median", 1e-6, "s", 1) in parse.pingpong(good, 1)
+    for text in ("", good + good, json.dumps({**line, "errors": 1}), good[:-9]):
+        with pytest.raises(SampleFailed):
+            parse.pingpong(text, 1)
+    assert parse.netpipe("       1 58.715596   0.00000013\n")[0] == Value("latency_mean", 1.3e-7, "s", 1.0)
+    for text in ("", "1 2\n"):
+        with pytest.raises(SampleFailed):
+            parse.netpipe(text)
+    with pytest.raises(SampleFailed):
+        parse.linpack("dgetrf says 3")
