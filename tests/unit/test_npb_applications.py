@@ -11,11 +11,12 @@ import subprocess
 import pytest
 
 from wherry.base.errors import Refused
-from wherry.base.paths import native_program
+from wherry.base.paths import native_library, native_program
 
+# Debian 12's MPICH hangs in MPI_Finalize now and then without our library.
 COMMANDS = {
     "openmpi": "mpirun.openmpi --allow-run-as-root --oversubscribe --mca btl vader,self -n {ranks}",
-    "mpich": "mpiexec.mpich -n {ranks}",
+    "mpich": "mpiexec.mpich -genv LD_PRELOAD {library} -n {ranks}",
 }
 ENVIRONMENT = os.environ | {
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
@@ -33,7 +34,7 @@ def program(kernel: str, flavour: str) -> str:
 
 
 def run(kernel: str, flavour: str, ranks: int, letter: str) -> subprocess.CompletedProcess[str]:
-    launcher = COMMANDS[flavour].format(ranks=ranks).split()
+    launcher = COMMANDS[flavour].format(ranks=ranks, library=native_library("libwherry-finalize.so")).split()
     if not shutil.which(launcher[0]):
         pytest.skip(f"no {launcher[0]} on this machine")
     command = [*launcher, program(kernel, flavour), letter]
@@ -59,27 +60,19 @@ def test_class_s_verifies(kernel: str, flavour: str, ranks: int) -> None:
     assert len(compared) == 10 and max(map(float, compared)) < 1e-10, "worse than rounding explains"
 
 
-@pytest.mark.parametrize(("kernel", "ranks"), [("lu", 2), ("lu", 6), ("sp", 9), ("bt", 9)])
-def test_uneven_cuts_verify(kernel: str, ranks: int) -> None:
-    """Odd widths (a line without a partner), one column of ranks, and cells whose two neighbours are not the same."""
+@pytest.mark.parametrize(("kernel", "ranks"), [("lu", 6), ("sp", 9)])
+def test_ranks_in_the_middle_verify(kernel: str, ranks: int) -> None:
+    """Their two neighbours along an axis are not the same rank, and none of their faces lies on the boundary."""
     check_verified(run(kernel, "openmpi", ranks, "S"), kernel, ranks)
 
 
-@pytest.mark.parametrize(
-    ("kernel", "flavour", "ranks"), [("lu", "openmpi", 5), ("lu", "mpich", 5), ("sp", "mpich", 3), ("bt", "mpich", 2)]
-)
-def test_a_wrong_count_is_refused(kernel: str, flavour: str, ranks: int) -> None:
-    done = run(kernel, flavour, ranks, "S")
+@pytest.mark.parametrize(("kernel", "ranks"), [("lu", 5), ("sp", 3), ("bt", 2)])
+def test_a_wrong_count_is_refused(kernel: str, ranks: int) -> None:
+    done = run(kernel, "openmpi", ranks, "S")
     assert done.returncode == 2
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("npb: ")]
     assert f"not on {ranks}; type: mpirun" in line and "-n 4" in line
     assert "Verification" not in done.stdout
-
-
-def test_too_narrow_cells_are_refused() -> None:
-    done = run("lu", "mpich", 18, "S")
-    assert done.returncode == 2
-    assert "class S has work for 4 x 4 processes at most, not for 3 x 6; type: mpirun -n 16" in done.stderr
 
 
 @pytest.mark.parametrize("kernel", ["lu", "sp", "bt"])
