@@ -1,6 +1,7 @@
 /* Start and end of every NPB program: its class, its clock, the comparison, and the block that NPB's parsers know. */
 #include "npb.h"
 
+#include <ctype.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -77,9 +78,9 @@ void npb_init(int *argc, char ***argv, const char *kernel)
     MPI_Comm_size(MPI_COMM_WORLD, &run.ranks);
     run.kernel = kernel;
     if (*argc == 2 && strlen((*argv)[1]) == 1)
-        letter = strchr(class_letters, (*argv)[1][0] & ~0x20); /* small letters as well */
+        letter = strchr(class_letters, toupper((unsigned char)(*argv)[1][0]));
     if (!letter)
-        npb_refuse("%s: the class is missing or unknown; type one of S, W, A, B, C: %s S", kernel, (*argv)[0]);
+        npb_refuse("npb: the class is missing or unknown; type one of S, W, A, B, C, as in: %s S", (*argv)[0]);
     run.class_index = (int)(letter - class_letters);
     npb_say("\n NAS Parallel Benchmarks (own implementation of the specification) -- %s Benchmark\n\n"
             " Class %c, total number of processes: %d\n\n", kernel, npb_class(), run.ranks);

@@ -115,43 +115,39 @@ static double sum_alike(uint64_t key, double bytes)
     return sum;
 }
 
-/* Compares with what the machine has free, what the node's control group allows, and what a process may have. */
+struct room {
+    double lacks, need, have; /* bytes; lacks > 0: too little */
+};
+
+/* Keeps the worst of all limits. */
+static void consider(struct room *worst, double need, double have)
+{
+    if (need - have > worst->lacks)
+        *worst = (struct room){need - have, need, have};
+}
+
+/* The limits: what the machine has free, what the node's control group allows, and what one process may have. */
 void npb_require_memory(double bytes)
 {
+    const char *cure = npb_class_index() == 0 ? "use fewer processes" : "type a smaller class or use more hosts";
+    struct room mine = {0}, *all = npb_allocate((size_t)npb_ranks(), sizeof mine);
     char node[MPI_MAX_PROCESSOR_NAME] = "";
-    int length;
     struct rlimit limit;
-    double lacks = 0, most, need, have, worst, huge = 1e18;
+    int length;
 
     MPI_Get_processor_name(node, &length);
     bytes += PROCESS_BYTES;
-    need = sum_alike(hash_machine(), bytes);
-    have = 1024 * read_number("/proc/meminfo", "MemAvailable:", huge);
-    lacks = need - have;
-    most = read_number("/sys/fs/cgroup/memory.max", "", huge) - read_number("/sys/fs/cgroup/memory.current", "", 0);
-    worst = sum_alike(hash_text(node), bytes);
-    if (worst - most > lacks) {
-        need = worst;
-        have = most;
-        lacks = need - have;
-    }
-    if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY &&
-        bytes - (double)limit.rlim_cur > lacks) {
-        need = bytes;
-        have = (double)limit.rlim_cur;
-        lacks = need - have;
-    }
-    {
-        double mine[3] = {lacks, need, have}, *all = npb_allocate(3 * (size_t)npb_ranks(), sizeof *all);
-        const char *smaller = npb_class_index() == 0 ? "fewer processes" : "a smaller class";
-
-        MPI_Allgather(mine, 3, MPI_DOUBLE, all, 3, MPI_DOUBLE, MPI_COMM_WORLD);
-        for (int rank = 0; rank < npb_ranks(); rank++)
-            if (all[3 * rank] > 0)
-                npb_refuse("npb: class %c needs %.1f GiB where rank %d runs, and there are %.1f GiB; type %s",
-                           npb_class(), all[3 * rank + 1] / GIB, rank, all[3 * rank + 2] / GIB, smaller);
-        free(all);
-    }
+    consider(&mine, sum_alike(hash_machine(), bytes), 1024 * read_number("/proc/meminfo", "MemAvailable:", 1e18));
+    consider(&mine, sum_alike(hash_text(node), bytes), read_number("/sys/fs/cgroup/memory.max", "", 1e18) -
+                                                           read_number("/sys/fs/cgroup/memory.stat", "anon", 0));
+    if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
+        consider(&mine, bytes, (double)limit.rlim_cur);
+    MPI_Allgather(&mine, sizeof mine, MPI_BYTE, all, sizeof mine, MPI_BYTE, MPI_COMM_WORLD);
+    for (int rank = 0; rank < npb_ranks(); rank++)
+        if (all[rank].lacks > 0)
+            npb_refuse("npb: class %c needs %.1f GiB where rank %d runs, and there are %.1f GiB; %s", npb_class(),
+                       all[rank].need / GIB, rank, all[rank].have / GIB, cure);
+    free(all);
 }
 
 void *npb_allocate(size_t count, size_t size)
