@@ -91,6 +91,7 @@ static ALWAYS_INLINE void sweep_row(struct lu_sweep *sweep, const struct cfd *cf
     struct diagonal diagonal = diagonal_of(cfd);
     int from = cell->lo[0], to = cell->hi[0];
 
+#pragma GCC ivdep /* sum, inverse, u and v do not overlap: GCC forgets it when it inlines */
     for (int i = from; i < to; i++) {
         double s[FIELDS] = {0};
 

@@ -57,8 +57,10 @@ static void prepare_row(const struct cfd_cell *cell, int j, int k)
     ptrdiff_t row = cell->row;
     double *restrict r = cfd_r(cell, 0, j, k);
     const double *restrict u = cfd_u(cell, 0, j, k);
+    int from = cell->lo[0], to = cell->hi[0];
 
-    for (int i = cell->lo[0]; i < cell->hi[0]; i++) {
+#pragma GCC ivdep /* r and u do not overlap: GCC forgets it when it inlines */
+    for (int i = from; i < to; i++) {
         double inverse = u[INV * row + i], x = u[VX * row + i], y = u[VY * row + i], z = u[VZ * row + i];
         double square = C1 * u[PR * row + i] * inverse, sound = sqrt(square);
         double r0 = r[i], r1 = r[row + i], r2 = r[2 * row + i], r3 = r[3 * row + i], r4 = r[4 * row + i];
