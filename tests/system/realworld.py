@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -141,7 +142,7 @@ class World:
     def ring(self, cluster: str, flavour: str, *, ranks: int = 4, seconds: int = 20, memory: int = 4) -> Iterator[Ring]:
         """A ring that runs; it is ended when it is not waited for. `memory` is MiB for each rank."""
         options = ("--seconds", str(seconds), "--memory", str(memory), "--size", "16384")
-        ring = Ring(self.start("run", cluster, "-n", str(ranks), "--", ring_program(flavour), *options))
+        ring = Ring(self.start("run", cluster, "-n", str(ranks), "--", ring_program(flavour, self.directory), *options))
         try:
             yield ring
         finally:
@@ -277,12 +278,16 @@ def world(name: str, **environment: str) -> Iterator[World]:
         assert down.returncode == 0, down.stderr
 
 
-def ring_program(flavour: str) -> str:
-    """The ring of an MPI family; skips the test where that is not built."""
+def ring_program(flavour: str, directory: Path) -> str:
+    """The ring of an MPI family, in a directory that nodes see; skips the test where it is not built."""
     try:
-        return str(native_program(f"wherry-ring-{flavour}"))
+        built = native_program(f"wherry-ring-{flavour}")
     except Refused:
         pytest.skip(f"wherry-ring-{flavour} is not built: no mpicc of {flavour}")
+    copy = directory / built.name  # the checkout may lie below /tmp, which a node has of its own
+    if not copy.exists():
+        shutil.copy(built, copy)
+    return str(copy)
 
 
 def eventually(look: Callable[[], Value], wanted: Value, seconds: float = 60.0) -> Value:

@@ -14,9 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-
-from wherry.base.errors import Refused
-from wherry.base.paths import native_program
+from realworld import ring_program
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="clusters are made by root")
 
@@ -86,16 +84,9 @@ def wherry(case: Path) -> Iterator[Wherry]:
     assert down.returncode == 0, down.stderr
 
 
-def ring(flavour: str) -> str:
-    try:
-        return str(native_program(f"wherry-ring-{flavour}"))
-    except Refused:
-        pytest.skip(f"wherry-ring-{flavour} is not built: no mpicc of {flavour}")
-
-
 @pytest.mark.parametrize("flavour", ["openmpi", "mpich"])
-def test_a_ring_on_four_nodes(wherry: Wherry, flavour: str) -> None:
-    done = wherry("run", "four", "-n", "4", "--", ring(flavour), "--seconds", "2", "--json")
+def test_a_ring_on_four_nodes(wherry: Wherry, case: Path, flavour: str) -> None:
+    done = wherry("run", "four", "-n", "4", "--", ring_program(flavour, case), "--seconds", "2", "--json")
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert result["errors"] == 0 and result["ranks"] == 4
@@ -178,7 +169,8 @@ def test_ctrl_c_ends_everything(wherry: Wherry, case: Path, flavour: str) -> Non
 
 
 def test_two_clusters_and_two_jobs_on_one_of_them_at_once(wherry: Wherry, case: Path) -> None:
-    asked = [("four", ring("openmpi")), ("two", ring("openmpi")), ("four", ring("openmpi"))]
+    ring = ring_program("openmpi", case)
+    asked = [("four", ring), ("two", ring), ("four", ring)]
     started = [
         subprocess.Popen(
             [str(WHERRY), "run", cluster, "-n", "2", "--", program, "--seconds", "3", "--json"],
