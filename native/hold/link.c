@@ -67,7 +67,7 @@ static int raise_link(int tap, struct ifreq *request)
     return -ETIMEDOUT;
 }
 
-int link_open_tap(const char *name)
+int link_open_tap(const char *name, short flags, unsigned mtu)
 {
     struct ifreq request;
     int error = set_name(&request, name), fd;
@@ -77,7 +77,7 @@ int link_open_tap(const char *name)
     fd = open("/dev/net/tun", O_RDWR | O_NONBLOCK | O_CLOEXEC);
     if (fd < 0)
         return -errno;
-    request.ifr_flags = IFF_TAP | IFF_NO_PI;
+    request.ifr_flags = (short)(IFF_TAP | IFF_NO_PI | flags);
     if (ioctl(fd, TUNSETIFF, &request) < 0) {
         error = -errno;
         goto close_tap;
@@ -86,6 +86,12 @@ int link_open_tap(const char *name)
     error = request_by_name(SIOCSIFTXQLEN, &request);
     if (error)
         goto close_tap;
+    if (mtu) {
+        request.ifr_mtu = (int)mtu;
+        error = request_by_name(SIOCSIFMTU, &request);
+        if (error)
+            goto close_tap;
+    }
     error = raise_link(fd, &request);
     if (error)
         goto close_tap;

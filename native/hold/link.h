@@ -1,11 +1,14 @@
-/* What wherry-hold does to links of its network namespace. All return a descriptor or 0, or a negative errno. */
+/* What wherry-hold and wherry-link do to links of their namespace. All return a descriptor or 0, or a negative errno. */
 #ifndef WHERRY_HOLD_LINK_H
 #define WHERRY_HOLD_LINK_H
 
 #include <stdbool.h>
 
-/* A TAP device of this name, up; it is gone when the descriptor is closed. Reading does not block. */
-int link_open_tap(const char *name);
+/*
+ * A TAP device of this name, up; it is gone when the descriptor is closed. Reading does not block. `flags` are those of
+ * TUNSETIFF besides the usual; `mtu` 0 leaves it as it is.
+ */
+int link_open_tap(const char *name, short flags, unsigned mtu);
 /* A packet socket: a frame that is sent leaves through the link, as if the link's bridge had forwarded it. */
 int link_open_port(const char *name);
 /* Makes the link a port of the bridge, or takes it out. Its being so already is no error. */

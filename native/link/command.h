@@ -1,0 +1,17 @@
+/* What a link is told: one line, words and values. Nothing else is taken; a line that is not understood changes nothing. */
+#ifndef WHERRY_LINK_COMMAND_H
+#define WHERRY_LINK_COMMAND_H
+
+#include "shape.h"
+
+enum command_verb { COMMAND_SET, COMMAND_SHOW, COMMAND_END };
+
+/*
+ * Reads a line:
+ *   set LATENCY JITTER BANDWIDTH LOSS LATENCY JITTER BANDWIDTH LOSS    ns, ns, bit/s, 0 ... 1; there and back
+ *   show | end
+ * Returns the verb, or -EINVAL.
+ */
+int command_parse(const char *line, struct shape_rules rules[2]);
+
+#endif
