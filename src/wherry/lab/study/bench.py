@@ -143,9 +143,16 @@ class Bench:
         self._up[place.name] = place
         try:
             self.client.wait(self.client.up(place.spec(), "the study").id)
+            self._end_jobs(place)
         except WherryError:
             self._suspect = True
             raise
+
+    def _end_jobs(self, place: Place) -> None:
+        """Those of a session that was killed; they would run beside what is measured."""
+        for job in self.client.jobs(place.name):
+            if job.state in (JobState.STARTING, JobState.RUNNING):
+                Running(self.client, job, self._out).cancel()
 
     def _whole(self, place: Place) -> bool:
         nodes = self.client.nodes(place.name)

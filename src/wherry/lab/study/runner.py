@@ -67,6 +67,8 @@ def _one(results: Results, bench: Bench, turn: int, cell: Cell) -> Run:
     except SampleFailed as error:
         one.problem = str(error)
     except WherryError as error:
+        if error.code == Code.CANCELLED:  # Ctrl-C while an operation was waited for
+            raise KeyboardInterrupt from error
         one.problem = str(error)
     except subprocess.TimeoutExpired as error:
         one.problem = f"did not end within {error.timeout:.0f} s"

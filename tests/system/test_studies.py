@@ -1,0 +1,214 @@
+"""Studies for real: a quick one through the command line, and runs that go wrong on a bench of our own.
+
+A node that is killed half-way, a wrong number of ranks and a full disk each fail their sample, which is kept
+and not counted, and the study goes on.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from wherry.base.errors import Failed
+from wherry.lab.study import render, runner, workloads
+from wherry.lab.study.bench import Bench, Place, program
+from wherry.lab.study.recipe import Cell, Factor, Level, Page, SampleFailed, Study, Value
+from wherry.lab.study.results import Results
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="clusters are made by root")
+
+WHERRY = Path(sys.executable).parent / "wherry"
+INSTANCE = "tstudy"
+PLACE = Place("fault", 2, ("a1", "a2"), cpus=0.5, memory="128MiB")
+
+
+def wherry(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("WHERRY_", "SUDO_"))}
+    return subprocess.run(
+        [str(WHERRY), *words],
+        cwd=cwd,
+        env={**kept, "WHERRY_INSTANCE": INSTANCE},
+        capture_output=True,
+        text=True,
+        timeout=550,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def case() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="wherry-tstudy-") as directory:
+        yield Path(directory)
+        down = wherry("down", "--all", cwd=Path(directory))
+        assert down.returncode == 0, down.stderr
+
+
+def test_a_quick_study_from_the_command_line(case: Path) -> None:
+    done = wherry("study", "run", "colocated", "--quick", "--reps", "1", "--out", "study", "-o", "json", cwd=case)
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    assert (said["counted"], said["failed"], said["missing"]) == (5, 0, 0)
+    assert "left" in done.stderr
+
+    with (case / "study" / "samples.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    places = {"native-shm", "native-tcp", "one-node", "one-host", "two-hosts"}
+    assert {row["where"] for row in rows} == places and {row["ok"] for row in rows} == {"1"}
+    for place in places:
+        sizes = {float(row["x"]) for row in rows if row["where"] == place and row["metric"] == "latency_median"}
+        assert sizes == {float(2**power) for power in range(24)} | {float(6 << 20)}
+    text = (case / "study" / "report.html").read_text()
+    for part in ("180 / 1200", "no VM nodes", "cannot say", "Figures 3 and 4", "<svg", "lapack"):
+        assert part in text
+    assert (case / "study" / "report.pdf").read_bytes().startswith(b"%PDF")
+
+    clusters = json.loads(wherry("status", "-o", "json", cwd=case).stdout)
+    assert clusters["clusters"] == []
+    again = wherry("study", "report", "study", cwd=case)
+    assert again.returncode == 0 and (case / "study" / "report.html").read_text() == text
+    same = json.loads(wherry("study", "compare", "study", "study", "-o", "json", cwd=case).stdout)
+    assert same["differences"] and all(one["ratio"] == 1 for one in same["differences"])
+    refused = wherry("study", "run", "nic-degradation", "--out", "study", cwd=case)
+    assert refused.returncode == 4 and "holds another study" in refused.stderr
+
+
+Act = Callable[[Bench, Path], list[Value]]
+
+
+class Faults(Study):
+    """One cell; what it does is the test's."""
+
+    name = "faults"
+    title = "Faults"
+    question = "What happens then?"
+    act: Act
+
+    def factors(self) -> Sequence[Factor]:
+        return [Factor("what", "what", (Level("it", "it"),))]
+
+    def cells(self) -> Sequence[Cell]:
+        return [Cell.of(what="it")]
+
+    def measure(self, bench: Bench, cell: Cell, directory: Path) -> list[Value]:
+        return self.act(bench, directory)
+
+    def page(self, results: Results) -> Page:
+        return Page()
+
+
+def results_of(directory: Path, act: Act, repetitions: int) -> Results:
+    study = Faults(quick=True)
+    study.act = act  # type: ignore[method-assign]
+    return Results.create(directory, study, repetitions)
+
+
+def run(results: Results, bench: Any) -> None:
+    with results.session():
+        runner.run(results, bench, lambda *_: None)
+
+
+@pytest.fixture
+def bench(case: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    monkeypatch.setenv("WHERRY_INSTANCE", INSTANCE)
+    monkeypatch.delenv("SUDO_UID", raising=False)
+    here = Path.cwd()
+    made = Bench(case)
+    yield made
+    made.close()
+    os.chdir(here)
+
+
+def first_process(node: str) -> int:
+    """The process on this machine that is the node's init."""
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            if node in (entry / "cgroup").read_text() and INSTANCE in (entry / "cgroup").read_text():
+                last = next(line for line in (entry / "status").read_text().splitlines() if line.startswith("NSpid"))
+                if last.split()[-1] == "1":
+                    return int(entry.name)
+        except (OSError, StopIteration):
+            continue
+    raise AssertionError(f"no init of {node}")
+
+
+def test_a_node_lost_half_way_fails_its_sample_and_is_repaired(case: Path, bench: Bench) -> None:
+    kills = [1]
+
+    def act(bench: Bench, directory: Path) -> list[Value]:
+        bench.ready(PLACE)
+        if kills:
+            kills.pop()
+            timer = threading.Timer(2.0, lambda: os.kill(first_process("fault-1"), signal.SIGKILL))
+            timer.start()
+        return workloads.ring(bench, PLACE, 1, 4.0, 2, directory)
+
+    results = results_of(case / "lost", act, 2)
+    run(results, bench)
+    assert len(results.failed()) == 1 and len(results.counted()) == 1, [run.problem for run in results.runs]
+    assert results.failed()[0].problem
+    assert results.failed()[0].problem[:20] in render.write(results)[0].read_text()
+
+
+def test_a_wrong_number_of_ranks_and_a_hang_fail(case: Path, bench: Bench) -> None:
+    def ranks(bench: Bench, directory: Path) -> list[Value]:
+        done = bench.on(PLACE, [program("pingpong", "openmpi"), "--max", "1"], 3, directory, 60.0)
+        done.verified()
+        return []
+
+    def hang(bench: Bench, directory: Path) -> list[Value]:
+        bench.on(PLACE, ["/bin/sleep", "100"], 1, directory, 2.0, "openmpi")
+        return []
+
+    for name, act, says in (("ranks", ranks, "exactly two ranks"), ("hang", hang, "within 2 s")):
+        results = results_of(case / name, act, 1)
+        run(results, bench)
+        assert not results.counted() and says in results.failed()[0].problem, results.failed()[0].problem
+
+
+def test_too_little_memory_fails(case: Path, bench: Bench) -> None:
+    with pytest.raises(SampleFailed, match="of memory"):
+        bench.needs_memory(1 << 50)
+
+
+@pytest.fixture
+def small_disk(case: Path) -> Iterator[Path]:
+    path = case / "disk"
+    path.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", str(path)], check=True)
+    yield path
+    for _ in range(10):
+        if subprocess.run(["umount", str(path)], check=False, capture_output=True).returncode == 0:
+            return
+        time.sleep(0.5)
+    raise AssertionError("the small disk stays mounted")
+
+
+def test_a_full_disk_fails_samples_and_leaves_a_report(small_disk: Path, bench: Bench) -> None:
+    fills: list[int] = [0, 0, 1, 1, 1, 1, 1]
+
+    def act(_bench: Bench, directory: Path) -> list[Value]:
+        if fills.pop(0):
+            (directory / "big").write_bytes(bytes(16 << 20))
+        return [Value("seconds", 1.0, "s")]
+
+    results = results_of(small_disk / "study", act, 7)
+    with pytest.raises(Failed, match="in a row failed"):
+        run(results, bench)
+    results.release()
+    text = render.write(results)[0].read_text()
+    assert len(results.counted()) == 2 and len(results.failed()) == 5
+    assert "No space left on device" in text and "5 of 7 runs are missing" in text
+    kept = Results(results.directory, results.study, Results.about_of(results.directory))
+    assert len(kept.counted()) == 2 and len(kept.failed()) == 5
