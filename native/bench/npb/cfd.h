@@ -46,7 +46,7 @@ struct cfd_cell {
     ptrdiff_t row;           /* doubles between two components of one point */
     ptrdiff_t u_step[3];     /* doubles between neighbours along x, y, z, in u */
     ptrdiff_t r_step[3];     /* and in r and f */
-    double *u, *r, *f;       /* point (0,0,0), component 0: state, residual, forcing */
+    double *u, *r, *f;       /* point (0,0,0), component 0: state, dt * residual, dt * forcing */
 };
 
 /* One class of one benchmark: what to compute and the published result. */
@@ -91,7 +91,7 @@ void cfd_set_forcing(struct cfd *cfd);
 void cfd_set_initial(struct cfd *cfd);
 void cfd_exact(const struct cfd *cfd, int i, int j, int k, double value[FIELDS]);
 
-/* r = dt * (f + L(u)) at all inner points, with fresh halos and derived components. */
+/* r = f + dt * L(u) at all inner points, with fresh halos and derived components. */
 void cfd_residual(struct cfd *cfd);
 /* The two-deep halos of the state. */
 void cfd_exchange(struct cfd *cfd);

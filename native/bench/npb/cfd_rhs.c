@@ -1,5 +1,5 @@
 /*
- * The right-hand side of the equations: r = dt * (f + L(u)), L being the sum over the three directions of minus the
+ * The right-hand side of the equations: r = f + dt * L(u), L being the sum over the three directions of minus the
  * central differences of the convective flux, plus the viscous and heat fluxes, plus second and minus fourth
  * differences of the state.
  *
@@ -7,7 +7,7 @@
  */
 #include "cfd.h"
 
-/* Weights of one direction at one position: `state` of the points -2..2, and of central and second differences. */
+/* Weights of one direction at one position, times dt: `state` of the points -2..2, central and second differences. */
 struct weights {
     double state[5], central, viscous;
 };
@@ -27,11 +27,11 @@ const double *cfd_fourth_difference(int n, int g)
 static struct weights weights_at(const struct cfd *cfd, int d, int g)
 {
     const double *fourth = cfd_fourth_difference(cfd->n, g);
-    double second = cfd_diffusion[d] * cfd->h * cfd->h;
-    struct weights w = {.central = cfd->h / 2, .viscous = C34 * cfd->h * cfd->h};
+    double second = cfd->dt * cfd_diffusion[d] * cfd->h * cfd->h;
+    struct weights w = {.central = cfd->dt * cfd->h / 2, .viscous = cfd->dt * C34 * cfd->h * cfd->h};
 
     for (int p = 0; p < 5; p++)
-        w.state[p] = -DSSP * fourth[p];
+        w.state[p] = -cfd->dt * DSSP * fourth[p];
     w.state[1] += second;
     w.state[2] -= 2 * second;
     w.state[3] += second;
@@ -130,9 +130,6 @@ static void residual_row(const struct cfd *cfd, const struct cfd_cell *cell, int
     add_along_row(cfd, cell, r, u);
     add_direction(r, u, row, cell->u_step[1], 1, from, to, y);
     add_direction(r, u, row, cell->u_step[2], 2, from, to, z);
-    for (int m = 0; m < FIELDS; m++)
-        for (int i = from; i < to; i++)
-            r[m * row + i] *= cfd->dt;
 }
 
 static void residual_cell(const struct cfd *cfd, const struct cfd_cell *cell)

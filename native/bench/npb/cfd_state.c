@@ -96,7 +96,7 @@ void cfd_set_forcing(struct cfd *cfd)
 
                 for (int m = 0; m < FIELDS; m++)
                     for (int i = cell->lo[0]; i < cell->hi[0]; i++)
-                        f[m * cell->row + i] = -r[m * cell->row + i] / cfd->dt;
+                        f[m * cell->row + i] = -r[m * cell->row + i];
             }
     }
 }
