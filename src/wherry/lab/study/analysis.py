@@ -7,11 +7,17 @@ from collections.abc import Sequence
 from wherry.lab.report import Table
 from wherry.lab.stats import Estimate, mann_whitney, ratio
 from wherry.lab.study.figures import Curves, size_text
-from wherry.lab.study.recipe import Cell
+from wherry.lab.study.recipe import Cell, Factor, Level
 from wherry.lab.study.results import Results
 
 LATENCY = "latency_median"
 """What is compared: the median of a run's repetitions, which what else the machine does disturbs least."""
+
+
+def mpi_factor(quick: bool) -> Factor:
+    """Both MPIs; one with --quick."""
+    why = "not with --quick" if quick else ""
+    return Factor("mpi", "the MPI", (Level("openmpi", "Open MPI"), Level("mpich", "MPICH", why)))
 
 
 def by_size(results: Results, cells: dict[str, Cell], metric: str = LATENCY, most: float = float("inf")) -> Curves:

@@ -54,36 +54,32 @@ class Colocated(Study):
 
     def factors(self) -> Sequence[Factor]:
         levels = (NATIVE_SHM, NATIVE_TCP, ONE_NODE, ONE_HOST, TWO_HOSTS, _VM)
-        return [Factor("where", "where the two ranks are", levels)]
+        return [Factor("where", "where the two ranks are", levels), analysis.mpi_factor(self.quick)]
 
     def cells(self) -> Sequence[Cell]:
-        return [Cell.of(where=level) for level in self.factors()[0].measured()]
+        where, mpi = self.factors()
+        return [Cell.of(where=level, mpi=name) for level in where.measured() for name in mpi.measured()]
 
     def measure(self, bench: Bench, cell: Cell, directory: Path) -> list[Value]:
         largest = 8 << 20 if self.quick else 1 << 30
         limits = ["--above", "65536", "--few", "10"] if self.quick else ["--above", str(64 << 20), "--few", "10"]
         words = ["--max", str(largest), *limits, "--also", str(_SIX_MEGABYTES)]
         bench.needs_memory(4 * largest)
-        argv, where, seconds = [program("pingpong", "openmpi"), *words], cell["where"], 120.0 if self.quick else 1200.0
+        where, mpi, seconds = cell["where"], cell["mpi"], 120.0 if self.quick else 1200.0
+        argv = [program("pingpong", mpi), *words]
         if where.startswith("native"):
-            done = bench.native(argv, 2, directory, seconds, where.removeprefix("native-"))
+            done = bench.native(argv, 2, directory, seconds, where.removeprefix("native-"), mpi)
         else:
             done = bench.on(places("256MiB" if self.quick else "1536MiB")[where], argv, 2, directory, seconds)
         return pingpong(done.verified(), largest.bit_length() + 1)
 
     def page(self, results: Results) -> Page:
-        labels = self.texts()["where"]
-        cells = {labels[cell["where"]]: cell for cell in self.cells()}
-        curves = analysis.by_size(results, cells)
         page = Page()
         page.tables += [self._beside(results), self._ratios(results)]
-        page.tables.append(analysis.latency_table("Latency: half of the round trip", curves))
-        bandwidths = figures.curves(curves, "Mbit/s (10^6)", log_y=True, scale=analysis.bandwidth)
-        page.figures.append(("Bandwidth over message size, in the form of the paper's Figures 3 and 4.", bandwidths))
-        latencies = figures.curves(
-            analysis.by_size(results, cells, most=65536), "half round trip, us", log_y=True, scale=lambda _, y: 1e6 * y
-        )
-        page.figures.append(("Latency of small messages.", latencies))
+        where, mpi = self.factors()
+        for name in mpi.measured():
+            cells = {where.label(level): Cell.of(where=level, mpi=name) for level in where.measured()}
+            self._show(page, results, mpi.label(name), cells)
         page.remarks.append(
             "A run's number for a size is the median of its repetitions (the mean, as the papers use it, is in "
             "samples.csv too): 30 exchanges that do not count, 100 that do; above "
@@ -91,9 +87,20 @@ class Colocated(Study):
         )
         return page
 
+    @staticmethod
+    def _show(page: Page, results: Results, mpi: str, cells: dict[str, Cell]) -> None:
+        curves = analysis.by_size(results, cells)
+        page.tables.append(analysis.latency_table(f"Latency with {mpi}: half of the round trip", curves))
+        bandwidths = figures.curves(curves, "Mbit/s (10^6)", log_y=True, scale=analysis.bandwidth)
+        caption = f"Bandwidth over message size with {mpi}, in the form of the paper's Figures 3 and 4."
+        page.figures.append((caption, bandwidths))
+        small = analysis.by_size(results, cells, most=65536)
+        latencies = figures.curves(small, "half round trip, us", log_y=True, scale=lambda _, y: 1e6 * y)
+        page.figures.append((f"Latency of small messages with {mpi}.", latencies))
+
     def _beside(self, results: Results) -> Table:
         def at_six(level: Level) -> list[float]:
-            return results.values(Cell.of(where=level.name), analysis.LATENCY, _SIX_MEGABYTES)
+            return results.values(Cell.of(where=level.name, mpi="openmpi"), analysis.LATENCY, _SIX_MEGABYTES)
 
         rows = []
         for base, text in ((NATIVE_SHM, "native shared memory"), (NATIVE_TCP, "native TCP")):
@@ -116,9 +123,10 @@ class Colocated(Study):
         rows = []
         for x in (1, 1024, 65536, 1 << 20, _SIX_MEGABYTES):
             for level, base in ((ONE_HOST, ONE_NODE), (ONE_HOST, NATIVE_TCP), (ONE_HOST, TWO_HOSTS)):
-                data = [results.values(Cell.of(where=one.name), analysis.LATENCY, x) for one in (level, base)]
+                cells = [Cell.of(where=one.name, mpi="openmpi") for one in (level, base)]
+                data = [results.values(cell, analysis.LATENCY, x) for cell in cells]
                 found = analysis.compare_samples(data[0], data[1])
                 if found:
                     text = f"{level.text} : {base.text}"
                     rows.append((figures.size_text(x), text, found.text(), analysis.verdict(data[0], data[1])))
-        return Table("Times as ratios (above 1: slower)", ("size", "what", "ratio", "test"), rows)
+        return Table("Times with Open MPI as ratios (above 1: slower)", ("size", "what", "ratio", "test"), rows)

@@ -43,10 +43,13 @@ class NicDegradation(Study):
     )
 
     def factors(self) -> Sequence[Factor]:
-        return [_NIC, _TOOL]
+        return [_NIC, _TOOL, analysis.mpi_factor(self.quick)]
 
     def cells(self) -> Sequence[Cell]:
-        return [Cell.of(nic=nic, tool=tool) for nic in _NIC.measured() for tool in _TOOL.measured()]
+        mpis = self.factors()[2].measured()
+        nics = _NIC.measured()
+        pings = [_flood_cell(nic) for nic in nics]
+        return [*(_pingpong_cell(nic, mpi) for nic in nics for mpi in mpis), *pings]
 
     def measure(self, bench: Bench, cell: Cell, directory: Path) -> list[Value]:
         place = Place("nic", 2, ("a1", "a2"), memory="256MiB" if self.quick else "1536MiB")
@@ -54,10 +57,10 @@ class NicDegradation(Study):
             return self._flood(bench, cell["nic"], directory, place)
         largest = 1 << 20 if self.quick else 1 << 30
         limits = ["--above", str(_SMALL), "--few", "20"] if self.quick else ["--above", str(64 << 20), "--few", "10"]
-        argv = [program("pingpong", "openmpi"), "--max", str(largest), *limits]
+        argv = [program("pingpong", cell["mpi"]), "--max", str(largest), *limits]
         bench.needs_memory(4 * largest)
         if cell["nic"] == _NATIVE.name:
-            done = bench.native(argv, 2, directory, 1200.0)
+            done = bench.native(argv, 2, directory, 1200.0, mpi=cell["mpi"])
         else:
             done = bench.on(place, argv, 2, directory, 1200.0)
         return pingpong(done.verified(), largest.bit_length())
@@ -72,23 +75,12 @@ class NicDegradation(Study):
         return flood_ping(done.verified(), _PINGS)
 
     def page(self, results: Results) -> Page:
-        native, container = (Cell.of(nic=level.name, tool="pingpong") for level in (_NATIVE, _CONTAINER))
-        curves = analysis.by_size(results, {_NATIVE.text: native, _CONTAINER.text: container})
         page = Page()
-        page.tables += [self._beside(results), _degradation_table(results, native, container)]
-        page.tables.append(analysis.latency_table("Communication time: half of the round trip", curves))
-        shares = {_CONTAINER.text: _degradation(results, native, container)}
-        page.figures.append(
-            (
-                "Degradation over message size, in the form of the paper's Figure 2: 1 - native time / virtual time.",
-                figures.estimates({name: points for name, points in shares.items() if points}, "degradation, %", 100),
-            )
-        )
-        small = {name: {x: y for x, y in points.items() if x <= _SMALL} for name, points in curves.items()}
-        times = figures.curves(small, "half round trip, us", scale=lambda _, y: 1e6 * y)
-        page.figures.append(("Times from 1 B to 64 KiB, in the form of the paper's Figure 3.", times))
+        page.tables.append(self._beside(results))
+        for mpi in self.factors()[2].measured():
+            self._show(page, results, mpi, self.factors()[2].label(mpi))
         floods = {
-            level.text: {"mean": [1e6 * y for y in results.values(_flood_cell(level), "rtt_mean")]}
+            level.text: {"mean": [1e6 * y for y in results.values(_flood_cell(level.name), "rtt_mean")]}
             for level in (_NATIVE, _CONTAINER)
         }
         pings = figures.bars(floods, "round trip, us")
@@ -103,8 +95,22 @@ class NicDegradation(Study):
         ]
         return page
 
+    @staticmethod
+    def _show(page: Page, results: Results, mpi: str, label: str) -> None:
+        native, container = (_pingpong_cell(level.name, mpi) for level in (_NATIVE, _CONTAINER))
+        curves = analysis.by_size(results, {_NATIVE.text: native, _CONTAINER.text: container})
+        page.tables.append(_degradation_table(f"Degradation by message size with {label}", results, native, container))
+        page.tables.append(analysis.latency_table(f"Communication time with {label}: half of the round trip", curves))
+        shares = {_CONTAINER.text: _degradation(results, native, container)}
+        figure = figures.estimates(shares, "degradation, %", 100)
+        what = "1 - native time / virtual time"
+        page.figures.append((f"Degradation with {label}, in the form of the paper's Figure 2: {what}.", figure))
+        small = {name: {x: y for x, y in points.items() if x <= _SMALL} for name, points in curves.items()}
+        times = figures.curves(small, "half round trip, us", scale=lambda _, y: 1e6 * y)
+        page.figures.append((f"Times from 1 B to 64 KiB with {label}, in the form of the paper's Figure 3.", times))
+
     def _beside(self, results: Results) -> Table:
-        pings = [results.values(_flood_cell(level), "rtt_mean") for level in (_CONTAINER, _NATIVE)]
+        pings = [results.values(_flood_cell(level.name), "rtt_mean") for level in (_CONTAINER, _NATIVE)]
         found = analysis.compare_samples(pings[0], pings[1])
         share = median([1e6 * y for y in pings[0]]) if pings[0] else None
         rows = [
@@ -140,8 +146,12 @@ class NicDegradation(Study):
         return published.table(rows)
 
 
-def _flood_cell(level: Level) -> Cell:
-    return Cell.of(nic=level.name, tool="flood")
+def _flood_cell(nic: str) -> Cell:
+    return Cell.of(nic=nic, tool="flood", mpi="openmpi")  # only its launcher starts the ping
+
+
+def _pingpong_cell(nic: str, mpi: str) -> Cell:
+    return Cell.of(nic=nic, tool="pingpong", mpi=mpi)
 
 
 def _degradation(results: Results, native: Cell, virtual: Cell) -> dict[float, Estimate]:
@@ -156,7 +166,7 @@ def _degradation(results: Results, native: Cell, virtual: Cell) -> dict[float, E
     return found
 
 
-def _degradation_table(results: Results, native: Cell, virtual: Cell) -> Table:
+def _degradation_table(title: str, results: Results, native: Cell, virtual: Cell) -> Table:
     rows = []
     for x, share in _degradation(results, native, virtual).items():
         data = [results.values(cell, analysis.LATENCY, x) for cell in (virtual, native)]
@@ -164,4 +174,4 @@ def _degradation_table(results: Results, native: Cell, virtual: Cell) -> Table:
         if times:
             rows.append((figures.size_text(x), share.text(), times.text(), analysis.verdict(data[0], data[1])))
     head = ("size", "degradation, %", "container : native", "test")
-    return Table("Degradation by message size", head, rows)
+    return Table(title, head, rows)

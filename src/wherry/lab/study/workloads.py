@@ -29,7 +29,7 @@ _LOOK = 0.01
 """Seconds between two looks at an output file: the error of a moment."""
 _RESIDUAL = re.compile(r"^\|\|Ax-b\|\|.*$", re.MULTILINE)
 _NPB_TIME = re.compile(r"Time in seconds\s*=\s*([\d.]+)")
-_NPB_RESULT = re.compile(r"^\s*\S+\s+-?\d\.\d+E[+-]\d+", re.MULTILINE)
+_NPB_RESULT = re.compile(r"^.*relative error.*$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
