@@ -244,7 +244,7 @@ class World:
 
     def movers(self) -> dict[int, str]:
         """Those processes that exist only while a move is under way."""
-        signs = (" swrk ", " page-server ", "tar --extract", "tar --create", "wherry-hold")
+        signs = ("criu", "tar --extract", "tar --create", "wherry-hold")
         return {pid: words for pid, words in self.processes().items() if any(sign in words for sign in signs)}
 
     def everything(self) -> dict[str, list[str]]:
@@ -290,11 +290,11 @@ def ring_program(flavour: str, directory: Path) -> str:
     return str(copy)
 
 
-def eventually(look: Callable[[], Value], wanted: Value, seconds: float = 60.0) -> Value:
+def eventually(look: Callable[[], Value], wanted: Value, seconds: float = 60.0, pause: float = 0.2) -> Value:
     """What `look` sees when that is `wanted`, or when the time is up: some things end a little after they are told."""
     deadline = time.monotonic() + seconds
     while (seen := look()) != wanted and time.monotonic() < deadline:
-        time.sleep(0.2)
+        time.sleep(pause)
     return seen
 
 

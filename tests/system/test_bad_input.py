@@ -1,0 +1,176 @@
+"""Wrong names, files, programs, hosts and states: one error with a code and a next step, nothing changed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from realworld import SECONDS, World, world
+
+from wherry.base.errors import Code
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="clusters are made by root")
+
+FABRIC = """\
+kind: fabric
+version: 1
+name: poor
+pool: 10.77.0.0/16
+sites: [{name: a}]
+hosts:
+  - {name: a1, site: a, cores: 2, memory: 1GiB}
+  - {name: a2, site: a, cores: 2, memory: 1GiB}
+  - {name: full, site: a, cores: 2, memory: 1GiB, facts: {memory: 64MiB}}
+  - {name: old, site: a, cores: 2, memory: 1GiB, facts: {without_cpu_features: [sse2]}}
+  - {name: bare, site: a, cores: 2, memory: 1GiB, facts: {without_files: [/etc/passwd]}}
+  - {name: down, site: a, cores: 2, memory: 1GiB}
+"""
+CLUSTER = "kind: container\nversion: 1\nname: bad\nnodes: 2\ncpus: 0.25\nmemory: 128MiB\n"
+"""A good cluster file, to be made bad by a line more or another one."""
+
+COMMANDS: list[tuple[str, Code, str]] = [
+    ("launch", Code.USAGE, ""),
+    ("up", Code.USAGE, ""),
+    ("up no-such-file.yaml", Code.NOT_FOUND, "no-such-file.yaml"),
+    ("up .", Code.INVALID_FILE, "irectory"),
+    ("up poor.yaml", Code.INVALID_FILE, "wherry fabric up"),
+    ("up --sideways two.yaml", Code.USAGE, "--sideways"),
+    ("down", Code.USAGE, "--all"),
+    ("down two --all", Code.USAGE, "--all"),
+    ("down tow", Code.NOT_FOUND, "two"),
+    ("status tow", Code.NOT_FOUND, "two"),
+    ("run tow -n 2 -- /bin/true", Code.NOT_FOUND, "two"),
+    ("run two -n 2 -- no-such-program", Code.NOT_FOUND, "no-such-program"),
+    ("run two -n 2 -- ./two.yaml", Code.PERMISSION, "chmod +x"),
+    ("run two -n 0 -- /bin/true", Code.USAGE, "rank"),
+    ("run two -n two -- /bin/true", Code.USAGE, "two"),
+    ("run two -- /bin/true", Code.USAGE, "ranks"),
+    ("run two -n 2 --mpi lam -- /bin/true", Code.USAGE, "openmpi"),
+    ("logs tow", Code.NOT_FOUND, "tow"),
+    ("logs two --job job-x", Code.NOT_FOUND, "job-x"),
+    ("move two-7 --to a2", Code.NOT_FOUND, "two-1"),
+    ("move two-0", Code.USAGE, "--to"),
+    ("move two-0 --to a9", Code.NOT_FOUND, "a1"),
+    ("move two-0 --to a1", Code.WRONG_STATE, "already"),
+    ("move two-0 --to full", Code.NO_CAPACITY, "memory"),
+    ("move two-0 --to old", Code.INCOMPATIBLE_HOST, "sse2"),
+    ("move two-0 --to bare", Code.INCOMPATIBLE_HOST, "/etc/passwd"),
+    ("move two-0 --to down", Code.HOST_DOWN, "down"),
+    ("move two-0 --to old --dry-run", Code.INCOMPATIBLE_HOST, "sse2"),
+    ("move two-0 --to down --dry-run", Code.HOST_DOWN, "down"),
+    ("move two-0 --to a2 --max-rounds many", Code.USAGE, "many"),
+    ("fabric up two.yaml", Code.INVALID_FILE, "wherry up"),
+    ("fabric up other.yaml", Code.WRONG_STATE, "two"),
+    ("fabric down", Code.WRONG_STATE, "two"),
+    ("fabric up no-such-file.yaml", Code.NOT_FOUND, "no-such-file.yaml"),
+    ("host show a9", Code.NOT_FOUND, "a1"),
+    ("host drain a9", Code.NOT_FOUND, "a1"),
+    ("host restore a9", Code.NOT_FOUND, "a1"),
+    ("node show two-7", Code.NOT_FOUND, "two-1"),
+    ("job show job-x", Code.NOT_FOUND, "job-x"),
+    ("job cancel job-x", Code.NOT_FOUND, "job-x"),
+    ("op show op-x", Code.NOT_FOUND, "op-x"),
+    ("op wait op-x", Code.NOT_FOUND, "op-x"),
+    ("op cancel op-x", Code.NOT_FOUND, "op-x"),
+    ("daemon start --group no-such-group", Code.WRONG_STATE, "runs already"),
+    ("status -o yaml", Code.USAGE, "yaml"),
+]
+
+FILES: list[tuple[str, str, str, Code, str]] = [
+    # name of the case, command, file, code, what the error says
+    ("unknown key", "up", CLUSTER + "memroy: 1GiB\n", Code.INVALID_FILE, "memory"),
+    ("no unit", "up", CLUSTER.replace("128MiB", "128"), Code.INVALID_FILE, "unit"),
+    ("wrong unit", "up", CLUSTER.replace("128MiB", "128 parsecs"), Code.INVALID_FILE, "128 parsecs"),
+    ("key twice", "up", CLUSTER + "nodes: 3\n", Code.INVALID_FILE, "twice"),
+    ("no YAML", "up", CLUSTER + "nodes: [1\n", Code.INVALID_FILE, "YAML"),
+    ("empty", "up", "", Code.INVALID_FILE, "mapping"),
+    ("no name", "up", CLUSTER.replace("name: bad\n", ""), Code.INVALID_FILE, "name"),
+    ("bad name", "up", CLUSTER.replace("bad", "Bad_Name"), Code.INVALID_FILE, "Bad_Name"),
+    ("no nodes", "up", CLUSTER.replace("nodes: 2", "nodes: 0"), Code.INVALID_FILE, "nodes"),
+    ("wrong version", "up", CLUSTER.replace("version: 1", "version: 2"), Code.INVALID_FILE, "version"),
+    ("little memory", "up", CLUSTER.replace("128MiB", "1MiB"), Code.INVALID_FILE, "16MiB"),
+    ("another size", "up", CLUSTER.replace("bad", "two").replace("128MiB", "64MiB"), Code.WRONG_STATE, "memory"),
+    ("more than capacity", "up", CLUSTER.replace("nodes: 2", "nodes: 60"), Code.NO_CAPACITY, "memory"),
+    ("larger than a host", "up", CLUSTER.replace("128MiB", "8GiB"), Code.NO_CAPACITY, "memory"),
+    ("no such host", "up", CLUSTER + "hosts: [a9]\n", Code.NOT_FOUND, "a9"),
+    ("no such site", "up", CLUSTER + "sites: [c]\n", Code.NOT_FOUND, "c"),
+    ("only a host that is down", "up", CLUSTER + "hosts: [down]\n", Code.NO_CAPACITY, "down"),
+    ("a file that is nowhere", "up", CLUSTER + "needs: [/no/such/file]\n", Code.INCOMPATIBLE_HOST, "/no/such/file"),
+    ("kind that is not there", "up", CLUSTER.replace("container", "vm"), Code.UNSUPPORTED, "vm"),
+    ("host twice", "fabric up", FABRIC.replace("name: a2", "name: a1"), Code.INVALID_FILE, "a1"),
+    ("unknown site", "fabric up", FABRIC.replace("a2, site: a", "a2, site: b"), Code.INVALID_FILE, "b"),
+    ("no cores", "fabric up", FABRIC.replace("a2, site: a, cores: 2", "a2, site: a, cores: 0"), Code.INVALID_FILE, "c"),
+    ("public pool", "fabric up", FABRIC.replace("10.77.0.0", "8.8.0.0"), Code.INVALID_FILE, "8.8.0.0"),
+    ("unknown driver", "fabric up", FABRIC + "driver: moon\n", Code.INVALID_FILE, "driver"),
+]
+
+
+@pytest.fixture(scope="module")
+def poor() -> Iterator[World]:
+    """Two nodes on a1 and a2, beside four hosts of which each lacks something."""
+    with world("tbad") as made:
+        made.json("fabric", "up", made.file("poor.yaml", FABRIC))
+        made.file("other.yaml", FABRIC.replace("poor", "other").replace("a2", "a3"))
+        made.up("two", 2, more="hosts: [a1, a2]\nneeds: [/etc/passwd]\n")
+        words = ["ip", "-n", f"{made.instance.prefix}-down", "link", "set", "up0", "down"]
+        subprocess.run(words, check=True, timeout=SECONDS)
+        yield made
+
+
+def known(world: World) -> list[Any]:
+    """All that a wrong command must leave as it is.
+
+    A program is looked for with its user's rights, in the operation that runs it: only of these do refused ones remain
+    in the list of operations.
+    """
+    rows: list[Any] = [world.json(*words.split()) for words in ("status", "node list", "job list")]
+    rows.append([(host["name"], host["down"], host["drained"]) for host in world.json("host", "list")["hosts"]])
+    rows.append([found for found in world.json("op", "list")["operations"] if found["kind"] != "run"])
+    rows.append([found for found in world.json("event", "list")["events"] if found["kind"] != "operation"])
+    return [*rows, world.fabric(), world.mounts(), sorted(world.processes().values())]
+
+
+def assert_refused(world: World, words: list[str], code: Code, says: str) -> None:
+    """One error, for people and as a document; and the exit code of its code."""
+    before_program = words.index("--") if "--" in words else len(words)
+    as_json = [] if "-o" in words else ["-o", "json"]
+    done = world(*words[:before_program], *as_json, *words[before_program:])
+    assert done.returncode == code.exit_code, (done.stdout, done.stderr)
+    lines = done.stderr.splitlines()
+    assert lines[0].startswith(f"error {code}: ") and done.stderr.count("error ") == 1, done.stderr
+    assert any(line.startswith("  next: ") and len(line) > 10 for line in lines), done.stderr
+    assert says in done.stderr and "Traceback" not in done.stderr
+    if as_json:
+        document = json.loads(done.stdout)
+        assert document["schema"] == "wherry/error/1" and document["error"]["code"] == code
+        assert document["error"]["what"] and document["error"]["next"]
+    else:
+        assert done.stdout == ""
+
+
+@pytest.fixture(scope="module")
+def untouched(poor: World) -> Iterator[World]:
+    """The same before and after all the wrong commands."""
+    before = known(poor)
+    yield poor
+    for then, now in zip(before, known(poor), strict=True):
+        assert now == then
+
+
+@pytest.mark.parametrize(("words", "code", "says"), COMMANDS, ids=[words for words, _, _ in COMMANDS])
+def test_a_wrong_command(untouched: World, words: str, code: Code, says: str) -> None:
+    assert_refused(untouched, words.split(), code, says)
+
+
+@pytest.mark.parametrize(("case", "command", "text", "code", "says"), FILES, ids=[case[0] for case in FILES])
+def test_a_wrong_file(untouched: World, case: str, command: str, text: str, code: Code, says: str) -> None:
+    assert_refused(untouched, [*command.split(), untouched.file("wrong.yaml", text)], code, says)
+
+
+def test_a_wrong_plan_is_refused_as_its_cluster_would_be(untouched: World) -> None:
+    file = untouched.file("wrong.yaml", CLUSTER + "hosts: [a9]\n")
+    assert_refused(untouched, ["up", "--dry-run", file], Code.NOT_FOUND, "a9")

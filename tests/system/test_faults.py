@@ -1,0 +1,139 @@
+"""Moves under a running job that go wrong on purpose: afterwards one copy runs, nothing is left, the job ends right.
+
+Faults of WHERRY_FAULTS (see wherry.move.faults) fail a phase, kill the daemon at its end, or hold it so that something
+can be broken from outside.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from realworld import SECONDS, World, eventually, world
+
+from wherry.fabric.cgroup import Cgroup
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="clusters are made by root")
+
+BEFORE = ["prepare", "rounds", "freeze", "transfer", "restore"]
+AFTER = ["commit", "thaw"]
+"""The phases that end before the point of no return, and those after it."""
+NODE, SOURCE, DESTINATION = "two-1", "a2", "b1"
+RANK = 16
+"""MiB of memory of a rank that checks it."""
+
+
+@pytest.fixture(scope="module")
+def two() -> Iterator[World]:
+    """Two nodes on a1 and a2; the second is the one that moves."""
+    with world("tfault", WHERRY_FAULTS="1") as made:
+        made.up("two", 2)
+        yield made
+
+
+def where(two: World) -> str:
+    return two.hosts_of("two")[NODE]
+
+
+def go_home(two: World) -> None:
+    """Moves the node back to where it started, when it is not there."""
+    if where(two) != SOURCE:
+        two.move(NODE, SOURCE)
+
+
+@pytest.mark.parametrize("kind", ["fail", "kill"])
+def test_each_phase_under_a_job(two: World, kind: str) -> None:
+    """`fail` at a phase, `kill` of the daemon: before the commit the node stays, after it the move is finished."""
+
+    def each_phase() -> None:
+        for phase in (*BEFORE, *AFTER):
+            go_home(two)
+            operation = two.begin_move(NODE, DESTINATION, f"{phase}:{kind}")
+            done = two("op", "wait", operation)
+            assert (done.returncode == 0) == (phase in AFTER), (phase, done.stderr)
+            at = two.assert_one_copy("two")[NODE]
+            assert at == (DESTINATION if phase in AFTER else SOURCE), phase
+            if phase in BEFORE:
+                assert done.stderr.splitlines()[-3].startswith("error "), done.stderr
+                (*_, record) = two.json("node", "show", NODE)["moves"]
+                assert record["phase"] == "rolled-back" and record["error"]["code"] == "MOVE_FAILED"
+
+    two.under_a_ring("two", "openmpi", each_phase, seconds=28, ranks=2, memory=RANK)
+    go_home(two)
+
+
+def images(two: World, host: str) -> Path:
+    return two.instance.run / "nodes" / f"{NODE}@{host}" / "images"
+
+
+def movers(two: World, sign: str, host: str = "") -> list[int]:
+    """The processes of the move whose command holds `sign`; those in a host's network namespace when one is named."""
+    found = [pid for pid, words in two.movers().items() if sign in words]
+    if not host:
+        return found
+    network = os.stat(f"/run/netns/{two.instance.prefix}-{host}").st_ino
+    return [pid for pid in found if os.stat(f"/proc/{pid}/ns/net").st_ino == network]
+
+
+def kill(pids: list[int]) -> None:
+    assert pids, "there is nothing to kill"
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+
+
+def fill_destination(two: World) -> None:
+    """What holds the images takes no more."""
+    words = ["mount", "-o", "remount,size=2M", str(images(two, DESTINATION))]
+    subprocess.run(words, check=True, timeout=SECONDS)
+
+
+def starve_destination(two: World) -> None:
+    """Somebody else has the destination's memory."""
+    Cgroup(f"{two.instance.prefix}/{DESTINATION}").limit(None, 8 << 20)
+
+
+def corrupt_image(two: World) -> None:
+    files = list(images(two, DESTINATION).glob("*/core-*.img"))
+    assert files
+    for file in files:
+        file.write_bytes(bytes(file.stat().st_size))
+
+
+BREAKS = {
+    # name: (phase that is held at its end, what breaks meanwhile, what the error says)
+    "no room for images": ("prepare", fill_destination, "transfer: "),
+    "no memory": ("transfer", starve_destination, "out of memory"),
+    "tree cut": ("prepare", lambda two: kill(movers(two, "/private")), "the tree was not sent: "),
+    "pages cut": ("prepare", lambda two: kill(movers(two, "page-server")), "page"),
+    "images cut": ("prepare", lambda two: kill(movers(two, f"--directory={images(two, DESTINATION)}")), "transfer: "),
+    "image corrupted": ("transfer", corrupt_image, "magic"),
+    "dump killed": ("freeze", lambda two: kill(movers(two, " swrk ", SOURCE)), "could not dump"),
+    "restore killed": ("transfer", lambda two: kill(movers(two, " swrk ", DESTINATION)), "could not restore"),
+}
+
+
+@pytest.mark.parametrize("case", BREAKS)
+def test_what_breaks_during_a_move_is_taken_back(two: World, case: str) -> None:
+    phase, damage, says = BREAKS[case]
+
+    def broken() -> None:
+        operation = two.begin_move(NODE, DESTINATION, f"{phase}:pause:3")
+        if phase == "transfer":
+            assert eventually(lambda: bool(list(images(two, DESTINATION).glob("*/core-*.img"))), True, pause=0.01)
+        else:
+            assert eventually(lambda: bool(movers(two, "wherry-hold")), True)
+        try:
+            damage(two)
+            done = two("op", "wait", operation)
+        finally:
+            Cgroup(f"{two.instance.prefix}/{DESTINATION}").limit(None, 4 << 30)
+        assert done.returncode == 1, (done.stdout, done.stderr)
+        assert f"error MOVE_FAILED: {NODE} was not moved; it runs on {SOURCE} as before" in done.stderr
+        assert says in done.stderr and "  next: " in done.stderr, done.stderr
+        assert two.assert_one_copy("two")[NODE] == SOURCE
+
+    two.under_a_ring("two", "openmpi", broken, seconds=7, ranks=2, memory=RANK)
