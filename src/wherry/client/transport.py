@@ -17,6 +17,8 @@ from wherry.client import process
 
 _LONGEST = 90.0
 """Seconds for an answer: a long poll takes up to 30."""
+_TRIES = 5
+"""Daemons that are asked the same, when each is killed while it has the question."""
 
 
 class Transport:
@@ -63,14 +65,16 @@ class Transport:
 
     def _request(self, method: str, path: str, body: Any, parameters: dict[str, Any]) -> httpx.Response:
         """What only reads is asked again, of the next daemon, when this one was killed meanwhile."""
-        try:
-            return self._http.request(method, path, json=body, params=parameters)
-        except httpx.TransportError:
-            if method != "GET" or not self._start:
-                raise
+        left = _TRIES
+        while True:
+            left -= 1
+            try:
+                return self._http.request(method, path, json=body, params=parameters)
+            except httpx.TransportError:
+                if method != "GET" or not self._start or not left:
+                    raise
             if not process.answers(self._instance):
                 process.start(self._instance)
-            return self._http.request(method, path, params=parameters)
 
 
 def _json(answer: httpx.Response) -> Any:
