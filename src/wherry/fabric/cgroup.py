@@ -313,6 +313,11 @@ class Cgroup:
         stat = self._stat("memory", "memory.stat")
         return max(0, used - stat.get("inactive_file" if v2 else "total_inactive_file", 0))
 
+    def out_of_memory(self) -> bool:
+        """True when the kernel killed one of its processes for lack of memory, its own or that of a cgroup above."""
+        file = "memory.events" if self._layout.is_v2("memory") else "memory.oom_control"
+        return self._stat("memory", file).get("oom_kill", 0) > 0
+
     def remove(self, timeout: float = 10.0) -> None:
         """Kills what is left and removes it, children first. Failed when the kernel keeps it busy."""
         self.kill(timeout)

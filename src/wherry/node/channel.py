@@ -20,6 +20,8 @@ _CLONE_NEWNET = 0x40000000
 _libc = ctypes.CDLL(None, use_errno=True)
 _BUFFER = 4 << 20
 """Bytes of socket buffer asked for; the kernel clamps it."""
+_LOST = 10
+"""Seconds without an acknowledgement until the other host counts as lost: a node stands still meanwhile."""
 
 
 def in_netns(path: str, act: Callable[[], T]) -> T:
@@ -78,6 +80,9 @@ def connect(source: str, destination: str, address: str, timeout: float = 10.0) 
         end.settimeout(None)
         end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         end.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        end.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _LOST * 1000)
+        end.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _LOST // 2)
+        end.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1)
     near.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER)
     far.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER)
     return near, far

@@ -41,8 +41,9 @@ from wherry.node.streams import Background, Stream, receive_tree
 if TYPE_CHECKING:
     from wherry.node.container import ContainerDriver
 
-_ENGINE_TIMEOUT = 300
-"""Seconds until a dump or a restore is given up."""
+_ENGINE_TIMEOUT, _ENGINE_RATE = 30, 20e6
+"""A dump or a restore is given up after so many seconds, and one more for so many bytes that the node may have: a tenth
+of what a loaded machine does. CRIU itself may wait for ever for a restored process that has died."""
 _URGENT = -15
 """Nice value of the thread that moves, and so of all that it starts: what runs beside prolongs the downtime less."""
 _CPU = ("cpu", "cpuacct")
@@ -228,8 +229,11 @@ class ContainerMover:
             "log_level": 2,
             "manage_cgroups_mode": criu_rpc.IGNORE_CGROUPS,
             "skip_file_rwx_check": True,
-            "timeout": _ENGINE_TIMEOUT,
+            "timeout": self._patience(),
         }
+
+    def _patience(self) -> int:
+        return _ENGINE_TIMEOUT + int(self._source.node.memory / _ENGINE_RATE)
 
     def _dump(self, kind: int, more: dict[str, object]) -> None:
         from wherry.node.container import first_process
@@ -262,9 +266,11 @@ class ContainerMover:
         if worker is None:
             raise Failed(Code.MOVE_FAILED, f"the {act} was not prepared")
         try:
-            worker.request(kind, options, stage, timeout=_ENGINE_TIMEOUT + 10)
+            worker.request(kind, options, stage, timeout=self._patience() + 10)
         except Failed as error:
             reason = criu_rpc.first_error(layout.images / f"{act}.log")
+            if layout is self._to and Cgroup(self._destination.cgroup).out_of_memory():
+                reason = f"host {self._destination.host} is out of memory"
             raise Failed(
                 error.code,
                 f"CRIU could not {act} node {self._source.node.name}",

@@ -6,6 +6,7 @@ has everything, so a cut connection is an error of the move and not a surprise o
 
 from __future__ import annotations
 
+import signal
 import socket
 import struct
 import subprocess
@@ -67,7 +68,8 @@ class Stream:
             check=False,
         )
         if sender.returncode:
-            raise Failed(Code.MOVE_FAILED, f"the {self.what} was not sent", _last_line(sender.stderr))
+            why = "its connection was cut" if sender.returncode == -signal.SIGPIPE else _last_line(sender.stderr)
+            raise Failed(Code.MOVE_FAILED, f"the {self.what} was not sent", why)
 
     def finish(self) -> int:
         """Ends the sending side, waits for the receiver's good end; bytes that it acknowledged."""
