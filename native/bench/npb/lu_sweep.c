@@ -3,8 +3,8 @@
  * so planes of constant z go through the grid of ranks as a wave: receive the edges, sweep the plane, send the edges.
  *
  * No 5x5 block is ever formed. The product of a Jacobian with a vector v is the change of the flux when the state
- * changes by v, and costs less than the block alone. The diagonal block is lower triangular, since density neither
- * diffuses into anything nor is diffused by velocity or energy, except for the constant weights of the second differences.
+ * changes by v, and costs less than the block alone. The diagonal block is lower triangular: the viscous flux of a
+ * momentum depends on density and that momentum only, and density has none, so forward substitution solves it.
  */
 #include "lu_sweep.h"
 
