@@ -1,13 +1,13 @@
 /*
  * wherry-link: a link between two sites, in user space: a TAP at each, and what lies between them.
  *
- *   wherry-link --control SOCKET --bridge BRIDGE --tap NETNS:NAME --tap NETNS:NAME [--mtu BYTES] --set "RULES"
+ *   wherry-link --control SOCKET --tap NETNS:NAME --tap NETNS:NAME [--mtu BYTES] --set "RULES"
  *
  *       site a                                                                 site b
- *       BRIDGE -- TAP --read--> loss -> queue -> bandwidth -> latency --write--> TAP -- BRIDGE
+ *       bridge -- TAP --read--> loss -> queue -> bandwidth -> latency --write--> TAP -- bridge
  *                    <--write-- latency <- bandwidth <- queue <- loss <--read--
  *
- * It prints {"event": "ready"} when both TAPs are in their bridges, or {"event": "failed", "error": TEXT}, and lives in
+ * It prints {"event": "ready"} when both TAPs are there, or {"event": "failed", "error": TEXT}, and lives in
  * the second namespace until it is told to end or is killed; the TAPs go with it. Whoever started it may die: commands
  * come as datagrams to SOCKET (see command.h for the words), and each is answered by one JSON object:
  *
@@ -222,14 +222,14 @@ static void hurry(void)
 
 static _Noreturn void usage(void)
 {
-    fputs("usage: wherry-link --control SOCKET --bridge BRIDGE --tap NETNS:NAME --tap NETNS:NAME [--mtu BYTES]"
+    fputs("usage: wherry-link --control SOCKET --tap NETNS:NAME --tap NETNS:NAME [--mtu BYTES]"
           " --set \"LATENCY JITTER BANDWIDTH LOSS LATENCY JITTER BANDWIDTH LOSS\"\n",
           stderr);
     exit(2);
 }
 
 struct arguments {
-    const char *control, *bridge;
+    const char *control;
     char *taps[2];
     unsigned mtu;
     struct shape_rules rules[2];
@@ -238,7 +238,6 @@ struct arguments {
 static void parse(struct arguments *arguments, int argc, char **argv)
 {
     static const struct option options[] = {{"control", required_argument, NULL, 'c'},
-                                            {"bridge", required_argument, NULL, 'b'},
                                             {"tap", required_argument, NULL, 't'},
                                             {"mtu", required_argument, NULL, 'm'},
                                             {"set", required_argument, NULL, 's'},
@@ -249,8 +248,6 @@ static void parse(struct arguments *arguments, int argc, char **argv)
     while ((option = getopt_long(argc, argv, "", options, NULL)) >= 0) {
         if (option == 'c')
             arguments->control = optarg;
-        else if (option == 'b')
-            arguments->bridge = optarg;
         else if (option == 't' && taps < 2 && strrchr(optarg, ':'))
             arguments->taps[taps++] = optarg;
         else if (option == 'm')
@@ -260,7 +257,7 @@ static void parse(struct arguments *arguments, int argc, char **argv)
         else
             usage();
     }
-    if (optind != argc || !arguments->control || !arguments->bridge || taps != 2 || verb != COMMAND_SET)
+    if (optind != argc || !arguments->control || taps != 2 || verb != COMMAND_SET)
         usage();
 }
 
@@ -275,7 +272,7 @@ static int make(struct link *link, const struct arguments *arguments)
         int tap;
 
         *colon = '\0';
-        tap = tap_open(arguments->taps[i], colon + 1, arguments->bridge, arguments->mtu);
+        tap = tap_open(arguments->taps[i], colon + 1, arguments->mtu);
         if (tap < 0)
             return fail("make the TAP", colon + 1, tap);
         link->directions[i].in = link->directions[1 - i].out = tap;

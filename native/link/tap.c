@@ -43,7 +43,7 @@ static int enter(const char *netns)
     return error;
 }
 
-int tap_open(const char *netns, const char *name, const char *bridge, unsigned mtu)
+int tap_open(const char *netns, const char *name, unsigned mtu)
 {
     int size = TAP_HEADER, error = enter(netns), fd;
 
@@ -54,15 +54,10 @@ int tap_open(const char *netns, const char *name, const char *bridge, unsigned m
         return fd;
     if (ioctl(fd, TUNSETVNETHDRSZ, &size) < 0) {
         error = -errno;
-        goto close_tap;
+        close(fd);
+        return error;
     }
-    error = link_set_bridge(name, bridge, true);
-    if (error)
-        goto close_tap;
     return fd;
-close_tap:
-    close(fd);
-    return error;
 }
 
 int tap_set_whole(int tap, bool whole)

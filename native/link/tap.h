@@ -1,5 +1,5 @@
 /*
- * One end of a link: a TAP in a site's namespace, in the site's bridge.
+ * One end of a link: a TAP in a site's namespace.
  *
  * The kernel hands over what it has not yet cut into segments, up to 64 KiB with one read, behind a header that says how
  * it is to be cut (VIRTIO 1.3, 5.1.6); written as it was read to the other end's TAP, it is cut where it leaves the
@@ -18,8 +18,8 @@ enum {
     TAP_FRAME_MAX = TAP_HEADER + (64 << 10) + 256, /* a packet of 64 KiB and its outer headers */
 };
 
-/* Enters the namespace and makes a TAP there, up and in the bridge: a descriptor that does not block, or -errno. */
-int tap_open(const char *netns, const char *name, const char *bridge, unsigned mtu);
+/* Enters the namespace and makes a TAP there, which is up: a descriptor that does not block, or -errno. */
+int tap_open(const char *netns, const char *name, unsigned mtu);
 /* Whether reads may give what is not cut into segments yet. 0 or -errno. */
 int tap_set_whole(int tap, bool whole);
 /* Bytes on the wire of what was read, the header included in `length`. */

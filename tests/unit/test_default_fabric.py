@@ -33,12 +33,12 @@ def fabric(**changes: Any) -> FabricSpec:
     return parse(FabricSpec, data | changes, "the test")
 
 
-@pytest.mark.parametrize("declared", [{"latency": "20ms"}, {"bandwidth": "100Mbit"}, {"loss": 0.01}])
-def test_a_link_that_declares_more_than_we_do_is_refused(declared: dict[str, Any]) -> None:
-    with pytest.raises(Refused) as error:
-        check(fabric(links=[{"between": ["a", "b"], **declared}]))
-    assert error.value.code == Code.UNSUPPORTED
-    assert next(iter(declared)) in error.value.what and "not emulated yet" in error.value.why
+def test_an_overlay_that_the_machine_lacks_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nonexistent")
+    for overlay, reason in (("openvpn", "not installed: openvpn"), ("wireguard", "WireGuard")):
+        with pytest.raises(Refused) as error:
+            check(fabric(links=[{"between": ["a", "b"], "overlay": overlay}]))
+        assert error.value.code == Code.UNSUPPORTED and reason in error.value.why and error.value.next
 
 
 @pytest.mark.parametrize("names", [["a", "a-x"], ["site"], ["site-a"]])

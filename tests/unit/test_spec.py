@@ -71,6 +71,7 @@ def test_bad_cluster(change: dict[str, Any], words: str) -> None:
 
 
 HOST = FABRIC["hosts"][0]
+LINK = {"between": ["a", "b"]}
 
 
 @pytest.mark.parametrize(
@@ -91,6 +92,18 @@ HOST = FABRIC["hosts"][0]
         ({"links": [{"between": pair} for pair in (["a", "b"], ["b", "c"], ["c", "a"])]}, "loop"),
         ({"links": [{"between": ["a", "b"], "latency": 20}]}, "20 has no unit; write it as 30s"),
         ({"links": [{"between": ["a", "b"], "latency": "20 parsecs"}]}, "is not a duration"),
+        ({"links": [LINK | {"bandwidth": "0Mbit/s"}]}, "0 bit/s is impossible"),
+        ({"links": [LINK | {"bandwidth": "-1Mbit/s"}]}, "is not a rate"),
+        ({"links": [LINK | {"bandwidth": "41Gbit/s"}]}, "41 Gbit/s is impossible: more than 0, at most 40Gbit/s"),
+        ({"links": [LINK | {"bandwidth": 100}]}, "100 has no unit; write it as 100Mbit/s"),
+        ({"links": [LINK | {"reverse": {"bandwidth": "0bit/s"}}]}, "is impossible"),
+        ({"links": [LINK | {"loss": 5}]}, "loss: 5 is no share: write 0.01 or 1%"),
+        ({"links": [LINK | {"loss": "101%"}]}, "is no share"),
+        ({"links": [LINK | {"latency": "61s"}]}, "61s is more than 60s"),
+        ({"links": [LINK | {"latency": "1ms", "jitter": "2ms"}]}, "jitter: it is more than the latency"),
+        ({"links": [LINK | {"latancy": "1ms"}]}, "unknown key 'links.0.latancy'; did you mean 'latency'?"),
+        ({"links": [LINK | {"reverse": {"lost": "1%"}}]}, "did you mean 'loss'?"),
+        ({"links": [LINK | {"overlay": "ipsec"}]}, "'openvpn'"),
         ({"pool": "8.8.0.0/16"}, "is not a private IPv4 network"),
         ({"pool": "10.77.0.0/24"}, "/16 or larger"),
         ({"pool": "10.77.0.1/16"}, "pool: "),
@@ -107,6 +120,24 @@ def test_a_loop_beside_a_site_without_links() -> None:
     sites = [{"name": name} for name in "abcd"]
     links = [{"between": pair} for pair in (["a", "b"], ["b", "c"], ["c", "a"])]
     assert "loop" in refused(FabricSpec, FABRIC | {"sites": sites, "links": links})
+
+
+def test_a_link_is_the_same_both_ways_but_for_what_the_reverse_declares() -> None:
+    link = LINK | {"latency": "10ms", "bandwidth": "1Gbit/s", "loss": "1%", "reverse": {"bandwidth": "10Mbit/s"}}
+    spec = parse(FabricSpec, FABRIC | {"links": [link]}, "FILE")
+    there, back = spec.joins()[0].directions()
+    assert (there.latency, there.bandwidth, there.loss) == (0.01, 10**9, 0.01)
+    assert (back.latency, back.bandwidth, back.loss) == (0.01, 10**7, 0.01)
+
+
+def test_sites_without_links_are_joined_in_a_line() -> None:
+    spec = parse(FabricSpec, FABRIC | {"sites": [{"name": name} for name in "abc"], "links": []}, "FILE")
+    assert [link.between for link in spec.joins()] == [("a", "b"), ("b", "c")]
+    changed = spec.with_link(spec.joins()[1].model_copy(update={"overlay": "openvpn"}))
+    assert [link.overlay for link in changed.links] == ["none", "openvpn"]
+    with pytest.raises(Refused) as error:
+        spec.with_link(spec.joins()[0].model_copy(update={"between": ("a", "c")}))
+    assert error.value.code == Code.NOT_FOUND and "a - b, b - c" in error.value.why
 
 
 def test_missing_keys_are_named() -> None:

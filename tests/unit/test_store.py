@@ -37,7 +37,9 @@ FABRIC = {
         {"name": "a1", "site": "a", "cores": 1, "memory": "2GiB", "facts": {"memory": "1GiB"}},
         {"name": "b1", "site": "b", "cores": 0.5, "memory": "1536MiB"},
     ],
-    "links": [{"between": ["a", "b"], "latency": "20ms"}],
+    "links": [
+        {"between": ["a", "b"], "latency": "20ms", "jitter": "1ms", "reverse": {"bandwidth": "1Gbit/s", "loss": "1%"}}
+    ],
 }
 
 

@@ -6,13 +6,14 @@ import re
 
 _SIZE = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40, "kB": 10**3, "MB": 10**6, "GB": 10**9}
 _TIME = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_NUMBER = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
+_RATE = {"bit/s": 1, "kbit/s": 10**3, "Mbit/s": 10**6, "Gbit/s": 10**9}
+_NUMBER = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z/%]*)\s*")
 
 
 def _parse(text: str, table: dict[str, float] | dict[str, int], noun: str, example: str) -> float:
     match = _NUMBER.fullmatch(text)
     if not match or match[2] not in table:
-        raise ValueError(f"{text!r} is not a {noun}; write it as {example} (units: {', '.join(table)})")
+        raise ValueError(f"{text!r} is not a {noun}; write it as {example} (units: {', '.join(filter(None, table))})")
     return float(match[1]) * table[match[2]]
 
 
@@ -24,6 +25,25 @@ def parse_size(text: str) -> int:
 def parse_duration(text: str) -> float:
     """Seconds of `"30s"`, `"20ms"`, `"8h"`. ValueError for anything else."""
     return _parse(text, _TIME, "duration", "30s")
+
+
+def parse_rate(text: str) -> int:
+    """Bits per second of `"100Mbit/s"`, `"1Gbit/s"`. ValueError for anything else."""
+    return round(_parse(text, _RATE, "rate", "100Mbit/s"))
+
+
+def parse_share(text: str) -> float:
+    """The fraction that `"1%"` or `"0.01"` is. ValueError for anything else."""
+    return _parse(text, {"%": 0.01, "": 1.0}, "share", "1%")
+
+
+def format_rate(bits: float) -> str:
+    """`943e6` -> `943 Mbit/s`."""
+    for unit in ("bit/s", "kbit/s", "Mbit/s"):
+        if bits < 1000:
+            return f"{bits:.3g} {unit}"
+        bits /= 1000
+    return f"{bits:.3g} Gbit/s"
 
 
 def format_size(size: float) -> str:

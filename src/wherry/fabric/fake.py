@@ -10,10 +10,10 @@ import time
 from collections.abc import Callable
 
 from wherry.base.errors import Bug, Code, Failed, Refused
-from wherry.fabric.protocol import HoldReport
+from wherry.fabric.protocol import HoldReport, LinkMeasure, LinkState
 from wherry.model.network import ClusterNetwork, Port
 from wherry.model.objects import Host, HostFacts
-from wherry.model.spec import FabricSpec, HostSpec
+from wherry.model.spec import FabricSpec, HostSpec, LinkSpec
 
 _FEATURES = frozenset({"sse2", "sse4_2", "avx", "avx2", "xsave"})
 
@@ -108,6 +108,24 @@ class FakeFabric:
             self._down.add(host)
         else:
             self._down.discard(host)
+
+    def links(self) -> list[LinkState]:
+        return [LinkState(link=link, emulation="none") for link in self.spec.joins()]
+
+    def set_link(self, link: LinkSpec) -> None:
+        self.entering("set_link")
+        self.spec = self.spec.with_link(link)
+
+    def measure_link(self, link: LinkSpec, bandwidth: bool) -> LinkMeasure:
+        there, back = link.directions()
+        latency = ((there.latency or 0) + (back.latency or 0)) / 2
+        return LinkMeasure(
+            latency=latency, there=there.bandwidth if bandwidth else None, back=back.bandwidth if bandwidth else None
+        )
+
+    def tend(self) -> list[str]:
+        self.entering("tend")
+        return []
 
     def host_netns(self, host: str) -> str:
         return f"/fake/netns/{self._host(host).name}"

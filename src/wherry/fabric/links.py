@@ -22,6 +22,8 @@ MTU = 1500
 """Of clusters' networks: what MPI libraries and people expect."""
 UNDERLAY_MTU = 9000
 """Of hosts and sites: room for 1500 and the 50 bytes of VXLAN."""
+WIRE_MTU = 9216
+"""Of what joins sites: room for the underlay's frames and what an overlay puts around them."""
 VXLAN_PORT = 4789
 """The port that IANA gave to VXLAN (RFC 7348)."""
 NODE_INDEX = 2
@@ -100,6 +102,27 @@ class Links:
         """Brings the link up, as a port of the bridge when one is named."""
         master = {} if bridge is None else {"master": self._index(bridge)}
         self._route.link("set", index=self._index(name), state="up", **master)
+
+    def join(self, name: str, bridge: str | None, mtu: int) -> None:
+        """Brings the link up, in this bridge or in none. The MTU first: a bridge takes the least of its ports'."""
+        self._route.link("set", index=self._index(name), mtu=mtu)
+        master = 0 if bridge is None else self._index(bridge)
+        self._route.link("set", index=self._index(name), state="up", master=master)
+
+    def remove(self, name: str, unless: str | None = None) -> None:
+        """Removes the link, unless it is of this kind. Also when it is not there."""
+        index = self._index(name)
+        if index is None or unless is not None and self._kind(index) == unless:
+            return
+        try:
+            self._route.link("del", index=index)
+        except NetlinkError as error:
+            if error.code != errno.ENODEV:
+                raise
+
+    def _kind(self, index: int) -> str | None:
+        info = self._route.get_links(index)[0].get_attr("IFLA_LINKINFO")
+        return None if info is None else str(info.get_attr("IFLA_INFO_KIND"))
 
     def wait(self, name: str, timeout: float = 5.0) -> None:
         """Until this end of a pair forwards.

@@ -1,6 +1,6 @@
 """Emulated hosts on this machine: a host is a network namespace and a cgroup, a site is a namespace with a bridge.
 
-                  site a (bridge lan) ===== pair ===== site b (bridge lan)
+                  site a (bridge lan) ===== link ===== site b (bridge lan)
                     |            |                        |
     host a1:       up0    a2:   up0               b1:    up0            <- underlay, MTU 9000
                     | VXLAN N    |                        |
@@ -24,28 +24,22 @@ from concurrent.futures import ThreadPoolExecutor
 
 from wherry.base.errors import Code, Refused
 from wherry.base.paths import Instance
-from wherry.fabric import facts, links, namespaces
+from wherry.fabric import facts, linkprobe, links, namespaces, sitelinks
 from wherry.fabric.cgroup import Cgroup
 from wherry.fabric.cgroup import sweep as sweep_cgroups
 from wherry.fabric.hold import NetnsHold
 from wherry.fabric.links import Links
 from wherry.fabric.netlink import IFF_LOWER_UP, IFF_UP, Announcer, Switch, set_neighbours
+from wherry.fabric.protocol import LinkMeasure, LinkState
+from wherry.fabric.sitelinks import SiteLinks
 from wherry.model.network import HEAD_INDEX, MOST_NODES, ClusterNetwork, Port, address_of, mac_of
 from wherry.model.objects import Host, HostFacts
-from wherry.model.spec import FabricSpec, HostSpec
+from wherry.model.spec import FabricSpec, HostSpec, LinkSpec
 
 
 def check(spec: FabricSpec) -> None:
     """Refuses what this driver cannot make. Changes nothing."""
-    for link in spec.links:
-        declared = [w for w in ("latency", "bandwidth", "loss") if getattr(link, w) is not None]
-        if declared:
-            raise Refused(
-                Code.UNSUPPORTED,
-                f"the link between {link.between[0]} and {link.between[1]} declares {' and '.join(declared)}",
-                "links between sites are not emulated yet: every link is as fast as this machine",
-                f"remove {', '.join(declared)} from the link",
-            )
+    sitelinks.check(spec)
     for host in spec.hosts:
         for begin in ("site", *(other.name for other in spec.hosts)):
             if f"{host.name}-".startswith(f"{begin}-") and host.name != begin or host.name == "site":
@@ -79,6 +73,7 @@ class NetnsFabric:
         self._facts: dict[str, HostFacts] = {}
         self._switches: dict[str, Switch] = {}
         self._announcers: dict[tuple[str, str], Announcer] = {}
+        self._links = SiteLinks(instance)
 
     # the fabric
 
@@ -87,8 +82,8 @@ class NetnsFabric:
         with self._lock:
             for site in self.spec.sites:
                 self._make_site(site.name)
-            for one, other in self._joins():
-                self._join(one, other)
+            for link in self.spec.joins():
+                self._links.up(self.spec, link)
             for host in self.spec.hosts:
                 self._make_host(host)
             self._forget()
@@ -96,6 +91,7 @@ class NetnsFabric:
     def down(self) -> None:
         with self._lock:
             self._forget()
+            self._links.forget()
             sweep(self._instance)
 
     def is_up(self) -> bool:
@@ -127,6 +123,27 @@ class NetnsFabric:
         self._switch(host).set_up("up0", not down)
         if not down:
             self._wait_uplink(self._host(host))
+
+    def links(self) -> list[LinkState]:
+        return [self._links.state(self.spec, link) for link in self.spec.joins()]
+
+    def set_link(self, link: LinkSpec) -> None:
+        with self._lock:
+            changed = self.spec.with_link(link)
+            sitelinks.check(changed)
+            self._links.up(changed, link)
+            self.spec = changed
+
+    def measure_link(self, link: LinkSpec, bandwidth: bool) -> LinkMeasure:
+        first = {host.site: host.name for host in reversed(self.spec.hosts)}
+        if not all(site in first for site in link.between):
+            return LinkMeasure()
+        one, other = ((self.host_netns(first[site]), self.host_address(first[site])) for site in link.between)
+        return linkprobe.measure(one, other, bandwidth)
+
+    def tend(self) -> list[str]:
+        with self._lock:
+            return self._links.tend(self.spec)
 
     def host_netns(self, host: str) -> str:
         return namespaces.path(self._name(self._host(host).name))
@@ -204,31 +221,13 @@ class NetnsFabric:
         namespaces.create(name)
         links.inside(namespaces.path(name), _site)
 
-    def _joins(self) -> list[tuple[str, str]]:
-        if self.spec.links or len(self.spec.sites) == 1:
-            return [link.between for link in self.spec.links]
-        sites = [site.name for site in self.spec.sites]
-        return list(zip(sites, sites[1:], strict=False))
-
-    def _join(self, one: str, other: str) -> None:
-        """A pair between two sites' bridges; each end is named by the index of the site at the other one."""
-        order = [site.name for site in self.spec.sites]
-        ends = f"s{order.index(other)}", f"s{order.index(one)}"
-        paths = [namespaces.path(self._name(f"site-{site}")) for site in (one, other)]
-        with open(paths[1]) as netns:
-            links.inside(paths[0], lambda ip: ip.pair(ends[0], ends[1], netns.fileno(), mtu=links.UNDERLAY_MTU))
-        for end, path in zip(ends, paths, strict=True):
-            links.inside(path, functools.partial(Links.up, name=end, bridge="lan"))
-        for end, path in zip(ends, paths, strict=True):
-            links.inside(path, functools.partial(Links.wait, name=end))
-
     def _make_host(self, host: HostSpec) -> None:
         name = self._name(host.name)
         namespaces.create(name)
         site, end = self._uplink(host)
         with open(site) as netns:
             links.inside(namespaces.path(name), lambda ip: ip.pair("up0", end, netns.fileno(), mtu=links.UNDERLAY_MTU))
-        links.inside(site, lambda ip: ip.up(end, "lan"))
+        links.inside(site, lambda ip: ip.up(end, sitelinks.BRIDGE))
         address = f"{self.host_address(host.name)}/{_prefix(self.spec.underlay)}"
         links.inside(namespaces.path(name), lambda ip: _host(ip, address))
         self._wait_uplink(host)
@@ -301,6 +300,7 @@ def sweep(instance: Instance) -> None:
             # At once, and not when the kernel gets round to an abandoned namespace: a pair's other end goes too.
             links.inside(namespaces.path(name), lambda ip: ip.clear())
         namespaces.remove(name)
+    sitelinks.sweep(instance)
 
 
 def _bridge(network: ClusterNetwork) -> str:
@@ -323,7 +323,7 @@ def _prefix(subnet: str) -> int:
 
 def _site(ip: Links) -> None:
     ip.quiet()
-    ip.bridge("lan", links.UNDERLAY_MTU)
+    ip.bridge(sitelinks.BRIDGE, links.UNDERLAY_MTU)
 
 
 def _host(ip: Links, address: str) -> None:

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from wherry.model.network import ClusterNetwork, Port
 from wherry.model.objects import Host, HostFacts, Record
-from wherry.model.spec import FabricSpec
+from wherry.model.spec import FabricSpec, LinkSpec
 
 
 class HoldReport(Record):
@@ -19,6 +19,37 @@ class HoldReport(Record):
     frames: int = 0
     bytes: int = 0
     held: float = 0.0
+
+
+class Traffic(Record):
+    """What went into a link in one direction: frames, their bytes, how many were lost by the rule of loss, dropped
+    because the queue was full, and the bytes on their way."""
+
+    frames: int = 0
+    bytes: int = 0
+    lost: int = 0
+    dropped: int = 0
+    waiting: int = 0
+
+
+class LinkState(Record):
+    """A link: how it is emulated (`none`: not at all; `dead`: about to be repaired), what it carried (None: not
+    counted), and the CPU seconds of that."""
+
+    link: LinkSpec
+    emulation: str
+    there: Traffic | None = None
+    back: Traffic | None = None
+    cpu: float | None = None
+
+
+class LinkMeasure(Record):
+    """What was measured between the first hosts of two sites: half a round trip (seconds), and what TCP filled the
+    wire with in each direction (bit/s, headers counted). None: not measured, or nothing came through."""
+
+    latency: float | None = None
+    there: float | None = None
+    back: float | None = None
 
 
 class Hold(Protocol):
@@ -63,6 +94,18 @@ class Fabric(Protocol):
 
     def set_down(self, host: str, down: bool) -> None:
         """Emulates the loss and return of a host (its link to the site goes down or up)."""
+
+    def links(self) -> list[LinkState]:
+        """What joins the sites, as it is now."""
+
+    def set_link(self, link: LinkSpec) -> None:
+        """Makes the link between these two sites into this one, while everything runs; `spec` tells it from then on."""
+
+    def measure_link(self, link: LinkSpec, bandwidth: bool) -> LinkMeasure:
+        """Measures the latency, and the bandwidth when asked to, which fills the link for seconds."""
+
+    def tend(self) -> list[str]:
+        """Starts anew what of the fabric has died by itself; a text for each. Nothing when the fabric is down."""
 
     def host_netns(self, host: str) -> str:
         """Path of the host's network namespace."""

@@ -9,13 +9,13 @@ from __future__ import annotations
 import difflib
 import ipaddress
 import re
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from wherry.base.errors import Code, Refused
-from wherry.base.units import parse_duration, parse_size
+from wherry.base.units import format_rate, parse_duration, parse_rate, parse_share, parse_size
 
 NAME = re.compile(r"[a-z][a-z0-9]{0,14}(-[a-z0-9]+)*")
 
@@ -26,6 +26,14 @@ def _size(value: object) -> object:
 
 def _duration(value: object) -> object:
     return parse_duration(value) if isinstance(value, str) else _needs_unit(value, "30s")
+
+
+def _rate(value: object) -> object:
+    return parse_rate(value) if isinstance(value, str) else _needs_unit(value, "100Mbit/s")
+
+
+def _share(value: object) -> object:
+    return parse_share(value) if isinstance(value, str) else value
 
 
 def _needs_unit(value: object, example: str) -> object:
@@ -44,6 +52,8 @@ def _name(value: str) -> str:
 
 Size = Annotated[int, BeforeValidator(_size)]
 Duration = Annotated[float, BeforeValidator(_duration)]
+Rate = Annotated[int, BeforeValidator(_rate)]
+Share = Annotated[float, BeforeValidator(_share)]
 Name = Annotated[str, BeforeValidator(lambda v: _name(v) if isinstance(v, str) else v)]
 
 
@@ -78,13 +88,60 @@ class HostSpec(Spec):
     facts: FactsSpec = FactsSpec()
 
 
-class LinkSpec(Spec):
-    """What joins two sites. Latency, bandwidth and loss are declared here and refused until links are emulated."""
+FASTEST = 40 * 10**9
+"""Bits per second that a link can be declared to have at most; no emulation on one machine is faster."""
+LONGEST = 60.0
+"""Seconds of latency that a link can be declared to have at most."""
+
+
+class DirectionSpec(Spec):
+    """What a link does to frames of one direction. What is not declared is as the machine is."""
+
+    latency: Duration | None = None
+    jitter: Duration | None = None
+    bandwidth: Rate | None = None
+    loss: Share | None = None
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        if self.latency is not None and self.latency > LONGEST:
+            raise ValueError(f"latency: {self.latency:g}s is more than {LONGEST:g}s")
+        if self.bandwidth is not None and not 0 < self.bandwidth <= FASTEST:
+            raise ValueError(f"bandwidth: {format_rate(self.bandwidth)} is impossible: more than 0, at most 40Gbit/s")
+        if self.loss is not None and not 0 <= self.loss <= 1:
+            raise ValueError(f"loss: {self.loss:g} is no share: write 0.01 or 1%")
+        return self
+
+    def declares(self) -> bool:
+        """True when any of it is declared."""
+        return any(getattr(self, name) is not None for name in DirectionSpec.model_fields)
+
+
+class LinkSpec(DirectionSpec):
+    """What joins two sites. It is the same in both directions, but for what `reverse` declares for the way back."""
 
     between: tuple[Name, Name]
-    latency: Duration | None = None
-    bandwidth: str | None = None
-    loss: float | None = None
+    reverse: DirectionSpec = DirectionSpec()
+    overlay: Literal["none", "openvpn", "wireguard"] = "none"
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        for direction in self.directions():
+            if (direction.jitter or 0) > (direction.latency or 0):
+                raise ValueError("jitter: it is more than the latency that it changes")
+        return self
+
+    @property
+    def name(self) -> str:
+        """`a--b`: a site's own name can have single hyphens."""
+        return "--".join(self.between)
+
+    def directions(self) -> tuple[DirectionSpec, DirectionSpec]:
+        """There and back."""
+        there = {name: getattr(self, name) for name in DirectionSpec.model_fields}
+        other = {name: getattr(self.reverse, name) for name in there}
+        back = {name: there[name] if value is None else value for name, value in other.items()}
+        return DirectionSpec.model_construct(**there), DirectionSpec.model_construct(**back)
 
 
 class FabricSpec(Spec):
@@ -99,6 +156,25 @@ class FabricSpec(Spec):
     sites: tuple[SiteSpec, ...] = Field(min_length=1)
     hosts: tuple[HostSpec, ...] = Field(min_length=1)
     links: tuple[LinkSpec, ...] = ()
+
+    def joins(self) -> tuple[LinkSpec, ...]:
+        """The links; when none is declared, those that join the sites in a line."""
+        names = [site.name for site in self.sites]
+        return self.links or tuple(LinkSpec(between=pair) for pair in zip(names, names[1:], strict=False))
+
+    def with_link(self, link: LinkSpec) -> FabricSpec:
+        """The same fabric, but for the link between these two sites. NOT_FOUND when none joins them."""
+        joins = self.joins()
+        if not any(set(one.between) == set(link.between) for one in joins):
+            known = ", ".join(" - ".join(one.between) for one in joins)
+            raise Refused(
+                Code.NOT_FOUND,
+                f"no link joins {link.between[0]} and {link.between[1]}",
+                f"links: {known}" if known else "there is one site",
+                "wherry site link",
+            )
+        links = tuple(link if set(one.between) == set(link.between) else one for one in joins)
+        return self.model_copy(update={"links": links})
 
     @field_validator("pool", "underlay")
     @classmethod

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from wherry.model.spec import Spec
 
-_UNITS = {"memory": "{:d}B", "latency": "{:.9f}s"}
+_UNITS = {"memory": "{:d}B", "latency": "{:.9f}s", "jitter": "{:.9f}s", "bandwidth": "{:d}bit/s"}
 
 AnyModel = TypeVar("AnyModel", bound=BaseModel)
 

@@ -1,0 +1,148 @@
+"""What joins the sites of the netns fabric: for each link a pair of virtual wires, or an emulator when it is slower.
+
+    nothing declared:   bridge lan -- s1 ======== pair ======== s0 -- bridge lan
+    declared:           bridge lan -- s1 (TAP) - wherry-link - (TAP) s0 -- bridge lan
+    with an overlay:    bridge lan -- v1 (TAP) - gateway - s1 == either == s0 - gateway - (TAP) v0 -- bridge lan
+
+Invariants: an end is named by the index of the site at the other one, so everything is found again by name; what is
+there is made again only when it is not what the link declares, and a change of figures alone loses no frame.
+"""
+
+from __future__ import annotations
+
+import functools
+import shutil
+import threading
+from pathlib import Path
+
+from wherry.base.paths import Instance
+from wherry.fabric import links, namespaces, overlay
+from wherry.fabric.emulator import Emulator
+from wherry.fabric.links import Links
+from wherry.fabric.overlay import Overlay
+from wherry.fabric.protocol import LinkState, Traffic
+from wherry.model.spec import FabricSpec, LinkSpec
+
+BRIDGE = "lan"
+"""The bridge of every site."""
+
+
+def check(spec: FabricSpec) -> None:
+    """Refuses links that this machine cannot make. Changes nothing."""
+    for link in spec.joins():
+        overlay.check(link)
+
+
+class SiteLinks:
+    """The links of one fabric."""
+
+    def __init__(self, instance: Instance) -> None:
+        self._directory = directory(instance)
+        self._prefix = instance.prefix
+        self._lock = threading.RLock()
+        self._emulators: dict[str, Emulator] = {}
+        self._overlays: dict[str, Overlay] = {}
+
+    def up(self, spec: FabricSpec, link: LinkSpec) -> None:
+        """Makes a link, or makes what is there into it."""
+        with self._lock:
+            ends, emulator = self._ends(spec, link), self._emulator(link)
+            if link.overlay == "none":
+                self._overlay(spec, link).down()
+            if not emulated(link):
+                emulator.end()
+                self._clear(ends, unless="veth")
+                self._pair(ends)
+            elif emulator.alive():
+                emulator.set(link.directions())
+            else:
+                self._clear(ends)
+                emulator.start(ends, links.WIRE_MTU, link.directions())
+            bridge = BRIDGE if link.overlay == "none" else None
+            for netns, wire in ends:
+                links.inside(netns, functools.partial(Links.join, name=wire, bridge=bridge, mtu=links.WIRE_MTU))
+            for netns, wire in ends:
+                links.inside(netns, functools.partial(Links.wait, name=wire))
+            if link.overlay != "none":
+                self._overlay(spec, link).up()
+
+    def tend(self, spec: FabricSpec) -> list[str]:
+        """Starts anew what has died; a text for each. Leaves alone a link whose sites are not there."""
+        repaired = []
+        with self._lock:
+            for link in spec.joins():
+                ends = self._ends(spec, link)
+                if not all(namespaces.exists(Path(netns).name) for netns, _ in ends):
+                    continue
+                dead = []
+                if emulated(link) and not self._emulator(link).alive():
+                    dead.append("emulator")
+                if link.overlay != "none" and not self._overlay(spec, link).alive():
+                    dead.append(f"{link.overlay} gateway")
+                if dead:
+                    self.up(spec, link)
+                    repaired.append(f"the {' and the '.join(dead)} of the link {link.name} had died: started anew")
+        return repaired
+
+    def state(self, spec: FabricSpec, link: LinkSpec) -> LinkState:
+        """What the link is and what it has carried."""
+        found = self._emulator(link).counters() if emulated(link) else None
+        if found is None:
+            return LinkState(link=link, emulation="none" if not emulated(link) else "dead")
+        there, back = (Traffic(**found[way]) for way in ("there", "back"))
+        return LinkState(link=link, emulation="wherry-link", there=there, back=back, cpu=found["cpu_us"] / 1e6)
+
+    def forget(self) -> None:
+        """Forgets the processes; they are ended by the sweep of their namespaces."""
+        with self._lock:
+            self._emulators.clear()
+            self._overlays.clear()
+
+    def _ends(self, spec: FabricSpec, link: LinkSpec) -> list[tuple[str, str]]:
+        """Path of the site and name of the wire's end there, for both sites, in the order of the link."""
+        order = [site.name for site in spec.sites]
+        one, other = link.between
+        return [(self._site(site), f"s{order.index(far)}") for site, far in ((one, other), (other, one))]
+
+    def _site(self, site: str) -> str:
+        return namespaces.path(f"{self._prefix}-site-{site}")
+
+    def _clear(self, ends: list[tuple[str, str]], unless: str | None = None) -> None:
+        for netns, wire in ends:
+            links.inside(netns, functools.partial(Links.remove, name=wire, unless=unless))
+
+    def _pair(self, ends: list[tuple[str, str]]) -> None:
+        (here, wire), (there, other) = ends
+        with open(there) as netns:
+            links.inside(here, lambda ip: ip.pair(wire, other, netns.fileno(), mtu=links.WIRE_MTU))
+
+    def _emulator(self, link: LinkSpec) -> Emulator:
+        if link.name not in self._emulators:
+            self._emulators[link.name] = Emulator(self._directory / f"{link.name}.sock", link.name)
+        return self._emulators[link.name]
+
+    def _overlay(self, spec: FabricSpec, link: LinkSpec) -> Overlay:
+        if link.name not in self._overlays:
+            index = [join.name for join in spec.joins()].index(link.name)
+            ends = self._ends(spec, link)
+            self._overlays[link.name] = Overlay(self._directory / link.name, link.name, ends, index, BRIDGE)
+        return self._overlays[link.name]
+
+
+def emulated(link: LinkSpec) -> bool:
+    """True when the link declares anything that a pair of wires is not."""
+    return any(direction.declares() for direction in link.directions())
+
+
+def directory(instance: Instance) -> Path:
+    """Where the links of an instance have their sockets and keys."""
+    return instance.run / "links"
+
+
+def sweep(instance: Instance) -> None:
+    """Removes the files of links; their processes end with their namespaces."""
+    shutil.rmtree(directory(instance), ignore_errors=True)
+    try:
+        instance.run.rmdir()
+    except OSError:  # a daemon has its things there
+        return
