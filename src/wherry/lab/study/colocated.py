@@ -25,12 +25,14 @@ TWO_HOSTS = Level("two-hosts", "two nodes on two hosts")
 _VM = Level("vm-one-host", "two VM nodes on one host", "this version has no VM nodes")
 
 
-def places(memory: str) -> dict[str, Place]:
-    """The clusters of these levels; together they fit on the embedded fabric."""
+def places(largest: int) -> dict[str, Place]:
+    """The clusters of these levels, for messages of `largest` bytes: each rank has one, and as much is on its way."""
+    rank = (largest + largest // 2 >> 20) + 192
+    memory, both = f"{rank}MiB", f"{2 * rank}MiB"
     return {
         TWO_HOSTS.name: Place("two-hosts", 2, ("a1", "a2"), memory=memory),
         ONE_HOST.name: Place("one-host", 2, ("b1",), memory=memory, spread="pack"),
-        ONE_NODE.name: Place("one-node", 1, ("b2",), cpus=2.0, memory=memory),
+        ONE_NODE.name: Place("one-node", 1, ("b2",), cpus=2.0, memory=both),
     }
 
 
@@ -70,7 +72,7 @@ class Colocated(Study):
         if where.startswith("native"):
             done = bench.native(argv, 2, directory, seconds, where.removeprefix("native-"), mpi)
         else:
-            done = bench.on(places("256MiB" if self.quick else "1536MiB")[where], argv, 2, directory, seconds)
+            done = bench.on(places(largest)[where], argv, 2, directory, seconds)
         return pingpong(done.verified(), largest.bit_length() + 1)
 
     def page(self, results: Results) -> Page:
