@@ -162,6 +162,7 @@ class ContainerMover:
     def roll_back(self) -> None:
         self.close()
         self._driver.stop(self._destination)
+        self._await_engine()
         Cgroup(self._source.cgroup).thaw()
         _settle(self._source)
 
@@ -231,6 +232,12 @@ class ContainerMover:
             "skip_file_rwx_check": True,
             "timeout": self._patience(),
         }
+
+    def _await_engine(self) -> None:
+        """Waits for a dump that the daemon was killed under: CRIU traces the processes, freezes them again, lets go."""
+        group, deadline = Cgroup(self._source.cgroup), time.monotonic() + self._patience()
+        while any(_traced(pid) for pid in group.pids()) and time.monotonic() < deadline:
+            time.sleep(0.01)
 
     def _patience(self) -> int:
         return _ENGINE_TIMEOUT + int(self._source.node.memory / _ENGINE_RATE)
@@ -308,6 +315,13 @@ def soft_dirty() -> bool:
         except (OSError, struct.error):
             return False
     return bool(entry >> 55 & 1)
+
+
+def _traced(pid: int) -> bool:
+    try:
+        return "TracerPid:\t0\n" not in Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
 
 
 def _tree_bytes(directory: Path) -> int:
