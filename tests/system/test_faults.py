@@ -137,3 +137,31 @@ def test_what_breaks_during_a_move_is_taken_back(two: World, case: str) -> None:
         assert two.assert_one_copy("two")[NODE] == SOURCE
 
     two.under_a_ring("two", "openmpi", broken, seconds=7, ranks=2, memory=RANK)
+
+
+def test_the_daemon_is_killed_while_criu_dumps(two: World) -> None:
+    """CRIU goes on without it and would freeze the node again at its end: the next daemon waits for that."""
+
+    def killed() -> None:
+        operation = two.begin_move(NODE, DESTINATION, "freeze:pause:2")
+        assert eventually(lambda: bool(movers(two, "wherry-hold")), True)
+        (dump,) = movers(two, " swrk ", SOURCE)
+        assert eventually(lambda: arrived(two) >= 2 << 20, True, pause=0.001)
+        os.kill(dump, signal.SIGSTOP)
+        two.kill_daemon()
+        client = two.start("op", "wait", operation)
+        try:
+            log = two.instance.state / "log"
+            assert eventually(lambda: "taking back" in log.read_text().split("begins")[-1], True)
+        finally:
+            os.kill(dump, signal.SIGCONT)
+        _, error = client.communicate(timeout=SECONDS)
+        assert client.returncode == 1 and "the daemon was stopped" in error
+        assert two.assert_one_copy("two")[NODE] == SOURCE
+
+    two.under_a_ring("two", "openmpi", killed, seconds=12, ranks=2, memory=48)
+
+
+def arrived(two: World) -> int:
+    """Bytes of memory that the destination has."""
+    return sum(file.stat().st_size for file in images(two, DESTINATION).glob("*/pages-*.img"))
