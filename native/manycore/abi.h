@@ -1,0 +1,77 @@
+/*
+ * What user programs and the kernel of a tile agree on: addresses, limits, kernel calls. Nothing else is shared.
+ *
+ *   0x3ffff000  gate page, read-only: one pointer, to the kernel's entry
+ *   0x40000000  user region, 2 MiB, the same in every tile
+ *               +0          image head | text | rodata | data | bss | pages grown at run time (up to the limit)
+ *               +ARGUMENTS  one page: argc, argv, strings
+ *               +STACKS     18 stacks of 32 KiB, the first page of each is a guard; thread slot 0 has the highest
+ *   0x40200000  end; nothing is mapped here
+ *
+ * A kernel call is the seven bytes of `call *0x3ffff000` with the number in rdi and up to five words in rsi, rdx, rcx,
+ * r8, r9; the answer is in rax, a negative errno for an error. A call that must wait is not kept on any stack: the
+ * thread's context is put back to those seven bytes, and when there is a reason to try again it executes them again.
+ */
+#ifndef WHERRY_MANYCORE_ABI_H
+#define WHERRY_MANYCORE_ABI_H
+
+#define TILE_ABI 1                     /* changes with anything in this file */
+#define TILE_MAGIC 0x656c697479727268  /* "hrrytile", little-endian */
+#define GATE_ADDRESS 0x3ffff000
+#define GATE_CALL_SIZE 7               /* bytes of the call instruction */
+#define USER_BASE 0x40000000
+#define USER_SIZE 0x200000
+#define PAGE_SIZE 0x1000
+#define THREAD_MAX 18                  /* the first thread included */
+#define STACK_SIZE 0x8000              /* its guard page included */
+#define STACKS_OFFSET (USER_SIZE - THREAD_MAX * STACK_SIZE)
+#define ARGUMENTS_OFFSET (STACKS_OFFSET - PAGE_SIZE)
+#define ARGUMENT_MAX 16                /* words of argv, the program's name included */
+#define MAIL_SIZE 128                  /* bytes in a mailbox message */
+#define PORT_MAX 32                    /* mailbox ports of a tile process */
+#define CONSOLE_PROCESS 0              /* the name server; its port 0 is everybody's console */
+
+#define CALL_SELF 0          /* () -> thread id */
+#define CALL_CREATE 1        /* (entry, function, argument) -> thread id; -EAGAIN: 18 threads */
+#define CALL_THREAD_EXIT 2   /* (value) */
+#define CALL_JOIN 3          /* (thread id, long *value or 0); -ESRCH, -EDEADLK */
+#define CALL_YIELD 4         /* () */
+#define CALL_AFFINITY 5      /* (mask of cores 1..15, bit 1 is core 1) */
+#define CALL_WORD_WAIT 6     /* (int *word, value): waits while *word == value */
+#define CALL_WORD_WAKE 7     /* (int *word, count) -> threads woken */
+#define CALL_CLOCK 8         /* () -> nanoseconds of the host's monotonic clock */
+#define CALL_GROW 9          /* (pages) -> address of the first new page; -ENOMEM */
+#define CALL_MAIL_SEND 10    /* (process, port, bytes, size) -> size; waits while the port is full; -ESRCH */
+#define CALL_MAIL_RECEIVE 11 /* (port, bytes, room, struct mail_from *) -> size; waits for a message */
+#define CALL_INFO 12         /* (what) */
+#define CALL_MOVE 13         /* (tile, mode): returns 0 on the other tile, or an error on this one */
+#define CALL_EXIT 14         /* (status): ends the tile process */
+#define CALL_COUNT 15
+
+#define INFO_PROCESS 0
+#define INFO_TILE 1
+#define INFO_CORES 2
+#define INFO_CORE 3
+#define INFO_THREADS 4
+
+#define MODE_FAITHFUL 0 /* stop and copy through a portal, 4 KiB a piece, each piece allowed by the receiver */
+#define MODE_DIRECT 1   /* stop and copy, once, by the receiver */
+#define MODE_HANDOFF 2  /* the pages change hands; nothing is copied */
+
+#ifndef __ASSEMBLER__
+/* The first bytes of the image, written by the linker script. */
+struct image_head {
+    unsigned long magic, abi;
+    unsigned long entry;      /* first instruction of the first thread */
+    unsigned long text_end;   /* executable, never written */
+    unsigned long rodata_end; /* never written */
+    unsigned long end;        /* of bss; page aligned as the two before */
+};
+
+struct mail_from {
+    int process; /* sender */
+    int port;    /* of the receiver; the one that was read */
+};
+#endif
+
+#endif

@@ -1,0 +1,70 @@
+/*
+ * wherry-tiles, the name server and launcher of the tiles of one host: it starts the tiles, knows where every tile
+ * process is (the location entries), asks for moves, and reports a process lost whose tile died with it. It runs no user
+ * code and takes no part in the downtime of a move.
+ */
+#ifndef WHERRY_MANYCORE_BOARD_H
+#define WHERRY_MANYCORE_BOARD_H
+
+#include <stddef.h>
+#include <stdio.h>
+#include <sys/types.h>
+
+#include "../window.h"
+
+#define CLIENT_MAX 32
+#define LINE_MAX_SIZE 8192 /* bytes of one command */
+#define KEPT_MAX (1 << 20) /* bytes of a process's output that are kept for who attaches late */
+
+struct client {
+    int fd; /* -1: free */
+    char line[LINE_MAX_SIZE];
+    size_t count;
+    uint32_t attached; /* process whose output goes there; 0 none */
+    int moving;        /* destination of the move it waits for; -1 none */
+};
+
+struct output {
+    char *bytes;
+    size_t count;
+};
+
+struct board {
+    struct window *window;
+    int window_fd, event_fd, signal_fd, listen_fd;
+    const char *socket_path;
+    bool stopping;
+    struct client clients[CLIENT_MAX];
+    struct output outputs[PROCESS_MAX];
+    bool told[PROCESS_MAX];        /* its end has been told to who was attached */
+    bool wished[TILE_MAX];         /* the move to this tile was the process's own wish */
+};
+
+/* launch.c */
+int launch_tiles(struct board *board);
+void launch_stop(struct board *board);
+/* Takes note of tiles that died: their processes are lost, their moves end. */
+void launch_reap(struct board *board);
+/* Starts a program; `tile` NO_TILE takes any free one. Returns the process, or negative errno with the reason in `why`. */
+int launch_program(struct board *board, uint32_t tile, int argc, char *const *argv, char *why, size_t room);
+
+/* moves.c */
+/* Asks for a move. Returns 0 or negative errno with the reason in `why`. */
+int moves_ask(struct board *board, uint32_t process, uint32_t to, uint32_t mode, char *why, size_t room);
+/* Answers the moves that have ended, and asks for those that processes wish. */
+void moves_serve(struct board *board);
+bool moves_reserve_slot(const struct board *board, uint32_t *slot);
+bool moves_is_free(const struct board *board, uint32_t tile);
+int moves_mode(const char *name);
+
+/* client.c */
+void client_accept(struct board *board);
+void client_read(struct board *board, struct client *client);
+void client_close(struct client *client);
+void client_say(struct client *client, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* Takes what programs have said and tells it, and their ends, to who is attached. */
+void client_serve(struct board *board);
+/* The bytes as the inside of a JSON string; bytes beyond ASCII are taken as Latin-1. `room` >= 6 * count + 1. */
+void client_escape(const char *bytes, size_t count, char *to);
+
+#endif

@@ -1,0 +1,311 @@
+/* Who talks to the name server over its socket; the commands are in main.c. */
+#include <errno.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+#include "board.h"
+
+#define WORD_MAX (ARGUMENT_MAX + 2)
+#define SEND_SECONDS 5 /* a client that does not read that long is dropped */
+#define ANSWER_MAX 16384
+
+void client_accept(struct board *board)
+{
+    const struct timeval limit = {.tv_sec = SEND_SECONDS};
+    int fd = accept4(board->listen_fd, NULL, NULL, SOCK_CLOEXEC);
+
+    for (int i = 0; fd >= 0 && i < CLIENT_MAX; i++)
+        if (board->clients[i].fd < 0) {
+            setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
+            board->clients[i] = (struct client){.fd = fd, .moving = -1};
+            return;
+        }
+    if (fd >= 0)
+        close(fd);
+}
+
+void client_close(struct client *client)
+{
+    close(client->fd);
+    client->fd = client->moving = -1;
+    client->attached = 0;
+}
+
+void client_escape(const char *bytes, size_t count, char *to)
+{
+    for (; count--; bytes++) {
+        unsigned char byte = (unsigned char)*bytes;
+
+        if (byte >= 0x20 && byte < 0x7f && byte != '"' && byte != '\\')
+            *to++ = (char)byte;
+        else
+            to += sprintf(to, "\\u%04x", byte);
+    }
+    *to = 0;
+}
+
+static void send_all(struct client *client, const char *bytes, size_t count)
+{
+    while (count) {
+        ssize_t sent = send(client->fd, bytes, count, MSG_NOSIGNAL);
+
+        if (sent < 0 && errno == EINTR)
+            continue;
+        if (sent <= 0) {
+            shutdown(client->fd, SHUT_RDWR); /* the next read finds the end and closes it */
+            return;
+        }
+        bytes += sent;
+        count -= (size_t)sent;
+    }
+}
+
+void client_say(struct client *client, const char *format, ...)
+{
+    char line[ANSWER_MAX];
+    va_list words;
+    int count;
+
+    va_start(words, format);
+    count = vsnprintf(line, sizeof(line) - 1, format, words);
+    va_end(words);
+    if (count > (int)sizeof(line) - 2)
+        count = (int)sizeof(line) - 2;
+    line[count++] = '\n';
+    send_all(client, line, (size_t)count);
+}
+
+static const char *code_of(int error)
+{
+    switch (-error) {
+    case ENOENT:
+    case ESRCH:
+        return "NOT_FOUND";
+    case EINVAL:
+        return "USAGE";
+    case ENOEXEC:
+    case EFBIG:
+        return "INVALID_FILE";
+    case EBUSY:
+    case EAGAIN:
+        return "NO_CAPACITY";
+    case EACCES:
+        return "PERMISSION";
+    default:
+        return "WRONG_STATE";
+    }
+}
+
+static void refuse(struct client *client, int error, const char *why)
+{
+    char escaped[6 * LINE_MAX_SIZE + 1];
+
+    client_escape(why, strlen(why), escaped);
+    client_say(client, "{\"event\": \"refused\", \"code\": \"%s\", \"why\": \"%s\"}", code_of(error), escaped);
+    client_close(client);
+}
+
+static void say_output(struct client *client, const char *bytes, size_t count)
+{
+    char escaped[6 * 1024 + 1];
+
+    for (size_t at = 0; at < count; at += 1024) {
+        size_t some = count - at < 1024 ? count - at : 1024;
+
+        client_escape(bytes + at, some, escaped);
+        client_say(client, "{\"event\": \"output\", \"process\": %u, \"text\": \"%s\"}", client->attached, escaped);
+    }
+}
+
+static void attach(struct board *board, struct client *client, uint32_t process)
+{
+    client->attached = process;
+    say_output(client, board->outputs[process].bytes, board->outputs[process].count);
+    board->told[process] = false; /* if it has ended, this one is told too */
+}
+
+static void start(struct board *board, struct client *client, int count, char **words)
+{
+    uint32_t tile = count > 1 && strcmp(words[1], "any") == 0 ? NO_TILE : count > 1 ? (uint32_t)atoi(words[1]) : 0;
+    bool attached = strcmp(words[0], "run") == 0;
+    char why[LINE_MAX_SIZE];
+    int process;
+
+    if (count < 3) {
+        refuse(client, -EINVAL, "a tile and a program are needed");
+        return;
+    }
+    process = launch_program(board, tile, count - 2, words + 2, why, sizeof(why));
+    if (process < 0) {
+        refuse(client, process, why);
+        return;
+    }
+    client_say(client, "{\"event\": \"started\", \"process\": %d, \"tile\": %u}", process,
+               window_place(board->window, (uint32_t)process).tile);
+    if (attached)
+        attach(board, client, (uint32_t)process);
+    else
+        client_close(client);
+}
+
+static void move(struct board *board, struct client *client, int count, char **words)
+{
+    int mode = count == 4 ? moves_mode(words[3]) : -EINVAL, error;
+    char why[REASON_SIZE];
+
+    if (mode < 0) {
+        refuse(client, mode, "a process, a tile and a mode (faithful, direct, handoff) are needed");
+        return;
+    }
+    error = moves_ask(board, (uint32_t)atoi(words[1]), (uint32_t)atoi(words[2]), (uint32_t)mode, why, sizeof(why));
+    if (error < 0)
+        refuse(client, error, why);
+    else
+        client->moving = atoi(words[2]);
+}
+
+static void list(struct board *board, struct client *client)
+{
+    static const char *const states[] = {"free", "running", "ended", "lost"};
+    struct window *window = board->window;
+    char text[ANSWER_MAX / 2], why[6 * REASON_SIZE + 1];
+    size_t at = 0;
+
+    at += (size_t)snprintf(text, sizeof(text), "{\"event\": \"tiles\", \"tiles\": [");
+    for (uint32_t tile = 0; tile < window->tile_count; tile++)
+        at += (size_t)snprintf(text + at, sizeof(text) - at, "%s{\"tile\": %u, \"pid\": %d, \"alive\": %s}", tile ? ", " : "", tile,
+                               window->tiles[tile].pid, atomic_load(&window->tiles[tile].alive) ? "true" : "false");
+    send_all(client, text, at);
+    send_all(client, "], \"processes\": [", 17);
+    for (uint32_t process = 1, first = 1; process < PROCESS_MAX; process++) {
+        struct location *location = &window->locations[process];
+        struct place place = window_place(window, process);
+
+        if (place.state == PLACE_FREE)
+            continue;
+        client_escape(location->why, strlen(location->why), why);
+        at = (size_t)snprintf(text, sizeof(text),
+                              "%s{\"process\": %u, \"program\": \"", first ? "" : ", ", process);
+        client_escape(location->program, strlen(location->program), text + at);
+        at += strlen(text + at);
+        at += (size_t)snprintf(text + at, sizeof(text) - at,
+                               "\", \"state\": \"%s\", \"tile\": %u, \"epoch\": %u, \"moves\": %u, \"status\": %d, \"why\": \"%s\"}",
+                               states[place.state], place.tile, place.epoch, atomic_load(&location->moves), location->status, why);
+        send_all(client, text, at);
+        first = 0;
+    }
+    send_all(client, "]}\n", 3);
+    client_close(client);
+}
+
+static void obey(struct board *board, struct client *client)
+{
+    char *words[WORD_MAX], *rest = client->line;
+    int count = 0;
+
+    for (char *word; count < WORD_MAX && (word = strsep(&rest, "\t")); )
+        words[count++] = word;
+    if (rest) {
+        refuse(client, -EINVAL, "too many arguments: a program gets at most 15");
+    } else if (strcmp(words[0], "run") == 0 || strcmp(words[0], "start") == 0) {
+        start(board, client, count, words);
+    } else if (strcmp(words[0], "move") == 0) {
+        move(board, client, count, words);
+    } else if (strcmp(words[0], "ps") == 0) {
+        list(board, client);
+    } else if (strcmp(words[0], "attach") == 0) {
+        uint32_t process = count == 2 ? (uint32_t)atoi(words[1]) : 0;
+
+        if (process < 1 || process >= PROCESS_MAX || window_place(board->window, process).state == PLACE_FREE)
+            refuse(client, -ENOENT, "there is no such process");
+        else
+            attach(board, client, process);
+    } else if (strcmp(words[0], "down") == 0) {
+        client_say(client, "{\"event\": \"down\"}");
+        client_close(client);
+        board->stopping = true;
+    } else {
+        refuse(client, -EINVAL, "there is no such command");
+    }
+}
+
+void client_read(struct board *board, struct client *client)
+{
+    ssize_t count = recv(client->fd, client->line + client->count, sizeof(client->line) - client->count, MSG_DONTWAIT);
+    char *end;
+
+    if (count < 0 && (errno == EINTR || errno == EAGAIN))
+        return;
+    if (count <= 0 || client->attached || client->moving >= 0) { /* gone, or talks after its command */
+        client_close(client);
+        return;
+    }
+    client->count += (size_t)count;
+    end = memchr(client->line, '\n', client->count);
+    if (!end && client->count == sizeof(client->line)) {
+        refuse(client, -EINVAL, "the command is too long");
+        return;
+    }
+    if (end) {
+        *end = 0;
+        obey(board, client);
+    }
+}
+
+static void keep_output(struct board *board, uint32_t process, const char *bytes, size_t count)
+{
+    struct output *output = &board->outputs[process];
+
+    for (int i = 0; i < CLIENT_MAX; i++)
+        if (board->clients[i].fd >= 0 && board->clients[i].attached == process)
+            say_output(&board->clients[i], bytes, count);
+    if (!output->bytes)
+        output->bytes = malloc(KEPT_MAX);
+    if (!output->bytes)
+        return;
+    if (output->count + count > KEPT_MAX) {
+        memmove(output->bytes, output->bytes + KEPT_MAX / 2, output->count - KEPT_MAX / 2);
+        output->count -= KEPT_MAX / 2;
+    }
+    memcpy(output->bytes + output->count, bytes, count);
+    output->count += count;
+}
+
+static void tell_end(struct board *board, uint32_t process, struct place place)
+{
+    struct location *location = &board->window->locations[process];
+    char why[6 * REASON_SIZE + 1];
+
+    client_escape(location->why, strlen(location->why), why);
+    for (int i = 0; i < CLIENT_MAX; i++) {
+        struct client *client = &board->clients[i];
+
+        if (client->fd < 0 || client->attached != process)
+            continue;
+        client_say(client, "{\"event\": \"%s\", \"process\": %u, \"status\": %d, \"moves\": %u, \"why\": \"%s\"}",
+                   place.state == PLACE_LOST ? "lost" : "ended", process, location->status,
+                   atomic_load(&location->moves), why);
+        client_close(client);
+    }
+    board->told[process] = true;
+}
+
+void client_serve(struct board *board)
+{
+    struct place places[PROCESS_MAX];
+    struct mail mail;
+
+    /* Places first: what a process said before its end is then in the port. */
+    for (uint32_t process = 1; process < PROCESS_MAX; process++)
+        places[process] = window_place(board->window, process);
+    while (inbox_take(board->window, CONSOLE_PROCESS, 0, &mail))
+        if (mail.from < PROCESS_MAX && mail.size <= MAIL_SIZE)
+            keep_output(board, mail.from, (const char *)mail.bytes, mail.size);
+    for (uint32_t process = 1; process < PROCESS_MAX; process++)
+        if (places[process].state >= PLACE_ENDED && !board->told[process])
+            tell_end(board, process, places[process]);
+}

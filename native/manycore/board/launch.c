@@ -1,0 +1,261 @@
+/* Starts tiles and programs; see board.h. */
+#include <errno.h>
+#include <fcntl.h>
+#include <libgen.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "../elf.h"
+#include "board.h"
+
+#define START_MS 20000 /* for all tiles to be there, on a loaded machine */
+#define STOP_MS 3000   /* for a tile to end by itself */
+#define FILE_MAX (8 << 20) /* bytes of a program's file; its image is a fraction of that */
+
+static int find_program(char path[PATH_MAX])
+{
+    ssize_t length = readlink("/proc/self/exe", path, PATH_MAX - 16);
+
+    if (length < 0)
+        return -errno;
+    path[length] = 0;
+    strcpy(strrchr(path, '/') + 1, "wherry-tile");
+    return access(path, X_OK) < 0 ? -errno : 0;
+}
+
+static void become_tile(const struct board *board, const char *program, uint32_t index, pid_t parent)
+{
+    char number[8];
+    sigset_t none;
+
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent)
+        _exit(1);
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, NULL);
+    /* The descriptors may lie in each other's way: first above, then down to their places. */
+    dup2(fcntl(board->window_fd, F_DUPFD, 10), WINDOW_FD);
+    dup2(fcntl(board->event_fd, F_DUPFD, 10), EVENT_FD);
+    for (int fd = EVENT_FD + 1; fd < 64; fd++)
+        close(fd);
+    snprintf(number, sizeof(number), "%u", index);
+    execl(program, "wherry-tile", number, (char *)NULL);
+    _exit(127);
+}
+
+int launch_tiles(struct board *board)
+{
+    int64_t deadline = window_now() + START_MS * 1000000ll;
+    pid_t self = getpid(), pid;
+    char program[PATH_MAX];
+    int error = find_program(program);
+
+    if (error < 0)
+        return error;
+    for (uint32_t index = 0; index < board->window->tile_count; index++) {
+        struct tile_record *record = &board->window->tiles[index];
+
+        pid = fork();
+        if (pid < 0)
+            return -errno;
+        if (pid == 0)
+            become_tile(board, program, index, self);
+        record->pid = pid;
+        atomic_store(&record->alive, 1);
+    }
+    for (uint32_t index = 0; index < board->window->tile_count; index++)
+        while (!atomic_load(&board->window->tiles[index].ready)) {
+            launch_reap(board);
+            if (!atomic_load(&board->window->tiles[index].alive))
+                return -ECHILD;
+            if (window_now() > deadline)
+                return -ETIMEDOUT;
+            usleep(1000);
+        }
+    return 0;
+}
+
+static void lose(struct board *board, uint32_t tile, int status)
+{
+    struct window *window = board->window;
+
+    for (uint32_t process = 1; process < PROCESS_MAX; process++) {
+        uint64_t word = atomic_load(&window->locations[process].word);
+        struct place place = place_unpack(word);
+
+        if (place.state != PLACE_RUNNING || place.tile != tile)
+            continue;
+        snprintf(window->locations[process].why, REASON_SIZE, "tile %u died by signal %d", tile,
+                 WIFSIGNALED(status) ? WTERMSIG(status) : 0);
+        place.state = PLACE_LOST;
+        if (!window_commit(window, process, word, place)) /* it has just moved away */
+            window->locations[process].why[0] = 0;
+    }
+}
+
+static void end_moves(struct board *board, uint32_t dead)
+{
+    for (uint32_t to = 0; to < board->window->tile_count; to++) {
+        struct move *move = &board->window->moves[to];
+        uint32_t step = atomic_load(&move->step);
+        bool other_is_dead = !atomic_load(&board->window->tiles[to == dead ? move->from : to].alive);
+
+        if ((to != dead && move->from != dead) || step == MOVE_NONE || step >= MOVE_DONE)
+            continue;
+        /* Who lives ends it; a source that waits for the commit of a dead destination must first take the process back. */
+        if (other_is_dead || (to == dead && step < MOVE_FROZEN)) {
+            snprintf(move->why, sizeof(move->why), "tile %u died", dead);
+            atomic_compare_exchange_strong(&move->step, &step, MOVE_ABORTED);
+        }
+        window_wake(&move->step);
+    }
+}
+
+void launch_reap(struct board *board)
+{
+    int status;
+    pid_t pid;
+
+    while ((pid = waitpid(-1, &status, WNOHANG)) > 0)
+        for (uint32_t index = 0; index < board->window->tile_count; index++)
+            if (board->window->tiles[index].pid == pid) {
+                atomic_store(&board->window->tiles[index].alive, 0);
+                lose(board, index, status);
+                end_moves(board, index);
+                for (uint32_t other = 0; other < board->window->tile_count; other++)
+                    window_ring(board->window, other); /* who sends to what is lost waits in vain */
+            }
+}
+
+void launch_stop(struct board *board)
+{
+    int64_t deadline = window_now() + STOP_MS * 1000000ll;
+    struct window *window = board->window;
+
+    atomic_store(&window->stop, 1);
+    for (uint32_t index = 0; index < window->tile_count; index++) {
+        struct tile_record *record = &window->tiles[index];
+
+        if (!record->pid)
+            continue;
+        while (atomic_load(&record->alive) && window_now() < deadline) {
+            window_ring(window, index);
+            usleep(2000);
+            launch_reap(board);
+        }
+        if (atomic_load(&record->alive)) {
+            kill(record->pid, SIGKILL);
+            waitpid(record->pid, NULL, 0);
+        }
+    }
+}
+
+static int find_process(const struct board *board)
+{
+    for (uint32_t process = 1; process < PROCESS_MAX; process++)
+        if (window_place(board->window, process).state == PLACE_FREE)
+            return (int)process;
+    for (uint32_t process = 1; process < PROCESS_MAX; process++)
+        if (window_place(board->window, process).state != PLACE_RUNNING && board->told[process])
+            return (int)process;
+    return -EAGAIN;
+}
+
+static int map_file(const char *path, const uint8_t **file, size_t *size)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC), error = 0;
+    struct stat facts;
+    void *at;
+
+    if (fd < 0)
+        return -errno;
+    if (fstat(fd, &facts) < 0 || !S_ISREG(facts.st_mode) || facts.st_size == 0)
+        error = -ENOEXEC;
+    else if (facts.st_size > FILE_MAX)
+        error = -EFBIG;
+    at = error ? NULL : mmap(NULL, (size_t)facts.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+    if (at == MAP_FAILED)
+        error = -errno;
+    close(fd);
+    *file = at;
+    *size = (size_t)facts.st_size;
+    return error;
+}
+
+static int load(struct board *board, uint32_t process, uint32_t slot, int argc, char *const *argv, char *why, size_t room)
+{
+    struct uarea *area = window_area(board->window, slot);
+    const uint8_t *file;
+    const char *wrong;
+    size_t size = 0;
+    int error = map_file(argv[0], &file, &size);
+
+    if (error < 0) {
+        snprintf(why, room, "%s: %s", argv[0], strerror(-error));
+        return error;
+    }
+    uarea_init(area, process, board->window->xfeatures, board->window->xsize);
+    wrong = elf_load(file, size, argc, argv, window_image(board->window, slot), area);
+    munmap((void *)file, size);
+    if (!wrong)
+        return 0;
+    snprintf(why, room, "%s: %s", argv[0], wrong);
+    return -ENOEXEC;
+}
+
+static int choose_tile(const struct board *board, uint32_t *tile, char *why, size_t room)
+{
+    for (uint32_t index = 0; *tile == NO_TILE && index < board->window->tile_count; index++)
+        if (moves_is_free(board, index))
+            *tile = index;
+    if (*tile != NO_TILE && *tile >= board->window->tile_count)
+        snprintf(why, room, "there is no tile %u; there are %u", *tile, board->window->tile_count);
+    else if (*tile == NO_TILE)
+        snprintf(why, room, "every tile has a process, or is dead");
+    else if (!moves_is_free(board, *tile))
+        snprintf(why, room, "tile %u has a process, expects one, or is dead", *tile);
+    else
+        return 0;
+    return *tile != NO_TILE && *tile >= board->window->tile_count ? -ENOENT : -EBUSY;
+}
+
+int launch_program(struct board *board, uint32_t tile, int argc, char *const *argv, char *why, size_t room)
+{
+    struct window *window = board->window;
+    int process = find_process(board), error = choose_tile(board, &tile, why, room);
+    struct location *location;
+    uint64_t word;
+    uint32_t slot;
+
+    if (error < 0)
+        return error;
+    if (process < 0 || !moves_reserve_slot(board, &slot)) {
+        snprintf(why, room, "there are too many processes");
+        return -EAGAIN;
+    }
+    error = load(board, (uint32_t)process, slot, argc, argv, why, room);
+    if (error < 0)
+        return error;
+    location = &window->locations[process];
+    word = atomic_load(&location->word);
+    window_area(window, slot)->epoch = place_unpack(word).epoch + 1;
+    inbox_clear(window, (uint32_t)process);
+    location->status = 0;
+    location->why[0] = 0;
+    atomic_store(&location->moves, 0);
+    snprintf(location->program, NAME_SIZE, "%.63s", strrchr(argv[0], '/') ? strrchr(argv[0], '/') + 1 : argv[0]);
+    board->told[process] = false;
+    board->outputs[process].count = 0;
+    window_commit(window, (uint32_t)process, word,
+                  (struct place){.state = PLACE_RUNNING, .slot = (uint8_t)slot, .tile = (uint8_t)tile});
+    window_ring(window, tile);
+    return process;
+}

@@ -1,0 +1,158 @@
+/*
+ *   wherry-tiles --socket PATH --tiles N --cores N
+ *
+ * Starts the tiles and serves commands on a Unix socket, one command a connection, words separated by tabs, answers as
+ * JSON lines:
+ *
+ *   run TILE|any PROGRAM ARGUMENT...   started, output..., then ended or lost
+ *   start TILE|any PROGRAM ARGUMENT... started
+ *   attach PROCESS                     output..., then ended or lost
+ *   move PROCESS TILE MODE             moved, or failed
+ *   ps                                 tiles
+ *   down                               down
+ *   (anything it will not do)          refused, with a code and why
+ *
+ * On standard output: {"event": "ready"} once, or {"event": "failed", "why": TEXT}. When it ends, by `down`, SIGTERM or
+ * SIGKILL, every tile ends.
+ */
+#include <errno.h>
+#include <getopt.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "board.h"
+
+static int listen_at(const char *path)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+
+    if (fd < 0)
+        return -errno;
+    if (strlen(path) >= sizeof(address.sun_path)) {
+        close(fd);
+        return -ENAMETOOLONG;
+    }
+    strcpy(address.sun_path, path);
+    unlink(path);
+    if (bind(fd, (struct sockaddr *)&address, sizeof(address)) < 0 || listen(fd, CLIENT_MAX) < 0) {
+        close(fd);
+        return -errno;
+    }
+    return fd;
+}
+
+static int open_signals(void)
+{
+    sigset_t mask;
+
+    sigemptyset(&mask);
+    sigaddset(&mask, SIGCHLD);
+    sigaddset(&mask, SIGTERM);
+    sigaddset(&mask, SIGINT);
+    sigprocmask(SIG_BLOCK, &mask, NULL);
+    signal(SIGPIPE, SIG_IGN);
+    return signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK);
+}
+
+static void take_signals(struct board *board)
+{
+    struct signalfd_siginfo what;
+
+    while (read(board->signal_fd, &what, sizeof(what)) == sizeof(what)) {
+        if (what.ssi_signo == SIGCHLD)
+            launch_reap(board);
+        else
+            board->stopping = true;
+    }
+}
+
+static void serve(struct board *board)
+{
+    struct pollfd fds[3 + CLIENT_MAX] = {
+        {board->event_fd, POLLIN, 0},
+        {board->signal_fd, POLLIN, 0},
+        {board->listen_fd, POLLIN, 0},
+    };
+    eventfd_t count;
+
+    for (int i = 0; i < CLIENT_MAX; i++)
+        fds[3 + i] = (struct pollfd){board->clients[i].fd, POLLIN, 0};
+    if (poll(fds, 3 + CLIENT_MAX, -1) < 0)
+        return;
+    if (fds[0].revents)
+        eventfd_read(board->event_fd, &count);
+    if (fds[1].revents)
+        take_signals(board);
+    for (int i = 0; i < CLIENT_MAX; i++)
+        if (fds[3 + i].revents && board->clients[i].fd >= 0)
+            client_read(board, &board->clients[i]);
+    if (fds[2].revents)
+        client_accept(board);
+    moves_serve(board);
+    client_serve(board);
+}
+
+static int fail(const char *what, int error)
+{
+    printf("{\"event\": \"failed\", \"why\": \"cannot %s: %s\"}\n", what, strerror(-error));
+    return 1;
+}
+
+static bool in_range(unsigned long value, unsigned long low, unsigned long high)
+{
+    return value >= low && value <= high;
+}
+
+int main(int argc, char **argv)
+{
+    static const struct option options[] = {
+        {"socket", required_argument, NULL, 's'},
+        {"tiles", required_argument, NULL, 't'},
+        {"cores", required_argument, NULL, 'c'},
+        {NULL, 0, NULL, 0},
+    };
+    static struct board board;
+    unsigned long tiles = 0, cores = 0;
+    int option, error;
+
+    while ((option = getopt_long(argc, argv, "", options, NULL)) != -1) {
+        if (option == 's')
+            board.socket_path = optarg;
+        else if (option == 't')
+            tiles = strtoul(optarg, NULL, 10);
+        else if (option == 'c')
+            cores = strtoul(optarg, NULL, 10);
+    }
+    if (!board.socket_path || !in_range(tiles, 1, TILE_MAX) || !in_range(cores, 2, 16)) {
+        fprintf(stderr, "usage: wherry-tiles --socket PATH --tiles 1..16 --cores 2..16 (the master core included)\n");
+        return 2;
+    }
+    for (int i = 0; i < CLIENT_MAX; i++)
+        board.clients[i].fd = board.clients[i].moving = -1;
+    board.signal_fd = open_signals();
+    board.event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    board.window_fd = window_create((uint32_t)tiles, (uint32_t)cores, &board.window);
+    if (board.window_fd < 0)
+        return fail("make the tiles' memory", board.window_fd);
+    board.listen_fd = listen_at(board.socket_path);
+    if (board.listen_fd < 0)
+        return fail("listen on the socket", board.listen_fd);
+    error = launch_tiles(&board);
+    if (error == 0) {
+        printf("{\"event\": \"ready\", \"tiles\": %lu, \"cores\": %lu}\n", tiles, cores);
+        fflush(stdout);
+        while (!board.stopping)
+            serve(&board);
+    }
+    launch_stop(&board);
+    unlink(board.socket_path);
+    return error < 0 ? fail("start the tiles", error) : 0;
+}

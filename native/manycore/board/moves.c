@@ -1,0 +1,195 @@
+/*
+ * Moves as the name server sees them: it refuses what cannot be, reserves a slot, asks, and reports. A tile has at most
+ * one move towards it; the record is its own from ASKED until the answer has been told.
+ */
+#include <errno.h>
+#include <inttypes.h>
+#include <string.h>
+
+#include "board.h"
+
+static const char *const modes[] = {"faithful", "direct", "handoff"};
+
+int moves_mode(const char *name)
+{
+    for (int mode = 0; mode <= MODE_HANDOFF; mode++)
+        if (strcmp(modes[mode], name) == 0)
+            return mode;
+    return -EINVAL;
+}
+
+bool moves_is_free(const struct board *board, uint32_t tile)
+{
+    if (tile >= board->window->tile_count || !atomic_load(&board->window->tiles[tile].alive) ||
+        atomic_load(&board->window->moves[tile].step) != MOVE_NONE)
+        return false;
+    for (uint32_t process = 1; process < PROCESS_MAX; process++) {
+        struct place place = window_place(board->window, process);
+
+        if (place.state == PLACE_RUNNING && place.tile == tile)
+            return false;
+    }
+    return true;
+}
+
+bool moves_reserve_slot(const struct board *board, uint32_t *slot)
+{
+    uint32_t used = 0;
+
+    for (uint32_t process = 1; process < PROCESS_MAX; process++) {
+        struct place place = window_place(board->window, process);
+
+        if (place.state == PLACE_RUNNING)
+            used |= 1u << place.slot;
+    }
+    for (uint32_t tile = 0; tile < board->window->tile_count; tile++)
+        if (atomic_load(&board->window->moves[tile].step) != MOVE_NONE)
+            used |= 1u << board->window->moves[tile].slot;
+    for (*slot = 0; *slot < TILE_MAX; ++*slot)
+        if (!(used >> *slot & 1))
+            return true;
+    return false;
+}
+
+int moves_ask(struct board *board, uint32_t process, uint32_t to, uint32_t mode, char *why, size_t room)
+{
+    struct window *window = board->window;
+    struct move *move;
+    struct place place = {0};
+
+    if (process >= 1 && process < PROCESS_MAX)
+        place = window_place(window, process);
+    if (place.state == PLACE_FREE) {
+        snprintf(why, room, "there is no process %u", process);
+        return -ENOENT;
+    }
+    if (place.state != PLACE_RUNNING) {
+        snprintf(why, room, "process %u has ended", process);
+        return -ESRCH;
+    }
+    if (to >= window->tile_count) {
+        snprintf(why, room, "there is no tile %u; there are %u", to, window->tile_count);
+        return -ENOENT;
+    }
+    if (to == place.tile) {
+        snprintf(why, room, "process %u is on tile %u", process, to);
+        return -EALREADY;
+    }
+    if (!moves_is_free(board, to)) {
+        snprintf(why, room, "tile %u has a process, expects one, or is dead", to);
+        return -EBUSY;
+    }
+    for (uint32_t tile = 0; tile < window->tile_count; tile++)
+        if (atomic_load(&window->moves[tile].step) != MOVE_NONE && window->moves[tile].process == process) {
+            snprintf(why, room, "process %u is being moved", process);
+            return -EBUSY;
+        }
+    move = &window->moves[to];
+    move->slot = place.slot;
+    if (mode != MODE_HANDOFF && !moves_reserve_slot(board, &move->slot)) {
+        snprintf(why, room, "there are too many processes");
+        return -EAGAIN;
+    }
+    move->process = process;
+    move->from = place.tile;
+    move->to = to;
+    move->mode = mode;
+    move->place = place_pack(place);
+    move->allow = move->sent = 0;
+    move->why[0] = 0;
+    move->bytes = 0;
+    move->freezing = move->frozen = move->copied = move->committed = 0;
+    move->first = move->all = 0;
+    move->asked = window_now();
+    board->wished[to] = false;
+    atomic_store(&move->step, MOVE_ASKED);
+    window_ring(window, to);
+    return 0;
+}
+
+static void answer_wish(struct board *board, uint32_t tile, int error)
+{
+    struct tile_record *record = &board->window->tiles[tile];
+
+    atomic_store(&record->answer, error);
+    atomic_store(&record->wish, 0);
+    window_ring(board->window, tile);
+}
+
+static void take_wish(struct board *board, uint32_t tile)
+{
+    uint32_t wish = atomic_load(&board->window->tiles[tile].wish);
+    char why[REASON_SIZE];
+    int error = -ESRCH;
+
+    if (!wish || wish & WISH_TAKEN)
+        return;
+    atomic_fetch_or(&board->window->tiles[tile].wish, WISH_TAKEN);
+    wish--;
+    for (uint32_t process = 1; process < PROCESS_MAX; process++) {
+        struct place place = window_place(board->window, process);
+
+        if (place.state == PLACE_RUNNING && place.tile == tile)
+            error = moves_ask(board, process, wish & 0xff, wish >> 8, why, sizeof(why));
+    }
+    if (error < 0)
+        answer_wish(board, tile, error);
+    else
+        board->wished[wish & 0xff] = true;
+}
+
+static void tell(struct board *board, const struct move *move, bool done)
+{
+    char why[6 * REASON_SIZE + 1];
+
+    client_escape(move->why, strlen(move->why), why);
+    for (int i = 0; i < CLIENT_MAX; i++) {
+        struct client *client = &board->clients[i];
+
+        if (client->fd < 0 || client->moving != (int)move->to)
+            continue;
+        if (done)
+            client_say(client,
+                       "{\"event\": \"moved\", \"process\": %u, \"from\": %u, \"to\": %u, \"mode\": \"%s\", \"bytes\": %" PRIu64
+                       ", \"prepare_ns\": %" PRId64 ", \"freeze_ns\": %" PRId64 ", \"copy_ns\": %" PRId64
+                       ", \"commit_ns\": %" PRId64 ", \"first_ns\": %" PRId64 ", \"all_ns\": %" PRId64 "}",
+                       move->process, move->from, move->to, modes[move->mode], move->bytes, move->freezing - move->asked,
+                       move->frozen - move->freezing, move->copied - move->frozen, move->committed - move->copied,
+                       move->first ? move->first - move->freezing : 0, move->all ? move->all - move->freezing : 0);
+        else
+            client_say(client, "{\"event\": \"failed\", \"code\": \"MOVE_FAILED\", \"why\": \"%s\"}", why);
+        client_close(client);
+    }
+}
+
+/*
+ * DONE: every thread that was ready runs again, or there is no process any more.
+ * ABORTED: a source that was frozen has taken the process back (the next epoch), or has died.
+ */
+static bool is_over(const struct board *board, const struct move *move, uint32_t step)
+{
+    struct place place = window_place(board->window, move->process), before = place_unpack(move->place);
+
+    if (step == MOVE_ABORTED)
+        return !move->frozen || place.epoch != before.epoch;
+    return step == MOVE_DONE &&
+           (atomic_load(&move->all) || place.epoch != before.epoch + 1 || place.state != PLACE_RUNNING);
+}
+
+void moves_serve(struct board *board)
+{
+    for (uint32_t to = 0; to < board->window->tile_count; to++) {
+        struct move *move = &board->window->moves[to];
+        uint32_t step = atomic_load(&move->step);
+
+        if (!is_over(board, move, step))
+            continue;
+        tell(board, move, step == MOVE_DONE);
+        if (step == MOVE_ABORTED && board->wished[to])
+            answer_wish(board, move->from, -ECANCELED);
+        atomic_store(&move->step, MOVE_NONE);
+    }
+    for (uint32_t tile = 0; tile < board->window->tile_count; tile++)
+        if (atomic_load(&board->window->tiles[tile].alive))
+            take_wish(board, tile);
+}

@@ -1,0 +1,301 @@
+/*
+ * The kernel calls. One that must wait puts the thread's instruction pointer back to its call instruction, says in the
+ * User Area what it waits for, and is executed again from its words when there is reason to; so a waiting thread is
+ * data, and whatever tile has the process then finishes the call.
+ *
+ * A call changes something only in its last step, after which it is complete: it is never half done.
+ *
+ * Who executes: calls that concern more than threads and messages are the master's, as in the paper. Messages are sent
+ * and received by the calling core: on a host, forwarding would cost two wake-ups for a copy of 128 bytes.
+ */
+#include <errno.h>
+#include <string.h>
+#include <sys/eventfd.h>
+
+#include "tile.h"
+
+#define PARKED INT64_MIN   /* the thread waits; the call will be executed again */
+#define GONE (INT64_MIN + 1) /* the thread has ended */
+
+struct call {
+    struct tile *tile;
+    struct thread *thread;
+    int slot, core;
+    uint64_t words[5];
+};
+
+typedef int64_t execute(const struct call *call);
+
+static int64_t park(const struct call *call, enum wait_kind kind, uint32_t object)
+{
+    call->thread->state = THREAD_WAITING;
+    call->thread->wait = kind;
+    call->thread->object = object;
+    call->thread->context.rip -= GATE_CALL_SIZE;
+    return PARKED;
+}
+
+/* The program's memory from `from` on as the kernel sees it, or NULL when it has not `size` bytes there. */
+static void *user_memory(const struct call *call, uint64_t address, uint64_t size, uint32_t from)
+{
+    uint64_t offset = address - USER_BASE, limit = call->tile->area->end;
+
+    if (offset >= ARGUMENTS_OFFSET)
+        limit = USER_SIZE;
+    if (offset < from || offset > limit || size > limit - offset)
+        return NULL;
+    return call->tile->image + offset;
+}
+
+static void *readable(const struct call *call, uint64_t address, uint64_t size)
+{
+    return user_memory(call, address, size, 0);
+}
+
+static void *writable(const struct call *call, uint64_t address, uint64_t size)
+{
+    return user_memory(call, address, size, call->tile->area->rodata_end);
+}
+
+static int64_t do_self(const struct call *call)
+{
+    return call->thread->id;
+}
+
+static int64_t do_create(const struct call *call)
+{
+    uint64_t entry = call->words[0] - USER_BASE;
+    int slot;
+
+    if (entry < sizeof(struct image_head) || entry >= call->tile->area->text_end)
+        return -EFAULT;
+    slot = uarea_add_thread(call->tile->area, (uint32_t)call->words[0], call->words[1], call->words[2]);
+    if (slot < 0)
+        return slot;
+    tile_wake_cores(call->tile);
+    return call->tile->area->threads[slot].id;
+}
+
+static int64_t do_thread_exit(const struct call *call)
+{
+    uint32_t id = call->thread->id;
+
+    uarea_end_thread(call->tile->area, call->slot, (int64_t)call->words[0]);
+    tile_retry(call->tile, WAIT_JOIN, id, THREAD_MAX);
+    if (!call->tile->area->used) {
+        call->tile->ending = true;
+        window_ring(call->tile->window, call->tile->index);
+    }
+    return GONE;
+}
+
+static int64_t do_join(const struct call *call)
+{
+    uint32_t id = (uint32_t)call->words[0];
+    void *to = writable(call, call->words[1], sizeof(int64_t));
+    int64_t value;
+
+    if (call->words[1] && !to)
+        return -EFAULT;
+    if (id == call->thread->id)
+        return -EDEADLK;
+    if (uarea_find_thread(call->tile->area, id) >= 0)
+        return park(call, WAIT_JOIN, id);
+    if (!uarea_take_exit(call->tile->area, id, &value))
+        return -ESRCH;
+    if (to)
+        memcpy(to, &value, sizeof(value));
+    return 0;
+}
+
+static int64_t do_yield(const struct call *call)
+{
+    if (call->tile->area->ready_first >= 0)
+        call->tile->cores[call->core].resched = 1;
+    return 0;
+}
+
+static int64_t do_affinity(const struct call *call)
+{
+    uint32_t mask = (uint32_t)call->words[0], cores = (1u << call->tile->window->core_count) - 2;
+
+    if (!(mask & cores))
+        return -EINVAL;
+    call->thread->affinity = mask;
+    if (!(mask >> call->core & 1))
+        call->tile->cores[call->core].resched = 1;
+    return 0;
+}
+
+static int64_t do_word_wait(const struct call *call)
+{
+    uint64_t address = call->words[0];
+    int *word = address % 4 ? NULL : writable(call, address, sizeof(*word));
+
+    if (!word)
+        return -EFAULT;
+    if (__atomic_load_n(word, __ATOMIC_SEQ_CST) != (int)call->words[1])
+        return 0;
+    return park(call, WAIT_WORD, (uint32_t)(address - USER_BASE));
+}
+
+static int64_t do_word_wake(const struct call *call)
+{
+    return tile_retry(call->tile, WAIT_WORD, (int64_t)(call->words[0] - USER_BASE), (int)call->words[1]);
+}
+
+static int64_t do_clock(const struct call *call)
+{
+    (void)call;
+    return window_now();
+}
+
+static int64_t do_grow(const struct call *call)
+{
+    struct uarea *area = call->tile->area;
+    uint32_t at = area->end;
+
+    if (call->words[0] > (ARGUMENTS_OFFSET - at) / PAGE_SIZE)
+        return -ENOMEM;
+    memset(call->tile->image + at, 0, call->words[0] * PAGE_SIZE);
+    area->end += (uint32_t)call->words[0] * PAGE_SIZE;
+    return USER_BASE + at;
+}
+
+static int64_t do_mail_send(const struct call *call)
+{
+    struct window *window = call->tile->window;
+    uint64_t process = call->words[0], port = call->words[1], size = call->words[3];
+    const void *bytes = readable(call, call->words[2], size);
+    int result;
+
+    if (process >= PROCESS_MAX || port >= PORT_MAX || !size || size > MAIL_SIZE)
+        return -EINVAL;
+    if (!bytes)
+        return -EFAULT;
+    result = inbox_put(window, (uint32_t)process, (uint32_t)port, call->tile->process, bytes, (uint32_t)size);
+    if (result == -EAGAIN)
+        return park(call, WAIT_SEND, (uint32_t)(process << 8 | port));
+    if (result < 0)
+        return result;
+    if (process == CONSOLE_PROCESS)
+        eventfd_write(call->tile->event_fd, 1);
+    else
+        window_ring_process(window, (uint32_t)process);
+    return (int64_t)size;
+}
+
+static int64_t do_mail_receive(const struct call *call)
+{
+    uint64_t port = call->words[0], room = call->words[2];
+    void *bytes = writable(call, call->words[1], room);
+    struct mail_from *from = writable(call, call->words[3], sizeof(*from));
+    struct mail mail;
+
+    if (port >= PORT_MAX)
+        return -EINVAL;
+    if (!bytes || (call->words[3] && !from))
+        return -EFAULT;
+    if (!inbox_take(call->tile->window, call->tile->process, (uint32_t)port, &mail))
+        return park(call, WAIT_MAIL, (uint32_t)port);
+    if (mail.size > room)
+        mail.size = (uint32_t)room;
+    memcpy(bytes, mail.bytes, mail.size);
+    if (from)
+        *from = (struct mail_from){.process = (int)mail.from, .port = (int)port};
+    return mail.size;
+}
+
+static int64_t do_info(const struct call *call)
+{
+    switch (call->words[0]) {
+    case INFO_PROCESS:
+        return call->tile->process;
+    case INFO_TILE:
+        return call->tile->index;
+    case INFO_CORES:
+        return call->tile->window->core_count;
+    case INFO_CORE:
+        return call->core;
+    case INFO_THREADS:
+        return __builtin_popcount(call->tile->area->used);
+    default:
+        return -EINVAL;
+    }
+}
+
+static int64_t do_move(const struct call *call)
+{
+    struct tile_record *record = &call->tile->window->tiles[call->tile->index];
+    uint64_t tile = call->words[0], mode = call->words[1];
+    uint32_t none = 0;
+
+    if (tile >= call->tile->window->tile_count || tile == call->tile->index || mode > MODE_HANDOFF)
+        return -EINVAL;
+    if (!atomic_compare_exchange_strong(&record->wish, &none, (uint32_t)(1 + (tile | mode << 8))))
+        return -EBUSY;
+    eventfd_write(call->tile->event_fd, 1);
+    return park(call, WAIT_MOVE, 0);
+}
+
+static int64_t do_exit(const struct call *call)
+{
+    call->tile->ending = true;
+    call->tile->status = (int)call->words[0] & 0xff;
+    return park(call, WAIT_MOVE, 0);
+}
+
+static const struct {
+    execute *execute;
+    bool masters;
+} table[CALL_COUNT] = {
+    [CALL_SELF] = {do_self, false},
+    [CALL_CREATE] = {do_create, true},
+    [CALL_THREAD_EXIT] = {do_thread_exit, false},
+    [CALL_JOIN] = {do_join, false},
+    [CALL_YIELD] = {do_yield, false},
+    [CALL_AFFINITY] = {do_affinity, false},
+    [CALL_WORD_WAIT] = {do_word_wait, false},
+    [CALL_WORD_WAKE] = {do_word_wake, false},
+    [CALL_CLOCK] = {do_clock, false},
+    [CALL_GROW] = {do_grow, true},
+    [CALL_MAIL_SEND] = {do_mail_send, false},
+    [CALL_MAIL_RECEIVE] = {do_mail_receive, false},
+    [CALL_INFO] = {do_info, false},
+    [CALL_MOVE] = {do_move, true},
+    [CALL_EXIT] = {do_exit, true},
+};
+
+bool call_is_masters(uint64_t number)
+{
+    return number < CALL_COUNT && table[number].masters;
+}
+
+bool call_execute(struct tile *tile, int slot, int core)
+{
+    struct context *context = &tile->area->threads[slot].context;
+    struct call call = {
+        .tile = tile,
+        .thread = &tile->area->threads[slot],
+        .slot = slot,
+        .core = core,
+        .words = {context->rsi, context->rdx, context->rcx, context->r8, context->r9},
+    };
+    int64_t result = context->rdi < CALL_COUNT ? table[context->rdi].execute(&call) : -ENOSYS;
+
+    if (result == PARKED || result == GONE)
+        return false;
+    context->rax = (uint64_t)result;
+    return true;
+}
+
+void call_complete(struct tile *tile, int slot, int64_t result)
+{
+    struct thread *thread = &tile->area->threads[slot];
+
+    if (thread->state == THREAD_WAITING)
+        thread->context.rip += GATE_CALL_SIZE;
+    thread->context.rax = (uint64_t)result;
+    uarea_make_ready(tile->area, slot);
+    tile_wake_cores(tile);
+}

@@ -1,0 +1,12 @@
+/* What of the CPU's extended state belongs to a program: x87, SSE, AVX, AVX-512. */
+#ifndef WHERRY_MANYCORE_CPU_H
+#define WHERRY_MANYCORE_CPU_H
+
+#include <stdint.h>
+
+/* Components that this machine has switched on, of those above (XCR0). */
+uint32_t cpu_xfeatures(void);
+/* Bytes of their image in XSAVE's standard format. */
+uint32_t cpu_xsize(void);
+
+#endif

@@ -1,0 +1,29 @@
+/*
+ * Faults on demand, for tests: WHERRY_TILE_FAULT=SIDE:STEP makes the source or destination of a move fail at a step.
+ * Steps that kill: reserved, frozen, copied, committed. "destination:flip" flips a bit of the User Area that came.
+ */
+#ifndef WHERRY_MANYCORE_FAULTS_H
+#define WHERRY_MANYCORE_FAULTS_H
+
+#include <signal.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static inline bool fault_is(const char *where)
+{
+    const char *asked = getenv("WHERRY_TILE_FAULT");
+
+    return asked && strcmp(asked, where) == 0;
+}
+
+static inline void fault_point(const char *where)
+{
+    if (fault_is(where)) {
+        kill(getpid(), SIGKILL);
+        pause();
+    }
+}
+
+#endif

@@ -1,0 +1,195 @@
+/*
+ * wherry-tile: one tile. Started by wherry-tiles, never by hand: descriptor 3 is the window, 4 rings the name server.
+ *
+ *   wherry-tile NUMBER
+ *
+ * The first thread is the master core. It sleeps on the tile's bell and, when that rings, looks at everything that
+ * concerns it: a process that is ours by its location entry, a move to or from here, kernel calls to execute, messages
+ * for threads that wait. It never runs user code and waits for nobody but the other side of a move.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include "tile.h"
+
+static int map_gate(void)
+{
+    void **gate = mmap((void *)(uintptr_t)GATE_ADDRESS, PAGE_SIZE, PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+
+    if (gate == MAP_FAILED)
+        return -errno;
+    gate[0] = (void *)(uintptr_t)core_gate;
+    return mprotect(gate, PAGE_SIZE, PROT_READ) < 0 ? -errno : 0;
+}
+
+/* A process that was started on this tile. One that moves here is adopted by moving_receive(). */
+static void adopt_own(struct tile *tile)
+{
+    for (uint32_t process = 1; !tile->area && process < PROCESS_MAX; process++) {
+        struct place place = window_place(tile->window, process);
+        int error;
+
+        if (place.state != PLACE_RUNNING || place.tile != tile->index)
+            continue;
+        error = tile_map_user(tile, place.slot, window_area(tile->window, place.slot));
+        if (error < 0) {
+            fprintf(stderr, "wherry-tile: cannot map the user region: %s\n", strerror(-error));
+            exit(1);
+        }
+        tile_adopt(tile, process, place, NULL);
+    }
+}
+
+/* Lock held from here on. */
+static void execute_calls(struct tile *tile)
+{
+    for (int slot = 0; slot < THREAD_MAX; slot++) {
+        struct thread *thread = &tile->area->threads[slot];
+
+        if (!(tile->area->used >> slot & 1) || thread->state != THREAD_CALLING || tile->ending)
+            continue;
+        if (call_execute(tile, slot, 0))
+            call_complete(tile, slot, (int64_t)thread->context.rax);
+    }
+}
+
+static void answer_wish(struct tile *tile)
+{
+    int32_t answer = atomic_exchange(&tile->window->tiles[tile->index].answer, 0);
+
+    if (!answer)
+        return;
+    for (int slot = 0; slot < THREAD_MAX; slot++)
+        if (tile->area->used >> slot & 1 && tile->area->threads[slot].state == THREAD_WAITING &&
+            tile->area->threads[slot].wait == WAIT_MOVE)
+            call_complete(tile, slot, answer);
+}
+
+/* Takes the cores from their threads when others wait for one. Returns whether there will be reason to do it again. */
+static bool tick(struct tile *tile)
+{
+    if (tile->area->ready_first < 0)
+        return false;
+    for (uint32_t index = 1; index < tile->window->core_count; index++)
+        if (tile->cores[index].thread >= 0)
+            pthread_kill(tile->cores[index].pthread, PREEMPT_SIGNAL);
+    return true;
+}
+
+/* What the process needs of its master. Returns whether it is to end. */
+static bool serve(struct tile *tile, bool time_is_up)
+{
+    bool ending;
+
+    pthread_mutex_lock(&tile->lock);
+    execute_calls(tile);
+    answer_wish(tile);
+    tile_retry(tile, WAIT_MAIL, -1, THREAD_MAX);
+    tile_retry(tile, WAIT_SEND, -1, THREAD_MAX);
+    if (time_is_up)
+        tile->ticking = tick(tile);
+    else
+        tile->ticking = tile->area->ready_first >= 0;
+    ending = tile->ending;
+    pthread_mutex_unlock(&tile->lock);
+    return ending;
+}
+
+static void end(struct tile *tile)
+{
+    char why[REASON_SIZE];
+
+    tile_freeze(tile);
+    memcpy(why, tile->why, sizeof(why));
+    tile_end_process(tile, tile->status, why);
+}
+
+static void run_master(struct tile *tile)
+{
+    struct tile_record *record = &tile->window->tiles[tile->index];
+    int64_t next_tick = 0;
+
+    while (!atomic_load(&tile->window->stop)) {
+        uint32_t seen = atomic_load(&record->bell);
+        bool time_is_up = window_now() >= next_tick;
+
+        adopt_own(tile);
+        moving_receive(tile);
+        moving_send(tile);
+        if (tile->area && serve(tile, time_is_up))
+            end(tile);
+        if (!tile->area)
+            tile->ticking = false;
+        if (time_is_up)
+            next_tick = window_now() + PREEMPT_MS * 1000000ll;
+        window_wait(&record->bell, seen, tile->ticking ? PREEMPT_MS : -1);
+    }
+}
+
+static void stop_cores(struct tile *tile)
+{
+    pthread_mutex_lock(&tile->lock);
+    tile->stopping = true;
+    pthread_mutex_unlock(&tile->lock);
+    if (tile->area)
+        tile_freeze(tile);
+    for (uint32_t index = 1; index < tile->window->core_count; index++) {
+        pthread_mutex_lock(&tile->lock);
+        pthread_cond_signal(&tile->cores[index].wake);
+        pthread_mutex_unlock(&tile->lock);
+        pthread_join(tile->cores[index].pthread, NULL);
+        free(tile->cores[index].signal_stack);
+    }
+}
+
+static int start(struct tile *tile)
+{
+    int error = window_open(WINDOW_FD, &tile->window);
+
+    if (error < 0)
+        return error;
+    if (tile->index >= tile->window->tile_count)
+        return -EINVAL;
+    pthread_mutex_init(&tile->lock, NULL);
+    pthread_cond_init(&tile->quiet, NULL);
+    error = map_gate();
+    if (error == 0)
+        error = core_install_handlers();
+    for (uint32_t index = 1; error == 0 && index < tile->window->core_count; index++) {
+        tile->cores[index].tile = tile;
+        tile->cores[index].index = (int)index;
+        error = core_start(&tile->cores[index]);
+    }
+    return error;
+}
+
+int main(int argc, char **argv)
+{
+    static struct tile tile = {.event_fd = EVENT_FD};
+    int error;
+
+    if (argc != 2) {
+        fprintf(stderr, "wherry-tile is started by wherry-tiles\n");
+        return 2;
+    }
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    tile.index = (uint32_t)strtoul(argv[1], NULL, 10);
+    error = start(&tile);
+    if (error < 0) {
+        fprintf(stderr, "wherry-tile: tile %u cannot start: %s\n", tile.index,
+                error == -EPROTO ? "it is of another build than wherry-tiles" : strerror(-error));
+        return 1;
+    }
+    atomic_store(&tile.window->tiles[tile.index].ready, 1);
+    eventfd_write(EVENT_FD, 1);
+    run_master(&tile);
+    stop_cores(&tile);
+    return 0;
+}

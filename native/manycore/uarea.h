@@ -1,0 +1,99 @@
+/*
+ * The User Area: what the kernel knows of a tile process, in one structure of fixed size without a pointer, so that with
+ * the user region it is the whole process and can be continued by any tile of the same build.
+ *
+ *   page 0        head: identity, extents of the image, free and used slots, ready queue, exit values, checksum
+ *   page 1..18    one thread slot each: context, state, what it waits for
+ *
+ * Threads are linked by slot number. Three threads, two of them ready, one waits for a message in port 4:
+ *
+ *   head    used 0b0111, ready_first 2, ready_last 0
+ *   slot 0  READY   next -1        slot 1  WAITING  WAIT_MAIL 4        slot 2  READY  next 0
+ *
+ * Invariants, all checked by uarea_check() on what arrives: the ready queue has no cycle and holds exactly the READY
+ * threads; a WAITING or CALLING thread's instruction pointer is at or after a kernel call in the text; every stack
+ * pointer lies in the slot's own stack or the image; nothing in the extended state would make XRSTOR fault.
+ * No thread is RUNNING in a sealed User Area.
+ */
+#ifndef WHERRY_MANYCORE_UAREA_H
+#define WHERRY_MANYCORE_UAREA_H
+
+#include <stdbool.h>
+
+#include "abi.h"
+#include "context.h"
+
+#define UAREA_MAGIC 0x6165726172657375ull /* "userarea" */
+#define UAREA_VERSION 1
+#define EXIT_VALUES 32 /* of ended threads that nobody has joined; the oldest is forgotten */
+#define PROCESS_MAX 32
+
+enum thread_state { THREAD_FREE, THREAD_READY, THREAD_RUNNING, THREAD_WAITING, THREAD_CALLING };
+enum wait_kind { WAIT_NOTHING, WAIT_WORD, WAIT_JOIN, WAIT_MAIL, WAIT_SEND, WAIT_MOVE, WAIT_KINDS };
+
+struct thread {
+    struct context context;
+    uint32_t id;
+    uint8_t state, wait; /* enum thread_state, enum wait_kind */
+    int8_t next;         /* in the ready queue; -1 is the end */
+    uint8_t unused;
+    uint32_t affinity;   /* bit N: may run on core N */
+    uint32_t object;     /* WORD: offset in the region; JOIN: thread id; MAIL: port; SEND: process << 8 | port */
+    uint8_t rest[PAGE_SIZE - sizeof(struct context) - 16];
+};
+
+struct uarea {
+    union {
+        struct {
+            uint64_t magic;
+            uint32_t version, size, checksum, process;
+            uint32_t epoch;                      /* of the location entry that lets a tile run it */
+            uint32_t xfeatures;                  /* state components that contexts may hold */
+            uint32_t xsize;                      /* bytes of a full context's extended state */
+            uint32_t used;                       /* bit N: slot N holds a thread */
+            uint32_t next_thread;                /* id of the thread that is created next */
+            int8_t ready_first, ready_last;
+            uint16_t exit_next;
+            uint32_t text_end, rodata_end, end;  /* offsets in the region; `end` moves when the program grows */
+            struct { uint32_t thread; int64_t value; } exits[EXIT_VALUES];
+        };
+        uint8_t head[PAGE_SIZE];
+    };
+    struct thread threads[THREAD_MAX];
+};
+
+static_assert(sizeof(struct thread) == PAGE_SIZE, "one page for each thread");
+static_assert(sizeof(struct uarea) == (1 + THREAD_MAX) * PAGE_SIZE, "fixed size");
+
+/* A piece of the tile process: `offset` in the user region. */
+struct extent { uint32_t offset, size; };
+
+/* A process without threads; `xfeatures` and `xsize` are the machine's (see cpu.h). */
+void uarea_init(struct uarea *area, uint32_t process, uint32_t xfeatures, uint32_t xsize);
+/* A ready thread at `entry`. Returns its slot, or -EAGAIN when all are used. */
+int uarea_add_thread(struct uarea *area, uint32_t entry, uint64_t rdi, uint64_t rsi);
+/* Frees the slot of a thread and keeps its value for who joins it. The caller makes joiners ready. */
+void uarea_end_thread(struct uarea *area, int slot, int64_t value);
+/* Takes the value of an ended thread. Returns false when there is none. */
+bool uarea_take_exit(struct uarea *area, uint32_t thread, int64_t *value);
+/* Slot of a living thread, or -1. */
+int uarea_find_thread(const struct uarea *area, uint32_t thread);
+/* Puts a thread at the end of the ready queue. */
+void uarea_make_ready(struct uarea *area, int slot);
+/* Takes the first ready thread that may run on `core`. Returns its slot or -1. */
+int uarea_take_ready(struct uarea *area, int core);
+/* First used byte of the thread's stack, a page boundary: an offset in the region. */
+struct extent uarea_stack(const struct uarea *area, int slot);
+/* What must move of the user region: the image and the used part of every stack. Returns their count. */
+int uarea_list_extents(const struct uarea *area, struct extent extents[THREAD_MAX + 2]);
+
+/* CRC-32C over the head and the used slots. */
+uint32_t uarea_checksum(const struct uarea *area);
+void uarea_seal(struct uarea *area);
+/*
+ * Whether a process that arrives can be continued here. Returns NULL, or what is wrong with it in a few words.
+ * The area may hold anything at all.
+ */
+const char *uarea_check(const struct uarea *area, uint32_t process, uint32_t xfeatures, uint32_t xsize);
+
+#endif

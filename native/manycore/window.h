@@ -1,0 +1,139 @@
+/*
+ * The memory that all tiles of one host and their name server share: one memfd, mapped by each wherever there is room.
+ * It has no name in any file system, so it goes away with the last process that has it.
+ *
+ *   struct window     header | tiles | location entries | moves | inboxes
+ *   user areas        one struct uarea for each slot
+ *   images            one user region of 2 MiB for each slot, 2 MiB aligned
+ *
+ * A *location entry* is the whole truth about who may run a tile process: one word, changed only by compare-and-swap.
+ *
+ *      63         32 31    24 23    16 15     8 7      0
+ *      +------------+--------+--------+--------+--------+
+ *      |   epoch    |   0    | state  |  slot  |  tile  |
+ *      +------------+--------+--------+--------+--------+
+ *
+ * Every change of owner makes the epoch one larger, so a swap that expects an older word fails, and who wanted it knows
+ * that it does not own the process (any more). A slot belongs to the tile of the entry that names it; the slots that no
+ * entry names belong to the tiles that the name server reserved them for.
+ *
+ * `bell` of a tile is a futex word: whoever leaves something for the tile's master adds one and wakes it.
+ */
+#ifndef WHERRY_MANYCORE_WINDOW_H
+#define WHERRY_MANYCORE_WINDOW_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdint.h>
+
+#include "uarea.h"
+
+#define TILE_MAX 16
+#define MAIL_DEPTH 16 /* messages that a port holds */
+#define NAME_SIZE 64
+#define REASON_SIZE 120
+#define NO_TILE 255
+#define WISH_TAKEN 0x80000000u /* the name server has seen it */
+#define WINDOW_FD 3       /* where a tile finds it */
+#define EVENT_FD 4        /* eventfd: rings the name server */
+
+enum place_state { PLACE_FREE, PLACE_RUNNING, PLACE_ENDED, PLACE_LOST };
+
+struct place { /* a location entry, taken apart */
+    uint32_t epoch;
+    uint8_t state, slot, tile;
+};
+
+struct location {
+    _Atomic uint64_t word;
+    _Atomic uint32_t moves;
+    int32_t status;            /* how it ended */
+    char why[REASON_SIZE];     /* it was lost, or ended by a fault; empty otherwise */
+    char program[NAME_SIZE];
+};
+
+struct mail {
+    uint32_t from, size;
+    uint8_t bytes[MAIL_SIZE];
+};
+
+struct port {
+    uint32_t first, count;
+    struct mail mails[MAIL_DEPTH];
+};
+
+struct inbox {
+    pthread_mutex_t lock; /* robust: a tile may be killed while it holds it; every change is complete in one store */
+    uint32_t waiting;     /* bit N: process N waits for room in a port of this inbox */
+    struct port ports[PORT_MAX];
+};
+
+enum move_step { MOVE_NONE, MOVE_ASKED, MOVE_RESERVED, MOVE_FROZEN, MOVE_DONE, MOVE_ABORTED };
+
+/*
+ * A move to the tile of the same number. ASKED by the name server, RESERVED by the destination (its user region is
+ * mapped), FROZEN by the source (every core has acknowledged, the User Area is sealed), DONE by the destination after the
+ * swap of the location entry. ABORTED by who finds a reason; it decides nothing, the location entry does.
+ */
+struct move {
+    _Atomic uint32_t step;
+    uint32_t process, from, to, mode, slot;
+    uint64_t place;                /* the entry that the move began with */
+    _Atomic uint32_t allow, sent;  /* `faithful`: pieces that the receiver allowed, that the sender has put into `piece` */
+    char why[REASON_SIZE];
+    uint64_t bytes;
+    int64_t asked, freezing, frozen, copied, committed; /* nanoseconds of CLOCK_MONOTONIC */
+    _Atomic int64_t first, all;    /* the first thread, every thread that was ready runs again */
+    uint8_t piece[PAGE_SIZE];
+};
+
+struct tile_record {
+    _Atomic uint32_t bell;
+    _Atomic uint32_t alive, ready;
+    _Atomic uint32_t wish;   /* a process asks for a move: 1 + (tile | mode << 8), WISH_TAKEN; 0 none */
+    _Atomic int32_t answer;  /* to the wish that was refused: negative errno; 0 none */
+    int32_t pid;
+};
+
+struct window {
+    uint64_t magic;
+    uint32_t version, tile_count, core_count; /* cores of each tile, the master included */
+    uint32_t xfeatures, xsize;
+    _Atomic uint32_t stop;
+    struct tile_record tiles[TILE_MAX];
+    struct location locations[PROCESS_MAX];
+    struct move moves[TILE_MAX];
+    struct inbox inboxes[PROCESS_MAX];
+};
+
+/* Makes the memfd and maps it. Returns the descriptor, or negative errno. */
+int window_create(uint32_t tile_count, uint32_t core_count, struct window **window);
+/* Maps the memfd of another process; -EPROTO when it is of another build. */
+int window_open(int fd, struct window **window);
+struct uarea *window_area(struct window *window, uint32_t slot);
+uint8_t *window_image(struct window *window, uint32_t slot);
+/* Where the slot's image lies in the memfd. */
+uint64_t window_image_offset(uint32_t slot);
+
+uint64_t place_pack(struct place place);
+struct place place_unpack(uint64_t word);
+struct place window_place(struct window *window, uint32_t process);
+/* Changes the entry from `from` to `to` with the next epoch. Returns false when it is not `from` any more. */
+bool window_commit(struct window *window, uint32_t process, uint64_t from, struct place to);
+
+void window_ring(struct window *window, uint32_t tile);
+/* Rings the tile that runs the process, if one does. */
+void window_ring_process(struct window *window, uint32_t process);
+/* Futex on a word of the window; `timeout_ms` < 0 waits for ever. */
+void window_wait(_Atomic uint32_t *word, uint32_t seen, int timeout_ms);
+void window_wake(_Atomic uint32_t *word);
+int64_t window_now(void);
+
+/* Puts a message into a port. Returns 0, -EAGAIN (full; `from` is rung when there is room), -ESRCH (no such process). */
+int inbox_put(struct window *window, uint32_t process, uint32_t port, uint32_t from, const void *bytes, uint32_t size);
+/* Takes the first message of a port. Returns false when there is none. */
+bool inbox_take(struct window *window, uint32_t process, uint32_t port, struct mail *mail);
+/* Empties every port, for a new process. */
+void inbox_clear(struct window *window, uint32_t process);
+
+#endif
