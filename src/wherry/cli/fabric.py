@@ -50,7 +50,7 @@ def show(*, output: Output = "text") -> None:
         state = "up" if data["up"] else "down (wherry up or wherry fabric up makes it again)"
         print(f"{spec['name']}: driver {spec['driver']}, clusters in {spec['pool']}, {state}")
         for link in spec["links"]:
-            print(f"link {' - '.join(link['between'])}")
+            print(f"link {' - '.join(link['between'])} (figures: wherry site link)")
         rows = [(h["name"], h["site"], f"{h['cores']:g}", format_size(h["memory"])) for h in data["hosts"]]
         table(("HOST", "SITE", "CORES", "MEMORY"), rows, "Its hosts are not there.")
 

@@ -8,6 +8,7 @@ from cyclopts import App
 
 from wherry.base.errors import Code, Refused
 from wherry.base.units import format_size
+from wherry.cli import link
 from wherry.cli.move import summary
 from wherry.cli.output import Output, dumped, emit, say, table
 from wherry.client import Client
@@ -15,6 +16,7 @@ from wherry.model.objects import Host, Move, Operation
 
 app = App(name="host", help="Hosts: the machines that carry nodes.")
 site = App(name="site", help="Sites: places with a network of their own.")
+site.command(link.app)
 
 
 @app.command(name="list")

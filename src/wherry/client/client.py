@@ -108,6 +108,16 @@ class Client:
         """Begins to put back what a drain took off a host."""
         return Operation(**self._transport.ask("POST", f"/v1/hosts/{host}/restore"))
 
+    def links(self, measure: bool = False) -> list[dict[str, Any]]:
+        """Each with `link`, `declared`, `measured`, `there`, `back`. `measure` fills each for seconds."""
+        found: list[dict[str, Any]] = self._get("/v1/links", measure=measure)
+        return found
+
+    def set_link(self, one: str, other: str, change: dict[str, str], one_way: bool = False) -> Operation:
+        """Begins to change a link: latency, jitter, bandwidth, loss as in a fabric file, and overlay."""
+        body = {**change, "one_way": one_way}
+        return Operation(**self._transport.ask("PATCH", f"/v1/links/{one}/{other}", body=body))
+
     # Clusters and nodes.
 
     def clusters(self) -> list[dict[str, Any]]:

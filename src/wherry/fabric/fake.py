@@ -124,7 +124,6 @@ class FakeFabric:
         )
 
     def tend(self) -> list[str]:
-        self.entering("tend")
         return []
 
     def host_netns(self, host: str) -> str:

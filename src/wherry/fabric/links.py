@@ -120,6 +120,10 @@ class Links:
             if error.code != errno.ENODEV:
                 raise
 
+    def received(self, name: str) -> int:
+        """Bytes of the frames that came in. The kernel counts the headers of what it did not cut into segments once."""
+        return int(self._route.get_links(self._index(name))[0].get_attr("IFLA_STATS64")["rx_bytes"])
+
     def _kind(self, index: int) -> str | None:
         info = self._route.get_links(index)[0].get_attr("IFLA_LINKINFO")
         return None if info is None else str(info.get_attr("IFLA_INFO_KIND"))

@@ -15,7 +15,7 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from wherry.base.errors import Code, Refused
-from wherry.base.units import format_rate, parse_duration, parse_rate, parse_share, parse_size
+from wherry.base.units import format_duration, format_rate, parse_duration, parse_rate, parse_share, parse_size
 
 NAME = re.compile(r"[a-z][a-z0-9]{0,14}(-[a-z0-9]+)*")
 
@@ -112,6 +112,13 @@ class DirectionSpec(Spec):
             raise ValueError(f"loss: {self.loss:g} is no share: write 0.01 or 1%")
         return self
 
+    def described(self) -> str:
+        """`latency 10.0 ms, bandwidth 1 Gbit/s`, with what is declared."""
+        parts = [f"{name} {format_duration(value)}" for name in ("latency", "jitter") if (value := getattr(self, name))]
+        parts += [f"bandwidth {format_rate(self.bandwidth)}"] if self.bandwidth else []
+        parts += [f"loss {self.loss * 100:g}%"] if self.loss else []
+        return ", ".join(parts) or "as the machine is"
+
     def declares(self) -> bool:
         """True when any of it is declared."""
         return any(getattr(self, name) is not None for name in DirectionSpec.model_fields)
@@ -126,15 +133,34 @@ class LinkSpec(DirectionSpec):
 
     @model_validator(mode="after")
     def _whole(self) -> Self:
-        for direction in self.directions():
-            if (direction.jitter or 0) > (direction.latency or 0):
-                raise ValueError("jitter: it is more than the latency that it changes")
+        if any((one.jitter or 0) > (one.latency or 0) for one in self.directions()):
+            raise ValueError("jitter: it is more than the latency that it changes")
         return self
 
     @property
     def name(self) -> str:
         """`a--b`: a site's own name can have single hyphens."""
         return "--".join(self.between)
+
+    def described(self) -> str:
+        """`there latency 10ms, …; back …; overlay none`, with what is declared."""
+        ways = zip(("there", "back"), self.directions(), strict=True)
+        return "; ".join([*(f"{way} {one.described()}" for way, one in ways), f"overlay {self.overlay}"])
+
+    def changed(self, source: str, figures: DirectionSpec, overlay: str | None, one_way: bool) -> LinkSpec:
+        """The link with other figures, those that are given: from the site `source` only, or in both directions."""
+        ways = [one.model_dump(exclude_none=True) for one in self.directions()]
+        given = figures.model_dump(exclude_none=True)
+        for end, way in zip(self.between, ways, strict=True):
+            if not one_way or end == source:
+                way.update(given)
+        if any(way.get("jitter", 0) > way.get("latency", 0) for way in ways):
+            raise Refused(Code.USAGE, "the jitter is more than the latency that it changes", "", "give --latency too")
+        there, back = ways
+        back = {name: FASTEST if name == "bandwidth" else 0.0 for name in there} | back  # not "as there", if undeclared
+        declared = {**dict.fromkeys(DirectionSpec.model_fields), **there}
+        reverse = DirectionSpec.model_construct(**back)
+        return self.model_copy(update={**declared, "reverse": reverse, "overlay": overlay or self.overlay})
 
     def directions(self) -> tuple[DirectionSpec, DirectionSpec]:
         """There and back."""
@@ -162,19 +188,24 @@ class FabricSpec(Spec):
         names = [site.name for site in self.sites]
         return self.links or tuple(LinkSpec(between=pair) for pair in zip(names, names[1:], strict=False))
 
+    def link(self, one: str, other: str) -> LinkSpec:
+        """The link between two sites. NOT_FOUND when none joins them."""
+        for link in self.joins():
+            if link.between in ((one, other), (other, one)):
+                return link
+        known = ", ".join(" - ".join(link.between) for link in self.joins())
+        why = f"links: {known}" if known else "there is one site"
+        raise Refused(Code.NOT_FOUND, f"no link joins {one} and {other}", why, "wherry site link")
+
     def with_link(self, link: LinkSpec) -> FabricSpec:
         """The same fabric, but for the link between these two sites. NOT_FOUND when none joins them."""
-        joins = self.joins()
-        if not any(set(one.between) == set(link.between) for one in joins):
-            known = ", ".join(" - ".join(one.between) for one in joins)
-            raise Refused(
-                Code.NOT_FOUND,
-                f"no link joins {link.between[0]} and {link.between[1]}",
-                f"links: {known}" if known else "there is one site",
-                "wherry site link",
-            )
-        links = tuple(link if set(one.between) == set(link.between) else one for one in joins)
-        return self.model_copy(update={"links": links})
+        old = self.link(*link.between).name
+        return self.model_copy(update={"links": tuple(link if one.name == old else one for one in self.joins())})
+
+    def differs_in_figures_only(self, other: FabricSpec) -> bool:
+        """True when the other one is the same, or has the same links with other figures."""
+        same = [link.between for link in self.joins()] == [link.between for link in other.joins()]
+        return same and self.model_copy(update={"links": ()}) == other.model_copy(update={"links": ()})
 
     @field_validator("pool", "underlay")
     @classmethod

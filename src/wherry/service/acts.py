@@ -12,9 +12,10 @@ from typing import Any
 from wherry.base.errors import Code, Refused, WherryError
 from wherry.cluster.lookup import find_cluster, find_host, find_node
 from wherry.cluster.plan import ClusterPlan
+from wherry.fabric.protocol import LinkMeasure, LinkState
 from wherry.model.objects import Job, Operation, Prediction
 from wherry.model.owner import Owner
-from wherry.model.spec import ClusterSpec, FabricSpec
+from wherry.model.spec import ClusterSpec, DirectionSpec, FabricSpec
 from wherry.service.cell import UNDER_WAY, Cell
 from wherry.service.operations import Body, Task
 from wherry.service.peer import Peer
@@ -63,6 +64,27 @@ class Acts:
             return {"fabric": name}
 
         return self._start("fabric down", name, body, may_cancel=False, exclusive=[FABRIC])
+
+    def links(self, bandwidth: bool) -> list[tuple[LinkState, LinkMeasure]]:
+        """The links as they are, each with what is measured now. To fill them for their bandwidth is root's."""
+        if bandwidth:
+            self.peer.require(0, "the bandwidth that all share")
+        fabric = self.cell.need_domain().fabric
+        return [(state, fabric.measure_link(state.link, bandwidth)) for state in fabric.links()]
+
+    def set_link(self, one: str, other: str, figures: DirectionSpec, overlay: str | None, one_way: bool) -> Operation:
+        """Changes the figures that are given of the link between two sites, in both directions or from `one` only."""
+        self.peer.require(0, "the fabric")
+        link = self.cell.link(one, other).changed(one, figures, overlay, one_way)
+        self.cell.check_link(link)
+
+        def body(task: Task) -> dict[str, Any]:
+            task.progress(f"changing the link between {one} and {other}")
+            self.cell.set_link(link)
+            return {"link": link.model_dump(mode="json")}
+
+        claims = [f"link {link.name}"]
+        return self._start("link set", link.name, body, may_cancel=False, shared=[FABRIC], exclusive=claims)
 
     def plan(self, spec: ClusterSpec, owner: Owner) -> ClusterPlan:
         """What `up` would do; changes nothing."""

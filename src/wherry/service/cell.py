@@ -21,7 +21,7 @@ from wherry.fabric.default import default_fabric
 from wherry.fabric.protocol import Fabric
 from wherry.job.jobs import Jobs
 from wherry.model.objects import ClusterState, Host, JobState, Operation, Phase
-from wherry.model.spec import FabricSpec
+from wherry.model.spec import FabricSpec, LinkSpec
 from wherry.move.moves import Moves
 from wherry.node.protocol import NodeDriver
 from wherry.service import wiring
@@ -103,7 +103,7 @@ class Cell:
     def check_fabric_up(self, spec: FabricSpec) -> None:
         """Refuses what `fabric_up` would refuse."""
         wiring.check_fabric(spec)
-        if self._domain is not None and self._domain.fabric.spec != spec:
+        if self._domain is not None and not self._domain.fabric.spec.differs_in_figures_only(spec):
             self._refuse_clusters(f"fabric {self._domain.fabric.spec.name} cannot be replaced")
 
     def check_fabric_down(self) -> None:
@@ -114,10 +114,11 @@ class Cell:
         """Makes the fabric; the same one again repairs it. WRONG_STATE when clusters stand on another one."""
         with self._lock:
             self.check_fabric_up(spec)
-            if self._domain is not None and self._domain.fabric.spec != spec:
+            if self._domain is not None and not self._domain.fabric.spec.differs_in_figures_only(spec):
                 self.fabric_down()
             domain = self._domain or self.make_domain(wiring.make_fabric(spec, self.instance))
             self.store.put_fabric(spec)
+            domain.fabric.spec = spec
             self._domain = domain
             try:
                 domain.fabric.up()
@@ -141,6 +142,26 @@ class Cell:
             self.store.put_fabric(None)
             self._domain = None
             self.store.add_event("fabric.down", spec.name, f"fabric {spec.name} is down")
+
+    def link(self, one: str, other: str) -> LinkSpec:
+        """The link between two sites. NOT_FOUND."""
+        return self.need_domain().fabric.spec.link(one, other)
+
+    def check_link(self, link: LinkSpec) -> None:
+        """Refuses what `set_link` would refuse."""
+        wiring.check_fabric(self.need_domain().fabric.spec.with_link(link))
+
+    def set_link(self, link: LinkSpec) -> None:
+        """Makes the link between these two sites into this one, while everything runs."""
+        with self._lock:
+            fabric, before = self.need_domain().fabric, self.need_domain().fabric.spec
+            self.store.put_fabric(before.with_link(link))
+            try:
+                fabric.set_link(link)
+            except Exception:
+                self.store.put_fabric(before)
+                raise
+            self.store.add_event("link.set", link.name, f"the link is now: {link.described()}")
 
     def hosts(self) -> list[Host]:
         """The hosts as they are now; none when no fabric is up."""

@@ -1,6 +1,7 @@
-"""Watches what runs: jobs are polled, and a node whose first process is gone becomes LOST.
+"""Watches what runs: jobs are polled, a node whose first process is gone becomes LOST, a dead link is made anew.
 
-Invariant: it only notes what happened, of clusters that no operation works on; repairing is what a user asks for.
+Invariant: of clusters it only notes what happened, and only when no operation works on them; repairing them is what a
+user asks for. What joins the sites holds no state, so it is started anew at once.
 """
 
 from __future__ import annotations
@@ -37,10 +38,12 @@ class Monitor:
         self._thread.join(10)
 
     def look(self) -> None:
-        """One look at every job that runs and every cluster that is up."""
+        """One look at the fabric, every job that runs and every cluster that is up."""
         domain = self._cell.domain
         if domain is None:
             return
+        for text in domain.fabric.tend():
+            self._cell.store.add_event("fabric.repaired", domain.fabric.spec.name, text)
         jobs = [job for job in self._cell.store.jobs() if job.state in UNDER_WAY]
         for cluster in self._cell.store.clusters():
             verify = functools.partial(self._verify, domain, cluster.name, jobs)

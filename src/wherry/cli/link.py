@@ -1,0 +1,97 @@
+"""`wherry site link`: what joins the sites, declared and measured; and changing it while jobs run."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from cyclopts import App
+
+from wherry.base.units import format_duration, format_rate
+from wherry.cli.output import Output, emit, say, table
+from wherry.client import Client
+
+app = App(name="link", help="Links: what joins the sites.")
+
+
+@app.default
+def list_(*, measure: bool = False, output: Output = "text") -> None:
+    """List the links, as declared and as measured.
+
+    Parameters
+    ----------
+    measure
+        Measure the bandwidth too: TCP fills each link for some seconds in each direction.
+    """
+    with Client() as client:
+        links = client.links(measure)
+    rows = [row for link in links for row in _rows(link)]
+    header = ("FROM", "TO", "OVERLAY", "LATENCY", "MEASURED", "BANDWIDTH", "MEASURED", "LOSS", "LOST", "DROPPED")
+    emit(output, "links", {"links": links}, lambda: table(header, rows, "There is one site."))
+
+
+@app.command(name="set")
+def set_(
+    one: str,
+    other: str,
+    /,
+    *,
+    latency: str | None = None,
+    jitter: str | None = None,
+    bandwidth: str | None = None,
+    loss: str | None = None,
+    overlay: Literal["none", "openvpn", "wireguard"] | None = None,
+    one_way: bool = False,
+    output: Output = "text",
+) -> None:
+    """Change the link between two sites while everything runs.
+
+    Parameters
+    ----------
+    one, other
+        The sites.
+    latency
+        Of one way, for instance 10ms.
+    jitter
+        How much the latency varies at most, for instance 1ms.
+    bandwidth
+        For instance 100Mbit/s.
+    loss
+        Share of frames, for instance 1%.
+    overlay
+        A VPN between the sites' gateways.
+    one_way
+        Only from ONE to OTHER.
+    """
+    given = {"latency": latency, "jitter": jitter, "bandwidth": bandwidth, "loss": loss, "overlay": overlay}
+    change = {name: value for name, value in given.items() if value is not None}
+    with Client() as client:
+        result: dict[str, Any] = client.wait(client.set_link(one, other, change, one_way).id, say).result or {}
+    said = ", ".join(f"{name} {value}" for name, value in change.items()) or "as it was"
+    way = f"{one} to {other}" if one_way else f"{one} - {other}"
+    emit(output, "link-set", result, lambda: print(f"link {way}: {said}."))
+
+
+def _rows(found: dict[str, Any]) -> list[tuple[object, ...]]:
+    """A row for each direction."""
+    link, measured = found["link"], found["measured"]
+    rows = list[tuple[object, ...]]()
+    for way, (one, other) in (("there", link["between"]), ("back", reversed(link["between"]))):
+        figures, traffic = found["declared"][way], found[way] or {}
+        rows.append(
+            (
+                one, other, link["overlay"], _duration(figures["latency"], figures["jitter"]),
+                _duration(measured["latency"]), _rate(figures["bandwidth"]), _rate(measured[way]),
+                "-" if figures["loss"] is None else f"{figures['loss'] * 100:g}%",
+                traffic.get("lost", "-"), traffic.get("dropped", "-"),
+            )
+        )  # fmt: skip
+    return rows
+
+
+def _duration(seconds: float | None, around: float | None = None) -> str:
+    text = "-" if seconds is None else format_duration(seconds)
+    return f"{text} +- {format_duration(around)}" if around else text
+
+
+def _rate(bits: float | None) -> str:
+    return "-" if bits is None else format_rate(bits)
