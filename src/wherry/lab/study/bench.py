@@ -98,6 +98,14 @@ class Bench:
             self._make_fabric(self._client)
         return self._client
 
+    def fabric(self) -> str:
+        """What the clusters stood on, for the report; nothing when there were none."""
+        if self._client is None:
+            return ""
+        found = self._client.fabric()
+        hosts = ", ".join(f"{host['name']} at {host['site']}" for host in found["hosts"])
+        return f"{found['fabric']['name']} ({found['fabric']['driver']}): hosts {hosts}"
+
     @staticmethod
     def _make_fabric(client: Client) -> None:
         """The studies' own fabric, unless this instance has one already."""

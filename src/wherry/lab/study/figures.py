@@ -72,7 +72,7 @@ def scatter(groups: Mapping[str, Sequence[tuple[float, float]]], xlabel: str, yl
         axes.plot(*zip(*points, strict=True), "o", color=COLOURS[number % len(COLOURS)], label=label, markersize=4)
     axes.set_xlabel(xlabel)
     axes.set_ylabel(ylabel)
-    axes.set_ylim(bottom=0)
+    axes.axhline(0, color="#888", linewidth=0.8)
     _legend(axes)
     return figure
 

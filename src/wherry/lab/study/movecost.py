@@ -93,7 +93,7 @@ class MigrationCost(Study):
             moving = self._moving(cell, "four-2", 1.0 if self.quick else 5.0)
             return workloads.npb(bench, place, "sp", "W" if self.quick else "A", 4, directory, moving)
         place = Place("three", 3, ("a1", "a2", "b1"))
-        return workloads.hpl(bench, place, problem(self.quick), directory, self._moving(cell, "three-2", 0.5))
+        return workloads.hpl(bench, place, problem(self.quick), directory, self._moving(cell, "three-2", 0.3 if self.quick else 2.0))
 
     @staticmethod
     def _moving(cell: Cell, node: str, after: float) -> Moving | None:
@@ -172,7 +172,7 @@ def problem(quick: bool, factor: int = 1) -> hpcc.Problem:
     Small with --quick: hpcc's test of random access before it takes long on a number of ranks that is no power of two.
     """
     if quick:
-        return hpcc.Problem(n=500, p=1, q=3, pfacts=3, rfacts=2, bcasts=2 * factor, depths=2)
+        return hpcc.Problem(n=500, p=1, q=3, pfacts=3, rfacts=3, bcasts=3 * factor, depths=2)
     return hpcc.Problem(n=3000, p=1, q=3, pfacts=1, rfacts=1, bcasts=3 * factor, depths=1)
 
 

@@ -97,6 +97,7 @@ def _environment(results: Results) -> dict[str, str]:
         rows |= {f"{key}{'' if number == 1 else f' (session {number})'}": text for key, text in changed.items()}
         begun = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(session["started"]))
         rows[f"session {number}"] = f"{begun}, load before {before['load']}, after {session['after'].get('load', '?')}"
+    rows["fabric"] = results.about.get("fabric", "none: no cluster was made, or the study was cut short")
     if commands := sorted({file.read_text().strip() for file in results.directory.glob("runs/*/command")}):
         rows["commands"] = "; ".join(commands[:8])
     return rows

@@ -132,7 +132,7 @@ class Results:
         os.replace(new, self.directory / "study.json")
 
     def note(self, **facts: Any) -> None:
-        """Facts for the report, e.g. what a level was left out for."""
+        """Facts for the report."""
         self.about |= facts
         self._with_reserve(self.save)
 

@@ -50,6 +50,8 @@ def _run(results: Results, keep: bool, tell: runner.Tell) -> None:
     bench = Bench(results.directory)
     try:
         runner.run(results, bench, tell)
+        if fabric := bench.fabric():
+            results.note(fabric=fabric)
     finally:
         if not keep:
             _take_down(bench)
