@@ -30,6 +30,7 @@ def bars(groups: Mapping[str, Samples], label: str) -> Any:
     axes.set_ylabel(label)
     axes.set_ylim(bottom=0)
     if len(names) > 1:
+        axes.set_ylim(0, 1.25 * axes.get_ylim()[1])  # room for the legend
         _legend(axes)
     return figure
 

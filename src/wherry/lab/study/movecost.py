@@ -93,7 +93,8 @@ class MigrationCost(Study):
             moving = self._moving(cell, "four-2", 1.0 if self.quick else 5.0)
             return workloads.npb(bench, place, "sp", "W" if self.quick else "A", 4, directory, moving)
         place = Place("three", 3, ("a1", "a2", "b1"))
-        return workloads.hpl(bench, place, problem(self.quick), directory, self._moving(cell, "three-2", 0.3 if self.quick else 2.0))
+        moving = self._moving(cell, "three-2", 0.3 if self.quick else 2.0)
+        return workloads.hpl(bench, place, problem(self.quick), directory, moving)
 
     @staticmethod
     def _moving(cell: Cell, node: str, after: float) -> Moving | None:
