@@ -33,7 +33,8 @@ def pingpong(flavour: str, ranks: int, *options: str) -> subprocess.CompletedPro
 
 @pytest.mark.parametrize("flavour", sorted(LAUNCHERS))
 def test_pingpong_prints_a_line_for_each_size(flavour: str) -> None:
-    done = pingpong(flavour, 2, "--max", "4096", "--warm", "5", "--repeat", "7", "--above", "1024", "--few", "3", "--also", "1500")
+    counts = ("--warm", "5", "--repeat", "7", "--above", "1024", "--few", "3")
+    done = pingpong(flavour, 2, "--max", "4096", "--also", "1500", *counts)
     assert done.returncode == 0, done.stderr
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     assert [line["bytes"] for line in lines] == [*(2**power for power in range(13)), 1500]

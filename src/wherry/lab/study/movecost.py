@@ -86,8 +86,8 @@ class MigrationCost(Study):
             size = "256MiB" if memory <= 64 else f"{memory + 192}MiB"
             bench.needs_memory(5 * memory << 20)
             place = Place(f"ring-{memory}", 2, ("a1", "b1"), memory=size)
-            moving = self._moving(cell, f"ring-{memory}-1", 1.0 if self.quick else 5.0)
-            return workloads.ring(bench, place, memory, 4.0 if self.quick else 20.0, 2, directory, moving)
+            moving = self._moving(cell, f"ring-{memory}-1", 1.5 if self.quick else 5.0)
+            return workloads.ring(bench, place, memory, 5.0 if self.quick else 20.0, 2, directory, moving)
         if cell["workload"] == "sp":
             place = Place("four", 4, ("a1", "a2", "b1"), memory="256MiB")
             moving = self._moving(cell, "four-2", 1.0 if self.quick else 5.0)

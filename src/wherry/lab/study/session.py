@@ -5,7 +5,10 @@ Invariant: however it ends, the report of what was measured is written and nothi
 
 from __future__ import annotations
 
+import fcntl
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from wherry.base.errors import Code, Refused
@@ -18,6 +21,7 @@ from wherry.lab.study.recipe import Study, lacking
 from wherry.lab.study.results import Results
 
 _INSTANCE = "study"
+_LOCKS = Path("/run/lock")
 
 
 def run(
@@ -32,8 +36,13 @@ def run(
     user = _become_root_alone()
     os.environ.setdefault("WHERRY_INSTANCE", _INSTANCE)
     directory = (out or Path(f"study-{name}{'-quick' if quick else ''}")).resolve()
-    study = kind(quick, _lacks(directory))
-    results = Results.create(directory, study, repetitions or study.default_repetitions())
+    with _alone():
+        study = kind(quick, _lacks(directory))
+        results = Results.create(directory, study, repetitions or study.default_repetitions())
+        return results, _sit(results, keep, tell, user)
+
+
+def _sit(results: Results, keep: bool, tell: runner.Tell, user: tuple[int, int] | None) -> list[Path]:
     here = Path.cwd()
     try:
         with results.session():
@@ -42,8 +51,24 @@ def run(
         os.chdir(here)
         results.release()
         files = render.write(results)
-        _give(directory, user)
-    return results, files
+        _give(results.directory, user)
+    return files
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """One study at a time in an instance: two would change each other's clusters, and measure each other."""
+    path = _LOCKS / f"wherry-study-{instance().name}"
+    with path.open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            what = f"another study runs in the instance {instance().name}"
+            raise Refused(Code.WRONG_STATE, what, "two would measure each other", "wait for it") from None
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
 
 
 def _run(results: Results, keep: bool, tell: runner.Tell) -> None:
