@@ -122,5 +122,6 @@ class Background:
 
 
 def _last_line(text: bytes) -> str:
-    lines = text.decode(errors="replace").strip().splitlines()
+    """The last line that gives a reason, which tar's very last one does not."""
+    lines = [line for line in text.decode(errors="replace").strip().splitlines() if "exiting now" not in line]
     return lines[-1] if lines else ""
