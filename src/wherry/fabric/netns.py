@@ -131,7 +131,11 @@ class NetnsFabric:
         with self._lock:
             changed = self.spec.with_link(link)
             sitelinks.check(changed)
-            self._links.up(changed, link)
+            try:
+                self._links.up(changed, link)
+            except Exception:
+                self._links.up(self.spec, self.spec.link(*link.between))
+                raise
             self.spec = changed
 
     def measure_link(self, link: LinkSpec, bandwidth: bool) -> LinkMeasure:

@@ -140,9 +140,11 @@ class Overlay:
         try:
             pid = int((self._directory / f"{side}.pid").read_text())
             words = Path(f"/proc/{pid}/cmdline").read_bytes()
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0]
         except (OSError, ValueError):
             return None
-        return pid if str(self._directory).encode() in words else None
+        starts = not words and state != "Z"  # the kernel shows no words while a program takes another's place
+        return pid if starts or str(self._directory).encode() in words else None
 
     def _stands(self, side: int) -> bool:
         with contextlib.suppress(OSError):

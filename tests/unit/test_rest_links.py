@@ -1,0 +1,75 @@
+"""Links over REST: declared and measured, changed, and what is refused without an operation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rest_service import FABRIC, running
+
+from wherry.base.errors import WherryError
+from wherry.base.units import parse_duration
+from wherry.client import Client
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[Client]:
+    with running(tmp_path) as service, Client(service.place, start=False) as client:
+        client.wait(client.fabric_up(FABRIC, "FILE").id)
+        yield client
+
+
+def figures(client: Client) -> dict[str, Any]:
+    (found,) = client.links(measure=True)
+    return {way: {k: v for k, v in found["declared"][way].items() if v is not None} for way in ("there", "back")}
+
+
+def test_a_change_is_of_both_directions_or_of_one(client: Client) -> None:
+    assert figures(client) == {"there": {}, "back": {}}
+    client.wait(client.set_link("a", "b", {"latency": "10ms", "bandwidth": "1Gbit/s"}).id)
+    both = {"latency": 0.01, "bandwidth": 10**9}
+    assert figures(client) == {"there": both, "back": both}
+    client.wait(client.set_link("b", "a", {"loss": "1%"}, one_way=True).id)
+    assert figures(client) == {"there": both, "back": both | {"loss": 0.01}}
+    assert client.links()[0]["measured"] == {"latency": 0.01, "there": None, "back": None}
+    assert any(event.kind == "link.set" and "loss 1%" in event.text for event in client.events())
+
+
+def test_one_way_leaves_the_other_as_the_machine_is(client: Client) -> None:
+    client.wait(client.set_link("a", "b", {"latency": "10ms"}, one_way=True).id)
+    assert figures(client) == {"there": {"latency": 0.01}, "back": {"latency": 0.0}}
+
+
+def test_a_file_with_other_figures_changes_the_links_under_clusters(client: Client) -> None:
+    client.wait(client.up({"name": "hello", "nodes": 1}).id)
+    other = FABRIC | {"links": [{"between": ["a", "b"], "latency": "5ms"}]}
+    client.wait(client.fabric_up(other, "FILE").id)
+    assert figures(client)["there"] == {"latency": parse_duration("5ms")}
+    with pytest.raises(WherryError, match="cannot be replaced"):
+        client.fabric_up(other | {"links": [{"between": ["b", "a"]}]}, "FILE")
+
+
+@pytest.mark.parametrize(
+    ("sites", "change", "code"),
+    [
+        (("a", "c"), {"latency": "1ms"}, "NOT_FOUND"),
+        (("a", "a"), {"latency": "1ms"}, "NOT_FOUND"),
+        (("a", "b"), {"latency": "1"}, "INVALID_FILE"),
+        (("a", "b"), {"bandwidth": "0Mbit/s"}, "INVALID_FILE"),
+        (("a", "b"), {"bandwidth": "41Gbit/s"}, "INVALID_FILE"),
+        (("a", "b"), {"loss": "2"}, "INVALID_FILE"),
+        (("a", "b"), {"jitter": "1ms"}, "USAGE"),
+        (("a", "b"), {"overlay": "ipsec"}, "USAGE"),
+        (("a", "b"), {"latancy": "1ms"}, "USAGE"),
+    ],
+)
+def test_what_is_wrong_changes_nothing(
+    client: Client, sites: tuple[str, str], change: dict[str, str], code: str
+) -> None:
+    before = len(client.operations())
+    with pytest.raises(WherryError) as error:
+        client.set_link(*sites, change)
+    assert error.value.code == code and error.value.next
+    assert len(client.operations()) == before and figures(client) == {"there": {}, "back": {}}
