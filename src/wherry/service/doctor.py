@@ -19,7 +19,7 @@ from wherry.fabric.cgroup import machine_layout
 from wherry.job.mpi import parse_version
 from wherry.node import criu
 
-_PROGRAMS = ("wherry-init", "wherry-launch", "wherry-ns")
+_PROGRAMS = ("wherry-init", "wherry-launch", "wherry-ns", "wherry-link")
 _LAUNCHERS = ("mpirun.openmpi", "mpiexec.mpich", "mpirun", "mpiexec")
 _ROOM = 512 * 2**20
 """Bytes of /run below which nodes of the examples' size may not fit."""
@@ -100,6 +100,13 @@ def _network() -> Iterator[Finding]:
     yield _judge("tun", tun, "/dev/net/tun", "there is no /dev/net/tun", "modprobe tun", Health.LIMITED)
 
 
+def _overlays() -> Iterator[Finding]:
+    missing = [program for program in ("openvpn", "openssl") if not shutil.which(program)]
+    bad = f"links with the overlay openvpn are refused: no {', '.join(missing)}"
+    remedy = f"apt-get install {' '.join(missing)}"
+    yield _judge("openvpn", not missing, "OpenVPN between sites", bad, remedy, Health.LIMITED)
+
+
 def _in_netns(command: str) -> str:
     """The error of a command run in a network namespace that ends with it; empty when it went well."""
     words = ["unshare", "--net", "--", *command.split()]
@@ -176,4 +183,4 @@ def _first_there(path: Path) -> Path:
     return path if path.exists() else _first_there(path.parent)
 
 
-_PROBES = (_root, _kernel, _cgroups, _network, _programs, _runtime, _criu, _soft_dirty, _mpi, _room)
+_PROBES = (_root, _kernel, _cgroups, _network, _overlays, _programs, _runtime, _criu, _soft_dirty, _mpi, _room)
