@@ -53,8 +53,11 @@ def summary(move: Move) -> str:
     downtime = format_duration(move.downtime) if move.downtime is not None else "not measured"
     total = format_duration(move.total or 0.0)
     rounds = f"{len(move.rounds)} round{'' if len(move.rounds) == 1 else 's'}"
+    views = (("CRIU", move.downtime_criu), ("a peer", move.downtime_peer), ("a rank", move.downtime_program))
+    seen = ", ".join(f"{who} {format_duration(seconds)}" for who, seconds in views if seconds is not None)
     return (
         f"{move.node} moved from {move.source} to {move.destination} in {total}, "
         f"downtime {downtime}, {format_size(move.bytes)} sent, {rounds}.\n"
+        f"Downtime as seen by: {seen or 'nobody else'}.\n"
         f"Undo: wherry move {move.node} --to {move.source}"
     )

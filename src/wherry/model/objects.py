@@ -157,7 +157,11 @@ class Prediction(Record):
 
 
 class Move(Record):
-    """The live migration of one node. `phases` maps a phase to its seconds; `downtime` is freeze to thaw."""
+    """The live migration of one node. `phases` maps a phase to its seconds.
+
+    `downtime` is from the freeze to the thaw. The same is kept as others see it: CRIU (its own dump while frozen, and
+    its restore), a peer (how long its frames were kept), the program (from the freeze until a rank ran again).
+    """
 
     id: str
     node: str

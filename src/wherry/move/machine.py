@@ -143,11 +143,13 @@ class Machine:
         # From here to the commit nothing is written or told: recovery needs no more than "not committed", peers wait.
         self._note(phase=Phase.TRANSFER)
         sent = mover.transfer()
-        self._note(bytes=self.move.bytes + sent.bytes, downtime_criu=sent.frozen)
+        self._note(bytes=self.move.bytes + sent.bytes)
         self._ended(Phase.TRANSFER, fault)
 
         self._note(phase=Phase.RESTORE)
-        mover.restore()
+        restored = mover.restore()
+        if sent.frozen is not None and restored is not None:
+            self._note(downtime_criu=sent.frozen + restored)
         self._ended(Phase.RESTORE, fault)
 
         committed = self.move.model_copy(update={"phase": Phase.COMMIT, "phases": dict(self._watch.laps)})
@@ -172,8 +174,10 @@ class Machine:
             self._note(downtime_peer=report.held)
         self._mover.thaw()
         if self._frozen_at is not None:
-            self._note(downtime=time.monotonic() - self._frozen_at)
+            downtime = time.monotonic() - self._frozen_at
             self._frozen_at = None
+            ran = self._mover.ran_again()
+            self._note(downtime=downtime, downtime_program=None if ran is None else downtime + ran)
         self._watch.lap(str(Phase.THAW))
         fault.strike(Phase.THAW)
         self._fabric.port_down(self._ends.source_port)

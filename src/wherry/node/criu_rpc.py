@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.message import DecodeError
 
 from wherry.base.errors import Code, Failed
 
@@ -66,6 +67,9 @@ _MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
     },
     "notify": {"script": (1, "s"), "pid": (2, "i")},
     "restored": {"pid": (1, "i")},
+    "dump_stats": {"frozen_time": (2, "u")},
+    "restore_stats": {"restore_time": (4, "u")},
+    "stats": {"dump": (1, "dump_stats"), "restore": (2, "restore_stats")},
     "resp": {
         "type": (1, "i"),
         "success": (2, "b"),
@@ -197,6 +201,18 @@ def first_error(log: Path) -> str:
         if "Error (" in line and "Can't setup RLIMIT_NOFILE" not in line:
             return line.split("Error (", 1)[1].split("): ", 1)[-1].strip()
     return ""
+
+
+def engine_seconds(statistics: Path) -> float | None:
+    """What CRIU itself says in `stats-dump` (tasks frozen) or `stats-restore` (restore), in seconds; None if not there.
+
+    The file: two magic numbers of 32 bits, the length of the message, the message.
+    """
+    try:
+        found = _CLASSES["stats"].FromString(statistics.read_bytes()[12:])
+    except (OSError, DecodeError):
+        return None
+    return float(found.dump.frozen_time + found.restore.restore_time) / 1e6
 
 
 def open_directory(path: str | os.PathLike[str]) -> int:

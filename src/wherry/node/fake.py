@@ -125,11 +125,12 @@ class FakeMover:
         self._expect(self._source, Copy.FROZEN)
         return Transferred(bytes=self._dirty, frozen=0.01)
 
-    def restore(self) -> None:
+    def restore(self) -> float | None:
         self._driver.entering("restore")
         self._expect(self._source, Copy.FROZEN)
         self._expect(self._destination, Copy.PREPARED)
         self._driver.put(self._destination, Copy.FROZEN)
+        return 0.0
 
     def release(self) -> None:
         self._driver.entering("release")
@@ -142,6 +143,9 @@ class FakeMover:
         if not self._driver.alive(self._destination):
             raise Bug(f"no copy of {self._source.node.name} to thaw at {self._destination.host}")
         self._driver.put(self._destination, Copy.RUNNING)
+
+    def ran_again(self) -> float | None:
+        return None
 
     def roll_back(self) -> None:
         self._driver.entering("roll_back")

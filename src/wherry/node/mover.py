@@ -46,6 +46,8 @@ _ENGINE_TIMEOUT, _ENGINE_RATE = 30, 20e6
 of what a loaded machine does. CRIU itself may wait for ever for a restored process that has died."""
 _URGENT = -15
 """Nice value of the thread that moves, and so of all that it starts: what runs beside prolongs the downtime less."""
+_RAN_AGAIN = 0.2
+"""Seconds to wait for a rank to run after the thaw; one that waits for a message does not."""
 _CPU = ("cpu", "cpuacct")
 _NET_KEY = "wherry-net"
 """What the images call the node's network namespace, which is never dumped: each place has its own."""
@@ -127,9 +129,10 @@ class ContainerMover:
             warm.result()
         finally:
             tree_sent.result()
-        return Transferred(bytes=sum(self._streams.pop(name).finish() for name in ("pages", "images", "tree")))
+        sent = sum(self._streams.pop(name).finish() for name in ("pages", "images", "tree"))
+        return Transferred(bytes=sent, frozen=criu_rpc.engine_seconds(self._from.images / "stats-dump"))
 
-    def restore(self) -> None:
+    def restore(self) -> float | None:
         group = Cgroup(self._destination.cgroup)
 
         def stage(script: str, pid: int) -> None:
@@ -152,12 +155,23 @@ class ContainerMover:
         self._request("restore", criu_rpc.RESTORE, options, self._to, stage)
         if self._destination.owner.uid != 0:
             require_same(Cgroup(self._source.cgroup).pids(), group.pids(), self._to.private)
+        return criu_rpc.engine_seconds(self._to.images / "stats-restore")
 
     def release(self) -> None:
         Cgroup(self._source.cgroup).kill()
 
     def thaw(self) -> None:
         Cgroup(self._destination.cgroup).thaw()
+
+    def ran_again(self) -> float | None:
+        began = time.monotonic()
+        ranks = [pid for pid in Cgroup(self._destination.cgroup).pids() if _is_rank(pid)]
+        before = {pid: _cpu_time(pid) for pid in ranks}
+        while ranks and time.monotonic() - began < _RAN_AGAIN:
+            if any(_cpu_time(pid) > before[pid] for pid in ranks):
+                return time.monotonic() - began
+            time.sleep(0.0005)
+        return None
 
     def roll_back(self) -> None:
         self.close()
@@ -295,6 +309,23 @@ def _settle(place: Place) -> None:
         group.gather(_CPU)
         group.limit(place.node.cpus, place.node.memory)
         group.weight(place.node.cpus)
+
+
+def _is_rank(pid: int) -> bool:
+    """True for a process that an MPI launcher numbered: Open MPI's or MPICH's (PMI) variable is in its environment."""
+    try:
+        environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return False
+    return any(entry.startswith((b"OMPI_COMM_WORLD_RANK=", b"PMI_RANK=")) for entry in environment)
+
+
+def _cpu_time(pid: int) -> int:
+    """Nanoseconds on a CPU (proc(5), schedstat); 0 for a process that is gone."""
+    try:
+        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        return 0
 
 
 @functools.cache

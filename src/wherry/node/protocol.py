@@ -88,14 +88,17 @@ class NodeMover(Protocol):
     def transfer(self) -> Transferred:
         """Sends what is left. The source stays frozen."""
 
-    def restore(self) -> None:
-        """Ends with the node restored at the destination, still frozen."""
+    def restore(self) -> float | None:
+        """Ends with the node restored at the destination, still frozen; seconds that the engine says it took."""
 
     def release(self) -> None:
         """After the commit: kills the source's copy and removes its place."""
 
     def thaw(self) -> None:
         """After the commit: lets the destination's copy run."""
+
+    def ran_again(self) -> float | None:
+        """After the thaw: seconds until a rank was seen to run (error: 1 to 2 ms); None when there was none to see."""
 
     def roll_back(self) -> None:
         """Before the commit: removes the destination's place and lets the source run. Idempotent, from any step."""
