@@ -48,6 +48,9 @@ _URGENT = -15
 """Nice value of the thread that moves, and so of all that it starts: what runs beside prolongs the downtime less."""
 _RAN_AGAIN = 0.2
 """Seconds to wait for a rank to run after the thaw; one that waits for a message does not."""
+_SYN_RECEIVED, _LISTEN = "03", "0A"
+_SETTLE = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128)
+"""Seconds that a node gets to accept connections that it was frozen before; CRIU cannot carry one in a queue."""
 _CPU = ("cpu", "cpuacct")
 _NET_KEY = "wherry-net"
 """What the images call the node's network namespace, which is never dumped: each place has its own."""
@@ -106,6 +109,12 @@ class ContainerMover:
         group = Cgroup(self._source.cgroup)
         group.prefer(True)
         group.limit(None, self._source.node.memory)
+        for pause in _SETTLE:
+            group.freeze()
+            if not _in_flight(group.pids()):
+                return
+            group.thaw()
+            time.sleep(pause)
         group.freeze()
 
     def transfer(self) -> Transferred:
@@ -309,6 +318,20 @@ def _settle(place: Place) -> None:
         group.gather(_CPU)
         group.limit(place.node.cpus, place.node.memory)
         group.weight(place.node.cpus)
+
+
+def _in_flight(pids: list[int]) -> bool:
+    """True when a TCP connection of the node waits to be accepted, or is being opened from outside."""
+    for pid in pids[:1]:
+        for family in ("tcp", "tcp6"):
+            try:
+                lines = Path(f"/proc/{pid}/net/{family}").read_text().splitlines()[1:]
+            except OSError:
+                continue
+            for state, queues in (line.split()[3:5] for line in lines):
+                if state == _SYN_RECEIVED or (state == _LISTEN and int(queues.split(":")[1], 16)):
+                    return True
+    return False
 
 
 def _is_rank(pid: int) -> bool:
