@@ -33,8 +33,10 @@ class Traffic(Record):
 
 
 class LinkState(Record):
-    """A link: how it is emulated (`none`: not at all; `dead`: about to be repaired), what it carried (None: not
-    counted), and the CPU seconds of that."""
+    """A link: how it is emulated, what it carried (None: not counted), and the CPU seconds of that.
+
+    `emulation` is `netem`, `wherry-link`, `none` (not at all) or `dead` (about to be repaired).
+    """
 
     link: LinkSpec
     emulation: str

@@ -1,6 +1,7 @@
 """What joins the sites of the netns fabric: for each link a pair of virtual wires, or an emulator when it is slower.
 
     nothing declared:   bridge lan -- s1 ======== pair ======== s0 -- bridge lan
+    latency alone:      the same with netem at both ends, where the kernel has it
     declared:           bridge lan -- s1 (TAP) - wherry-link - (TAP) s0 -- bridge lan
     with an overlay:    bridge lan -- v1 (TAP) - gateway - s1 == either == s0 - gateway - (TAP) v0 -- bridge lan
 
@@ -16,7 +17,7 @@ import threading
 from pathlib import Path
 
 from wherry.base.paths import Instance
-from wherry.fabric import links, namespaces, overlay
+from wherry.fabric import links, namespaces, netem, overlay
 from wherry.fabric.emulator import Emulator
 from wherry.fabric.links import Links
 from wherry.fabric.overlay import Overlay
@@ -49,10 +50,16 @@ class SiteLinks:
             ends, emulator = self._ends(spec, link), self._emulator(link)
             if link.overlay == "none":
                 self._overlay(spec, link).down()
-            if not emulated(link):
+            making = _making(link)
+            if making != "wherry-link":
                 emulator.end()
                 self._clear(ends, unless="veth")
                 self._pair(ends)
+                for end, way in zip(ends, link.directions(), strict=True):
+                    if making == "netem":
+                        netem.set_latency(end, way.latency or 0)
+                    elif netem.available():
+                        netem.clear(end)
             elif emulator.alive():
                 emulator.set(link.directions())
             else:
@@ -75,7 +82,7 @@ class SiteLinks:
                 if not all(namespaces.exists(Path(netns).name) for netns, _ in ends):
                     continue
                 dead = []
-                if emulated(link) and not self._emulator(link).alive():
+                if _making(link) == "wherry-link" and not self._emulator(link).alive():
                     dead.append("emulator")
                 if link.overlay != "none" and not self._overlay(spec, link).alive():
                     dead.append(f"{link.overlay} gateway")
@@ -86,11 +93,17 @@ class SiteLinks:
 
     def state(self, spec: FabricSpec, link: LinkSpec) -> LinkState:
         """What the link is and what it has carried."""
-        found = self._emulator(link).counters() if emulated(link) else None
+        making = _making(link)
+        if making == "none":
+            return LinkState(link=link, emulation=making)
+        if making == "netem":
+            one, other = (netem.traffic(end) for end in self._ends(spec, link))
+            return LinkState(link=link, emulation=making, there=one, back=other)
+        found = self._emulator(link).counters()
         if found is None:
-            return LinkState(link=link, emulation="none" if not emulated(link) else "dead")
+            return LinkState(link=link, emulation="dead")
         there, back = (Traffic(**found[way]) for way in ("there", "back"))
-        return LinkState(link=link, emulation="wherry-link", there=there, back=back, cpu=found["cpu_us"] / 1e6)
+        return LinkState(link=link, emulation=making, there=there, back=back, cpu=found["cpu_us"] / 1e6)
 
     def forget(self) -> None:
         """Forgets the processes; they are ended by the sweep of their namespaces."""
@@ -129,9 +142,11 @@ class SiteLinks:
         return self._overlays[link.name]
 
 
-def emulated(link: LinkSpec) -> bool:
-    """True when the link declares anything that a pair of wires is not."""
-    return any(direction.declares() for direction in link.directions())
+def _making(link: LinkSpec) -> str:
+    """How the link is made: `none` when it declares nothing, `netem` where that means the same, else `wherry-link`."""
+    if not any(direction.declares() for direction in link.directions()):
+        return "none"
+    return "netem" if netem.fits(link) else "wherry-link"
 
 
 def directory(instance: Instance) -> Path:

@@ -1,0 +1,76 @@
+"""Latency by the kernel's own netem (tc-netem(8)) on a pair of wires: no process, no copy.
+
+Invariant: it is used only where it means what `wherry-link` means, that is for latency alone. With jitter netem lets
+frames overtake each other; it loses and queues what the kernel has not cut into segments yet, up to 64 KiB, as one.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from wherry.base.errors import Code, Failed
+from wherry.fabric.protocol import Traffic
+from wherry.model.spec import LinkSpec
+
+_LIMIT = 100_000
+"""Frames on their way: more than any sender's window."""
+
+
+def fits(link: LinkSpec) -> bool:
+    """True when the link is latency alone and the kernel has netem."""
+    ways = link.directions()
+    more = any(one.jitter or one.loss or one.bandwidth is not None for one in ways)
+    return any(one.latency for one in ways) and not more and available()
+
+
+@functools.cache
+def available() -> bool:
+    """True when the kernel has netem, which is tried in a namespace that ends with the try."""
+    if not shutil.which("tc") or not shutil.which("unshare"):
+        return False
+    words = ["unshare", "--net", "tc", "qdisc", "add", "dev", "lo", "root", "netem", "delay", "1ms"]
+    return subprocess.run(words, capture_output=True, timeout=20, check=False).returncode == 0
+
+
+def set_latency(end: tuple[str, str], seconds: float) -> None:
+    """What leaves through this end of the pair, told by its namespace's path and its name, comes so much later."""
+    netns, wire = end
+    _tc(
+        netns, "qdisc", "replace", "dev", wire, "root", "netem", "limit", str(_LIMIT), "delay", f"{seconds * 1e6:.0f}us"
+    )
+
+
+def clear(end: tuple[str, str]) -> None:
+    """Takes it away; also when there is none."""
+    netns, wire = end
+    if any(found["kind"] == "netem" for found in _shown(netns, wire)):
+        _tc(netns, "qdisc", "del", "dev", wire, "root")
+
+
+def traffic(end: tuple[str, str]) -> Traffic | None:
+    """What left through this end."""
+    for found in _shown(*end):
+        if found["kind"] == "netem":
+            return Traffic(
+                frames=found["packets"], bytes=found["bytes"], dropped=found["drops"], waiting=found["backlog"]
+            )
+    return None
+
+
+def _shown(netns: str, wire: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(_tc(netns, "-s", "-j", "qdisc", "show", "dev", wire) or "[]")
+    return found
+
+
+def _tc(netns: str, *words: str) -> str:
+    done = subprocess.run(
+        ["tc", "-n", Path(netns).name, *words], capture_output=True, text=True, timeout=20, check=False
+    )
+    if done.returncode:
+        raise Failed(Code.FAILED, f"tc {' '.join(words)} failed", done.stderr.strip(), "wherry doctor")
+    return done.stdout

@@ -1,0 +1,61 @@
+"""netem is used for latency alone, where the kernel has it, and takes its figures."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from wherry.fabric import namespaces, netem
+from wherry.model.spec import LinkSpec
+
+NAME = "wherry-tnetem-x"
+
+
+@pytest.mark.parametrize(
+    ("declared", "fits"),
+    [
+        ({}, False),
+        ({"latency": "5ms"}, True),
+        ({"latency": "5ms", "jitter": "1ms"}, False),
+        ({"latency": "5ms", "bandwidth": "1Gbit/s"}, False),
+        ({"latency": "5ms", "reverse": {"loss": "1%"}}, False),
+        ({"reverse": {"latency": "5ms"}}, True),
+    ],
+)
+def test_only_latency_fits(monkeypatch: pytest.MonkeyPatch, declared: dict[str, Any], fits: bool) -> None:
+    monkeypatch.setattr(netem, "available", lambda: True)
+    assert netem.fits(LinkSpec.model_validate({"between": ["a", "b"], **declared})) is fits
+
+
+def test_a_kernel_without_it_uses_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(netem, "available", lambda: False)
+    assert not netem.fits(LinkSpec.model_validate({"between": ["a", "b"], "latency": "5ms"}))
+
+
+@pytest.fixture
+def wire() -> Iterator[tuple[str, str]]:
+    if os.geteuid() != 0 or not netem.available():
+        pytest.skip("this kernel has no netem, or this is not root")
+    namespaces.create(NAME)
+    yield namespaces.path(NAME), "lo"
+    namespaces.remove(NAME)
+
+
+def test_latency_is_set_changed_and_taken_away(wire: tuple[str, str]) -> None:
+    def ping() -> float:
+        said = subprocess.run(["ip", "netns", "exec", NAME, "ping", "-c2", "-q", "127.0.0.1"], capture_output=True)
+        return float(said.stdout.decode().rpartition("= ")[2].split("/")[0])
+
+    subprocess.run(["ip", "-n", NAME, "link", "set", "lo", "up"], check=True)
+    netem.clear(wire)
+    for seconds in (0.02, 0.005):
+        netem.set_latency(wire, seconds)
+        assert 2 * seconds <= ping() / 1e3 < 2 * seconds + 0.2
+    found = netem.traffic(wire)
+    assert found and found.frames >= 4
+    netem.clear(wire)
+    assert netem.traffic(wire) is None
