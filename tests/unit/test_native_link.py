@@ -1,0 +1,75 @@
+"""wherry-link with sanitizers: its arithmetic, and the program between two namespaces, told this and that."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from wherry.fabric import emulator, namespaces
+from wherry.fabric.emulator import Emulator
+from wherry.model.spec import DirectionSpec
+
+TOP = Path(__file__).resolve().parents[2] / "native"
+FLAGS = ["-std=c11", "-D_GNU_SOURCE", "-g", "-O1", "-Wall", "-Wextra", "-Werror", f"-I{TOP}/include"]
+SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+NAMES = ("wherry-tnlink-a", "wherry-tnlink-b")
+
+
+def built(directory: Path, name: str, *sources: str) -> Path:
+    words = ["gcc", *FLAGS, *SANITIZERS, *(f"{TOP}/{source}" for source in sources), "-o", str(directory / name)]
+    subprocess.run(words, check=True, timeout=200)
+    return directory / name
+
+
+def test_arithmetic(tmp_path: Path) -> None:
+    program = built(tmp_path, "test_link", "tests/test_link.c", "link/command.c", "link/shape.c", "link/line.c")
+    subprocess.run([program], check=True, timeout=100)
+
+
+@pytest.fixture
+def ends() -> Iterator[list[tuple[str, str]]]:
+    if os.geteuid() != 0:
+        pytest.skip("network namespaces are root's")
+    for name in NAMES:
+        namespaces.create(name)
+    yield [(namespaces.path(name), f"t{index}") for index, name in enumerate(NAMES)]
+    namespaces.kill([name for name in NAMES])
+    for name in NAMES:
+        namespaces.remove(name)
+
+
+def test_frames_pass_and_nothing_is_left(
+    tmp_path: Path, ends: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sources = [f"link/{name}.c" for name in ("main", "command", "shape", "line", "tap")]
+    program = built(tmp_path, "wherry-link", *sources, "hold/link.c")
+    monkeypatch.setattr(emulator, "native_program", lambda _: program)
+    link = Emulator(tmp_path / "control", "a--b")
+    assert not link.alive() and link.counters() is None
+    link.start(ends, 9000, (DirectionSpec(), DirectionSpec()))
+    for number, ((_, tap), name) in enumerate(zip(ends, NAMES, strict=True), 1):
+        subprocess.run(["ip", "-n", name, "address", "add", f"10.9.8.{number}/24", "dev", tap], check=True)
+    assert ping("-f", "-c200", "-s8000") > 150
+    slow = {"latency": "20ms", "jitter": "5ms", "bandwidth": "1Gbit/s", "loss": "50%"}
+    link.set((DirectionSpec.model_validate(slow), DirectionSpec.model_validate({"latency": "10ms"})))
+    assert 20 < ping("-i0.002", "-c200") < 180
+    link.set((DirectionSpec(loss=1.0), DirectionSpec()))
+    assert ping("-i0.002", "-c20") == 0
+    found = link.counters()
+    assert found and found["there"]["lost"] > 40 and found["back"]["frames"] > 170 and found["cpu_us"] > 0
+    assert link._process and link._process.poll() is None
+    process = link._process
+    link.end()
+    assert process.returncode == 0, "no leak, no overflow"
+    assert not link.alive()
+
+
+def ping(*words: str) -> int:
+    """How many came back."""
+    command = ["ip", "netns", "exec", NAMES[0], "ping", "-q", "-W1", *words, "10.9.8.2"]
+    said = subprocess.run(command, capture_output=True, text=True, timeout=60).stdout
+    return int(said.partition(" packets transmitted, ")[2].split(" ")[0])
