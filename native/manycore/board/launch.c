@@ -33,7 +33,7 @@ static int find_program(char path[PATH_MAX])
 
 static void become_tile(const struct board *board, const char *program, uint32_t index, pid_t parent)
 {
-    char number[8];
+    char number[16];
     sigset_t none;
 
     prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -107,11 +107,12 @@ static void end_moves(struct board *board, uint32_t dead)
         struct move *move = &board->window->moves[to];
         uint32_t step = atomic_load(&move->step);
         bool other_is_dead = !atomic_load(&board->window->tiles[to == dead ? move->from : to].alive);
+        bool undecided = atomic_load(&board->window->locations[move->process].word) == move->place;
 
         if ((to != dead && move->from != dead) || step == MOVE_NONE || step >= MOVE_DONE)
             continue;
-        /* Who lives ends it; a source that waits for the commit of a dead destination must first take the process back. */
-        if (other_is_dead || (to == dead && step < MOVE_FROZEN)) {
+        /* Who lives ends it: a source that waits for the commit of a dead destination takes the process back. */
+        if (other_is_dead || (to == dead && (step < MOVE_FROZEN || !undecided))) {
             snprintf(move->why, sizeof(move->why), "tile %u died", dead);
             atomic_compare_exchange_strong(&move->step, &step, MOVE_ABORTED);
         }

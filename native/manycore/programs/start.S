@@ -8,6 +8,7 @@
         .globl  _start, kernel_call, thread_begin
 /* rdi = argc, rsi = argv; the stack is aligned as after a call. */
 _start:
+        sub     $8, %rsp
         call    main
         mov     %eax, %esi
         mov     $CALL_EXIT, %edi
@@ -17,6 +18,7 @@ _start:
 thread_begin:
         mov     %rdi, %rax
         mov     %rsi, %rdi
+        sub     $8, %rsp
         call    *%rax
         mov     %rax, %rsi
         mov     $CALL_THREAD_EXIT, %edi

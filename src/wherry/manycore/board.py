@@ -1,0 +1,141 @@
+"""The tiles of this machine: starts `wherry-tiles`, their name server, and talks to it over its Unix socket.
+
+Invariant: this process keeps no state. Where a tile process is, is what the name server says; when it does not answer,
+there are no tiles, because they end with it.
+"""
+
+from __future__ import annotations
+
+import json
+import select
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from wherry.base.errors import Code, Failed, LostContact, Refused, WherryError
+from wherry.base.paths import instance, native_program
+from wherry.manycore.spec import TilesSpec
+
+MODES = ("faithful", "direct", "handoff")
+_START = 30.0  # seconds for what takes milliseconds, on a loaded machine
+_ANSWER = 30.0
+
+Event = dict[str, Any]
+
+
+class Board:
+    """One group of tiles, known by the path of its socket."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        self.path = path or instance().run / "tiles.sock"
+
+    def up(self, spec: TilesSpec) -> Event:
+        """Starts the tiles. Returns when all are there."""
+        if self.is_up():
+            raise Refused(Code.WRONG_STATE, "tiles are up already", f"{self.path} answers", "wherry tile down")
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            log = self.path.with_suffix(".log").open("wb")
+        except OSError as error:
+            what = f"cannot write below {self.path.parent}"
+            raise Refused(Code.PERMISSION, what, error.strerror or "", "run it as root") from None
+        words = ["--socket", str(self.path), "--tiles", str(spec.tiles), "--cores", str(spec.cores)]
+        with log:
+            process = subprocess.Popen(
+                [str(native_program("wherry-tiles")), *words],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,
+                cwd="/",
+            )
+        assert process.stdout
+        with process.stdout as stream:
+            there, _, _ = select.select([stream], [], [], _START)
+            line = stream.readline() if there else b""
+        event: Event = json.loads(line) if line else {"event": "failed", "why": "it said nothing"}
+        if event["event"] != "ready":
+            process.kill()
+            process.wait()
+            raise Failed(Code.FAILED, "the tiles did not start", event["why"], f"cat {self.path.with_suffix('.log')}")
+        return event
+
+    def is_up(self) -> bool:
+        """Whether the name server answers."""
+        try:
+            return bool(list(self._ask("ps")))
+        except WherryError:
+            return False
+
+    def run(self, program: Path, words: list[str], tile: int | None = None) -> Iterator[Event]:
+        """Starts a program and follows it: `started`, `output`…, then `ended` or `lost`."""
+        return self._ask("run", *self._start(program, words, tile), patient=True)
+
+    def start(self, program: Path, words: list[str], tile: int | None = None) -> int:
+        """Starts a program. Returns its process number."""
+        return int(self._one("start", *self._start(program, words, tile))["process"])
+
+    def attach(self, process: int) -> Iterator[Event]:
+        """What a process has said and will say, then `ended` or `lost`."""
+        return self._ask("attach", str(process), patient=True)
+
+    def move(self, process: int, tile: int, mode: str = "direct") -> Event:
+        """Moves a process. Returns what it cost, durations in nanoseconds; see `docs/design/0008-manycore.md`."""
+        return self._one("move", str(process), str(tile), mode)
+
+    def ps(self) -> Event:
+        """Tiles and processes."""
+        return self._one("ps")
+
+    def down(self) -> None:
+        """Ends the tiles and what runs on them. Returns when the name server has gone."""
+        self._one("down")
+        with suppress(OSError), self._connect() as connection:  # accepted or not: it is closed at the end
+            connection.settimeout(_ANSWER)
+            connection.recv(1)
+        self.path.with_suffix(".log").unlink(missing_ok=True)
+
+    def _start(self, program: Path, words: list[str], tile: int | None) -> list[str]:
+        if any("\t" in word or "\n" in word for word in (str(program), *words)):
+            raise Refused(Code.USAGE, "an argument of a tile's program has a tab or a line end", "", "leave it out")
+        return ["any" if tile is None else str(tile), str(program.resolve()), *words]
+
+    def _one(self, *words: str) -> Event:
+        return list(self._ask(*words))[-1]
+
+    def _connect(self) -> socket.socket:
+        connection = socket.socket(socket.AF_UNIX)
+        connection.connect(str(self.path))
+        return connection
+
+    def _ask(self, *words: str, patient: bool = False) -> Iterator[Event]:
+        """The answers to one command; a refusal is raised. `patient`: the answer may take as long as a program runs."""
+        try:
+            connection = self._connect()
+        except OSError:
+            what = "no tiles are up"
+            raise Refused(Code.NOT_FOUND, what, f"{self.path} does not answer", "wherry tile up") from None
+        event: Event = {}
+        with connection, connection.makefile("r") as answers:
+            try:
+                connection.settimeout(None if patient else _ANSWER)
+                connection.sendall(("\t".join(words) + "\n").encode())
+                for line in answers:
+                    event = json.loads(line)
+                    _raise_refusal(event, words[0])
+                    yield event
+            except OSError as error:
+                raise LostContact(Code.UNREACHABLE, "the tiles' name server does not answer", str(error)) from None
+        if not event or event["event"] in ("started", "output") and words[0] != "start":
+            raise LostContact(Code.UNREACHABLE, "the tiles are gone", "their name server has ended", "wherry tile up")
+
+
+def _raise_refusal(event: Event, command: str) -> None:
+    if event["event"] == "refused":
+        raise Refused(Code(event["code"]), f"cannot {command}: {event['why']}", "", "wherry tile ps")
+    if event["event"] == "failed":
+        what = "the process was not moved and runs on where it was, if anywhere"
+        raise Failed(Code(event["code"]), what, event["why"], "wherry tile ps")

@@ -1,0 +1,367 @@
+"""The manycore runtime for real: tiles as processes, programs on them, moves between them, tiles that are killed.
+
+Invariant of every test: at its end no process and nothing in /dev/shm is left, and no tile had anything to say
+(a sanitizer would).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from wherry.base.errors import Code, Failed, LostContact, Refused
+from wherry.base.paths import native_program
+from wherry.manycore import board as board_module
+from wherry.manycore.board import MODES, Board
+from wherry.manycore.spec import TilesSpec, read_tiles
+
+NATIVE = Path(__file__).resolve().parents[2] / "native"
+WAIT = 60.0  # seconds for what takes milliseconds, on a loaded machine
+
+
+@pytest.fixture(scope="module", params=["as built", "sanitized"])
+def build(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with bin/ and tests/."""
+    if request.param == "as built":
+        return native_program("wherry-tiles").parents[1]
+    if not shutil.which("cmake") or not shutil.which("cc"):
+        pytest.skip("no C compiler or no CMake")
+    directory = tmp_path_factory.mktemp("sanitized")
+    targets = ["--target", "wherry-tile", "wherry-tiles", "test_manycore_uarea", "test_manycore_elf"]
+    for command in (
+        ["cmake", "-S", str(NATIVE), "-B", str(directory), "-DWHERRY_SANITIZE=ON"],
+        ["cmake", "--build", str(directory), *targets],
+    ):
+        subprocess.run(command, check=True, timeout=300, stdout=subprocess.PIPE)
+    return directory
+
+
+@pytest.fixture
+def start(build: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Board]]:
+    """Starts tiles; `start(tiles, cores)`. They are taken down, and what they left is looked for."""
+    before = set(os.listdir("/dev/shm"))
+    board = Board(tmp_path / "tiles.sock")
+    monkeypatch.setattr(board_module, "native_program", lambda name: build / "bin" / name)
+
+    def up(tiles: int = 3, cores: int = 3) -> Board:
+        board.up(TilesSpec(tiles=tiles, cores=cores))
+        return board
+
+    yield up
+    if not board.path.exists():
+        return
+    pids = [tile["pid"] for tile in board.ps()["tiles"]]
+    said = board.path.with_suffix(".log").read_text()
+    board.down()
+    assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+    assert not board.path.exists()
+    assert said == ""
+    assert set(os.listdir("/dev/shm")) <= before
+
+
+def program(name: str) -> Path:
+    return native_program("wherry-tiles").parents[1] / "lib" / "tile" / name
+
+
+class Run(threading.Thread):
+    """A program that runs, and what it has said."""
+
+    def __init__(self, board: Board, name: str, *words: object, tile: int | None = None) -> None:
+        super().__init__(daemon=True)
+        self.board, self.name_, self.words = board, name, [str(word) for word in words]
+        self.text, self.end = "", {}  # type: str, dict[str, Any]
+        self.process = board.start(program(name), self.words, tile)
+        self.start()
+
+    def run(self) -> None:
+        with suppress(LostContact):  # the test is over
+            for event in self.board.attach(self.process):
+                if event["event"] == "output":
+                    self.text += event["text"]
+                else:
+                    self.end = event
+
+    def said(self, text: str) -> None:
+        """Waits until it has said that."""
+        deadline = time.monotonic() + WAIT
+        while text not in self.text:
+            assert time.monotonic() < deadline, f"{self.name_} never said {text!r}: {self.text!r}"
+            assert not self.end, self.end
+            time.sleep(0.01)
+
+    def ended(self) -> dict[str, Any]:
+        self.join(WAIT)
+        assert self.end, f"{self.name_} does not end; it said {self.text[-200:]!r}"
+        return self.end
+
+
+def place(board: Board, process: int) -> dict[str, Any]:
+    return next(p for p in board.ps()["processes"] if p["process"] == process)
+
+
+def move_around(board: Board, run: Run, mode: str, times: int) -> int:
+    """Moves a process to the next free tile, so many times or until it ends. Returns how often."""
+    tiles = len(board.ps()["tiles"])
+    for done in range(times):
+        try:
+            board.move(run.process, (place(board, run.process)["tile"] + 1) % tiles, mode)
+        except (Refused, Failed):
+            assert place(board, run.process)["state"] == "ended", run.text
+            return done
+    return times
+
+
+def test_the_c_unit_tests(build: Path) -> None:
+    for name in ("uarea", "elf"):
+        subprocess.run([str(build / "tests" / f"test_manycore_{name}")], check=True, timeout=120)
+
+
+def test_a_program_runs_to_its_end(start: Callable[..., Board]) -> None:
+    board = start()
+    events = list(board.run(program("count"), ["50"]))
+    text = "".join(event["text"] for event in events if event["event"] == "output")
+    assert text.splitlines() == [*map(str, range(1, 51)), "sum 1"]
+    assert events[-1]["event"] == "ended" and events[-1]["status"] == 0
+    assert list(board.attach(events[0]["process"]))[-1]["event"] == "ended"  # also told afterwards
+
+
+def test_threads(start: Callable[..., Board]) -> None:
+    """Eighteen threads on two cores, so most of them must be preempted; mutex, condition, barrier, join, limits."""
+    run = Run(start(1, 3), "threads", 30)
+    assert run.ended()["status"] == 0 and run.text == "ok 510\n"
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_threads_while_moving(start: Callable[..., Board], mode: str) -> None:
+    board = start()
+    run = Run(board, "threads", 600)
+    moves = move_around(board, run, mode, 40)
+    assert run.ended()["status"] == 0 and run.text == "ok 10200\n"
+    assert run.end["moves"] == moves
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_every_register_survives(start: Callable[..., Board], mode: str) -> None:
+    """General, SSE to AVX-512, masks, x87 and the control words and flags, of four threads that take turns."""
+    board = start()
+    run = Run(board, "patterns", 60)
+    assert move_around(board, run, mode, 20) > 0
+    assert run.ended()["status"] == 0 and run.text == "ok 60\n"
+
+
+def test_a_move_tells_what_it_cost(start: Callable[..., Board]) -> None:
+    board = start()
+    run = Run(board, "busy", 2, 32)
+    run.said("ready")
+    for mode, least in (("direct", 32 * 4096), ("faithful", 32 * 4096), ("handoff", 0)):
+        cost = board.move(run.process, (place(board, run.process)["tile"] + 1) % 3, mode)
+        assert cost["bytes"] >= least and (mode != "handoff" or cost["bytes"] == 0)
+        assert 0 < cost["freeze_ns"] <= cost["first_ns"] <= cost["all_ns"]
+        assert cost["first_ns"] >= cost["freeze_ns"] + cost["copy_ns"] + cost["commit_ns"]
+
+
+def test_a_process_that_only_waits_moves_and_hears(start: Callable[..., Board]) -> None:
+    """Its one thread is parked in a restartable call; the message comes after three moves."""
+    board = start()
+    run = Run(board, "hold")
+    for mode in MODES:
+        time.sleep(0.05)
+        board.move(run.process, (place(board, run.process)["tile"] + 1) % 3, mode)
+    sender = Run(board, "post", run.process, 3, "hello", "quit")
+    assert sender.ended()["status"] == 0
+    assert run.ended()["status"] == 0
+    assert run.text == f"5 from {sender.process}: hello\n4 from {sender.process}: quit\n"
+
+
+@pytest.mark.parametrize("mode", range(len(MODES)))
+def test_messages_come_once_and_in_order(start: Callable[..., Board], mode: int) -> None:
+    """A ring of three processes on five tiles that pass numbered messages on and move themselves all the time."""
+    board = start(5, 2)
+    ring = [Run(board, "relay", i % 3, i % 3 + 1, 600, 7 + i, 5, mode) for i in (1, 2, 3)]  # who begins starts last
+    for run in ring:
+        assert run.ended()["status"] == 0, (run.end, run.text)
+        assert run.text.startswith("ok 600 messages, ")
+    assert sum(run.end["moves"] for run in ring) > 10
+
+
+def test_a_sender_to_a_full_port_waits_and_one_to_nobody_is_told(start: Callable[..., Board]) -> None:
+    board = start()
+    receiver = Run(board, "busy")
+    receiver.said("ready")
+    sender = Run(board, "post", receiver.process, 3, *["x"] * 13, tile=1)
+    assert sender.ended()["status"] == 0
+    waiting = Run(board, "post", receiver.process, 3, *["x"] * 13, tile=1)  # the port holds 16
+    time.sleep(0.2)
+    assert not waiting.end
+    board.move(waiting.process, 2)
+    os.kill(board.ps()["tiles"][0]["pid"], signal.SIGKILL)
+    assert receiver.ended()["event"] == "lost"
+    assert waiting.ended()["status"] == 3  # ESRCH
+
+
+@pytest.mark.parametrize("mode", ("direct", "faithful", "handoff"))
+@pytest.mark.parametrize(
+    ("fault", "survives"),
+    [
+        ("destination:reserved", True),
+        ("destination:copied", True),
+        ("destination:committed", False),
+        ("source:reserved", False),
+        ("source:frozen", None),  # the destination may already have what it needs
+    ],
+)
+def test_a_side_dies(
+    start: Callable[..., Board], monkeypatch: pytest.MonkeyPatch, mode: str, fault: str, survives: bool | None
+) -> None:
+    """One owner or a reported loss, never two and never none."""
+    monkeypatch.setenv("WHERRY_TILE_FAULT", fault)
+    board = start()
+    run = Run(board, "count", 40, 2000000, tile=0)
+    run.said("1\n")
+    try:
+        board.move(run.process, 1, mode)
+    except Failed as error:
+        assert error.why
+    end = run.ended()
+    if survives is None:
+        survives = end["event"] == "ended"
+    if survives:
+        assert end["event"] == "ended" and run.text.splitlines()[:-1] == [str(n) for n in range(1, 41)]
+    else:
+        assert end["event"] == "lost" and "died by signal 9" in end["why"]
+        assert run.text.splitlines() == [str(n + 1) for n in range(len(run.text.splitlines()))]
+    alive = [tile["alive"] for tile in board.ps()["tiles"]]
+    assert alive == [not fault.startswith("source"), fault.startswith("source"), True]
+
+
+@pytest.mark.parametrize("mode", ("direct", "faithful"))
+def test_a_spoiled_user_area_is_refused(
+    start: Callable[..., Board], monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    monkeypatch.setenv("WHERRY_TILE_FAULT", "destination:flip")
+    board = start()
+    run = Run(board, "count", 40, 2000000, tile=0)
+    run.said("1\n")
+    for to in (1, 2):
+        with pytest.raises(Failed) as refusal:
+            board.move(run.process, to, mode)
+        assert refusal.value.why == "the checksum is wrong"
+    assert run.ended()["status"] == 0
+    assert run.text.splitlines()[:-1] == [str(n) for n in range(1, 41)]
+    assert place(board, run.process)["tile"] == 0 and run.end["moves"] == 0
+
+
+@pytest.mark.parametrize(
+    ("what", "why"),
+    [
+        ("s", "made a system call"),
+        ("n", "used memory that it does not have"),
+        ("t", "used memory that it does not have"),
+        ("o", "used memory that it does not have"),
+        ("d", "divided by zero"),
+        ("g", "called the kernel without kernel_call()"),
+    ],
+)
+def test_a_wild_program_is_ended(start: Callable[..., Board], what: str, why: str) -> None:
+    board = start(1, 2)
+    run = Run(board, "wild", what)
+    assert run.ended()["status"] == 128 and why in run.end["why"] and run.text == ""
+    assert Run(board, "count", 3).ended()["status"] == 0  # the tile is as before
+    assert Run(board, "wild", "p").ended()["status"] == 3
+
+
+def test_refusals(start: Callable[..., Board], tmp_path: Path) -> None:
+    board = start(2, 2)
+    run = Run(board, "busy", tile=0)
+    run.said("ready")
+
+    def refused(code: Code, why: str, act: Callable[..., Any], *words: Any) -> None:
+        with pytest.raises(Refused, match=why) as refusal:
+            act(*words)
+        assert refusal.value.code == code
+
+    refused(Code.WRONG_STATE, "up already", board.up, TilesSpec())
+    refused(Code.NOT_FOUND, "no process 9", board.move, 9, 1)
+    refused(Code.NOT_FOUND, "no tile 7", board.move, run.process, 7)
+    refused(Code.WRONG_STATE, "is on tile 0", board.move, run.process, 0)
+    refused(Code.USAGE, "a mode", board.move, run.process, 1, "teleport")
+    refused(Code.NO_CAPACITY, "tile 0 has a process", board.start, program("count"), [], 0)
+    refused(Code.NOT_FOUND, "no tile 2", board.start, program("count"), [], 2)
+    refused(Code.USAGE, "too many arguments", board.start, program("count"), ["x"] * 16)
+    refused(Code.INVALID_FILE, "fixed address", board.start, Path("/bin/true"), [])
+    (tmp_path / "text").write_text("#!/bin/sh\n")
+    refused(Code.INVALID_FILE, "not an ELF file", board.start, tmp_path / "text", [])
+    other = bytearray(program("count").read_bytes())
+    other[0x1008] += 1  # the version in the image head
+    (tmp_path / "other").write_bytes(other)
+    refused(Code.INVALID_FILE, "another version of the kernel", board.start, tmp_path / "other", [])
+    full = Run(board, "count", 3, tile=1)
+    assert full.ended()["status"] == 0
+
+
+BAD_PROGRAMS = {
+    "thread-local": "_Thread_local int x; int main(void) { return x++; }",
+    "instruction": 'int main(void) { __asm__("syscall"); return 0; }',
+    "what is not there": "int puts(const char *); int main(void) { return puts(0); }",
+    "too large": "char much[1600000]; int main(void) { return much[getpid_()]; }",
+}
+
+
+@pytest.mark.parametrize("why", BAD_PROGRAMS)
+def test_the_build_refuses(tmp_path: Path, why: str) -> None:
+    source = tmp_path / "bad.c"
+    source.write_text("int getpid_(void) { return 5; }\n" + BAD_PROGRAMS[why])
+    top = NATIVE / "manycore"
+    flags = ["-O1", "-ffreestanding", "-fno-builtin", "-fno-pic", "-no-pie", "-static", "-nostdlib", "-w"]
+    flags += ["-fcf-protection=none", "-fno-stack-protector", "-fno-asynchronous-unwind-tables", "-Wl,--build-id=none"]
+    parts = ["programs/start.S", "programs/tile.c"]
+    command = ["cc", *flags, "-T", str(top / "programs/user.ld"), "-o", str(tmp_path / "bad"), str(source)]
+    command += [str(top / part) for part in parts]
+    built = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    if built.returncode == 0:
+        built = subprocess.run([top / "check-program", tmp_path / "bad"], capture_output=True, text=True, timeout=60)
+    assert built.returncode != 0
+    assert why in built.stderr or (why == "what is not there" and "undefined reference" in built.stderr)
+
+
+def test_the_file(tmp_path: Path) -> None:
+    assert read_tiles(NATIVE.parent / "examples" / "tiles.yaml") == TilesSpec(tiles=4, cores=3)
+    (tmp_path / "f").write_text("kind: tiles\nversion: 1\ncoers: 3\n")
+    with pytest.raises(Refused, match="unknown key 'coers'"):
+        read_tiles(tmp_path / "f")
+
+
+def test_no_tiles(tmp_path: Path) -> None:
+    with pytest.raises(Refused, match="no tiles are up"):
+        Board(tmp_path / "none.sock").ps()
+
+
+def test_no_input_breaks_the_parsers(tmp_path: Path) -> None:
+    if not shutil.which("clang"):
+        pytest.skip("no clang: apt-get install clang")
+    flags = ["-g", "-O1", "-D_GNU_SOURCE", "-fsanitize=fuzzer,address,undefined"]
+    sources = [
+        str(NATIVE / part) for part in ("fuzz/fuzz_uarea.c", "manycore/uarea.c", "manycore/elf.c", "manycore/crc.c")
+    ]
+    command = ["clang", *flags, *sources, "-o", str(tmp_path / "fuzz")]
+    built = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    if "cannot find" in built.stderr and "libclang_rt" in built.stderr:
+        pytest.skip("clang has no libFuzzer: apt-get install libclang-rt-dev")
+    assert built.returncode == 0, built.stderr
+    corpus = tmp_path / "corpus"
+    corpus.mkdir()
+    (corpus / "program").write_bytes(b"\0" + program("count").read_bytes()[:16000])
+    (corpus / "area").write_bytes(b"\1" + bytes.fromhex("00000000"))
+    fuzz = [str(tmp_path / "fuzz"), "-seed=1", "-runs=3000", "-max_len=16384", str(corpus)]
+    done = subprocess.run(fuzz, capture_output=True, text=True, timeout=300, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-4000:]
