@@ -6,12 +6,15 @@ from pathlib import Path
 from typing import Any
 
 from wherry.base.errors import Code, Refused
-from wherry.base.paths import instance
+from wherry.base.paths import Instance, instance
 from wherry.base.units import format_size
 from wherry.cli.files import read_cluster
 from wherry.cli.output import Output, age, dumped, emit, say, table
 from wherry.client import Client, process
 from wherry.model.objects import JobState
+
+_TRIES = 5
+"""Daemons that `down --all` stops before it gives up."""
 
 
 def up(file: Path, /, *, dry_run: bool = False, detach: bool = False, output: Output = "text") -> None:
@@ -116,10 +119,23 @@ def _print_up(result: dict[str, Any]) -> None:
     table(("NODE", "HOST", "ADDRESS"), [(node["name"], node["host"], node["address"]) for node in nodes], "no nodes")
 
 
+def _swept(place: Instance) -> tuple[int | None, dict[str, list[str]]]:
+    """The daemon that was stopped and what was removed. A client that waits may have started the next daemon."""
+    left, pid = _TRIES, process.stop(place)
+    while True:
+        left -= 1
+        try:
+            return pid, process.sweep()
+        except Refused as error:
+            if error.code != Code.WRONG_STATE or not left:
+                raise
+        pid = process.stop(place) or pid
+
+
 def _down_all(output: str) -> None:
     place = instance()
-    pid = process.stop(place)
-    removed = ({"daemon": [str(pid)]} if pid else {}) | process.sweep()
+    pid, removed = _swept(place)
+    removed = ({"daemon": [str(pid)]} if pid else {}) | removed
 
     def text() -> None:
         for kind, names in removed.items():

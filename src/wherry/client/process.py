@@ -56,11 +56,14 @@ def holder(instance: Instance) -> int | None:
     return None
 
 
-def start(instance: Instance, group: str | None = None) -> None:
-    """Starts the daemon in the background and returns when it answers. Its log's last lines are in the error."""
+def start(instance: Instance, group: str | None = None, resume: bool = False) -> None:
+    """Starts the daemon in the background and returns when it answers. Its log's last lines are in the error.
+
+    `resume` is for who was served already: NOT_FOUND when the instance was taken down since.
+    """
     if os.geteuid() != 0:
         raise _needs_root("no daemon runs, and starting it needs root", "")
-    options = ["--group", group] if group else []
+    options = (["--group", group] if group else []) + (["--resume"] if resume else [])
     started = _wherryd("serve", "--detach", *options)
     if started.returncode:
         raise _error(started)

@@ -74,7 +74,7 @@ class Transport:
                 if method != "GET" or not self._start or not left:
                     raise
             if not process.answers(self._instance):
-                process.start(self._instance)
+                process.start(self._instance, resume=True)
 
 
 def _json(answer: httpx.Response) -> Any:

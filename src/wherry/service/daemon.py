@@ -20,9 +20,10 @@ import sys
 from pathlib import Path
 
 from wherry import __version__
-from wherry.base.errors import Bug, WherryError
+from wherry.base.errors import Bug, Code, Refused, WherryError
 from wherry.base.paths import Instance, instance
 
+_ROWS = "wherry.db"
 _SESSION_NICE = -15
 log = logging.getLogger("wherry.daemon")
 _UMASK = 0o066
@@ -36,7 +37,7 @@ def main() -> None:
     os.environ["PATH"] = f"{os.environ.get('PATH', '')}:{_SYSTEM_PATH}".lstrip(":")
     try:
         if arguments.act == "serve":
-            _serve(instance(), arguments.group, arguments.detach)
+            _serve(instance(), arguments.group, arguments.detach, arguments.resume)
         else:
             print(json.dumps(_sweep() if arguments.act == "sweep" else _doctor()))
     except WherryError as error:
@@ -52,6 +53,7 @@ def _arguments() -> argparse.ArgumentParser:
     parser.add_argument("act", nargs="?", default="serve", choices=["serve", "doctor", "sweep"])
     parser.add_argument("--group", help="members of this group may use the daemon, beside root")
     parser.add_argument("--detach", action="store_true", help="run in the background")
+    parser.add_argument("--resume", action="store_true", help="only when there is something to take over")
     parser.add_argument("--version", action="version", version=f"wherryd {__version__}")
     return parser
 
@@ -68,12 +70,14 @@ def _sweep() -> dict[str, object]:
     return {"removed": sweep(instance())}
 
 
-def _serve(place: Instance, group_name: str | None, detach: bool) -> None:
+def _serve(place: Instance, group_name: str | None, detach: bool, resume: bool) -> None:
     from wherry.service.lock import InstanceLock
     from wherry.service.log import log_to_file
     from wherry.service.peer import group_id
 
     group = group_id(group_name) if group_name else None
+    if resume:
+        _require_rows(place)
     if detach:
         _detach()
     _make_directories(place)
@@ -83,6 +87,10 @@ def _serve(place: Instance, group_name: str | None, detach: bool) -> None:
     _weigh_session()
     lock = InstanceLock(place)
     try:
+        if resume and not (place.state / _ROWS).exists():  # removed while this process began
+            for directory in (place.run, place.state):
+                shutil.rmtree(directory)
+            return
         log.info("wherryd %s of instance %s begins", __version__, place.name)
         _run(place, group)
         log.info("wherryd ended; nodes and jobs run on")
@@ -93,6 +101,12 @@ def _serve(place: Instance, group_name: str | None, detach: bool) -> None:
         raise Bug("the daemon cannot go on", repr(error)) from error
     finally:
         lock.release()
+
+
+def _require_rows(place: Instance) -> None:
+    """A client that waits must not bring back what `wherry down --all` has removed."""
+    if not (place.state / _ROWS).exists():
+        raise Refused(Code.NOT_FOUND, f"instance {place.name} was taken down meanwhile", "", "wherry up FILE")
 
 
 def _weigh_session() -> None:
@@ -135,7 +149,7 @@ def _run(place: Instance, group: int | None) -> None:
     # uvicorn ends the server on these, then repeats them for whoever had them before: that must not kill us midway.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)
-    cell = Cell(place, Store(place.state / "wherry.db"))
+    cell = Cell(place, Store(place.state / _ROWS))
     cell.recover()
     monitor = Monitor(cell)
     monitor.start()
