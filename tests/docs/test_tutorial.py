@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 import sys
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,8 @@ import pytest
 
 TOP = Path(__file__).resolve().parents[2]
 TUTORIAL = TOP / "docs" / "tutorial.md"
+INSTANCE = f"ttut{zlib.crc32(str(TOP).encode()) & 0xFFFF:04x}"
+"""Another checkout's has another name."""
 SECONDS = 400
 """For one command, on a loaded machine."""
 
@@ -95,7 +98,7 @@ def environment(tmp_path: Path) -> Iterator[dict[str, str]]:
     shutil.copytree(TOP / "examples", tmp_path / "examples")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("WHERRY_", "SUDO_"))}
     path = f"{Path(sys.executable).parent}:{kept['PATH']}"
-    made = {**kept, "PATH": path, "PWD": str(tmp_path), "WHERRY_INSTANCE": "ttut"}
+    made = {**kept, "PATH": path, "PWD": str(tmp_path), "WHERRY_INSTANCE": INSTANCE}
     run("wherry down --all", made)
     yield made
     assert run("wherry down --all", made).returncode == 0

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -265,8 +266,9 @@ class World:
 
 
 @contextmanager
-def world(name: str, **environment: str) -> Iterator[World]:
-    """An instance that is gone before and after, whatever happened to it."""
+def world(role: str, **environment: str) -> Iterator[World]:
+    """An instance that is gone before and after, whatever happened to it. Another checkout's has another name."""
+    name = f"{role}{zlib.crc32(str(WHERRY).encode()) & 0xFFFF:04x}"
     with tempfile.TemporaryDirectory(prefix=f"wherry-{name}-") as directory:
         os.chmod(directory, 0o755)
         made = World(name, Path(directory), **environment)

@@ -30,7 +30,7 @@ RANK = 16
 @pytest.fixture(scope="module")
 def two() -> Iterator[World]:
     """Two nodes on a1 and a2; the second is the one that moves."""
-    with world("tfault", WHERRY_FAULTS="1") as made:
+    with world("tflt", WHERRY_FAULTS="1") as made:
         made.up("two", 2)
         yield made
 
@@ -62,7 +62,7 @@ def test_each_phase_under_a_job(two: World, kind: str) -> None:
                 (*_, record) = two.json("node", "show", NODE)["moves"]
                 assert record["phase"] == "rolled-back" and record["error"]["code"] == "MOVE_FAILED"
 
-    two.under_a_ring("two", "openmpi", each_phase, seconds=28, ranks=2, memory=RANK)
+    two.under_a_ring("two", "openmpi", each_phase, seconds=22, ranks=2, memory=RANK)
     go_home(two)
 
 
@@ -96,6 +96,12 @@ def starve_destination(two: World) -> None:
     Cgroup(f"{two.instance.prefix}/{DESTINATION}").limit(None, 8 << 20)
 
 
+def lose_destination(two: World, word: str = "down") -> None:
+    """No frame comes from there any more, and none says so."""
+    words = ["ip", "-n", f"{two.instance.prefix}-{DESTINATION}", "link", "set", "up0", word]
+    subprocess.run(words, check=True, timeout=SECONDS)
+
+
 def corrupt_image(two: World) -> None:
     files = list(images(two, DESTINATION).glob("*/core-*.img"))
     assert files
@@ -110,6 +116,7 @@ BREAKS = {
     "tree cut": ("prepare", lambda two: kill(movers(two, "/private")), "the tree was not sent: "),
     "pages cut": ("prepare", lambda two: kill(movers(two, "page-server")), "page"),
     "images cut": ("prepare", lambda two: kill(movers(two, f"--directory={images(two, DESTINATION)}")), "transfer: "),
+    "host lost": ("prepare", lose_destination, "transfer: "),
     "image corrupted": ("transfer", corrupt_image, "magic"),
     "dump killed": ("freeze", lambda two: kill(movers(two, " swrk ", SOURCE)), "could not dump"),
     "restore killed": ("transfer", lambda two: kill(movers(two, " swrk ", DESTINATION)), "could not restore"),
@@ -121,7 +128,7 @@ def test_what_breaks_during_a_move_is_taken_back(two: World, case: str) -> None:
     phase, damage, says = BREAKS[case]
 
     def broken() -> None:
-        operation = two.begin_move(NODE, DESTINATION, f"{phase}:pause:3")
+        operation = two.begin_move(NODE, DESTINATION, f"{phase}:pause:2")
         if phase == "transfer":
             assert eventually(lambda: bool(list(images(two, DESTINATION).glob("*/core-*.img"))), True, pause=0.01)
         else:
@@ -131,12 +138,13 @@ def test_what_breaks_during_a_move_is_taken_back(two: World, case: str) -> None:
             done = two("op", "wait", operation)
         finally:
             Cgroup(f"{two.instance.prefix}/{DESTINATION}").limit(None, 4 << 30)
+            lose_destination(two, "up")
         assert done.returncode == 1, (done.stdout, done.stderr)
         assert f"error MOVE_FAILED: {NODE} was not moved; it runs on {SOURCE} as before" in done.stderr
         assert says in done.stderr and "  next: " in done.stderr, done.stderr
         assert two.assert_one_copy("two")[NODE] == SOURCE
 
-    two.under_a_ring("two", "openmpi", broken, seconds=7, ranks=2, memory=RANK)
+    two.under_a_ring("two", "openmpi", broken, seconds=17 if case == "host lost" else 6, ranks=2, memory=RANK)
 
 
 def test_the_daemon_is_killed_while_criu_dumps(two: World) -> None:

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="clusters are made by 
 @pytest.fixture
 def clean() -> Iterator[World]:
     """An instance of which there is nothing, and after the test again nothing."""
-    with world("tleft", WHERRY_FAULTS="1") as made:
+    with world("tlft", WHERRY_FAULTS="1") as made:
         before = made.everything()
         assert not any(names for kind, names in before.items() if kind != "interfaces"), before
         yield made
@@ -33,6 +33,7 @@ def test_of_a_job_a_move_and_a_killed_daemon(clean: World) -> None:
         down = clean.json("down", "--all")
         assert down["removed"]["namespaces"] and down["removed"]["processes"]
         assert eventually(ring.running, False) is False
+        assert not any(found for kind, found in clean.everything().items() if kind != "interfaces")
 
 
 @pytest.mark.parametrize("done", ["network of two", "1 of 2: two-0"])
@@ -67,7 +68,7 @@ def test_of_what_runs_while_it_is_taken_down(clean: World) -> None:
 
 
 def test_that_it_can_be_repeated_and_touches_no_other_instance(clean: World) -> None:
-    with world("tleft2") as neighbour:
+    with world("tlfb") as neighbour:
         neighbour.up("two", 2)
         there = neighbour.everything()
         clean.up("two", 2)

@@ -20,7 +20,7 @@ PHASES = ["prepare", "rounds", "freeze", "transfer", "restore", "commit", "thaw"
 @pytest.fixture(scope="module")
 def four() -> Iterator[World]:
     """A cluster of four nodes on the embedded fabric, one on each host."""
-    with world("tmove") as made:
+    with world("tmov") as made:
         made.up("four", 4)
         yield made
 
@@ -52,7 +52,7 @@ def test_a_job_is_moved_back_and_forth(four: World, flavour: str) -> None:
             assert_whole(four.move(node, other(source)), node, source, other(source))
             assert four.assert_one_copy("four")[node] == other(source)
 
-    four.under_a_ring("four", flavour, back_and_forth, seconds=45)
+    four.under_a_ring("four", flavour, back_and_forth, seconds=36)
     assert four.fabric() == before
 
 
