@@ -145,7 +145,7 @@ static void on_fault(int number, siginfo_t *what, void *context)
             at->uc_mcontext.gregs[REG_EFL] &= ~0x100; /* the program's TF ends at its kernel call */
         return;
     }
-    if (!core || (!is_user(rip) && !within(rip, core_gate, core_gate_end) && !within(rip, core_enter, core_enter_end))) {
+    if (!core || !(is_user(rip) || within(rip, core_gate, core_gate_end) || within(rip, core_enter, core_enter_end))) {
         signal(number, SIG_DFL);
         raise(number);
         return;

@@ -38,7 +38,8 @@ static const char *check_segment(const Elf64_Phdr *segment, size_t size)
         return "it is linked for a wrong address; link it with the tile's linker script";
     if (segment->p_memsz > IMAGE_LIMIT - segment->p_vaddr || segment->p_vaddr >= IMAGE_LIMIT)
         return "it is too large: image and arguments have 1468 KiB";
-    if (segment->p_filesz > segment->p_memsz || segment->p_offset > size || segment->p_filesz > size - segment->p_offset)
+    if (segment->p_filesz > segment->p_memsz || segment->p_offset > size ||
+        segment->p_filesz > size - segment->p_offset)
         return "a segment lies outside the file";
     if ((segment->p_flags & (PF_W | PF_X)) == (PF_W | PF_X))
         return "a segment is writable and executable";

@@ -2,9 +2,9 @@
  * Between user code and the kernel of a tile. A core's kernel code always begins at the same stack address, because
  * nothing of the kernel's stack outlives a visit: C functions return to here before user code runs.
  *
- * From core_gate to core_gate_end and from core_enter to core_enter_end the thread's context in the User Area is complete
- * or still being written from the user's registers. A preempting signal that finds the core between core_enter and its
- * end abandons the entry (core_preempted): the context is intact and will be entered another time.
+ * From core_gate to core_gate_end and from core_enter to core_enter_end the thread's context in the User Area is
+ * complete or still being written from the user's registers. A preempting signal that finds the core between core_enter
+ * and its end abandons the entry (core_preempted): the context is intact and will be entered another time.
  */
 #include "context.h"
 
@@ -59,7 +59,7 @@ core_faulted:
         mov     %r12, %rdi
         jmp     core_preempted
 
-/* The user's `call`: number and words in rdi, rsi, rdx, rcx, r8, r9; rax, r10, r11 are free by the calling convention. */
+/* The user's `call`: number and words in rdi, rsi, rdx, rcx, r8, r9; a caller expects nothing of rax, r10, r11. */
 core_gate:
         mov     core_current@gottpoff(%rip), %r11
         mov     %fs:(%r11), %r11

@@ -3,7 +3,7 @@
  * there once and in its order wherever its reader has moved to.
  *
  * A message exists from the store of `count` on and is gone from the store of `first` and `count` on, both under the
- * lock; a tile that is killed between two stores leaves at worst a message that was read by a process that died with it.
+ * lock; a tile that is killed between two stores leaves at worst a message read by a process that died with it.
  */
 #include <errno.h>
 #include <string.h>

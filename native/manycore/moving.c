@@ -19,6 +19,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/mman.h>
 
 #include "faults.h"
 #include "tile.h"
@@ -56,7 +57,8 @@ static bool wait_beside(struct tile *tile, struct move *move, _Atomic uint32_t *
                         uint32_t peer, int64_t deadline)
 {
     while (atomic_load(word) == seen) {
-        if (atomic_load(&move->step) != step || !is_alive(tile, peer) || !is_undecided(tile, move) || window_now() > deadline)
+        if (atomic_load(&move->step) != step || !is_alive(tile, peer) || !is_undecided(tile, move) ||
+            window_now() > deadline)
             return false;
         window_wait(word, seen, SLICE_MS);
     }
@@ -64,7 +66,8 @@ static bool wait_beside(struct tile *tile, struct move *move, _Atomic uint32_t *
 }
 
 /* One piece of `faithful`, in the portal: the receiver allows it, the sender puts it there, the receiver takes it. */
-static bool portal_send(struct tile *tile, struct move *move, uint32_t *piece, const uint8_t *from, size_t size, int64_t deadline)
+static bool portal_send(struct tile *tile, struct move *move, uint32_t *piece, const uint8_t *from, size_t size,
+                        int64_t deadline)
 {
     for (size_t at = 0; at < size; at += PAGE_SIZE) {
         if (!wait_beside(tile, move, &move->allow, *piece, MOVE_FROZEN, move->to, deadline))
@@ -76,7 +79,8 @@ static bool portal_send(struct tile *tile, struct move *move, uint32_t *piece, c
     return true;
 }
 
-static bool portal_receive(struct tile *tile, struct move *move, uint32_t *piece, uint8_t *to, size_t size, int64_t deadline)
+static bool portal_receive(struct tile *tile, struct move *move, uint32_t *piece, uint8_t *to, size_t size,
+                           int64_t deadline)
 {
     for (size_t at = 0; at < size; at += PAGE_SIZE) {
         atomic_store(&move->allow, *piece + 1);
@@ -162,7 +166,8 @@ static const char *receive_pages(struct tile *tile, struct move *move)
         return wrong;
     count = uarea_list_extents(area, extents);
     for (int i = 0; i < count; i++)
-        if (!portal_receive(tile, move, &piece, window_image(window, move->slot) + extents[i].offset, extents[i].size, deadline))
+        if (!portal_receive(tile, move, &piece, window_image(window, move->slot) + extents[i].offset, extents[i].size,
+                            deadline))
             return "the source stopped sending";
     move->bytes = (uint64_t)piece * PAGE_SIZE;
     return NULL;
@@ -204,21 +209,25 @@ static bool take(struct tile *tile, struct move *move)
 void moving_receive(struct tile *tile)
 {
     struct move *move = &tile->window->moves[tile->index];
+    uint32_t from = place_unpack(move->place).slot;
     int64_t deadline = window_now() + RESERVED_MS * 1000000ll;
     int error;
 
     if (atomic_load(&move->step) != MOVE_ASKED || tile->area)
         return;
-    error = tile_map_user(tile, move->slot, window_area(tile->window, place_unpack(move->place).slot));
+    error = tile_map_user(tile, move->slot, window_area(tile->window, from));
     if (error < 0) {
         abort_move(tile, move, MOVE_ASKED, strerror(-error));
         return;
     }
+    madvise(window_image(tile->window, from), USER_SIZE, MADV_POPULATE_READ);
+    madvise(window_area(tile->window, from), sizeof(struct uarea), MADV_POPULATE_READ);
     fault_point("destination:reserved");
     step_from(move, MOVE_ASKED, MOVE_RESERVED);
     window_ring(tile->window, move->from);
     if (!wait_beside(tile, move, &move->step, MOVE_RESERVED, MOVE_RESERVED, move->from, deadline))
-        abort_move(tile, move, MOVE_RESERVED, is_undecided(tile, move) ? "the source did not freeze" : "the process has ended");
+        abort_move(tile, move, MOVE_RESERVED,
+                   is_undecided(tile, move) ? "the source did not freeze" : "the process has ended");
     if (atomic_load(&move->step) != MOVE_FROZEN || !take(tile, move))
         tile_unmap_user(tile);
 }

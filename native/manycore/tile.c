@@ -14,7 +14,8 @@ static int protect(const struct uarea *area)
 {
     if (mprotect(USER, area->text_end, PROT_READ | PROT_EXEC) < 0)
         return -errno;
-    if (area->rodata_end > area->text_end && mprotect(USER + area->text_end, area->rodata_end - area->text_end, PROT_READ) < 0)
+    if (area->rodata_end > area->text_end &&
+        mprotect(USER + area->text_end, area->rodata_end - area->text_end, PROT_READ) < 0)
         return -errno;
     for (int slot = 0; slot < THREAD_MAX; slot++)
         if (mprotect(USER + USER_SIZE - (slot + 1) * STACK_SIZE, PAGE_SIZE, PROT_NONE) < 0)
@@ -136,7 +137,8 @@ void tile_adopt(struct tile *tile, uint32_t process, struct place place, struct 
     tile->why[0] = 0;
     tile->frozen = true;
     for (int slot = 0; move && slot < THREAD_MAX; slot++)
-        if (area->used >> slot & 1 && area->threads[slot].state == THREAD_WAITING && area->threads[slot].wait == WAIT_MOVE)
+        if (area->used >> slot & 1 && area->threads[slot].state == THREAD_WAITING &&
+            area->threads[slot].wait == WAIT_MOVE)
             call_complete(tile, slot, 0);
     tile->resuming = 0;
     tile->resumed_move = move;

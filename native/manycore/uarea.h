@@ -1,6 +1,6 @@
 /*
- * The User Area: what the kernel knows of a tile process, in one structure of fixed size without a pointer, so that with
- * the user region it is the whole process and can be continued by any tile of the same build.
+ * The User Area: what the kernel knows of a tile process, in one structure of fixed size without a pointer, so that
+ * with the user region it is the whole process and can be continued by any tile of the same build.
  *
  *   page 0        head: identity, extents of the image, free and used slots, ready queue, exit values, checksum
  *   page 1..18    one thread slot each: context, state, what it waits for

@@ -72,14 +72,14 @@ enum move_step { MOVE_NONE, MOVE_ASKED, MOVE_RESERVED, MOVE_FROZEN, MOVE_DONE, M
 
 /*
  * A move to the tile of the same number. ASKED by the name server, RESERVED by the destination (its user region is
- * mapped), FROZEN by the source (every core has acknowledged, the User Area is sealed), DONE by the destination after the
- * swap of the location entry. ABORTED by who finds a reason; it decides nothing, the location entry does.
+ * mapped), FROZEN by the source (every core has acknowledged, the User Area is sealed), DONE by the destination after
+ * the swap of the location entry. ABORTED by who finds a reason; it decides nothing, the location entry does.
  */
 struct move {
     _Atomic uint32_t step;
     uint32_t process, from, to, mode, slot;
     uint64_t place;                /* the entry that the move began with */
-    _Atomic uint32_t allow, sent;  /* `faithful`: pieces that the receiver allowed, that the sender has put into `piece` */
+    _Atomic uint32_t allow, sent;  /* `faithful`: pieces allowed by the receiver, put into `piece` by the sender */
     char why[REASON_SIZE];
     uint64_t bytes;
     int64_t asked, freezing, frozen, copied, committed; /* nanoseconds of CLOCK_MONOTONIC */
@@ -129,7 +129,7 @@ void window_wait(_Atomic uint32_t *word, uint32_t seen, int timeout_ms);
 void window_wake(_Atomic uint32_t *word);
 int64_t window_now(void);
 
-/* Puts a message into a port. Returns 0, -EAGAIN (full; `from` is rung when there is room), -ESRCH (no such process). */
+/* Puts a message into a port. Returns 0, -EAGAIN (full; `from` is rung when there is room), -ESRCH (no process). */
 int inbox_put(struct window *window, uint32_t process, uint32_t port, uint32_t from, const void *bytes, uint32_t size);
 /* Takes the first message of a port. Returns false when there is none. */
 bool inbox_take(struct window *window, uint32_t process, uint32_t port, struct mail *mail);

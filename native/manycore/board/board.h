@@ -1,7 +1,7 @@
 /*
  * wherry-tiles, the name server and launcher of the tiles of one host: it starts the tiles, knows where every tile
- * process is (the location entries), asks for moves, and reports a process lost whose tile died with it. It runs no user
- * code and takes no part in the downtime of a move.
+ * process is (the location entries), asks for moves, and reports a process lost whose tile died with it. It runs no
+ * user code and takes no part in the downtime of a move.
  */
 #ifndef WHERRY_MANYCORE_BOARD_H
 #define WHERRY_MANYCORE_BOARD_H
@@ -45,7 +45,7 @@ int launch_tiles(struct board *board);
 void launch_stop(struct board *board);
 /* Takes note of tiles that died: their processes are lost, their moves end. */
 void launch_reap(struct board *board);
-/* Starts a program; `tile` NO_TILE takes any free one. Returns the process, or negative errno with the reason in `why`. */
+/* Starts a program; `tile` NO_TILE is any free one. Returns the process, or negative errno and the reason in `why`. */
 int launch_program(struct board *board, uint32_t tile, int argc, char *const *argv, char *why, size_t room);
 
 /* moves.c */

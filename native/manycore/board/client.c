@@ -177,8 +177,9 @@ static void list(struct board *board, struct client *client)
 
     at += (size_t)snprintf(text, sizeof(text), "{\"event\": \"tiles\", \"tiles\": [");
     for (uint32_t tile = 0; tile < window->tile_count; tile++)
-        at += (size_t)snprintf(text + at, sizeof(text) - at, "%s{\"tile\": %u, \"pid\": %d, \"alive\": %s}", tile ? ", " : "", tile,
-                               window->tiles[tile].pid, atomic_load(&window->tiles[tile].alive) ? "true" : "false");
+        at += (size_t)snprintf(text + at, sizeof(text) - at, "%s{\"tile\": %u, \"pid\": %d, \"alive\": %s}",
+                               tile ? ", " : "", tile, window->tiles[tile].pid,
+                               atomic_load(&window->tiles[tile].alive) ? "true" : "false");
     send_all(client, text, at);
     send_all(client, "], \"processes\": [", 17);
     for (uint32_t process = 1, first = 1; process < PROCESS_MAX; process++) {
@@ -193,8 +194,10 @@ static void list(struct board *board, struct client *client)
         client_escape(location->program, strlen(location->program), text + at);
         at += strlen(text + at);
         at += (size_t)snprintf(text + at, sizeof(text) - at,
-                               "\", \"state\": \"%s\", \"tile\": %u, \"epoch\": %u, \"moves\": %u, \"status\": %d, \"why\": \"%s\"}",
-                               states[place.state], place.tile, place.epoch, atomic_load(&location->moves), location->status, why);
+                               "\", \"state\": \"%s\", \"tile\": %u, \"epoch\": %u, \"moves\": %u, \"status\": %d, "
+                               "\"why\": \"%s\"}",
+                               states[place.state], place.tile, place.epoch, atomic_load(&location->moves),
+                               location->status, why);
         send_all(client, text, at);
         first = 0;
     }

@@ -191,7 +191,8 @@ static int map_file(const char *path, const uint8_t **file, size_t *size)
     return error;
 }
 
-static int load(struct board *board, uint32_t process, uint32_t slot, int argc, char *const *argv, char *why, size_t room)
+static int load(struct board *board, uint32_t process, uint32_t slot, int argc, char *const *argv, char *why,
+                size_t room)
 {
     struct uarea *area = window_area(board->window, slot);
     const uint8_t *file;

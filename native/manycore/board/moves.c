@@ -150,11 +150,12 @@ static void tell(struct board *board, const struct move *move, bool done)
             continue;
         if (done)
             client_say(client,
-                       "{\"event\": \"moved\", \"process\": %u, \"from\": %u, \"to\": %u, \"mode\": \"%s\", \"bytes\": %" PRIu64
-                       ", \"prepare_ns\": %" PRId64 ", \"freeze_ns\": %" PRId64 ", \"copy_ns\": %" PRId64
-                       ", \"commit_ns\": %" PRId64 ", \"first_ns\": %" PRId64 ", \"all_ns\": %" PRId64 "}",
-                       move->process, move->from, move->to, modes[move->mode], move->bytes, move->freezing - move->asked,
-                       move->frozen - move->freezing, move->copied - move->frozen, move->committed - move->copied,
+                       "{\"event\": \"moved\", \"process\": %u, \"from\": %u, \"to\": %u, \"mode\": \"%s\", "
+                       "\"bytes\": %" PRIu64 ", \"prepare_ns\": %" PRId64 ", \"freeze_ns\": %" PRId64
+                       ", \"copy_ns\": %" PRId64 ", \"commit_ns\": %" PRId64 ", \"first_ns\": %" PRId64 ", \"all_ns\": %" PRId64 "}",
+                       move->process, move->from, move->to, modes[move->mode], move->bytes,
+                       move->freezing - move->asked, move->frozen - move->freezing, move->copied - move->frozen,
+                       move->committed - move->copied,
                        move->first ? move->first - move->freezing : 0, move->all ? move->all - move->freezing : 0);
         else
             client_say(client, "{\"event\": \"failed\", \"code\": \"MOVE_FAILED\", \"why\": \"%s\"}", why);

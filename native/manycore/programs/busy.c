@@ -1,4 +1,4 @@
-/* busy THREADS PAGES [MS]: so many threads more that compute on so many grown pages, for a measured move; MS 0 is for ever. */
+/* busy THREADS PAGES [MS]: so many more threads compute on so many grown pages, to be moved; MS 0 is for ever. */
 #include "tile.h"
 
 static volatile unsigned long *pages;

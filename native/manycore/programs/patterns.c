@@ -1,5 +1,5 @@
 /*
- * patterns ROUNDS: fills every register class with a pattern of the thread, waits without any kernel call, and compares.
+ * patterns ROUNDS: fills every register class with a pattern of the thread, waits without a kernel call, and compares.
  * Four threads with four patterns; whatever happens in between (preemption, moves), each must find its own.
  */
 #include "tile.h"

@@ -184,7 +184,7 @@ long number_of(const char *text)
     return value;
 }
 
-/* One message of text; longer ones are cut into messages, so one say() of up to MAIL_SIZE bytes is never interleaved. */
+/* One message of text; longer ones are cut, so one say() of up to MAIL_SIZE bytes is never interleaved. */
 struct line {
     char bytes[MAIL_SIZE];
     size_t count;

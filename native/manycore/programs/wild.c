@@ -28,8 +28,8 @@ int main(int argc, char **argv)
         say("%d\n", main(argc, argv) + 1); /* its stack's guard page */
     else if (what == 'g')
         gate(); /* the gate, but not by the call instruction of the library */
-    else if (what == 'p')
-        return (int)kernel_call(CALL_MAIL_SEND, 0l, 0l, 0x500000l, 8l) == -14 ? 3 : 4; /* a bad pointer is an error, no end */
+    else if (what == 'p') /* a bad pointer is an error, not the end */
+        return (int)kernel_call(CALL_MAIL_SEND, 0l, 0l, 0x500000l, 8l) == -14 ? 3 : 4;
     say("not stopped\n");
     return 0;
 }
