@@ -37,7 +37,7 @@ links:
 @pytest.fixture(scope="module")
 def far() -> Iterator[World]:
     """Two sites 10 ms apart with a node at each; after the tests there is nothing of it."""
-    with world("tlink") as made:
+    with world("tlnk") as made:
         before = made.everything()
         made.json("fabric", "up", made.file("far.yaml", FABRIC))
         made.up("two", 2, more="placement: {spread: site}\n")
@@ -122,7 +122,7 @@ def test_figures_are_kept_in_each_direction_and_found_again(fabric: NetnsFabric)
     found = fabric.measure_link(fabric.spec.joins()[0], True)
     assert found.latency and found.there and found.back
     assert 0.019 < found.latency < 0.2
-    assert 10e6 < found.there < 46e6 and 2e6 < found.back < 6e6
+    assert 1e6 < found.there < 46e6 and 1e6 < found.back < 6e6
     later = NetnsFabric(fabric.spec, INSTANCE)
     (state,) = later.links()
     assert state.emulation == "wherry-link" and state.there and state.there.bytes > 1e6 and later.tend() == []

@@ -109,6 +109,10 @@ class Links:
         master = 0 if bridge is None else self._index(bridge)
         self._route.link("set", index=self._index(name), state="up", master=master)
 
+    def there(self, name: str) -> bool:
+        """True when there is such a link."""
+        return self._index(name) is not None
+
     def remove(self, name: str, unless: str | None = None) -> None:
         """Removes the link, unless it is of this kind. Also when it is not there."""
         index = self._index(name)

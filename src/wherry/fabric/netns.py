@@ -89,7 +89,7 @@ class NetnsFabric:
             self._forget()
 
     def down(self) -> None:
-        with self._lock:
+        with self._lock, self._links.lock:
             self._forget()
             self._links.forget()
             sweep(self._instance)
@@ -128,7 +128,7 @@ class NetnsFabric:
         return [self._links.state(self.spec, link) for link in self.spec.joins()]
 
     def set_link(self, link: LinkSpec) -> None:
-        with self._lock:
+        with self._links.lock:
             changed = self.spec.with_link(link)
             sitelinks.check(changed)
             try:
@@ -146,7 +146,7 @@ class NetnsFabric:
         return linkprobe.measure(one, other, bandwidth)
 
     def tend(self) -> list[str]:
-        with self._lock:
+        with self._links.lock:  # the spec of now, and not of before a change
             return self._links.tend(self.spec)
 
     def host_netns(self, host: str) -> str:

@@ -17,6 +17,7 @@ import shutil
 import signal
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from wherry.base.errors import Code, Failed, Refused
@@ -65,24 +66,23 @@ class Overlay:
         self._children: list[subprocess.Popen[bytes]] = []
 
     def up(self) -> None:
-        """Starts what does not run, and waits until frames pass."""
+        """Starts what does not run; its frames pass as soon as both have found each other (see `wait`)."""
         self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         prints = [self._certificate(side) for side in (0, 1)]
         for side, (netns, wire) in enumerate(self._ends):
             links.inside(netns, functools.partial(Links.address, name=wire, address=f"{self._addresses[side]}/30"))
             if self._pid(side) is None:
                 self._start(side, prints[1 - side])
-        deadline = time.monotonic() + TIMEOUT
-        while not all(self._stands(side) for side in (0, 1)):
-            if time.monotonic() > deadline or not self.alive():
-                raise Failed(
-                    Code.FAILED, f"the gateways of the link {self._name} did not connect", self._last_words(),
-                    "wherry site link",
-                )  # fmt: skip
-            time.sleep(0.05)
         for netns, wire in self._ends:
+            self._until(
+                functools.partial(links.inside, netns, functools.partial(Links.there, name=_tap(wire))), "start"
+            )
             join = functools.partial(Links.join, name=_tap(wire), bridge=self._bridge, mtu=links.UNDERLAY_MTU)
             links.inside(netns, join)
+
+    def wait(self) -> None:
+        """Until both have found each other. Failed with what they said last when one has ended or the time is up."""
+        self._until(lambda: all(self._stands(side) for side in (0, 1)), "connect")
 
     def alive(self) -> bool:
         """True when both gateways run."""
@@ -99,6 +99,14 @@ class Overlay:
         for child in self._children:
             child.wait()
         shutil.rmtree(self._directory, ignore_errors=True)
+
+    def _until(self, done: Callable[[], bool], verb: str) -> None:
+        deadline = time.monotonic() + TIMEOUT
+        while not done():
+            if time.monotonic() > deadline or not self.alive():
+                what = f"the gateways of the link {self._name} did not {verb}"
+                raise Failed(Code.FAILED, what, self._last_words(), "wherry site link")
+            time.sleep(0.02)
 
     def _start(self, side: int, peer: str) -> None:
         netns, wire = self._ends[side]

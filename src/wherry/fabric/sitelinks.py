@@ -40,43 +40,22 @@ class SiteLinks:
     def __init__(self, instance: Instance) -> None:
         self._directory = directory(instance)
         self._prefix = instance.prefix
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
+        """Held while links are made or looked at. Not the fabric's: ports are plugged meanwhile."""
         self._emulators: dict[str, Emulator] = {}
         self._overlays: dict[str, Overlay] = {}
 
     def up(self, spec: FabricSpec, link: LinkSpec) -> None:
-        """Makes a link, or makes what is there into it."""
-        with self._lock:
-            ends, emulator = self._ends(spec, link), self._emulator(link)
-            if link.overlay == "none":
-                self._overlay(spec, link).down()
-            making = _making(link)
-            if making != "wherry-link":
-                emulator.end()
-                self._clear(ends, unless="veth")
-                self._pair(ends)
-                for end, way in zip(ends, link.directions(), strict=True):
-                    if making == "netem":
-                        netem.set_latency(end, way.latency or 0)
-                    elif netem.available():
-                        netem.clear(end)
-            elif emulator.alive():
-                emulator.set(link.directions())
-            else:
-                self._clear(ends)
-                emulator.start(ends, links.WIRE_MTU, link.directions())
-            bridge = BRIDGE if link.overlay == "none" else None
-            for netns, wire in ends:
-                links.inside(netns, functools.partial(Links.join, name=wire, bridge=bridge, mtu=links.WIRE_MTU))
-            for netns, wire in ends:
-                links.inside(netns, functools.partial(Links.wait, name=wire))
+        """Makes a link, or makes what is there into it, and waits until it carries frames."""
+        with self.lock:
+            self._make(spec, link)
             if link.overlay != "none":
-                self._overlay(spec, link).up()
+                self._overlay(spec, link).wait()
 
     def tend(self, spec: FabricSpec) -> list[str]:
         """Starts anew what has died; a text for each. Leaves alone a link whose sites are not there."""
         repaired = []
-        with self._lock:
+        with self.lock:
             for link in spec.joins():
                 ends = self._ends(spec, link)
                 if not all(namespaces.exists(Path(netns).name) for netns, _ in ends):
@@ -87,7 +66,7 @@ class SiteLinks:
                 if link.overlay != "none" and not self._overlay(spec, link).alive():
                     dead.append(f"{link.overlay} gateway")
                 if dead:
-                    self.up(spec, link)
+                    self._make(spec, link)  # without a wait: frames may be lost on it for long
                     repaired.append(f"the {' and the '.join(dead)} of the link {link.name} had died: started anew")
         return repaired
 
@@ -107,9 +86,36 @@ class SiteLinks:
 
     def forget(self) -> None:
         """Forgets the processes; they are ended by the sweep of their namespaces."""
-        with self._lock:
+        with self.lock:
             self._emulators.clear()
             self._overlays.clear()
+
+    def _make(self, spec: FabricSpec, link: LinkSpec) -> None:
+        ends, emulator = self._ends(spec, link), self._emulator(link)
+        if link.overlay == "none":
+            self._overlay(spec, link).down()
+        making = _making(link)
+        if making != "wherry-link":
+            emulator.end()
+            self._clear(ends, unless="veth")
+            self._pair(ends)
+            for end, way in zip(ends, link.directions(), strict=True):
+                if making == "netem":
+                    netem.set_latency(end, way.latency or 0)
+                elif netem.available():
+                    netem.clear(end)
+        elif emulator.alive():
+            emulator.set(link.directions())
+        else:
+            self._clear(ends)
+            emulator.start(ends, links.WIRE_MTU, link.directions())
+        bridge = BRIDGE if link.overlay == "none" else None
+        for netns, wire in ends:
+            links.inside(netns, functools.partial(Links.join, name=wire, bridge=bridge, mtu=links.WIRE_MTU))
+        for netns, wire in ends:
+            links.inside(netns, functools.partial(Links.wait, name=wire))
+        if link.overlay != "none":
+            self._overlay(spec, link).up()
 
     def _ends(self, spec: FabricSpec, link: LinkSpec) -> list[tuple[str, str]]:
         """Path of the site and name of the wire's end there, for both sites, in the order of the link."""

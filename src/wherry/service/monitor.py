@@ -42,14 +42,14 @@ class Monitor:
         domain = self._cell.domain
         if domain is None:
             return
-        for text in domain.fabric.tend():
-            self._cell.store.add_event("fabric.repaired", domain.fabric.spec.name, text)
         jobs = [job for job in self._cell.store.jobs() if job.state in UNDER_WAY]
         for cluster in self._cell.store.clusters():
             verify = functools.partial(self._verify, domain, cluster.name, jobs)
             self._cell.operations.while_idle(cluster_claim(cluster.name), verify)
         for job in jobs:
             domain.jobs.poll(job.id)
+        for text in domain.fabric.tend():  # last, as it may fail for long
+            self._cell.store.add_event("fabric.repaired", domain.fabric.spec.name, text)
 
     def _verify(self, domain: Domain, name: str, jobs: list[Job]) -> None:
         """Looks at a cluster that nothing works on: a node that moves has no process for a good reason."""
