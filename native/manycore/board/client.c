@@ -128,9 +128,18 @@ static void attach(struct board *board, struct client *client, uint32_t process)
     board->told[process] = false; /* if it has ended, this one is told too */
 }
 
+/* A number no process or tile has when the word is none. */
+static uint32_t number(const char *word)
+{
+    char *end;
+    unsigned long value = strtoul(word, &end, 10);
+
+    return *word >= '0' && *word <= '9' && !*end && value < 1000 ? (uint32_t)value : 1000;
+}
+
 static void start(struct board *board, struct client *client, int count, char **words)
 {
-    uint32_t tile = count > 1 && strcmp(words[1], "any") == 0 ? NO_TILE : count > 1 ? (uint32_t)atoi(words[1]) : 0;
+    uint32_t tile = count > 1 && strcmp(words[1], "any") == 0 ? NO_TILE : count > 1 ? number(words[1]) : 0;
     bool attached = strcmp(words[0], "run") == 0;
     char why[LINE_MAX_SIZE];
     int process;
@@ -161,11 +170,11 @@ static void move(struct board *board, struct client *client, int count, char **w
         refuse(client, mode, "a process, a tile and a mode (faithful, direct, handoff) are needed");
         return;
     }
-    error = moves_ask(board, (uint32_t)atoi(words[1]), (uint32_t)atoi(words[2]), (uint32_t)mode, why, sizeof(why));
+    error = moves_ask(board, number(words[1]), number(words[2]), (uint32_t)mode, why, sizeof(why));
     if (error < 0)
         refuse(client, error, why);
     else
-        client->moving = atoi(words[2]);
+        client->moving = (int)number(words[2]);
 }
 
 static void list(struct board *board, struct client *client)
@@ -221,7 +230,7 @@ static void obey(struct board *board, struct client *client)
     } else if (strcmp(words[0], "ps") == 0) {
         list(board, client);
     } else if (strcmp(words[0], "attach") == 0) {
-        uint32_t process = count == 2 ? (uint32_t)atoi(words[1]) : 0;
+        uint32_t process = count == 2 ? number(words[1]) : 0;
 
         if (process < 1 || process >= PROCESS_MAX || window_place(board->window, process).state == PLACE_FREE)
             refuse(client, -ENOENT, "there is no such process");

@@ -152,7 +152,8 @@ static void tell(struct board *board, const struct move *move, bool done)
             client_say(client,
                        "{\"event\": \"moved\", \"process\": %u, \"from\": %u, \"to\": %u, \"mode\": \"%s\", "
                        "\"bytes\": %" PRIu64 ", \"prepare_ns\": %" PRId64 ", \"freeze_ns\": %" PRId64
-                       ", \"copy_ns\": %" PRId64 ", \"commit_ns\": %" PRId64 ", \"first_ns\": %" PRId64 ", \"all_ns\": %" PRId64 "}",
+                       ", \"copy_ns\": %" PRId64 ", \"commit_ns\": %" PRId64 ", \"first_ns\": %" PRId64
+                       ", \"all_ns\": %" PRId64 "}",
                        move->process, move->from, move->to, modes[move->mode], move->bytes,
                        move->freezing - move->asked, move->frozen - move->freezing, move->copied - move->frozen,
                        move->committed - move->copied,
