@@ -9,10 +9,11 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
-from wherry.base.errors import Code, Failed
+from wherry.base.errors import Code, Failed, WherryError
 from wherry.base.paths import Instance
 from wherry.fabric import namespaces
 from wherry.fabric.cgroup import Cgroup
+from wherry.manycore.board import Board
 from wherry.node.mounts import mounted, remove_tree
 from wherry.service.lock import InstanceLock
 from wherry.service.wiring import sweep_machine
@@ -22,6 +23,7 @@ def sweep(instance: Instance) -> dict[str, list[str]]:
     """What was removed, by kind. WRONG_STATE while a daemon runs; Failed when something could not be removed."""
     before = remains(instance)
     lock = InstanceLock(instance)
+    _end_tiles(instance)
     sweep_machine(instance)
     _remove_cgroups(instance.prefix)
     for directory in (instance.run, instance.state):
@@ -35,6 +37,14 @@ def sweep(instance: Instance) -> dict[str, list[str]]:
         why = f"left: {what}"
         raise Failed(Code.PARTLY_DONE, f"instance {instance.name} is removed in part", why, "wherry down --all")
     return before
+
+
+def _end_tiles(instance: Instance) -> None:
+    """Ends the manycore board: its name server takes every tile with it."""
+    board = Board(instance.run / "tiles.sock")
+    if board.path.exists():
+        with contextlib.suppress(WherryError, OSError):  # it is dead: its tiles ended with it
+            board.down()
 
 
 def remains(instance: Instance) -> dict[str, list[str]]:
