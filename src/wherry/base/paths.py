@@ -38,6 +38,11 @@ class Instance:
         return self.run / "wherryd.sock"
 
     @property
+    def ending(self) -> Path:
+        """There while the instance is being removed: clients that wait must not start its daemon again."""
+        return self.state / "ending"
+
+    @property
     def prefix(self) -> str:
         """Begins the name of every network namespace and cgroup of this instance."""
         return f"wherry-{self.name}"

@@ -120,7 +120,8 @@ def _print_up(result: dict[str, Any]) -> None:
 
 
 def _swept(place: Instance) -> tuple[int | None, dict[str, list[str]]]:
-    """The daemon that was stopped and what was removed. A client that waits may have started the next daemon."""
+    """The daemon that was stopped and what was removed. A client that waits may have just begun the next daemon."""
+    process.forbid_resuming(place)
     left, pid = _TRIES, process.stop(place)
     while True:
         left -= 1

@@ -108,6 +108,16 @@ def examine() -> list[dict[str, str]]:
     return findings
 
 
+def forbid_resuming(instance: Instance) -> None:
+    """Keeps clients that wait from starting the daemon again, until the instance is removed or used anew."""
+    try:
+        instance.ending.touch()
+    except FileNotFoundError:
+        return
+    except PermissionError:
+        raise _needs_root("removing an instance needs root", "") from None
+
+
 def sweep() -> dict[str, list[str]]:
     """Removes everything of the instance; what it was, by kind. No daemon may run."""
     if os.geteuid() != 0:

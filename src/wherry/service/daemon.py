@@ -76,8 +76,8 @@ def _serve(place: Instance, group_name: str | None, detach: bool, resume: bool) 
     from wherry.service.peer import group_id
 
     group = group_id(group_name) if group_name else None
-    if resume:
-        _require_rows(place)
+    if resume and not _resumable(place):
+        raise Refused(Code.NOT_FOUND, f"instance {place.name} was taken down meanwhile", "", "wherry up FILE")
     if detach:
         _detach()
     _make_directories(place)
@@ -87,10 +87,9 @@ def _serve(place: Instance, group_name: str | None, detach: bool, resume: bool) 
     _weigh_session()
     lock = InstanceLock(place)
     try:
-        if resume and not (place.state / _ROWS).exists():  # removed while this process began
-            for directory in (place.run, place.state):
-                shutil.rmtree(directory)
+        if resume and not _resumable(place):  # that began while this process did
             return
+        place.ending.unlink(missing_ok=True)
         log.info("wherryd %s of instance %s begins", __version__, place.name)
         _run(place, group)
         log.info("wherryd ended; nodes and jobs run on")
@@ -103,10 +102,9 @@ def _serve(place: Instance, group_name: str | None, detach: bool, resume: bool) 
         lock.release()
 
 
-def _require_rows(place: Instance) -> None:
-    """A client that waits must not bring back what `wherry down --all` has removed."""
-    if not (place.state / _ROWS).exists():
-        raise Refused(Code.NOT_FOUND, f"instance {place.name} was taken down meanwhile", "", "wherry up FILE")
+def _resumable(place: Instance) -> bool:
+    """False when the instance is removed or about to be: a client that waits must not bring it back."""
+    return (place.state / _ROWS).exists() and not place.ending.exists()
 
 
 def _weigh_session() -> None:

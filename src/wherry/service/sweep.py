@@ -7,6 +7,8 @@ Invariant: what it removes it finds by the instance's name alone (cgroups, names
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 from pathlib import Path
 
 from wherry.base.errors import Code, Failed, WherryError
@@ -24,6 +26,9 @@ def sweep(instance: Instance) -> dict[str, list[str]]:
     before = remains(instance)
     lock = InstanceLock(instance)
     _end_tiles(instance)
+    for pid in _helpers(instance):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
     sweep_machine(instance)
     _remove_cgroups(instance.prefix)
     for directory in (instance.run, instance.state):
@@ -50,7 +55,7 @@ def _end_tiles(instance: Instance) -> None:
 def remains(instance: Instance) -> dict[str, list[str]]:
     """What there is of an instance: processes, namespaces, cgroups, mounts, directories."""
     names = namespaces.names(instance.prefix)
-    pids = set(Cgroup(instance.prefix).pids())
+    pids = set(Cgroup(instance.prefix).pids()) | _helpers(instance)
     for name in names:
         if namespaces.exists(name):
             pids |= set(namespaces.processes(name))
@@ -61,6 +66,22 @@ def remains(instance: Instance) -> dict[str, list[str]]:
         "mounts": [point for point, _, _ in mounted() if Path(point).is_relative_to(instance.run)],
         "directories": [str(path) for path in (instance.run, instance.state) if path.exists()],
     }
+
+
+def _helpers(instance: Instance) -> set[int]:
+    """Programs of a move that outlived their daemon: they have its environment, and work in its run directory."""
+    mark, directory = f"WHERRY_INSTANCE={instance.name}".encode(), os.fsencode(f"{instance.run}/")
+    found = set()
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            if mark not in (entry / "environ").read_bytes().split(b"\0"):
+                continue
+            files = [os.fsencode(os.readlink(link)) for link in (entry / "fd").iterdir()]
+            if directory in (entry / "cmdline").read_bytes() or any(file.startswith(directory) for file in files):
+                found.add(int(entry.name))
+        except OSError:  # it has ended
+            continue
+    return found - {os.getpid()}
 
 
 def _cgroups(prefix: str) -> list[str]:
