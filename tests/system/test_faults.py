@@ -62,7 +62,7 @@ def test_each_phase_under_a_job(two: World, kind: str) -> None:
                 (*_, record) = two.json("node", "show", NODE)["moves"]
                 assert record["phase"] == "rolled-back" and record["error"]["code"] == "MOVE_FAILED"
 
-    two.under_a_ring("two", "openmpi", each_phase, seconds=22, ranks=2, memory=RANK)
+    two.under_a_ring("two", "openmpi", each_phase, seconds=30 if kind == "kill" else 22, ranks=2, memory=RANK)
     go_home(two)
 
 
