@@ -80,6 +80,9 @@ class Place:
         }
 
 
+_NODES_OWN = ("/tmp", "/run", "/dev")  # noqa: S108 - what a node has of its own
+
+
 class Bench:
     """Runs programs for a study. `out` is where clusters may write."""
 
@@ -233,6 +236,7 @@ class Bench:
     ) -> Running:
         """Starts a program on a cluster, in `directory`."""
         self.ready(place)
+        argv = [self._shown(argv[0]), *argv[1:]]
         os.chdir(directory)
         (directory / "command").write_text(f"wherry run {place.name} -n {ranks} -- {' '.join(argv)}\n")
         return Running(
@@ -240,6 +244,17 @@ class Bench:
             self.client.run(place.name, list(argv), ranks, mpi, {**os.environ, **(env or {})}),
             directory,
         )
+
+    def _shown(self, program: str) -> str:
+        """The program, or its copy among the results: of a checkout below /tmp or /run nodes see nothing else."""
+        path = Path(program)
+        if path.is_relative_to(self._out) or not any(path.is_relative_to(own) for own in _NODES_OWN):
+            return program
+        copy = self._out / "programs" / path.name
+        copy.parent.mkdir(exist_ok=True)
+        shutil.copy(path, copy.with_suffix(".new"))
+        copy.with_suffix(".new").replace(copy)  # one that runs keeps its own
+        return str(copy)
 
     def move(self, node: str, hosts: tuple[str, str], max_rounds: int | None = None) -> Move:
         """Moves a node to that one of two hosts where it is not."""
