@@ -273,6 +273,13 @@ class Cgroup:
         self._weighed = _clamp(round(cpus * (100 if v2 else 1024)), v2)
         self._set_weight(self._weighed)
 
+    def weigh_parent(self) -> None:
+        """Gives the cgroup above the weight of all that are below it: a host with two nodes counts for two."""
+        above = Cgroup(str(Path(self.name).parent), self._layout)
+        weights = [int(_read(path) or 0) for child in above.children() if (path := child._weight_path())]
+        if above.exists() and any(weights):
+            above._set_weight(_clamp(sum(weights), self._layout.is_v2("cpu")))
+
     def prefer(self, preferred: bool) -> None:
         """Ten times its weight for a while, and back to what `weight` (of this object) gave it."""
         path = self._weight_path()

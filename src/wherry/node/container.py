@@ -82,6 +82,7 @@ class ContainerDriver:
             group.create()
             group.limit(place.node.cpus, place.node.memory)
             group.weight(place.node.cpus)
+            group.weigh_parent()
             self._run(place, layout)
             self._await_listening(place, group)
         except BaseException:
@@ -96,6 +97,7 @@ class ContainerDriver:
             group.kill()
         self.forget_runtime(place)
         group.remove()
+        group.weigh_parent()
         layout.remove()
 
     def forget_runtime(self, place: Place) -> None:

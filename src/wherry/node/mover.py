@@ -318,6 +318,7 @@ def _settle(place: Place) -> None:
         group.gather(_CPU)
         group.limit(place.node.cpus, place.node.memory)
         group.weight(place.node.cpus)
+        group.weigh_parent()
 
 
 def _in_flight(pids: list[int]) -> bool:
