@@ -89,7 +89,7 @@ class Switch:
 
     def _refusal(self, verb: str, name: str, error: OSError) -> Failed:
         return Failed(
-            Code.FAILED, f"could not {verb} {name} in {self._netns}", os.strerror(error.errno or 0), "wherry repair"
+            Code.FAILED, f"could not {verb} {name} in {self._netns}", os.strerror(error.errno or 0), "wherry status"
         )
 
     def _ask(self, kind: int, options: int, flags: int, change: int, attributes: bytes) -> bytes:
