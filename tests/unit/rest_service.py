@@ -15,7 +15,7 @@ from wherry.base.clock import now
 from wherry.base.errors import Code, Refused
 from wherry.base.paths import Instance
 from wherry.model.objects import Job, JobState
-from wherry.model.owner import Owner
+from wherry.model.order import Order
 from wherry.service.cell import Cell
 from wherry.service.daemon import listening
 from wherry.service.monitor import Monitor
@@ -62,18 +62,18 @@ class SaidJobs:
         self.said: dict[str, list[tuple[str, float, bytes]]] = {}
         self.environments: dict[str, dict[str, str]] = {}
 
-    def start(
-        self, cluster: str, argv: list[str], ranks: int, owner: Owner, env: dict[str, str], mpi: str | None = None
-    ) -> Job:
-        if argv[0] == "missing":
+    def check(self, order: Order) -> None:
+        if order.argv[0] == "missing":
             raise Refused(Code.NOT_FOUND, "the program missing is not there", "", "give the program's path")
+
+    def start(self, order: Order) -> Job:
         number = len(self.said) + 1
         job = Job(
-            id=f"job-{number}", cluster=cluster, argv=tuple(argv), ranks=ranks, mpi=mpi or "openmpi", uid=owner.uid,
-            gid=owner.gid, cwd=owner.cwd, state=JobState.RUNNING, created=now(),
+            id=f"job-{number}", cluster=order.cluster, argv=order.argv, ranks=order.ranks, mpi=order.mpi or "openmpi",
+            uid=order.owner.uid, gid=order.owner.gid, cwd=order.owner.cwd, state=JobState.RUNNING, created=now(),
         )  # fmt: skip
         self.said[job.id] = [("stdout", 1.0, b"out\n"), ("stderr", 2.0, b"err\n")]
-        self.environments[job.id] = env
+        self.environments[job.id] = order.env
         self.store.put_job(job)
         return job
 

@@ -76,7 +76,9 @@ def test_a_job_passes_its_streams_and_its_exit_code_on(service: Service, wherry_
     assert code == 0 and "running" in wherry_("job", "show", id)[1]
     assert "cancelled" in wherry_("job", "cancel", id)[1]
     assert wherry_("job", "cancel", id)[0] == 5
+    before = wherry_("op", "list", "-o", "json")[1]
     assert wherry_("run", "hello", "-n", "1", "--", "missing")[0] == 3
+    assert wherry_("op", "list", "-o", "json")[1] == before
 
 
 def test_ctrl_c_ends_the_job(service: Service, wherry_: Said, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,6 @@ import signal
 import subprocess
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 from pydantic import SecretStr
 
@@ -28,15 +27,14 @@ from wherry.base.paths import Instance, native_library, native_program
 from wherry.cluster.lookup import find_cluster, not_found
 from wherry.cluster.places import Places, secret_name
 from wherry.fabric.protocol import Fabric
-from wherry.job import broom, launch, mpi, record, visible
+from wherry.job import broom, check, launch, record, visible
 from wherry.job.wire import Endpoint, WireError
-from wherry.model.objects import Cluster, ClusterState, Job, JobState, Node
+from wherry.model.objects import Cluster, Job, JobState, Node
+from wherry.model.order import Order
 from wherry.model.owner import Owner
-from wherry.node.as_user import as_user
 from wherry.node.mounts import remove_tree
 from wherry.store.store import Store
 
-_RANKS_MAX = 4096
 _GATE_SECONDS = 30.0  # a node that is on its way answers within that
 _GATE_AT_ONCE = 32
 _START_SECONDS = 30.0
@@ -59,18 +57,20 @@ class Jobs:
         self._watched: set[str] = set()
         self._watching = threading.Lock()
 
-    def start(
-        self, cluster: str, argv: list[str], ranks: int, owner: Owner, env: dict[str, str], mpi: str | None = None
-    ) -> Job:
-        """Starts `argv` as `ranks` ranks. Refused before anything is made; Failed when a node does not answer."""
-        found = self._usable(cluster, ranks, owner)
-        request = self._request(found, argv, ranks, owner, env, mpi)
+    def check(self, order: Order) -> None:
+        """Refuses what `start` would refuse. Changes nothing."""
+        check.program_of(order, self._usable(order.cluster))
+
+    def start(self, order: Order) -> Job:
+        """Starts a program. Refused before anything is made; Failed when a node does not answer."""
+        found, owner = self._usable(order.cluster), order.owner
+        request = self._request(found, order)
         self._gate(found, request.nodes)
         job = Job(
             id=request.id,
-            cluster=cluster,
-            argv=tuple(argv),
-            ranks=ranks,
+            cluster=order.cluster,
+            argv=order.argv,
+            ranks=order.ranks,
             mpi=str(request.mpi),
             uid=owner.uid,
             gid=owner.gid,
@@ -91,7 +91,8 @@ class Jobs:
             raise
         finally:
             self._starting.discard(job.id)
-        self._store.add_event("job.start", job.id, f"{' '.join(argv)} on {cluster}, {ranks} ranks, {job.mpi}")
+        text = f"{' '.join(job.argv)} on {job.cluster}, {job.ranks} ranks, {job.mpi}"
+        self._store.add_event("job.start", job.id, text)
         self._watch(job.id)
         return job
 
@@ -150,37 +151,26 @@ class Jobs:
 
     # Before the start.
 
-    def _usable(self, name: str, ranks: int, owner: Owner) -> Cluster:
-        cluster = find_cluster(self._store, name)
+    def _usable(self, name: str) -> Cluster:
+        found = find_cluster(self._store, name)
         if self._fabric.driver == "fake":
-            raise Refused(
-                Code.UNSUPPORTED, "no job runs on the fabric fake", "its nodes are only imagined", "wherry fabric show"
-            )
-        _require_owner(cluster, owner)
-        if cluster.state is not ClusterState.RUNNING:
-            why = cluster.reason or f"it is {cluster.state}"
-            raise Refused(Code.WRONG_STATE, f"cluster {name} is not ready for jobs", why, "wherry up FILE repairs it")
-        if not 1 <= ranks <= _RANKS_MAX:
-            raise Refused(Code.USAGE, f"{ranks} ranks cannot be started", f"1 to {_RANKS_MAX} can", "wherry run -n 4 …")
-        return cluster
+            why = "its nodes are only imagined"
+            raise Refused(Code.UNSUPPORTED, "no job runs on the fabric fake", why, "wherry fabric show")
+        return found
 
-    def _request(
-        self, cluster: Cluster, argv: list[str], ranks: int, owner: Owner, env: dict[str, str], choice: str | None
-    ) -> launch.Request:
-        if not argv:
-            raise Refused(Code.USAGE, "no program is given", "", f"wherry run {cluster.name} -n {ranks} -- PROGRAM")
-        _require_words(argv, owner)
-        program, found = as_user(owner, lambda: self._look(cluster, argv[0], owner, env, choice))
+    def _request(self, cluster: Cluster, order: Order) -> launch.Request:
+        program, found = check.program_of(order, cluster)
+        owner = order.owner
         self._make_directories()
         id = new_id("job")
         return launch.Request(
             id=id,
             mpi=found,
-            argv=(str(program), *argv[1:]),
-            ranks=ranks,
+            argv=(str(program), *order.argv[1:]),
+            ranks=order.ranks,
             nodes=tuple(self._store.nodes(cluster.name)),
             owner=owner,
-            env=env,
+            env=order.env,
             head_address=cluster.head_address,
             subnet=cluster.subnet,
             key=SecretStr(self._store.secret(secret_name(cluster.name))),
@@ -188,19 +178,6 @@ class Jobs:
             agent=visible.public_file(native_program("wherry-rsh"), owner, self._state / "bin"),
             finalize=visible.public_file(native_library("libwherry-finalize.so"), owner, self._state / "bin"),
         )
-
-    @staticmethod
-    def _look(
-        cluster: Cluster, word: str, owner: Owner, env: dict[str, str], choice: str | None
-    ) -> tuple[Path, mpi.Mpi]:
-        """The program and its MPI, found among the files that the user may see."""
-        visible.require_enterable(Path(owner.cwd), owner)
-        program = mpi.find_program(word, owner, env)
-        visible.require_visible(program, "the program", cluster)
-        visible.require_visible(Path(owner.cwd), "the working directory", cluster)
-        found = mpi.find(program, owner, env, choice)
-        visible.require_visible(found.launcher, "the launcher", cluster)
-        return program, found
 
     def _gate(self, cluster: Cluster, nodes: tuple[Node, ...]) -> None:
         """Failed, with the names, when nodes do not answer on their control port."""
@@ -372,28 +349,6 @@ class Jobs:
 
     def _remove_directory(self, id: str) -> None:
         remove_tree(self._directory / id)
-
-
-def _require_owner(cluster: Cluster, owner: Owner) -> None:
-    """Refused to run as somebody else than the cluster's nodes know: they would refuse it too, root included."""
-    name = cluster.name
-    if owner.uid != cluster.owner_uid:
-        why = f"it is uid {cluster.owner_uid}'s, you are uid {owner.uid}; its nodes run programs of its user only"
-        raise Refused(Code.PERMISSION, f"cluster {name} is not yours", why, "wherry up FILE, with another name in it")
-    foreign = {owner.gid, *owner.groups} - {cluster.owner_gid, *cluster.owner_groups}
-    if foreign and owner.uid != 0:
-        what = f"cluster {name} does not know your groups"
-        why = f"gid {', '.join(map(str, sorted(foreign)))} was none of yours when it was made"
-        raise Refused(Code.PERMISSION, what, why, f"wherry down {name}, then wherry up FILE")
-
-
-def _require_words(argv: list[str], owner: Owner) -> None:
-    """Refused what no command line or line of the job's file can hold."""
-    if any("\0" in word for word in argv):
-        raise Refused(Code.USAGE, "the command cannot be run", "one of its words has a NUL byte", "wherry run --help")
-    if not owner.cwd.startswith("/") or {"\n", "\0"} & set(owner.cwd):
-        why = "it is not absolute, or has a line break in its name"
-        raise Refused(Code.USAGE, f"no job can be run in {owner.cwd!r}", why, "cd to another directory")
 
 
 def _ended_within(pidfd: int, seconds: float | None) -> bool:

@@ -14,6 +14,7 @@ from wherry.cluster.lookup import find_cluster, find_host, find_node
 from wherry.cluster.plan import ClusterPlan
 from wherry.fabric.protocol import LinkMeasure, LinkState
 from wherry.model.objects import Job, Operation, Prediction
+from wherry.model.order import Order
 from wherry.model.owner import Owner
 from wherry.model.spec import ClusterSpec, DirectionSpec, FabricSpec
 from wherry.service.cell import UNDER_WAY, Cell
@@ -125,23 +126,21 @@ class Acts:
         claims = [cluster_claim(name)]
         return self._start("down", name, body, may_cancel=False, shared=[FABRIC], exclusive=claims)
 
-    def run(
-        self, cluster: str, argv: list[str], ranks: int, owner: Owner, env: dict[str, str], mpi: str | None
-    ) -> Operation:
+    def run(self, order: Order) -> Operation:
         """Starts a job; the operation ends when the program was started."""
-        find_cluster(self.cell.store, cluster)
-        domain = self.cell.need_domain()
+        find_cluster(self.cell.store, order.cluster)
+        jobs = self.cell.need_domain().jobs
+        jobs.check(order)
 
         def body(task: Task) -> dict[str, Any]:
-            task.progress(f"waiting until every node of {cluster} answers")
-            job = domain.jobs.start(cluster, argv, ranks, owner, env, mpi)
+            task.progress(f"waiting until every node of {order.cluster} answers")
+            job = jobs.start(order)
             if task.cancelled():
-                domain.jobs.cancel(job.id)
+                jobs.cancel(job.id)
             task.check()
             return {"job": job.model_dump(mode="json")}
 
-        claims = [FABRIC, cluster_claim(cluster)]
-        return self._start("run", cluster, body, shared=claims)
+        return self._start("run", order.cluster, body, shared=[FABRIC, cluster_claim(order.cluster)])
 
     def predict(self, node: str, host: str) -> Prediction:
         """What a move would cost. Refused when it cannot be done; changes nothing."""

@@ -10,6 +10,7 @@ from fastapi.responses import JSONResponse
 from pydantic import Field
 
 from wherry.model.objects import Job
+from wherry.model.order import Order
 from wherry.service.rest.common import Number, OwnedBody, TheActs, TheCell, ThePeer, Wait, Word, accepted, until
 
 router = APIRouter(tags=["jobs"])
@@ -37,8 +38,8 @@ def list_jobs(cell: TheCell, cluster: str | None = None) -> list[Job]:
 @router.post("/jobs", status_code=202)
 def post_job(body: JobBody, acts: TheActs, peer: ThePeer) -> JSONResponse:
     """Starts a job once every node answers; the operation's result is the job."""
-    owner = peer.owner(body.owner)
-    return accepted(acts.run(body.cluster, body.argv, body.ranks, owner, body.env, body.mpi))
+    order = Order(**body.model_dump(exclude={"owner"}), owner=peer.owner(body.owner))
+    return accepted(acts.run(order))
 
 
 @router.get("/jobs/{id}")
