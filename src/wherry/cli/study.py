@@ -40,7 +40,7 @@ def show(name: str, /, *, quick: Quick = False, output: Output = "text") -> None
         The study.
     """
     from wherry.lab.study.catalog import find
-    from wherry.lab.study.recipe import lacking
+    from wherry.lab.study.lacks import lacking
     from wherry.lab.study.session import describe
 
     data = describe(find(name)(quick, lacking()))

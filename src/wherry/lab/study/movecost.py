@@ -13,7 +13,7 @@ from wherry.base.units import format_size
 from wherry.lab import hpcc
 from wherry.lab.report import Table
 from wherry.lab.stats import median
-from wherry.lab.study import analysis, figures, workloads
+from wherry.lab.study import analysis, applications, figures, workloads
 from wherry.lab.study.bench import Bench, Place
 from wherry.lab.study.recipe import Cell, Factor, Level, Page, Study, Value
 from wherry.lab.study.results import Results
@@ -50,7 +50,12 @@ class MigrationCost(Study):
             Factor(
                 "workload",
                 "what runs",
-                (Level(_RING, "wherry-ring, 2 ranks"), Level("hpl", "HPL, 3 ranks"), Level("sp", "NPB SP", no_sp)),
+                (
+                    Level(_RING, "wherry-ring, 2 ranks"),
+                    Level("hpl", "HPL, 3 ranks"),
+                    Level("sp", "NPB SP", no_sp),
+                    *applications.levels(self.lacks),
+                ),
             ),
             Factor("memory", "MiB that each rank of the ring rewrites", tuple(Level(m, m) for m in self._memories())),
             Factor(
@@ -93,6 +98,9 @@ class MigrationCost(Study):
             moving = self._moving(cell, "four-2", 1.0 if self.quick else 5.0)
             return workloads.npb(bench, place, "sp", "W" if self.quick else "A", 4, directory, moving)
         place = Place("three", 3, ("a1", "a2", "b1"))
+        if cell["workload"] in applications.APPLICATIONS:
+            moving = self._moving(cell, "three-2", 0.5 if self.quick else 3.0)
+            return applications.run(bench, cell["workload"], place, directory, moving, quick=self.quick)
         moving = self._moving(cell, "three-2", 0.3 if self.quick else 2.0)
         return workloads.hpl(bench, place, problem(self.quick), directory, moving)
 

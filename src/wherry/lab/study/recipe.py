@@ -12,9 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from wherry.base.errors import Refused
-from wherry.base.paths import native_program
-from wherry.client import process
 from wherry.lab.report import Table
 
 if TYPE_CHECKING:
@@ -88,17 +85,6 @@ class Page:
     remarks: list[str] = field(default_factory=list)
 
 
-def lacking() -> dict[str, str]:
-    """What this machine cannot do and a level may need: name -> reason. Kept with the results."""
-    found = {finding["name"]: finding["text"] for finding in process.examine() if finding["health"] != "ok"}
-    for kernel in ("sp",):
-        try:
-            native_program(f"npb-{kernel}-openmpi")
-        except Refused as error:
-            found[f"npb-{kernel}"] = str(error)
-    return found
-
-
 class Study(ABC):
     """A recipe. Subclasses say what is run and shown; order, repetition and keeping are the runner's."""
 
@@ -113,7 +99,7 @@ class Study(ABC):
     seed: int = 20_061
 
     def __init__(self, quick: bool, lacks: Mapping[str, str] | None = None) -> None:
-        """`lacks` says what the machine that measures cannot do (see `lacking`): name -> reason."""
+        """`lacks` says what the machine that measures cannot do (see `lacks.lacking`): name -> reason."""
         self.quick = quick
         self.lacks = dict(lacks or {})
 

@@ -17,7 +17,8 @@ from wherry.client import process
 from wherry.lab.study import render, runner
 from wherry.lab.study.bench import Bench
 from wherry.lab.study.catalog import find
-from wherry.lab.study.recipe import Study, lacking
+from wherry.lab.study.lacks import lacking
+from wherry.lab.study.recipe import Study
 from wherry.lab.study.results import Results
 
 _INSTANCE = "study"

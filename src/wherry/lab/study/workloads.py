@@ -48,33 +48,53 @@ def hpl(
     """HPL in Debian's hpcc: seconds of HPL's part, seen from outside, its rate, and its residuals. No place: native."""
     (directory / hpcc.INPUT).write_text(problem.text())
     output, ranks, argv = directory / hpcc.OUTPUT, problem.p * problem.q, [installed("hpcc", "hpcc")]
-    watch = _Watch(output, (hpcc.BEGIN, hpcc.END))
-    moved = None
+    seconds, moved = between(bench, place, argv, ranks, directory, output, (hpcc.BEGIN, hpcc.END), moving)
+    result = hpcc.read(output)
+    if not result.verified(problem):
+        raise SampleFailed(f"{result.passed} of {problem.runs} of HPL's residual checks passed")
+    residuals = "\n".join(_RESIDUAL.findall(output.read_text(errors="replace")))
+    return [
+        Value("seconds", seconds, "s"),
+        Value("flops", problem.operations / seconds, "1/s"),
+        fingerprint(residuals),
+        *move_values(moved),
+    ]
+
+
+def between(
+    bench: Bench,
+    place: Place | None,
+    argv: Sequence[str],
+    ranks: int,
+    directory: Path,
+    log: Path,
+    marks: tuple[str, str],
+    moving: Moving | None = None,
+) -> tuple[float, Move | None]:
+    """Runs a program that writes `log`; seconds between the moments when two texts appear in it, seen from outside.
+
+    A move begins its time after the first of them. SampleFailed when the program fails, when a text never appears, or
+    when the move is not over by the second. No place: native.
+    """
+    begin, end = marks
+    watch, moved = _Watch(log, marks), None
     try:
         if place is None:
             done = bench.native(argv, ranks, directory, _LONGEST, env=SHARED_CORES)
         else:
-            job = bench.start(place, argv, ranks, directory, env=SHARED_CORES)
+            job = bench.start(place, argv, ranks, directory, mpi="openmpi", env=SHARED_CORES)
             if moving:
-                moved = _moved(bench, job, moving, lambda: watch.wait(hpcc.BEGIN, job))
+                moved = _moved(bench, job, moving, lambda: watch.wait(begin, job))
             done = job.wait(_LONGEST)
     finally:
         watch.stop()
     done.verified()
-    result = hpcc.read(output)
-    if not result.verified(problem):
-        raise SampleFailed(f"{result.passed} of {problem.runs} of HPL's residual checks passed")
-    begin, end = watch.moments[hpcc.BEGIN], watch.moments[hpcc.END]
-    if moved and (moved.created < begin or (moved.ended or end) > end):
-        raise SampleFailed("HPL ended before the move did; a larger problem is needed")
-    residuals = "\n".join(_RESIDUAL.findall(output.read_text(errors="replace")))
-    seconds = end - begin
-    return [
-        Value("seconds", seconds, "s"),
-        Value("flops", problem.operations / seconds, "1/s"),
-        _fingerprint(residuals),
-        *move_values(moved),
-    ]
+    for mark in marks:
+        if mark not in watch.moments:
+            raise SampleFailed(f"{mark!r} never appeared in {log.name}")
+    if moved and (moved.created < watch.moments[begin] or (moved.ended or watch.moments[end]) > watch.moments[end]):
+        raise SampleFailed("the program ended before the move did; a larger problem is needed")
+    return watch.moments[end] - watch.moments[begin], moved
 
 
 def npb(
@@ -97,13 +117,15 @@ def npb(
             moved = _moved(bench, job, moving, lambda: None)
         done = job.wait(_LONGEST)
         ended = job.ended
+    if "UNSUCCESSFUL" in done.stdout:  # before the exit code, which says less
+        raise SampleFailed("the program's verification did not succeed")
     text = done.verified()
     found = _NPB_TIME.search(text)
-    if not found or "UNSUCCESSFUL" in text or "SUCCESSFUL" not in text:
-        raise SampleFailed("the program's verification did not succeed")
+    if not found or "SUCCESSFUL" not in text:
+        raise SampleFailed("the program printed no verification")
     _in_time(moved, ended)
     results = "\n".join(line.strip() for line in _NPB_RESULT.findall(text))
-    return [Value("seconds", float(found[1]), "s"), _fingerprint(results), *move_values(moved)]
+    return [Value("seconds", float(found[1]), "s"), fingerprint(results), *move_values(moved)]
 
 
 def ring(
@@ -164,7 +186,7 @@ def _in_time(moved: Move | None, ended: float | None) -> None:
         raise SampleFailed("the program ended before the move did; a longer run is needed")
 
 
-def _fingerprint(text: str) -> Value:
+def fingerprint(text: str) -> Value:
     """The result as printed, as a number that is the same only when every digit is."""
     if not text:
         raise SampleFailed("the program printed no result")

@@ -1,0 +1,175 @@
+"""Two real applications as Debian builds them, each on a small problem that needs nothing but the package itself.
+
+LAMMPS melts a Lennard-Jones crystal; GROMACS moves water molecules made from its own force field. Both are
+deterministic on a given number of ranks (GROMACS when asked by -reprod), so every digit that they print must be the
+same with and without a move.
+
+Invariant: a run counts only when it took all its steps, and its result is what it printed of energies, not of times.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from wherry.base.errors import Code, Refused
+from wherry.lab.study import workloads
+from wherry.lab.study.bench import Bench, Place
+from wherry.lab.study.recipe import Level, SampleFailed, Value
+from wherry.lab.study.workloads import Moving
+
+RANKS = 3
+_EVERY = 100
+"""Steps between two lines of energies."""
+_PREPARE = 300.0
+"""Seconds for making GROMACS's system."""
+
+_MELT = """\
+units lj
+atom_style atomic
+lattice fcc 0.8442
+region box block 0 {cells} 0 {cells} 0 {cells}
+create_box 1 box
+create_atoms 1 box
+mass 1 1.0
+velocity all create 1.44 87287 loop geom
+pair_style lj/cut 2.5
+pair_coeff 1 1 1.0 1.0 2.5
+neighbor 0.3 bin
+neigh_modify delay 0 every 20 check no
+fix 1 all nve
+thermo {every}
+thermo_modify flush yes format float %.15g
+run {steps}
+"""
+_TOPOLOGY = """\
+#include "oplsaa.ff/forcefield.itp"
+#include "oplsaa.ff/spce.itp"
+[ system ]
+Water
+[ molecules ]
+"""
+_DYNAMICS = """\
+integrator = md
+dt = 0.002
+nsteps = {steps}
+nstlog = {every}
+nstcalcenergy = {every}
+nstenergy = 0
+cutoff-scheme = Verlet
+coulombtype = PME
+rcoulomb = 0.9
+rvdw = 0.9
+gen-vel = yes
+gen-temp = 300
+gen-seed = 87287
+constraints = none
+"""
+_BOX = 2 * 1.86206
+"""nm: the box of water that GROMACS ships, twice in each direction."""
+_THERMO = re.compile(r"^ *Step .*\n((?: *\d+ .*\n)+)Loop time of", re.MULTILINE)
+_ENERGIES = re.compile(r"^ +Step +Time\n +(\d+) .*\n\n   Energies \(kJ/mol\)\n((?:.+\n)+)", re.MULTILINE)
+
+
+def thermo(log: str) -> tuple[int, str]:
+    """Last step, and the lines of energies, in LAMMPS's log."""
+    table = _THERMO.search(log)
+    rows = [" ".join(row.split()) for row in table[1].splitlines()] if table else []
+    return int(rows[-1].split()[0]) if rows else -1, "\n".join(rows)
+
+
+def energies(log: str) -> tuple[int, str]:
+    """Last step, and the blocks of energies without the averages, in GROMACS's log."""
+    found = _ENERGIES.findall(log)
+    text = "\n".join(f"{step} {' '.join(block.split())}" for step, block in found)
+    return int(found[-1][0]) if found else -1, text
+
+
+def _melt(bench: Bench, program: str, steps: int, directory: Path) -> list[str]:
+    (directory / "in.melt").write_text(_MELT.format(cells=16, every=_EVERY, steps=steps))
+    return [program, "-in", "in.melt", "-log", "log.lammps", "-screen", "none"]
+
+
+def _water(bench: Bench, program: str, steps: int, directory: Path) -> list[str]:
+    (directory / "topol.top").write_text(_TOPOLOGY)
+    (directory / "md.mdp").write_text(_DYNAMICS.format(steps=steps, every=_EVERY))
+    box = [f"{_BOX:g}"] * 3
+    for words in (
+        ["solvate", "-cs", "spc216.gro", "-box", *box, "-o", "water.gro", "-p", "topol.top"],
+        ["grompp", "-f", "md.mdp", "-c", "water.gro", "-p", "topol.top", "-o", "md.tpr"],
+    ):
+        bench.native([program, "-nobackup", *words], 1, directory, _PREPARE).verified()
+    words = ["mdrun", "-s", "md.tpr", "-deffnm", "md", "-reprod", "-ntomp", "1", "-pin", "off"]
+    return [program, "-nobackup", *words]
+
+
+@dataclass(frozen=True)
+class Application:
+    """A program of a Debian package, what it is given, and where it says what."""
+
+    text: str
+    program: str
+    steps: tuple[int, int]
+    """Of a run, and of a short one: some ten and some three seconds on a core of 2023."""
+    prepare: Callable[[Bench, str, int, Path], list[str]]
+    """Writes the input for so many steps and returns the command."""
+    log: str
+    marks: tuple[str, str]
+    """What the log says when the steps begin and when they are over."""
+    result: Callable[[str], tuple[int, str]]
+    """The log's last step, and what it has of energies."""
+
+    def lacks(self) -> str:
+        """Why it cannot run here; nothing when it can."""
+        return "" if shutil.which(self.program) else f"{self.program} is not installed (make setup-apps)"
+
+
+APPLICATIONS = {
+    "lammps": Application(
+        text="LAMMPS, a melting crystal, 3 ranks",
+        program="lmp",
+        steps=(2_000, 600),
+        prepare=_melt,
+        log="log.lammps",
+        marks=("Per MPI rank memory", "Loop time of"),
+        result=thermo,
+    ),
+    "gromacs": Application(
+        text="GROMACS, water, 3 ranks",
+        program="gmx_mpi",
+        steps=(5_000, 1_000),
+        prepare=_water,
+        log="md.log",
+        marks=("Started mdrun", "Finished mdrun"),
+        result=energies,
+    ),
+}
+
+
+def levels(lacks: Mapping[str, str]) -> list[Level]:
+    """The applications as levels of a factor."""
+    return [Level(name, one.text, lacks.get(name, "")) for name, one in APPLICATIONS.items()]
+
+
+def lacking() -> dict[str, str]:
+    """The applications that are not installed: name -> how to have them."""
+    return {name: one.lacks() for name, one in APPLICATIONS.items() if one.lacks()}
+
+
+def run(
+    bench: Bench, name: str, place: Place | None, directory: Path, moving: Moving | None = None, *, quick: bool = False
+) -> list[Value]:
+    """Seconds between its first and its last step, seen from outside, and its result. No place: native."""
+    one = APPLICATIONS[name]
+    if why := one.lacks():
+        raise Refused(Code.UNSUPPORTED, why, "it is large, so it is optional", "make setup-apps")
+    log, steps = directory / one.log, one.steps[quick]
+    argv = one.prepare(bench, shutil.which(one.program) or one.program, steps, directory)
+    seconds, moved = workloads.between(bench, place, argv, RANKS, directory, log, one.marks, moving)
+    last, result = one.result(log.read_text(errors="replace"))
+    if last != steps:
+        raise SampleFailed(f"{name} came to step {last} of {steps}")
+    return [Value("seconds", seconds, "s"), workloads.fingerprint(result), *workloads.move_values(moved)]
