@@ -15,7 +15,7 @@
 #ifndef WHERRY_MANYCORE_ABI_H
 #define WHERRY_MANYCORE_ABI_H
 
-#define TILE_ABI 1                     /* changes with anything in this file */
+#define TILE_ABI 2                     /* changes with anything in this file */
 #define TILE_MAGIC 0x656c697479727268  /* "hrrytile", little-endian */
 #define GATE_ADDRESS 0x3ffff000
 #define GATE_CALL_SIZE 7               /* bytes of the call instruction */
@@ -29,6 +29,9 @@
 #define ARGUMENT_MAX 16                /* words of argv, the program's name included */
 #define MAIL_SIZE 128                  /* bytes in a mailbox message */
 #define PORT_MAX 32                    /* mailbox ports of a tile process */
+#define PORTAL_MAX 8                   /* portals of a tile process */
+#define SYNC_MAX 16                    /* syncs of a tile process */
+#define OPERATION_MAX 32               /* sends and receives of a tile process that go on beside it */
 #define CONSOLE_PROCESS 0              /* the name server; its port 0 is everybody's console */
 
 #define CALL_SELF 0          /* () -> thread id */
@@ -46,7 +49,19 @@
 #define CALL_INFO 12         /* (what) */
 #define CALL_MOVE 13         /* (tile, mode): returns 0 on the other tile, or an error on this one */
 #define CALL_EXIT 14         /* (status): ends the tile process */
-#define CALL_COUNT 15
+#define CALL_SYNC_SIGNAL 15  /* (sync, set of processes); -ESRCH */
+#define CALL_SYNC_WAIT 16    /* (sync, set of processes): waits for a signal of each; -ESRCH */
+#define CALL_ALLOW 17        /* (portal, process, ticket, size); -EBUSY: what was allowed before is not received */
+#define CALL_START 18        /* (START_..., process, port, bytes, size) -> operation; -EAGAIN: there are 32 */
+#define CALL_FINISH 19       /* (operation, struct mail_from *) -> size, or its error; -EAGAIN: it goes on */
+#define CALL_WAIT 20         /* (set of operations) -> set of those that are done; waits for the first */
+#define CALL_COUNT 21
+
+/* The port word of a portal is port | ticket << 8. Of a receive, the process is not looked at. */
+#define START_MAIL_SEND 0
+#define START_MAIL_RECEIVE 1
+#define START_PORTAL_SEND 2
+#define START_PORTAL_RECEIVE 3 /* -EACCES: nobody is allowed to send there */
 
 #define INFO_PROCESS 0
 #define INFO_TILE 1

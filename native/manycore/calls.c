@@ -1,5 +1,5 @@
 /*
- * The kernel calls. One that must wait puts the thread's instruction pointer back to its call instruction, says in the
+ * The kernel calls; those about messages are in messages.c. One that must wait puts the thread's instruction pointer back to its call instruction, says in the
  * User Area what it waits for, and is executed again from its words when there is reason to; so a waiting thread is
  * data, and whatever tile has the process then finishes the call.
  *
@@ -12,27 +12,15 @@
 #include <string.h>
 #include <sys/eventfd.h>
 
-#include "tile.h"
+#include "call.h"
 
-#define PARKED INT64_MIN   /* the thread waits; the call will be executed again */
-#define GONE (INT64_MIN + 1) /* the thread has ended */
-
-struct call {
-    struct tile *tile;
-    struct thread *thread;
-    int slot, core;
-    uint64_t words[5];
-};
-
-typedef int64_t execute(const struct call *call);
-
-static int64_t park(const struct call *call, enum wait_kind kind, uint32_t object)
+int64_t call_park(const struct call *call, enum wait_kind kind, uint32_t object)
 {
     call->thread->state = THREAD_WAITING;
     call->thread->wait = kind;
     call->thread->object = object;
     call->thread->context.rip -= GATE_CALL_SIZE;
-    return PARKED;
+    return CALL_PARKED;
 }
 
 /* The program's memory from `from` on as the kernel sees it, or NULL when it has not `size` bytes there. */
@@ -47,12 +35,12 @@ static void *user_memory(const struct call *call, uint64_t address, uint64_t siz
     return call->tile->image + offset;
 }
 
-static void *readable(const struct call *call, uint64_t address, uint64_t size)
+const void *call_readable(const struct call *call, uint64_t address, uint64_t size)
 {
     return user_memory(call, address, size, 0);
 }
 
-static void *writable(const struct call *call, uint64_t address, uint64_t size)
+void *call_writable(const struct call *call, uint64_t address, uint64_t size)
 {
     return user_memory(call, address, size, call->tile->area->rodata_end);
 }
@@ -86,13 +74,13 @@ static int64_t do_thread_exit(const struct call *call)
         call->tile->ending = true;
         window_ring(call->tile->window, call->tile->index);
     }
-    return GONE;
+    return CALL_GONE;
 }
 
 static int64_t do_join(const struct call *call)
 {
     uint32_t id = (uint32_t)call->words[0];
-    void *to = writable(call, call->words[1], sizeof(int64_t));
+    void *to = call_writable(call, call->words[1], sizeof(int64_t));
     int64_t value;
 
     if (call->words[1] && !to)
@@ -100,7 +88,7 @@ static int64_t do_join(const struct call *call)
     if (id == call->thread->id)
         return -EDEADLK;
     if (uarea_find_thread(call->tile->area, id) >= 0)
-        return park(call, WAIT_JOIN, id);
+        return call_park(call, WAIT_JOIN, id);
     if (!uarea_take_exit(call->tile->area, id, &value))
         return -ESRCH;
     if (to)
@@ -130,13 +118,13 @@ static int64_t do_affinity(const struct call *call)
 static int64_t do_word_wait(const struct call *call)
 {
     uint64_t address = call->words[0];
-    int *word = address % 4 ? NULL : writable(call, address, sizeof(*word));
+    int *word = address % 4 ? NULL : call_writable(call, address, sizeof(*word));
 
     if (!word)
         return -EFAULT;
     if (__atomic_load_n(word, __ATOMIC_SEQ_CST) != (int)call->words[1])
         return 0;
-    return park(call, WAIT_WORD, (uint32_t)(address - USER_BASE));
+    return call_park(call, WAIT_WORD, (uint32_t)(address - USER_BASE));
 }
 
 static int64_t do_word_wake(const struct call *call)
@@ -160,50 +148,6 @@ static int64_t do_grow(const struct call *call)
     memset(call->tile->image + at, 0, call->words[0] * PAGE_SIZE);
     area->end += (uint32_t)call->words[0] * PAGE_SIZE;
     return USER_BASE + at;
-}
-
-static int64_t do_mail_send(const struct call *call)
-{
-    struct window *window = call->tile->window;
-    uint64_t process = call->words[0], port = call->words[1], size = call->words[3];
-    const void *bytes = readable(call, call->words[2], size);
-    int result;
-
-    if (process >= PROCESS_MAX || port >= PORT_MAX || !size || size > MAIL_SIZE)
-        return -EINVAL;
-    if (!bytes)
-        return -EFAULT;
-    result = inbox_put(window, (uint32_t)process, (uint32_t)port, call->tile->process, bytes, (uint32_t)size);
-    if (result == -EAGAIN)
-        return park(call, WAIT_SEND, (uint32_t)(process << 8 | port));
-    if (result < 0)
-        return result;
-    if (process == CONSOLE_PROCESS)
-        eventfd_write(call->tile->event_fd, 1);
-    else
-        window_ring_process(window, (uint32_t)process);
-    return (int64_t)size;
-}
-
-static int64_t do_mail_receive(const struct call *call)
-{
-    uint64_t port = call->words[0], room = call->words[2];
-    void *bytes = writable(call, call->words[1], room);
-    struct mail_from *from = writable(call, call->words[3], sizeof(*from));
-    struct mail mail;
-
-    if (port >= PORT_MAX)
-        return -EINVAL;
-    if (!bytes || (call->words[3] && !from))
-        return -EFAULT;
-    if (!inbox_take(call->tile->window, call->tile->process, (uint32_t)port, &mail))
-        return park(call, WAIT_MAIL, (uint32_t)port);
-    if (mail.size > room)
-        mail.size = (uint32_t)room;
-    memcpy(bytes, mail.bytes, mail.size);
-    if (from)
-        *from = (struct mail_from){.process = (int)mail.from, .port = (int)port};
-    return mail.size;
 }
 
 static int64_t do_info(const struct call *call)
@@ -235,18 +179,18 @@ static int64_t do_move(const struct call *call)
     if (!atomic_compare_exchange_strong(&record->wish, &none, (uint32_t)(1 + (tile | mode << 8))))
         return -EBUSY;
     eventfd_write(call->tile->event_fd, 1);
-    return park(call, WAIT_MOVE, 0);
+    return call_park(call, WAIT_MOVE, 0);
 }
 
 static int64_t do_exit(const struct call *call)
 {
     call->tile->ending = true;
     call->tile->status = (int)call->words[0] & 0xff;
-    return park(call, WAIT_MOVE, 0);
+    return call_park(call, WAIT_MOVE, 0);
 }
 
 static const struct {
-    execute *execute;
+    call_execute_one *execute;
     bool masters;
 } table[CALL_COUNT] = {
     [CALL_SELF] = {do_self, false},
@@ -259,11 +203,17 @@ static const struct {
     [CALL_WORD_WAKE] = {do_word_wake, false},
     [CALL_CLOCK] = {do_clock, false},
     [CALL_GROW] = {do_grow, true},
-    [CALL_MAIL_SEND] = {do_mail_send, false},
-    [CALL_MAIL_RECEIVE] = {do_mail_receive, false},
+    [CALL_MAIL_SEND] = {call_mail_send, false},
+    [CALL_MAIL_RECEIVE] = {call_mail_receive, false},
     [CALL_INFO] = {do_info, false},
     [CALL_MOVE] = {do_move, true},
     [CALL_EXIT] = {do_exit, true},
+    [CALL_SYNC_SIGNAL] = {call_sync_signal, false},
+    [CALL_SYNC_WAIT] = {call_sync_wait, false},
+    [CALL_ALLOW] = {call_allow, false},
+    [CALL_START] = {call_start, false},
+    [CALL_FINISH] = {call_finish, false},
+    [CALL_WAIT] = {call_wait, false},
 };
 
 bool call_is_masters(uint64_t number)
@@ -283,7 +233,7 @@ bool call_execute(struct tile *tile, int slot, int core)
     };
     int64_t result = context->rdi < CALL_COUNT ? table[context->rdi].execute(&call) : -ENOSYS;
 
-    if (result == PARKED || result == GONE)
+    if (result == CALL_PARKED || result == CALL_GONE)
         return false;
     context->rax = (uint64_t)result;
     return true;

@@ -1,38 +1,54 @@
-/*
- * The mailboxes. An inbox belongs to a tile process, not to a tile: whoever runs the process reads it, so a message is
- * there once and in its order wherever its reader has moved to.
- *
- * A message exists from the store of `count` on and is gone from the store of `first` and `count` on, both under the
- * lock; a tile that is killed between two stores leaves at worst a message read by a process that died with it.
- */
+/* The mailboxes; see endpoint.h. */
 #include <errno.h>
 #include <string.h>
 
 #include "window.h"
 
-static void lock(struct inbox *inbox)
+void endpoint_lock(struct endpoint *endpoint)
 {
-    if (pthread_mutex_lock(&inbox->lock) == EOWNERDEAD)
-        pthread_mutex_consistent(&inbox->lock);
+    if (pthread_mutex_lock(&endpoint->lock) == EOWNERDEAD)
+        pthread_mutex_consistent(&endpoint->lock);
 }
 
-static void unlock(struct inbox *inbox)
+void endpoint_unlock(struct endpoint *endpoint)
 {
-    pthread_mutex_unlock(&inbox->lock);
+    pthread_mutex_unlock(&endpoint->lock);
+}
+
+void endpoint_clear(struct window *window, uint32_t process)
+{
+    struct endpoint *endpoint = &window->endpoints[process];
+
+    endpoint_lock(endpoint);
+    for (uint32_t port = 0; port < PORT_MAX; port++)
+        endpoint->ports[port].first = endpoint->ports[port].count = 0;
+    for (uint32_t port = 0; port < PORTAL_MAX; port++)
+        endpoint->portals[port].expected = endpoint->portals[port].allowed = endpoint->portals[port].count = 0;
+    memset(endpoint->signals, 0, sizeof(endpoint->signals));
+    memset(endpoint->operations, 0, sizeof(endpoint->operations));
+    endpoint->turn = endpoint->waiting = 0;
+    endpoint_unlock(endpoint);
+    /* What it had signalled in an earlier life is not from it. */
+    for (uint32_t other = 0; other < PROCESS_MAX; other++) {
+        endpoint_lock(&window->endpoints[other]);
+        for (uint32_t sync = 0; sync < SYNC_MAX; sync++)
+            window->endpoints[other].signals[sync][process] = 0;
+        endpoint_unlock(&window->endpoints[other]);
+    }
 }
 
 int inbox_put(struct window *window, uint32_t process, uint32_t port, uint32_t from, const void *bytes, uint32_t size)
 {
-    struct inbox *inbox = &window->inboxes[process];
-    struct port *to = &inbox->ports[port];
+    struct endpoint *endpoint = &window->endpoints[process];
+    struct port *to = &endpoint->ports[port];
     struct mail *mail;
     int result = 0;
 
-    lock(inbox);
+    endpoint_lock(endpoint);
     if (process != CONSOLE_PROCESS && window_place(window, process).state != PLACE_RUNNING) {
         result = -ESRCH;
     } else if (to->count == MAIL_DEPTH) {
-        inbox->waiting |= 1u << from;
+        endpoint->waiting |= 1u << from;
         result = -EAGAIN;
     } else {
         mail = &to->mails[(to->first + to->count) % MAIL_DEPTH];
@@ -41,39 +57,27 @@ int inbox_put(struct window *window, uint32_t process, uint32_t port, uint32_t f
         memcpy(mail->bytes, bytes, size);
         to->count++;
     }
-    unlock(inbox);
+    endpoint_unlock(endpoint);
     return result;
 }
 
 bool inbox_take(struct window *window, uint32_t process, uint32_t port, struct mail *mail)
 {
-    struct inbox *inbox = &window->inboxes[process];
-    struct port *from = &inbox->ports[port];
+    struct endpoint *endpoint = &window->endpoints[process];
+    struct port *from = &endpoint->ports[port];
     uint32_t waiting = 0;
     bool found;
 
-    lock(inbox);
+    endpoint_lock(endpoint);
     found = from->count > 0;
     if (found) {
         *mail = from->mails[from->first];
         from->first = (from->first + 1) % MAIL_DEPTH;
         from->count--;
-        waiting = inbox->waiting;
-        inbox->waiting = 0;
+        waiting = endpoint->waiting;
+        endpoint->waiting = 0;
     }
-    unlock(inbox);
-    for (uint32_t sender = 0; waiting; sender++, waiting >>= 1)
-        if (waiting & 1)
-            window_ring_process(window, sender);
+    endpoint_unlock(endpoint);
+    window_ring_processes(window, waiting);
     return found;
-}
-
-void inbox_clear(struct window *window, uint32_t process)
-{
-    struct inbox *inbox = &window->inboxes[process];
-
-    lock(inbox);
-    memset(inbox->ports, 0, sizeof(inbox->ports));
-    inbox->waiting = 0;
-    unlock(inbox);
 }

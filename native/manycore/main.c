@@ -91,6 +91,8 @@ static bool serve(struct tile *tile, bool time_is_up)
     pthread_mutex_lock(&tile->lock);
     execute_calls(tile);
     answer_wish(tile);
+    tile_advance_operations(tile);
+    tile_retry(tile, WAIT_SYNC, -1, THREAD_MAX);
     tile_retry(tile, WAIT_MAIL, -1, THREAD_MAX);
     tile_retry(tile, WAIT_SEND, -1, THREAD_MAX);
     if (time_is_up)

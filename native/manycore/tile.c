@@ -118,6 +118,8 @@ void tile_thaw(struct tile *tile)
 /* Messages that came while nobody ran the process have rung nobody. */
 static void retry_messages(struct tile *tile)
 {
+    tile_advance_operations(tile);
+    tile_retry(tile, WAIT_SYNC, -1, THREAD_MAX);
     tile_retry(tile, WAIT_MAIL, -1, THREAD_MAX);
     tile_retry(tile, WAIT_SEND, -1, THREAD_MAX);
 }

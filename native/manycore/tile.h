@@ -94,6 +94,9 @@ bool call_is_masters(uint64_t number);
 /* Completes the call of a thread and lets it run. Lock held. */
 void call_complete(struct tile *tile, int slot, int64_t result);
 
+/* messages.c: lets the process's operations go on. Lock held, the process is not frozen. */
+void tile_advance_operations(struct tile *tile);
+
 /* moving.c */
 void moving_receive(struct tile *tile);
 void moving_send(struct tile *tile);

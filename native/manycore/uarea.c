@@ -197,7 +197,10 @@ static bool is_wait(const struct uarea *area, const struct thread *thread)
         return thread->object < PORT_MAX;
     case WAIT_SEND:
         return thread->object >> 8 < PROCESS_MAX && (thread->object & 0xff) < PORT_MAX;
+    case WAIT_SYNC:
+        return thread->object < SYNC_MAX;
     case WAIT_MOVE:
+    case WAIT_OPERATION: /* any set */
         return true;
     default:
         return false;

@@ -29,7 +29,9 @@
 #define PROCESS_MAX 32
 
 enum thread_state { THREAD_FREE, THREAD_READY, THREAD_RUNNING, THREAD_WAITING, THREAD_CALLING };
-enum wait_kind { WAIT_NOTHING, WAIT_WORD, WAIT_JOIN, WAIT_MAIL, WAIT_SEND, WAIT_MOVE, WAIT_KINDS };
+enum wait_kind {
+    WAIT_NOTHING, WAIT_WORD, WAIT_JOIN, WAIT_MAIL, WAIT_SEND, WAIT_MOVE, WAIT_SYNC, WAIT_OPERATION, WAIT_KINDS
+};
 
 struct thread {
     struct context context;
@@ -38,7 +40,8 @@ struct thread {
     int8_t next;         /* in the ready queue; -1 is the end */
     uint8_t unused;
     uint32_t affinity;   /* bit N: may run on core N */
-    uint32_t object;     /* WORD: offset in the region; JOIN: thread id; MAIL: port; SEND: process << 8 | port */
+    uint32_t object;     /* WORD: offset in the region; JOIN: thread id; MAIL: port; SEND: process << 8 | port; SYNC: its
+                          * number; OPERATION: set of operations */
     uint8_t rest[PAGE_SIZE - sizeof(struct context) - 16];
 };
 

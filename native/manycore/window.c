@@ -65,7 +65,7 @@ int window_create(uint32_t tile_count, uint32_t core_count, struct window **wind
     pthread_mutexattr_setpshared(&robust, PTHREAD_PROCESS_SHARED);
     pthread_mutexattr_setrobust(&robust, PTHREAD_MUTEX_ROBUST);
     for (int process = 0; process < PROCESS_MAX; process++)
-        pthread_mutex_init(&(*window)->inboxes[process].lock, &robust);
+        pthread_mutex_init(&(*window)->endpoints[process].lock, &robust);
     pthread_mutexattr_destroy(&robust);
     (*window)->version = TILE_ABI << 16 | UAREA_VERSION;
     (*window)->tile_count = tile_count;
@@ -121,6 +121,13 @@ void window_ring_process(struct window *window, uint32_t process)
 
     if (place.state == PLACE_RUNNING && place.tile < window->tile_count)
         window_ring(window, place.tile);
+}
+
+void window_ring_processes(struct window *window, uint32_t processes)
+{
+    for (uint32_t process = 0; processes; process++, processes >>= 1)
+        if (processes & 1)
+            window_ring_process(window, process);
 }
 
 void window_wait(_Atomic uint32_t *word, uint32_t seen, int timeout_ms)

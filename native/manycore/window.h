@@ -2,7 +2,7 @@
  * The memory that all tiles of one host and their name server share: one memfd, mapped by each wherever there is room.
  * It has no name in any file system, so it goes away with the last process that has it.
  *
- *   struct window     header | tiles | location entries | moves | inboxes
+ *   struct window     header | tiles | location entries | moves | endpoints
  *   user areas        one struct uarea for each slot
  *   images            one user region of 2 MiB for each slot, 2 MiB aligned
  *
@@ -26,10 +26,10 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
+#include "endpoint.h"
 #include "uarea.h"
 
 #define TILE_MAX 16
-#define MAIL_DEPTH 16 /* messages that a port holds */
 #define NAME_SIZE 64
 #define REASON_SIZE 120
 #define NO_TILE 255
@@ -50,22 +50,6 @@ struct location {
     int32_t status;            /* how it ended */
     char why[REASON_SIZE];     /* it was lost, or ended by a fault; empty otherwise */
     char program[NAME_SIZE];
-};
-
-struct mail {
-    uint32_t from, size;
-    uint8_t bytes[MAIL_SIZE];
-};
-
-struct port {
-    uint32_t first, count;
-    struct mail mails[MAIL_DEPTH];
-};
-
-struct inbox {
-    pthread_mutex_t lock; /* robust: a tile may be killed while it holds it; every change is complete in one store */
-    uint32_t waiting;     /* bit N: process N waits for room in a port of this inbox */
-    struct port ports[PORT_MAX];
 };
 
 enum move_step { MOVE_NONE, MOVE_ASKED, MOVE_RESERVED, MOVE_FROZEN, MOVE_DONE, MOVE_ABORTED };
@@ -103,7 +87,7 @@ struct window {
     struct tile_record tiles[TILE_MAX];
     struct location locations[PROCESS_MAX];
     struct move moves[TILE_MAX];
-    struct inbox inboxes[PROCESS_MAX];
+    struct endpoint endpoints[PROCESS_MAX];
 };
 
 /* Makes the memfd and maps it. Returns the descriptor, or negative errno. */
@@ -124,16 +108,10 @@ bool window_commit(struct window *window, uint32_t process, uint64_t from, struc
 void window_ring(struct window *window, uint32_t tile);
 /* Rings the tile that runs the process, if one does. */
 void window_ring_process(struct window *window, uint32_t process);
+void window_ring_processes(struct window *window, uint32_t processes);
 /* Futex on a word of the window; `timeout_ms` < 0 waits for ever. */
 void window_wait(_Atomic uint32_t *word, uint32_t seen, int timeout_ms);
 void window_wake(_Atomic uint32_t *word);
 int64_t window_now(void);
-
-/* Puts a message into a port. Returns 0, -EAGAIN (full; `from` is rung when there is room), -ESRCH (no process). */
-int inbox_put(struct window *window, uint32_t process, uint32_t port, uint32_t from, const void *bytes, uint32_t size);
-/* Takes the first message of a port. Returns false when there is none. */
-bool inbox_take(struct window *window, uint32_t process, uint32_t port, struct mail *mail);
-/* Empties every port, for a new process. */
-void inbox_clear(struct window *window, uint32_t process);
 
 #endif

@@ -249,7 +249,7 @@ int launch_program(struct board *board, uint32_t tile, int argc, char *const *ar
     location = &window->locations[process];
     word = atomic_load(&location->word);
     window_area(window, slot)->epoch = place_unpack(word).epoch + 1;
-    inbox_clear(window, (uint32_t)process);
+    endpoint_clear(window, (uint32_t)process);
     location->status = 0;
     location->why[0] = 0;
     atomic_store(&location->moves, 0);

@@ -1,0 +1,108 @@
+/* The portals; see endpoint.h. */
+#include <errno.h>
+#include <string.h>
+
+#include "window.h"
+
+int portal_allow(struct window *window, uint32_t process, uint32_t port, uint32_t from, uint32_t ticket, uint64_t size)
+{
+    struct endpoint *endpoint = &window->endpoints[process];
+    struct portal *portal = &endpoint->portals[port];
+    int result = 0;
+
+    endpoint_lock(endpoint);
+    if (portal->expected) {
+        result = -EBUSY;
+    } else {
+        portal->from = from;
+        portal->ticket = ticket;
+        portal->first = portal->count = 0;
+        portal->expected = size;
+        portal->allowed = size;
+    }
+    endpoint_unlock(endpoint);
+    if (result == 0)
+        window_ring_process(window, from);
+    return result;
+}
+
+static uint64_t put_pieces(struct portal *portal, const uint8_t *bytes, uint64_t size)
+{
+    uint64_t done = 0;
+
+    if (size > portal->allowed)
+        size = portal->allowed;
+    while (done < size && portal->count < PIECE_DEPTH) {
+        uint32_t at = (portal->first + portal->count) % PIECE_DEPTH;
+        uint32_t some = size - done < PAGE_SIZE ? (uint32_t)(size - done) : PAGE_SIZE;
+
+        memcpy(portal->pieces[at], bytes + done, some);
+        portal->sizes[at] = some;
+        portal->count++;
+        done += some;
+    }
+    portal->allowed -= done;
+    return done;
+}
+
+int64_t portal_put(struct window *window, uint32_t process, uint32_t port, uint32_t from, uint32_t ticket,
+                   const uint8_t *bytes, uint64_t size)
+{
+    struct endpoint *endpoint = &window->endpoints[process];
+    struct portal *portal = &endpoint->portals[port];
+    int64_t done = 0;
+
+    endpoint_lock(endpoint);
+    if (window_place(window, process).state != PLACE_RUNNING)
+        done = -ESRCH;
+    else if (portal->allowed && portal->from == from && portal->ticket == ticket)
+        done = (int64_t)put_pieces(portal, bytes, size);
+    if (done == 0) {
+        endpoint->waiting |= 1u << from;
+        done = -EAGAIN;
+    }
+    endpoint_unlock(endpoint);
+    if (done > 0)
+        window_ring_process(window, process);
+    return done;
+}
+
+int64_t portal_take(struct window *window, uint32_t process, uint32_t port, uint8_t *bytes, uint64_t size)
+{
+    struct endpoint *endpoint = &window->endpoints[process];
+    struct portal *portal = &endpoint->portals[port];
+    uint32_t waiting = 0;
+    uint64_t done = 0;
+    bool gone;
+
+    endpoint_lock(endpoint);
+    while (portal->expected && portal->count && portal->sizes[portal->first] <= size - done) {
+        memcpy(bytes + done, portal->pieces[portal->first], portal->sizes[portal->first]);
+        done += portal->sizes[portal->first];
+        portal->expected -= portal->sizes[portal->first];
+        portal->first = (portal->first + 1) % PIECE_DEPTH;
+        portal->count--;
+    }
+    gone = portal->expected && !portal->count && window_place(window, portal->from).state != PLACE_RUNNING &&
+           portal->allowed;
+    if (done) {
+        waiting = endpoint->waiting;
+        endpoint->waiting = 0;
+    } else if (gone) {
+        portal->expected = portal->allowed = 0;
+    }
+    endpoint_unlock(endpoint);
+    window_ring_processes(window, waiting);
+    return done ? (int64_t)done : gone ? -ESRCH : 0;
+}
+
+bool portal_is_open(struct window *window, uint32_t process, uint32_t port)
+{
+    struct endpoint *endpoint = &window->endpoints[process];
+    bool open;
+
+    endpoint_lock(endpoint);
+    open = endpoint->portals[port].expected > 0;
+    endpoint_unlock(endpoint);
+    return open;
+}
