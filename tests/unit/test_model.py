@@ -12,7 +12,7 @@ from wherry.base.errors import Code, Failed, LostContact, Refused, WherryError, 
 from wherry.base.ids import new_id
 from wherry.base.units import format_duration, format_size, parse_duration, parse_size
 from wherry.model.network import HEAD_INDEX, address_of, free_number, mac_of, network_of
-from wherry.model.objects import Cluster, ClusterState, Move, Phase, Prediction, Round
+from wherry.model.objects import Cluster, ClusterState, HostFacts, Move, Phase, Prediction, Round
 from wherry.model.spec import ClusterSpec
 from wherry.move.policy import MAX_ROUNDS, another
 from wherry.move.predict import estimate
@@ -55,6 +55,15 @@ def test_a_move_survives_json() -> None:
         predicted=Prediction(bytes=1, rounds=0, seconds=2.0, downtime=0.1, basis="x"),
     )  # fmt: skip
     assert Move.model_validate_json(move.model_dump_json()) == move
+
+
+def test_the_facts_of_a_host_are_told_in_order() -> None:
+    features = frozenset(f"f{number}" for number in range(50))
+    facts = HostFacts(
+        kernel="6", architecture="x86_64", cpu_model="x", cpu_features=features, memory=1, runtime="", criu=""
+    )
+    assert facts.model_dump(mode="json")["cpu_features"] == sorted(features)
+    assert HostFacts.model_validate_json(facts.model_dump_json()) == facts
 
 
 @pytest.mark.parametrize("phase", list(Phase))

@@ -106,6 +106,8 @@ def test_what_is_wrong_makes_no_operation(http: httpx.Client) -> None:
         (http.post("/v1/hosts/none/drain"), "NOT_FOUND"),
         (http.post("/v1/jobs", json={"cluster": "none", "argv": ["x"], "ranks": 1}), "NOT_FOUND"),
         (http.post("/v1/jobs", json={"cluster": "none", "argv": ["x"], "ranks": 0}), "USAGE"),
+        (http.get("/v1/jobs", params={"cluster": "none"}), "NOT_FOUND"),
+        (http.get("/v1/nodes", params={"cluster": "none"}), "NOT_FOUND"),
         (http.get("/v1/jobs/none"), "NOT_FOUND"),
         (http.get("/v1/operations/none"), "NOT_FOUND"),
     ):

@@ -148,6 +148,24 @@ def test_events_are_numbered_in_order(store: Store) -> None:
     assert store.events(after=first.id) == [second] and store.events(limit=1) == [first]
 
 
+def test_what_is_old_is_pruned_and_what_runs_is_not(store: Store) -> None:
+    running = Operation(id="op-0", kind="up", target="hello", state=OperationState.RUNNING, created=0.5)
+    move = Move(
+        id="mv-0", node="hello-1", cluster="hello", source="a1", destination="b1", phase=Phase.FREEZE, created=0.5
+    )
+    for number in range(5):
+        told = {"id": f"op-{number}", "created": float(number), "state": OperationState.DONE}
+        store.put_operation(running.model_copy(update=told if number else {}))
+        done = {"id": f"mv-{number}", "created": float(number), "phase": Phase.DONE}
+        store.put_move(move.model_copy(update=done if number else {}))
+        last = store.add_event("test", "hello", str(number))
+    store.prune(events=3, others=2)
+    assert [event.text for event in store.events()] == ["2", "3", "4"]
+    assert [found.id for found in store.operations()] == ["op-0", "op-3", "op-4"]
+    assert [found.id for found in store.moves()] == ["mv-0", "mv-3", "mv-4"]
+    assert store.add_event("test", "hello", "next").id == last.id + 1
+
+
 def test_many_threads_write_at_once(store: Store) -> None:
     def write(number: int) -> None:
         for step in range(10):

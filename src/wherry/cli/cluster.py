@@ -75,14 +75,8 @@ def status(name: str | None = None, /, *, output: Output = "text") -> None:
         The cluster.
     """
     with Client() as client:
-        clusters = client.clusters()
-        if name is not None:
-            clusters = [c for c in clusters if c["name"] == name]
-            if not clusters:
-                known = ", ".join(c["name"] for c in client.clusters())
-                why = f"known: {known}" if known else "there is no cluster"
-                raise Refused(Code.NOT_FOUND, f"no cluster is named {name!r}", why, "wherry status")
         nodes, jobs = client.nodes(name), client.jobs(name)
+        clusters = [c for c in client.clusters() if name in (None, c["name"])]
         data = {"clusters": clusters, "nodes": dumped(nodes), "jobs": dumped(jobs)}
 
     def overview() -> None:

@@ -17,7 +17,7 @@ event = App(name="event", help="Events: what happened, when, to what, and why.")
 
 @app.command(name="list")
 def list_(*, running: bool = False, output: Output = "text") -> None:
-    """List the operations, oldest first.
+    """List the operations, oldest first; of those that ended the newest thousand are kept.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ def cancel(operation: str, /, *, output: Output = "text") -> None:
 def list_events(
     *, follow: Annotated[bool, Parameter(name=["--follow", "-f"])] = False, output: Output = "text"
 ) -> None:
-    """List the events, oldest first.
+    """List the events, oldest first; the newest ten thousand are kept.
 
     Parameters
     ----------

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ipaddress
 from enum import StrEnum
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_serializer
 
 from wherry.model.spec import ClusterSpec
 
@@ -31,6 +31,10 @@ class HostFacts(Record):
     runtime: str
     criu: str
     missing_files: frozenset[str] = frozenset()
+
+    @field_serializer("cpu_features", "missing_files", when_used="json")
+    def _in_order(self, names: frozenset[str]) -> list[str]:
+        return sorted(names)
 
 
 class Host(Record):

@@ -13,7 +13,7 @@ from wherry.base.errors import Code, Refused, WherryError
 from wherry.cluster.lookup import find_cluster, find_host, find_node
 from wherry.cluster.plan import ClusterPlan
 from wherry.fabric.protocol import LinkMeasure, LinkState
-from wherry.model.objects import Job, Operation, Prediction
+from wherry.model.objects import Job, Node, Operation, Prediction
 from wherry.model.order import Order
 from wherry.model.owner import Owner
 from wherry.model.spec import ClusterSpec, DirectionSpec, FabricSpec
@@ -142,22 +142,33 @@ class Acts:
 
         return self._start("run", order.cluster, body, shared=[FABRIC, cluster_claim(order.cluster)])
 
-    def predict(self, node: str, host: str) -> Prediction:
+    def predict(self, node: str, host: str, bandwidth: int | None = None) -> Prediction:
         """What a move would cost. Refused when it cannot be done; changes nothing."""
         found = find_node(self.cell.store, node)
         find_host(self.cell.hosts(), host)
-        return self.cell.need_domain().moves.predict(found.name, host)
+        return self.cell.need_domain().moves.predict(found.name, host, bandwidth)
 
-    def move(self, node: str, host: str, max_rounds: int | None = None, fault: str | None = None) -> Operation:
-        """Moves a node live. `fault` makes it fail on purpose (see `wherry.move.faults`)."""
+    def move(
+        self,
+        node: str,
+        host: str,
+        max_rounds: int | None = None,
+        fault: str | None = None,
+        bandwidth: int | None = None,
+    ) -> Operation:
+        """Moves a node live, sending at most `bandwidth` bit/s if it is given. `fault` makes it fail on purpose (see
+        `wherry.move.faults`)."""
         cluster = find_node(self.cell.store, node).cluster
         self._require_cluster(cluster)
         find_host(self.cell.hosts(), host)
         moves = self.cell.need_domain().moves
         moves.check(node, host)
+        moves.crossing(node, host, bandwidth)
 
         def body(task: Task) -> dict[str, Any]:
-            move = moves.run(node, host, task.progress, task.cancelled, max_rounds=max_rounds, fault=fault)
+            move = moves.run(
+                node, host, task.progress, task.cancelled, max_rounds=max_rounds, fault=fault, bandwidth=bandwidth
+            )
             return {"move": move.model_dump(mode="json")}
 
         return self._start(
@@ -199,6 +210,14 @@ class Acts:
         chunks, following = self.cell.need_domain().jobs.output(id, offset, limit)
         return {"job": job, "chunks": chunks, "next": following, "end": job.state not in UNDER_WAY and not chunks}
 
+    def nodes(self, cluster: str | None) -> list[Node]:
+        """All nodes, or a cluster's. NOT_FOUND."""
+        return self.cell.store.nodes(self._known(cluster))
+
+    def jobs(self, cluster: str | None) -> list[Job]:
+        """All jobs, or a cluster's. NOT_FOUND."""
+        return self.cell.store.jobs(self._known(cluster))
+
     def show_node(self, name: str) -> dict[str, Any]:
         """A node, what it uses (None when it does not run), and its moves."""
         node, domain = find_node(self.cell.store, name), self.cell.need_domain()
@@ -209,6 +228,9 @@ class Acts:
             usage = None
         moves = [move.model_dump(mode="json") for move in self.cell.store.moves() if move.node == name]
         return {"node": node.model_dump(mode="json"), "usage": usage, "moves": moves}
+
+    def _known(self, cluster: str | None) -> str | None:
+        return None if cluster is None else find_cluster(self.cell.store, cluster).name
 
     def _require_cluster(self, name: str) -> None:
         self.peer.require(find_cluster(self.cell.store, name).owner_uid, f"cluster {name}")

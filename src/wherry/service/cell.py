@@ -176,7 +176,6 @@ class Cell:
                     self._attempt("the fabric", domain.fabric.up)
                 self._attempt("moves", lambda: domain.moves.recover(log.info))
                 self._attempt("jobs", domain.jobs.adopt)
-                self._attempt("old jobs", domain.jobs.prune)
             for cluster in self.store.clusters():
                 if cluster.state == ClusterState.MAKING:
                     change = {"state": ClusterState.PARTLY, "reason": "the daemon was stopped while it was made"}

@@ -1,4 +1,5 @@
-"""Watches what runs: jobs are polled, a node whose first process is gone becomes LOST, a dead link is made anew.
+"""Watches what runs: jobs are polled, a node whose first process is gone becomes LOST, a dead link is made anew. Forgets
+what is old: jobs that are over, events, operations, moves.
 
 Invariant: of clusters it only notes what happened, and only when no operation works on them; repairing them is what a
 user asks for. What joins the sites holds no state, so it is started anew at once.
@@ -9,6 +10,7 @@ from __future__ import annotations
 import functools
 import logging
 import threading
+import time
 
 from wherry.base.errors import WherryError
 from wherry.model.objects import ClusterState, Job, NodeState
@@ -18,6 +20,8 @@ from wherry.service.cell import UNDER_WAY, Cell, Domain
 log = logging.getLogger("wherry.monitor")
 _EVERY = 1.0
 """Seconds between two looks."""
+_TIDY_EVERY = 300.0
+"""Seconds between two times that what is old is forgotten; a daemon begins with it."""
 
 
 class Monitor:
@@ -26,6 +30,7 @@ class Monitor:
     def __init__(self, cell: Cell) -> None:
         self._cell = cell
         self._stop = threading.Event()
+        self._tidied = -_TIDY_EVERY
         self._thread = threading.Thread(target=self._watch, name="monitor", daemon=True)
 
     def start(self) -> None:
@@ -51,6 +56,12 @@ class Monitor:
         for text in domain.fabric.tend():  # last, as it may fail for long
             self._cell.store.add_event("fabric.repaired", domain.fabric.spec.name, text)
 
+    def tidy(self) -> None:
+        """Forgets what is old."""
+        if self._cell.domain is not None:
+            self._cell.domain.jobs.prune()
+        self._cell.store.prune()
+
     def _verify(self, domain: Domain, name: str, jobs: list[Job]) -> None:
         """Looks at a cluster that nothing works on: a node that moves has no process for a good reason."""
         cluster, store = self._cell.store.cluster(name), self._cell.store
@@ -66,6 +77,9 @@ class Monitor:
         while not self._stop.wait(_EVERY):
             try:
                 self.look()
+                if time.monotonic() - self._tidied >= _TIDY_EVERY:
+                    self._tidied = time.monotonic()
+                    self.tidy()
             except WherryError as error:  # what it looked at was just removed
                 log.info("%s", error)
             except Exception:  # a watcher that ends silently watches nothing

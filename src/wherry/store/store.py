@@ -203,6 +203,18 @@ class Store:
             rows = connection.execute(sa.select(table).where(table.c.id > after).order_by(table.c.id).limit(limit))
             return [Event(**{**row._mapping, "data": json.loads(row.data)}) for row in rows]
 
+    def prune(self, events: int = 10_000, others: int = 1_000) -> None:
+        """Forgets all but the newest `events` events, and `others` ended operations and moves each."""
+        ended = tables.operations.c.state != str(OperationState.RUNNING)
+        for table, order, which, keep in (
+            (tables.events, tables.events.c.id, sa.true(), events),
+            (tables.operations, tables.operations.c.created, ended, others),
+            (tables.moves, tables.moves.c.created, tables.moves.c.finished, others),
+        ):
+            old = sa.select(table.c.id).where(which).order_by(order.desc(), table.c.id.desc()).offset(keep)
+            with self._write() as connection:
+                connection.execute(table.delete().where(table.c.id.in_(old)))
+
     # How.
 
     @contextmanager

@@ -166,7 +166,7 @@ class Bench:
                 Running(self.client, job, self._out).cancel()
 
     def _whole(self, place: Place) -> bool:
-        nodes = self.client.nodes(place.name)
+        nodes = [node for node in self.client.nodes() if node.cluster == place.name]
         return len(nodes) == place.nodes and all(node.state == NodeState.RUNNING for node in nodes)
 
     def addresses(self, place: Place) -> list[str]:

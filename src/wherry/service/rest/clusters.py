@@ -10,7 +10,7 @@ from pydantic import Field
 
 from wherry.base.errors import Code, Refused
 from wherry.model.objects import Cluster, Move, Node
-from wherry.model.spec import ClusterSpec, parse
+from wherry.model.spec import ClusterSpec, DirectionSpec, parse
 from wherry.service.rest.common import Body, OwnedBody, TheActs, TheCell, ThePeer, Word, accepted
 
 router = APIRouter(tags=["clusters"])
@@ -25,12 +25,14 @@ class ClusterBody(OwnedBody):
 
 
 class MoveBody(Body):
-    """Which node goes where. `max_rounds` bounds the rounds of pre-copy; `fault` is for tests."""
+    """Which node goes where. `max_rounds` bounds the rounds of pre-copy, `bandwidth` (500Mbit/s) what is sent; `fault`
+    is for tests."""
 
     node: Word
     host: Word
     dry_run: bool = False
     max_rounds: Annotated[int, Field(ge=0, le=100)] | None = None
+    bandwidth: Word | None = None
     fault: Word | None = None
 
 
@@ -57,9 +59,9 @@ def delete_cluster(name: str, acts: TheActs) -> JSONResponse:
 
 
 @router.get("/nodes")
-def list_nodes(cell: TheCell, cluster: str | None = None) -> list[Node]:
+def list_nodes(acts: TheActs, cluster: str | None = None) -> list[Node]:
     """By cluster and index."""
-    return cell.store.nodes(cluster)
+    return acts.nodes(cluster)
 
 
 @router.get("/nodes/{name}")
@@ -86,6 +88,9 @@ def show_move(id: str, cell: TheCell) -> Move:
 @router.post("/moves", status_code=202)
 def post_move(body: MoveBody, acts: TheActs) -> JSONResponse:
     """Moves a node live; with `dry_run` 200 and what it would cost."""
+    bandwidth = None
+    if body.bandwidth is not None:
+        bandwidth = parse(DirectionSpec, {"bandwidth": body.bandwidth}, "the move").bandwidth
     if body.dry_run:
-        return JSONResponse({"predicted": acts.predict(body.node, body.host).model_dump(mode="json")})
-    return accepted(acts.move(body.node, body.host, body.max_rounds, body.fault))
+        return JSONResponse({"predicted": acts.predict(body.node, body.host, bandwidth).model_dump(mode="json")})
+    return accepted(acts.move(body.node, body.host, body.max_rounds, body.fault, bandwidth))

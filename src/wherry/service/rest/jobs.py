@@ -11,7 +11,7 @@ from pydantic import Field
 
 from wherry.model.objects import Job
 from wherry.model.order import Order
-from wherry.service.rest.common import Number, OwnedBody, TheActs, TheCell, ThePeer, Wait, Word, accepted, until
+from wherry.service.rest.common import Number, OwnedBody, TheActs, ThePeer, Wait, Word, accepted, until
 
 router = APIRouter(tags=["jobs"])
 
@@ -30,9 +30,9 @@ class JobBody(OwnedBody):
 
 
 @router.get("/jobs")
-def list_jobs(cell: TheCell, cluster: str | None = None) -> list[Job]:
+def list_jobs(acts: TheActs, cluster: str | None = None) -> list[Job]:
     """Oldest first."""
-    return cell.store.jobs(cluster)
+    return acts.jobs(cluster)
 
 
 @router.post("/jobs", status_code=202)
