@@ -1,12 +1,15 @@
 # The front door. `make` alone prints what there is.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint bench clean
+.PHONY: help setup setup-apps demo test lint bench clean
 
 help: ## show this help
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: ## install what is missing, build, find a CRIU that works (quick when nothing changed)
 	@scripts/setup
+
+setup-apps: ## install LAMMPS and GROMACS (half a GiB), which studies and tests run when they are there
+	@scripts/setup-apps
 
 demo: setup ## HPL natively, on a virtual cluster, and with a live move; writes report.html
 	@scripts/as-root .venv/bin/wherry demo
