@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from wherry.base.paths import Instance, native_program
-from wherry.job import elf
 from wherry.job.wire import Endpoint, WireError
 from wherry.model.owner import Owner
+from wherry.node import elf
 from wherry.node.as_user import as_user
 from wherry.node.criu import find as find_criu
 

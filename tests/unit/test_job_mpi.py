@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from wherry.base.errors import Code, Refused
-from wherry.job import elf, mpi
+from wherry.job import mpi
 from wherry.model.owner import Owner
+from wherry.node import elf
 
 OPENMPI = "mpirun (Open MPI) 5.0.11\n\nReport bugs to https://www.open-mpi.org/community/help/\n"
 MPICH = "HYDRA build details:\n    Version:                                 4.0.2\n    Release Date: x\n"

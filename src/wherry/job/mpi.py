@@ -18,8 +18,8 @@ from enum import StrEnum
 from pathlib import Path
 
 from wherry.base.errors import Code, Refused
-from wherry.job import elf
 from wherry.model.owner import Owner
+from wherry.node import elf
 
 _VERSION_SECONDS = 20.0
 _DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
