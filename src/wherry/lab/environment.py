@@ -26,7 +26,7 @@ def environment() -> dict[str, str]:
         "mpich": _mpich(),
         "runc": _first_line("runc", "--version"),
         "lapack, blas": ", ".join(_library(name) for name in ("liblapack.so.3", "libblas.so.3")),
-        "packages": _packages("hpcc", "netpipe-openmpi", "iputils-ping"),
+        "packages": _packages("hpcc", "netpipe-openmpi", "netpipe-mpich2", "iputils-ping", "lammps", "gromacs"),
         "memory": format_size(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")),
         "wherry": wherry.__version__,
         "load": load(),

@@ -29,9 +29,12 @@ _TALK = {
     "one-host": "two nodes on one host",
     "one-node": "two ranks in one node",
 }
+_NETPIPE = {"openmpi": ("NPopenmpi", "netpipe-openmpi"), "mpich": ("NPmpich2", "netpipe-mpich2")}
+"""Each MPI's program and package."""
 _COMBINATIONS = {
     "linpack": (_NATIVE, _NODES),
     "netpipe": tuple(_TALK),
+    "netpipe-mpich": tuple(_TALK),
     "hpl3": (_NATIVE, _NODES, _MOVED),
     "hpl3-long": (_NODES, _MOVED),
     "hpl6": (_NATIVE, _NODES),
@@ -73,7 +76,8 @@ class XenMigration(Study):
         too_long = "six ranks of hpcc on few cores take minutes: not with --quick" if self.quick else ""
         tests = (
             Level("linpack", f"Linpack, n = {self._n()}"),
-            Level("netpipe", "NetPIPE"),
+            Level("netpipe", "NetPIPE, Open MPI"),
+            Level("netpipe-mpich", "NetPIPE, MPICH", "not with --quick" if self.quick else ""),
             Level("hpl3", "HPL, 3 nodes"),
             Level("hpl3-long", "HPL, 3 nodes, twice as long"),
             Level("hpl6", "HPL, 6 nodes on 3 hosts", too_long),
@@ -102,7 +106,8 @@ class XenMigration(Study):
         how = cell["how"]
         act: dict[str, Callable[[], list[Value]]] = {
             "linpack": lambda: self._linpack(bench, how, directory),
-            "netpipe": lambda: self._netpipe(bench, how, directory),
+            "netpipe": lambda: self._netpipe(bench, how, directory, "openmpi"),
+            "netpipe-mpich": lambda: self._netpipe(bench, how, directory, "mpich"),
             "hpl3": lambda: self._hpl(bench, "three", problem(self.quick), how, directory),
             "hpl3-long": lambda: self._hpl(bench, "three", problem(self.quick, 2), how, directory),
             "hpl6": lambda: self._hpl(bench, "six", hpcc.Problem(n=3000, p=2, q=3, pfacts=1, rfacts=1), how, directory),
@@ -120,16 +125,15 @@ class XenMigration(Study):
             done = bench.on(_PLACES["one-node"], argv, 1, directory, 600.0, "openmpi", env)
         return linpack(done.verified())
 
-    def _netpipe(self, bench: Bench, how: str, directory: Path) -> list[Value]:
+    def _netpipe(self, bench: Bench, how: str, directory: Path, mpi: str) -> list[Value]:
         count, largest = (10, 8 << 20) if self.quick else (300, 8 << 20)
         out = directory / "np.out"
-        argv = [installed("NPopenmpi", "netpipe-openmpi"), "-u", str(largest), "-n", str(count), "-p", "0"]
-        argv += ["-o", str(out)]
+        argv = [installed(*_NETPIPE[mpi]), "-u", str(largest), "-n", str(count), "-p", "0", "-o", str(out)]
         if how.startswith("native"):
             transport = "shm" if how == _NATIVE else "tcp"
-            bench.native(argv, 2, directory, 900.0, transport).verified()
+            bench.native(argv, 2, directory, 900.0, transport, mpi).verified()
         else:
-            bench.on(_PLACES[how], argv, 2, directory, 900.0).verified()
+            bench.on(_PLACES[how], argv, 2, directory, 900.0, mpi).verified()
         if not out.exists():
             raise SampleFailed("NetPIPE wrote no output file")
         return netpipe(out.read_text())
@@ -147,9 +151,6 @@ class XenMigration(Study):
     def page(self, results: Results) -> Page:
         page = Page()
         page.tables += [self._beside(results), self._times(results), self._moves(results)]
-        talk = {text: Cell.of(test="netpipe", how=how) for how, text in _TALK.items()}
-        curves = analysis.by_size(results, talk, "latency_mean")
-        page.tables.append(analysis.latency_table("NetPIPE: half of the round trip", curves))
         page.figures.append(
             (
                 f"Linpack, n = {self._n()}: seconds, in the form of the paper's Figure 2.",
@@ -162,11 +163,9 @@ class XenMigration(Study):
                 ),
             )
         )
-        two = {name: curves[name] for name in (_TALK["native-tcp"], _TALK["two-hosts"])}
-        one = {name: points for name, points in curves.items() if name != _TALK["two-hosts"]}
-        for number, chosen in ((3, two), (4, one)):
-            figure = figures.curves(chosen, "Mbit/s (10^6)", scale=analysis.bandwidth, log_y=True)
-            page.figures.append((f"NetPIPE: bandwidth, in the form of the paper's Figure {number}.", figure))
+        for test in ("netpipe", "netpipe-mpich"):
+            if test in self.factors()[0].measured():
+                self._show_netpipe(page, results, test)
         for test, which in (("hpl6", "Figure 5"), ("hpl3", "Figures 6 and 7"), ("sp", "Figure 8")):
             if test in self.factors()[0].measured():
                 bars = {self._label(how): {"": self._of(results, test, how, "seconds")} for how in _COMBINATIONS[test]}
@@ -180,6 +179,16 @@ class XenMigration(Study):
             "Linpack runs through the machine's LAPACK (named below), NetPIPE's Mbps were made from its seconds.",
         ]
         return page
+
+    def _show_netpipe(self, page: Page, results: Results, test: str) -> None:
+        talk = {text: Cell.of(test=test, how=how) for how, text in _TALK.items()}
+        curves, name = analysis.by_size(results, talk, "latency_mean"), self._test(test)
+        page.tables.append(analysis.latency_table(f"{name}: half of the round trip", curves))
+        two = {how: curves[how] for how in (_TALK["native-tcp"], _TALK["two-hosts"])}
+        one = {how: points for how, points in curves.items() if how != _TALK["two-hosts"]}
+        for number, chosen in ((3, two), (4, one)):
+            figure = figures.curves(chosen, "Mbit/s (10^6)", scale=analysis.bandwidth, log_y=True)
+            page.figures.append((f"{name}: bandwidth, in the form of the paper's Figure {number}.", figure))
 
     def _of(self, results: Results, test: str, how: str, metric: str, x: float | None = None) -> list[float]:
         return results.values(Cell.of(test=test, how=how), metric, x)
