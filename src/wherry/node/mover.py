@@ -8,7 +8,8 @@
     transfer  CRIU dump -------- pages --->  images/last
               tar of private ----- tree -->  private
               tar of images --- metadata --> images/last
-    restore                                  CRIU restore; frozen before the first instruction
+              what arrived is summed up
+    restore   and compared                   CRIU restore; frozen before the first instruction
     release   kill                           |
     thaw                                     freezer cgroup thawed
 
@@ -20,6 +21,7 @@ from __future__ import annotations
 
 import functools
 import os
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -37,6 +39,8 @@ from wherry.node.mounts import MS_NOSUID, Layout, mount, unmount_below
 from wherry.node.protocol import Place, Transferred
 from wherry.node.same_files import require_same
 from wherry.node.streams import Background, Stream, receive_tree
+from wherry.node.tcp_repair import end_repair
+from wherry.node.verify import Verification
 
 if TYPE_CHECKING:
     from wherry.node.container import ContainerDriver
@@ -67,6 +71,7 @@ class ContainerMover:
         self._engine: tuple[str, ...] = ()
         self._streams: dict[str, Stream] = {}
         self._workers: dict[str, criu_rpc.Worker] = {}
+        self._verification: Verification | None = None
         self._descriptors: dict[str, int] = {}
         self._pass = 0
         self._hurried: tuple[int, int] | None = None
@@ -139,6 +144,8 @@ class ContainerMover:
         finally:
             tree_sent.result()
         sent = sum(self._streams.pop(name).finish() for name in ("pages", "images", "tree"))
+        if self._verification is not None:
+            self._verification.list(self._patience())
         return Transferred(bytes=sent, frozen=criu_rpc.engine_seconds(self._from.images / "stats-dump"))
 
     def restore(self) -> float | None:
@@ -162,6 +169,8 @@ class ContainerMover:
             "auto_dedup": True,
         }
         self._request("restore", criu_rpc.RESTORE, options, self._to, stage)
+        if self._verification is not None:
+            self._verification.require_same(self._patience())
         if self._destination.owner.uid != 0:
             require_same(Cgroup(self._source.cgroup).pids(), group.pids(), self._to.private)
         return criu_rpc.engine_seconds(self._to.images / "stats-restore")
@@ -186,7 +195,9 @@ class ContainerMover:
         self.close()
         self._driver.stop(self._destination)
         self._await_engine()
-        Cgroup(self._source.cgroup).thaw()
+        group = Cgroup(self._source.cgroup)
+        end_repair(group.pids())
+        group.thaw()
         _settle(self._source)
 
     def close(self) -> None:
@@ -194,6 +205,7 @@ class ContainerMover:
             stream.close()
         for worker in self._workers.values():
             worker.close()
+        self._end_verification()
         for descriptor in self._descriptors.values():
             os.close(descriptor)
         self._streams, self._workers, self._descriptors = {}, {}, {}
@@ -228,14 +240,25 @@ class ContainerMover:
         self._open("pages", server)
         self._open("images", receive_tree(self._images(self._to)), stdin=True)
         self._workers["dump"] = self._worker(self._source.host, self._streams["pages"].fileno())
+        self._end_verification()
+        self._verification = Verification(
+            self._connect(self._destination.host, self._source.host),
+            (self._images(self._from), self._from.private),
+            (self._images(self._to), self._to.private),
+            Cgroup(self._source.cgroup).freezer_procs_file(),
+        )
 
     def _open(self, what: str, receiver: list[str], stdin: bool = False) -> None:
-        ends = connect(
-            self._fabric.host_netns(self._source.host),
-            self._fabric.host_netns(self._destination.host),
-            self._fabric.host_address(self._destination.host),
-        )
-        self._streams[what] = Stream(what, ends, receiver, stdin)
+        self._streams[what] = Stream(what, self._connect(self._source.host, self._destination.host), receiver, stdin)
+
+    def _connect(self, one: str, other: str) -> tuple[socket.socket, socket.socket]:
+        fabric = self._fabric
+        return connect(fabric.host_netns(one), fabric.host_netns(other), fabric.host_address(other))
+
+    def _end_verification(self) -> None:
+        if self._verification is not None:
+            self._verification.close()
+            self._verification = None
 
     def _worker(self, host: str, *keep: int) -> criu_rpc.Worker:
         enter = [str(native_program("wherry-ns")), "--net", self._fabric.host_netns(host), "--"]

@@ -1,0 +1,104 @@
+/* The destination's side; see main.c. */
+#include <errno.h>
+#include <fcntl.h>
+#include <fts.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "../manycore/crc.h"
+#include "pages.h"
+#include "verify.h"
+
+static uint8_t block[BLOCK];
+
+int range_sum(int file, uint64_t offset, uint64_t count, uint32_t *crc)
+{
+    while (count) {
+        ssize_t got = pread(file, block, count < BLOCK ? count : BLOCK, (off_t)offset);
+
+        if (got <= 0)
+            return got ? -errno : -ENODATA;
+        *crc = crc32c(*crc, block, (size_t)got);
+        offset += (uint64_t)got, count -= (uint64_t)got;
+    }
+    return 0;
+}
+
+int file_sum(const char *path, uint64_t *size, uint32_t *crc)
+{
+    struct stat status;
+    int error = 0, file = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+
+    if (file < 0)
+        return -errno;
+    *crc = 0;
+    if (fstat(file, &status))
+        error = -errno;
+    else
+        error = range_sum(file, 0, *size = (uint64_t)status.st_size, crc);
+    close(file);
+    return error;
+}
+
+static int say_pages(void *context, uint32_t pid, uint64_t address, int file, uint64_t offset, uint64_t count)
+{
+    uint32_t crc = 0;
+    int error = range_sum(file, offset, count, &crc);
+
+    (void)context;
+    if (!error)
+        printf("p %u %" PRIx64 " %" PRIu64 " %08x%c", pid, address, count, crc, 0);
+    return error;
+}
+
+/* Pages are told by the processes that they belong to; statistics differ on both sides. */
+static int is_told_otherwise(const char *name)
+{
+    return !strncmp(name, "pages-", 6) || !strncmp(name, "pagemap-", 8) || !strncmp(name, "stats-", 6);
+}
+
+static int say_files(char kind, const char *top)
+{
+    char *const tops[] = {(char *)top, NULL};
+    FTS *tree = fts_open(tops, FTS_PHYSICAL, NULL);
+    FTSENT *entry;
+    int error = 0;
+
+    if (!tree)
+        return -errno;
+    while (!error && (entry = fts_read(tree))) {
+        uint64_t size;
+        uint32_t crc;
+
+        if (entry->fts_info != FTS_F || (kind == 'i' && is_told_otherwise(entry->fts_name)))
+            continue;
+        error = file_sum(entry->fts_accpath, &size, &crc);
+        if (!error)
+            printf("%c %" PRIu64 " %08x %s%c", kind, size, crc, entry->fts_path + strlen(top) + 1, 0);
+    }
+    fts_close(tree);
+    return error;
+}
+
+int list_run(const char *images, const char *tree)
+{
+    int directory, error;
+
+    setvbuf(stdout, NULL, _IOFBF, 1 << 16);
+    if (getchar() == EOF)
+        return SAME; /* the move ended before there was anything to tell */
+    directory = open(images, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    error = directory < 0 ? -errno : pages_each(directory, say_pages, NULL);
+    if (!error)
+        error = say_files('i', images);
+    if (!error)
+        error = say_files('t', tree);
+    if (!error && (printf(".%c", 0) < 0 || fflush(stdout)))
+        error = -errno;
+    if (error)
+        fprintf(stderr, "wherry-verify: the images cannot be read: %s\n", strerror(-error));
+    return error ? CANNOT_TELL : SAME;
+}

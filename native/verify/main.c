@@ -1,0 +1,31 @@
+/*
+ * wherry-verify: that what arrived by a move is what was sent.
+ *
+ *   wherry-verify list IMAGES TREE              at the destination: a line on stdin, then records on stdout
+ *   wherry-verify compare IMAGES TREE TASKS     at the source: records on stdin, the result on stdout
+ *
+ * IMAGES is the directory of CRIU's last pass, TREE the node's private files, TASKS the cgroup.procs of the frozen node. The
+ * destination sums up what it has; the source, which is frozen, sums up the same memory and files where they came from.
+ * A record ends with a zero byte, as only that is in no path; CRC is CRC-32C in hexadecimal:
+ *
+ *   p PID ADDRESS BYTES CRC     memory of a process, as its own PID namespace counts
+ *   i BYTES CRC PATH            a file below IMAGES
+ *   t BYTES CRC PATH            a file below TREE
+ *   .                           the end: nothing is missing
+ *
+ * Exit code: 0 the same, 1 different (stdout says what), 125 could not tell (stderr says why).
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "verify.h"
+
+int main(int argc, char **argv)
+{
+    if (argc == 4 && !strcmp(argv[1], "list"))
+        return list_run(argv[2], argv[3]);
+    if (argc == 5 && !strcmp(argv[1], "compare"))
+        return compare_run(argv[2], argv[3], argv[4]);
+    fputs("usage: wherry-verify list IMAGES TREE | wherry-verify compare IMAGES TREE TASKS\n", stderr);
+    return CANNOT_TELL;
+}
