@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from names import own_name
 from wherry.base.errors import WherryError
 from wherry.base.paths import Instance, native_program
 from wherry.fabric.fake import FakeFabric
@@ -20,7 +21,7 @@ from wherry.node.container import ContainerDriver
 from wherry.node.fake import FakeDriver
 from wherry.node.protocol import NodeDriver
 
-INSTANCE = Instance("tcontr")
+INSTANCE = Instance(own_name("tcon"))
 MISSING = "/bin/sh"
 """A file that every machine has, and that host b1 is said to lack."""
 

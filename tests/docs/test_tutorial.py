@@ -11,17 +11,17 @@ import re
 import shutil
 import subprocess
 import sys
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from names import own_name
+
 TOP = Path(__file__).resolve().parents[2]
 TUTORIAL = TOP / "docs" / "tutorial.md"
-INSTANCE = f"ttut{zlib.crc32(str(TOP).encode()) & 0xFFFF:04x}"
-"""Another checkout's has another name."""
+INSTANCE = own_name("ttut")
 SECONDS = 400
 """For one command, on a loaded machine."""
 

@@ -15,7 +15,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +22,7 @@ from typing import Any, TypeVar
 
 import pytest
 
+from names import own_name
 from wherry.base.errors import Refused
 from wherry.base.paths import Instance, native_program
 from wherry.client import Client
@@ -268,7 +268,7 @@ class World:
 @contextmanager
 def world(role: str, **environment: str) -> Iterator[World]:
     """An instance that is gone before and after, whatever happened to it. Another checkout's has another name."""
-    name = f"{role}{zlib.crc32(str(WHERRY).encode()) & 0xFFFF:04x}"
+    name = own_name(role)
     with tempfile.TemporaryDirectory(prefix=f"wherry-{name}-") as directory:
         os.chmod(directory, 0o755)
         made = World(name, Path(directory), **environment)

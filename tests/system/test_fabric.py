@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from names import own_name
 from wherry.base.errors import Failed, Refused
 from wherry.base.paths import Instance
 from wherry.fabric import namespaces
@@ -23,7 +24,7 @@ from wherry.fabric.netns import NetnsFabric, sweep
 from wherry.model.network import ClusterNetwork, Port, address_of, mac_of, network_of
 from wherry.model.spec import LinkSpec
 
-INSTANCE = Instance("tfab")
+INSTANCE = Instance(own_name("tfab"))
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces are root's")
 
 

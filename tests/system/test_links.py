@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import pytest
 from realworld import World, eventually, world
 
+from names import own_name
 from wherry.base.paths import Instance
 from wherry.client import Client
 from wherry.fabric import namespaces
@@ -19,7 +20,7 @@ from wherry.fabric.netns import NetnsFabric, sweep
 from wherry.model.spec import LinkSpec
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces are root's")
-INSTANCE = Instance("tlnkf")
+INSTANCE = Instance(own_name("tlkf"))
 FABRIC = """\
 kind: fabric
 version: 1

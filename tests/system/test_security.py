@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from names import own_name
 from wherry.base.paths import Instance, native_program
 from wherry.job.wire import Endpoint, WireError
 from wherry.model.owner import Owner
@@ -22,7 +23,7 @@ from wherry.node.criu import find as find_criu
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="clusters are made by root")
 
 WHERRY = Path(sys.executable).parent / "wherry"
-INSTANCE = "tsec"
+INSTANCE = own_name("tsec")
 SECONDS = 240  # for one command, on a loaded machine
 NOBODY = 65534
 AS_NOBODY = {"SUDO_UID": str(NOBODY), "SUDO_GID": str(NOBODY)}

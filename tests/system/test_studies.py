@@ -21,6 +21,7 @@ from typing import Any
 
 import pytest
 
+from names import own_name
 from wherry.base.errors import Failed
 from wherry.lab.study import render, runner, workloads
 from wherry.lab.study.bench import Bench, Place, program
@@ -30,7 +31,7 @@ from wherry.lab.study.results import Results
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="clusters are made by root")
 
 WHERRY = Path(sys.executable).parent / "wherry"
-INSTANCE = "tstudy"
+INSTANCE = own_name("tstu")
 PLACE = Place("fault", 2, ("a1", "a2"), cpus=0.5, memory="128MiB")
 
 

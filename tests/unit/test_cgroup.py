@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from names import own_name
 from wherry.base.errors import Code, Failed
-from wherry.fabric.cgroup import PERIOD, Cgroup, Layout, read_layout, sweep
+from wherry.fabric.cgroup import PERIOD, TASKS, Cgroup, Layout, machine_layout, read_layout, sweep
 
+TREE = f"wherry-{own_name('tcgr')}"
 SEPARATE = """\
 31 23 0:28 / /sys/fs/cgroup rw,relatime - tmpfs tmpfs rw,mode=755
 32 31 0:29 / /sys/fs/cgroup/cpu rw,relatime - cgroup cgroup rw,cpu
@@ -63,7 +65,9 @@ def test_v2_files(v2: Layout, tmp_path: Path) -> None:
     node.limit(cpus=1.5, memory=2**28)
     assert (here / "cpu.max").read_text() == f"{PERIOD * 3 // 2} {PERIOD}"
     assert (here / "memory.max").read_text() == str(2**28)
+    assert (here / "pids.max").read_text() == str(TASKS)
     node.limit(cpus=None, memory=None)
+    assert (here / "pids.max").read_text() == "max", "on its way a node has those that restore it, too"
     assert (here / "cpu.max").read_text() == f"max {PERIOD}"
     node.weight(2)
     node.prefer(True)
@@ -94,13 +98,13 @@ def test_a_freeze_that_does_not_come_is_told(v2: Layout, tmp_path: Path) -> None
 def group() -> Iterator[Cgroup]:
     if os.geteuid() != 0:
         pytest.skip("cgroups are root's")
-    node = Cgroup("wherry-tcgroup/a1/n-0")
+    node = Cgroup(f"{TREE}/a1/n-0")
     try:
         node.create()
     except OSError as error:
         pytest.skip(f"this machine does not let us make cgroups: {error}")
     yield node
-    sweep("wherry-tcgroup")
+    sweep(TREE)
 
 
 def spin(node: Cgroup) -> subprocess.Popen[bytes]:
@@ -126,7 +130,7 @@ def test_frozen_processes_stand_and_die(group: Cgroup) -> None:
 
 
 def test_limits_reach_the_kernel(group: Cgroup) -> None:
-    host = Cgroup("wherry-tcgroup/a1")
+    host = Cgroup(f"{TREE}/a1")
     host.limit(cpus=1, memory=2**29)
     group.limit(cpus=4, memory=2**28)  # more than its host has: the host's limit then counts
     group.limit(cpus=0.5, memory=2**28)
@@ -140,19 +144,31 @@ def test_limits_reach_the_kernel(group: Cgroup) -> None:
     process.wait(10)
 
 
+def test_a_fork_bomb_stays_within_its_limit(group: Cgroup) -> None:
+    if machine_layout().root("pids") is None:
+        pytest.skip("this machine has no pids controller")
+    group.limit(cpus=1, memory=2**28, tasks=20)
+    bomb = "for i in $(seq 60); do sleep 60 2>/dev/null & done"
+    process = subprocess.Popen(["/bin/sh", "-c", f"read line; {bomb}"], stdin=subprocess.PIPE, stderr=subprocess.PIPE)
+    group.add(process.pid)
+    said = process.communicate(b"go\n", timeout=60)[1]
+    assert b"fork" in said, "the twentieth process is refused"
+    assert 10 < len(group.pids()) <= 20
+
+
 def test_a_sweep_takes_one_instance_only(group: Cgroup) -> None:
-    other = Cgroup("wherry-tcgroup2/a1")
+    other = Cgroup(f"{TREE}2/a1")
     other.create()
     try:
         process = spin(group)
-        assert [child.name for child in Cgroup("wherry-tcgroup").children()] == ["wherry-tcgroup/a1"]
-        sweep("wherry-tcgroup")
+        assert [child.name for child in Cgroup(TREE).children()] == [f"{TREE}/a1"]
+        sweep(TREE)
         assert process.wait(10) == -9
-        assert not Cgroup("wherry-tcgroup").exists() and not group.exists()
+        assert not Cgroup(TREE).exists() and not group.exists()
         assert other.exists()
-        sweep("wherry-tcgroup")
+        sweep(TREE)
     finally:
-        sweep("wherry-tcgroup2")
+        sweep(f"{TREE}2")
 
 
 def test_a_process_that_is_gone_is_refused(group: Cgroup) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from names import own_name
 from wherry.base.errors import LostContact, Refused
 from wherry.base.paths import Instance
 from wherry.client import Client, process
@@ -23,8 +24,8 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root starts the 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Instance]:
     monkeypatch.setenv("WHERRY_STATE", str(tmp_path / "state"))
-    monkeypatch.setenv("WHERRY_INSTANCE", "tcli")
-    place = Instance("tcli")
+    place = Instance(own_name("tcli"))
+    monkeypatch.setenv("WHERRY_INSTANCE", place.name)
     yield place
     process.stop(place)
     process.sweep()

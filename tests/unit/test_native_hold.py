@@ -19,10 +19,11 @@ from typing import IO, Any
 
 import pytest
 
+from names import own_name
 from wherry.base.paths import native_program
 from wherry.fabric import namespaces
 
-NAMES = HOST, PEER, NODE = "wherry-thold-h", "wherry-thold-p", "wherry-thold-n"
+NAMES = HOST, PEER, NODE = [f"wherry-{own_name('thld')}-{role}" for role in "hpn"]
 ADDRESS, MAC = "10.99.99.2", "02:00:0a:63:63:02"
 WAIT = 20.0  # seconds for what takes milliseconds, on a loaded machine
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from names import own_name
 from wherry.fabric import emulator, namespaces
 from wherry.fabric.emulator import Emulator
 from wherry.model.spec import DirectionSpec
@@ -16,7 +17,7 @@ from wherry.model.spec import DirectionSpec
 TOP = Path(__file__).resolve().parents[2] / "native"
 FLAGS = ["-std=c11", "-D_GNU_SOURCE", "-g", "-O1", "-Wall", "-Wextra", "-Werror", f"-I{TOP}/include"]
 SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
-NAMES = ("wherry-tnlink-a", "wherry-tnlink-b")
+NAMES = tuple(f"wherry-{own_name('tnli')}-{end}" for end in "ab")
 
 
 def built(directory: Path, name: str, *sources: str) -> Path:

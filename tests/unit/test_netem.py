@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
+from names import own_name
 from wherry.fabric import namespaces, netem
 from wherry.model.spec import LinkSpec
 
-NAME = "wherry-tnetem-x"
+NAME = f"wherry-{own_name('tnet')}-x"
 
 
 @pytest.mark.parametrize(

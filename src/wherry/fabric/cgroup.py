@@ -27,6 +27,8 @@ MIN_QUOTA = 1000
 """The kernel's smallest quota in microseconds: a limit below 0.2 cpus becomes 0.2."""
 _GATHERINGS = 16
 """Looks for processes that were forked while their parents were moved."""
+TASKS = 4096
+"""Processes and threads of a node at most: a fork bomb in it must leave the machine's (pid_max, 32768) to the others."""
 PREFERENCE = 10
 """How many times its weight a preferred cgroup has."""
 
@@ -244,9 +246,12 @@ class Cgroup:
                     Code.TIMED_OUT, f"cgroup {self.name} is not empty", f"processes {self.pids()} outlived SIGKILL"
                 )
 
-    def limit(self, cpus: float | None, memory: int | None) -> None:
-        """Bounds it to so many cpus (CFS quota) and bytes; None is no bound. Failed tells which controller refused."""
-        cpu, mem = self._path("cpu"), self._path("memory")
+    def limit(self, cpus: float | None, memory: int | None, tasks: int | None = TASKS) -> None:
+        """Bounds it to so many cpus (CFS quota), bytes and tasks; None is no bound. Failed tells which controller refused.
+
+        Tasks are not bounded where cpus are not: on its way a node has those that restore it beside its own.
+        """
+        cpu, mem, pids = self._path("cpu"), self._path("memory"), self._path("pids")
         quota = -1 if cpus is None else max(MIN_QUOTA, round(cpus * PERIOD))
         if cpu is not None:
             if self._layout.is_v2("cpu"):
@@ -257,6 +262,9 @@ class Cgroup:
             v2 = self._layout.is_v2("memory")
             word = ("max" if v2 else "-1") if memory is None else str(memory)
             self._write(mem / ("memory.max" if v2 else "memory.limit_in_bytes"), word, "limited in memory")
+        if pids is not None:
+            word = "max" if tasks is None or cpus is None else str(tasks)
+            self._write(pids / "pids.max", word, "limited in tasks")
 
     def _limit_cpu_v1(self, cpu: Path, quota: int) -> None:
         self._write(cpu / "cpu.cfs_quota_us", "-1", "limited in cpu time")  # the old quota need not suit the new period

@@ -237,7 +237,7 @@ class NetnsFabric:
         self._wait_uplink(host)
         group = Cgroup(self.cgroup(host.name))
         group.create()
-        group.limit(cpus=host.cores * host.speed, memory=host.memory)
+        group.limit(cpus=host.cores * host.speed, memory=host.memory, tasks=None)
         group.weight(host.cores)
 
     def _uplink(self, host: HostSpec) -> tuple[str, str]:

@@ -1,0 +1,1 @@
+"""Lets every test import what lies here beside it: `names`."""
