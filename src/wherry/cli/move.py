@@ -19,6 +19,7 @@ def move(
     to: str,
     dry_run: bool = False,
     max_rounds: Annotated[int | None, Parameter(show_default=False)] = None,
+    bandwidth: str | None = None,
     output: Output = "text",
 ) -> None:
     """Move a node to another host while its job runs. Ctrl-C takes the move back.
@@ -33,10 +34,12 @@ def move(
         Print what the move would cost and move nothing.
     max_rounds
         Rounds of memory sent while the node runs, at most.
+    bandwidth
+        The most that the move sends, for instance 500Mbit/s; else 90 % of what the links on its way have.
     """
     with Client() as client:
         if dry_run:
-            cost = client.predict(node, to)
+            cost = client.predict(node, to, bandwidth)
             text = (
                 f"{node} to {to}: about {format_size(cost.bytes)} in {format_duration(cost.seconds)}, "
                 f"{cost.rounds} rounds, downtime about {format_duration(cost.downtime)} ({cost.basis}). "
@@ -44,7 +47,7 @@ def move(
             )
             emit(output, "prediction", cost.model_dump(mode="json"), lambda: print(text))
             return
-        found = client.moved(client.wait(client.begin_move(node, to, max_rounds).id, say))
+        found = client.moved(client.wait(client.begin_move(node, to, max_rounds, bandwidth=bandwidth).id, say))
         emit(output, "move", found.model_dump(mode="json"), lambda: print(summary(found)))
 
 

@@ -151,14 +151,22 @@ class Client:
 
     # Moves.
 
-    def predict(self, node: str, host: str) -> Prediction:
+    def predict(self, node: str, host: str, bandwidth: str | None = None) -> Prediction:
         """What a move would cost."""
-        body = {"node": node, "host": host, "dry_run": True}
+        body = {"node": node, "host": host, "bandwidth": bandwidth, "dry_run": True}
         return Prediction(**self._transport.ask("POST", "/v1/moves", body=body)["predicted"])
 
-    def begin_move(self, node: str, host: str, max_rounds: int | None = None, fault: str | None = None) -> Operation:
-        """Begins a move; the result has `move`. `fault` is for tests (see `wherry.move.faults`)."""
-        body = {"node": node, "host": host, "max_rounds": max_rounds, "fault": fault}
+    def begin_move(
+        self,
+        node: str,
+        host: str,
+        max_rounds: int | None = None,
+        fault: str | None = None,
+        bandwidth: str | None = None,
+    ) -> Operation:
+        """Begins a move; the result has `move`. It sends at most `bandwidth`, for instance `500Mbit/s`, if one is
+        given. `fault` is for tests (see `wherry.move.faults`)."""
+        body = {"node": node, "host": host, "max_rounds": max_rounds, "fault": fault, "bandwidth": bandwidth}
         return Operation(**self._transport.ask("POST", "/v1/moves", body=body))
 
     def move(self, node: str, host: str, progress: Progress = quiet) -> Move:

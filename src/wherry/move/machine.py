@@ -19,14 +19,17 @@ from wherry.base.units import format_duration, format_size
 from wherry.fabric.protocol import Fabric, Hold
 from wherry.model.network import Port
 from wherry.model.objects import Move, Node, NodeState, Phase
+from wherry.move.budget import Crossing, Turns
 from wherry.move.faults import Fault
 from wherry.move.policy import MAX_ROUNDS, another
-from wherry.node.protocol import NodeDriver, NodeMover, Place
+from wherry.node.protocol import NodeDriver, NodeMover, Place, Transferred
 from wherry.store.store import Store
 
 _TRIES = 4
 _START_AGAIN = "wherry up FILE starts it again"
 _TRY_AGAIN = "restart the daemon: it tries again when it starts"
+_WAITED = "turn"
+"""What the seconds are called for which a move waited until the links on its way were free."""
 _PAUSE = 0.1
 """Seconds before the second try to finish or to go back; doubled before each further one."""
 
@@ -56,9 +59,12 @@ class Machine:
         node: Node,
         progress: Callable[[str], None],
         cancelled: Callable[[], bool],
+        crossing: Crossing | None = None,
+        turns: Turns | None = None,
     ) -> None:
         self.move = move
         self.node = node
+        self._crossing, self._turns = crossing or Crossing(), turns or Turns()
         self._store = store
         self._fabric = fabric
         self._ends = ends
@@ -118,10 +124,32 @@ class Machine:
     def _to_commit(self, fault: Fault, max_rounds: int) -> None:
         fabric, ends, mover = self._fabric, self._ends, self._mover
         fabric.port_up(ends.destination_port)
+        mover.pace(self._crossing.rate)
         mover.prepare()
         hold = self._hold = fabric.hold(ends.destination_port)
         self._ended(Phase.PREPARE, fault)
 
+        with self._turns.turn(self._crossing, self._stop_if_cancelled):
+            sent = self._send(hold, fault, max_rounds)
+
+        self._note(phase=Phase.RESTORE)
+        restored = mover.restore()
+        if sent.frozen is not None and restored is not None:
+            self._note(downtime_criu=sent.frozen + restored)
+        self._ended(Phase.RESTORE, fault)
+
+        committed = self.move.model_copy(update={"phase": Phase.COMMIT, "phases": dict(self._watch.laps)})
+        self._store.put_move(committed)
+        self.move = committed
+        self.node = self.node.model_copy(update={"host": self.move.destination})
+        self._store.put_node(self.node)
+        self._ended(Phase.COMMIT, fault, may_cancel=False)
+
+    def _send(self, hold: Hold, fault: Fault, max_rounds: int) -> Transferred:
+        """What fills links: rounds, freeze and transfer."""
+        mover = self._mover
+        if self._crossing.budgets:
+            self._watch.lap(_WAITED)
         if mover.can_round() and another(self.move.rounds, max_rounds):
             self._store_move(phase=Phase.ROUNDS)
             while another(self.move.rounds, max_rounds):
@@ -137,7 +165,7 @@ class Machine:
         self._frozen_at = time.monotonic()
         mover.freeze()
         hold.divert()
-        fabric.port_unplug(ends.source_port)
+        self._fabric.port_unplug(self._ends.source_port)
         self._ended(Phase.FREEZE, fault)
 
         # From here to the commit nothing is written or told: recovery needs no more than "not committed", peers wait.
@@ -145,19 +173,7 @@ class Machine:
         sent = mover.transfer()
         self._note(bytes=self.move.bytes + sent.bytes)
         self._ended(Phase.TRANSFER, fault)
-
-        self._note(phase=Phase.RESTORE)
-        restored = mover.restore()
-        if sent.frozen is not None and restored is not None:
-            self._note(downtime_criu=sent.frozen + restored)
-        self._ended(Phase.RESTORE, fault)
-
-        committed = self.move.model_copy(update={"phase": Phase.COMMIT, "phases": dict(self._watch.laps)})
-        self._store.put_move(committed)
-        self.move = committed
-        self.node = self.node.model_copy(update={"host": self.move.destination})
-        self._store.put_node(self.node)
-        self._ended(Phase.COMMIT, fault, may_cancel=False)
+        return sent
 
     def _to_done(self, fault: Fault) -> None:
         """The source's copy is killed before the destination's may run; its network is there before it looks."""

@@ -17,6 +17,7 @@ from wherry.cluster.lookup import find_cluster, find_node
 from wherry.cluster.places import Places
 from wherry.fabric.protocol import Fabric
 from wherry.model.objects import ClusterState, Move, Node, NodeState, Phase, Prediction
+from wherry.move.budget import Crossing, Turns, crossing
 from wherry.move.check import check_move
 from wherry.move.faults import parse_fault
 from wherry.move.machine import Ends, Machine
@@ -34,6 +35,7 @@ class Moves:
         self._drivers = drivers
         self._places = places
         self._lock = threading.Lock()
+        self._turns = Turns()
         self._running: set[str] = set()
         """Ids of the moves that a thread of this process is at."""
 
@@ -41,15 +43,22 @@ class Moves:
         """Refused with the reason when the node may not move to the host. Changes nothing."""
         check_move(self._store, self._fabric, self._drivers, self._places, node, host)
 
-    def predict(self, node: str, host: str) -> Prediction:
-        """What the move would cost. Refused when it may not be made; changes nothing."""
+    def crossing(self, node: str, host: str, bandwidth: int | None = None) -> Crossing:
+        """The links between node and host. Refused when one of them has less than `bandwidth` bit/s."""
+        return crossing(self._fabric.spec, find_node(self._store, node).host, host, bandwidth)
+
+    def predict(self, node: str, host: str, bandwidth: int | None = None) -> Prediction:
+        """What the move would cost, sending at most `bandwidth` bit/s. Refused when it may not be made; changes
+        nothing."""
         self.check(node, host)
         found = find_node(self._store, node)
         mover = self._ends(found, found.host, host).mover()
         size, overhead = mover.predict()
         kind = find_cluster(self._store, found.cluster).spec.kind
         clusters = {c.name for c in self._store.clusters() if c.spec.kind == kind}
-        return estimate(size, overhead, mover.can_round(), [m for m in self._store.moves() if m.cluster in clusters])
+        over = crossing(self._fabric.spec, found.host, host, bandwidth)
+        past = [m for m in self._store.moves() if m.cluster in clusters and self._crossed(m) == set(over.budgets)]
+        return estimate(size, overhead, mover.can_round(), past, over.rate)
 
     def run(
         self,
@@ -60,11 +69,16 @@ class Moves:
         move_id: str | None = None,
         max_rounds: int | None = None,
         fault: str | None = None,
+        bandwidth: int | None = None,
     ) -> Move:
-        """Moves the node. Refused before anything is changed; Failed when it was taken back, the node running on."""
+        """Moves the node, sending at most `bandwidth` bit/s (None: what the links on its way leave to moves).
+
+        Refused before anything is changed; Failed when it was taken back, the node running on.
+        """
         strikes = parse_fault(fault)
-        predicted = self._predicted(node, host)
-        machine = self._begin(node, host, progress, cancelled, move_id or new_id("mv"), predicted)
+        predicted = self._predicted(node, host, bandwidth)
+        over = self.crossing(node, host, bandwidth)
+        machine = self._begin(node, host, progress, cancelled, move_id or new_id("mv"), predicted, over)
         try:
             return machine.run(strikes, max_rounds)
         finally:
@@ -112,6 +126,7 @@ class Moves:
         cancelled: Callable[[], bool],
         move_id: str,
         predicted: Prediction | None,
+        over: Crossing,
     ) -> Machine:
         """Checks, and writes the rows that make the node's second place known."""
         with self._lock:
@@ -135,14 +150,21 @@ class Moves:
             self._store.put_node(moving)
             self._running.add(move.id)
         self._store.add_event("move.begin", name, f"{name} moves from {node.host} to {host}", move=move.id)
-        return Machine(self._store, self._fabric, ends, move, moving, progress, cancelled)
+        return Machine(self._store, self._fabric, ends, move, moving, progress, cancelled, over, self._turns)
 
-    def _predicted(self, node: str, host: str) -> Prediction | None:
+    def _predicted(self, node: str, host: str, bandwidth: int | None) -> Prediction | None:
         """The prediction for the record; a node that cannot be measured may move all the same."""
         try:
-            return self.predict(node, host)
+            return self.predict(node, host, bandwidth)
         except (Failed, LostContact):
             return None
+
+    def _crossed(self, move: Move) -> set[str] | None:
+        """The links with a bandwidth that a past move crossed; None when one of its hosts is no more."""
+        known = {host.name for host in self._fabric.spec.hosts}
+        if not {move.source, move.destination} <= known:
+            return None
+        return set(crossing(self._fabric.spec, move.source, move.destination).budgets)
 
     def _ends(self, node: Node, source: str, destination: str) -> Ends:
         places = self._places

@@ -22,12 +22,16 @@ _LEFT = 0.1
 """Share of the memory that rounds are assumed to leave for the freeze."""
 
 
-def estimate(size: int, overhead: float, can_round: bool, moves: Sequence[Move]) -> Prediction:
-    """Prediction for `size` bytes and `overhead` seconds of a freeze beside sending; `moves` are earlier ones."""
+def estimate(
+    size: int, overhead: float, can_round: bool, moves: Sequence[Move], bandwidth: float | None = None
+) -> Prediction:
+    """Prediction for `size` bytes and `overhead` seconds of a freeze beside sending; `moves` are earlier ones over the
+    same links, `bandwidth` the bit/s that these leave to it (None: as much as it can send)."""
     past = [m for m in moves if m.phase == Phase.DONE and not m.error and m.downtime and m.total and m.bytes][-_RECENT:]
-    rate, before, basis = _RATE, _BEFORE, "assumed rates; no move was made here yet"
+    most = _RATE if bandwidth is None else min(_RATE, bandwidth / 8)
+    rate, before, basis = most, _BEFORE, "assumed rates; no move was made here yet"
     if past:
-        rate, overhead = _fit([(_frozen_bytes(m), m.downtime or 0) for m in past])
+        rate, overhead = _fit([(_frozen_bytes(m), m.downtime or 0) for m in past], most)
         before = median(max((m.total or 0) - (m.downtime or 0), 0) for m in past)
         basis = f"the last {len(past)} moves" if len(past) > 1 else "the last move"
     rounds = 2 if can_round else 0
@@ -42,7 +46,7 @@ def estimate(size: int, overhead: float, can_round: bool, moves: Sequence[Move])
     )
 
 
-def _fit(points: list[tuple[int, float]]) -> tuple[float, float]:
+def _fit(points: list[tuple[int, float]], assumed: float) -> tuple[float, float]:
     """Rate (bytes per second) and overhead (seconds) of downtimes by frozen bytes.
 
     A least-squares line where sizes differ enough to tell one from the other, else the overhead at the assumed rate.
@@ -52,7 +56,7 @@ def _fit(points: list[tuple[int, float]]) -> tuple[float, float]:
         line = linear_regression(sizes, times)
         if line.slope > 0:
             return 1 / line.slope, max(line.intercept, 0.0)
-    return _RATE, median(max(time - size / _RATE, 0.0) for size, time in points)
+    return assumed, median(max(time - size / assumed, 0.0) for size, time in points)
 
 
 def _frozen_bytes(move: Move) -> int:

@@ -37,6 +37,7 @@ class FakeDriver:
         self.on_call: Callable[[str], None] | None = None
         self.calls: list[str] = []
         self.places: dict[tuple[str, str], Copy] = {}
+        self.rates: dict[str, float | None] = {}
 
     def entering(self, name: str) -> None:
         """Notes a call, and fails when the test asked for it."""
@@ -100,6 +101,9 @@ class FakeMover:
 
     def predict(self) -> tuple[int, float]:
         return self._driver.memory, 0.02
+
+    def pace(self, rate: float | None) -> None:
+        self._driver.rates[self._source.node.name] = rate
 
     def prepare(self) -> None:
         self._driver.entering("prepare")

@@ -38,7 +38,7 @@ from wherry.node.channel import connect
 from wherry.node.mounts import MS_NOSUID, Layout, mount, unmount_below
 from wherry.node.protocol import Place, Transferred
 from wherry.node.same_files import require_same
-from wherry.node.streams import Background, Stream, receive_tree
+from wherry.node.streams import Background, Pace, Stream, receive_tree
 from wherry.node.tcp_repair import end_repair
 from wherry.node.verify import Verification
 
@@ -74,6 +74,7 @@ class ContainerMover:
         self._verification: Verification | None = None
         self._descriptors: dict[str, int] = {}
         self._pass = 0
+        self._pace = Pace(None)
         self._hurried: tuple[int, int] | None = None
         """Thread id and nice value of the thread that prepared, which is the one that does the other steps."""
 
@@ -83,6 +84,9 @@ class ContainerMover:
 
     def can_round(self) -> bool:
         return soft_dirty()
+
+    def pace(self, rate: float | None) -> None:
+        self._pace = Pace(rate)
 
     def prepare(self) -> None:
         self._hurry()
@@ -124,7 +128,7 @@ class ContainerMover:
 
     def transfer(self) -> Transferred:
         tree = self._streams["tree"]
-        tree_sent = Background(lambda: tree.send_tree(self._from.private))
+        tree_sent = Background(lambda: self._send(tree, self._from.private))
         try:
             self._dump(
                 criu_rpc.DUMP,
@@ -139,7 +143,7 @@ class ContainerMover:
             )
             warm = Background(ready_to_add)
             images = self._streams["images"]
-            images.send_tree(self._images(self._from))
+            self._send(images, self._images(self._from))
             warm.result()
         finally:
             tree_sent.result()
@@ -264,6 +268,10 @@ class ContainerMover:
         enter = [str(native_program("wherry-ns")), "--net", self._fabric.host_netns(host), "--"]
         return criu_rpc.Worker([*enter, *self._engine], keep)
 
+    def _send(self, stream: Stream, directory: Path) -> None:
+        with self._pace.sending(stream):
+            stream.send_tree(directory)
+
     def _common(self, act: str, images: Path) -> dict[str, object]:
         for name, path in (("images", images), ("work", images.parent)):
             if name in self._descriptors:
@@ -310,7 +318,8 @@ class ContainerMover:
             options["parent_img"] = f"../{self._pass - 1}"
         pages = self._streams["pages"]
         # CRIU corks the connection; its last words would wait 200 ms in the kernel for more to send
-        self._request("dump", kind, options, self._from, lambda _script, _pid: pages.uncork())
+        with self._pace.sending(pages):
+            self._request("dump", kind, options, self._from, lambda _script, _pid: pages.uncork())
 
     def _request(
         self, act: str, kind: int, options: dict[str, object], layout: Layout, stage: Callable[[str, int], None]

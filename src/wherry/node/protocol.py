@@ -73,6 +73,9 @@ class NodeMover(Protocol):
     def predict(self) -> tuple[int, float]:
         """Bytes that a stop-and-copy would send, and the seconds to dump and restore beside sending."""
 
+    def pace(self, rate: float | None) -> None:
+        """Called first: what the move sends shall go at most so fast (bit/s; None: as fast as it can)."""
+
     def prepare(self) -> None:
         """Makes the destination ready: directories, mounts, receivers. The node runs on."""
 

@@ -11,13 +11,16 @@ import socket
 import struct
 import subprocess
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from wherry.base.errors import Code, Failed
 
-_TCPI_BYTES_ACKED = 120
-"""Offset of tcpi_bytes_acked (u64) in struct tcp_info, linux/tcp.h."""
+_TCPI_BYTES_SENT = 200
+"""Offset of tcpi_bytes_sent and tcpi_bytes_retrans (u64) in struct tcp_info, linux/tcp.h."""
+_SO_MAX_PACING_RATE = 47
+"""asm-generic/socket.h; bytes per second as u64. The kernel paces TCP itself, with any queue discipline."""
 _RECEIVER_TIMEOUT = 120.0
 _SEND = ("tar", "--create", "--file=-", "--sparse", "--numeric-owner", "--warning=no-file-ignored")
 _RECEIVE = (
@@ -53,6 +56,11 @@ class Stream:
         """The sending end, for a program that inherits it."""
         return self._near.fileno()
 
+    def pace(self, rate: float) -> None:
+        """The most that goes out from now on, in bit/s, also while another program sends."""
+        value = struct.pack("=Q", max(1, round(rate / 8)))
+        self._near.setsockopt(socket.SOL_SOCKET, _SO_MAX_PACING_RATE, value)
+
     def uncork(self) -> None:
         """Makes the kernel send what it holds back."""
         self._near.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 0)
@@ -72,7 +80,7 @@ class Stream:
             raise Failed(Code.MOVE_FAILED, f"the {self.what} was not sent", why)
 
     def finish(self) -> int:
-        """Ends the sending side, waits for the receiver's good end; bytes that it acknowledged."""
+        """Ends the sending side, waits for the receiver's good end; bytes that it got."""
         try:
             self._near.shutdown(socket.SHUT_WR)
             _, stderr = self._receiver.communicate(timeout=_RECEIVER_TIMEOUT)
@@ -84,7 +92,8 @@ class Stream:
             raise Failed(Code.MOVE_FAILED, f"the destination did not get the {self.what} whole", _last_line(stderr))
         info = self._near.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
         self._near.close()
-        return int(struct.unpack_from("=Q", info, _TCPI_BYTES_ACKED)[0])
+        sent, again = struct.unpack_from("=QQ", info, _TCPI_BYTES_SENT)
+        return int(sent - again)
 
     def close(self) -> None:
         """Ends connection and receiver. Idempotent."""
@@ -92,6 +101,33 @@ class Stream:
         if self._receiver.poll() is None:
             self._receiver.kill()
         self._receiver.communicate()
+
+
+class Pace:
+    """Divides what a move may send (bit/s; None: no limit) among its streams that send at the same time."""
+
+    def __init__(self, rate: float | None) -> None:
+        self._rate = rate
+        self._lock = threading.Lock()
+        self._sending: list[Stream] = []
+
+    @contextmanager
+    def sending(self, stream: Stream) -> Iterator[None]:
+        """The stream has its share meanwhile; what it still holds at the end goes out at the whole rate."""
+        self._divide([stream], [])
+        try:
+            yield
+        finally:
+            self._divide([], [stream])
+
+    def _divide(self, more: list[Stream], gone: list[Stream]) -> None:
+        with self._lock:
+            self._sending = [stream for stream in [*self._sending, *more] if stream not in gone]
+            if self._rate is not None:
+                for stream in gone:
+                    stream.pace(self._rate)
+                for stream in self._sending:
+                    stream.pace(self._rate / len(self._sending))
 
 
 def receive_tree(directory: Path) -> list[str]:

@@ -1,0 +1,100 @@
+"""What moves may take of the links between sites, and which of them go together.
+
+A link gives moves a share of its bandwidth in each direction. A move is told how fast it may send, and fills the link
+only when that still fits beside the moves before it: so moves at full speed go one after another, and moves that were
+told to be slow go together. Invariants: what the moves in one direction of a link may send never adds up to more than
+its budget; nobody overtakes a move that wants the same link, so none waits for ever; a node that waits runs on.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from wherry.base.errors import Code, Refused
+from wherry.base.units import format_rate
+from wherry.model.spec import FabricSpec
+
+SHARE = 0.9
+"""Of a link's bandwidth. The rest keeps its queue empty, in which the job's messages would wait behind the move's."""
+_LOOK = 0.1
+"""Seconds between two looks whether a move that waits was cancelled."""
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """A way from site to site: the budget in bit/s of each link that declares a bandwidth, by `a--b>` or `a--b<`, and
+    the rate that the move may send at (None: as fast as it can)."""
+
+    budgets: dict[str, float] = field(default_factory=dict)
+    rate: float | None = None
+
+
+def crossing(spec: FabricSpec, source: str, destination: str, wanted: int | None = None) -> Crossing:
+    """How a move from host to host crosses links. `wanted` is the rate in bit/s that was asked for.
+
+    Refused when it is more than a link on the way has.
+    """
+    site = {host.name: host.site for host in spec.hosts}
+    budgets: dict[str, float] = {}
+    for name, one_way, bandwidth in _way(spec, site[source], site[destination]):
+        if bandwidth is None:
+            continue
+        if wanted is not None and wanted > bandwidth:
+            what = f"a move cannot send {format_rate(wanted)} over the link {name}"
+            raise Refused(Code.USAGE, what, f"the link has {format_rate(bandwidth)}", "give a smaller --bandwidth")
+        budgets[name + one_way] = max(SHARE * bandwidth, wanted or 0)
+    rate = min(budgets.values(), default=None) if wanted is None else float(wanted)
+    return Crossing(budgets, rate)
+
+
+def _way(spec: FabricSpec, start: str, end: str) -> list[tuple[str, str, int | None]]:
+    """The links from site to site, each with its direction and what it declares there. Sites are joined as a tree."""
+    ways: dict[str, list[tuple[str, str, int | None]]] = {start: []}
+    reached = [start]
+    for here in reached:
+        for link in spec.joins():
+            for one_way, near, far, rules in zip(
+                "><", link.between, link.between[::-1], link.directions(), strict=True
+            ):
+                if near == here and far not in ways:
+                    ways[far] = [*ways[here], (link.name, one_way, rules.bandwidth)]
+                    reached.append(far)
+    return ways.get(end, [])
+
+
+class Turns:
+    """Who fills which link. One for all moves of an instance."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._line: dict[object, Crossing] = {}
+        """Moves that send or wait, in the order in which they came, each by a ticket of its own."""
+
+    @contextmanager
+    def turn(self, mine: Crossing, waiting: Callable[[], None]) -> Iterator[None]:
+        """Holds the links from when the move fits beside all before it. `waiting` is called until then; what it raises
+        ends the wait."""
+        ticket = object()
+        with self._changed:
+            self._line[ticket] = mine
+        try:
+            with self._changed:
+                while not self._fits(ticket):
+                    waiting()
+                    self._changed.wait(_LOOK)
+            yield
+        finally:
+            with self._changed:
+                del self._line[ticket]
+                self._changed.notify_all()
+
+    def _fits(self, ticket: object) -> bool:
+        mine = self._line[ticket]
+        ahead = list(self._line.values())[: list(self._line).index(ticket)]
+        return all(
+            (mine.rate or 0) + sum(other.rate or 0 for other in ahead if name in other.budgets) <= budget
+            for name, budget in mine.budgets.items()
+        )
