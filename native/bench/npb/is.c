@@ -65,18 +65,22 @@ static void set_key(struct sorter *sorter, int64_t index, int32_t key)
 /* Groups the keys by bucket; counts are this rank's. */
 static void group_keys(struct sorter *sorter, int32_t *restrict counts)
 {
-    int32_t next[MOST_BUCKETS], at = 0, *restrict grouped = sorter->grouped;
+    int32_t *restrict grouped = sorter->grouped;
     const int32_t *restrict keys = sorter->keys;
     int shift = sorter->shift, count = sorter->key_count;
+    size_t next[MOST_BUCKETS], at = 0; /* as wide as an address: nothing is extended in the loop */
 
     for (int i = 0; i < count; i++)
         counts[keys[i] >> shift]++;
     for (int bucket = 0; bucket < sorter->problem->buckets; bucket++) {
         next[bucket] = at;
-        at += counts[bucket];
+        at += (size_t)counts[bucket];
     }
-    for (int i = 0; i < count; i++)
-        grouped[next[keys[i] >> shift]++] = keys[i];
+    for (int i = 0; i < count; i++) {
+        uint32_t key = (uint32_t)keys[i];
+
+        grouped[next[key >> shift]++] = (int32_t)key;
+    }
 }
 
 /* Deals runs of buckets to the ranks, so that rank r's end where (r + 1) / ranks of all keys are reached. */
@@ -126,15 +130,26 @@ static void send_keys(struct sorter *sorter, const int *send_counts)
                   MPI_INT32_T, MPI_COMM_WORLD);
 }
 
+/*
+ * From four places far apart at once: neighbours are of one bucket, so their counts lie close together, and an addition
+ * to what was just written would have to wait for it.
+ */
 static void count_keys(struct sorter *sorter)
 {
     int32_t lowest = sorter->first_bucket << sorter->shift, sum = 0;
-    int range = (sorter->end_bucket - sorter->first_bucket) << sorter->shift, count = sorter->received;
+    int range = (sorter->end_bucket - sorter->first_bucket) << sorter->shift;
     int32_t *restrict counts = sorter->smaller_or_equal;
     const int32_t *restrict keys = sorter->mine;
+    int quarter = sorter->received / 4;
 
     memset(counts, 0, (size_t)range * sizeof *counts);
-    for (int i = 0; i < count; i++)
+    for (int i = 0; i < quarter; i++) {
+        counts[keys[i] - lowest]++;
+        counts[keys[quarter + i] - lowest]++;
+        counts[keys[2 * quarter + i] - lowest]++;
+        counts[keys[3 * quarter + i] - lowest]++;
+    }
+    for (int i = 4 * quarter; i < sorter->received; i++)
         counts[keys[i] - lowest]++;
     for (int key = 0; key < range; key++)
         counts[key] = sum += counts[key];
