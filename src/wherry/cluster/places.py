@@ -27,14 +27,15 @@ class Places:
 
     def port(self, node: Node, host: str | None = None) -> Port:
         """The node's port at its host, or at `host` while it moves there."""
-        network = network_of_cluster(find_cluster(self._store, node.cluster))
+        cluster = find_cluster(self._store, node.cluster)
         return Port(
             owner=node.name,
             index=node.index,
             host=host or node.host,
-            network=network,
+            network=network_of_cluster(cluster),
             address=node.address,
             mac=node.mac,
+            tap=cluster.spec.kind == "vm",
         )
 
     def head_port(self, cluster: Cluster) -> Port:
@@ -55,12 +56,14 @@ class Places:
         return Place(
             node=node,
             host=port.host,
-            netns=self._fabric.port_netns(port),
+            netns=self._fabric.port_netns(self.head_port(cluster) if port.tap else port),
             cgroup=f"{self._fabric.cgroup(port.host)}/{node.name}",
             key=SecretStr(self._store.secret(secret_name(cluster.name))),
             hosts_file=hosts_file(cluster),
             user=f"{cluster.owner_uid}:{cluster.owner_gid}:{','.join(map(str, cluster.owner_groups))}",
             binds=cluster.binds,
+            image=cluster.spec.image,
+            nic=cluster.spec.nic,
         )
 
 

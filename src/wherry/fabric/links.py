@@ -7,6 +7,9 @@ nothing but what the nodes say is on the air. The messages within a move's downt
 from __future__ import annotations
 
 import errno
+import fcntl
+import os
+import struct
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -28,6 +31,9 @@ VXLAN_PORT = 4789
 """The port that IANA gave to VXLAN (RFC 7348)."""
 NODE_INDEX = 2
 """Interface index of a node's eth0; see `pair`."""
+_TAP_FRAMES = 10000
+"""Frames that a TAP keeps for a virtual machine that does not run yet: all that a hold hands over."""
+_TUNSETIFF, _TUNSETPERSIST, _IFF_TAP, _IFF_NO_PI = 0x400454CA, 0x400454CB, 0x2, 0x1000
 
 Result = TypeVar("Result")
 
@@ -78,6 +84,18 @@ class Links:
             if mac is not None:
                 peer |= {"address": mac, "index": NODE_INDEX}
             self._route.link("add", ifname=name, kind="veth", mtu=mtu, peer=peer)
+
+    def tap(self, name: str) -> None:
+        """A TAP device that stays when nobody has it open, up. Its carrier comes with the program that opens it."""
+        if self._index(name) is None:
+            device = os.open("/dev/net/tun", os.O_RDWR | os.O_CLOEXEC)
+            try:
+                fcntl.ioctl(device, _TUNSETIFF, struct.pack("16sH22x", name.encode(), _IFF_TAP | _IFF_NO_PI))
+                fcntl.ioctl(device, _TUNSETPERSIST, 1)
+            finally:
+                os.close(device)
+        self._route.link("set", index=self._index(name), txqlen=_TAP_FRAMES, mtu=MTU)
+        self.up(name)
 
     def vxlan(self, name: str, number: int, own: str, others: list[str]) -> None:
         """A VXLAN with this VNI between underlay addresses; what has no known place goes to all others."""

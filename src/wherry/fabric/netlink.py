@@ -23,6 +23,7 @@ _NEWLINK, _DELLINK, _GETLINK, _SETLINK = 16, 17, 18, 19
 _REQUEST, _ACK = 1, 4
 _NEWNEIGH, _CREATE, _REPLACE, _PERMANENT, _NDA_DST, _NDA_LLADDR = 28, 0x400, 0x100, 0x80, 1, 2
 _IFNAME, _MASTER = 3, 10
+_REACHABLE, _NTF_MASTER = 0x02, 0x04
 _NEIGHBOUR = struct.Struct("=BxxxiHBB")
 _HEADER, _LINK, _ATTRIBUTE = struct.Struct("=IHHII"), struct.Struct("=BxHiII"), struct.Struct("=HH")
 IFF_UP, IFF_LOWER_UP = 0x1, 0x10000
@@ -64,6 +65,21 @@ class Switch:
             )
         self._set(name, "attach", 0, 0, _attribute(_MASTER, struct.pack("=I", found[0])))
 
+    def teach(self, name: str, mac: str) -> None:
+        """Tells the bridge that this MAC is behind the link, until a frame of that MAC tells it otherwise.
+
+        A link without a carrier is not taught: its first frame will.
+        """
+        found = self.link(name)
+        if found is None:
+            raise Failed(Code.FAILED, f"no link {name} in {self._netns}", f"{mac} cannot be behind it", "wherry status")
+        body = _NEIGHBOUR.pack(socket.AF_BRIDGE, found[0], _REACHABLE, _NTF_MASTER, 0)
+        try:
+            self._send(_NEWNEIGH, _REQUEST | _ACK | _CREATE | _REPLACE, body + _hardware(mac))
+        except OSError as error:
+            if error.errno != errno.EPERM:  # the kernel's word for a port that does not forward
+                raise self._refusal("teach the bridge of", name, error) from None
+
     def detach(self, name: str) -> None:
         """Takes the link out of its bridge; returns when no frame is on its way through it. Also when gone."""
         self._set(name, "detach", 0, 0, _attribute(_MASTER, struct.pack("=I", 0)), absent=True)
@@ -93,10 +109,12 @@ class Switch:
         )
 
     def _ask(self, kind: int, options: int, flags: int, change: int, attributes: bytes) -> bytes:
+        return self._send(kind, options, _LINK.pack(socket.AF_UNSPEC, 0, 0, flags, change) + attributes)
+
+    def _send(self, kind: int, options: int, body: bytes) -> bytes:
         """The answer's body; OSError with the kernel's errno when it refused."""
         with self._lock:
             self._sequence += 1
-            body = _LINK.pack(socket.AF_UNSPEC, 0, 0, flags, change) + attributes
             self._socket.send(_HEADER.pack(_HEADER.size + len(body), kind, options, self._sequence, 0) + body)
             while True:
                 data = self._socket.recv(65536)
@@ -123,7 +141,7 @@ def set_neighbours(netns: str, interface: str, known: dict[str, str]) -> None:
         for number, (address, mac) in enumerate(known.items(), 1):
             body = _NEIGHBOUR.pack(socket.AF_INET, index, _PERMANENT, 0, 0)
             body += _attribute(_NDA_DST, ipaddress.IPv4Address(address).packed)
-            body += _attribute(_NDA_LLADDR, bytes.fromhex(mac.replace(":", "")))
+            body += _hardware(mac)
             flags = _REQUEST | _CREATE | _REPLACE | (_ACK if number == len(known) else 0)
             request += _HEADER.pack(_HEADER.size + len(body), _NEWNEIGH, flags, number, 0) + body
         with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.NETLINK_ROUTE) as route:
@@ -162,6 +180,10 @@ class Announcer:
     def close(self) -> None:
         """Lets go of the namespace."""
         self._socket.close()
+
+
+def _hardware(mac: str) -> bytes:
+    return _attribute(_NDA_LLADDR, bytes.fromhex(mac.replace(":", "")))
 
 
 def _attribute(kind: int, value: bytes) -> bytes:

@@ -7,7 +7,8 @@
                     xN ~~~~~~~~ xN ~~~~~~~~~~~~~~~~~~~~~ xN             <- cluster number N
                     cN           cN                       cN   (bridge)
                    /  \\           |
-               pN.0   pN.1       pN.2                                   <- ports; the other end is a node's eth0
+               pN.0   pN.1       pN.2                                   <- ports; the other end is a node's eth0,
+                                                                           a virtual machine's is a TAP
 
 Invariants: every name follows from instance, host, node and cluster number, so nothing is remembered that `down` could
 need; a port is plugged exactly when its host's end is in the cluster's bridge; frames of a cluster between two hosts
@@ -180,6 +181,9 @@ class NetnsFabric:
     # ports
 
     def port_up(self, port: Port) -> str:
+        if port.tap:
+            links.inside(self.host_netns(port.host), lambda ip: ip.tap(_port(port)))
+            return self.port_netns(port)
         name, where = self._port_name(port), self.port_netns(port)
         made = namespaces.exists(name) and links.inside(where, lambda ip: ip.has("eth0", port.address))
         if not made or self._switch(port.host).link(_port(port)) is None:
@@ -197,10 +201,12 @@ class NetnsFabric:
         return where
 
     def port_netns(self, port: Port) -> str:
-        return namespaces.path(self._port_name(port))
+        return self.host_netns(port.host) if port.tap else namespaces.path(self._port_name(port))
 
     def port_plug(self, port: Port) -> None:
         self._switch(port.host).attach(_port(port), _bridge(port.network))
+        if port.tap:
+            self._switch(port.host).teach(_port(port), port.mac)
         self._announcer(port).announce()
 
     def port_unplug(self, port: Port) -> None:
@@ -261,7 +267,9 @@ class NetnsFabric:
         with self._lock:
             key = (port.host, port.owner)
             if key not in self._announcers:
-                self._announcers[key] = Announcer(self.port_netns(port), "eth0", port.address, port.mac)
+                # What is sent into a TAP goes to the virtual machine; what the bridge sends goes to all others.
+                interface = _bridge(port.network) if port.tap else "eth0"
+                self._announcers[key] = Announcer(self.port_netns(port), interface, port.address, port.mac)
             return self._announcers[key]
 
     def _forget(self) -> None:

@@ -125,10 +125,11 @@ class Fabric(Protocol):
         """Removes the cluster's network from every host."""
 
     def port_up(self, port: Port) -> str:
-        """Makes the port's network namespace with its address and MAC, unplugged; returns the namespace's path."""
+        """Makes the port, unplugged: a network namespace with its address and MAC, or a TAP device `pN.INDEX` in the
+        host's own. Returns the path of the namespace."""
 
     def port_netns(self, port: Port) -> str:
-        """Path of the port's namespace, made or not."""
+        """Path of the port's namespace, made or not; the host's for a TAP."""
 
     def port_plug(self, port: Port) -> None:
         """Plugs the port into the cluster's network at its host and announces it (gratuitous ARP)."""

@@ -20,7 +20,10 @@ class ClusterNetwork(BaseModel):
 
 
 class Port(BaseModel):
-    """A node's (or head's) place in a cluster's network on one host. `owner` is the node's name or CLUSTER-head."""
+    """A node's (or head's) place in a cluster's network on one host. `owner` is the node's name or CLUSTER-head.
+
+    `tap`: for a virtual machine, whose program opens a TAP device at the host; else a network namespace.
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -30,6 +33,7 @@ class Port(BaseModel):
     network: ClusterNetwork
     address: str
     mac: str
+    tap: bool = False
 
 
 HEAD_INDEX = 254

@@ -57,6 +57,10 @@ Share = Annotated[float, BeforeValidator(_share)]
 Name = Annotated[str, BeforeValidator(lambda v: _name(v) if isinstance(v, str) else v)]
 
 
+SMALLEST_VM = 128 * 2**20
+"""Bytes of memory below which a virtual machine does not boot: its system is in its memory."""
+
+
 class Spec(BaseModel):
     """Base of everything read from a file: frozen, no unknown keys."""
 
@@ -256,8 +260,16 @@ class PlacementSpec(Spec):
     max_per_host: int | None = Field(default=None, ge=1)
 
 
+class NicSpec(Spec):
+    """A virtual machine's network adapter. Without checksum offload every frame is whole when it leaves the guest."""
+
+    model: Literal["virtio", "e1000", "e1000e", "rtl8139"] = "virtio"
+    checksum_offload: bool = True
+    mtu: int = Field(default=1500, ge=576, le=1500)  # MTU of wherry.fabric.links
+
+
 class ClusterSpec(Spec):
-    """A cluster file. `kind` is the kind of its nodes."""
+    """A cluster file. `kind` is the kind of its nodes; `image` and `nic` are of virtual machines."""
 
     kind: Literal["container", "vm"] = "container"
     version: Literal[1] = 1
@@ -269,6 +281,18 @@ class ClusterSpec(Spec):
     hosts: tuple[Name, ...] = ()
     placement: PlacementSpec = PlacementSpec()
     needs: tuple[str, ...] = ()
+    image: Name = "default"
+    nic: NicSpec = NicSpec()
+
+    @model_validator(mode="after")
+    def _of_its_kind(self) -> Self:
+        if self.kind == "container":
+            for key in ("image", "nic"):
+                if getattr(self, key) != ClusterSpec.model_fields[key].default:
+                    raise ValueError(f"{key}: only for kind: vm; a container sees the host's files and network")
+        elif self.memory < SMALLEST_VM:
+            raise ValueError("memory: a node of kind vm needs at least 128MiB")
+        return self
 
     @field_validator("memory")
     @classmethod

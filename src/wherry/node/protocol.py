@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
 from wherry.model.objects import Node, Round
 from wherry.model.owner import Owner
+from wherry.model.spec import NicSpec
 
 CONTROL_PORT = 7310
 """TCP port of a node's first process (`wherry-init`, a VM's agent) at the node's own address."""
@@ -21,7 +22,9 @@ CONTROL_PORT = 7310
 class Place(BaseModel):
     """A node at a host. `hosts_file` is the text of /etc/hosts inside; `binds` are directories of the user, writable.
 
+    `netns` is the network namespace that reaches the node's address: its own, or for a virtual machine the head's.
     `user` is `UID:GID:GID,GID…`: who may be run inside, and whose directories are bound. Uid 0 may run anybody.
+    `image` and `nic` are a virtual machine's.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -34,6 +37,8 @@ class Place(BaseModel):
     user: Annotated[str, Field(pattern=r"^\d+:\d+:(\d+(,\d+)*)?$")]
     hosts_file: str = ""
     binds: tuple[str, ...] = ()
+    image: str = "default"
+    nic: NicSpec = NicSpec()
 
     @property
     def owner(self) -> Owner:

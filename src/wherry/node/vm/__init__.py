@@ -1,0 +1,1 @@
+"""Node kind `vm`: QEMU under libvirt, one libvirtd per emulated host."""

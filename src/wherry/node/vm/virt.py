@@ -1,0 +1,96 @@
+"""libvirt's Python binding: loaded when it is needed, its errors in our words, its waits bounded.
+
+Invariant: nothing else imports libvirt, so a machine without it runs everything but VM nodes. A connection sends
+keep-alives, so a libvirtd that hangs ends the call that waits for it.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from wherry.base.errors import Code, Failed, LostContact, Refused, WherryError
+
+_REMEDY = "make setup-vm"
+_INTERVAL, _COUNT = 5, 4
+"""A libvirtd that answers none of so many keep-alives, one in so many seconds, counts as dead."""
+
+
+@functools.cache
+def load() -> Any:
+    """The module `libvirt`, its event loop running in a thread. UNSUPPORTED when it is not installed."""
+    try:
+        import libvirt
+    except ImportError as error:
+        raise Refused(Code.UNSUPPORTED, "libvirt's Python binding is missing", str(error), _REMEDY) from None
+    libvirt.registerErrorHandler(lambda _context, _error: None, None)  # errors are raised; do not print them, too
+    libvirt.virEventRegisterDefaultImpl()
+
+    def run() -> None:
+        while True:
+            libvirt.virEventRunDefaultImpl()
+
+    threading.Thread(target=run, name="libvirt", daemon=True).start()
+    return libvirt
+
+
+def connect(uri: str) -> Any:
+    """A connection to a libvirtd. LostContact when it does not answer."""
+    libvirt = load()
+    try:
+        connection = libvirt.open(uri)
+        connection.setKeepAlive(_INTERVAL, _COUNT)
+    except libvirt.libvirtError as error:
+        raise LostContact(Code.UNREACHABLE, f"no libvirtd answers at {uri}", reason(error), "wherry doctor") from None
+    return connection
+
+
+@contextmanager
+def told(what: str, remedy: str = "wherry doctor") -> Iterator[None]:
+    """Turns libvirt's error into ours: `what` did not happen, and libvirt's reason."""
+    try:
+        yield
+    except load().libvirtError as error:
+        raise translated(what, error, remedy) from None
+
+
+def translated(what: str, error: Exception, remedy: str = "wherry doctor") -> WherryError:
+    """A libvirt error as ours."""
+    return Failed(Code.FAILED, what, reason(error), remedy)
+
+
+def reason(error: Exception) -> str:
+    """What libvirt says, in one line, without its prefix."""
+    text = " ".join(str(error).split())
+    return text.removeprefix("internal error: ").removeprefix("operation failed: ")
+
+
+def domain(connection: Any, name: str) -> Any | None:
+    """The domain of that name; None when there is none."""
+    libvirt = load()
+    try:
+        return connection.lookupByName(name)
+    except libvirt.libvirtError as error:
+        if error.get_error_code() == libvirt.VIR_ERR_NO_DOMAIN:
+            return None
+        raise LostContact(
+            Code.UNREACHABLE, f"libvirtd does not tell of {name}", reason(error), "wherry doctor"
+        ) from None
+
+
+def state(found: Any | None) -> tuple[int, int]:
+    """State and reason of a domain as libvirt numbers them; (SHUTOFF, 0) when it is gone."""
+    libvirt = load()
+    if found is not None:
+        try:
+            number, why = found.state()
+            return int(number), int(why)
+        except libvirt.libvirtError as error:
+            if error.get_error_code() != libvirt.VIR_ERR_NO_DOMAIN:
+                raise LostContact(
+                    Code.UNREACHABLE, "libvirtd does not answer", reason(error), "wherry doctor"
+                ) from None
+    return int(libvirt.VIR_DOMAIN_SHUTOFF), 0
