@@ -17,7 +17,7 @@ import pytest
 from names import own_name
 from wherry.base.errors import Failed, Refused
 from wherry.base.paths import Instance
-from wherry.fabric import namespaces
+from wherry.fabric import namespaces, overlay
 from wherry.fabric.cgroup import Cgroup
 from wherry.fabric.default import default_fabric
 from wherry.fabric.netns import NetnsFabric, sweep
@@ -152,7 +152,8 @@ def test_hosts_have_their_share_of_the_machine(fabric: NetnsFabric) -> None:
         fabric.facts("c9")
 
 
-def test_a_link_that_cannot_be_made_is_refused_first() -> None:
+def test_a_link_that_cannot_be_made_is_refused_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(overlay, "lacks", lambda kind: [kind])
     before = left()
     spec = default_fabric().model_copy(update={"links": (LinkSpec(between=("a", "b"), overlay="wireguard"),)})
     with pytest.raises(Refused, match="wireguard"):

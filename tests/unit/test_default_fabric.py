@@ -35,7 +35,7 @@ def fabric(**changes: Any) -> FabricSpec:
 
 def test_an_overlay_that_the_machine_lacks_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
-    for overlay, reason in (("openvpn", "not installed: openvpn"), ("wireguard", "WireGuard")):
+    for overlay, reason in (("openvpn", "not installed: openvpn"), ("wireguard", "not installed: wg")):
         with pytest.raises(Refused) as error:
             check(fabric(links=[{"between": ["a", "b"], "overlay": overlay}]))
         assert error.value.code == Code.UNSUPPORTED and reason in error.value.why and error.value.next

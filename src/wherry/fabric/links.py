@@ -107,6 +107,11 @@ class Links:
         for other in others:
             self._route.fdb("append", ifindex=self._index(name), lladdr="00:00:00:00:00:00", dst=other)
 
+    def wireguard(self, name: str) -> None:
+        """An interface of the kernel's WireGuard, not yet set up."""
+        if self._index(name) is None:
+            self._route.link("add", ifname=name, kind="wireguard")
+
     def address(self, name: str, address: str) -> None:
         """Gives the link an address with its prefix length."""
         host, _, prefix = address.partition("/")

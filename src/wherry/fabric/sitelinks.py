@@ -3,7 +3,7 @@
     nothing declared:   bridge lan -- s1 ======== pair ======== s0 -- bridge lan
     latency alone:      the same with netem at both ends, where the kernel has it
     declared:           bridge lan -- s1 (TAP) - wherry-link - (TAP) s0 -- bridge lan
-    with an overlay:    bridge lan -- v1 (TAP) - gateway - s1 == either == s0 - gateway - (TAP) v0 -- bridge lan
+    with an overlay:    bridge lan -- tunnel's end - gateway - s1 == either == s0 - gateway - tunnel's end -- bridge lan
 
 Invariants: an end is named by the index of the site at the other one, so everything is found again by name; what is
 there is made again only when it is not what the link declares, and a change of figures alone loses no frame.
@@ -20,8 +20,8 @@ from wherry.base.paths import Instance
 from wherry.fabric import links, namespaces, netem, overlay
 from wherry.fabric.emulator import Emulator
 from wherry.fabric.links import Links
-from wherry.fabric.overlay import Overlay
 from wherry.fabric.protocol import LinkState, Traffic
+from wherry.fabric.tunnel import Tunnel
 from wherry.model.spec import FabricSpec, LinkSpec
 
 BRIDGE = "lan"
@@ -43,14 +43,14 @@ class SiteLinks:
         self.lock = threading.RLock()
         """Held while links are made or looked at. Not the fabric's: ports are plugged meanwhile."""
         self._emulators: dict[str, Emulator] = {}
-        self._overlays: dict[str, Overlay] = {}
+        self._tunnels: dict[tuple[str, str], Tunnel] = {}
 
     def up(self, spec: FabricSpec, link: LinkSpec) -> None:
         """Makes a link, or makes what is there into it, and waits until it carries frames."""
         with self.lock:
             self._make(spec, link)
             if link.overlay != "none":
-                self._overlay(spec, link).wait()
+                self._tunnel(spec, link, link.overlay).wait()
 
     def tend(self, spec: FabricSpec) -> list[str]:
         """Starts anew what has died; a text for each. Leaves alone a link whose sites are not there."""
@@ -63,7 +63,7 @@ class SiteLinks:
                 dead = []
                 if _making(link) == "wherry-link" and not self._emulator(link).alive():
                     dead.append("emulator")
-                if link.overlay != "none" and not self._overlay(spec, link).alive():
+                if link.overlay != "none" and not self._tunnel(spec, link, link.overlay).alive():
                     dead.append(f"{link.overlay} gateway")
                 if dead:
                     self._make(spec, link)  # without a wait: frames may be lost on it for long
@@ -88,12 +88,13 @@ class SiteLinks:
         """Forgets the processes; they are ended by the sweep of their namespaces."""
         with self.lock:
             self._emulators.clear()
-            self._overlays.clear()
+            self._tunnels.clear()
 
     def _make(self, spec: FabricSpec, link: LinkSpec) -> None:
         ends, emulator = self._ends(spec, link), self._emulator(link)
-        if link.overlay == "none":
-            self._overlay(spec, link).down()
+        for kind in overlay.KINDS:
+            if kind != link.overlay:
+                self._tunnel(spec, link, kind).down()
         making = _making(link)
         if making != "wherry-link":
             emulator.end()
@@ -115,7 +116,7 @@ class SiteLinks:
         for netns, wire in ends:
             links.inside(netns, functools.partial(Links.wait, name=wire))
         if link.overlay != "none":
-            self._overlay(spec, link).up()
+            self._tunnel(spec, link, link.overlay).up()
 
     def _ends(self, spec: FabricSpec, link: LinkSpec) -> list[tuple[str, str]]:
         """Path of the site and name of the wire's end there, for both sites, in the order of the link."""
@@ -140,12 +141,13 @@ class SiteLinks:
             self._emulators[link.name] = Emulator(self._directory / f"{link.name}.sock", link.name)
         return self._emulators[link.name]
 
-    def _overlay(self, spec: FabricSpec, link: LinkSpec) -> Overlay:
-        if link.name not in self._overlays:
+    def _tunnel(self, spec: FabricSpec, link: LinkSpec, kind: str) -> Tunnel:
+        if (link.name, kind) not in self._tunnels:
             index = [join.name for join in spec.joins()].index(link.name)
-            ends = self._ends(spec, link)
-            self._overlays[link.name] = Overlay(self._directory / link.name, link.name, ends, index, BRIDGE)
-        return self._overlays[link.name]
+            keys = overlay.directory(self._directory, link.name, kind)
+            made = overlay.KINDS[kind](keys, link.name, self._ends(spec, link), index, BRIDGE)
+            self._tunnels[link.name, kind] = made
+        return self._tunnels[link.name, kind]
 
 
 def _making(link: LinkSpec) -> str:
@@ -162,6 +164,7 @@ def directory(instance: Instance) -> Path:
 
 def sweep(instance: Instance) -> None:
     """Removes the files of links; their processes end with their namespaces."""
+    overlay.sweep(directory(instance))
     shutil.rmtree(directory(instance), ignore_errors=True)
     try:
         instance.run.rmdir()

@@ -15,6 +15,7 @@ from pathlib import Path
 from wherry.base.errors import WherryError
 from wherry.base.paths import instance, native_program
 from wherry.base.units import format_size
+from wherry.fabric import overlay, wireguard
 from wherry.fabric.cgroup import machine_layout
 from wherry.job.mpi import parse_version
 from wherry.node import criu
@@ -101,10 +102,11 @@ def _network() -> Iterator[Finding]:
 
 
 def _overlays() -> Iterator[Finding]:
-    missing = [program for program in ("openvpn", "openssl") if not shutil.which(program)]
-    bad = f"links with the overlay openvpn are refused: no {', '.join(missing)}"
-    remedy = f"apt-get install {' '.join(missing)}"
-    yield _judge("openvpn", not missing, "OpenVPN between sites", bad, remedy, Health.LIMITED)
+    how = "the kernel's WireGuard" if wireguard.kernel() else f"WireGuard by {wireguard.PROGRAM}"
+    for kind, text in (("openvpn", "OpenVPN"), ("wireguard", how)):
+        missing = overlay.lacks(kind)
+        bad = f"links with the overlay {kind} are refused: no {', '.join(missing)}"
+        yield _judge(kind, not missing, f"{text} between sites", bad, overlay.remedy(missing), Health.LIMITED)
 
 
 def _in_netns(command: str) -> str:
