@@ -1,0 +1,78 @@
+"""OpenVPN between the gateways of two sites: a TAP in each bridge, so it carries the bridges' frames as they are.
+
+    site a:  bridge lan -- v1 (TAP) - openvpn - s1 [100.64.N.1] ---- link ---- [100.64.N.2] s0 - openvpn - (TAP) v0 ...
+
+Both gateways trust exactly one certificate, that of the other (OpenVPN 2.6: --peer-fingerprint); both are made here,
+for this link, and never leave the run directory.
+"""
+
+from __future__ import annotations
+
+import functools
+import subprocess
+
+from wherry.base.errors import Code, Failed
+from wherry.fabric import links
+from wherry.fabric.gateway import Gateway
+from wherry.fabric.links import Links
+from wherry.fabric.tunnel import Tunnel
+
+NEEDED = ("openvpn", "openssl")
+PORT = 1194
+"""The port that IANA gave to OpenVPN."""
+_BUFFERS = ("--txqueuelen", "10000", "--sndbuf", "4194304", "--rcvbuf", "4194304")
+
+
+class OpenVpn(Tunnel):
+    """The two gateways of one link."""
+
+    def _gateway(self, side: int, netns: str) -> Gateway:
+        return Gateway(self._directory, side, netns, str(self._directory))
+
+    def _make(self) -> None:
+        prints = [self._certificate(side) for side in (0, 1)]
+        for side, gateway in enumerate(self._gateways):
+            if gateway.pid() is None:
+                gateway.start(self._words(side, prints[1 - side]))
+        for netns, wire in self._ends:
+            tap = _tap(wire)
+            self._until(functools.partial(links.inside, netns, functools.partial(Links.there, name=tap)), "start")
+            join = functools.partial(Links.join, name=tap, bridge=self._bridge, mtu=links.UNDERLAY_MTU)
+            links.inside(netns, join)
+
+    def _stands(self, side: int) -> bool:
+        return "Initialization Sequence Completed" in self._gateways[side].said()
+
+    def _words(self, side: int, peer: str) -> list[str]:
+        directory, (_, wire) = self._directory, self._ends[side]
+        return [
+            *("openvpn", "--dev", _tap(wire), "--dev-type", "tap", "--tun-mtu", str(links.UNDERLAY_MTU)),
+            *("--mssfix", "0", "--proto", "udp", "--port", str(PORT), "--remote", self._outer[1 - side]),
+            *("--local", self._outer[side], *_BUFFERS),
+            *("--cert", str(directory / f"{side}.crt"), "--key", str(directory / f"{side}.key")),
+            *("--peer-fingerprint", peer, "--ping", "5", "--ping-restart", "30", "--persist-tun", "--persist-key"),
+            *("--connect-retry", "1", "2", "--resolv-retry", "infinite", "--verb", "3", "--suppress-timestamps"),
+            *(("--tls-server", "--dh", "none") if side == 0 else ("--tls-client",)),
+        ]
+
+    def _certificate(self, side: int) -> str:
+        """The SHA-256 fingerprint of a gateway's certificate, which is made when it is not there."""
+        key, certificate = (self._directory / f"{side}.{kind}" for kind in ("key", "crt"))
+        if not certificate.exists():
+            subject = f"/CN=wherry {self._name} gateway {side}"
+            new = ["-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "3650"]
+            _openssl("req", *new, "-subj", subject, "-keyout", str(key), "-out", str(certificate))
+        said = _openssl("x509", "-in", str(certificate), "-noout", "-fingerprint", "-sha256")
+        return said.strip().partition("=")[2]
+
+
+def _tap(wire: str) -> str:
+    """`s1` -> `v1`."""
+    return f"v{wire[1:]}"
+
+
+def _openssl(*words: str) -> str:
+    done = subprocess.run(["openssl", *words], capture_output=True, text=True, timeout=60, check=False)
+    if done.returncode:
+        raise Failed(Code.FAILED, "no certificate could be made", done.stderr.strip(), "apt-get install openssl")
+    return done.stdout

@@ -1,0 +1,79 @@
+"""What every VPN between two sites has: a gateway at each, addresses over the link, keys in a directory of its own.
+
+Invariant: `up` makes what is missing and leaves what is there, so it mends a tunnel of which a part has died; the
+directory is the owner's alone, and with it keys and tunnel go.
+"""
+
+from __future__ import annotations
+
+import functools
+import shutil
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from pathlib import Path
+
+from wherry.base.errors import Code, Failed
+from wherry.fabric import links
+from wherry.fabric.gateway import Gateway
+from wherry.fabric.links import Links
+
+TIMEOUT = 30.0
+"""Seconds until a tunnel stands; the handshake alone is a few round trips."""
+
+
+class Tunnel(ABC):
+    """The two gateways of one link, the `index`-th of the fabric. `ends` are the sites' namespaces and wires there."""
+
+    def __init__(self, directory: Path, name: str, ends: list[tuple[str, str]], index: int, bridge: str) -> None:
+        self._directory = directory
+        self._name = name
+        self._ends = ends
+        self._index = index
+        self._bridge = bridge
+        self._outer = [f"100.64.{index}.{last}" for last in (1, 2)]
+        self._gateways = [self._gateway(side, netns) for side, (netns, _) in enumerate(ends)]
+
+    def up(self) -> None:
+        """Starts what does not run; its frames pass as soon as both have found each other (see `wait`)."""
+        self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for address, (netns, wire) in zip(self._outer, self._ends, strict=True):
+            links.inside(netns, functools.partial(Links.address, name=wire, address=f"{address}/30"))
+        self._make()
+
+    def wait(self) -> None:
+        """Until both have found each other. Failed with what they said last when one has ended or the time is up."""
+        self._until(lambda: all(self._stands(side) for side in (0, 1)), "connect")
+
+    def alive(self) -> bool:
+        """True when both gateways are there."""
+        return all([gateway.pid() is not None for gateway in self._gateways])  # a list: each reaps its dead
+
+    def down(self) -> None:
+        """Ends both and forgets their keys; also when there are none."""
+        for gateway in self._gateways:
+            gateway.end()
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    @abstractmethod
+    def _gateway(self, side: int, netns: str) -> Gateway:
+        """The process of a side."""
+
+    @abstractmethod
+    def _make(self) -> None:
+        """Makes what is missing: keys, gateways, interfaces; the tunnel's ends are ports of the bridges then."""
+
+    @abstractmethod
+    def _stands(self, side: int) -> bool:
+        """True when this side has heard of the other."""
+
+    def _until(self, done: Callable[[], bool], verb: str) -> None:
+        deadline = time.monotonic() + TIMEOUT
+        while not done():
+            if time.monotonic() > deadline or not self.alive():
+                what = f"the gateways of the link {self._name} did not {verb}"
+                raise Failed(Code.FAILED, what, self._last_words(), "wherry site link")
+            time.sleep(0.02)
+
+    def _last_words(self) -> str:
+        return "; ".join(line for gateway in self._gateways for line in gateway.said().splitlines()[-3:])

@@ -1,0 +1,141 @@
+"""WireGuard between the gateways of two sites. It carries packets and not frames, so a VXLAN is inside.
+
+    site a:  bridge lan -- y1 (VXLAN) -- w..0 [100.65.N.1] -- s1 [100.64.N.1] ---- link ---- [100.64.N.2] s0 -- w..1 ...
+
+    9000 bytes of a frame's packet + 50 of the VXLAN's headers + at most 80 of WireGuard's fit into the link's 9216
+
+The kernel's WireGuard where there is one, else the program `wireguard-go` at each site; `wg` sets both up alike. Keys
+are made here, for this link; they are read from files that only root can read, so no command line and no log has one.
+The tunnel's name is made from its directory's: sockets of `wireguard-go` have one directory for all namespaces.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import subprocess
+import zlib
+from pathlib import Path
+
+from wherry.base.errors import Code, Failed
+from wherry.fabric import links
+from wherry.fabric.gateway import Gateway, inside
+from wherry.fabric.links import Links
+from wherry.fabric.tunnel import Tunnel
+
+PROGRAM = "wireguard-go"
+PORT = 51820
+"""The port that WireGuard's documentation uses."""
+_MTU = links.WIRE_MTU - 80
+_KEEPALIVE = "5"
+"""Seconds between two signs of life; the first is sent at once and opens the tunnel."""
+_SOCKETS = Path("/var/run/wireguard")
+"""Where wireguard-go has its sockets, and `wg` looks for them."""
+
+
+@functools.cache
+def kernel() -> bool:
+    """True when the kernel has WireGuard, which is tried in a namespace that ends with the try."""
+    if not shutil.which("ip") or not shutil.which("unshare"):
+        return False
+    words = ["unshare", "--net", "ip", "link", "add", "probe0", "type", "wireguard"]
+    return subprocess.run(words, capture_output=True, timeout=20, check=False).returncode == 0
+
+
+def missing() -> list[str]:
+    """Programs that are needed and not installed."""
+    needed = ["wg"] if kernel() else ["wg", PROGRAM]
+    return [program for program in needed if shutil.which(program) is None]
+
+
+class WireGuard(Tunnel):
+    """The two gateways of one link."""
+
+    def _gateway(self, side: int, netns: str) -> Gateway:
+        return Gateway(self._directory, side, netns, _interface(self._directory, side))
+
+    def alive(self) -> bool:
+        if not kernel():
+            return super().alive()
+        return all(self._there(side) for side in (0, 1))
+
+    def down(self) -> None:
+        if self._directory.exists():
+            super().down()
+            for side, (netns, wire) in enumerate(self._ends):
+                for name in (_frames(wire), _interface(self._directory, side)):
+                    links.inside(netns, functools.partial(Links.remove, name=name))
+            forget(self._directory)
+
+    def _make(self) -> None:
+        keys = [self._key(side) for side in (0, 1)]
+        for side in (0, 1):
+            if kernel():
+                self._inside(side, functools.partial(Links.wireguard, name=_interface(self._directory, side)))
+            elif self._gateways[side].pid() is None:
+                self._gateways[side].start([PROGRAM, "-f", _interface(self._directory, side)], {"LOG_LEVEL": "error"})
+        for side in (0, 1):
+            self._until(functools.partial(self._there, side), "start")
+            self._set_up(side, keys[1 - side])
+
+    def _set_up(self, side: int, peer: str) -> None:
+        name, frames = _interface(self._directory, side), _frames(self._ends[side][1])
+        here, there = (f"100.65.{self._index}.{1 + which}" for which in (side, 1 - side))
+        own = ["private-key", str(self._directory / f"{side}.key"), "listen-port", str(PORT)]
+        other = ["allowed-ips", f"{there}/32", "endpoint", f"{self._outer[1 - side]}:{PORT}"]
+        self._wg(side, "set", name, *own, "peer", peer, *other, "persistent-keepalive", _KEEPALIVE)
+        self._inside(side, functools.partial(Links.join, name=name, bridge=None, mtu=_MTU))
+        self._inside(side, functools.partial(Links.address, name=name, address=f"{here}/30"))
+        self._inside(
+            side, functools.partial(Links.vxlan, name=frames, number=self._index + 1, own=here, others=[there])
+        )
+        self._inside(side, functools.partial(Links.join, name=frames, bridge=self._bridge, mtu=links.UNDERLAY_MTU))
+
+    def _stands(self, side: int) -> bool:
+        said = self._wg(side, "show", _interface(self._directory, side), "latest-handshakes").split()
+        return len(said) == 2 and said[1] != "0"
+
+    def _there(self, side: int) -> bool:
+        name = _interface(self._directory, side)
+        found: bool = self._inside(side, functools.partial(Links.there, name=name))
+        return found and (kernel() or (_SOCKETS / f"{name}.sock").exists())
+
+    def _key(self, side: int) -> str:
+        """The public key of a gateway, whose private one is made when it is not there."""
+        path, new = self._directory / f"{side}.key", self._directory / f"{side}.new"
+        if not path.exists():
+            with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+                file.write(_run(["wg", "genkey"]))
+            new.replace(path)
+        return _run(["wg", "pubkey"], path.read_text()).strip()
+
+    def _wg(self, side: int, *words: str) -> str:
+        return _run(inside(self._ends[side][0], "wg", *words))
+
+    def _inside(self, side: int, act: functools.partial[links.Result]) -> links.Result:
+        return links.inside(self._ends[side][0], act)
+
+
+def forget(directory: Path) -> None:
+    """Removes the sockets of gateways that were killed."""
+    for side in (0, 1):
+        (_SOCKETS / f"{_interface(directory, side)}.sock").unlink(missing_ok=True)
+
+
+def _interface(directory: Path, side: int) -> str:
+    """At most 15 letters, and like no other on this machine."""
+    return f"w{zlib.crc32(str(directory).encode()):08x}-{side}"
+
+
+def _frames(wire: str) -> str:
+    """`s1` -> `y1`."""
+    return f"y{wire[1:]}"
+
+
+def _run(words: list[str], given: str | None = None) -> str:
+    done = subprocess.run(words, input=given, capture_output=True, text=True, timeout=20, check=False)
+    if done.returncode:
+        what = f"{' '.join(words[words.index('wg') :][:2])} failed"
+        raise Failed(Code.FAILED, what, done.stderr.strip(), "apt-get install wireguard-tools")
+    return done.stdout
