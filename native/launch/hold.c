@@ -86,16 +86,30 @@ static _Noreturn void start_fail(int report, const char *what, const char *objec
     exit(1);
 }
 
-void hold_start(struct program *program, int report)
+/* The program's standard input. Returns negative errno when there is none. */
+static int open_input(struct program *program, const struct record *record)
+{
+    int end, error;
+
+    program->input.fifo = program->input.program = -1;
+    if (program->has_input) {
+        error = input_open(&program->input, record->directory, &end);
+        return error < 0 ? error : end;
+    }
+    end = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    return end < 0 ? -errno : end;
+}
+
+void hold_start(struct program *program, const struct record *record, int report)
 {
     int verdict[2], out[2], err[2], input;
     pid_t holder = getpid();
     char text[1024];
     ssize_t count;
 
-    input = open(program->input ? program->input : "/dev/null", O_RDONLY | O_CLOEXEC);
+    input = open_input(program, record);
     if (input < 0)
-        start_fail(report, "open the standard input", program->input, errno);
+        start_fail(report, "open", "the standard input", -input);
     catch_signals();
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     if (pipe2(verdict, O_CLOEXEC) < 0 || pipe2(out, O_CLOEXEC) < 0 || pipe2(err, O_CLOEXEC) < 0)
@@ -201,16 +215,18 @@ int hold_until_end(struct program *program, struct record *record)
     char drain[64];
 
     while (!reap_program(program, &status)) {
-        struct pollfd polls[3] = {{.fd = program->output[0], .events = POLLIN},
+        struct pollfd polls[4] = {{.fd = program->output[0], .events = POLLIN},
                                   {.fd = program->output[1], .events = POLLIN},
-                                  {.fd = wakeup[0], .events = POLLIN}};
+                                  {.fd = wakeup[0], .events = POLLIN},
+                                  input_awaited(&program->input)};
 
-        poll(polls, 3, kill_at ? 100 : -1);
+        poll(polls, 4, kill_at ? 100 : -1);
         while (read(wakeup[0], drain, sizeof drain) > 0)
             continue;
         pass_signals(program, &passed, &kill_at);
         keep_output(program, record, 0);
         keep_output(program, record, 1);
+        input_pass(&program->input);
     }
     drain_output(program, record);
     kill(-program->pid, SIGKILL);

@@ -2,6 +2,9 @@
 #ifndef WHERRY_LAUNCH_HOLD_H
 #define WHERRY_LAUNCH_HOLD_H
 
+#include <stdbool.h>
+
+#include "input.h"
 #include "record.h"
 #include "wherry/wire.h"
 
@@ -10,14 +13,16 @@ struct program {
     gid_t gid;
     gid_t groups[WIRE_GROUPS_MAX];
     int group_count;
-    const char *cwd, *input; /* input NULL: /dev/null */
+    const char *cwd;
+    bool has_input; /* else its standard input is /dev/null */
     char **argv;
     pid_t pid;
+    struct input input;
     int output[2]; /* our ends of its standard output and error */
 };
 
 /* Starts the program; when that fails, writes "failed REASON" to `report` and exits with 1. */
-void hold_start(struct program *program, int report);
+void hold_start(struct program *program, const struct record *record, int report);
 /* Keeps output, passes signals on, writes the exit file. Returns 0 or negative errno. */
 int hold_until_end(struct program *program, struct record *record);
 

@@ -1,13 +1,13 @@
 /*
  * wherry-launch: holds a job's launcher (mpirun, mpiexec), its streams and its exit code, and outlives the daemon.
  *
- *   wherry-launch --dir JOBDIR --uid U --gid G [--groups A,B] --cwd DIR [--stdin FILE] -- PROGRAM ARGUMENT...
+ *   wherry-launch --dir JOBDIR --uid U --gid G [--groups A,B] --cwd DIR [--input] -- PROGRAM ARGUMENT...
  *
  * Says "ready" on its standard output when the program was exec'ed (exit 0; the holder goes on in the background), or
- * "failed REASON" (exit 1; nothing was started). The files that it keeps in JOBDIR: record.h. The program gets this
- * program's environment and a process group of its own. SIGINT and SIGTERM are passed to that group; the group is
- * killed 5 s after the first of them came, or at the next one, and in any case when the program has ended. Killing the
- * holder itself makes the program get SIGTERM.
+ * "failed REASON" (exit 1; nothing was started). The files that it keeps in JOBDIR: record.h, and with --input the pipe
+ * of input.h; without it the program reads nothing. The program gets this program's environment and a process group of
+ * its own. SIGINT and SIGTERM are passed to that group; the group is killed 5 s after the first of them came, or at the
+ * next one, and in any case when the program has ended. Killing the holder itself makes the program get SIGTERM.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -27,7 +27,7 @@ static int report = -1; /* pipe to the process that the daemon waits for */
 
 static _Noreturn void usage(void)
 {
-    fputs("usage: wherry-launch --dir JOBDIR --uid U --gid G [--groups A,B] --cwd DIR [--stdin FILE] -- PROGRAM "
+    fputs("usage: wherry-launch --dir JOBDIR --uid U --gid G [--groups A,B] --cwd DIR [--input] -- PROGRAM "
           "ARGUMENT...\n", stderr);
     exit(2);
 }
@@ -52,7 +52,7 @@ static void read_options(int argc, char **argv, struct program *program, const c
     static const struct option options[] = {
         {"dir", required_argument, NULL, 'd'},    {"uid", required_argument, NULL, 'u'},
         {"gid", required_argument, NULL, 'g'},    {"groups", required_argument, NULL, 's'},
-        {"cwd", required_argument, NULL, 'c'},    {"stdin", required_argument, NULL, 'i'}, {0}};
+        {"cwd", required_argument, NULL, 'c'},    {"input", no_argument, NULL, 'i'}, {0}};
     bool uid_given = false, gid_given = false;
     int option;
 
@@ -70,7 +70,7 @@ static void read_options(int argc, char **argv, struct program *program, const c
         } else if (option == 'c') {
             program->cwd = optarg;
         } else if (option == 'i') {
-            program->input = optarg;
+            program->has_input = true;
         } else {
             usage();
         }
@@ -133,7 +133,7 @@ int main(int argc, char **argv)
     error = record_write_pid(&record);
     if (error < 0)
         fail("write the pid file in", directory, -error);
-    hold_start(&program, report);
+    hold_start(&program, &record, report);
     error = process_detach_streams();
     if (error < 0)
         fail("open", "/dev/null", -error);

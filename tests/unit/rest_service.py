@@ -61,6 +61,7 @@ class SaidJobs:
         self.store = store
         self.said: dict[str, list[tuple[str, float, bytes]]] = {}
         self.environments: dict[str, dict[str, str]] = {}
+        self.inputs: dict[str, bytes] = {}
 
     def check(self, order: Order) -> None:
         if order.argv[0] == "missing":
@@ -89,6 +90,13 @@ class SaidJobs:
     def output(self, id: str, offset: int = 0, limit: int = 1 << 20) -> tuple[list[tuple[str, float, bytes]], int]:
         chunks = self.said[id][offset:]
         return chunks, offset + len(chunks)
+
+    def input(self, id: str, offset: int, data: bytes, end: bool) -> tuple[int, bool]:
+        """Takes a few bytes at a time."""
+        had = self.inputs.setdefault(id, b"")
+        self.inputs[id] = had + data[len(had) - offset :][:5]
+        taken = len(self.inputs[id])
+        return taken, end and taken == offset + len(data)
 
     def cancel(self, id: str) -> Job:
         job = self.store.job(id)

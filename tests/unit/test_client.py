@@ -39,6 +39,15 @@ def test_a_cluster_and_a_move(service: Service) -> None:
         assert client.clusters() == []
 
 
+def test_input_is_fed_to_its_end(service: Service) -> None:
+    parts = [b"one\n", b"a longer line\n", b""]
+    with Client(service.place) as client:
+        client.wait(client.up(CLUSTER).id)
+        job = client.run("hello", ["sleep"], 2, env={}, input=True)
+        client.feed(job.id, lambda: parts.pop(0))
+    assert service.jobs.inputs[job.id] == b"one\na longer line\n" and not parts
+
+
 def test_a_problem_becomes_its_error(service: Service) -> None:
     with Client(service.place) as client, pytest.raises(Refused) as caught:
         client.down("none")

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from wherry.base.paths import native_program
+from wherry.job.record import write_input
 
 WAIT = 30.0  # seconds for what takes milliseconds, on a loaded machine
 
@@ -70,13 +71,12 @@ def output(directory: Path, stream: int) -> bytes:
 
 
 def test_it_keeps_output_and_exit(tmp_path: Path) -> None:
-    (tmp_path / "in").write_text("from the file\n")
     script = 'cat; id -u; id -G; pwd; echo "$GREETING" >&2; exit 4'
-    assert launch(tmp_path, "sh", "-c", script, options=("--stdin", str(tmp_path / "in")), uid=65534) == "ready\n"
+    assert launch(tmp_path, "sh", "-c", script, uid=65534) == "ready\n"
     lines = ended(tmp_path)
     assert lines[0] == "exit 4"
     assert lines[1].startswith("ended ") and abs(int(lines[1].split()[1]) / 1e9 - time.time()) < 600
-    assert output(tmp_path, 1) == b"from the file\n65534\n65534 4 24\n/tmp\n"
+    assert output(tmp_path, 1) == b"65534\n65534 4 24\n/tmp\n"
     assert output(tmp_path, 2) == b"a b\n"
 
 
@@ -127,6 +127,30 @@ def test_much_output_is_kept_whole(tmp_path: Path) -> None:
     assert ended(tmp_path)[0] == "exit 0"
     assert output(tmp_path, 1) == "".join(f"{n}\n" for n in range(1, 300001)).encode()
     assert output(tmp_path, 2) == "".join(f"{n}\n" for n in range(1, 1001)).encode()
+
+
+def test_input_is_passed_on_once_and_in_order(tmp_path: Path) -> None:
+    assert write_input(tmp_path, 0, b"", end=True) is None, "there is no job"
+    launch(tmp_path, "sh", "-c", "cat; echo over", options=("--input",), uid=65534)
+    assert write_input(tmp_path, 0, b"one\n", end=False) == (4, False)
+    wait_until(lambda: output(tmp_path, 1) == b"one\n", "the first line")
+    assert write_input(tmp_path, 0, b"one\ntwo\n", end=False) == (8, False), "by a writer that does not know"
+    much = b"".join(b"%d\n" % number for number in range(200_000))
+    taken: tuple[int, bool] | None = (8, False)
+    while taken and not taken[1]:
+        taken = write_input(tmp_path, taken[0], much[taken[0] - 8 :][:100_000], taken[0] + 100_000 >= 8 + len(much))
+    assert ended(tmp_path)[0] == "exit 0"
+    assert output(tmp_path, 1) == b"one\ntwo\n" + much + b"over\n"
+
+
+def test_a_program_that_does_not_read_holds_its_writer_up_and_nothing_else(tmp_path: Path) -> None:
+    launch(tmp_path, "sh", "-c", "echo up; read line; exec 0<&-; echo $line; sleep 1; exit 3", options=("--input",))
+    much = b"first\n" + bytes(4 << 20)
+    taken = write_input(tmp_path, 0, much, end=True)
+    assert taken and taken[0] < len(much) and not taken[1], "at most what the kernel keeps"
+    assert ended(tmp_path)[0] == "exit 3"
+    assert output(tmp_path, 1) == b"up\nfirst\n"
+    wait_until(lambda: write_input(tmp_path, 0, b"", end=True) is None, "the end of the holder")
 
 
 def enter(*words: str) -> subprocess.CompletedProcess[str]:

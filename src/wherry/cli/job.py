@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import stat
 import sys
+import threading
 from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from wherry.base.errors import Code, Failed, Refused
+from wherry.base.errors import Code, Failed, Refused, WherryError
 from wherry.cli.output import Output, age, dumped, emit, say, table
 from wherry.client import Client
 from wherry.client.client import Chunk
@@ -16,6 +19,8 @@ from wherry.model.objects import Job
 app = App(name="job", help="Jobs: MPI programs run on clusters.")
 
 _INTERRUPTED = 130
+_INPUT = 64 * 2**10
+"""Bytes of our standard input that are passed on at once."""
 
 
 def run(
@@ -30,7 +35,8 @@ def run(
 ) -> int:
     """Run an MPI program on a cluster: wherry run NAME -n 4 -- PROGRAM ARGS.
 
-    Its output is ours and so is its exit code; Ctrl-C ends it.
+    Its output is ours and so is its exit code; Ctrl-C ends it. Rank 0 reads our standard input when that is a file or a
+    pipe, and nothing when it is a terminal or with --detach.
 
     Parameters
     ----------
@@ -51,8 +57,11 @@ def run(
         raise Refused(
             Code.USAGE, f"-n {ranks}: a job has at least one rank", "", f"wherry run {name} -n 1 -- {program}"
         )
+    feeds = not detach and _has_input()
     with Client() as client:
-        job = client.run(name, [program, *args], ranks, mpi, progress=_tell_terminal)
+        job = client.run(name, [program, *args], ranks, mpi, progress=_tell_terminal, input=feeds)
+        if feeds:
+            threading.Thread(target=_feed, args=(job.id,), daemon=True).start()
         if detach:
             emit(output, "job", job.model_dump(mode="json"), lambda: print(job.id))
             return 0
@@ -147,6 +156,25 @@ def cancel(job: str, /, *, output: Output = "text") -> None:
     with Client() as client:
         found = client.cancel_job(job, say)
     emit(output, "job", found.model_dump(mode="json"), lambda: print(f"{found.id} is {found.state}."))
+
+
+def _has_input() -> bool:
+    """True when our standard input is a file or a pipe. A terminal is not read: a job in the background would stop."""
+    try:
+        mode = os.fstat(0).st_mode
+    except OSError:  # closed
+        return False
+    return stat.S_ISREG(mode) or stat.S_ISFIFO(mode)
+
+
+def _feed(id: str) -> None:
+    """Passes our standard input on until it ends, or the job does."""
+    try:
+        with Client() as client:
+            client.feed(id, lambda: os.read(0, _INPUT))
+    except WherryError as error:
+        if error.code is not Code.WRONG_STATE:  # that is: the job is over
+            say(f"job {id} gets no more input: {error}")
 
 
 def _nothing() -> dict[str, bytearray]:

@@ -200,8 +200,12 @@ class Client:
         mpi: str | None = None,
         env: dict[str, str] | None = None,
         progress: Progress = quiet,
+        input: bool = False,
     ) -> Job:
-        """Starts a program on a cluster; returns when it was started. Its environment is `env`, or ours."""
+        """Starts a program on a cluster; returns when it was started. Its environment is `env`, or ours.
+
+        With `input` it reads what `feed` gives it; without, nothing.
+        """
         owner = who.owner()
         body = {
             "cluster": cluster,
@@ -210,9 +214,21 @@ class Client:
             "mpi": mpi,
             "env": who.environment(owner) if env is None else env,
             "owner": owner.model_dump(),
+            "input": input,
         }
         operation = Operation(**self._transport.ask("POST", "/v1/jobs", body=body))
         return Job.model_validate((self.wait(operation.id, progress).result or {})["job"])
+
+    def feed(self, id: str, read: Callable[[], bytes]) -> None:
+        """Gives rank 0 what `read` returns, until that is nothing: the end. WRONG_STATE when the job is over before."""
+        offset, ended = 0, False
+        while not ended:
+            rest = read()
+            last = not rest
+            while rest or (last and not ended):
+                body = {"offset": offset, "data": base64.b64encode(rest).decode(), "end": last}
+                taken = self._transport.ask("PUT", f"/v1/jobs/{id}/input", body=body, again=True, wait=_POLL)
+                rest, offset, ended = rest[taken["next"] - offset :], taken["next"], taken["ended"]
 
     def output(self, id: str, follow: bool = True) -> Iterator[Chunk]:
         """What the job writes, until its end; without `follow` until now."""

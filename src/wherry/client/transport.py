@@ -46,11 +46,14 @@ class Transport:
         """Closes the connection."""
         self._http.close()
 
-    def ask(self, method: str, path: str, *, body: Any = None, **query: Any) -> Any:
-        """The answer's JSON. The service's error is raised as ours; UNREACHABLE when it does not answer."""
+    def ask(self, method: str, path: str, *, body: Any = None, again: bool = False, **query: Any) -> Any:
+        """The answer's JSON. The service's error is raised as ours; UNREACHABLE when it does not answer.
+
+        What only reads, or may be done `again`, is asked of the next daemon when this one is killed meanwhile.
+        """
         parameters = {key: value for key, value in query.items() if value is not None}
         try:
-            answer = self._request(method, path, body, parameters)
+            answer = self._request(method, path, body, parameters, again or method == "GET")
         except httpx.HTTPError as error:
             why = f"{self._instance.socket}: {error or type(error).__name__}"
             raise LostContact(Code.UNREACHABLE, "the daemon does not answer", why, "wherry daemon status") from None
@@ -63,15 +66,14 @@ class Transport:
             raise from_dict(_json(answer))
         return _json(answer)
 
-    def _request(self, method: str, path: str, body: Any, parameters: dict[str, Any]) -> httpx.Response:
-        """What only reads is asked again, of the next daemon, when this one was killed meanwhile."""
+    def _request(self, method: str, path: str, body: Any, parameters: dict[str, Any], again: bool) -> httpx.Response:
         left = _TRIES
         while True:
             left -= 1
             try:
                 return self._http.request(method, path, json=body, params=parameters)
             except httpx.TransportError:
-                if method != "GET" or not self._start or not left:
+                if not again or not self._start or not left:
                     raise
             if not process.answers(self._instance):
                 process.start(self._instance, resume=True)

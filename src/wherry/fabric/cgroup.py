@@ -28,7 +28,7 @@ MIN_QUOTA = 1000
 _GATHERINGS = 16
 """Looks for processes that were forked while their parents were moved."""
 TASKS = 4096
-"""Processes and threads of a node at most: a fork bomb in it must leave the machine's (pid_max, 32768) to the others."""
+"""Processes and threads of a node at most: a fork bomb in it must leave the machine's (pid_max, 32768) to others."""
 PREFERENCE = 10
 """How many times its weight a preferred cgroup has."""
 
@@ -247,7 +247,7 @@ class Cgroup:
                 )
 
     def limit(self, cpus: float | None, memory: int | None, tasks: int | None = TASKS) -> None:
-        """Bounds it to so many cpus (CFS quota), bytes and tasks; None is no bound. Failed tells which controller refused.
+        """Bounds it to so many cpus (CFS quota), bytes and tasks; None is no bound. Failed: a controller refused.
 
         Tasks are not bounded where cpus are not: on its way a node has those that restore it beside its own.
         """

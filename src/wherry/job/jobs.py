@@ -2,7 +2,7 @@
 
 A job lives in its holder (`wherry-launch`) and its directory, never in this process:
 
-    STATE/jobs/ID/      root's: pid, output, exit (written by the holder), cancelled (written by `cancel`)
+    STATE/jobs/ID/      root's: pid, output, exit (written by the holder), input (read by it), cancelled (by `cancel`)
     STATE/jobs/ID/own/  its user's: job file, hosts file, the launcher's temporary files
 
 Invariants: a job's row is written before its holder starts; its end is noted once, after what it left on the nodes has
@@ -127,6 +127,16 @@ class Jobs:
         self._find(id)
         return record.read_output(self._directory / id, offset, limit)
 
+    def input(self, id: str, offset: int, data: bytes, end: bool) -> tuple[int, bool]:
+        """Gives rank 0 `data`, which begins at `offset` of its input, and the end of it. See `record.write_input`."""
+        job = self.poll(id)
+        taken = record.write_input(self._directory / id, offset, data, end) if job.state not in _OVER else None
+        if taken is None:
+            why = "it was started without input" if job.state not in _OVER else f"it is {job.state}"
+            remedy = f"wherry run {job.cluster} -n {job.ranks} -- {job.argv[0]} < FILE"
+            raise Refused(Code.WRONG_STATE, f"job {id} reads no input", why, remedy)
+        return taken
+
     def adopt(self) -> None:
         """Takes over the jobs of an earlier daemon: watches those that run, notes the end of the others."""
         for job in self._store.jobs():
@@ -177,6 +187,7 @@ class Jobs:
             directory=self._directory / id / "own",
             agent=visible.public_file(native_program("wherry-rsh"), owner, self._state / "bin"),
             finalize=visible.public_file(native_library("libwherry-finalize.so"), owner, self._state / "bin"),
+            input=order.input,
         )
 
     def _gate(self, cluster: Cluster, nodes: tuple[Node, ...]) -> None:
@@ -230,6 +241,7 @@ class Jobs:
             ",".join(map(str, owner.groups)),
             "--cwd",
             owner.cwd,
+            *(["--input"] if request.input else []),
             "--",
             *start.argv,
         ]

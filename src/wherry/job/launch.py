@@ -61,6 +61,7 @@ class Request:
     directory: Path
     agent: Path
     finalize: Path
+    input: bool = False
 
 
 @dataclass(frozen=True)

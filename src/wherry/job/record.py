@@ -1,12 +1,15 @@
-"""Reads what `wherry-launch` leaves in a job's directory (its format: native/launch/record.h).
+"""Reads what `wherry-launch` leaves in a job's directory and writes what it passes on to the program.
 
-Invariant: the holder is the sole writer; a reader takes whole frames only, so it may read at any moment.
+The formats: native/launch/record.h and input.h. Invariants: the holder is the sole writer of what is read here, and a
+reader takes whole frames only, so it may read at any moment; input has its place, so it may be written twice.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import re
+import select
 import struct
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +22,10 @@ Chunk = tuple[str, float, bytes]
 _HEADER = struct.Struct(">BQI")
 _STREAMS = {1: "stdout", 2: "stderr"}
 _FRAME_LIMIT = 1 << 20  # bytes; the holder writes at most 64 KiB at once
+
+_INPUT = struct.Struct(">QH")
+_INPUT_BYTES = select.PIPE_BUF - _INPUT.size
+"""Bytes of input in a frame at most: the kernel takes a frame as a whole or not at all."""
 
 _NOISE = re.compile(rb"\[[^\]\n]+\] plm:[rs]sh: Warning: setpgid\(\d+,\d+\) failed in parent with errno=[^\n]*\(13\)\n")
 """Open MPI prints this line when its agent started before mpirun had set its process group: no harm, and no use."""
@@ -118,3 +125,29 @@ def read_output(directory: Path, offset: int, limit: int) -> tuple[list[Chunk], 
                 chunks.append((_STREAMS[stream], when / 1e9, shown))
             offset += _HEADER.size + length
     return chunks, offset
+
+
+def write_input(directory: Path, offset: int, data: bytes, end: bool) -> tuple[int, bool] | None:
+    """Gives the job `data`, which begins at `offset` of its input, and with `end` the input's end after it.
+
+    Returns the offset up to which it was taken, and whether the end was: the rest when the program has read. None when
+    the job has no input, or is over.
+    """
+    try:
+        fifo = os.open(directory / "input", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENXIO):
+            return None
+        raise
+    parts = [data[at : at + _INPUT_BYTES] for at in range(0, len(data), _INPUT_BYTES)]
+    try:
+        for part in [*parts, *([b""] if end else [])]:
+            os.write(fifo, _INPUT.pack(offset, len(part)) + part)
+            offset += len(part)
+    except BlockingIOError:
+        return offset, False
+    except BrokenPipeError:
+        return None
+    finally:
+        os.close(fifo)
+    return offset, end

@@ -210,6 +210,11 @@ class Acts:
         chunks, following = self.cell.need_domain().jobs.output(id, offset, limit)
         return {"job": job, "chunks": chunks, "next": following, "end": job.state not in UNDER_WAY and not chunks}
 
+    def input(self, id: str, offset: int, data: bytes, end: bool) -> tuple[int, bool]:
+        """Gives rank 0 what begins at `offset` of its input. Returns how far it was taken, and whether to the end."""
+        self.peer.require(self.job(id).uid, f"the input of job {id}")
+        return self.cell.need_domain().jobs.input(id, offset, data, end)
+
     def nodes(self, cluster: str | None) -> list[Node]:
         """All nodes, or a cluster's. NOT_FOUND."""
         return self.cell.store.nodes(self._known(cluster))

@@ -7,11 +7,11 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter
 from fastapi.responses import JSONResponse
-from pydantic import Field
+from pydantic import Base64Bytes, Field
 
 from wherry.model.objects import Job
 from wherry.model.order import Order
-from wherry.service.rest.common import Number, OwnedBody, TheActs, ThePeer, Wait, Word, accepted, until
+from wherry.service.rest.common import Body, Number, OwnedBody, TheActs, ThePeer, Wait, Word, accepted, until
 
 router = APIRouter(tags=["jobs"])
 
@@ -20,13 +20,25 @@ _OUTPUT = 2**20
 
 
 class JobBody(OwnedBody):
-    """A program to run: its words, how many ranks, the environment of whoever asks, and optionally which MPI."""
+    """A program to run: its words, how many ranks, the environment of whoever asks, and optionally which MPI.
+
+    With `input` rank 0 reads what is put to the job's input, until the end of that.
+    """
 
     cluster: Word
     argv: Annotated[list[str], Field(min_length=1, max_length=65536)]
     ranks: Annotated[int, Field(ge=1, le=65536)]
     env: dict[str, str] = {}
     mpi: Annotated[str, Field(max_length=4096)] | None = None
+    input: bool = False
+
+
+class InputBody(Body):
+    """What rank 0 reads: bytes in base64, where they begin in all of its input, and whether they are its last."""
+
+    offset: Annotated[int, Field(ge=0, le=2**53)]
+    data: Annotated[Base64Bytes, Field(max_length=2**20)] = b""
+    end: bool = False
 
 
 @router.get("/jobs")
@@ -67,6 +79,21 @@ async def job_output(
         for stream, time, data in found["chunks"]
     ]
     return {**found, "chunks": chunks, "job": found["job"].model_dump(mode="json")}
+
+
+@router.put("/jobs/{id}/input")
+async def job_input(id: str, body: InputBody, acts: TheActs, wait: Wait = 0.0) -> dict[str, Any]:
+    """Gives rank 0 some of its input, as soon as it takes any of it: `next` is the offset that it waits for now.
+
+    `ended` is true when it was told the end. The same again does no harm.
+    """
+
+    def news() -> tuple[int, bool] | None:
+        taken = acts.input(id, body.offset, body.data, body.end)
+        return taken if taken != (body.offset, False) else None
+
+    next, ended = await until(news, wait) or (body.offset, False)
+    return {"next": next, "ended": ended}
 
 
 @router.delete("/jobs/{id}", status_code=202)
