@@ -26,7 +26,7 @@ from wherry.lab.study.recipe import Cell, SampleFailed
 from wherry.model.objects import Job, JobState, Move, NodeState
 
 _LAUNCHERS = {"openmpi": "mpirun.openmpi", "mpich": "mpiexec.mpich"}
-_FABRIC = {
+FABRIC: Mapping[str, Any] = {
     "kind": "fabric",
     "version": 1,
     "name": "study",
@@ -92,6 +92,7 @@ class Bench:
         self._stack = ExitStack()
         self._up: dict[str, Place] = {}
         self._suspect = False
+        self._fabric, self._asked = FABRIC, False
 
     @property
     def client(self) -> Client:
@@ -109,16 +110,23 @@ class Bench:
         hosts = ", ".join(f"{host['name']} at {host['site']}" for host in found["hosts"])
         return f"{found['fabric']['name']} ({found['fabric']['driver']}): hosts {hosts}"
 
-    @staticmethod
-    def _make_fabric(client: Client) -> None:
-        """The studies' own fabric, unless this instance has one already."""
+    def stand_on(self, fabric: Mapping[str, Any]) -> None:
+        """Makes the study's fabric into this one; while clusters stand on it only its links' figures may change."""
+        if self._asked and fabric == self._fabric:
+            return
+        self._fabric, self._asked = fabric, True
+        if self._client is not None:
+            self._make_fabric(self._client)
+
+    def _make_fabric(self, client: Client) -> None:
+        """The one that was asked for; when none was, the studies' own, unless this instance has one already."""
         try:
-            if client.fabric()["up"]:
+            if client.fabric()["up"] and not self._asked:
                 return
         except Refused as error:
             if error.code != Code.NOT_FOUND:
                 raise
-        client.wait(client.fabric_up(_FABRIC, "the study's fabric").id)
+        client.wait(client.fabric_up(dict(self._fabric), "the study's fabric").id)
 
     def close(self) -> None:
         """Takes the clusters down."""
