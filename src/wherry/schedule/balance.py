@@ -1,0 +1,286 @@
+"""Which nodes of running jobs should be elsewhere: the rule of docs/design/0011-balance.md.
+
+Pure and deterministic: from profiles and hosts to a plan that says of each cluster what it is, what to move, and why,
+or why not. Invariants: no host is ever given more than it has, a node that moves counted at both ends; no pinned node
+moves; where nothing is to be gained, nothing moves.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from wherry.model.balance import BalancePlan, Kind, ProposedMove, Verdict
+from wherry.model.objects import Host, Move, Node, Prediction
+from wherry.model.profile import Profile
+from wherry.schedule import cost
+from wherry.schedule.place import NodeNeed, Used, used_by
+from wherry.schedule.score import Model, Step, World
+from wherry.schedule.trial import Trial
+
+_FASTER = 1.05
+"""A host that gives less than so many times what the node has now is not worth a look."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """When to act. `gain` is the share of the step time that must be gained, `margin` how many times its cost a plan
+    must gain, `cooldown` for how many seconds a cluster is left alone after a move, `hold` for how many a node does
+    not return to a host that it left. A link share of `network` makes a job network-bound."""
+
+    gain: float = 0.2
+    margin: float = 1.5
+    cooldown: float = 60.0
+    hold: float = 600.0
+    network: float = 0.2
+
+
+@dataclass(frozen=True)
+class Case:
+    """One cluster: what was measured, its nodes, the hosts that may take them, those that are not to move, what a move
+    within a site costs each, when a node moved last, and when a node left a host (seconds since the epoch)."""
+
+    profile: Profile
+    nodes: tuple[Node, ...]
+    allowed: frozenset[str]
+    costs: Mapping[str, Prediction]
+    pinned: frozenset[str] = frozenset()
+    most: int | None = None
+    moved: Mapping[str, float] = field(default_factory=dict)
+    left: Mapping[tuple[str, str], float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Option:
+    """A placement that was thought of: where each node is, its step, what getting there costs, and what it is for."""
+
+    where: dict[str, str]
+    step: Step
+    cost: float = 0.0
+    reasons: Mapping[str, str] = field(default_factory=dict)
+
+
+def plan(
+    cases: Sequence[Case], world: World, nodes: Sequence[Node], moves: Sequence[Move], now: float, rule: Rule
+) -> BalancePlan:
+    """The verdicts on all clusters, in the order of the cases. `nodes` and `moves` are those of all clusters.
+
+    The cluster that gains most is served first; the others see the room that is left then.
+    """
+    used, full = used_by(nodes, moves), False
+    first = [_verdict(case, world, used, now, rule) for case in cases]
+    final = list(first)
+    for index in sorted(range(len(cases)), key=lambda i: (first[i].after - first[i].before, i)):
+        if full and first[index].moves:
+            final[index] = _verdict(cases[index], world, used, now, rule)
+        needs = {node.name: NodeNeed(node.cpus, node.memory) for node in cases[index].nodes}
+        for move in final[index].moves:
+            used[move.destination] = used.get(move.destination, Used()).plus(needs[move.node])
+            full = True
+    return BalancePlan(verdicts=tuple(final))
+
+
+def confirmed(now: Verdict, before: Verdict | None) -> Verdict:
+    """The verdict if the measurement before said the same; else the same without moves."""
+    if not now.moves or before is not None and _aim(before) == _aim(now):
+        return now
+    text = f"to be confirmed by the next measurement: {now.text}"
+    return now.model_copy(update={"moves": (), "after": now.before, "cost": 0.0, "text": text})
+
+
+def _aim(verdict: Verdict) -> set[str]:
+    return {move.node for move in verdict.moves}
+
+
+def _verdict(case: Case, world: World, used: Mapping[str, Used], now: float, rule: Rule) -> Verdict:
+    profile = case.profile
+    if not profile.jobs or not _busy(case):
+        return Verdict(cluster=profile.cluster, kind=Kind.IDLE, text="no job runs")
+    model = Model(profile, _busy(case), world)
+    stay = Option({node.name: node.host for node in case.nodes}, model.step({n.name: n.host for n in case.nodes}))
+    seen = Verdict(
+        cluster=profile.cluster, kind=_kind(profile, stay.step, world, case, rule), text="",
+        before=profile.remaining, after=profile.remaining, link=stay.step.link, busiest=stay.step.computing,
+    )  # fmt: skip
+    options, hindrances = _options(case, model, world, used, now, rule)
+    best = min(options, key=lambda option: (not _moves(option, stay), _score(profile, option)))
+    if _gain(best) <= 0 or not _moves(best, stay):
+        return seen.model_copy(update={"text": "; ".join([_described(seen, stay.step), *_why_not(seen, hindrances)])})
+    gained = _gain(best) * profile.remaining
+    figures = (
+        f"a step would take {best.step.total:.2f} of the time, {gained:.1f} s less in the {profile.remaining:.0f} s "
+        f"that are left ({profile.basis}); {len(_moves(best, stay))} moves cost {best.cost:.1f} s"
+    )
+    proposed = seen.model_copy(update={"step": best.step.total})
+    against = _against(case, best, gained, now, rule)
+    if against:
+        return proposed.model_copy(update={"text": f"{_described(seen, stay.step)}; {figures}: {against}"})
+    return proposed.model_copy(
+        update={
+            "text": f"{_described(seen, stay.step)}; {figures}: that pays after {best.cost / _gain(best):.0f} s",
+            "after": profile.remaining * best.step.total + best.cost,
+            "cost": best.cost,
+            "moves": tuple(_proposed(case, best, world, *move) for move in _moves(best, stay)),
+        }
+    )
+
+
+def _options(
+    case: Case, model: Model, world: World, used: Mapping[str, Used], now: float, rule: Rule
+) -> tuple[list[Option], list[str]]:
+    """Every placement worth a look, and what stands in the way of others."""
+    barred = {where for where, time in case.left.items() if now - time < rule.hold}
+    start = Trial(case.nodes, world, used, barred, case.most)
+    hosts = sorted((world.hosts[name] for name in case.allowed), key=lambda host: (-host.speed, host.name))
+    options, hindrances = [_improved(case, model, world, hosts, start, {})], []
+    if len({world.hosts[node.host].site for node in _busy(case)}) > 1:
+        for site in sorted({host.site for host in hosts}):
+            trial, why = _packed(case, world, [host for host in hosts if host.site == site], start.copy(), site)
+            hindrances += [why] if why else []
+            if trial:
+                options.append(_improved(case, model, world, hosts, trial, _together(model, start, trial, site)))
+    return options, hindrances
+
+
+def _busy(case: Case) -> list[Node]:
+    """The nodes that have a part in the jobs: where the others are does not matter."""
+    ranks = {load.node for load in case.profile.nodes if load.ranks}
+    return [node for node in case.nodes if node.name in ranks]
+
+
+def _packed(case: Case, world: World, hosts: list[Host], trial: Trial, site: str) -> tuple[Trial | None, str]:
+    """All busy nodes at one site, or why not; each on the host there that gives it most."""
+    outside = [node for node in _busy(case) if world.hosts[node.host].site != site]
+    if pinned := [node.name for node in outside if node.name in case.pinned]:
+        return None, f"{pinned[0]} is pinned and not at {site}"
+    if not outside:
+        return None, ""
+    best = [(-trial.gives(outside[0], host.name), host.name) for host in hosts]
+    heapq.heapify(best)
+    for count, node in enumerate(outside):
+        passed = list[tuple[float, str]]()
+        while best and not trial.takes(node, best[0][1]):
+            passed.append(heapq.heappop(best))
+        if not best:
+            return None, f"site {site} has room for {count} of the {len(outside)} nodes that are elsewhere"
+        host = best[0][1]
+        trial.move(node, host)
+        heapq.heapreplace(best, (-trial.gives(node, host), host))
+        for one in passed if case.left else ():  # barred for this node, but not for the next one
+            heapq.heappush(best, one)
+    return trial, ""
+
+
+def _together(model: Model, start: Trial, trial: Trial, site: str) -> dict[str, str]:
+    now, then = model.step(start.where), model.step(trial.where)
+    text = (
+        f"together at {site}: links take {now.link:.0%} of the job's time now ({now.messages:.0f} messages/s, "
+        f"{now.crossing / 1e6:.2f} MB/s), {then.link:.0%} then"
+    )
+    return {name: text for name, host in trial.where.items() if host != start.where[name]}
+
+
+def _improved(
+    case: Case, model: Model, world: World, hosts: list[Host], trial: Trial, reasons: Mapping[str, str]
+) -> Option:
+    """The best that comes of giving, again and again, the node that computes longest a host that gives it more."""
+    nodes, said = {node.name: node for node in case.nodes}, dict(reasons)
+    best = _option(case, model, world, trial, said)
+    tried = set(case.pinned)
+    while (name := model.longest(trial.where)) and name not in tried:
+        tried.add(name)
+        host = _better_host(case, nodes[name], model, world, hosts, trial)
+        if host is None:
+            break
+        ratio = trial.gives(nodes[name], host) / trial.gives(nodes[name], trial.where[name])
+        said[name] = (
+            f"it computes {model.computing(name):.0%} of its time, and the others wait for it: "
+            f"{host} gives it {ratio:.2g} x what {trial.where[name]} gives"
+        )
+        trial.move(nodes[name], host)
+        option = _option(case, model, world, trial, said)
+        if _score(case.profile, option) < _score(case.profile, best):
+            best = option
+    return best
+
+
+def _better_host(case: Case, node: Node, model: Model, world: World, hosts: list[Host], trial: Trial) -> str | None:
+    """Of each site the host that gives the node most; of these the one with the shortest step, the own site first."""
+    wanted, found = _FASTER * trial.gives(node, trial.where[node.name]), dict[str, tuple[float, str]]()
+    home = world.hosts[trial.where[node.name]].site
+    for host in hosts:
+        if host.speed < wanted:  # hosts are in the order of their speed, and none gives more than that
+            break
+        if case.profile.flows is None and host.site != home or not trial.takes(node, host.name):
+            continue
+        given = trial.gives(node, host.name)
+        if given >= wanted and given > found.get(host.site, (0.0, ""))[0]:
+            found[host.site] = given, host.name
+    names = [found[site][1] for site in sorted(found, key=lambda site: (site != home, site))]
+    return min(names, key=lambda host: model.step({**trial.where, node.name: host}).total, default=None)
+
+
+def _option(case: Case, model: Model, world: World, trial: Trial, reasons: Mapping[str, str]) -> Option:
+    moves = [(node.name, node.host, trial.where[node.name]) for node in case.nodes]
+    price = cost.cost([move for move in moves if move[1] != move[2]], case.costs, world.hosts, world.roads)
+    return Option(dict(trial.where), model.step(trial.where), price, dict(reasons))
+
+
+def _moves(option: Option, stay: Option) -> list[tuple[str, str, str]]:
+    """Node, source, destination, by the order of the nodes."""
+    return [(name, old, option.where[name]) for name, old in stay.where.items() if option.where[name] != old]
+
+
+def _score(profile: Profile, option: Option) -> float:
+    return profile.remaining * option.step.total + option.cost
+
+
+def _gain(option: Option) -> float:
+    return 1.0 - option.step.total
+
+
+def _against(case: Case, best: Option, gained: float, now: float, rule: Rule) -> str:
+    """Why the best plan is not done; empty when it is."""
+    last = max((case.moved.get(node.name, 0.0) for node in case.nodes), default=0.0)
+    if now - last < rule.cooldown:
+        return f"its nodes moved {now - last:.0f} s ago and are left alone for {rule.cooldown:.0f} s"
+    if _gain(best) < rule.gain:
+        return f"less than the {rule.gain:.0%} that it takes to act"
+    if gained < rule.margin * best.cost:
+        return f"it must gain {rule.margin:g} times what it costs"
+    return ""
+
+
+def _kind(profile: Profile, step: Step, world: World, case: Case, rule: Rule) -> Kind:
+    apart = len({world.hosts[node.host].site for node in _busy(case)}) > 1
+    if profile.flows is None and apart:
+        return Kind.UNKNOWN
+    if step.link >= rule.network:
+        return Kind.NETWORK
+    return Kind.CPU if step.computing >= 0.5 else Kind.WAITING
+
+
+def _described(verdict: Verdict, step: Step) -> str:
+    return (
+        f"{verdict.kind}: links between sites take at most {step.link:.0%} of its time "
+        f"({step.messages:.0f} messages/s, {step.crossing / 1e6:.2f} MB/s over them), "
+        f"{step.busiest or 'no node'} computes {step.computing:.0%}"
+    )
+
+
+def _why_not(verdict: Verdict, hindrances: Collection[str]) -> list[str]:
+    if verdict.kind is Kind.NETWORK and hindrances:
+        return list(hindrances)
+    return ["no host that has room would make it faster"]
+
+
+def _proposed(case: Case, best: Option, world: World, name: str, source: str, destination: str) -> ProposedMove:
+    predicted, hosts = case.costs[name], world.hosts
+    frozen = cost.downtime(predicted, hosts[source], hosts[destination], world.roads)
+    wire = world.roads.seconds(dict.fromkeys(world.roads.way(hosts[source].site, hosts[destination].site).hops,
+                                             predicted.bytes))  # fmt: skip
+    return ProposedMove(
+        node=name, source=source, destination=destination, reason=best.reasons.get(name, ""),
+        bytes=predicted.bytes, seconds=max(predicted.seconds, wire), downtime=frozen,
+    )  # fmt: skip

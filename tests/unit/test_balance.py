@@ -1,0 +1,241 @@
+"""The rule of balancing: what is packed, left, relieved, and given a faster host; and what never happens."""
+
+from __future__ import annotations
+
+import random
+import time
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jobs_in_mind import NOW, Imagined, Job, hosts_at, nodes_on, ring
+
+from wherry.model.balance import Kind
+from wherry.schedule.balance import Rule, confirmed, plan
+
+APART = ["a1", "a2", "b1", "b2"]
+AT_ONCE = Rule(cooldown=0.0, hold=0.0)
+
+
+def test_a_network_bound_job_is_packed_where_room_appeared() -> None:
+    world = Imagined(hosts_at("ab", 4), jobs=[Job(nodes_on("cg", APART), pairs=ring(4))])
+    found = world.plan()
+    (verdict,) = found.verdicts
+    assert verdict.kind is Kind.NETWORK and verdict.link > 0.5 and verdict.step < 0.5
+    assert {(m.node, m.source) for m in verdict.moves} in (
+        {("cg-2", "b1"), ("cg-3", "b2")},
+        {("cg-0", "a1"), ("cg-1", "a2")},
+    )
+    assert "together at" in verdict.moves[0].reason and "pays after" in verdict.text
+    assert found.after < 0.6 * found.before and verdict.cost > 0
+
+
+def test_without_room_it_says_how_much_there_is() -> None:
+    idle = nodes_on("other", ["a3", "a4", "b3"])
+    world = Imagined(hosts_at("ab", 4), jobs=[Job(nodes_on("cg", APART), pairs=ring(4))], idle=idle)
+    assert [m.destination for m in world.plan().moves] == []
+    (verdict,) = world.plan().verdicts
+    assert "site a has room for 0 of the 2" in verdict.text and "site b has room for 1 of the 2" in verdict.text
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        Job(nodes_on("ep", APART), work=1.0),
+        Job(nodes_on("lu", APART), work=0.2, pairs=ring(4, 60), flight=40),
+        Job(nodes_on("uneven", APART), work={"uneven-0": 1.0, "uneven-1": 0.1, "uneven-2": 0.1, "uneven-3": 0.1}),
+    ],
+    ids=["ep", "pipelined", "uneven"],
+)
+def test_other_jobs_stay_apart(job: Job) -> None:
+    (verdict,) = Imagined(hosts_at("ab", 4), jobs=[job]).plan().verdicts
+    assert verdict.moves == () and verdict.kind is Kind.CPU and verdict.before == verdict.after
+
+
+def test_a_job_that_ends_soon_is_left() -> None:
+    (verdict,) = (
+        Imagined(hosts_at("ab", 4), jobs=[Job(nodes_on("cg", APART), pairs=ring(4), remaining=1)]).plan().verdicts
+    )
+    assert verdict.moves == () and "must gain 1.5 times what it costs" in verdict.text
+
+
+def test_a_slow_link_makes_the_moves_dear() -> None:
+    world = Imagined(hosts_at("ab", 4), bandwidth="1Mbit/s", jobs=[Job(nodes_on("cg", APART), pairs=ring(4))])
+    (verdict,) = world.plan().verdicts
+    assert verdict.moves == () and "must gain" in verdict.text
+
+
+def test_an_overloaded_host_is_relieved() -> None:
+    world = Imagined(hosts_at("a", 4), foreign={"a2": 0.6}, jobs=[Job(nodes_on("x", ["a1", "a2"]))])
+    (verdict,) = world.plan().verdicts
+    assert [(m.node, m.destination) for m in verdict.moves] == [("x-1", "a3")]
+    assert "the others wait for it" in verdict.moves[0].reason and 0.35 < verdict.step < 0.5
+
+
+def test_the_loaded_rank_gets_the_faster_host() -> None:
+    hosts = [*hosts_at("a", 3, speed=0.5), *hosts_at("b", 1)]
+    work = {"x-0": 0.01, "x-1": 0.04, "x-2": 0.01}
+    (verdict,) = Imagined(hosts, jobs=[Job(nodes_on("x", ["a1", "a2", "a3"]), work=work)]).plan().verdicts
+    assert [(m.node, m.destination) for m in verdict.moves] == [("x-1", "b1")]
+
+
+def test_a_faster_host_beyond_a_link_is_not_worth_it_for_who_talks() -> None:
+    hosts = [*hosts_at("a", 2, speed=0.5), *hosts_at("b", 1)]
+    world = Imagined(hosts, jobs=[Job(nodes_on("x", ["a1", "a2"]), pairs=ring(2))])
+    assert world.plan().moves == ()
+
+
+def test_a_cpu_bound_job_is_spread_when_hosts_are_free() -> None:
+    world = Imagined(
+        hosts_at("ab", 1, cores=2.0), foreign={"a1": 1.2}, jobs=[Job(nodes_on("ep", ["a1", "a1"]), work=1.0)]
+    )
+    (verdict,) = world.plan().verdicts
+    assert {m.destination for m in verdict.moves} == {"b1"} and verdict.step < 0.8
+
+
+def test_pinned_nodes_stay_and_say_so() -> None:
+    job = Job(nodes_on("cg", APART), pairs=ring(4), pinned=frozenset({"cg-0", "cg-3"}))
+    (verdict,) = Imagined(hosts_at("ab", 4), jobs=[job]).plan().verdicts
+    assert verdict.moves == () and "cg-3 is pinned and not at a" in verdict.text
+
+
+def test_a_cluster_that_just_moved_is_left_alone() -> None:
+    job = Job(nodes_on("cg", APART), pairs=ring(4), moved={"cg-1": NOW - 10})
+    (verdict,) = Imagined(hosts_at("ab", 4), jobs=[job]).plan().verdicts
+    assert verdict.moves == () and "moved 10 s ago" in verdict.text
+    assert Imagined(hosts_at("ab", 4), jobs=[job]).plan(now=NOW + 60).moves
+
+
+def test_one_room_is_given_once_and_to_who_gains_most() -> None:
+    small, large = (
+        Job(nodes_on("s", ["a1", "b1"]), pairs=ring(2, 1)),
+        Job(nodes_on("l", ["a2", "b2"]), pairs=ring(2, 9)),
+    )
+    idle = nodes_on("idle", ["b3"])
+    world = Imagined(hosts_at("ab", 3), jobs=[small, large], idle=idle)
+    small.remaining = 100
+    found = world.plan()
+    assert [(m.node, m.destination) for m in found.moves] == [("l-1", "a3")]
+    world.apply(found)
+    assert world.overfull() == []
+
+
+def test_a_decision_is_confirmed_by_the_one_before() -> None:
+    world = Imagined(hosts_at("ab", 4), jobs=[Job(nodes_on("cg", APART), pairs=ring(4))])
+    (verdict,) = world.plan().verdicts
+    assert confirmed(verdict, verdict) == verdict
+    waits = confirmed(verdict, None)
+    assert waits.moves == () and waits.after == waits.before and "to be confirmed" in waits.text
+
+
+def test_flows_that_were_not_counted_move_nothing_over_links() -> None:
+    world = Imagined(hosts_at("ab", 4), jobs=[Job(nodes_on("cg", APART), pairs=ring(4))])
+    shown = world.world()
+    case = world.jobs[0].case(shown)
+    blind = case.profile.model_copy(update={"flows": None})
+    (verdict,) = plan([replace(case, profile=blind)], shown, world.nodes(), [], NOW, Rule()).verdicts
+    assert verdict.kind is Kind.UNKNOWN and verdict.moves == ()
+
+
+# What never happens, whatever is measured.
+
+
+@st.composite
+def imagined(draw: st.DrawFn) -> Imagined:
+    """Any hosts, with nodes that fit on them, of up to three jobs."""
+    hosts = [
+        host.model_copy(update={"speed": draw(st.sampled_from([0.5, 1.0])), "down": draw(st.integers(0, 9)) == 0})
+        for host in hosts_at(
+            "abc"[: draw(st.integers(1, 3))], draw(st.integers(1, 3)), draw(st.sampled_from([1.0, 3.0]))
+        )
+    ]
+    foreign = {host.name: draw(st.sampled_from([0.0, 0.0, 0.5])) for host in hosts}
+    world = Imagined(hosts, draw(st.sampled_from(["0ms", "1ms", "10ms"])), foreign=foreign)
+    free = {host.name: int(host.cores) for host in hosts}
+    for cluster in "xyz"[: draw(st.integers(1, 3))]:
+        chosen = []
+        for _ in range(draw(st.integers(1, 4))):
+            fitting = [name for name, cores in free.items() if cores]
+            if fitting:
+                chosen.append(draw(st.sampled_from(fitting)))
+                free[chosen[-1]] -= 1
+        nodes = nodes_on(cluster, chosen)
+        if nodes:
+            names = [node.name for node in nodes]
+            world.jobs.append(
+                Job(
+                    nodes,
+                    work={name: draw(st.sampled_from([0.001, 0.01, 0.02])) for name in names},
+                    pairs=ring(len(nodes), draw(st.integers(0, 5))),
+                    remaining=draw(st.sampled_from([1.0, 60.0, 6000.0])),
+                    pinned=frozenset(draw(st.lists(st.sampled_from(names), max_size=2))),
+                )
+            )
+    return world
+
+
+@settings(deadline=None, max_examples=80)
+@given(world=imagined())
+def test_never_over_capacity_nor_a_pinned_node_and_a_dry_run_changes_nothing(world: Imagined) -> None:
+    before = [job.nodes for job in world.jobs]
+    found = world.plan()
+    assert [job.nodes for job in world.jobs] == before and world.plan() == found
+    pinned = {name for job in world.jobs for name in job.pinned}
+    down = {host.name for host in world.hosts if host.down}
+    assert not pinned & {move.node for move in found.moves} and not down & {move.destination for move in found.moves}
+    assert len({move.node for move in found.moves}) == len(found.moves)
+    both = Imagined(world.hosts, idle=tuple(world.nodes()))
+    here = {node.name: node for node in world.nodes()}
+    both.idle += tuple(here[m.node].model_copy(update={"name": "new", "host": m.destination}) for m in found.moves)
+    assert both.overfull() == [], "while they move, nodes are on both hosts"
+    for verdict in found.verdicts:
+        assert verdict.text and verdict.after <= verdict.before + 1e-9
+
+
+@settings(deadline=None, max_examples=50)
+@given(world=imagined())
+def test_a_plan_that_was_done_plans_nothing(world: Imagined) -> None:
+    """With the default rule at once, and without cool-down within as many rounds as there are jobs."""
+    found = world.plan()
+    world.apply(found)
+    moved = {move.node for move in found.moves}
+    assert not moved & {move.node for move in world.plan(now=NOW + 1).moves}
+    for _ in world.jobs:
+        world.apply(world.plan(AT_ONCE))
+    assert world.plan(AT_ONCE).moves == ()
+
+
+@settings(deadline=None, max_examples=30)
+@given(world=imagined(), seed=st.integers(0, 1000))
+def test_no_oscillation_when_measurements_jitter(world: Imagined, seed: int) -> None:
+    jitter = random.Random(seed)
+    been: dict[str, list[str]] = {node.name: [node.host] for node in world.nodes()}
+    for round in range(12):
+        now = NOW + 61.0 * round
+        found = world.plan(now=now, jitter=jitter)
+        world.apply(found, now)
+        for move in found.moves:
+            assert move.destination not in been[move.node], (move, been[move.node])
+            been[move.node].append(move.destination)
+    assert sum(len(hosts) - 1 for hosts in been.values()) <= 2 * len(been)
+
+
+def test_ten_thousand_nodes(capsys: pytest.CaptureFixture[str]) -> None:
+    """Printed, not judged: how long a plan for 40 clusters of 250 nodes on 2800 hosts takes."""
+    hosts = hosts_at("abcd", 700, cores=4.0)
+    names, random_ = [host.name for host in hosts for _ in range(4)], random.Random(1)
+    random_.shuffle(names)
+    world = Imagined(hosts)
+    for number in range(40):
+        nodes = nodes_on(f"c{number}", names[number * 250 : number * 250 + 250])
+        world.jobs.append(Job(nodes, work=0.01 if number % 2 else 1.0, pairs=ring(250, 2)))
+    shown = world.world()
+    cases = [job.case(shown) for job in world.jobs]
+    began = time.perf_counter()
+    found = plan(cases, shown, world.nodes(), [], NOW, Rule())
+    took = time.perf_counter() - began
+    with capsys.disabled():
+        print(f"\n10,000 nodes on 2,800 hosts: a plan of {len(found.moves)} moves in {took:.2f} s")
+    world.apply(found)
+    assert world.overfull() == []
