@@ -1,5 +1,6 @@
-"""Watches what runs: jobs are polled, a node whose first process is gone becomes LOST, a dead link is made anew. Forgets
-what is old: jobs that are over, events, operations, moves.
+"""Watches what runs: jobs are polled, a node whose first process is gone becomes LOST, a dead link is made anew.
+
+What is old is forgotten: jobs that are over, events, operations, moves.
 
 Invariant: of clusters it only notes what happened, and only when no operation works on them; repairing them is what a
 user asks for. What joins the sites holds no state, so it is started anew at once.
