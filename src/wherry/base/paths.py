@@ -13,7 +13,8 @@ from pathlib import Path
 
 from wherry.base.errors import Code, Refused
 
-_NAME = re.compile(r"[a-z][a-z0-9]{0,7}")
+_NAME = re.compile(r"(?!images$)[a-z][a-z0-9]{0,7}")
+"""Beside the instances' directories lies that of the images of virtual machines, which all instances share."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ def instance() -> Instance:
         raise Refused(
             Code.USAGE,
             f"WHERRY_INSTANCE={name!r} is not a name for an instance",
-            "it must be 1 to 8 lower-case letters and digits, beginning with a letter",
+            "it must be 1 to 8 lower-case letters and digits, beginning with a letter, and not images",
             "unset WHERRY_INSTANCE",
         )
     return Instance(name)

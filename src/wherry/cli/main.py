@@ -30,6 +30,7 @@ _COMMANDS = (
     ("host", "host:app", "Hosts: the machines that carry nodes.", _NOUNS),
     ("node", "node:app", "Nodes: the machines of clusters.", _NOUNS),
     ("job", "job:app", "Jobs: MPI programs run on clusters.", _NOUNS),
+    ("image", "image:app", "Images: what nodes of kind vm are booted with.", _NOUNS),
     ("tile", "tile:app", "Tiles: small kernels whose processes move between them.", _NOUNS),
     ("op", "op:app", "Operations: the long acts that were asked for.", _NOUNS),
     ("event", "op:event", "Events: what happened, when, to what, and why.", _NOUNS),

@@ -14,7 +14,7 @@ from wherry.base.errors import Refused, from_dict
 from wherry.base.paths import Instance, instance
 from wherry.client import who
 from wherry.client.transport import Transport
-from wherry.model.objects import Event, Host, Job, Move, Node, Operation, OperationState, Prediction
+from wherry.model.objects import Event, Host, Image, Job, Move, Node, Operation, OperationState, Prediction
 
 Progress = Callable[[str], None]
 _POLL = 20.0
@@ -148,6 +148,24 @@ class Client:
         """`node`, `usage` and `moves`."""
         found: dict[str, Any] = self._get(f"/v1/nodes/{name}")
         return found
+
+    # Images of virtual machines.
+
+    def images(self) -> list[Image]:
+        """By name."""
+        return [Image(**data) for data in self._get("/v1/images")]
+
+    def image(self, name: str) -> Image:
+        """One image."""
+        return Image(**self._get(f"/v1/images/{name}"))
+
+    def build_image(self, name: str, programs: list[str]) -> Operation:
+        """Begins to make an image; `programs` are absolute paths at the service. The result has `image`."""
+        return Operation(**self._transport.ask("PUT", f"/v1/images/{name}", body={"programs": programs}))
+
+    def remove_image(self, name: str) -> Image:
+        """Removes an image."""
+        return Image(**self._transport.ask("DELETE", f"/v1/images/{name}"))
 
     # Moves.
 

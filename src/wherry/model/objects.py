@@ -192,6 +192,19 @@ class Move(Record):
         return self.phase in (Phase.COMMIT, Phase.THAW, Phase.DONE)
 
 
+class Image(Record):
+    """What virtual machines are booted with: kernel and RAM disk. `packages` maps a package to its version."""
+
+    name: str
+    digest: str
+    built: float
+    kernel: str
+    packages: dict[str, str]
+    mpi: tuple[str, ...]
+    programs: tuple[str, ...] = ()
+    bytes: int
+
+
 class OperationState(StrEnum):
     RUNNING = "running"
     DONE = "done"

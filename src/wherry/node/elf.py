@@ -1,7 +1,7 @@
 """Reads what an ELF file asks of the dynamic linker: the names it needs and the directories it names itself.
 
-Only what decides which MPI a program uses, and only 64-bit little-endian files (x86-64, AArch64). Everything else is
-None, a file that is cut short too. Source of the format: System V ABI, chapter 5, "Dynamic Linking".
+Only what decides which files a program loads, and only 64-bit little-endian files (x86-64, AArch64). Everything else
+is None, a file that is cut short too. Source of the format: System V ABI, chapter 5, "Dynamic Linking".
 """
 
 from __future__ import annotations
@@ -14,19 +14,24 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-_LOAD, _DYNAMIC = 1, 2
+_LOAD, _DYNAMIC, _INTERP = 1, 2, 3
 _NEEDED, _STRTAB, _STRSZ, _RPATH, _RUNPATH = 1, 5, 10, 15, 29
+_PATH_LIMIT = 4096  # bytes
 _SECTION_LIMIT = 16 << 20  # bytes; a table larger than this is no table
 
 
 @dataclass(frozen=True)
 class Elf:
-    """What a file needs. `rpath` counts only when `runpath` is empty; `$ORIGIN` is already replaced."""
+    """What a file needs. `rpath` counts only when `runpath` is empty; `$ORIGIN` is already replaced.
+
+    `interpreter` is the dynamic linker that a program names; empty for a library and for a static program.
+    """
 
     path: Path
     needed: tuple[str, ...]
     rpath: tuple[str, ...]
     runpath: tuple[str, ...]
+    interpreter: str = ""
 
 
 def read(path: Path) -> Elf | None:
@@ -44,13 +49,15 @@ def _parse(path: Path, fd: int) -> Elf | None:
         return None
     offset, size, count = struct.unpack_from("<Q", header, 32)[0], *struct.unpack_from("<HH", header, 54)
     loads: list[tuple[int, int, int]] = []
-    dynamic = b""
+    dynamic = interpreter = b""
     for index in range(count):
         kind, _, at, address, _, length = struct.unpack_from("<IIQQQQ", os.pread(fd, size, offset + index * size))
         if kind == _LOAD:
             loads.append((address, at, length))
         elif kind == _DYNAMIC:
             dynamic = os.pread(fd, min(length, _SECTION_LIMIT), at)
+        elif kind == _INTERP:
+            interpreter = os.pread(fd, min(length, _PATH_LIMIT), at).rstrip(b"\0")
     entries = [struct.unpack_from("<QQ", dynamic, at) for at in range(0, len(dynamic) - 15, 16)]
     table = _strings(fd, loads, dict(entries))
 
@@ -64,7 +71,8 @@ def _parse(path: Path, fd: int) -> Elf | None:
         text = ":".join(names(tag))
         return tuple(re.sub(r"\$ORIGIN|\$\{ORIGIN\}", lambda _: origin, part) for part in text.split(":") if part)
 
-    return Elf(path, tuple(names(_NEEDED)), directories(_RPATH), directories(_RUNPATH))
+    found = directories(_RPATH), directories(_RUNPATH), interpreter.decode(errors="surrogateescape")
+    return Elf(path, tuple(names(_NEEDED)), *found)
 
 
 def _strings(fd: int, loads: list[tuple[int, int, int]], dynamic: dict[int, int]) -> bytes:

@@ -1,0 +1,183 @@
+/*
+ * wherry-guest: the first program of a virtual machine that is a node; /init of its RAM disk.
+ *
+ *   kernel's command line     wherry.name=NODE wherry.address=A.B.C.D/PREFIX wherry.mac=AA:BB:CC:DD:EE:FF
+ *                             wherry.mtu=BYTES wherry.user=UID:GID:GROUPS
+ *   QEMU's fw_cfg             opt/wherry/key    the node's key, which only root can read there
+ *                             opt/wherry/hosts  the text of /etc/hosts
+ *
+ * It loads the drivers that the machine's devices ask for, puts the root together, sets the network up and becomes
+ * wherry-init, which then offers what it offers in a container. Invariant: either wherry-init runs as the first
+ * process with everything in its place, or the reason is the last line on the console and the machine is off.
+ */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/reboot.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "guest.h"
+#include "modules.h"
+#include "network.h"
+#include "root.h"
+#include "wherry/process.h"
+
+#define AGENT "/usr/lib/wherry/init"
+#define CONTROL_PORT 7310 /* of wherry-init: wherry.node.protocol */
+#define FW_CFG "/sys/firmware/qemu_fw_cfg/by_name/opt/wherry/"
+
+_Noreturn void guest_fail(const char *what, const char *object, int error)
+{
+    fprintf(stderr, "wherry-guest: cannot %s %s: %s\n", what, object, strerror(error));
+    sync();
+    reboot(RB_POWER_OFF);
+    for (;;)
+        pause();
+}
+
+char *guest_read(const char *path)
+{
+    char *text = malloc(GUEST_TEXT_MAX);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    size_t length = 0;
+    ssize_t count = -1;
+
+    if (fd < 0 || !text)
+        goto out;
+    while ((count = read(fd, text + length, GUEST_TEXT_MAX - 1 - length)) > 0)
+        length += (size_t)count;
+    text[length] = 0;
+out:
+    if (fd >= 0)
+        close(fd);
+    if (count == 0)
+        return text;
+    free(text);
+    return NULL;
+}
+
+int guest_write(const char *path, const char *text)
+{
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    int error;
+
+    if (fd < 0)
+        return -errno;
+    error = process_write_all(fd, text, strlen(text));
+    close(fd);
+    return error;
+}
+
+/* Messages go to the console, also when the RAM disk brought no /dev/console for the kernel to open. */
+static void open_console(void)
+{
+    int fd = open("/dev/console", O_RDWR);
+
+    for (int stream = 0; fd >= 0 && stream < 3; stream++)
+        dup2(fd, stream);
+    if (fd > 2)
+        close(fd);
+}
+
+static void mount_kernel_trees(void)
+{
+    static const char *const trees[][2] = {{"devtmpfs", "/dev"}, {"proc", "/proc"}, {"sysfs", "/sys"}};
+
+    for (size_t i = 0; i < sizeof trees / sizeof *trees; i++) {
+        mkdir(trees[i][1], 0755);
+        if (mount(trees[i][0], trees[i][1], trees[i][0], MS_NOSUID, NULL) < 0)
+            guest_fail("mount", trees[i][1], errno);
+        if (i == 0)
+            open_console();
+    }
+}
+
+/* The value of wherry.NAME among the words of the command line. */
+static char *find_word(const char *line, const char *name)
+{
+    size_t length = strlen(name);
+
+    for (const char *at = line; (at = strstr(at, name)); at += length)
+        if ((at == line || at[-1] == ' ') && at[length] == '=')
+            return strndup(at + length + 1, strcspn(at + length + 1, " \n"));
+    guest_fail("find on the kernel's command line the word", name, ENOENT);
+}
+
+static struct guest read_description(void)
+{
+    struct guest guest = {0};
+    char *line = guest_read("/proc/cmdline"), *address, *slash, *mac;
+
+    if (!line)
+        guest_fail("read", "/proc/cmdline", errno);
+    guest.name = find_word(line, "wherry.name");
+    guest.user = find_word(line, "wherry.user");
+    guest.mtu = atoi(find_word(line, "wherry.mtu"));
+    mac = find_word(line, "wherry.mac");
+    if (sscanf(mac, "%hhx:%hhx:%hhx:%hhx:%hhx:%hhx", guest.mac, guest.mac + 1, guest.mac + 2, guest.mac + 3,
+               guest.mac + 4, guest.mac + 5) != GUEST_MAC)
+        guest_fail("use the hardware address", mac, EINVAL);
+    address = find_word(line, "wherry.address");
+    slash = strchr(address, '/');
+    if (!slash)
+        guest_fail("use the address", address, EINVAL);
+    *slash = 0;
+    guest.prefix = atoi(slash + 1);
+    if (inet_pton(AF_INET, address, &guest.address) != 1 || guest.prefix < 8 || guest.prefix > 30)
+        guest_fail("use the address", address, EINVAL);
+    free(mac);
+    free(line);
+    return guest;
+}
+
+static void write_identity(const struct guest *guest)
+{
+    char *hosts = guest_read(FW_CFG "hosts/raw");
+
+    if (!hosts)
+        guest_fail("read", FW_CFG "hosts/raw", errno);
+    if (sethostname(guest->name, strlen(guest->name)) < 0)
+        guest_fail("set the name", guest->name, errno);
+    if (guest_write("/etc/hostname", guest->name) < 0 || guest_write("/etc/hosts", hosts) < 0)
+        guest_fail("write", "/etc/hosts", EIO);
+    free(hosts);
+}
+
+static _Noreturn void become_agent(const struct guest *guest)
+{
+    char where[INET_ADDRSTRLEN + 8];
+    char *const argv[] = {AGENT, "--listen", where, "--key-file", FW_CFG "key/raw", "--user", guest->user, NULL};
+    char *const envp[] = {"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", NULL};
+    char text[INET_ADDRSTRLEN];
+
+    inet_ntop(AF_INET, &guest->address, text, sizeof text);
+    snprintf(where, sizeof where, "%s:%d", text, CONTROL_PORT);
+    printf("wherry-guest: %s is at %s\n", guest->name, where);
+    fflush(stdout);
+    execve(AGENT, argv, envp);
+    guest_fail("run", AGENT, errno);
+}
+
+int main(void)
+{
+    struct guest guest;
+
+    if (getpid() != 1) {
+        fputs("wherry-guest: it is the first program of a virtual machine and of use nowhere else\n", stderr);
+        return 2;
+    }
+    umask(022);
+    mount_kernel_trees();
+    guest = read_description();
+    modules_read("/modules/list");
+    modules_load_for_devices();
+    root_enter();
+    write_identity(&guest);
+    network_up(&guest);
+    become_agent(&guest);
+}

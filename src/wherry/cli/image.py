@@ -1,0 +1,99 @@
+"""`wherry image`: what nodes of kind vm are booted with."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import App, Parameter
+
+from wherry.base.units import format_size
+from wherry.cli.output import Output, age, dumped, emit, say, table
+from wherry.client import Client
+from wherry.model.objects import Image
+
+app = App(name="image", help="Images: what nodes of kind vm are booted with.")
+
+
+@app.command
+def build(
+    name: str = "default",
+    /,
+    *,
+    program: Annotated[tuple[Path, ...], Parameter(name="--program")] = (),
+    detach: bool = False,
+    output: Output = "text",
+) -> None:
+    """Make an image from Debian's kernel and this machine's MPI, or make it anew. Needs root.
+
+    The program of a job need not be in it: it is copied to the nodes with its libraries when the job starts.
+
+    Parameters
+    ----------
+    name
+        The image; nodes take `default` unless their file says otherwise.
+    program
+        A program, or a directory, that the image takes with all libraries it needs. May be repeated.
+    detach
+        Do not wait: print the operation.
+    """
+    paths = [os.path.abspath(path) for path in program]
+    with Client() as client:
+        operation = client.build_image(name, paths)
+        if detach:
+            emit(output, "operation", operation.model_dump(mode="json"), lambda: print(operation.id))
+            return
+        result: dict[str, Any] = client.wait(operation.id, say).result or {}
+    made = Image.model_validate(result["image"])
+    text = f"image {made.name} is built: kernel {made.kernel}, {' and '.join(made.mpi) or 'no MPI'}."
+    emit(output, "image", result, lambda: print(text))
+
+
+@app.command(name="list")
+def list_(*, output: Output = "text") -> None:
+    """List the images."""
+    with Client() as client:
+        images = client.images()
+    rows = [(i.name, i.kernel, ", ".join(i.mpi), format_size(i.bytes), age(i.built), i.digest[:12]) for i in images]
+    header = ("IMAGE", "KERNEL", "MPI", "SIZE", "AGE", "DIGEST")
+    empty = "There is no image. Next: wherry image build"
+    emit(output, "images", {"images": dumped(images)}, lambda: table(header, rows, empty))
+
+
+@app.command
+def show(name: str = "default", /, *, output: Output = "text") -> None:
+    """Show an image and what it was made from.
+
+    Parameters
+    ----------
+    name
+        The image.
+    """
+    with Client() as client:
+        image = client.image(name)
+    rows: list[tuple[str, object]] = [
+        ("digest", image.digest),
+        ("built", f"{age(image.built)} ago"),
+        ("size", format_size(image.bytes)),
+        ("kernel", image.kernel),
+        ("MPI", ", ".join(image.mpi) or "none"),
+        ("programs", ", ".join(image.programs) or "none"),
+        *sorted(image.packages.items()),
+    ]
+    emit(output, "image", {"image": image.model_dump(mode="json")}, lambda: table(("IMAGE", name), rows, ""))
+
+
+@app.command
+def remove(name: str, /, *, output: Output = "text") -> None:
+    """Remove an image. Needs root.
+
+    Parameters
+    ----------
+    name
+        The image.
+    """
+    with Client() as client:
+        removed = client.remove_image(name)
+    data = {"image": removed.model_dump(mode="json")}
+    emit(output, "image", data, lambda: print(f"image {name} is removed ({format_size(removed.bytes)})."))

@@ -1,0 +1,198 @@
+"""The kernel of an image: Debian's own, out of its package, which is never installed.
+
+    CACHE/linux-image-VERSION_PACKAGE/vmlinux        the kernel as it lies in memory, with its PVH note
+    CACHE/linux-image-VERSION_PACKAGE/modules/       NAME.ko, and `list` (native/guest/modules.h)
+
+Invariant: a directory in the cache is complete; another image takes it from there.
+"""
+
+from __future__ import annotations
+
+import lzma
+import re
+import shutil
+import struct
+import subprocess
+import tarfile
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from wherry.base.errors import Code, Failed
+from wherry.base.units import format_size
+
+_META = "linux-image-amd64"
+"""Debian's generic kernel: the one for clouds lacks the drivers of e1000 and e1000e."""
+_ALWAYS = ("loop", "squashfs", "overlay", "af_packet", "qemu_fw_cfg")
+_DEVICES = (
+    *("virtio_pci", "virtio_net", "virtio_console", "virtio_balloon", "virtio_rng"),
+    *("e1000", "e1000e", "8139cp", "xen_netfront"),
+)
+_FORESEEN = (
+    *("virtio", "virtio_ring", "virtio_pci_modern_dev", "virtio_pci_legacy_dev", "net_failover", "failover"),
+    *("rng_core", "mii", "ptp", "pps_core"),
+)
+"""What these depend on; another kernel's further dependencies cost one more pass over its package."""
+_BUSES = ("pci:", "virtio:", "acpi", "xen:")
+_MODULE = re.compile(r"(?:^|/)lib/modules/[^/]+/kernel/.*/([^/]+)\.ko(\.xz|\.zst)?$")
+_KERNEL = re.compile(r"(?:^|/)boot/vmlinuz-[^/]+$")
+_DOWNLOAD_SECONDS = 300.0
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel in the cache."""
+
+    package: str
+    version: str
+    directory: Path
+
+    @property
+    def vmlinux(self) -> Path:
+        """The kernel itself."""
+        return self.directory / "vmlinux"
+
+    @property
+    def modules(self) -> list[Path]:
+        """The modules, and their list."""
+        return sorted((self.directory / "modules").iterdir())
+
+
+def find_kernel(cache: Path, progress: Callable[[str], None]) -> Kernel:
+    """The newest kernel that the machine's package sources have; taken from there unless it is in the cache."""
+    package, version = _newest()
+    kernel = Kernel(package, version, cache / f"{package}_{version.replace(':', '%3a')}")
+    if kernel.directory.is_dir():
+        return kernel
+    cache.mkdir(parents=True, exist_ok=True)
+    fresh = cache / ".fresh"
+    shutil.rmtree(fresh, ignore_errors=True)
+    (fresh / "modules").mkdir(parents=True)
+    try:
+        progress(f"downloading {package} {version}")
+        archive = _download(package, version, fresh)
+        progress(f"taking kernel and modules out of it ({format_size(archive.stat().st_size)})")
+        _take(archive, fresh)
+        archive.unlink()
+        for old in cache.glob("linux-image-*"):
+            shutil.rmtree(old)
+        fresh.rename(kernel.directory)
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+    return kernel
+
+
+def _newest() -> tuple[str, str]:
+    """Name and version of the package that the meta package stands for."""
+    found = re.search(r"Depends: (linux-image-\S+)", _run("apt-cache", "depends", _META).decode())
+    version = re.search(r"^Version: (\S+)", _run("apt-cache", "show", found[1]).decode(), re.M) if found else None
+    if found is None or version is None:
+        why = f"the package sources of this machine have no {_META}"
+        raise Failed(Code.FAILED, "no kernel for virtual machines was found", why, "apt-get update, or: make setup-vm")
+    return found[1], version[1]
+
+
+def _download(package: str, version: str, directory: Path) -> Path:
+    # As root: the user that apt would become may not write here.
+    _run("apt-get", "-q", "-o", "APT::Sandbox::User=root", "download", f"{package}={version}", cwd=directory)
+    return next(directory.glob("*.deb"))
+
+
+def _take(archive: Path, directory: Path) -> None:
+    """Unpacks the kernel, and the modules with all that they depend on."""
+    modules: dict[str, bytes] = {}
+    wanted = {*_ALWAYS, *_DEVICES, *_FORESEEN}
+    image = b""
+    while wanted:
+        absent = set(wanted)
+        for name, content in _members(archive, wanted, with_kernel=not image):
+            if name:
+                modules[name] = content
+                absent.discard(name)
+            else:
+                image = content
+        wanted = {need for name in modules for need in _said(modules[name], "depends")} - set(modules) - absent
+        if not image or absent & {*_ALWAYS, *_DEVICES}:
+            lost = ", ".join(sorted(absent & {*_ALWAYS, *_DEVICES})) or "a kernel"
+            raise Failed(Code.FAILED, f"{archive.name} is not usable", f"it has no {lost}", "report this")
+    (directory / "vmlinux").write_bytes(unpack(image))
+    for name, content in modules.items():
+        (directory / "modules" / f"{name}.ko").write_bytes(content)
+    (directory / "modules" / "list").write_text(module_list(modules))
+
+
+def _members(archive: Path, wanted: set[str], with_kernel: bool) -> list[tuple[str, bytes]]:
+    """The wanted modules by name, and the kernel under the empty name."""
+    found = []
+    with subprocess.Popen(["dpkg-deb", "--fsys-tarfile", str(archive)], stdout=subprocess.PIPE) as unpacker:
+        with tarfile.open(fileobj=unpacker.stdout, mode="r|") as tar:
+            for member in tar:
+                module = _MODULE.search(member.name)
+                name = module[1].replace("-", "_") if module else ""
+                if (module and name in wanted) or (with_kernel and _KERNEL.search(member.name)):
+                    file = tar.extractfile(member)
+                    content = file.read() if file else b""
+                    found.append((name, _unpacked(content) if module and module[2] else content))
+    return found
+
+
+def module_list(modules: dict[str, bytes]) -> str:
+    """The list that the guest reads, from what the modules say of themselves."""
+    lines = [f"module {' '.join((name, *_said(content, 'depends')))}" for name, content in sorted(modules.items())]
+    lines += [f"always {name}" for name in _ALWAYS]
+    for name in _DEVICES:
+        aliases = _said(modules[name], "alias")
+        lines += [f"alias {alias} {name}" for alias in aliases if alias.startswith(_BUSES)]
+    return "\n".join(lines) + "\n"
+
+
+def _said(module: bytes, key: str) -> list[str]:
+    """The values of a key in a module's .modinfo, which is a row of KEY=VALUE ended by NUL."""
+    values = [value.decode() for value in re.findall(rb"\0%s=([\x20-\x7e]*)(?=\0)" % key.encode(), module)]
+    if key == "depends":
+        return [name.replace("-", "_") for value in values for name in value.split(",") if name]
+    return values
+
+
+def unpack(image: bytes) -> bytes:
+    """The ELF file inside a bzImage (the kernel's Documentation/arch/x86/boot.rst). Failed when there is none."""
+    if image[0x202:0x206] == b"HdrS":
+        start = (image[0x1F1] + 1) * 512 + struct.unpack_from("<I", image, 0x248)[0]
+        (length,) = struct.unpack_from("<I", image, 0x24C)
+        found = _unpacked(image[start : start + length])
+        if found.startswith(b"\x7fELF"):
+            return found
+    raise Failed(
+        Code.FAILED, "the kernel cannot be unpacked", "it is no bzImage with an ELF file inside", "report this"
+    )
+
+
+def _unpacked(data: bytes) -> bytes:
+    """What was packed by xz, gzip, zstd or lz4. The build of the kernel appends four bytes to it, its size."""
+    if data.startswith(b"\xfd7zXZ\0"):
+        return lzma.LZMADecompressor().decompress(data)
+    if data.startswith(b"\x1f\x8b"):
+        return zlib.decompressobj(wbits=31).decompress(data)
+    for magic, program in ((b"\x28\xb5\x2f\xfd", "zstd"), (b"\x02\x21\x4c\x18", "lz4")):
+        if data.startswith(magic):
+            done = subprocess.run([program, "-dc"], input=data, capture_output=True, check=False)
+            return done.stdout  # what follows the packed data makes an error of the exit code only
+    raise Failed(Code.FAILED, "the kernel cannot be unpacked", f"unknown packing {data[:4].hex()}", "report this")
+
+
+def _run(*words: str, cwd: Path | None = None) -> bytes:
+    try:
+        done = subprocess.run(
+            words, cwd=cwd, stdin=subprocess.DEVNULL, capture_output=True, timeout=_DOWNLOAD_SECONDS, check=False
+        )
+    except FileNotFoundError:
+        why = "it takes its kernel from Debian's packages"
+        raise Failed(Code.UNSUPPORTED, f"this machine has no {words[0]}", why, "build images on Debian") from None
+    except subprocess.TimeoutExpired:
+        why = f"it took longer than {_DOWNLOAD_SECONDS:.0f} s"
+        raise Failed(Code.TIMED_OUT, f"{' '.join(words[:2])} did not end", why, "mend the network, repeat") from None
+    if done.returncode:
+        why = (done.stderr.decode(errors="replace").strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        raise Failed(Code.FAILED, f"{' '.join(words[:2])} failed", why, "apt-get update, or: make setup-vm")
+    return done.stdout
