@@ -1,27 +1,33 @@
 """`migration-cost`: what the move of one node costs the job that runs on it.
 
-Workload x memory x mode of the move. Each move has its run without a move in the same turn, so the slowdown is a ratio
-of runs made side by side.
+Workload x memory x mode of the move x link that it crosses. Each move has its run without a move in the same turn, so
+the slowdown is a ratio of runs made side by side.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from wherry.base.units import format_size
 from wherry.lab import hpcc
 from wherry.lab.report import Table
 from wherry.lab.stats import median
 from wherry.lab.study import analysis, applications, figures, workloads
-from wherry.lab.study.bench import Bench, Place
+from wherry.lab.study.bench import FABRIC, Bench, Place
 from wherry.lab.study.recipe import Cell, Factor, Level, Page, Study, Value
 from wherry.lab.study.results import Results
 from wherry.lab.study.workloads import Moving
 
 NONE, STOP, ROUNDS = "none", "stop", "rounds"
 _RING = "ring"
-_MOVED_HOSTS = ("b1", "b2")
+_BARE = "bare"
+_LINKS: dict[str, dict[str, str]] = {_BARE: {}, "fast": {"bandwidth": "1Gbit/s"}, "slow": {"bandwidth": "100Mbit/s"}}
+_MOST_OVER_A_LINK = 64
+"""MiB of the ring's memory that are moved over links with a bandwidth: more would take minutes."""
+_LATENCY = "10ms"
+"""Of the links that have a bandwidth."""
 
 
 class MigrationCost(Study):
@@ -39,19 +45,18 @@ class MigrationCost(Study):
     )
     cannot = (
         "The hosts are emulated on this machine: bytes cross no wire, and source, destination and ranks share the same "
-        "CPUs. On a network of 1 Gbit/s, 1 GiB takes at least 8.6 s more.",
+        "CPUs. What a wire adds is shown by the emulated links of 1 Gbit/s and 100 Mbit/s, which the job uses too.",
     )
 
     def factors(self) -> Sequence[Factor]:
         no_rounds = self.lacks.get("soft-dirty", "")
         no_sp = self.lacks.get("npb-sp", "")
-        no_links = "links with a declared latency and bandwidth are not in this version"
         return [
             Factor(
                 "workload",
                 "what runs",
                 (
-                    Level(_RING, "wherry-ring, 2 ranks"),
+                    Level(_RING, "wherry-ring, 2 ranks; 3 over a link"),
                     Level("hpl", "HPL, 3 ranks"),
                     Level("sp", "NPB SP", no_sp),
                     *applications.levels(self.lacks),
@@ -70,7 +75,11 @@ class MigrationCost(Study):
             Factor(
                 "link",
                 "what is between the hosts",
-                (Level("bare", "the emulated network as it is"), Level("limited", "100 Mbit/s, 10 ms", no_links)),
+                (
+                    Level(_BARE, "the emulated network as it is"),
+                    Level("fast", f"1 Gbit/s, {_LATENCY}"),
+                    Level("slow", f"100 Mbit/s, {_LATENCY}"),
+                ),
             ),
         ]
 
@@ -82,17 +91,14 @@ class MigrationCost(Study):
         cells = []
         for name in workload.measured():
             for memory in self._memories() if name == _RING else self._memories()[:1]:
-                cells += [Cell.of(workload=name, memory=memory, mode=m, link="bare") for m in mode.measured()]
+                for link in _LINKS if name == _RING and int(memory) <= _MOST_OVER_A_LINK else (_BARE,):
+                    cells += [Cell.of(workload=name, memory=memory, mode=m, link=link) for m in mode.measured()]
         return cells
 
     def measure(self, bench: Bench, cell: Cell, directory: Path) -> list[Value]:
+        bench.stand_on(_fabric(cell["link"]))
         if cell["workload"] == _RING:
-            memory = int(cell["memory"])
-            size = "256MiB" if memory <= 64 else f"{memory + 192}MiB"
-            bench.needs_memory(5 * memory << 20)
-            place = Place(f"ring-{memory}", 2, ("a1", "b1"), memory=size)
-            moving = self._moving(cell, f"ring-{memory}-1", 1.5 if self.quick else 5.0)
-            return workloads.ring(bench, place, memory, 5.0 if self.quick else 20.0, 2, directory, moving)
+            return self._ring(bench, cell, directory)
         if cell["workload"] == "sp":
             place = Place("four", 4, ("a1", "a2", "b1"), memory="256MiB")
             moving = self._moving(cell, "four-2", 1.0 if self.quick else 5.0)
@@ -104,11 +110,25 @@ class MigrationCost(Study):
         moving = self._moving(cell, "three-2", 0.3 if self.quick else 2.0)
         return workloads.hpl(bench, place, problem(self.quick), directory, moving)
 
+    def _ring(self, bench: Bench, cell: Cell, directory: Path) -> list[Value]:
+        memory, link = int(cell["memory"]), cell["link"]
+        size = "256MiB" if memory <= 64 else f"{memory + 192}MiB"
+        bench.needs_memory(5 * memory << 20)
+        place = Place(f"ring-{memory}", 2, ("a1", "b1"), memory=size)
+        if link != _BARE:  # with its third node at either site the ring crosses the link twice
+            place = Place(f"far-{memory}", 3, ("a1", "b1", "b2"), memory=size)
+        moving = self._moving(cell, f"{place.name}-{place.nodes - 1}", 1.5 if self.quick else 5.0)
+        seconds = 5.0 if self.quick else 20.0
+        if link == "slow":  # a megabyte takes 0.1 s
+            seconds += 0.2 * memory
+        return workloads.ring(bench, place, memory, seconds, place.nodes, directory, moving)
+
     @staticmethod
     def _moving(cell: Cell, node: str, after: float) -> Moving | None:
         if cell["mode"] == NONE:
             return None
-        return Moving(node, _MOVED_HOSTS, after, 0 if cell["mode"] == STOP else None)
+        hosts = ("b1", "b2") if cell["link"] == _BARE else ("b2", "a2")
+        return Moving(node, hosts, after, 0 if cell["mode"] == STOP else None)
 
     def page(self, results: Results) -> Page:
         page = Page()
@@ -185,5 +205,14 @@ def problem(quick: bool, factor: int = 1) -> hpcc.Problem:
     return hpcc.Problem(n=3000, p=1, q=3, pfacts=1, rfacts=1, bcasts=3 * factor, depths=1)
 
 
+def _fabric(link: str) -> Mapping[str, Any]:
+    """The studies' fabric with this link between its sites."""
+    figures = {"latency": _LATENCY, **_LINKS[link]} if _LINKS[link] else {}
+    return {**FABRIC, "links": [{"between": ["a", "b"], **figures}]}
+
+
 def _short(cell: Cell) -> str:
-    return f"ring, {cell['memory']} MiB" if cell["workload"] == _RING else cell["workload"]
+    if cell["workload"] != _RING:
+        return cell["workload"]
+    over = {_BARE: "", "fast": " over 1 Gbit/s", "slow": " over 100 Mbit/s"}
+    return f"ring, {cell['memory']} MiB{over[cell['link']]}"
