@@ -117,3 +117,11 @@ def test_never_over_capacity(
         used[name] = used.get(name, Used()).plus(need)
         assert used[name].memory <= by_name[name].memory and used[name].cpus <= by_name[name].cores + 1e-6
         assert spec.max_per_host is None or chosen.count(name) <= spec.max_per_host
+
+
+def test_pack_takes_the_site_that_has_room_for_all() -> None:
+    used, spec = {"a1": Used(2, GIB, 2)}, PlacementSpec(spread="pack")
+    assert place([NEED] * 4, hosts("a1", "a2", "b1", "b2"), used, spec) == ["b1", "b1", "b2", "b2"]
+    assert place([NEED] * 2, hosts("a1", "b1", "a2", "b2"), used, spec) == ["a2", "a2"]
+    assert place([NEED] * 3, hosts("a1", "b1", "a2", "b2"), {}, spec) == ["a1", "a1", "a2"]
+    assert place([NEED] * 2, hosts("a1", "b1", "a2", "b2"), {}, spec, own={"b1": 1}) == ["b1", "b1"]

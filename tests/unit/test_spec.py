@@ -194,3 +194,17 @@ def test_any_mapping_is_a_fabric_or_refused(data: dict[str, Any]) -> None:
         parse(FabricSpec, FABRIC | data, "FILE")
     except Refused as error:
         assert error.code == Code.INVALID_FILE
+
+
+def test_the_short_forms_of_a_placement() -> None:
+    text = "name: x\nnodes: 4\nsites: [a, b]\nplacement: {}\npinned: [0, 3]\n"
+    spread = parse_yaml(ClusterSpec, text.replace("{}", "spread"), "file")
+    assert spread.placement.spread == "site" and [spread.is_pinned(i) for i in range(4)] == [True, False, False, True]
+    assert parse_yaml(ClusterSpec, text.replace("{}", "pack"), "file").placement.spread == "pack"
+    assert parse(ClusterSpec, spread.model_dump(mode="json") | {"memory": "1GiB"}, "file").placement == spread.placement
+    with pytest.raises(Refused, match="not valid") as caught:
+        parse_yaml(ClusterSpec, text.replace("{}", "near"), "file")
+    assert "'near' is no placement: write spread, pack" in caught.value.why
+    with pytest.raises(Refused) as caught:
+        parse_yaml(ClusterSpec, text.replace("{}", "pack").replace("3]", "4]"), "file")
+    assert "there is no node 4" in caught.value.why

@@ -254,7 +254,10 @@ def _no_loop(sites: set[str], links: set[frozenset[str]]) -> None:
 
 
 class PlacementSpec(Spec):
-    """How nodes spread over hosts."""
+    """Where nodes begin: spread over hosts, evenly over sites, or packed on as few sites and hosts as can be.
+
+    `placement: spread` and `placement: pack` are short for `spread: site` and `spread: pack`.
+    """
 
     spread: Literal["host", "site", "pack"] = "host"
     max_per_host: int | None = Field(default=None, ge=1)
@@ -268,8 +271,22 @@ class NicSpec(Spec):
     mtu: int = Field(default=1500, ge=576, le=1500)  # MTU of wherry.fabric.links
 
 
+_SHORT = {"spread": "site", "pack": "pack"}
+
+
+def _placement(value: object) -> object:
+    """The short form as the long one."""
+    if isinstance(value, str):
+        if value not in _SHORT:
+            raise ValueError(f"{value!r} is no placement: write spread, pack, or keys such as {{spread: host}}")
+        return {"spread": _SHORT[value]}
+    return value
+
+
 class ClusterSpec(Spec):
-    """A cluster file. `kind` is the kind of its nodes; `image` and `nic` are of virtual machines."""
+    """A cluster file. `kind` is the kind of its nodes; `image` and `nic` are of virtual machines. `sites` and `hosts`
+    are where nodes may be, anywhere when none is named; `pinned` are those that balancing never moves, all or by number.
+    """
 
     kind: Literal["container", "vm"] = "container"
     version: Literal[1] = 1
@@ -279,7 +296,8 @@ class ClusterSpec(Spec):
     memory: Size = 512 * 2**20
     sites: tuple[Name, ...] = ()
     hosts: tuple[Name, ...] = ()
-    placement: PlacementSpec = PlacementSpec()
+    placement: Annotated[PlacementSpec, BeforeValidator(_placement)] = PlacementSpec()
+    pinned: bool | tuple[int, ...] = False
     needs: tuple[str, ...] = ()
     image: Name = "default"
     nic: NicSpec = NicSpec()
@@ -300,6 +318,17 @@ class ClusterSpec(Spec):
         if value < 16 * 2**20:
             raise ValueError("a node needs at least 16MiB of memory")
         return value
+
+    @model_validator(mode="after")
+    def _pins(self) -> Self:
+        for index in self.pinned if isinstance(self.pinned, tuple) else ():
+            if not 0 <= index < self.nodes:
+                raise ValueError(f"pinned: there is no node {index}; they are 0 to {self.nodes - 1}")
+        return self
+
+    def is_pinned(self, index: int) -> bool:
+        """True when balancing leaves this node where it is."""
+        return self.pinned if isinstance(self.pinned, bool) else index in self.pinned
 
     @field_validator("needs")
     @classmethod

@@ -82,6 +82,8 @@ def place(
     """
     allowed = [h for h in hosts if (not sites or h.site in sites) and (not only_hosts or h.name in only_hosts)]
     taken, mine, chosen = dict(used), dict(own or {}), list[str]()
+    if placement.spread == "pack":
+        allowed = _nearest(allowed, nodes_wanted, taken, mine, placement)
     for need in nodes_wanted:
         fitting = [
             host
@@ -96,6 +98,35 @@ def place(
         taken[host.name] = taken.get(host.name, Used()).plus(need)
         mine[host.name] = mine.get(host.name, 0) + 1
     return chosen
+
+
+def _nearest(
+    hosts: list[Host],
+    wanted: list[NodeNeed],
+    used: Mapping[str, Used],
+    own: Mapping[str, int],
+    placement: PlacementSpec,
+) -> list[Host]:
+    """The hosts by site: where the cluster has most nodes already, then where most of the wanted ones fit."""
+    sites = list(dict.fromkeys(host.site for host in hosts))
+    fit, mine = dict.fromkeys(sites, 0), dict.fromkeys(sites, 0)
+    for host in hosts:
+        mine[host.site] += own.get(host.name, 0)
+    for site in sites:
+        left, taken = [host for host in hosts if host.site == site], dict(used)
+        count = dict(own)
+        for need in wanted:
+            while left and (
+                lacks(left[0], taken.get(left[0].name, Used()), need)
+                or (placement.max_per_host is not None and count.get(left[0].name, 0) >= placement.max_per_host)
+            ):
+                left.pop(0)
+            if not left:
+                break
+            name = left[0].name
+            taken[name], count[name] = taken.get(name, Used()).plus(need), count.get(name, 0) + 1
+            fit[site] += 1
+    return sorted(hosts, key=lambda host: (-mine[host.site], -fit[host.site], sites.index(host.site)))
 
 
 def choose(node: Node, hosts: list[Host], used: Mapping[str, Used], exclude: Collection[str] = ()) -> str:
