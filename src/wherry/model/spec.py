@@ -285,7 +285,7 @@ def _placement(value: object) -> object:
 
 class ClusterSpec(Spec):
     """A cluster file. `kind` is the kind of its nodes; `image` and `nic` are of virtual machines. `sites` and `hosts`
-    are where nodes may be, anywhere when none is named; `pinned` are those that balancing never moves, all or by number.
+    are where nodes may be, anywhere when none is named; `pinned` are those that balancing never moves (or all of them).
     """
 
     kind: Literal["container", "vm"] = "container"
