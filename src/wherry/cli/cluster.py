@@ -9,7 +9,7 @@ from wherry.base.errors import Code, Refused
 from wherry.base.paths import Instance, instance
 from wherry.base.units import format_size
 from wherry.cli.files import read_cluster
-from wherry.cli.output import Output, age, dumped, emit, say, table
+from wherry.cli.output import Output, age, emit, say, table
 from wherry.client import Client, process
 from wherry.model.objects import JobState
 
@@ -39,7 +39,7 @@ def up(file: Path, /, *, dry_run: bool = False, detach: bool = False, output: Ou
             return
         operation = client.up(data, str(file))
         if detach:
-            emit(output, "operation", operation.model_dump(mode="json"), lambda: print(operation.id))
+            emit(output, "operation", operation, lambda: print(operation.id))
             return
         result: dict[str, Any] = client.wait(operation.id, say).result or {}
         emit(output, "cluster", result, lambda: _print_up(result))
@@ -77,7 +77,7 @@ def status(name: str | None = None, /, *, output: Output = "text") -> None:
     with Client() as client:
         nodes, jobs = client.nodes(name), client.jobs(name)
         clusters = [c for c in client.clusters() if name in (None, c["name"])]
-        data = {"clusters": clusters, "nodes": dumped(nodes), "jobs": dumped(jobs)}
+        data = {"clusters": clusters, "nodes": nodes, "jobs": jobs}
 
     def overview() -> None:
         running = [job for job in jobs if job.state in (JobState.STARTING, JobState.RUNNING)]

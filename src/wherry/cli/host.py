@@ -10,7 +10,7 @@ from wherry.base.errors import Code, Refused
 from wherry.base.units import format_size
 from wherry.cli import link
 from wherry.cli.move import summary
-from wherry.cli.output import Output, dumped, emit, say, table
+from wherry.cli.output import Output, emit, say, table
 from wherry.client import Client
 from wherry.model.objects import Host, Move, Operation
 
@@ -29,9 +29,7 @@ def list_(*, output: Output = "text") -> None:
         for h in hosts
     ]
     header = ("HOST", "SITE", "STATE", "CORES", "MEMORY", "NODES")
-    emit(
-        output, "hosts", {"hosts": dumped(hosts)}, lambda: table(header, rows, "No fabric is up. Next: wherry up FILE")
-    )
+    emit(output, "hosts", {"hosts": hosts}, lambda: table(header, rows, "No fabric is up. Next: wherry up FILE"))
 
 
 @app.command
@@ -64,7 +62,7 @@ def show(host: str, /, *, output: Output = "text") -> None:
         rows += [("kernel", f"{facts.kernel} {facts.architecture}"), ("processor", facts.cpu_model)]
         rows += [("runtime", facts.runtime or "none"), ("CRIU", facts.criu or "none that works")]
     rows.append(("nodes", ", ".join(node.name for node in here) or "none"))
-    data = {"host": found.model_dump(mode="json"), "nodes": dumped(here)}
+    data = {"host": found, "nodes": here}
     emit(output, "host", data, lambda: table(("HOST", host), rows, ""))
 
 
@@ -112,7 +110,7 @@ def list_sites(*, output: Output = "text") -> None:
 
 def _finish(client: Client, operation: Operation, detach: bool, output: str, done: str, after: str) -> None:
     if detach:
-        emit(output, "operation", operation.model_dump(mode="json"), lambda: print(operation.id))
+        emit(output, "operation", operation, lambda: print(operation.id))
         return
     result: dict[str, Any] = client.wait(operation.id, say).result or {}
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from cyclopts import App, Parameter
 
 from wherry.base.units import format_size
-from wherry.cli.output import Output, age, dumped, emit, say, table
+from wherry.cli.output import Output, age, emit, say, table
 from wherry.client import Client
 from wherry.model.objects import Image
 
@@ -42,7 +42,7 @@ def build(
     with Client() as client:
         operation = client.build_image(name, paths)
         if detach:
-            emit(output, "operation", operation.model_dump(mode="json"), lambda: print(operation.id))
+            emit(output, "operation", operation, lambda: print(operation.id))
             return
         result: dict[str, Any] = client.wait(operation.id, say).result or {}
     made = Image.model_validate(result["image"])
@@ -58,7 +58,7 @@ def list_(*, output: Output = "text") -> None:
     rows = [(i.name, i.kernel, ", ".join(i.mpi), format_size(i.bytes), age(i.built), i.digest[:12]) for i in images]
     header = ("IMAGE", "KERNEL", "MPI", "SIZE", "AGE", "DIGEST")
     empty = "There is no image. Next: wherry image build"
-    emit(output, "images", {"images": dumped(images)}, lambda: table(header, rows, empty))
+    emit(output, "images", {"images": images}, lambda: table(header, rows, empty))
 
 
 @app.command
@@ -81,7 +81,7 @@ def show(name: str = "default", /, *, output: Output = "text") -> None:
         ("programs", ", ".join(image.programs) or "none"),
         *sorted(image.packages.items()),
     ]
-    emit(output, "image", {"image": image.model_dump(mode="json")}, lambda: table(("IMAGE", name), rows, ""))
+    emit(output, "image", {"image": image}, lambda: table(("IMAGE", name), rows, ""))
 
 
 @app.command
@@ -95,5 +95,5 @@ def remove(name: str, /, *, output: Output = "text") -> None:
     """
     with Client() as client:
         removed = client.remove_image(name)
-    data = {"image": removed.model_dump(mode="json")}
+    data = {"image": removed}
     emit(output, "image", data, lambda: print(f"image {name} is removed ({format_size(removed.bytes)})."))

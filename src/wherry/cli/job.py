@@ -11,7 +11,7 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 from wherry.base.errors import Code, Failed, Refused, WherryError
-from wherry.cli.output import Output, age, dumped, emit, say, table
+from wherry.cli.output import Output, age, emit, say, table
 from wherry.client import Client
 from wherry.client.client import Chunk
 from wherry.model.objects import Job
@@ -63,7 +63,7 @@ def run(
         if feeds:
             threading.Thread(target=_feed, args=(job.id,), daemon=True).start()
         if detach:
-            emit(output, "job", job.model_dump(mode="json"), lambda: print(job.id))
+            emit(output, "job", job, lambda: print(job.id))
             return 0
         kept, seen = _nothing(), 0
         try:
@@ -126,7 +126,7 @@ def list_(cluster: str | None = None, /, *, output: Output = "text") -> None:
         jobs = client.jobs(cluster)
     rows = [(j.id, j.cluster, j.state, j.ranks, j.mpi, _code(j), age(j.created), " ".join(j.argv)[:60]) for j in jobs]
     header = ("JOB", "CLUSTER", "STATE", "RANKS", "MPI", "EXIT", "AGE", "PROGRAM")
-    emit(output, "jobs", {"jobs": dumped(jobs)}, lambda: table(header, rows, "No job ran yet."))
+    emit(output, "jobs", {"jobs": jobs}, lambda: table(header, rows, "No job ran yet."))
 
 
 @app.command
@@ -140,8 +140,8 @@ def show(job: str, /, *, output: Output = "text") -> None:
     """
     with Client() as client:
         found = client.job(job)
-    data = found.model_dump(mode="json")
-    emit(output, "job", data, lambda: table(("FIELD", "VALUE"), [(k, _shown(v)) for k, v in data.items()], ""))
+    rows = [(field, _shown(value)) for field, value in found]
+    emit(output, "job", found, lambda: table(("FIELD", "VALUE"), rows, ""))
 
 
 @app.command
@@ -155,7 +155,7 @@ def cancel(job: str, /, *, output: Output = "text") -> None:
     """
     with Client() as client:
         found = client.cancel_job(job, say)
-    emit(output, "job", found.model_dump(mode="json"), lambda: print(f"{found.id} is {found.state}."))
+    emit(output, "job", found, lambda: print(f"{found.id} is {found.state}."))
 
 
 def _has_input() -> bool:
@@ -183,7 +183,7 @@ def _nothing() -> dict[str, bytearray]:
 
 def _emit_streams(job: Job, kept: dict[str, bytearray]) -> None:
     streams = {stream: bytes(data).decode(errors="replace") for stream, data in kept.items()}
-    emit("json", "run", {"job": job.model_dump(mode="json"), **streams}, lambda: None)
+    emit("json", "run", {"job": job, **streams}, lambda: None)
 
 
 def _pass_on(chunk: Chunk, kept: dict[str, bytearray], output: str) -> None:
@@ -216,4 +216,4 @@ def _code(job: Job) -> str:
 
 
 def _shown(value: object) -> str:
-    return " ".join(map(str, value)) if isinstance(value, list) else "-" if value is None else str(value)
+    return " ".join(map(str, value)) if isinstance(value, tuple) else "-" if value is None else str(value)

@@ -45,10 +45,10 @@ def move(
                 f"{cost.rounds} rounds, downtime about {format_duration(cost.downtime)} ({cost.basis}). "
                 "Nothing was changed."
             )
-            emit(output, "prediction", cost.model_dump(mode="json"), lambda: print(text))
+            emit(output, "prediction", cost, lambda: print(text))
             return
         found = client.moved(client.wait(client.begin_move(node, to, max_rounds, bandwidth=bandwidth).id, say))
-        emit(output, "move", found.model_dump(mode="json"), lambda: print(summary(found)))
+        emit(output, "move", found, lambda: print(summary(found)))
 
 
 def summary(move: Move) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from cyclopts import App
 
 from wherry.base.units import format_duration, format_size
-from wherry.cli.output import Output, age, dumped, emit, table
+from wherry.cli.output import Output, age, emit, table
 from wherry.client import Client
 from wherry.model.objects import Move, Node
 
@@ -25,7 +25,7 @@ def list_(cluster: str | None = None, /, *, output: Output = "text") -> None:
         nodes = client.nodes(cluster)
     rows = [(n.name, n.cluster, n.state, n.host, n.address, f"{n.cpus:g}", format_size(n.memory)) for n in nodes]
     header = ("NODE", "CLUSTER", "STATE", "HOST", "ADDRESS", "CPUS", "MEMORY")
-    emit(output, "nodes", {"nodes": dumped(nodes)}, lambda: table(header, rows, "There are no nodes."))
+    emit(output, "nodes", {"nodes": nodes}, lambda: table(header, rows, "There are no nodes."))
 
 
 @app.command

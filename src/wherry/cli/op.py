@@ -7,7 +7,7 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from wherry.cli.output import Output, age, dumped, emit, say, table
+from wherry.cli.output import Output, age, emit, say, table
 from wherry.client import Client
 from wherry.model.objects import Event, Operation
 
@@ -28,7 +28,7 @@ def list_(*, running: bool = False, output: Output = "text") -> None:
         operations = client.operations(running)
     rows = [(o.id, o.kind, o.target, o.state, age(o.created), _text(o)) for o in operations]
     header = ("OPERATION", "KIND", "TARGET", "STATE", "AGE", "PROGRESS")
-    emit(output, "operations", {"operations": dumped(operations)}, lambda: table(header, rows, "There are none."))
+    emit(output, "operations", {"operations": operations}, lambda: table(header, rows, "There are none."))
 
 
 @app.command
@@ -68,7 +68,7 @@ def cancel(operation: str, /, *, output: Output = "text") -> None:
     """
     with Client() as client:
         found = client.cancel(operation)
-    emit(output, "operation", found.model_dump(mode="json"), lambda: print(f"{found.id} is asked to end."))
+    emit(output, "operation", found, lambda: print(f"{found.id} is asked to end."))
 
 
 @event.command(name="list")
@@ -86,18 +86,17 @@ def list_events(
         events: list[Event] = []
         while more := client.events(events[-1].id if events else 0):
             events += more
-        emit(output, "events", {"events": dumped(events)}, lambda: _print_events(events))
+        emit(output, "events", {"events": events}, lambda: _print_events(events))
         if follow:
             for found in client.follow_events(events[-1].id if events else 0):
-                emit(output, "events", {"events": dumped([found])}, lambda found=found: _print_events([found]))  # type: ignore[misc]
+                emit(output, "events", {"events": [found]}, lambda found=found: _print_events([found]))  # type: ignore[misc]
 
 
 def _print(operation: Operation, output: str) -> None:
     data = operation.model_dump(mode="json", exclude={"result", "error"})
     rows = [(key, "-" if value is None else value) for key, value in data.items()]
     rows += [(f"error {key}", value) for key, value in (operation.error or {}).items()]
-    document = operation.model_dump(mode="json")
-    emit(output, "operation", document, lambda: table(("OPERATION", operation.id), rows, ""))
+    emit(output, "operation", operation, lambda: table(("OPERATION", operation.id), rows, ""))
 
 
 def _text(operation: Operation) -> str:

@@ -10,10 +10,11 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
+from pydantic import BaseModel
 
 from wherry.base.errors import WherryError
 
@@ -22,18 +23,17 @@ Output = Annotated[
 ]
 
 
-def emit(output: str, schema: str, data: dict[str, Any], text: Callable[[], None]) -> None:
-    """The result: `data` as a document of schema `wherry/SCHEMA/1`, or what `text` prints."""
+def emit(output: str, schema: str, data: dict[str, Any] | BaseModel, text: Callable[[], None]) -> None:
+    """The result: `data`, with the records in it, as a document of schema `wherry/SCHEMA/1`, or what `text` prints."""
     if output == "json":
-        print(json.dumps({"schema": f"wherry/{schema}/1", **data}, indent=2))
+        print(json.dumps({"schema": f"wherry/{schema}/1", **dict(data)}, indent=2, default=_dumped))
     else:
         text()
     sys.stdout.flush()
 
 
-def dumped(records: Iterable[Any]) -> list[dict[str, Any]]:
-    """Records as they are printed in JSON."""
-    return [record.model_dump(mode="json") for record in records]
+def _dumped(record: BaseModel) -> dict[str, Any]:
+    return record.model_dump(mode="json")
 
 
 def say(text: str) -> None:

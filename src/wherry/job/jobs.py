@@ -356,11 +356,8 @@ class Jobs:
 
     def _forget(self, job: Job) -> None:
         self._store.drop_job(job.id)
-        self._remove_directory(job.id)
+        remove_tree(self._directory / job.id)
         self._settling.pop(job.id, None)
-
-    def _remove_directory(self, id: str) -> None:
-        remove_tree(self._directory / id)
 
 
 def _ended_within(pidfd: int, seconds: float | None) -> bool:

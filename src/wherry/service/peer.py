@@ -42,7 +42,6 @@ class Peer:
             raise Refused(Code.PERMISSION, what, "only root may name another user", "use sudo")
         return owner_of(self.uid, self.gid, cwd)
 
-
     def require(self, uid: int, what: str) -> None:
         """PERMISSION unless the peer is that user, root, or the daemon's own user. `what` says what is that user's."""
         if self.uid not in (0, os.geteuid(), uid):

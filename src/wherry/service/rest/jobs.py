@@ -61,9 +61,7 @@ def show_job(id: str, acts: TheActs) -> Job:
 
 
 @router.get("/jobs/{id}/output")
-async def job_output(
-    id: str, acts: TheActs, offset: Number = 0, wait: Wait = 0.0
-) -> dict[str, Any]:
+async def job_output(id: str, acts: TheActs, offset: Number = 0, wait: Wait = 0.0) -> dict[str, Any]:
     """Output from `offset` on, as soon as there is some or the job has ended; `data` is base64, `next` the next offset.
 
     `end` is true when nothing will ever follow.

@@ -19,9 +19,7 @@ def list_operations(cell: TheCell, running: bool = False) -> list[Operation]:
 
 
 @router.get("/operations/{id}")
-async def show_operation(
-    id: str, cell: TheCell, wait: Wait = 0.0, after: Number = 0
-) -> dict[str, Any]:
+async def show_operation(id: str, cell: TheCell, wait: Wait = 0.0, after: Number = 0) -> dict[str, Any]:
     """The operation and its lines of progress from number `after` on, as soon as there are some or it has ended."""
 
     def look() -> dict[str, Any]:
