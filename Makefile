@@ -11,6 +11,9 @@ setup: ## install what is missing, build, find a CRIU that works (quick when not
 setup-apps: ## install LAMMPS and GROMACS (half a GiB), which studies and tests run when they are there
 	@scripts/setup-apps
 
+setup-vm: setup ## install libvirt and QEMU, for nodes of kind vm
+	@scripts/setup-vm
+
 demo: setup ## HPL natively, on a virtual cluster, and with a live move; writes report.html
 	@scripts/as-root .venv/bin/wherry demo
 
