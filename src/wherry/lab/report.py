@@ -19,6 +19,16 @@ class Table:
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
 
+    @property
+    def kinds(self) -> list[str]:
+        """For each column, its class on the page: `n` when most of its cells are numbers, else `t`."""
+        columns = zip(*self.rows, strict=True) if self.rows else [()] * len(self.head)
+        return ["n" if 2 * sum(map(_is_number, column)) > len(column) else "t" for column in columns]
+
+
+def _is_number(text: str) -> bool:
+    return text.lstrip("-<")[:1].isdigit()
+
 
 @dataclass
 class Report:
@@ -28,12 +38,15 @@ class Report:
     summary: str
     tables: list[Table] = field(default_factory=list)
     figures: list[tuple[str, str]] = field(default_factory=list)
+    """Captions and SVG."""
+    details: list[Table] = field(default_factory=list)
+    """Tables for those who look closer: behind the figures, each folded when it is long."""
     remarks: list[str] = field(default_factory=list)
     environment: Mapping[str, str] = field(default_factory=dict)
 
     def write(self, path: Path) -> None:
         """Writes the page."""
-        path.write_text(_PAGE.render(report=self))
+        path.write_text(_PAGE.render(report=self, long=_LONG))
 
 
 def svg(figure: Any) -> str:
@@ -46,35 +59,78 @@ def svg(figure: Any) -> str:
     return buffer.getvalue()[buffer.getvalue().index("<svg") :]
 
 
-_PAGE = jinja2.Environment(autoescape=True).from_string(
+_LONG = 12
+"""Rows from which a table of details is folded."""
+_PAGE = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(
     """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
 <title>{{ report.title }}</title>
 <style>
-:root { color-scheme: light dark; }
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }
-h1 { font-size: 1.6rem; } h2 { font-size: 1.2rem; margin-top: 2rem; }
-table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
-th, td { text-align: right; padding: .3rem .6rem; border-bottom: 1px solid #8884; }
-th:first-child, td:first-child { text-align: left; }
-figure { margin: 1rem 0; background: #fff; padding: .5rem; } figure svg { width: 100%; height: auto; }
-figcaption { color: #333; font-size: .9rem; } .scroll { overflow-x: auto; }
+:root { color-scheme: light dark; --line: #8883; --soft: #8881; --quiet: #777; --mark: #1f5a8f; }
+@media (prefers-color-scheme: dark) { :root { --quiet: #999; --mark: #7db3e0; } }
+* { box-sizing: border-box; }
+body { font: 16px/1.55 system-ui, "DejaVu Sans", sans-serif; max-width: 66rem; margin: 0 auto;
+       padding: 2rem 1.25rem 4rem; }
+h1 { font-size: 1.8rem; line-height: 1.2; margin: 0 0 .6rem; }
+h2, summary { font-size: 1.1rem; font-weight: 600; margin: 2.2rem 0 .5rem; }
+.lead { border-left: 4px solid var(--mark); padding: .1rem 0 .1rem 1rem; margin: 0; max-width: 52rem; }
+table { border-collapse: collapse; width: 100%; font-size: .86rem; line-height: 1.4;
+        font-variant-numeric: tabular-nums; }
+th, td { padding: .35rem .7rem .35rem 0; border-bottom: 1px solid var(--line); vertical-align: top; text-align: left; }
+thead th { border-bottom: 2px solid var(--line); color: var(--quiet); font-weight: 600; vertical-align: bottom; }
+tbody tr:hover { background: var(--soft); }
+.n { text-align: right; white-space: nowrap; } td:first-child { font-weight: 500; }
+.scroll { overflow-x: auto; }
+.figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(28rem, 100%), 1fr)); gap: 1.2rem;
+           margin-top: 2rem; }
+figure { margin: 0; background: #fff; color: #222; border: 1px solid var(--line); border-radius: 6px; padding: .8rem; }
+figure svg { width: 100%; height: auto; display: block; } figcaption { font-size: .85rem; padding-top: .5rem; }
+details summary { cursor: pointer; } .count { color: var(--quiet); font-weight: 400; font-size: .85rem; }
+li { margin: .35rem 0; max-width: 56rem; } .where td:first-child { white-space: nowrap; color: var(--quiet); }
+.where td { overflow-wrap: anywhere; }
+@media print { body { max-width: none; padding: 0; } figure { break-inside: avoid; } }
 </style></head><body>
+{% macro rows(table) %}
+<div class="scroll"><table><thead><tr>
+{%- for cell in table.head %}<th class="{{ table.kinds[loop.index0] }}">{{ cell }}</th>{% endfor %}</tr></thead><tbody>
+{% for row in table.rows %}
+<tr>{% for cell in row %}<td class="{{ table.kinds[loop.index0] }}">{{ cell }}</td>{% endfor %}</tr>
+{% endfor %}
+</tbody></table></div>
+{% endmacro %}
 <h1>{{ report.title }}</h1>
-<p>{{ report.summary }}</p>
-{% for table in report.tables %}<h2>{{ table.title }}</h2>
-<div class="scroll"><table><thead><tr>{% for cell in table.head %}<th>{{ cell }}</th>{% endfor %}</tr></thead><tbody>
-{% for row in table.rows %}<tr>{% for cell in row %}<td>{{ cell }}</td>{% endfor %}</tr>
-{% endfor %}</tbody></table></div>
+<p class="lead">{{ report.summary }}</p>
+{% for table in report.tables %}
+<h2>{{ table.title }}</h2>
+{{ rows(table) }}
 {% endfor %}
-{% for caption, image in report.figures %}<figure>{{ image | safe }}<figcaption>{{ caption }}</figcaption></figure>
+{% if report.figures %}
+<div class="figures">
+{% for caption, image in report.figures %}
+<figure>{{ image | safe }}<figcaption>{{ caption }}</figcaption></figure>
 {% endfor %}
-{% if report.remarks %}<h2>What these numbers can and cannot say</h2><ul>
-{% for remark in report.remarks %}<li>{{ remark }}</li>
-{% endfor %}</ul>{% endif %}
+</div>
+{% endif %}
+{% if report.remarks %}
+<h2>What these numbers can and cannot say</h2>
+<ul>
+{% for remark in report.remarks %}
+<li>{{ remark }}</li>
+{% endfor %}
+</ul>
+{% endif %}
+{% for table in report.details %}
+<details{{ "" if table.rows | length >= long else " open" }}><summary>{{ table.title }}
+<span class="count">{{ table.rows | length }} rows</span></summary>
+{{ rows(table) }}
+</details>
+{% endfor %}
 <h2>Where they were taken</h2>
-<table><tbody>{% for key, value in report.environment.items() %}<tr><td>{{ key }}</td><td>{{ value }}</td></tr>
-{% endfor %}</tbody></table>
+<table class="where"><tbody>
+{% for key, value in report.environment.items() %}
+<tr><td>{{ key }}</td><td>{{ value }}</td></tr>
+{% endfor %}
+</tbody></table>
 </body></html>
 """
 )

@@ -93,7 +93,9 @@ class Colocated(Study):
     def _show(page: Page, results: Results, mpi: str, cells: dict[str, Cell]) -> None:
         curves = analysis.by_size(results, cells)
         page.tables.append(analysis.latency_table(f"Latency with {mpi}: half of the round trip", curves))
-        bandwidths = figures.curves(curves, "Mbit/s (10^6)", log_y=True, scale=analysis.bandwidth)
+        bandwidths = figures.curves(
+            curves, "Mbit/s (10^6)", log_y=True, scale=analysis.bandwidth, published=published.ON_ONE_HOST
+        )
         caption = f"Bandwidth over message size with {mpi}, in the form of the paper's Figures 3 and 4."
         page.figures.append((caption, bandwidths))
         small = analysis.by_size(results, cells, most=65536)

@@ -8,31 +8,51 @@ from pathlib import Path
 from typing import Any
 
 from wherry.lab.report import Report, Table
+from wherry.lab.study.figures import Drawing
 
 _WIDTH, _HEIGHT = 8.27, 11.69  # inches of A4
 _MARGIN = 0.7
 _LINE = 0.155
 """Inches from line to line at 9 points."""
+_ON_A_PAGE = 3
+"""Figures on a page."""
 _COLUMNS = 100
 """Characters of a line in the fixed-width type of 8 points."""
 
 
-def write(report: Report, figures: Sequence[tuple[str, Any]], path: Path) -> None:
+def write(report: Report, drawings: Sequence[tuple[str, Drawing]], path: Path) -> None:
     """Writes the file."""
+    import matplotlib
+
+    matplotlib.use("agg")
     from matplotlib.backends.backend_pdf import PdfPages
 
     with PdfPages(path, metadata={"Title": report.title, "CreationDate": None}) as pages:
         _text_pages(pages, report.title, [*_wrapped(report.summary), "", *_tables(report.tables)])
-        for caption, figure in figures:
-            figure.suptitle("\n".join(textwrap.wrap(caption, 90)), fontsize=9)
-            pages.savefig(figure)
-            figure.suptitle("")
+        for start in range(0, len(drawings), _ON_A_PAGE):
+            _figure_page(pages, drawings[start : start + _ON_A_PAGE])
         remarks = [line for remark in report.remarks for line in [*_wrapped(f"- {remark}", "  "), ""]]
         facts = [
             line for key, value in report.environment.items() for line in _wrapped(f"{key}: {value}", "    ", most=6)
         ]
         said = "What these numbers can and cannot say"
         _text_pages(pages, said, [*remarks, "Where they were taken", "", *facts])
+        _text_pages(pages, "Details", _tables(report.details))
+
+
+def _figure_page(pages: Any, drawings: Sequence[tuple[str, Drawing]]) -> None:
+    """Some figures below each other, each with its caption above it."""
+    from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+    left, below = _MARGIN / _WIDTH, _MARGIN / _HEIGHT
+    layout = ConstrainedLayoutEngine(rect=(left, below, 1 - 2 * left, 1 - 2 * below), hspace=0.06)
+    figure = Figure(figsize=(_WIDTH, _HEIGHT), layout=layout)
+    parts = figure.subfigures(_ON_A_PAGE, 1, squeeze=False)[:, 0]
+    for part, (caption, drawing) in zip(parts, drawings, strict=False):
+        part.suptitle("\n".join(textwrap.wrap(caption, 95)), fontsize=8.5)
+        drawing.draw(part.subplots())
+    pages.savefig(figure)
 
 
 def _text_pages(pages: Any, title: str, lines: list[str]) -> None:

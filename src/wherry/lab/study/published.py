@@ -11,9 +11,23 @@ from dataclasses import dataclass
 
 from wherry.lab.report import Table
 from wherry.lab.stats import Estimate
+from wherry.lab.study.figures import Published
 
 XEN = "Neves, Righi, Maillard, Navaux: Xen on Pentium III nodes with Fast Ethernet"
 KVM = "private cloud: KVM and Eucalyptus on Dell R610 with Gigabit Ethernet"
+RATIOS = {
+    "hpl6": {"nodes": 1.09},
+    "hpl3": {"nodes": 1.011, "moved": 1.011 * 1.284},
+    "sp": {"nodes": 1.04, "moved": 1409 / 1267},
+}
+"""Of the paper on Xen, Figures 5 to 8: times as multiples of the native one."""
+_NETPIPE_MEGABIT = 2**20 * 1e-6
+"""Mbit in what NetPIPE prints as Mbps."""
+ON_ONE_HOST = (
+    Published(6 << 20, 1200 * _NETPIPE_MEGABIT, "paper: native"),
+    Published(6 << 20, 180 * _NETPIPE_MEGABIT, "paper: two machines"),
+)
+"""Of its Figure 4: Mbit/s at 6 MB on one host."""
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from wherry.lab.report import Table
 
 if TYPE_CHECKING:
     from wherry.lab.study.bench import Bench
+    from wherry.lab.study.figures import Drawing
     from wherry.lab.study.results import Results
 
 
@@ -81,7 +82,7 @@ class Page:
     """What a study's report shows: tables, figures with their captions, and sentences below them."""
 
     tables: list[Table] = field(default_factory=list)
-    figures: list[tuple[str, Any]] = field(default_factory=list)
+    figures: list[tuple[str, Drawing]] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
 
 

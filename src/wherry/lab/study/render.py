@@ -17,6 +17,8 @@ from wherry.lab.study.recipe import Study
 from wherry.lab.study.results import Results, counts_table
 
 _PROBLEMS_MOST = 20
+_FIRST_MOST = 16
+"""Rows of a table that stands before the figures; longer ones are behind them."""
 _BUSY = 1.5
 """Load for each CPU from which a report says that the machine was busy; a study of two ranks makes 1 itself."""
 _STATISTICS = ("median", "low", "high", "method", "q1", "q3", "mean", "sd")
@@ -28,14 +30,14 @@ def write(results: Results) -> list[Path]:
     report = Report(
         title=results.study.title,
         summary=_summary(results),
-        tables=[*page.tables, *_bookkeeping(results)],
-        figures=[],
+        tables=[table for table in page.tables if len(table.rows) <= _FIRST_MOST],
+        details=[*(table for table in page.tables if len(table.rows) > _FIRST_MOST), *_bookkeeping(results)],
         remarks=[*results.study.shows, *results.study.cannot, *page.remarks, *_always(results)],
         environment=_environment(results),
     )
     files = [results.directory / name for name in ("report.html", "report.pdf", "summary.csv")]
     pdf.write(report, page.figures, files[1])
-    report.figures = [(caption, svg(figure)) for caption, figure in page.figures]
+    report.figures = [(caption, svg(drawing.alone())) for caption, drawing in page.figures]
     report.write(files[0])
     _summary_csv(results, files[2])
     return files

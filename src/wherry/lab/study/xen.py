@@ -169,8 +169,11 @@ class XenMigration(Study):
         for test, which in (("hpl6", "Figure 5"), ("hpl3", "Figures 6 and 7"), ("sp", "Figure 8")):
             if test in self.factors()[0].measured():
                 bars = {self._label(how): {"": self._of(results, test, how, "seconds")} for how in _COMBINATIONS[test]}
-                caption = f"{self._test(test)}: seconds, in the form of the paper's {which}."
-                page.figures.append((caption, figures.bars(bars, "seconds")))
+                caption = (
+                    f"{self._test(test)}: seconds, in the form of the paper's {which}. Dashed: where the paper's ratio "
+                    "would put them, from our native median."
+                )
+                page.figures.append((caption, figures.bars(bars, "seconds", self._scaled(results, test))))
         page.figures.append(self._cost_over_length(results))
         page.remarks += [
             "HPL's seconds are from the first to the last line of its section as they appear in hpcc's output file, so "
@@ -187,8 +190,17 @@ class XenMigration(Study):
         two = {how: curves[how] for how in (_TALK["native-tcp"], _TALK["two-hosts"])}
         one = {how: points for how, points in curves.items() if how != _TALK["two-hosts"]}
         for number, chosen in ((3, two), (4, one)):
-            figure = figures.curves(chosen, "Mbit/s (10^6)", scale=analysis.bandwidth, log_y=True)
+            stars = published.ON_ONE_HOST if number == 4 else ()
+            figure = figures.curves(chosen, "Mbit/s (10^6)", scale=analysis.bandwidth, log_y=True, published=stars)
             page.figures.append((f"{name}: bandwidth, in the form of the paper's Figure {number}.", figure))
+
+    def _scaled(self, results: Results, test: str) -> list[figures.Published]:
+        native = self._of(results, test, _NATIVE, "seconds")
+        ratios = published.RATIOS[test] if native else {}
+        return [
+            figures.Published(self._label(how), median(native).value * ratio, f"paper: {ratio:.3g} x native")
+            for how, ratio in ratios.items()
+        ]
 
     def _of(self, results: Results, test: str, how: str, metric: str, x: float | None = None) -> list[float]:
         return results.values(Cell.of(test=test, how=how), metric, x)
@@ -299,7 +311,7 @@ class XenMigration(Study):
                 rows.append((self._test(cell["test"]), *cells))
         return Table("The moves", ("during", "downtime, s", "total, s", "bytes"), rows)
 
-    def _cost_over_length(self, results: Results) -> tuple[str, object]:
+    def _cost_over_length(self, results: Results) -> tuple[str, figures.Drawing]:
         """The paper's law: a move costs about the same, so its share falls with the length of the run."""
         groups: dict[str, list[tuple[float, float]]] = {}
         for test in ("hpl3", "hpl3-long", "sp"):
