@@ -34,6 +34,14 @@
 #define OPERATION_MAX 32               /* sends and receives of a tile process that go on beside it */
 #define CONSOLE_PROCESS 0              /* the name server; its port 0 is everybody's console */
 
+#define SERVER_PORT 1        /* where the name server takes requests */
+#define SERVER_REPLY_PORT 31 /* where the library takes its answers */
+#define SERVER_LINK 0
+#define SERVER_UNLINK 1
+#define SERVER_FIND 2
+#define SERVER_AWAIT 3       /* answered when somebody links the name */
+#define SERVER_ABORT 4       /* ends all ranks of the sender's program; not answered */
+
 #define CALL_SELF 0          /* () -> thread id */
 #define CALL_CREATE 1        /* (entry, function, argument) -> thread id; -EAGAIN: 18 threads */
 #define CALL_THREAD_EXIT 2   /* (value) */
@@ -46,7 +54,7 @@
 #define CALL_GROW 9          /* (pages) -> address of the first new page; -ENOMEM */
 #define CALL_MAIL_SEND 10    /* (process, port, bytes, size) -> size; waits while the port is full; -ESRCH */
 #define CALL_MAIL_RECEIVE 11 /* (port, bytes, room, struct mail_from *) -> size; waits for a message */
-#define CALL_INFO 12         /* (what) */
+#define CALL_INFO 12         /* (what, of which) */
 #define CALL_MOVE 13         /* (tile, mode): returns 0 on the other tile, or an error on this one */
 #define CALL_EXIT 14         /* (status): ends the tile process */
 #define CALL_SYNC_SIGNAL 15  /* (sync, set of processes); -ESRCH */
@@ -68,6 +76,9 @@
 #define INFO_CORES 2
 #define INFO_CORE 3
 #define INFO_THREADS 4
+#define INFO_RANK 5   /* of a program that was started as several */
+#define INFO_RANKS 6
+#define INFO_MEMBER 7 /* (what, rank) -> process; -EAGAIN: not there yet; -EINVAL: there is none */
 
 #define MODE_FAITHFUL 0 /* stop and copy through a portal, 4 KiB a piece, each piece allowed by the receiver */
 #define MODE_DIRECT 1   /* stop and copy, once, by the receiver */
@@ -86,6 +97,19 @@ struct image_head {
 struct mail_from {
     int process; /* sender */
     int port;    /* of the receiver; the one that was read */
+};
+
+/* To the name server, SERVER_PORT of CONSOLE_PROCESS; the answer comes to port `reply`. */
+struct server_request {
+    unsigned char what, reply;
+    unsigned short unused;
+    int number;    /* the port that is named; the status of an abort */
+    char name[64]; /* ends with a zero */
+};
+
+struct server_answer {
+    int result; /* 0 or negative errno */
+    int process, port;
 };
 #endif
 

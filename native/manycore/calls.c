@@ -150,8 +150,23 @@ static int64_t do_grow(const struct call *call)
     return USER_BASE + at;
 }
 
+/* The process that has this rank in the caller's program. */
+static int64_t find_member(const struct call *call, uint64_t rank)
+{
+    struct window *window = call->tile->window;
+    const struct location *mine = &window->locations[call->tile->process];
+    uint32_t process;
+
+    if (rank >= mine->ranks)
+        return -EINVAL;
+    process = mine->members[rank];
+    return window_place(window, process).state == PLACE_FREE ? -EAGAIN : (int64_t)process;
+}
+
 static int64_t do_info(const struct call *call)
 {
+    const struct location *location = &call->tile->window->locations[call->tile->process];
+
     switch (call->words[0]) {
     case INFO_PROCESS:
         return call->tile->process;
@@ -163,6 +178,12 @@ static int64_t do_info(const struct call *call)
         return call->core;
     case INFO_THREADS:
         return __builtin_popcount(call->tile->area->used);
+    case INFO_RANK:
+        return location->rank;
+    case INFO_RANKS:
+        return location->ranks;
+    case INFO_MEMBER:
+        return find_member(call, call->words[1]);
     default:
         return -EINVAL;
     }

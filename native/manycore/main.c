@@ -72,6 +72,19 @@ static void answer_wish(struct tile *tile)
             call_complete(tile, slot, answer);
 }
 
+/* The name server wants the process to end. */
+static void obey_end(struct tile *tile)
+{
+    struct location *location = &tile->window->locations[tile->process];
+    uint32_t end = atomic_load(&location->end);
+
+    if (!end || tile->ending)
+        return;
+    tile->ending = true;
+    tile->status = (int)end - 1;
+    memcpy(tile->why, location->why, sizeof(tile->why));
+}
+
 /* Takes the cores from their threads when others wait for one. Returns whether there will be reason to do it again. */
 static bool tick(struct tile *tile)
 {
@@ -89,6 +102,7 @@ static bool serve(struct tile *tile, bool time_is_up)
     bool ending;
 
     pthread_mutex_lock(&tile->lock);
+    obey_end(tile);
     execute_calls(tile);
     answer_wish(tile);
     tile_advance_operations(tile);

@@ -57,14 +57,12 @@ int64_t portal_put(struct window *window, uint32_t process, uint32_t port, uint3
         done = -ESRCH;
     else if (portal->allowed && portal->from == from && portal->ticket == ticket)
         done = (int64_t)put_pieces(portal, bytes, size);
-    if (done == 0) {
+    if (done >= 0 && (uint64_t)done < size)
         endpoint->waiting |= 1u << from;
-        done = -EAGAIN;
-    }
     endpoint_unlock(endpoint);
     if (done > 0)
         window_ring_process(window, process);
-    return done;
+    return done ? done : -EAGAIN;
 }
 
 int64_t portal_take(struct window *window, uint32_t process, uint32_t port, uint8_t *bytes, uint64_t size)

@@ -47,6 +47,9 @@ struct place { /* a location entry, taken apart */
 struct location {
     _Atomic uint64_t word;
     _Atomic uint32_t moves;
+    _Atomic uint32_t end;      /* 0, or 1 + the status with which the name server wants it to end, for `why` */
+    uint32_t rank, ranks;      /* of a program that was started as several; `ranks` is 1 otherwise */
+    uint8_t members[TILE_MAX]; /* process of each rank */
     int32_t status;            /* how it ended */
     char why[REASON_SIZE];     /* it was lost, or ended by a fault; empty otherwise */
     char program[NAME_SIZE];

@@ -194,6 +194,65 @@ def test_messages_come_once_and_in_order(start: Callable[..., Board], mode: int)
     assert sum(run.end["moves"] for run in ring) > 10
 
 
+def ranks(board: Board, count: int, name: str, *words: object) -> tuple[str, list[Any]]:
+    """Runs a program as several ranks. Returns what they said and their ends."""
+    text, ends = "", []
+    for event in board.ranks(program(name), [str(word) for word in words], count):
+        if event["event"] == "output":
+            text += event["text"]
+        elif event["event"] != "started":
+            ends.append(event)
+    return text, ends
+
+
+@pytest.mark.parametrize("mode", range(len(MODES)))
+def test_what_goes_on_beside_the_program_moves_with_it(start: Callable[..., Board], mode: int) -> None:
+    """Portals, mailboxes and signals of three ranks that move themselves with all of it under way."""
+    text, ends = ranks(start(5, 3), 3, "ring", 24, 50000, 2, 5, mode)
+    assert [(end["event"], end["status"]) for end in ends] == [("ended", 0)] * 3, (text, ends)
+    assert text.count("ok 24 rounds") == 3
+    assert sum(end["moves"] for end in ends) > 10
+
+
+def test_ranks_end_together(start: Callable[..., Board]) -> None:
+    """The third rank faults; the others wait for ever for it, and are ended."""
+    board = start(3, 2)
+    _, ends = ranks(board, 3, "wild", "r")
+    assert [end["status"] for end in ends] == [128] * 3
+    assert sorted(end["why"].split(":")[0] for end in ends)[0] == "rank 2"
+    assert any(end["why"].startswith("thread 1 divided by zero") for end in ends)
+    with pytest.raises(Refused, match="4 ranks need 4 free tiles; there are 3"):
+        list(board.ranks(program("count"), [], 4))
+
+
+def test_names(start: Callable[..., Board]) -> None:
+    """Linked, found, waited for, unlinked; they stay with a process that moves and go with one that ends."""
+    board = start(4, 2)
+    asker = Run(board, "names", "ask", "echo")  # waits: there is no such name
+    server = Run(board, "names", "serve", "echo", 2)
+    found = f"echo is process {server.process} port 6: 42\n"
+    assert asker.ended()["status"] == 0 and asker.text == found
+    assert board.wait_for("echo") == server.process
+    board.move(server.process, 3)
+    again = Run(board, "names", "ask", "echo")
+    assert again.ended()["status"] == 0 and again.text == found
+    assert server.ended()["status"] == 0
+    with pytest.raises(Refused, match="nobody has linked"):
+        board.wait_for("echo", seconds=0.2)
+
+
+def test_boot_rings(start: Callable[..., Board]) -> None:
+    """A ring is started when all servers of the one before have linked their names."""
+    board = start(4, 2)
+    server = {"program": program("names"), "words": ["serve", "one", "1"], "name": "one"}
+    late = {"program": program("names"), "words": ["ask", "one"], "name": "two"}
+    booted = board.boot(TilesSpec.model_validate({"rings": [[{**server, "tile": 2}]]}))
+    assert [place(board, process)["tile"] for process in booted.values()] == [2]
+    with pytest.raises(Failed, match="server 'two' has not linked its name") as failure:
+        board.boot(TilesSpec.model_validate({"rings": [[late]]}), seconds=0.5)
+    assert "has ended" in failure.value.why
+
+
 def test_a_sender_to_a_full_port_waits_and_one_to_nobody_is_told(start: Callable[..., Board]) -> None:
     board = start()
     receiver = Run(board, "busy")
@@ -324,7 +383,7 @@ def test_the_build_refuses(tmp_path: Path, why: str) -> None:
     top = NATIVE / "manycore"
     flags = ["-O1", "-ffreestanding", "-fno-builtin", "-fno-pic", "-no-pie", "-static", "-nostdlib", "-w"]
     flags += ["-fcf-protection=none", "-fno-stack-protector", "-fno-asynchronous-unwind-tables", "-Wl,--build-id=none"]
-    parts = ["programs/start.S", "programs/tile.c"]
+    parts = [f"programs/{part}" for part in ("start.S", "tile.c", "message.c", "text.c")]
     command = ["cc", *flags, "-T", str(top / "programs/user.ld"), "-o", str(tmp_path / "bad"), str(source)]
     command += [str(top / part) for part in parts]
     built = subprocess.run(command, capture_output=True, text=True, timeout=60)

@@ -14,19 +14,27 @@
 
 #define CLIENT_MAX 32
 #define LINE_MAX_SIZE 8192 /* bytes of one command */
+#define NAMES_MAX 256
 #define KEPT_MAX (1 << 20) /* bytes of a process's output that are kept for who attaches late */
 
 struct client {
     int fd; /* -1: free */
     char line[LINE_MAX_SIZE];
     size_t count;
-    uint32_t attached; /* process whose output goes there; 0 none */
+    uint32_t attached; /* bit N: the output of process N goes there */
     int moving;        /* destination of the move it waits for; -1 none */
+    char awaits[NAME_SIZE]; /* the name it waits for; empty: none */
 };
 
 struct output {
     char *bytes;
     size_t count;
+};
+
+struct name {
+    char name[NAME_SIZE]; /* empty: free */
+    uint32_t process;
+    int port;
 };
 
 struct board {
@@ -37,6 +45,8 @@ struct board {
     struct client clients[CLIENT_MAX];
     struct output outputs[PROCESS_MAX];
     bool told[PROCESS_MAX];        /* its end has been told to who was attached */
+    struct name names[NAMES_MAX];
+    struct server_request awaits[PROCESS_MAX]; /* a process that waits for a name; an empty name: it does not */
     bool wished[TILE_MAX];         /* the move to this tile was the process's own wish */
 };
 
@@ -45,8 +55,20 @@ int launch_tiles(struct board *board);
 void launch_stop(struct board *board);
 /* Takes note of tiles that died: their processes are lost, their moves end. */
 void launch_reap(struct board *board);
-/* Starts a program; `tile` NO_TILE is any free one. Returns the process, or negative errno and the reason in `why`. */
-int launch_program(struct board *board, uint32_t tile, int argc, char *const *argv, char *why, size_t room);
+/*
+ * Starts a program as so many ranks; `tile` NO_TILE is any free one for each. Returns 0 and the processes, or negative
+ * errno and the reason in `why`; nothing has been started then.
+ */
+int launch_program(struct board *board, uint32_t tile, uint32_t ranks, int argc, char *const *argv,
+                   uint32_t processes[TILE_MAX], char *why, size_t room);
+
+/* names.c */
+/* Answers the requests of programs, and what waits for a name; ends ranks whose program was aborted. */
+void names_serve(struct board *board);
+/* Has the tile of a process end it. */
+void names_end_process(struct board *board, uint32_t process, int status, const char *why);
+/* What a process leaves behind that has just ended or been lost. */
+void names_process_ended(struct board *board, uint32_t process);
 
 /* moves.c */
 /* Asks for a move. Returns 0 or negative errno with the reason in `why`. */

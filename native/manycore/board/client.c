@@ -33,6 +33,7 @@ void client_close(struct client *client)
     close(client->fd);
     client->fd = client->moving = -1;
     client->attached = 0;
+    client->awaits[0] = 0;
 }
 
 void client_escape(const char *bytes, size_t count, char *to)
@@ -109,7 +110,7 @@ static void refuse(struct client *client, int error, const char *why)
     client_close(client);
 }
 
-static void say_output(struct client *client, const char *bytes, size_t count)
+static void say_output(struct client *client, uint32_t process, const char *bytes, size_t count)
 {
     char escaped[6 * 1024 + 1];
 
@@ -117,14 +118,14 @@ static void say_output(struct client *client, const char *bytes, size_t count)
         size_t some = count - at < 1024 ? count - at : 1024;
 
         client_escape(bytes + at, some, escaped);
-        client_say(client, "{\"event\": \"output\", \"process\": %u, \"text\": \"%s\"}", client->attached, escaped);
+        client_say(client, "{\"event\": \"output\", \"process\": %u, \"text\": \"%s\"}", process, escaped);
     }
 }
 
 static void attach(struct board *board, struct client *client, uint32_t process)
 {
-    client->attached = process;
-    say_output(client, board->outputs[process].bytes, board->outputs[process].count);
+    client->attached |= 1u << process;
+    say_output(client, process, board->outputs[process].bytes, board->outputs[process].count);
     board->told[process] = false; /* if it has ended, this one is told too */
 }
 
@@ -139,25 +140,27 @@ static uint32_t number(const char *word)
 
 static void start(struct board *board, struct client *client, int count, char **words)
 {
-    uint32_t tile = count > 1 && strcmp(words[1], "any") == 0 ? NO_TILE : count > 1 ? number(words[1]) : 0;
-    bool attached = strcmp(words[0], "run") == 0;
+    bool is_ranks = strcmp(words[0], "ranks") == 0, attached = strcmp(words[0], "start") != 0;
+    uint32_t tile = is_ranks || (count > 1 && strcmp(words[1], "any") == 0) ? NO_TILE : count > 1 ? number(words[1]) : 0;
+    uint32_t ranks = is_ranks && count > 1 ? number(words[1]) : 1, processes[TILE_MAX];
     char why[LINE_MAX_SIZE];
-    int process;
+    int error;
 
-    if (count < 3) {
-        refuse(client, -EINVAL, "a tile and a program are needed");
+    if (count < 3 || ranks < 1 || ranks > TILE_MAX) {
+        refuse(client, -EINVAL, is_ranks ? "1 to 16 ranks and a program are needed" : "a tile and a program are needed");
         return;
     }
-    process = launch_program(board, tile, count - 2, words + 2, why, sizeof(why));
-    if (process < 0) {
-        refuse(client, process, why);
+    error = launch_program(board, tile, ranks, count - 2, words + 2, processes, why, sizeof(why));
+    if (error < 0) {
+        refuse(client, error, why);
         return;
     }
-    client_say(client, "{\"event\": \"started\", \"process\": %d, \"tile\": %u}", process,
-               window_place(board->window, (uint32_t)process).tile);
-    if (attached)
-        attach(board, client, (uint32_t)process);
-    else
+    for (uint32_t rank = 0; rank < ranks; rank++)
+        client_say(client, "{\"event\": \"started\", \"process\": %u, \"rank\": %u, \"tile\": %u}", processes[rank],
+                   rank, window_place(board->window, processes[rank]).tile);
+    for (uint32_t rank = 0; attached && rank < ranks; rank++)
+        attach(board, client, processes[rank]);
+    if (!attached)
         client_close(client);
 }
 
@@ -223,7 +226,7 @@ static void obey(struct board *board, struct client *client)
         words[count++] = word;
     if (rest) {
         refuse(client, -EINVAL, "too many arguments: a program gets at most 15");
-    } else if (strcmp(words[0], "run") == 0 || strcmp(words[0], "start") == 0) {
+    } else if (strcmp(words[0], "run") == 0 || strcmp(words[0], "start") == 0 || strcmp(words[0], "ranks") == 0) {
         start(board, client, count, words);
     } else if (strcmp(words[0], "move") == 0) {
         move(board, client, count, words);
@@ -236,6 +239,11 @@ static void obey(struct board *board, struct client *client)
             refuse(client, -ENOENT, "there is no such process");
         else
             attach(board, client, process);
+    } else if (strcmp(words[0], "await") == 0) {
+        if (count != 2 || !words[1][0] || strlen(words[1]) >= NAME_SIZE)
+            refuse(client, -EINVAL, "a name of 1 to 63 bytes is needed");
+        else
+            strcpy(client->awaits, words[1]); /* names_serve() answers */
     } else if (strcmp(words[0], "down") == 0) {
         client_say(client, "{\"event\": \"down\"}");
         client_close(client);
@@ -252,7 +260,7 @@ void client_read(struct board *board, struct client *client)
 
     if (count < 0 && (errno == EINTR || errno == EAGAIN))
         return;
-    if (count <= 0 || client->attached || client->moving >= 0) { /* gone, or talks after its command */
+    if (count <= 0 || client->attached || client->moving >= 0 || client->awaits[0]) { /* gone, or talks after its command */
         client_close(client);
         return;
     }
@@ -273,8 +281,8 @@ static void keep_output(struct board *board, uint32_t process, const char *bytes
     struct output *output = &board->outputs[process];
 
     for (int i = 0; i < CLIENT_MAX; i++)
-        if (board->clients[i].fd >= 0 && board->clients[i].attached == process)
-            say_output(&board->clients[i], bytes, count);
+        if (board->clients[i].fd >= 0 && board->clients[i].attached >> process & 1)
+            say_output(&board->clients[i], process, bytes, count);
     if (!output->bytes)
         output->bytes = malloc(KEPT_MAX);
     if (!output->bytes)
@@ -296,14 +304,17 @@ static void tell_end(struct board *board, uint32_t process, struct place place)
     for (int i = 0; i < CLIENT_MAX; i++) {
         struct client *client = &board->clients[i];
 
-        if (client->fd < 0 || client->attached != process)
+        if (client->fd < 0 || !(client->attached >> process & 1))
             continue;
         client_say(client, "{\"event\": \"%s\", \"process\": %u, \"status\": %d, \"moves\": %u, \"why\": \"%s\"}",
                    place.state == PLACE_LOST ? "lost" : "ended", process, location->status,
                    atomic_load(&location->moves), why);
-        client_close(client);
+        client->attached &= ~(1u << process);
+        if (!client->attached)
+            client_close(client);
     }
     board->told[process] = true;
+    names_process_ended(board, process);
 }
 
 void client_serve(struct board *board)

@@ -159,15 +159,21 @@ void launch_stop(struct board *board)
     }
 }
 
-static int find_process(const struct board *board)
+/* Numbers for new processes: unused ones first, then those of ended ones whose end has been told. */
+static bool find_processes(struct board *board, uint32_t count, uint32_t processes[TILE_MAX])
 {
-    for (uint32_t process = 1; process < PROCESS_MAX; process++)
+    uint32_t found = 0;
+
+    for (uint32_t process = 1; found < count && process < PROCESS_MAX; process++)
         if (window_place(board->window, process).state == PLACE_FREE)
-            return (int)process;
-    for (uint32_t process = 1; process < PROCESS_MAX; process++)
-        if (window_place(board->window, process).state != PLACE_RUNNING && board->told[process])
-            return (int)process;
-    return -EAGAIN;
+            processes[found++] = process;
+    for (uint32_t process = 1; found < count && process < PROCESS_MAX; process++) {
+        struct place place = window_place(board->window, process);
+
+        if ((place.state == PLACE_ENDED || place.state == PLACE_LOST) && board->told[process])
+            processes[found++] = process;
+    }
+    return found == count;
 }
 
 static int map_file(const char *path, const uint8_t **file, size_t *size)
@@ -229,35 +235,85 @@ static int choose_tile(const struct board *board, uint32_t *tile, char *why, siz
     return *tile != NO_TILE && *tile >= board->window->tile_count ? -ENOENT : -EBUSY;
 }
 
-int launch_program(struct board *board, uint32_t tile, int argc, char *const *argv, char *why, size_t room)
+/* Makes the location record of a process that is not there yet; from now on nobody takes it for an older one. */
+static void prepare_location(struct board *board, uint32_t rank, uint32_t ranks, const uint32_t *processes,
+                             const char *program)
+{
+    struct location *location = &board->window->locations[processes[rank]];
+    const char *slash = strrchr(program, '/');
+
+    window_commit(board->window, processes[rank], atomic_load(&location->word), (struct place){.state = PLACE_FREE});
+    endpoint_clear(board->window, processes[rank]);
+    location->status = 0;
+    location->why[0] = 0;
+    location->rank = rank;
+    location->ranks = ranks;
+    for (uint32_t other = 0; other < ranks; other++)
+        location->members[other] = (uint8_t)processes[other];
+    atomic_store(&location->end, 0);
+    atomic_store(&location->moves, 0);
+    snprintf(location->program, NAME_SIZE, "%.63s", slash ? slash + 1 : program);
+    board->told[processes[rank]] = false;
+    board->outputs[processes[rank]].count = 0;
+    board->awaits[processes[rank]].name[0] = 0;
+}
+
+static int launch_rank(struct board *board, uint32_t tile, uint32_t process, int argc, char *const *argv, char *why,
+                       size_t room)
 {
     struct window *window = board->window;
-    int process = find_process(board), error = choose_tile(board, &tile, why, room);
-    struct location *location;
+    int error = choose_tile(board, &tile, why, room);
     uint64_t word;
     uint32_t slot;
 
     if (error < 0)
         return error;
-    if (process < 0 || !moves_reserve_slot(board, &slot)) {
+    if (!moves_reserve_slot(board, &slot)) {
         snprintf(why, room, "there are too many processes");
         return -EAGAIN;
     }
-    error = load(board, (uint32_t)process, slot, argc, argv, why, room);
+    error = load(board, process, slot, argc, argv, why, room);
     if (error < 0)
         return error;
-    location = &window->locations[process];
-    word = atomic_load(&location->word);
+    word = atomic_load(&window->locations[process].word);
     window_area(window, slot)->epoch = place_unpack(word).epoch + 1;
-    endpoint_clear(window, (uint32_t)process);
-    location->status = 0;
-    location->why[0] = 0;
-    atomic_store(&location->moves, 0);
-    snprintf(location->program, NAME_SIZE, "%.63s", strrchr(argv[0], '/') ? strrchr(argv[0], '/') + 1 : argv[0]);
-    board->told[process] = false;
-    board->outputs[process].count = 0;
-    window_commit(window, (uint32_t)process, word,
+    window_commit(window, process, word,
                   (struct place){.state = PLACE_RUNNING, .slot = (uint8_t)slot, .tile = (uint8_t)tile});
     window_ring(window, tile);
-    return process;
+    return 0;
+}
+
+static uint32_t count_free_tiles(const struct board *board)
+{
+    uint32_t count = 0;
+
+    for (uint32_t tile = 0; tile < board->window->tile_count; tile++)
+        count += moves_is_free(board, tile);
+    return count;
+}
+
+int launch_program(struct board *board, uint32_t tile, uint32_t ranks, int argc, char *const *argv,
+                   uint32_t processes[TILE_MAX], char *why, size_t room)
+{
+    uint32_t free_tiles = count_free_tiles(board);
+    int error = 0;
+
+    if (ranks > 1 && ranks > free_tiles) {
+        snprintf(why, room, "%u ranks need %u free tiles; there are %u", ranks, ranks, free_tiles);
+        return -EBUSY;
+    }
+    if (!find_processes(board, ranks, processes)) {
+        snprintf(why, room, "there are too many processes");
+        return -EAGAIN;
+    }
+    for (uint32_t rank = 0; rank < ranks; rank++)
+        prepare_location(board, rank, ranks, processes, argv[0]);
+    for (uint32_t rank = 0; rank < ranks; rank++) {
+        error = launch_rank(board, tile, processes[rank], argc, argv, why, room);
+        if (error < 0)
+            break;
+    }
+    for (uint32_t rank = 0; error < 0 && rank < ranks; rank++) /* only if the file changed in between */
+        names_end_process(board, processes[rank], 1, why);
+    return error;
 }

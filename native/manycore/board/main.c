@@ -5,9 +5,11 @@
  * JSON lines:
  *
  *   run TILE|any PROGRAM ARGUMENT...   started, output..., then ended or lost
+ *   ranks COUNT PROGRAM ARGUMENT...    started, output..., then ended or lost of each
  *   start TILE|any PROGRAM ARGUMENT... started
  *   attach PROCESS                     output..., then ended or lost
  *   move PROCESS TILE MODE             moved, or failed
+ *   await NAME                         named, when a program has linked it
  *   ps                                 tiles
  *   down                               down
  *   (anything it will not do)          refused, with a code and why
@@ -97,6 +99,7 @@ static void serve(struct board *board)
     if (fds[2].revents)
         client_accept(board);
     moves_serve(board);
+    names_serve(board);
     client_serve(board);
 }
 

@@ -1,8 +1,6 @@
 /* See tile.h. Freestanding; every kernel call goes through kernel_call() in start.S. */
 #include "tile.h"
 
-#include <stdarg.h>
-
 void thread_begin(void); /* start.S */
 
 int thread_self(void)
@@ -108,16 +106,6 @@ void barrier_wait(struct barrier *barrier)
         word_wait(&barrier->turn, turn);
 }
 
-int mail_send(int process, int port, const void *bytes, size_t size)
-{
-    return (int)kernel_call(CALL_MAIL_SEND, (long)process, (long)port, bytes, size);
-}
-
-int mail_receive(int port, void *bytes, size_t room, struct mail_from *from)
-{
-    return (int)kernel_call(CALL_MAIL_RECEIVE, (long)port, bytes, room, from);
-}
-
 int move_to(int tile, int mode)
 {
     return (int)kernel_call(CALL_MOVE, (long)tile, (long)mode);
@@ -137,7 +125,12 @@ int64_t clock_ns(void)
 
 int info(int what)
 {
-    return (int)kernel_call(CALL_INFO, (long)what);
+    return (int)kernel_call(CALL_INFO, (long)what, 0l);
+}
+
+int info_member(int rank)
+{
+    return (int)kernel_call(CALL_INFO, (long)INFO_MEMBER, (long)rank);
 }
 
 void *memcpy(void *to, const void *from, size_t count)
@@ -173,84 +166,4 @@ size_t strlen(const char *text)
     while (text[count])
         count++;
     return count;
-}
-
-long number_of(const char *text)
-{
-    long value = 0;
-
-    for (; *text >= '0' && *text <= '9'; text++)
-        value = value * 10 + (*text - '0');
-    return value;
-}
-
-/* One message of text; longer ones are cut, so one say() of up to MAIL_SIZE bytes is never interleaved. */
-struct line {
-    char bytes[MAIL_SIZE];
-    size_t count;
-};
-
-static void line_flush(struct line *line)
-{
-    if (line->count)
-        mail_send(CONSOLE_PROCESS, 0, line->bytes, line->count);
-    line->count = 0;
-}
-
-static void line_put(struct line *line, char byte)
-{
-    if (line->count == sizeof(line->bytes))
-        line_flush(line);
-    line->bytes[line->count++] = byte;
-}
-
-static void line_number(struct line *line, unsigned long value, unsigned base)
-{
-    char digits[24];
-    int count = 0;
-
-    do
-        digits[count++] = "0123456789abcdef"[value % base];
-    while (value /= base);
-    while (count)
-        line_put(line, digits[--count]);
-}
-
-void say(const char *format, ...)
-{
-    struct line line = {.count = 0};
-    va_list words;
-
-    va_start(words, format);
-    for (; *format; format++) {
-        long value;
-
-        if (*format != '%') {
-            line_put(&line, *format);
-            continue;
-        }
-        if (*++format == 'l')
-            format++;
-        switch (*format) {
-        case 'd':
-            value = format[-1] == 'l' ? va_arg(words, long) : va_arg(words, int);
-            if (value < 0)
-                line_put(&line, '-');
-            line_number(&line, value < 0 ? -(unsigned long)value : (unsigned long)value, 10);
-            break;
-        case 'u':
-        case 'x':
-            value = format[-1] == 'l' ? (long)va_arg(words, unsigned long) : (long)va_arg(words, unsigned);
-            line_number(&line, (unsigned long)value, *format == 'u' ? 10 : 16);
-            break;
-        case 's':
-            for (const char *text = va_arg(words, const char *); *text; text++)
-                line_put(&line, *text);
-            break;
-        default:
-            line_put(&line, *format);
-        }
-    }
-    va_end(words);
-    line_flush(&line);
 }

@@ -7,6 +7,7 @@ __asm__("hidden_call: movl $0x90c3050f, %ecx\n"
 void hidden_call(void);
 
 static volatile int zero;
+static int zero_of_rank;
 static volatile unsigned long nowhere = 16;
 
 static void (*volatile gate)(void);
@@ -28,6 +29,8 @@ int main(int argc, char **argv)
         say("%d\n", main(argc, argv) + 1); /* its stack's guard page */
     else if (what == 'g')
         gate(); /* the gate, but not by the call instruction of the library */
+    else if (what == 'r') /* the last rank faults, the others wait for it */
+        say("%d\n", info(INFO_RANK) == 2 ? 100 / zero : mail_receive(1, &zero_of_rank, sizeof(int), NULL));
     else if (what == 'p') /* a bad pointer is an error, not the end */
         return (int)kernel_call(CALL_MAIL_SEND, 0l, 0l, 0x500000l, 8l) == -14 ? 3 : 4;
     say("not stopped\n");

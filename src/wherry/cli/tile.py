@@ -6,6 +6,7 @@ The name server of the tiles is the authority, a process of its own with a socke
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -40,12 +41,29 @@ def up(file: Path | None = None, /, *, tiles: int = 4, cores: int = 3, output: O
     given = {"tiles": tiles, "cores": cores}
     spec = read_tiles(file) if file else parse(TilesSpec, given, "the command line")
     event = Board().up(spec)
-    emit(output, "tile-up", event, lambda: print(f"{event['tiles']} tiles of {event['cores']} cores are up."))
+    event["servers"] = Board().boot(spec)
+
+    def text() -> None:
+        print(f"{event['tiles']} tiles of {event['cores']} cores are up.")
+        for name, process in event["servers"].items():
+            print(f"server {name} is process {process}.")
+
+    emit(output, "tile-up", event, text)
 
 
 @app.command
-def run(program: Path, /, *words: Word, tile: int | None = None, detach: bool = False, output: Output = "text") -> int:
-    """Run a program on a tile and show what it says. Its exit code is the program's.
+def run(
+    program: Path,
+    /,
+    *words: Word,
+    tile: int | None = None,
+    ranks: int = 1,
+    detach: bool = False,
+    output: Output = "text",
+) -> int:
+    """Run a program on a tile, or as ranks of an MPI program on several, and show what it says.
+
+    The exit code is the program's; of ranks, the largest.
 
     Parameters
     ----------
@@ -55,29 +73,47 @@ def run(program: Path, /, *words: Word, tile: int | None = None, detach: bool = 
         Its arguments.
     tile
         Where it starts; default: the first free tile.
+    ranks
+        How many, each on a free tile.
     detach
         Do not wait for its end.
     """
     if not program.is_file():
         raise Refused(Code.NOT_FOUND, f"there is no program {program}", "", "ls build/native/lib/tile")
+    if ranks > 1 and (detach or tile is not None):
+        raise Refused(Code.USAGE, "--ranks goes with neither --tile nor --detach", "", "leave it out")
     if detach:
         process = Board().start(program, list(words), tile)
         emit(output, "tile-start", {"process": process}, lambda: print(f"process {process} runs."))
         return 0
+    if ranks > 1:
+        events = Board().ranks(program, list(words), ranks)
+    else:
+        events = Board().run(program, list(words), tile)
+    said, ends = _follow(events, output)
+    data = {**ends[-1], "output": said} if ranks == 1 else {"ranks": ends, "output": said}
+    emit(output, "tile-run", data, lambda: None)
+    return max(1 if end["event"] == "lost" else int(end["status"]) for end in ends)
+
+
+def _follow(events: Iterator[Event], output: Output) -> tuple[str, list[Event]]:
+    """Shows what programs say until the last has ended."""
     said: list[str] = []
-    end: Event = {}
-    for end in Board().run(program, list(words), tile):
-        if end["event"] == "started":
-            say(f"process {end['process']} starts on tile {end['tile']}.")
-        elif end["event"] == "output" and output == "text":
-            sys.stdout.buffer.write(end["text"].encode("latin-1"))  # the bytes as the program said them
+    ends: list[Event] = []
+    for event in events:
+        if event["event"] == "started":
+            say(f"process {event['process']} starts on tile {event['tile']}.")
+        elif event["event"] != "output":
+            ends.append(event)
+            if event["why"]:
+                verb = "was lost" if event["event"] == "lost" else "was ended"
+                say(f"process {event['process']} {verb}: {event['why']}")
+        elif output == "text":
+            sys.stdout.buffer.write(event["text"].encode("latin-1"))  # the bytes as the program said them
             sys.stdout.buffer.flush()
-        elif end["event"] == "output":
-            said.append(end["text"])
-    if end["why"]:
-        say(f"process {end['process']} {'was lost' if end['event'] == 'lost' else 'was ended'}: {end['why']}")
-    emit(output, "tile-run", {**end, "output": "".join(said)}, lambda: None)
-    return 1 if end["event"] == "lost" else int(end["status"])
+        else:
+            said.append(event["text"])
+    return "".join(said), ends
 
 
 @app.command

@@ -74,6 +74,40 @@ class Board:
         """Starts a program and follows it: `started`, `output`…, then `ended` or `lost`."""
         return self._ask("run", *self._start(program, words, tile), patient=True)
 
+    def ranks(self, program: Path, words: list[str], count: int) -> Iterator[Event]:
+        """Starts a program as several ranks, each on a free tile, and follows them as `run` does, to the last end."""
+        left = 0
+        for event in self._ask("ranks", str(count), *self._start(program, words, None)[1:], patient=True):
+            left += (event["event"] == "started") - (event["event"] in ("ended", "lost"))
+            yield event
+        if left:
+            raise LostContact(Code.UNREACHABLE, "the tiles are gone", "their name server has ended", "wherry tile up")
+
+    def wait_for(self, name: str, seconds: float = _ANSWER) -> int:
+        """The process that has linked a name, when one has."""
+        try:
+            return int(list(self._ask("await", name, seconds=seconds))[-1]["process"])
+        except TimeoutError:
+            why = f"waited for {seconds:g} s"
+            raise Refused(Code.NOT_FOUND, f"nobody has linked the name {name!r}", why, "wherry tile ps") from None
+
+    def boot(self, spec: TilesSpec, seconds: float = _ANSWER) -> dict[str, int]:
+        """Starts the servers ring by ring. Returns their processes."""
+        booted: dict[str, int] = {}
+        for ring in spec.rings:
+            for server in ring:
+                booted[server.name] = self.start(server.program, server.words, server.tile)
+            for server in ring:
+                try:
+                    self.wait_for(server.name, seconds)
+                except Refused as refusal:
+                    states = {p["process"]: p["state"] for p in self.ps()["processes"]}
+                    has = "has ended" if states[booted[server.name]] != "running" else "runs"
+                    what = f"server {server.name!r} has not linked its name"
+                    why = f"process {booted[server.name]} {has}; {refusal.why}"
+                    raise Failed(Code.FAILED, what, why, f"wherry tile run {server.program}") from None
+        return booted
+
     def start(self, program: Path, words: list[str], tile: int | None = None) -> int:
         """Starts a program. Returns its process number."""
         return int(self._one("start", *self._start(program, words, tile))["process"])
@@ -111,8 +145,11 @@ class Board:
         connection.connect(str(self.path))
         return connection
 
-    def _ask(self, *words: str, patient: bool = False) -> Iterator[Event]:
-        """The answers to one command; a refusal is raised. `patient`: the answer may take as long as a program runs."""
+    def _ask(self, *words: str, patient: bool = False, seconds: float = _ANSWER) -> Iterator[Event]:
+        """The answers to one command; a refusal is raised. `patient`: the answer may take as long as a program runs.
+
+        TimeoutError: nobody links the name that is awaited within `seconds`.
+        """
         try:
             connection = self._connect()
         except OSError:
@@ -121,12 +158,16 @@ class Board:
         event: Event = {}
         with connection, connection.makefile("r") as answers:
             try:
-                connection.settimeout(None if patient else _ANSWER)
+                connection.settimeout(None if patient else seconds)
                 connection.sendall(("\t".join(words) + "\n").encode())
                 for line in answers:
                     event = json.loads(line)
                     _raise_refusal(event, words[0])
                     yield event
+            except TimeoutError:
+                if words[0] == "await":
+                    raise
+                raise LostContact(Code.UNREACHABLE, "the tiles' name server does not answer", "time is over") from None
             except OSError as error:
                 raise LostContact(Code.UNREACHABLE, "the tiles' name server does not answer", str(error)) from None
         if not event or event["event"] in ("started", "output") and words[0] != "start":

@@ -1,9 +1,10 @@
 """What a tiles file says.
 
-    kind: tiles
-    version: 1
-    tiles: 4   # at most 16
-    cores: 3   # of each tile, the master core included; at most 16
+kind: tiles
+version: 1
+tiles: 4   # at most 16
+cores: 3   # of each tile, the master core included; at most 16
+rings: [[{name: echo, program: names, words: [serve, echo, "3"], tile: 0}]]  # servers that are started, ring by ring
 """
 
 from __future__ import annotations
@@ -17,6 +18,15 @@ from wherry.base.errors import Code, Refused
 from wherry.model.spec import Spec, parse_yaml
 
 
+class ServerSpec(Spec):
+    """A program that serves others under a name. A relative path is as seen from the file."""
+
+    name: str = Field(min_length=1, max_length=63)
+    program: Path
+    words: list[str] = []
+    tile: int | None = Field(default=None, ge=0, le=15)
+
+
 class TilesSpec(Spec):
     """The tiles of one host. More cores than CPUs are possible and cost the host's scheduling."""
 
@@ -24,6 +34,7 @@ class TilesSpec(Spec):
     version: Literal[1] = 1
     tiles: int = Field(default=4, ge=1, le=16)
     cores: int = Field(default=3, ge=2, le=16)
+    rings: list[list[ServerSpec]] = []
 
 
 def read_tiles(path: Path) -> TilesSpec:
@@ -33,4 +44,12 @@ def read_tiles(path: Path) -> TilesSpec:
     except (OSError, UnicodeDecodeError) as error:
         code = Code.NOT_FOUND if isinstance(error, FileNotFoundError) else Code.INVALID_FILE
         raise Refused(code, f"cannot read {path}", str(error), "see examples/tiles.yaml") from None
-    return parse_yaml(TilesSpec, text, str(path))
+    spec = parse_yaml(TilesSpec, text, str(path))
+    for server in (server for ring in spec.rings for server in ring):
+        if not (path.parent / server.program).is_file():
+            raise Refused(Code.NOT_FOUND, f"there is no program {server.program} for server {server.name!r}", str(path))
+    return spec.model_copy(update={"rings": [[_below(path.parent, server) for server in ring] for ring in spec.rings]})
+
+
+def _below(directory: Path, server: ServerSpec) -> ServerSpec:
+    return server.model_copy(update={"program": directory / server.program})
