@@ -16,7 +16,7 @@ from wherry.model.objects import HostFacts
 from wherry.model.spec import HostSpec
 
 RUNTIMES = ("runc", "crun")
-"""OCI runtimes in the order of preference."""
+"""OCI runtimes in the order of preference; WHERRY_RUNTIME names another one, by name or path."""
 
 
 def gather(host: HostSpec, criu: str) -> HostFacts:
@@ -45,15 +45,23 @@ def processor(cpuinfo: str) -> tuple[str, frozenset[str]]:
     return fields.get("model name") or fields.get("CPU part") or "unknown", frozenset(features.split())
 
 
+def runtime() -> str:
+    """Path of the OCI runtime that makes containers; empty when there is none."""
+    chosen = os.environ.get("WHERRY_RUNTIME")
+    paths = (shutil.which(name) for name in ([chosen] if chosen else RUNTIMES))
+    return next(filter(None, paths), "")
+
+
 @functools.cache
 def runtime_version() -> str:
     """`runc 1.1.5`; empty when there is no OCI runtime."""
-    for program in RUNTIMES:
-        if shutil.which(program):
-            done = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=30, check=False)
-            words = done.stdout.split("\n", 1)[0].split()
-            return f"{program} {words[2]}" if len(words) > 2 else program
-    return ""
+    program = runtime()
+    if not program:
+        return ""
+    done = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=30, check=False)
+    words = done.stdout.split("\n", 1)[0].split()
+    name = Path(program).name
+    return f"{name} {words[2]}" if len(words) > 2 else name
 
 
 def missing_files(host: HostSpec, paths: list[str]) -> list[str]:

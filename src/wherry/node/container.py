@@ -19,6 +19,7 @@ from pathlib import Path
 from wherry.base.errors import Code, Failed
 from wherry.base.paths import Instance, native_program
 from wherry.fabric.cgroup import Cgroup
+from wherry.fabric.facts import runtime
 from wherry.fabric.protocol import Fabric
 from wherry.node import criu
 from wherry.node.channel import in_netns
@@ -54,8 +55,9 @@ class ContainerDriver:
     def unsupported(self) -> str:
         if os.geteuid() != 0:
             return "container nodes need root"
-        if not _runtime():
-            return "neither runc nor crun is installed (apt-get install runc)"
+        if not runtime():
+            named = os.environ.get("WHERRY_RUNTIME")
+            return f"there is no runtime {named} (WHERRY_RUNTIME)" if named else "neither runc nor crun is installed"
         return ""
 
     def unmovable(self, source: Place, destination: Place) -> str:
@@ -104,7 +106,7 @@ class ContainerDriver:
         """Removes what the runtime keeps of a container; CRIU took its processes elsewhere or they are dead."""
         if (self._runtime_root() / _container_id(place)).exists():
             subprocess.run(
-                [_runtime(), "--root", str(self._runtime_root()), "delete", "--force", _container_id(place)],
+                [runtime(), "--root", str(self._runtime_root()), "delete", "--force", _container_id(place)],
                 capture_output=True,
                 timeout=60,
                 check=False,
@@ -153,7 +155,7 @@ class ContainerDriver:
         log = layout.directory / "runtime.log"
         result = subprocess.run(
             [
-                *(_runtime(), "--root", str(self._runtime_root()), "--log", str(log)),
+                *(runtime(), "--root", str(self._runtime_root()), "--log", str(log)),
                 *("run", "--detach", "--bundle", str(bundle), _container_id(place)),
             ],
             stdin=subprocess.DEVNULL,
@@ -167,7 +169,7 @@ class ContainerDriver:
             raise Failed(
                 Code.FAILED,
                 f"node {place.node.name} did not start on host {place.host}",
-                lines[-1] if lines else f"{Path(_runtime()).name} exited with {result.returncode}",
+                lines[-1] if lines else f"{Path(runtime()).name} exited with {result.returncode}",
                 "wherry doctor",
             )
 
@@ -205,10 +207,6 @@ def _listens(address: str) -> bool:
             return True
     except OSError:
         return False
-
-
-def _runtime() -> str:
-    return shutil.which("runc") or shutil.which("crun") or ""
 
 
 def _container_id(place: Place) -> str:

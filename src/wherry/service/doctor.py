@@ -17,6 +17,7 @@ from wherry.base.paths import instance, native_program
 from wherry.base.units import format_size
 from wherry.fabric import overlay, wireguard
 from wherry.fabric.cgroup import machine_layout
+from wherry.fabric.facts import runtime, runtime_version
 from wherry.job.mpi import parse_version
 from wherry.node import criu
 
@@ -123,9 +124,10 @@ def _programs() -> Iterator[Finding]:
 
 
 def _runtime() -> Iterator[Finding]:
-    found = [path for name in ("runc", "crun") if (path := shutil.which(name))]
-    remedy = "apt-get install runc"
-    yield _judge("runtime", bool(found), ", ".join(found), "neither runc nor crun is installed", remedy)
+    named = os.environ.get("WHERRY_RUNTIME")
+    bad = f"there is no runtime {named}" if named else "neither runc nor crun is installed"
+    remedy = "unset WHERRY_RUNTIME" if named else "apt-get install runc"
+    yield _judge("runtime", bool(runtime()), f"{runtime_version()} ({runtime()})", bad, remedy)
 
 
 def _criu() -> Iterator[Finding]:
