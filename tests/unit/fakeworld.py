@@ -64,11 +64,13 @@ def fabric_spec(memory: str = "4GiB", cores: float = 4, **facts: dict[str, Any])
 class World:
     """Everything that the domain stands on, and the domain; `reborn` is the next daemon over the same world."""
 
-    def __init__(self, directory: Path, fabric: FabricSpec | None = None, rounds: bool = False) -> None:
+    def __init__(
+        self, directory: Path, fabric: FabricSpec | None = None, rounds: bool = False, switches: bool = False
+    ) -> None:
         self.store = WatchedStore(directory / "state.db")
         self.fabric = FakeFabric(fabric or fabric_spec())
         self.fabric.up()
-        self.driver = FakeDriver(rounds=rounds)
+        self.driver = FakeDriver(rounds=rounds, switches=switches)
         self.reborn()
 
     def reborn(self) -> None:

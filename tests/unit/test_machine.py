@@ -100,19 +100,23 @@ def test_all_but_one_at_once(world: World) -> None:
     world.assert_one_copy("hello-0", "a1")
 
 
-def _each_step(directory: Path) -> Iterator[tuple[int, World]]:
+def _each_step(directory: Path, switches: bool) -> Iterator[tuple[int, World]]:
     """A fresh world for each call and write of a move."""
     for step in range(STEPS):
         (directory / str(step)).mkdir()
-        world = World(directory / str(step), rounds=True)
+        world = World(directory / str(step), rounds=True, switches=switches)
         world.make(nodes=4)
         yield step, world
         world.store.close()
 
 
+OF_TWO_KINDS = pytest.mark.parametrize("switches", [False, True], ids=["we switch", "the engine switches"])
+
+
+@OF_TWO_KINDS
 @pytest.mark.parametrize("every", [False, True], ids=["once", "for ever"])
-def test_failure_at_each_step(tmp_path: Path, every: bool) -> None:
-    for step, world in _each_step(tmp_path):
+def test_failure_at_each_step(tmp_path: Path, every: bool, switches: bool) -> None:
+    for step, world in _each_step(tmp_path, switches):
         striker = Striker(step, Failed(Code.FAILED, "struck"), every)
         world.watch(striker)
         try:
@@ -129,8 +133,9 @@ def test_failure_at_each_step(tmp_path: Path, every: bool) -> None:
         pytest.fail(f"a move has more than {STEPS} steps")
 
 
-def test_kill_at_each_step(tmp_path: Path) -> None:
-    for step, world in _each_step(tmp_path):
+@OF_TWO_KINDS
+def test_kill_at_each_step(tmp_path: Path, switches: bool) -> None:
+    for step, world in _each_step(tmp_path, switches):
         striker = Striker(step, Killed())
         world.watch(striker)
         try:
@@ -146,11 +151,11 @@ def test_kill_at_each_step(tmp_path: Path) -> None:
         pytest.fail(f"a move has more than {STEPS} steps")
 
 
-@given(first=st.integers(0, 35), second=st.integers(0, 12), third=st.integers(0, 12))
+@given(first=st.integers(0, 35), second=st.integers(0, 12), third=st.integers(0, 12), switches=st.booleans())
 @settings(max_examples=40, deadline=None)
-def test_kill_of_the_recovery_too(first: int, second: int, third: int) -> None:
+def test_kill_of_the_recovery_too(first: int, second: int, third: int, switches: bool) -> None:
     with tempfile.TemporaryDirectory() as directory:
-        world = World(Path(directory), rounds=True)
+        world = World(Path(directory), rounds=True, switches=switches)
         world.make()
         for step, act in (
             (first, lambda: world.moves.run(NODE, DESTINATION)),

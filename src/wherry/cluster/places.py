@@ -62,6 +62,7 @@ class Places:
             hosts_file=hosts_file(cluster),
             user=f"{cluster.owner_uid}:{cluster.owner_gid}:{','.join(map(str, cluster.owner_groups))}",
             binds=cluster.binds,
+            device=self._fabric.port_device(port),
             image=cluster.spec.image,
             nic=cluster.spec.nic,
         )

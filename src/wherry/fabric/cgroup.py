@@ -251,20 +251,24 @@ class Cgroup:
 
         Tasks are not bounded where cpus are not: on its way a node has those that restore it beside its own.
         """
-        cpu, mem, pids = self._path("cpu"), self._path("memory"), self._path("pids")
+        cpu, pids = self._path("cpu"), self._path("pids")
         quota = -1 if cpus is None else max(MIN_QUOTA, round(cpus * PERIOD))
         if cpu is not None:
             if self._layout.is_v2("cpu"):
                 self._write(cpu / "cpu.max", f"{'max' if quota < 0 else quota} {PERIOD}", "limited in cpu time")
             else:
                 self._limit_cpu_v1(cpu, quota)
-        if mem is not None:
-            v2 = self._layout.is_v2("memory")
-            word = ("max" if v2 else "-1") if memory is None else str(memory)
-            self._write(mem / ("memory.max" if v2 else "memory.limit_in_bytes"), word, "limited in memory")
+        self.limit_memory(memory)
         if pids is not None:
             word = "max" if tasks is None or cpus is None else str(tasks)
             self._write(pids / "pids.max", word, "limited in tasks")
+
+    def limit_memory(self, memory: int | None) -> None:
+        """Bounds it to so many bytes; None is no bound. Failed when the controller refuses."""
+        path, v2 = self._path("memory"), self._layout.is_v2("memory")
+        if path is not None:
+            word = ("max" if v2 else "-1") if memory is None else str(memory)
+            self._write(path / ("memory.max" if v2 else "memory.limit_in_bytes"), word, "limited in memory")
 
     def _limit_cpu_v1(self, cpu: Path, quota: int) -> None:
         self._write(cpu / "cpu.cfs_quota_us", "-1", "limited in cpu time")  # the old quota need not suit the new period

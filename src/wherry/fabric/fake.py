@@ -153,6 +153,9 @@ class FakeFabric:
     def port_netns(self, port: Port) -> str:
         return f"/fake/netns/{port.host}/{port.owner}"
 
+    def port_device(self, port: Port) -> str:
+        return f"p{port.network.number}.{port.index}"
+
     def port_plug(self, port: Port) -> None:
         self.entering("port_plug")
         self.plug(port)

@@ -203,6 +203,9 @@ class NetnsFabric:
     def port_netns(self, port: Port) -> str:
         return self.host_netns(port.host) if port.tap else namespaces.path(self._port_name(port))
 
+    def port_device(self, port: Port) -> str:
+        return _port(port)
+
     def port_plug(self, port: Port) -> None:
         self._switch(port.host).attach(_port(port), _bridge(port.network))
         if port.tap:

@@ -131,6 +131,9 @@ class Fabric(Protocol):
     def port_netns(self, port: Port) -> str:
         """Path of the port's namespace, made or not; the host's for a TAP."""
 
+    def port_device(self, port: Port) -> str:
+        """Name of the port's link at the host."""
+
     def port_plug(self, port: Port) -> None:
         """Plugs the port into the cluster's network at its host and announces it (gratuitous ARP)."""
 

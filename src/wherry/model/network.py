@@ -36,6 +36,8 @@ class Port(BaseModel):
     tap: bool = False
 
 
+PREFIX = 24
+"""Length of the prefix of a cluster's network."""
 HEAD_INDEX = 254
 MOST_NODES = 250
 """Most nodes of a cluster: the rest of its /24 is the head, and what a fabric may need for itself."""
@@ -55,7 +57,7 @@ def free_number(pool: str, used: Iterable[int]) -> int:
 def network_of(pool: str, number: int) -> ClusterNetwork:
     """Network number `number` of the pool."""
     base = int(ipaddress.ip_network(pool).network_address) + (number << 8)
-    return ClusterNetwork(number=number, subnet=f"{ipaddress.ip_address(base)}/24")
+    return ClusterNetwork(number=number, subnet=f"{ipaddress.ip_address(base)}/{PREFIX}")
 
 
 def address_of(network: ClusterNetwork, index: int) -> str:

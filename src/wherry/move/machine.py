@@ -5,7 +5,8 @@
 
 Invariants: at most one copy of the node runs and one of its ports is plugged, at every step and whoever is killed; the
 stored phase alone says which copy counts (COMMIT and later: the destination's); before the commit every failure goes
-back, after it none does. See docs/design/0002-move.md.
+back, unless the engine itself has switched to the destination's copy by then; after it none does. See
+docs/design/0002-move.md.
 """
 
 from __future__ import annotations
@@ -73,6 +74,8 @@ class Machine:
         self._progress = progress
         self._cancelled = cancelled
         self._frozen_at: float | None = None
+        self._asked = False
+        """True when the engine said that it has not switched: else the source's copy may be gone for a good reason."""
         self._watch = Stopwatch()
 
     def run(self, fault: Fault, max_rounds: int | None = None) -> Move:
@@ -80,8 +83,9 @@ class Machine:
         try:
             self._to_commit(fault, MAX_ROUNDS if max_rounds is None else max_rounds)
         except Exception as error:
-            if not self._committed():
-                raise self.roll_back(error) from error
+            failed = None if self._committed() else self.roll_back(error)
+            if failed is not None:
+                raise failed from error
             # Once the row is written the destination's copy is the node, whatever happened: go on.
         return self.finish(fault)
 
@@ -101,15 +105,18 @@ class Machine:
         self._event("move.failed", str(failed), error=failed.to_dict())
         raise failed
 
-    def roll_back(self, cause: Exception) -> Failed:
+    def roll_back(self, cause: Exception) -> Failed | None:
         """Before the commit: ends with the source running and plugged, and nothing at the destination.
 
-        Returns the error that says so, for the caller to raise.
+        Returns the error that says so, for the caller to raise; None when the engine itself had switched to the
+        destination's copy: then the move is committed, and is to be finished.
         """
         at = self.move.phase
         error = self._retried(self._take_back)
+        if self._committed():
+            return None
         failed = _failure(cause, self.node, at)
-        if error is not None and not self._lost(self._ends.source):
+        if error is not None and not (self._asked and self._lost(self._ends.source)):
             failed.what = f"{self.node.name} was not moved, and is not back yet"
             failed.why, failed.next = f"{failed.why}; going back failed too: {error}", _TRY_AGAIN
             self._store_move(error=failed.to_dict())
@@ -138,12 +145,16 @@ class Machine:
             self._note(downtime_criu=sent.frozen + restored)
         self._ended(Phase.RESTORE, fault)
 
+        self._commit()
+        self._ended(Phase.COMMIT, fault, may_cancel=False)
+
+    def _commit(self) -> None:
+        """The point of no return."""
         committed = self.move.model_copy(update={"phase": Phase.COMMIT, "phases": dict(self._watch.laps)})
         self._store.put_move(committed)
         self.move = committed
         self.node = self.node.model_copy(update={"host": self.move.destination})
         self._store.put_node(self.node)
-        self._ended(Phase.COMMIT, fault, may_cancel=False)
 
     def _send(self, hold: Hold, fault: Fault, max_rounds: int) -> Transferred:
         """What fills links: rounds, freeze and transfer."""
@@ -216,6 +227,11 @@ class Machine:
         return self.move
 
     def _take_back(self) -> None:
+        if self._mover.switched():
+            self._fabric.port_unplug(self._ends.source_port)
+            self._commit()
+            return
+        self._asked = True
         if self._hold:
             self._hold.drop()
         self._fabric.port_plug(self._ends.source_port)

@@ -113,10 +113,9 @@ class Moves:
         home = node.model_copy(update={"host": move.source})
         ends = self._ends(home, move.source, move.destination)
         machine = Machine(self._store, self._fabric, ends, move, home, progress, never)
-        if move.committed:
+        cause = Failed(Code.FAILED, "the daemon ended during the move", "", "move it again")
+        if move.committed or machine.roll_back(cause) is None:
             machine.finish()
-        else:
-            machine.roll_back(Failed(Code.FAILED, "the daemon ended during the move", "", "move it again"))
 
     def _begin(
         self,

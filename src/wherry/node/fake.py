@@ -25,12 +25,18 @@ class Copy(StrEnum):
 
 
 class FakeDriver:
-    """Places as a dictionary (node, host) -> Copy. `calls` keeps the names of all calls; `on_call` sees each first."""
+    """Places as a dictionary (node, host) -> Copy. `calls` keeps the names of all calls; `on_call` sees each first.
 
-    def __init__(self, kind: str = "container", rounds: bool = False, memory: int = 8 * 2**20) -> None:
+    `switches`: its engine ends the source's copy by itself as soon as it has sent it, as libvirt does.
+    """
+
+    def __init__(
+        self, kind: str = "container", rounds: bool = False, memory: int = 8 * 2**20, switches: bool = False
+    ) -> None:
         self.kind = kind
         self.rounds = rounds
         self.memory = memory
+        self.switches = switches
         self.cannot = ""
         self.immovable = ""
         self.fail_at: dict[str, Exception | str] = {}
@@ -127,14 +133,24 @@ class FakeMover:
     def transfer(self) -> Transferred:
         self._driver.entering("transfer")
         self._expect(self._source, Copy.FROZEN)
+        if self._driver.switches:
+            self._driver.put(self._destination, Copy.FROZEN)
+            self._driver.places.pop(_key(self._source))
         return Transferred(bytes=self._dirty, frozen=0.01)
 
     def restore(self) -> float | None:
         self._driver.entering("restore")
-        self._expect(self._source, Copy.FROZEN)
-        self._expect(self._destination, Copy.PREPARED)
-        self._driver.put(self._destination, Copy.FROZEN)
+        if not self._driver.switches:
+            self._expect(self._source, Copy.FROZEN)
+            self._expect(self._destination, Copy.PREPARED)
+            self._driver.put(self._destination, Copy.FROZEN)
         return 0.0
+
+    def switched(self) -> bool:
+        self._driver.entering("switched")
+        places = self._driver.places
+        gone = self._driver.switches and _key(self._source) not in places
+        return gone and places.get(_key(self._destination)) == Copy.FROZEN
 
     def release(self) -> None:
         self._driver.entering("release")

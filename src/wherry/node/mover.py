@@ -179,6 +179,9 @@ class ContainerMover:
             require_same(Cgroup(self._source.cgroup).pids(), group.pids(), self._to.private)
         return criu_rpc.engine_seconds(self._to.images / "stats-restore")
 
+    def switched(self) -> bool:
+        return False
+
     def release(self) -> None:
         Cgroup(self._source.cgroup).kill()
 

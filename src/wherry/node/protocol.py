@@ -24,7 +24,7 @@ class Place(BaseModel):
 
     `netns` is the network namespace that reaches the node's address: its own, or for a virtual machine the head's.
     `user` is `UID:GID:GID,GID…`: who may be run inside, and whose directories are bound. Uid 0 may run anybody.
-    `image` and `nic` are a virtual machine's.
+    `device` is the port's at the host, as a virtual machine opens it; `image` and `nic` are a virtual machine's, too.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -37,6 +37,7 @@ class Place(BaseModel):
     user: Annotated[str, Field(pattern=r"^\d+:\d+:(\d+(,\d+)*)?$")]
     hosts_file: str = ""
     binds: tuple[str, ...] = ()
+    device: str = ""
     image: str = "default"
     nic: NicSpec = NicSpec()
 
@@ -98,6 +99,11 @@ class NodeMover(Protocol):
 
     def restore(self) -> float | None:
         """Ends with the node restored at the destination, still frozen; seconds that the engine says it took."""
+
+    def switched(self) -> bool:
+        """Before the commit, when something failed: True when the engine itself ended the source's copy and the
+        destination's is whole and frozen, so that the move can only go on. What still runs of the move is ended first.
+        """
 
     def release(self) -> None:
         """After the commit: kills the source's copy and removes its place."""

@@ -1,0 +1,95 @@
+"""The description of a virtual machine that libvirt takes (https://libvirt.org/formatdomain.html).
+
+Invariant: it is the same at every host, so a node can be received wherever its image is: what differs between hosts
+has the same name in each one's own namespaces.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+from xml.etree.ElementTree import Element, SubElement, tostring
+
+from wherry.model.network import PREFIX
+from wherry.node.protocol import Place
+from wherry.node.vm import tsc
+from wherry.node.vm.engine import emulator
+from wherry.node.vm.hostd import id_of
+from wherry.node.vm.image import VmImage
+
+GIVEN = Path("/run/wherry-nodes")
+"""Where a libvirtd and its QEMUs see what a node is given: a directory by node with `key` and `hosts`."""
+_KERNEL = (
+    "console=ttyS0 quiet mitigations=off nokaslr no5lvl tsc=reliable rcupdate.rcu_expedited=1 random.trust_cpu=on "
+    "cryptomgr.notests audit=0 net.ifnames=0 panic=-1"
+)
+"""Boots quickly and says on the console what goes wrong; a panic ends the machine, and so the node."""
+_OFFLOADS = {"host": ("csum", "gso", "tso4", "tso6", "ecn", "ufo"), "guest": ("csum", "tso4", "tso6", "ecn", "ufo")}
+
+
+def describe(instance: str, place: Place, image: VmImage, emulated: bool, console: Path) -> str:
+    """The XML of a node. `console` is the file that its serial line is written to."""
+    node = place.node
+    root = Element("domain", type="qemu" if emulated else "kvm")
+    _text(root, "name", node.name)
+    _text(root, "uuid", id_of(instance, "node", node.name))
+    _text(root, "memory", str(node.memory), unit="b")
+    _text(root, "vcpu", str(max(1, math.ceil(node.cpus))))
+    system = SubElement(root, "os")
+    _text(system, "type", "hvm", arch="x86_64", machine="q35")
+    _text(system, "kernel", str(image.kernel))
+    _text(system, "initrd", str(image.initrd))
+    _text(system, "cmdline", _command_line(place, emulated))
+    SubElement(SubElement(root, "features"), "acpi")
+    SubElement(root, "cpu", mode="maximum" if emulated else "host-model")
+    SubElement(root, "clock", offset="utc")
+    for event in ("poweroff", "reboot", "crash"):
+        _text(root, f"on_{event}", "destroy")
+    given = SubElement(root, "sysinfo", type="fwcfg")
+    for name in ("key", "hosts"):
+        SubElement(given, "entry", name=f"opt/wherry/{name}", file=str(GIVEN / node.name / name))
+    devices = SubElement(root, "devices")
+    _text(devices, "emulator", emulator())
+    SubElement(devices, "controller", type="usb", model="none")
+    SubElement(devices, "memballoon", model="none")
+    _nic(devices, place, emulated)
+    serial = SubElement(devices, "serial", type="file")
+    SubElement(serial, "source", path=str(console), append="on")
+    SubElement(serial, "target", type="isa-serial", port="0")
+    return tostring(root, encoding="unicode")
+
+
+def _nic(devices: Element, place: Place, emulated: bool) -> None:
+    nic = SubElement(devices, "interface", type="ethernet")
+    SubElement(nic, "mac", address=place.node.mac)
+    SubElement(nic, "target", dev=place.device, managed="no")
+    SubElement(nic, "model", type=place.nic.model)
+    if place.nic.model != "virtio":
+        return
+    # vhost is in the kernel's hands and only for guests of KVM's
+    driver = SubElement(nic, "driver", name="vhost" if not emulated and os.path.exists("/dev/vhost-net") else "qemu")
+    if not place.nic.checksum_offload:
+        for side, names in _OFFLOADS.items():
+            SubElement(driver, side, dict.fromkeys(names, "off"))
+
+
+def _command_line(place: Place, emulated: bool) -> str:
+    node = place.node
+    words = [
+        _KERNEL,
+        f"wherry.name={node.name}",
+        f"wherry.address={node.address}/{PREFIX}",
+        f"wherry.mac={node.mac}",
+        f"wherry.mtu={place.nic.mtu}",
+        f"wherry.user={place.user}",
+    ]
+    if emulated:
+        words.append(f"tsc_early_khz={tsc.khz()}")
+    if not place.nic.checksum_offload:
+        words.append("wherry.checksum=off")
+    return " ".join(words)
+
+
+def _text(parent: Element, tag: str, text: str, **attributes: str) -> None:
+    SubElement(parent, tag, attributes).text = text

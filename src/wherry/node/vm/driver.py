@@ -1,0 +1,216 @@
+"""Node kind `vm`: QEMU under the libvirtd of its host, with KVM or by emulation, booted from an image in memory.
+
+A domain is transient and is named as its node is; its QEMU is in the cgroup of its place. What the node is given (its
+key, the hosts file) lies at the host and reaches the guest through QEMU's fw_cfg, never by a command line.
+Invariant: a place is named by instance, host and node; `stop` removes it whatever state it is in, with or without a
+libvirtd that answers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from wherry.base.errors import Code, Failed, WherryError
+from wherry.base.paths import Instance
+from wherry.fabric.cgroup import Cgroup
+from wherry.fabric.protocol import Fabric
+from wherry.node.mounts import remove_tree
+from wherry.node.protocol import Place, Usage
+from wherry.node.vm import engine, virt
+from wherry.node.vm.agent import answers
+from wherry.node.vm.domain import GIVEN, describe
+from wherry.node.vm.hostd import HostDaemon
+from wherry.node.vm.image import VmImage, find_image
+from wherry.node.vm.mover import VmMover
+
+OVERHEAD = 256 * 2**20
+"""Bytes that QEMU may use beside the guest's memory: its own, translated code, and the image as it loads it."""
+_BOOT_TIMEOUT = 180.0
+"""Seconds that a guest may take until its agent answers; an idle machine needs ten under emulation."""
+_GONE_TIMEOUT = 20.0
+"""Seconds that a libvirtd may take to notice that a QEMU is gone."""
+_LAST_WORDS = 3
+"""Lines of a console that an error tells."""
+
+
+class VmDriver:
+    """Virtual machines of one instance."""
+
+    kind = "vm"
+
+    def __init__(self, instance: Instance, fabric: Fabric) -> None:
+        self._instance = instance
+        self.fabric = fabric
+
+    def unsupported(self) -> str:
+        if os.geteuid() != 0:
+            return "virtual machines need root"
+        try:
+            virt.load()
+        except WherryError as error:
+            return f"{error} ({error.next})"
+        if not engine.emulator():
+            return f"{engine.EMULATOR} is not installed (make setup-vm)"
+        if not engine.libvirtd():
+            return "libvirtd is not installed (make setup-vm)"
+        return ""
+
+    def unmovable(self, source: Place, destination: Place) -> str:
+        return engine.unsafe_moves(self.emulated(find_image(source.image)))
+
+    def emulated(self, image: VmImage) -> bool:
+        """True when there is no KVM that can run this image."""
+        return bool(engine.kvm(image))
+
+    def daemon(self, host: str) -> HostDaemon:
+        """The libvirtd of a host, running or not."""
+        return HostDaemon(self._instance, self.fabric, host)
+
+    def console(self, node: str) -> Path:
+        """What the node wrote to its serial line since it was started, wherever it ran meanwhile."""
+        return self._instance.state / "consoles" / f"{node}.log"
+
+    def start(self, place: Place) -> None:
+        image = find_image(place.image)
+        self.stop(place)
+        self.console(place.node.name).unlink(missing_ok=True)
+        try:
+            self.ready(place)
+            connection = self.daemon(place.host).connect()
+            self._define(connection, place, image)
+            self._await_agent(place)
+        except BaseException:
+            self.stop(place)
+            raise
+
+    def ready(self, place: Place) -> None:
+        """Makes what a domain finds at its host: what the node is given, a cgroup, the console's directory."""
+        given = self._given(place)
+        given.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for name, text in (("key", place.key.get_secret_value()), ("hosts", place.hosts_file)):
+            file = given / name
+            file.touch(mode=0o600)
+            file.write_text(text)
+        self.console(place.node.name).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        Cgroup(place.cgroup).create()
+        self._make_room(place.host)
+
+    def seat(self, place: Place, bounded: bool = True) -> None:
+        """Puts the place's QEMU into the place's cgroup, with its share of the CPU. Failed when it is gone."""
+        pid = self.daemon(place.host).qemu(place.node.name)
+        if pid is None:
+            raise Failed(Code.FAILED, f"node {place.node.name} on host {place.host} ended", self.last_words(place))
+        group = Cgroup(place.cgroup)
+        group.create()
+        group.add(pid)
+        group.limit(place.node.cpus if bounded else None, place.node.memory + OVERHEAD)
+        group.weight(place.node.cpus)
+        group.weigh_parent()
+
+    def stop(self, place: Place) -> None:
+        daemon, group, name = self.daemon(place.host), Cgroup(place.cgroup), place.node.name
+        pid = daemon.qemu(name)
+        if pid is not None:
+            with contextlib.suppress(Failed):  # it ended meanwhile
+                group.create()
+                group.add(pid)
+        if group.exists():
+            group.kill()
+        if daemon.running():
+            self._forget(daemon, name)
+        group.remove()
+        group.weigh_parent()
+        remove_tree(self._given(place))
+        self._make_room(place.host)
+
+    def alive(self, place: Place) -> bool:
+        return bool(Cgroup(place.cgroup).pids())
+
+    def usage(self, place: Place) -> Usage:
+        group = Cgroup(place.cgroup)
+        pids = group.pids()
+        return Usage(
+            memory=sum(_resident(pid) for pid in pids),
+            cpu=group.cpu_seconds(),
+            processes=len(pids),
+            throttled=group.throttled(),
+        )
+
+    def mover(self, source: Place, destination: Place) -> VmMover:
+        return VmMover(self, source, destination)
+
+    def sweep(self) -> None:
+        """Removes every place of the instance. Processes die with the instance's cgroups and namespaces."""
+        remove_tree(self._instance.run / "vm")
+
+    def last_words(self, place: Place) -> str:
+        """The end of the node's console, for an error."""
+        try:
+            lines = self.console(place.node.name).read_text(errors="replace").split("\n")
+        except OSError:
+            return "its console is empty"
+        said = [line.strip() for line in lines if line.strip()]
+        return " | ".join(said[-_LAST_WORDS:]) or "its console is empty"
+
+    def _define(self, connection: Any, place: Place, image: VmImage) -> None:
+        """The domain, paused until its QEMU is where it belongs."""
+        libvirt = virt.load()
+        xml = describe(
+            self._instance.name, place, image, self.emulated(image), self.console(place.node.name)
+        )  # fmt: skip
+        what = f"node {place.node.name} did not start on host {place.host}"
+        with virt.told(what):
+            domain = connection.createXML(xml, libvirt.VIR_DOMAIN_START_PAUSED)
+        self.seat(place)
+        with virt.told(what):
+            domain.resume()
+
+    def _await_agent(self, place: Place) -> None:
+        deadline = time.monotonic() + _BOOT_TIMEOUT
+        while not answers(place, 1.0):
+            if not self.alive(place):
+                what = f"node {place.node.name} on host {place.host} ended while it booted"
+                raise Failed(Code.FAILED, what, self.last_words(place), f"wherry logs --node {place.node.name}")
+            if time.monotonic() > deadline:
+                what = f"node {place.node.name} on host {place.host} does not answer"
+                why = f"waited {_BOOT_TIMEOUT:.0f} s; its console: {self.last_words(place)}"
+                raise Failed(Code.TIMED_OUT, what, why, f"wherry logs --node {place.node.name}")
+            time.sleep(0.05)
+
+    def _forget(self, daemon: HostDaemon, name: str) -> None:
+        """Until the libvirtd knows no such domain; its QEMU is dead."""
+        libvirt, deadline = virt.load(), time.monotonic() + _GONE_TIMEOUT
+        try:
+            connection = daemon.connect()
+            while (domain := virt.domain(connection, name)) is not None:
+                with contextlib.suppress(libvirt.libvirtError):  # it is just going, or something else is at it
+                    domain.destroy()
+                if time.monotonic() > deadline:
+                    raise Failed(Code.TIMED_OUT, f"libvirtd on {daemon.host} keeps {name}", "", "wherry down --all")
+                time.sleep(0.02)
+        except WherryError:
+            daemon.stop()  # one that does not answer is started anew when it is needed, and finds that it is gone
+            if daemon.qemu(name) is not None:
+                raise
+
+    def _make_room(self, host: str) -> None:
+        """A host's memory is for nodes: what QEMU takes beside comes on top of it."""
+        declared = next((h.memory for h in self.fabric.spec.hosts if h.name == host), None)
+        group = Cgroup(self.fabric.cgroup(host))
+        if declared is not None and group.exists():
+            here = len(list((self.daemon(host).directory / "run" / GIVEN.name).glob("*")))
+            group.limit_memory(declared + here * OVERHEAD if here else declared)
+
+    def _given(self, place: Place) -> Path:
+        return self.daemon(place.host).directory / "run" / GIVEN.name / place.node.name
+
+
+def _resident(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, IndexError, ValueError):
+        return 0

@@ -1,0 +1,148 @@
+"""One live migration of a domain as libvirt runs it: begun, watched, stopped, and what it cost.
+
+libvirtd to libvirtd, peer to peer: it goes on when the daemon that began it is killed. The destination's copy stays
+paused (VIR_MIGRATE_PAUSED) whatever happens; so at most one copy ever runs by libvirt's doing, the source's.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from wherry.base.errors import Code, Failed, WherryError
+from wherry.model.way import Way
+from wherry.node.vm import virt
+
+_ABORT_TIMEOUT = 60.0
+"""Seconds that libvirt may take to end a job that it was told to."""
+_MIB = 2**20
+
+
+@dataclass(frozen=True)
+class Look:
+    """How far it is: passes over memory begun, bytes sent, bytes left, bytes per second, share of throttling."""
+
+    passes: int = 0
+    sent: int = 0
+    left: int = 0
+    rate: int = 0
+    dirtied: int = 0
+
+
+class Job:
+    """A migration in a thread of its own."""
+
+    def __init__(self, domain: Any, peer_uri: str, address: str, way: Way, rate: float | None) -> None:
+        self._domain = domain
+        self._flags, self._params = _how(address, way, rate)
+        self._peer = peer_uri
+        self._error: Exception | None = None
+        self._thread = threading.Thread(target=self._run, name="move-vm")
+        self._thread.start()
+
+    def ended(self) -> bool:
+        """True when libvirt has ended it, well or not."""
+        return not self._thread.is_alive()
+
+    def check(self) -> None:
+        """Failed with libvirt's reason when it ended badly."""
+        if self.ended() and self._error is not None:
+            raise Failed(Code.MOVE_FAILED, "libvirt could not move it", virt.reason(self._error), "wherry event list")
+
+    def wait(self, seconds: float = _ABORT_TIMEOUT) -> None:
+        """Until it has ended. TIMED_OUT."""
+        self._thread.join(seconds)
+        if self._thread.is_alive():
+            raise Failed(Code.TIMED_OUT, "libvirt does not end the move", f"waited {seconds:.0f} s", "wherry doctor")
+
+    def look(self) -> Look:
+        """How far it is now."""
+        return look(self._domain)
+
+    def _run(self) -> None:
+        try:
+            self._domain.migrateToURI3(self._peer, self._params, self._flags)
+        except Exception as error:  # told by check()
+            self._error = error
+
+
+def look(domain: Any) -> Look:
+    """How far the domain's migration is; zeros when there is none."""
+    libvirt = virt.load()
+    try:
+        stats = domain.jobStats()
+    except libvirt.libvirtError:  # it is just ending
+        return Look()
+    return Look(
+        passes=stats.get(libvirt.VIR_DOMAIN_JOB_MEMORY_ITERATION, 0),
+        sent=stats.get(libvirt.VIR_DOMAIN_JOB_MEMORY_PROCESSED, 0),
+        left=stats.get(libvirt.VIR_DOMAIN_JOB_MEMORY_REMAINING, 0),
+        rate=stats.get(libvirt.VIR_DOMAIN_JOB_MEMORY_BPS, 0),
+        dirtied=stats.get(libvirt.VIR_DOMAIN_JOB_MEMORY_DIRTY_RATE, 0)
+        * stats.get(libvirt.VIR_DOMAIN_JOB_MEMORY_PAGE_SIZE, 4096),
+    )
+
+
+def cost(domain: Any) -> tuple[int, float | None]:
+    """What the migration that brought the domain here sent (bytes), and its downtime (seconds) as QEMU measured it."""
+    libvirt = virt.load()
+    try:
+        stats = domain.jobStats(libvirt.VIR_DOMAIN_JOB_STATS_COMPLETED | libvirt.VIR_DOMAIN_JOB_STATS_KEEP_COMPLETED)
+    except libvirt.libvirtError:
+        return 0, None
+    downtime = stats.get(libvirt.VIR_DOMAIN_JOB_DOWNTIME)
+    return stats.get(libvirt.VIR_DOMAIN_JOB_MEMORY_PROCESSED, 0), None if downtime is None else downtime / 1000
+
+
+def abort(domain: Any) -> None:
+    """Ends a migration of the domain, whoever began it; returns when it has none. TIMED_OUT."""
+    libvirt, deadline = virt.load(), time.monotonic() + _ABORT_TIMEOUT
+    while True:
+        try:
+            if domain.jobInfo()[0] == libvirt.VIR_DOMAIN_JOB_NONE:
+                return
+            domain.abortJob()
+        except libvirt.libvirtError as error:
+            if error.get_error_code() == libvirt.VIR_ERR_NO_DOMAIN:
+                return
+        if time.monotonic() > deadline:
+            raise Failed(Code.TIMED_OUT, "libvirt does not end the move", f"waited {_ABORT_TIMEOUT:.0f} s")
+        time.sleep(0.02)
+
+
+def refusal(way: Way) -> str:
+    """Why libvirt cannot do it in this way; empty when it can."""
+    if way.mode == "post-copy" and way.connections:
+        return "post-copy has one connection"
+    if way.zstd and not way.connections:
+        return "zstd needs connections of its own: --parallel 2"
+    if way.zstd:
+        try:
+            libvirt = virt.load()
+        except WherryError as error:
+            return str(error)
+        number = libvirt.getVersion()
+        if number < 9_004_000:
+            return f"libvirt {number // 1_000_000}.{number // 1000 % 1000} cannot compress with zstd; 9.4 and later can"
+    return ""
+
+
+def _how(address: str, way: Way, rate: float | None) -> tuple[int, dict[str, Any]]:
+    """Flags and parameters of virDomainMigrateToURI3."""
+    libvirt = virt.load()
+    flags = libvirt.VIR_MIGRATE_LIVE | libvirt.VIR_MIGRATE_PEER2PEER
+    params: dict[str, Any] = {libvirt.VIR_MIGRATE_PARAM_URI: f"tcp://{address}"}
+    flags |= libvirt.VIR_MIGRATE_POSTCOPY if way.mode == "post-copy" else libvirt.VIR_MIGRATE_PAUSED
+    if way.mode == "auto-converge":
+        flags |= libvirt.VIR_MIGRATE_AUTO_CONVERGE
+    if way.connections:
+        flags |= libvirt.VIR_MIGRATE_PARALLEL
+        params[libvirt.VIR_MIGRATE_PARAM_PARALLEL_CONNECTIONS] = way.connections
+    if way.zstd:
+        flags |= libvirt.VIR_MIGRATE_COMPRESSED
+        params[libvirt.VIR_MIGRATE_PARAM_COMPRESSION] = "zstd"
+    if rate is not None:
+        params[libvirt.VIR_MIGRATE_PARAM_BANDWIDTH] = max(1, int(rate / 8 / _MIB))
+    return flags, params

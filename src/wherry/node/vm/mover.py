@@ -1,0 +1,202 @@
+"""The steps of a virtual machine's move: libvirt's live migration, stopped at the moments that the machine needs.
+
+    source                                     destination
+    ------                                     -----------
+    prepare   libvirtds there, limits          key, cgroup; nothing runs
+    round n   the migration runs ---- pages -> QEMU receives           (the node runs)
+    freeze    CPUs stopped: nothing is dirtied any more
+    transfer  the rest, the devices ---------> complete, paused        <- libvirt's own point of no return
+    restore                                    seen complete
+    release   QEMU killed
+    thaw                                       CPUs started, agent answers
+
+libvirt ends the source's QEMU as soon as the destination's is complete, whoever asks for what then. So from there on
+`switched` is true and the move can only go on; before that the migration is ended and the source's CPUs run again.
+Invariant: the destination's CPUs are started by `thaw` alone, after the source's QEMU was killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import TYPE_CHECKING, Any
+
+from wherry.base.errors import Code, Failed, WherryError
+from wherry.fabric.cgroup import Cgroup
+from wherry.model.objects import Round
+from wherry.model.way import Way
+from wherry.node.protocol import Place, Transferred
+from wherry.node.vm import job, virt
+from wherry.node.vm.agent import answers
+
+if TYPE_CHECKING:
+    from wherry.node.vm.driver import VmDriver
+
+_LOOK = 0.02
+"""Seconds between two looks at a migration."""
+_SOON = 0.002
+"""The same while the node stands."""
+_NEVER_BY_ITSELF = 1
+"""Milliseconds of downtime that QEMU may decide on by itself: so little that it waits for us to freeze."""
+_PATIENCE, _SLOWEST = 60.0, 2e6
+"""A migration is given up when it does not get on for so many seconds; a byte takes at most so long (bytes/s)."""
+_ANSWER = 60.0
+"""Seconds that the agent gets to answer after the move."""
+
+
+class VmMover:
+    """Moves one virtual machine between two places."""
+
+    def __init__(self, driver: VmDriver, source: Place, destination: Place, way: Way | None = None) -> None:
+        self._driver = driver
+        self._source, self._destination = source, destination
+        self._name = source.node.name
+        self._way = way or Way()
+        self._rate: float | None = None
+        self._connections: dict[str, Any] = {}
+        self._job: job.Job | None = None
+        self._seen = job.Look()
+
+    def predict(self) -> tuple[int, float]:
+        return self._driver.usage(self._source).memory, 0.3
+
+    def pace(self, rate: float | None) -> None:
+        self._rate = rate
+
+    def can_round(self) -> bool:
+        return True
+
+    def prepare(self) -> None:
+        self._driver.stop(self._destination)
+        self._driver.ready(self._destination)
+        self._connection(self._destination)
+        domain = self._domain(self._source)
+        if domain is None:
+            raise Failed(
+                Code.MOVE_FAILED, f"node {self._name} does not run on {self._source.host}", "", "wherry status"
+            )
+        with virt.told(f"node {self._name} cannot be moved"):
+            domain.migrateSetMaxDowntime(_NEVER_BY_ITSELF)
+
+    def round(self, number: int) -> Round:
+        began, before = time.monotonic(), self._seen
+        moving = self._begin()
+        while not moving.ended():
+            now = moving.look()
+            if now.passes > max(before.passes, 1):
+                self._seen = now
+                spent = time.monotonic() - began
+                return Round(number=number, bytes=now.sent - before.sent, seconds=spent, dirty=now.left)
+            time.sleep(_LOOK)
+        moving.check()
+        return Round(number=number, bytes=0, seconds=time.monotonic() - began, dirty=0)
+
+    def freeze(self) -> None:
+        domain = self._domain(self._source)
+        libvirt = virt.load()
+        if domain is None:
+            return
+        try:
+            domain.suspend()
+        except libvirt.libvirtError as error:
+            if virt.state(domain)[0] == libvirt.VIR_DOMAIN_RUNNING:
+                raise virt.translated(f"node {self._name} could not be frozen", error) from None
+
+    def transfer(self) -> Transferred:
+        moving = self._begin()
+        deadline = time.monotonic() + _PATIENCE + self._source.node.memory / min(self._rate or 8e9, 8 * _SLOWEST) * 8
+        while not self._complete():
+            moving.check()
+            if time.monotonic() > deadline:
+                raise Failed(Code.TIMED_OUT, f"node {self._name} is not at {self._destination.host} yet", "it is slow")
+            time.sleep(_SOON)
+        sent, frozen = job.cost(self._domain(self._destination))
+        return Transferred(bytes=max(sent - self._seen.sent, 0), frozen=frozen)
+
+    def restore(self) -> float | None:
+        self._driver.seat(self._destination, bounded=False)
+        return 0.0
+
+    def switched(self) -> bool:
+        if not Cgroup(self._destination.cgroup).exists():
+            return False  # not even prepared
+        with contextlib.suppress(WherryError):
+            self._end_job()
+        return self._domain(self._source) is None and self._complete()
+
+    def release(self) -> None:
+        Cgroup(self._source.cgroup).kill()
+
+    def thaw(self) -> None:
+        domain, libvirt = self._domain(self._destination), virt.load()
+        if domain is None:
+            raise Failed(Code.MOVE_FAILED, f"node {self._name} is not at {self._destination.host}", "its QEMU ended")
+        try:
+            domain.resume()
+        except libvirt.libvirtError as error:
+            if virt.state(domain)[0] != libvirt.VIR_DOMAIN_RUNNING:
+                raise virt.translated(f"node {self._name} could not be thawed", error) from None
+
+    def ran_again(self) -> float | None:
+        began = time.monotonic()
+        while time.monotonic() - began < _ANSWER:
+            if answers(self._destination, 1.0):
+                return time.monotonic() - began
+        return None
+
+    def roll_back(self) -> None:
+        self._end_job()
+        self._driver.stop(self._destination)
+        domain, libvirt = self._domain(self._source), virt.load()
+        if domain is None:
+            raise Failed(Code.MOVE_FAILED, f"node {self._name} does not run on {self._source.host}", "its QEMU ended")
+        if virt.state(domain)[0] == libvirt.VIR_DOMAIN_PAUSED:
+            with virt.told(f"node {self._name} could not be thawed"):
+                domain.resume()
+        self.close()
+
+    def close(self) -> None:
+        with contextlib.suppress(WherryError):
+            self._end_job()
+        if self._driver.alive(self._destination) and not self._driver.alive(self._source):
+            self._driver.stop(self._source)
+            self._driver.seat(self._destination)
+        for connection in self._connections.values():
+            with contextlib.suppress(virt.load().libvirtError):
+                connection.close()
+        self._connections = {}
+
+    def _begin(self) -> job.Job:
+        """The migration, begun when it was not yet."""
+        if self._job is None:
+            domain = self._domain(self._source)
+            if domain is None:
+                raise Failed(Code.MOVE_FAILED, f"node {self._name} does not run on {self._source.host}")
+            host = self._destination.host
+            peer, address = self._driver.daemon(host).peer_uri, self._driver.fabric.host_address(host)
+            self._job = job.Job(domain, peer, address, self._way, self._rate)
+        return self._job
+
+    def _end_job(self) -> None:
+        """Ends the migration, ours or one that a killed daemon began, unless it is complete."""
+        domain = self._domain(self._source)
+        if domain is not None:
+            job.abort(domain)
+        if self._job is not None:
+            self._job.wait()
+            self._job = None
+
+    def _complete(self) -> bool:
+        """True when the destination's copy has everything: libvirt then says that it is paused as was asked for."""
+        libvirt = virt.load()
+        whole = (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_USER)
+        return virt.state(self._domain(self._destination)) == whole
+
+    def _domain(self, place: Place) -> Any | None:
+        return virt.domain(self._connection(place), self._name)
+
+    def _connection(self, place: Place) -> Any:
+        found = self._connections.get(place.host)
+        if found is None or not found.isAlive():
+            found = self._connections[place.host] = self._driver.daemon(place.host).connect()
+        return found
