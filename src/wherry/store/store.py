@@ -119,6 +119,18 @@ class Store:
         """Forgets a node."""
         self._drop(tables.nodes, name=name)
 
+    # Settings of the service.
+
+    def setting(self, name: str) -> str:
+        """What it was set to; empty when it never was."""
+        with self._engine.connect() as connection:
+            row = connection.execute(sa.select(tables.settings.c.value).where(tables.settings.c.name == name)).first()
+        return str(row.value) if row else ""
+
+    def put_setting(self, name: str, value: str) -> None:
+        """Sets it."""
+        self._put(tables.settings, {"name": name}, {"value": value})
+
     # Secrets: never part of a record.
 
     def secret(self, name: str) -> str:

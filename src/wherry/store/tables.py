@@ -30,6 +30,10 @@ nodes = Table(
     Column("record", Text, nullable=False),
 )
 
+settings = Table(
+    "settings", metadata, Column("name", String, primary_key=True), Column("value", String, nullable=False)
+)
+
 secrets = Table("secrets", metadata, Column("name", String, primary_key=True), Column("value", Text, nullable=False))
 
 jobs = Table(
