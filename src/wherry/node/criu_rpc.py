@@ -7,6 +7,7 @@ before the freeze. Invariant: when `close` returns, the worker process is gone.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import subprocess
@@ -124,6 +125,8 @@ class Worker:
                 env={**os.environ, "CRIU_FAULT": _NO_BREAKPOINTS},
             )
         self._socket = ours
+        with contextlib.suppress(OSError):  # without CAP_SYS_RESOURCE it is as likely a victim as any
+            Path(f"/proc/{self._process.pid}/oom_score_adj").write_text("-1000")
 
     def request(
         self,

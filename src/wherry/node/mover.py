@@ -8,8 +8,8 @@
     transfer  CRIU dump -------- pages --->  images/last
               tar of private ----- tree -->  private
               tar of images --- metadata --> images/last
-              what arrived is summed up
-    restore   and compared                   CRIU restore; frozen before the first instruction
+    restore                                  what arrived is summed up
+              and compared <----- sums ---   CRIU restore; frozen before the first instruction
     release   kill                           |
     thaw                                     freezer cgroup thawed
 
@@ -148,8 +148,6 @@ class ContainerMover:
         finally:
             tree_sent.result()
         sent = sum(self._streams.pop(name).finish() for name in ("pages", "images", "tree"))
-        if self._verification is not None:
-            self._verification.list(self._patience())
         return Transferred(bytes=sent, frozen=criu_rpc.engine_seconds(self._from.images / "stats-dump"))
 
     def restore(self) -> float | None:
@@ -172,9 +170,12 @@ class ContainerMover:
             "inherit_fd": [{"key": _NET_KEY, "fd": self._descriptors["net"]}],
             "auto_dedup": True,
         }
+        verification = self._verification
+        if verification is None:
+            raise Failed(Code.MOVE_FAILED, "the restore was not prepared")
+        verification.list(self._patience())
         self._request("restore", criu_rpc.RESTORE, options, self._to, stage)
-        if self._verification is not None:
-            self._verification.require_same(self._patience())
+        verification.require_same(self._patience())
         if self._destination.owner.uid != 0:
             require_same(Cgroup(self._source.cgroup).pids(), group.pids(), self._to.private)
         return criu_rpc.engine_seconds(self._to.images / "stats-restore")
@@ -202,9 +203,8 @@ class ContainerMover:
         self.close()
         self._driver.stop(self._destination)
         self._await_engine()
-        group = Cgroup(self._source.cgroup)
-        end_repair(group.pids())
-        group.thaw()
+        self._end_repair()
+        Cgroup(self._source.cgroup).thaw()
         _settle(self._source)
 
     def close(self) -> None:
@@ -296,6 +296,13 @@ class ContainerMover:
         while any(_traced(pid) for pid in group.pids()) and time.monotonic() < deadline:
             time.sleep(0.01)
 
+    def _end_repair(self) -> str:
+        """What to tell when CRIU was killed while it held connections: it had thawed the processes to read them."""
+        group = Cgroup(self._source.cgroup)
+        group.freeze()
+        ended = end_repair(group.pids())
+        return f"; it held {ended} connections, so messages may be lost: see wherry job list" if ended else ""
+
     def _patience(self) -> int:
         return _ENGINE_TIMEOUT + int(self._source.node.memory / _ENGINE_RATE)
 
@@ -333,9 +340,12 @@ class ContainerMover:
         try:
             worker.request(kind, options, stage, timeout=self._patience() + 10)
         except Failed as error:
+            worker.close()
             reason = criu_rpc.first_error(layout.images / f"{act}.log")
             if layout is self._to and Cgroup(self._destination.cgroup).out_of_memory():
                 reason = f"host {self._destination.host} is out of memory"
+            if layout is self._from:
+                reason = f"{reason or error}{self._end_repair()}"
             raise Failed(
                 error.code,
                 f"CRIU could not {act} node {self._source.node.name}",
