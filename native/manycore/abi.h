@@ -83,6 +83,8 @@
 #define MODE_FAITHFUL 0 /* stop and copy through a portal, 4 KiB a piece, each piece allowed by the receiver */
 #define MODE_DIRECT 1   /* stop and copy, once, by the receiver */
 #define MODE_HANDOFF 2  /* the pages change hands; nothing is copied */
+#define MODE_PRECOPY 3  /* copied while it runs, in rounds of what was written; then frozen for the last few pages */
+#define MODE_COUNT 4
 
 #ifndef __ASSEMBLER__
 /* The first bytes of the image, written by the linker script. */

@@ -195,7 +195,7 @@ static int64_t do_move(const struct call *call)
     uint64_t tile = call->words[0], mode = call->words[1];
     uint32_t none = 0;
 
-    if (tile >= call->tile->window->tile_count || tile == call->tile->index || mode > MODE_HANDOFF)
+    if (tile >= call->tile->window->tile_count || tile == call->tile->index || mode >= MODE_COUNT)
         return -EINVAL;
     if (!atomic_compare_exchange_strong(&record->wish, &none, (uint32_t)(1 + (tile | mode << 8))))
         return -EBUSY;

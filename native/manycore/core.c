@@ -15,6 +15,7 @@
 #include <ucontext.h>
 #include <unistd.h>
 
+#include "cpu.h"
 #include "tile.h"
 
 #define SIGNAL_STACK_EXTRA 65536
@@ -24,6 +25,7 @@
 #endif
 
 _Thread_local struct core *core_current __attribute__((visibility("hidden")));
+static struct tracking *fault_tracking; /* the tile's: a write to a watched page may come from any thread */
 
 static bool within(uint64_t rip, const char *from, const char *to)
 {
@@ -138,6 +140,8 @@ static void on_fault(int number, siginfo_t *what, void *context)
     uint64_t rip = (uint64_t)at->uc_mcontext.gregs[REG_RIP];
 
     clear_alignment_check();
+    if (number == SIGSEGV && fault_tracking && tracking_fault(fault_tracking, (uint64_t)what->si_addr))
+        return;
     if (core && number == SIGTRAP && what->si_code == TRAP_TRACE) {
         if (is_user(rip))
             take_core(at, core);
@@ -155,11 +159,12 @@ static void on_fault(int number, siginfo_t *what, void *context)
     go_to(at, core, core_faulted);
 }
 
-int core_install_handlers(void)
+int core_install_handlers(struct tile *tile)
 {
     static const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS};
     struct sigaction action = {.sa_sigaction = on_preempt, .sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART};
 
+    fault_tracking = &tile->flow.tracking;
     sigfillset(&action.sa_mask);
     if (sigaction(PREEMPT_SIGNAL, &action, NULL) < 0)
         return -errno;
@@ -187,6 +192,7 @@ static void *run(void *argument)
         perror("wherry-tile: this kernel cannot keep programs from system calls (Linux 5.11 or later)");
         _exit(1);
     }
+    cpu_ask_short_turns();
     core_run(core);
     stack.ss_flags = SS_DISABLE;
     sigaltstack(&stack, NULL);
@@ -210,8 +216,10 @@ static void let_go(struct core *core)
     struct tile *tile = core->tile;
 
     core->thread = -1;
-    if (--tile->running == 0)
+    if (--tile->running == 0) {
+        tile->errand = tile->errand || tile->giving;
         pthread_cond_signal(&tile->quiet);
+    }
 }
 
 static void note_resumed(struct tile *tile, int slot)
@@ -259,6 +267,14 @@ struct context *core_next(struct core *core)
         let_go(core);
     }
     while (!tile->stopping && !context) {
+        if (tile->errand) {
+            tile->errand = false;
+            tile->away = core->index;
+            pthread_mutex_unlock(&tile->lock);
+            moving_errand(tile);
+            pthread_mutex_lock(&tile->lock);
+            tile->away = 0;
+        }
         slot = tile->area && !tile->frozen ? uarea_take_ready(tile->area, core->index) : -1;
         if (slot >= 0) {
             context = begin(core, slot);

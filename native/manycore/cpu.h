@@ -9,4 +9,7 @@ uint32_t cpu_xfeatures(void);
 /* Bytes of their image in XSAVE's standard format. */
 uint32_t cpu_xsize(void);
 
+/* The calling thread asks Linux for short turns, so that it gets one soon (Linux 6.12; without effect before). */
+void cpu_ask_short_turns(void);
+
 #endif

@@ -16,6 +16,7 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#include "cpu.h"
 #include "tile.h"
 
 static int map_gate(void)
@@ -27,24 +28,6 @@ static int map_gate(void)
         return -errno;
     gate[0] = (void *)(uintptr_t)core_gate;
     return mprotect(gate, PAGE_SIZE, PROT_READ) < 0 ? -errno : 0;
-}
-
-/* A process that was started on this tile. One that moves here is adopted by moving_receive(). */
-static void adopt_own(struct tile *tile)
-{
-    for (uint32_t process = 1; !tile->area && process < PROCESS_MAX; process++) {
-        struct place place = window_place(tile->window, process);
-        int error;
-
-        if (place.state != PLACE_RUNNING || place.tile != tile->index)
-            continue;
-        error = tile_map_user(tile, place.slot, window_area(tile->window, place.slot));
-        if (error < 0) {
-            fprintf(stderr, "wherry-tile: cannot map the user region: %s\n", strerror(-error));
-            exit(1);
-        }
-        tile_adopt(tile, process, place, NULL);
-    }
 }
 
 /* Lock held from here on. */
@@ -102,6 +85,10 @@ static bool serve(struct tile *tile, bool time_is_up)
     bool ending;
 
     pthread_mutex_lock(&tile->lock);
+    if (!tile->area || tile->frozen) { /* a move has it */
+        pthread_mutex_unlock(&tile->lock);
+        return false;
+    }
     obey_end(tile);
     execute_calls(tile);
     answer_wish(tile);
@@ -136,16 +123,14 @@ static void run_master(struct tile *tile)
         uint32_t seen = atomic_load(&record->bell);
         bool time_is_up = window_now() >= next_tick;
 
-        adopt_own(tile);
-        moving_receive(tile);
-        moving_send(tile);
-        if (tile->area && serve(tile, time_is_up))
+        moving_run(tile);
+        if (serve(tile, time_is_up))
             end(tile);
         if (!tile->area)
             tile->ticking = false;
         if (time_is_up)
             next_tick = window_now() + PREEMPT_MS * 1000000ll;
-        window_wait(&record->bell, seen, tile->ticking ? PREEMPT_MS : -1);
+        window_wait(&record->bell, seen, tile->ticking ? PREEMPT_MS : moving_is_active(tile) ? SLICE_MS : -1);
     }
 }
 
@@ -168,16 +153,20 @@ static void stop_cores(struct tile *tile)
 static int start(struct tile *tile)
 {
     int error = window_open(WINDOW_FD, &tile->window);
+    pthread_mutexattr_t spins;
 
     if (error < 0)
         return error;
     if (tile->index >= tile->window->tile_count)
         return -EINVAL;
-    pthread_mutex_init(&tile->lock, NULL);
+    pthread_mutexattr_init(&spins);
+    pthread_mutexattr_settype(&spins, PTHREAD_MUTEX_ADAPTIVE_NP); /* it is held for less than a wake-up takes */
+    pthread_mutex_init(&tile->lock, &spins);
     pthread_cond_init(&tile->quiet, NULL);
+    moving_start(tile);
     error = map_gate();
     if (error == 0)
-        error = core_install_handlers();
+        error = core_install_handlers(tile);
     for (uint32_t index = 1; error == 0 && index < tile->window->core_count; index++) {
         tile->cores[index].tile = tile;
         tile->cores[index].index = (int)index;
@@ -203,6 +192,7 @@ int main(int argc, char **argv)
                 error == -EPROTO ? "it is of another build than wherry-tiles" : strerror(-error));
         return 1;
     }
+    cpu_ask_short_turns();
     atomic_store(&tile.window->tiles[tile.index].ready, 1);
     eventfd_write(EVENT_FD, 1);
     run_master(&tile);

@@ -63,12 +63,13 @@ void tile_wake_cores(struct tile *tile)
     for (uint32_t index = 1; unmet && index < tile->window->core_count; index++) {
         struct core *core = &tile->cores[index];
 
-        if (!core->idle)
+        if (!core->idle && tile->away != core->index)
             continue;
         for (int slot = area->ready_first; slot >= 0; slot = area->threads[slot].next)
             if (unmet >> slot & 1 && area->threads[slot].affinity >> index & 1) {
                 unmet &= ~(1u << slot);
-                pthread_cond_signal(&core->wake);
+                if (core->idle)
+                    pthread_cond_signal(&core->wake);
                 break;
             }
     }
@@ -95,13 +96,38 @@ int tile_retry(struct tile *tile, enum wait_kind kind, int64_t object, int count
     return found;
 }
 
-void tile_freeze(struct tile *tile)
+static void take_cores(struct tile *tile)
 {
-    pthread_mutex_lock(&tile->lock);
     tile->frozen = true;
     for (uint32_t index = 1; index < tile->window->core_count; index++)
         if (tile->cores[index].thread >= 0)
             pthread_kill(tile->cores[index].pthread, PREEMPT_SIGNAL);
+}
+
+void tile_ask_freeze(struct tile *tile)
+{
+    pthread_mutex_lock(&tile->lock);
+    tile->giving = true;
+    take_cores(tile);
+    pthread_mutex_unlock(&tile->lock);
+}
+
+void tile_send_core(struct tile *tile)
+{
+    pthread_mutex_lock(&tile->lock);
+    tile->errand = true;
+    for (uint32_t index = 1; index < tile->window->core_count; index++)
+        if (tile->cores[index].idle) {
+            pthread_cond_signal(&tile->cores[index].wake);
+            break;
+        }
+    pthread_mutex_unlock(&tile->lock);
+}
+
+void tile_freeze(struct tile *tile)
+{
+    pthread_mutex_lock(&tile->lock);
+    take_cores(tile);
     while (tile->running > 0)
         pthread_cond_wait(&tile->quiet, &tile->lock);
     pthread_mutex_unlock(&tile->lock);
@@ -110,7 +136,7 @@ void tile_freeze(struct tile *tile)
 void tile_thaw(struct tile *tile)
 {
     pthread_mutex_lock(&tile->lock);
-    tile->frozen = false;
+    tile->frozen = tile->giving = false;
     tile_wake_cores(tile);
     pthread_mutex_unlock(&tile->lock);
 }
@@ -127,6 +153,7 @@ static void retry_messages(struct tile *tile)
 void tile_adopt(struct tile *tile, uint32_t process, struct place place, struct move *move)
 {
     struct uarea *area = window_area(tile->window, place.slot);
+    bool calling = atomic_load(&tile->window->locations[process].end); /* there is something for the master */
 
     pthread_mutex_lock(&tile->lock);
     tile->process = process;
@@ -142,6 +169,8 @@ void tile_adopt(struct tile *tile, uint32_t process, struct place place, struct 
         if (area->used >> slot & 1 && area->threads[slot].state == THREAD_WAITING &&
             area->threads[slot].wait == WAIT_MOVE)
             call_complete(tile, slot, 0);
+    for (int slot = 0; slot < THREAD_MAX; slot++)
+        calling = calling || (area->used >> slot & 1 && area->threads[slot].state == THREAD_CALLING);
     tile->resuming = 0;
     tile->resumed_move = move;
     for (int slot = area->ready_first; move && slot >= 0; slot = area->threads[slot].next)
@@ -150,11 +179,14 @@ void tile_adopt(struct tile *tile, uint32_t process, struct place place, struct 
         atomic_store(&move->first, window_now());
         atomic_store(&move->all, window_now());
         tile->resumed_move = NULL;
+        eventfd_write(tile->event_fd, 1);
     }
     retry_messages(tile);
     tile->frozen = false;
     tile_wake_cores(tile);
     pthread_mutex_unlock(&tile->lock);
+    if (calling)
+        window_ring(tile->window, tile->index);
 }
 
 void tile_release(struct tile *tile)
@@ -162,7 +194,7 @@ void tile_release(struct tile *tile)
     pthread_mutex_lock(&tile->lock);
     tile->area = NULL;
     tile->image = NULL;
-    tile->frozen = false;
+    tile->frozen = tile->giving = false;
     tile->resuming = 0;
     tile->resumed_move = NULL;
     tile->ending = false;
@@ -180,8 +212,8 @@ void tile_end_process(struct tile *tile, int status, const char *why)
     location->status = status;
     snprintf(location->why, sizeof(location->why), "%s", why);
     place.state = PLACE_ENDED;
+    window_commit(tile->window, tile->process, tile->place, place); /* first, or it would look like one to be started */
     tile_release(tile);
-    window_commit(tile->window, tile->process, tile->place, place);
     for (uint32_t index = 0; index < tile->window->tile_count; index++)
         window_ring(tile->window, index); /* who waits for room in its ports waits in vain */
     eventfd_write(tile->event_fd, 1);

@@ -16,11 +16,14 @@
 #include <pthread.h>
 #include <signal.h>
 
+#include "tasks.h"
+#include "tracking.h"
 #include "window.h"
 
 #define CORE_MAX 16
 #define PREEMPT_MS 10 /* a core that is wanted by another thread is taken after at most two of these */
 #define PREEMPT_SIGNAL SIGUSR1
+#define SLICE_MS 50   /* how often who waits in a move looks whether the other side is alive */
 
 struct tile;
 
@@ -42,16 +45,35 @@ struct core {
     char fault[REASON_SIZE]; /* why the program cannot go on */
 };
 
+/* The tile's part in a move; see moving.h. Who runs the tasks has all of it. */
+struct flow {
+    _Atomic uint32_t calls;    /* of moving_run() since it was last idle: the first caller runs the tasks */
+    struct tasks tasks;
+    struct move *move;         /* NULL: none */
+    bool source;
+    uint32_t process, peer;    /* the record may already be of another move when the source looks at the end */
+    uint64_t place;
+    int64_t deadline;
+    const char *wrong;         /* why this side gives up */
+    uint32_t group, piece, pieces; /* `faithful`: group of pages, the next of it, and all so far */
+    uint8_t *at;               /* the piece's place here */
+    struct tracking tracking;
+};
+
 struct tile {
     struct window *window;
     uint32_t index;
     int event_fd;              /* rings the name server */
+    struct flow flow;
 
     pthread_mutex_t lock;
     pthread_cond_t quiet;      /* `running` became 0 */
     bool frozen, stopping;
     bool ticking;              /* the master takes cores from threads for those that wait for one */
     int running;
+    bool giving;               /* it is frozen by a move: the core that comes to rest last goes on with that */
+    int away;                  /* the core that is on an errand, and will look for a thread when it is back; 0 none */
+    bool errand;               /* an idle core shall run the tasks of the move for a while */
     uint32_t process;          /* valid while `area` is set */
     struct uarea *area;
     uint8_t *image;            /* the user region as the kernel sees it, always writable */
@@ -72,6 +94,10 @@ void tile_adopt(struct tile *tile, uint32_t process, struct place place, struct 
 /* Forgets the process; every core is quiet. */
 void tile_release(struct tile *tile);
 void tile_freeze(struct tile *tile);
+/* The same without waiting: the core that is at rest last has an errand. */
+void tile_ask_freeze(struct tile *tile);
+/* Gives an idle core an errand. */
+void tile_send_core(struct tile *tile);
 void tile_thaw(struct tile *tile);
 /* Wakes idle cores for ready threads. Lock held. */
 void tile_wake_cores(struct tile *tile);
@@ -81,7 +107,7 @@ void tile_end_process(struct tile *tile, int status, const char *why);
 
 /* core.c, enter.S */
 int core_start(struct core *core);
-int core_install_handlers(void);
+int core_install_handlers(struct tile *tile);
 void core_run(struct core *core);
 struct context *core_next(struct core *core);
 struct context *core_call(struct core *core);
@@ -97,8 +123,12 @@ void call_complete(struct tile *tile, int slot, int64_t result);
 /* messages.c: lets the process's operations go on. Lock held, the process is not frozen. */
 void tile_advance_operations(struct tile *tile);
 
-/* moving.c */
-void moving_receive(struct tile *tile);
-void moving_send(struct tile *tile);
+/* moving.c: runs the tasks of the tile's move as far as they go now. Any thread of the kernel, no lock held. */
+void moving_start(struct tile *tile);
+void moving_run(struct tile *tile);
+/* A core's errand: runs the tasks and looks for more to do, for at most a millisecond. */
+void moving_errand(struct tile *tile);
+/* Whether the master has to look now and then, because the other side may be silent for ever. */
+bool moving_is_active(struct tile *tile);
 
 #endif

@@ -112,7 +112,13 @@ bool window_commit(struct window *window, uint32_t process, uint64_t from, struc
 void window_ring(struct window *window, uint32_t tile)
 {
     atomic_fetch_add(&window->tiles[tile].bell, 1);
-    window_wake(&window->tiles[tile].bell);
+    if (!atomic_load(&window->tiles[tile].polling))
+        window_wake(&window->tiles[tile].bell);
+}
+
+void window_clear_move(struct move *move)
+{
+    memset((uint8_t *)move + sizeof(move->step), 0, offsetof(struct move, piece) - sizeof(move->step));
 }
 
 void window_ring_process(struct window *window, uint32_t process)

@@ -55,20 +55,30 @@ struct location {
     char program[NAME_SIZE];
 };
 
-enum move_step { MOVE_NONE, MOVE_ASKED, MOVE_RESERVED, MOVE_FROZEN, MOVE_DONE, MOVE_ABORTED };
+enum move_step { MOVE_NONE, MOVE_ASKED, MOVE_TRACKING, MOVE_RESERVED, MOVE_FROZEN, MOVE_DONE, MOVE_ABORTED };
+
+#define WRITTEN_WORDS (USER_SIZE / PAGE_SIZE / 64)
 
 /*
- * A move to the tile of the same number. ASKED by the name server, RESERVED by the destination (its user region is
- * mapped), FROZEN by the source (every core has acknowledged, the User Area is sealed), DONE by the destination after
- * the swap of the location entry. ABORTED by who finds a reason; it decides nothing, the location entry does.
+ * A move to the tile of the same number. ASKED by the name server; by the destination TRACKING (`precopy`: its user
+ * region is mapped, it wants pages while the process runs) and RESERVED (it wants the process frozen); FROZEN by the
+ * source (every core has acknowledged, the User Area is sealed), DONE by the destination after the swap of the location
+ * entry. ABORTED by who finds a reason; it decides nothing, the location entry does.
+ * Whoever changes something here rings the other side.
  */
 struct move {
     _Atomic uint32_t step;
     uint32_t process, from, to, mode, slot;
     uint64_t place;                /* the entry that the move began with */
-    _Atomic uint32_t allow, sent;  /* `faithful`: pieces allowed by the receiver, put into `piece` by the sender */
+    _Atomic uint32_t allow, sent, taken; /* `faithful`: pieces allowed, put into `piece`, and taken from there */
+    /* `precopy`: the destination has asked `wanted` times for the pages that were written, the source has answered
+     * `scanned` times; `written` belongs to the source while they differ, else to the destination. */
+    _Atomic uint32_t wanted, scanned;
+    uint64_t written[WRITTEN_WORDS]; /* bit N: page N of the user region */
+    uint32_t rounds, tracking;     /* enum tracking_kind */
+    uint64_t before;               /* bytes copied before the freeze */
     char why[REASON_SIZE];
-    uint64_t bytes;
+    uint64_t bytes;                /* copied while the process stood */
     int64_t asked, freezing, frozen, copied, committed; /* nanoseconds of CLOCK_MONOTONIC */
     _Atomic int64_t first, all;    /* the first thread, every thread that was ready runs again */
     uint8_t piece[PAGE_SIZE];
@@ -76,6 +86,7 @@ struct move {
 
 struct tile_record {
     _Atomic uint32_t bell;
+    _Atomic uint32_t polling; /* somebody of the tile looks at the bell all the time: nobody has to be woken */
     _Atomic uint32_t alive, ready;
     _Atomic uint32_t wish;   /* a process asks for a move: 1 + (tile | mode << 8), WISH_TAKEN; 0 none */
     _Atomic int32_t answer;  /* to the wish that was refused: negative errno; 0 none */
@@ -109,6 +120,8 @@ struct place window_place(struct window *window, uint32_t process);
 bool window_commit(struct window *window, uint32_t process, uint64_t from, struct place to);
 
 void window_ring(struct window *window, uint32_t tile);
+/* An empty record, but for its step. */
+void window_clear_move(struct move *move);
 /* Rings the tile that runs the process, if one does. */
 void window_ring_process(struct window *window, uint32_t process);
 void window_ring_processes(struct window *window, uint32_t processes);

@@ -163,11 +163,26 @@ def test_a_move_tells_what_it_cost(start: Callable[..., Board]) -> None:
     board = start()
     run = Run(board, "busy", 2, 32)
     run.said("ready")
-    for mode, least in (("direct", 32 * 4096), ("faithful", 32 * 4096), ("handoff", 0)):
+    for mode, least in (("direct", 32 * 4096), ("faithful", 32 * 4096), ("handoff", 0), ("precopy", 4096)):
         cost = board.move(run.process, (place(board, run.process)["tile"] + 1) % 3, mode)
         assert cost["bytes"] >= least and (mode != "handoff" or cost["bytes"] == 0)
+        assert (cost["before"] >= 32 * 4096) == (cost["rounds"] > 0) == (mode == "precopy")
         assert 0 < cost["freeze_ns"] <= cost["first_ns"] <= cost["all_ns"]
         assert cost["first_ns"] >= cost["freeze_ns"] + cost["copy_ns"] + cost["commit_ns"]
+
+
+@pytest.mark.parametrize("way", ("mprotect", "none"))
+def test_written_pages_are_found_without_userfaultfd(
+    start: Callable[..., Board], monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """The ways that are used where the machine lacks the best; which it was is told."""
+    monkeypatch.setenv("WHERRY_TILE_FAULT", f"tracking:{way}")
+    board = start()
+    run = Run(board, "patterns", 200)
+    cost = board.move(run.process, (place(board, run.process)["tile"] + 1) % 3, "precopy")
+    assert cost["tracking"] == way and (cost["rounds"] == 0) == (way == "none")
+    move_around(board, run, "precopy", 20)
+    assert run.ended()["status"] == 0 and run.text == "ok 200\n"
 
 
 def test_a_process_that_only_waits_moves_and_hears(start: Callable[..., Board]) -> None:
@@ -268,7 +283,7 @@ def test_a_sender_to_a_full_port_waits_and_one_to_nobody_is_told(start: Callable
     assert waiting.ended()["status"] == 3  # ESRCH
 
 
-@pytest.mark.parametrize("mode", ("direct", "faithful", "handoff"))
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(
     ("fault", "survives"),
     [
@@ -303,7 +318,7 @@ def test_a_side_dies(
     assert alive == [not fault.startswith("source"), fault.startswith("source"), True]
 
 
-@pytest.mark.parametrize("mode", ("direct", "faithful"))
+@pytest.mark.parametrize("mode", ("direct", "faithful", "precopy"))
 def test_a_spoiled_user_area_is_refused(
     start: Callable[..., Board], monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:

@@ -170,7 +170,7 @@ static void move(struct board *board, struct client *client, int count, char **w
     char why[REASON_SIZE];
 
     if (mode < 0) {
-        refuse(client, mode, "a process, a tile and a mode (faithful, direct, handoff) are needed");
+        refuse(client, mode, "a process, a tile and a mode (faithful, direct, handoff, precopy) are needed");
         return;
     }
     error = moves_ask(board, number(words[1]), number(words[2]), (uint32_t)mode, why, sizeof(why));

@@ -6,13 +6,15 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "../tracking.h"
 #include "board.h"
 
-static const char *const modes[] = {"faithful", "direct", "handoff"};
+static const char *const modes[] = {"faithful", "direct", "handoff", "precopy"};
+static const char *const trackings[TRACKING_KINDS] = {"none", "mprotect", "userfaultfd"};
 
 int moves_mode(const char *name)
 {
-    for (int mode = 0; mode <= MODE_HANDOFF; mode++)
+    for (int mode = 0; mode < MODE_COUNT; mode++)
         if (strcmp(modes[mode], name) == 0)
             return mode;
     return -EINVAL;
@@ -85,6 +87,7 @@ int moves_ask(struct board *board, uint32_t process, uint32_t to, uint32_t mode,
             return -EBUSY;
         }
     move = &window->moves[to];
+    window_clear_move(move);
     move->slot = place.slot;
     if (mode != MODE_HANDOFF && !moves_reserve_slot(board, &move->slot)) {
         snprintf(why, room, "there are too many processes");
@@ -95,11 +98,6 @@ int moves_ask(struct board *board, uint32_t process, uint32_t to, uint32_t mode,
     move->to = to;
     move->mode = mode;
     move->place = place_pack(place);
-    move->allow = move->sent = 0;
-    move->why[0] = 0;
-    move->bytes = 0;
-    move->freezing = move->frozen = move->copied = move->committed = 0;
-    move->first = move->all = 0;
     move->asked = window_now();
     board->wished[to] = false;
     atomic_store(&move->step, MOVE_ASKED);
@@ -151,10 +149,12 @@ static void tell(struct board *board, const struct move *move, bool done)
         if (done)
             client_say(client,
                        "{\"event\": \"moved\", \"process\": %u, \"from\": %u, \"to\": %u, \"mode\": \"%s\", "
-                       "\"bytes\": %" PRIu64 ", \"prepare_ns\": %" PRId64 ", \"freeze_ns\": %" PRId64
+                       "\"bytes\": %" PRIu64 ", \"before\": %" PRIu64 ", \"rounds\": %u, \"tracking\": \"%s\", "
+                       "\"prepare_ns\": %" PRId64 ", \"freeze_ns\": %" PRId64
                        ", \"copy_ns\": %" PRId64 ", \"commit_ns\": %" PRId64 ", \"first_ns\": %" PRId64
                        ", \"all_ns\": %" PRId64 "}",
                        move->process, move->from, move->to, modes[move->mode], move->bytes,
+                       move->before, move->rounds, trackings[move->tracking % TRACKING_KINDS],
                        move->freezing - move->asked, move->frozen - move->freezing, move->copied - move->frozen,
                        move->committed - move->copied,
                        move->first ? move->first - move->freezing : 0, move->all ? move->all - move->freezing : 0);

@@ -21,7 +21,7 @@ from wherry.model.spec import parse
 
 app = App(name="tile", help="Tiles: small kernels whose processes move between them.")
 
-Mode = Literal["faithful", "direct", "handoff"]
+Mode = Literal["faithful", "direct", "handoff", "precopy"]
 Word = Annotated[str, Parameter(allow_leading_hyphen=True)]
 
 
@@ -144,7 +144,8 @@ def move(process: int, /, *, to: int, mode: Mode = "direct", output: Output = "t
     to
         The tile.
     mode
-        direct: one copy; faithful: in pieces of 4 KiB, as in the paper; handoff: the pages change hands.
+        direct: one copy; faithful: in pieces of 4 KiB, as in the paper; handoff: the pages change hands;
+        precopy: copied while it runs, then frozen for the last few pages.
     """
     event = Board().move(process, to, mode)
 

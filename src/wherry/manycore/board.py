@@ -19,7 +19,7 @@ from wherry.base.errors import Code, Failed, LostContact, Refused, WherryError
 from wherry.base.paths import instance, native_program
 from wherry.manycore.spec import TilesSpec
 
-MODES = ("faithful", "direct", "handoff")
+MODES = ("faithful", "direct", "handoff", "precopy")
 _START = 30.0  # seconds for what takes milliseconds, on a loaded machine
 _ANSWER = 30.0
 

@@ -1,0 +1,196 @@
+/* A move at its destination; see moving.h. */
+#include <stdio.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+
+#include "faults.h"
+#include "moving.h"
+
+static uint32_t source_slot(const struct move *move)
+{
+    return place_unpack(move->place).slot;
+}
+
+/* Page faults now are page faults that are not in the downtime. */
+int take_reserve(void *context)
+{
+    struct tile *tile = context;
+    struct move *move = tile->flow.move;
+    int error = tile_map_user(tile, move->slot, window_area(tile->window, source_slot(move)));
+
+    moving_set_deadline(tile, RESERVED_MS);
+    if (error < 0) {
+        tile->flow.wrong = strerror(-error);
+        return EXIT_FAILED;
+    }
+    madvise(window_image(tile->window, source_slot(move)), USER_SIZE, MADV_POPULATE_READ);
+    madvise(window_area(tile->window, source_slot(move)), sizeof(struct uarea), MADV_POPULATE_READ);
+    fault_point("destination:reserved");
+    if (move->mode == MODE_PRECOPY) {
+        atomic_store(&move->wanted, 1);
+        moving_step(tile, move, MOVE_ASKED, MOVE_TRACKING);
+    } else {
+        if (move->mode != MODE_FAITHFUL)
+            tile_send_core(tile);
+        moving_step(tile, move, MOVE_ASKED, MOVE_RESERVED);
+    }
+    return EXIT_NEXT;
+}
+
+static uint32_t count_pages(const uint64_t written[WRITTEN_WORDS])
+{
+    uint32_t count = 0;
+
+    for (int word = 0; word < WRITTEN_WORDS; word++)
+        count += (uint32_t)__builtin_popcountll(written[word]);
+    return count;
+}
+
+/* Copies the pages that are marked, and takes the marks away. Returns their bytes. */
+static uint64_t copy_written(struct tile *tile, struct move *move)
+{
+    const uint8_t *from = window_image(tile->window, source_slot(move));
+    uint8_t *to = window_image(tile->window, move->slot);
+    uint64_t bytes = 0;
+
+    for (uint32_t word = 0; word < WRITTEN_WORDS; word++)
+        for (; move->written[word]; move->written[word] &= move->written[word] - 1) {
+            size_t offset = (word * 64 + (size_t)__builtin_ctzll(move->written[word])) * PAGE_SIZE;
+
+            memcpy(to + offset, from + offset, PAGE_SIZE);
+            bytes += PAGE_SIZE;
+        }
+    return bytes;
+}
+
+/* Frozen when few pages are left, or no fewer than the last time. */
+int take_round(void *context)
+{
+    struct tile *tile = context;
+    struct move *move = tile->flow.move;
+    uint32_t count = count_pages(move->written), before = tile->flow.pieces;
+    bool enough = count <= ROUND_PAGES || (move->rounds > 1 && count * 4 > before * 3) || move->rounds >= ROUND_MAX;
+
+    moving_set_deadline(tile, RESERVED_MS);
+    tile->flow.pieces = count;
+    if (move->tracking == TRACKING_NONE) { /* all of it has to be copied while it stands */
+        enough = true;
+    } else if (!enough || count > ROUND_PAGES) {
+        move->before += copy_written(tile, move);
+        move->rounds++;
+    }
+    if (enough) {
+        tile_send_core(tile);
+        moving_step(tile, move, MOVE_TRACKING, MOVE_RESERVED);
+    } else {
+        atomic_fetch_add(&move->wanted, 1);
+        window_ring(tile->window, move->from);
+    }
+    return EXIT_NEXT;
+}
+
+int take_copy(void *context)
+{
+    struct tile *tile = context;
+    struct move *move = tile->flow.move;
+    const struct uarea *from = window_area(tile->window, source_slot(move));
+    struct uarea *to = window_area(tile->window, move->slot);
+    uint32_t used = from->used & ((1u << THREAD_MAX) - 1);
+
+    if (move->mode == MODE_HANDOFF)
+        return EXIT_NEXT;
+    memcpy(to->head, from->head, sizeof(to->head));
+    move->bytes += sizeof(to->head);
+    for (int slot = 0; slot < THREAD_MAX; slot++)
+        if (used >> slot & 1) {
+            memcpy(&to->threads[slot], &from->threads[slot], sizeof(to->threads[slot]));
+            move->bytes += sizeof(to->threads[slot]);
+        }
+    return EXIT_NEXT;
+}
+
+int take_check(void *context)
+{
+    struct tile *tile = context;
+    struct move *move = tile->flow.move;
+    struct uarea *area = window_area(tile->window, move->slot);
+
+    if (fault_is("destination:flip"))
+        area->threads[0].context.rbx ^= 1;
+    tile->flow.wrong = area->epoch != place_unpack(move->place).epoch
+                           ? "it is of another epoch"
+                           : uarea_check(area, move->process, tile->window->xfeatures, tile->window->xsize);
+    if (tile->flow.wrong)
+        return EXIT_FAILED;
+    return move->mode == MODE_FAITHFUL ? EXIT_ELSE : EXIT_NEXT;
+}
+
+int take_pages(void *context)
+{
+    struct tile *tile = context;
+    struct move *move = tile->flow.move;
+    const uint8_t *from = window_image(tile->window, source_slot(move));
+    uint8_t *to = window_image(tile->window, move->slot);
+    struct extent extents[THREAD_MAX + 2];
+    int count = move->mode == MODE_DIRECT ? uarea_list_extents(window_area(tile->window, move->slot), extents) : 0;
+
+    for (int i = 0; i < count; i++) {
+        memcpy(to + extents[i].offset, from + extents[i].offset, extents[i].size);
+        move->bytes += extents[i].size;
+    }
+    if (move->mode == MODE_PRECOPY)
+        move->bytes += copy_written(tile, move);
+    return EXIT_NEXT;
+}
+
+static void call_off(struct tile *tile, uint32_t from)
+{
+    struct move *move = tile->flow.move;
+
+    if (atomic_load(&move->step) != from)
+        return;
+    snprintf(move->why, sizeof(move->why), "%s", tile->flow.wrong);
+    moving_step(tile, move, from, MOVE_ABORTED);
+}
+
+int take_commit(void *context)
+{
+    struct tile *tile = context;
+    struct move *move = tile->flow.move;
+    struct place place = {.state = PLACE_RUNNING, .slot = (uint8_t)move->slot, .tile = (uint8_t)tile->index};
+
+    if (move->mode == MODE_FAITHFUL)
+        move->bytes = (uint64_t)tile->flow.pieces * PAGE_SIZE;
+    move->copied = window_now();
+    fault_point("destination:copied");
+    if (!window_commit(tile->window, move->process, move->place, place)) {
+        tile->flow.wrong = "the source has taken the process back";
+        return EXIT_FAILED;
+    }
+    move->committed = window_now();
+    fault_point("destination:committed");
+    return EXIT_NEXT;
+}
+
+int take_adopt(void *context)
+{
+    struct tile *tile = context;
+    struct move *move = tile->flow.move;
+
+    atomic_fetch_add(&tile->window->locations[move->process].moves, 1);
+    moving_step(tile, move, MOVE_FROZEN, MOVE_DONE); /* first: who resumes the last thread tells the name server */
+    atomic_store(&tile->window->tiles[tile->index].polling, 0); /* what rings from here on is for the master */
+    tile_adopt(tile, tile->flow.process, window_place(tile->window, tile->flow.process), move);
+    return EXIT_NEXT;
+}
+
+int take_discard(void *context)
+{
+    struct tile *tile = context;
+
+    for (uint32_t step = MOVE_ASKED; step <= MOVE_FROZEN; step++)
+        call_off(tile, step);
+    eventfd_write(tile->event_fd, 1);
+    return EXIT_NEXT;
+}
