@@ -274,6 +274,7 @@ struct context *core_next(struct core *core)
             moving_errand(tile);
             pthread_mutex_lock(&tile->lock);
             tile->away = 0;
+            continue;
         }
         slot = tile->area && !tile->frozen ? uarea_take_ready(tile->area, core->index) : -1;
         if (slot >= 0) {
