@@ -17,6 +17,7 @@ import signal
 import subprocess
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 from pydantic import SecretStr
 
@@ -27,7 +28,7 @@ from wherry.base.paths import Instance, native_library, native_program
 from wherry.cluster.lookup import find_cluster, not_found
 from wherry.cluster.places import Places, secret_name
 from wherry.fabric.protocol import Fabric
-from wherry.job import broom, check, launch, record, visible
+from wherry.job import broom, check, launch, record, ship, visible
 from wherry.job.wire import Endpoint, WireError
 from wherry.model.objects import Cluster, Job, JobState, Node
 from wherry.model.order import Order
@@ -66,6 +67,8 @@ class Jobs:
         found, owner = self._usable(order.cluster), order.owner
         request = self._request(found, order)
         self._gate(found, request.nodes)
+        if ship.required(found):
+            self._ship(found, request)
         job = Job(
             id=request.id,
             cluster=order.cluster,
@@ -212,6 +215,14 @@ class Jobs:
             )
 
     # The launch.
+
+    def _ship(self, cluster: Cluster, request: launch.Request) -> None:
+        """Copies the job's files to nodes that do not see this machine's."""
+        owner, ours = request.owner, (request.agent, request.finalize)
+        files = ship.gather(cluster, Path(request.argv[0]), owner, request.env, ours)
+        endpoints = dict(self._endpoints(cluster, request.nodes))
+        targets = [(node, endpoints[node.name]) for node in request.nodes]
+        ship.copy(cluster, targets, files, owner, request.mpi)
 
     def _launch(self, cluster: Cluster, request: launch.Request) -> None:
         owner, directory = request.owner, self._directory / request.id

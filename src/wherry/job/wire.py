@@ -12,12 +12,14 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import IO
 
 from wherry.model.owner import Owner
 from wherry.node.channel import in_netns
 from wherry.node.protocol import CONTROL_PORT
 
 _FRAME_LIMIT = 4 << 20  # bytes in the largest frame
+_PART = 64 << 10  # bytes of input in one frame: the agent keeps whole frames
 _RETRY_SECONDS = 0.1  # while a node's first process does not listen yet
 
 
@@ -56,14 +58,21 @@ class Endpoint:
                 time.sleep(min(_RETRY_SECONDS, max(0.0, end - time.monotonic())))
         raise WireError(reason or f"no answer within {seconds:.0f} s")
 
-    def run(self, argv: Sequence[str], who: Owner, env: dict[str, str], seconds: float) -> Ended:
-        """Runs a program to its end, its standard input empty. WireError when it cannot, or takes longer."""
+    def run(
+        self, argv: Sequence[str], who: Owner, env: dict[str, str], seconds: float, data: IO[bytes] | None = None
+    ) -> Ended:
+        """Runs a program to its end; `data` is its standard input, which is empty without it.
+
+        WireError when it cannot be run, or is silent for longer. What it writes while it still reads must be little.
+        """
         request = [str(who.uid), str(who.gid), ",".join(map(str, who.groups)), who.cwd, str(len(argv)), *argv]
         request += [f"{name}={value}" for name, value in env.items()]
         streams = {b"O": bytearray(), b"E": bytearray()}
         with self._connected(seconds) as connection:
             _send(connection, b"R", b"".join(part.encode(errors="surrogateescape") + b"\0" for part in request))
             _expect(connection, b"S")
+            while part := data.read(_PART) if data else b"":
+                _send(connection, b"I", part)
             _send(connection, b"I", b"")
             while True:
                 kind, payload = _receive(connection)

@@ -1,0 +1,94 @@
+"""Images of virtual machines: the RAM disk's format, the kernel's package, the record."""
+
+from __future__ import annotations
+
+import io
+import lzma
+import struct
+from pathlib import Path
+
+import pytest
+
+from wherry.base.errors import Code, Failed, Refused
+from wherry.node.vm import cpio, image_build, image_kernel
+from wherry.node.vm.image import find_image, images_directory, list_images, remove_image
+
+ELF = b"\x7fELF" + bytes(60)
+
+
+def entries(archive: bytes) -> list[tuple[str, int, bytes]]:
+    """Name, mode and content of what is in a newc archive."""
+    found, at = [], 0
+    while True:
+        fields = [int(archive[at + 6 + 8 * i : at + 14 + 8 * i], 16) for i in range(13)]
+        assert archive[at : at + 6] == b"070701"
+        name = archive[at + 110 : at + 110 + fields[11] - 1].decode()
+        start = at + 110 + fields[11]
+        start += -start % 4
+        if name == "TRAILER!!!":
+            return found
+        found.append((name, fields[1], archive[start : start + fields[6]]))
+        at = start + fields[6]
+        at += -at % 4
+
+
+def test_archives_hold_what_was_put_in(tmp_path: Path) -> None:
+    (tmp_path / "content").write_bytes(b"12345")
+    out = io.BytesIO()
+    cpio.write(out, [cpio.directory("sys"), cpio.file("init", tmp_path / "content", 0o755), cpio.file("a/b", b"")])
+    assert entries(out.getvalue()) == [("sys", 0o40755, b""), ("init", 0o100755, b"12345"), ("a/b", 0o100644, b"")]
+
+
+def bzimage(payload: bytes) -> bytes:
+    """The least kernel of the boot protocol: one sector of set-up code, then the payload 16 bytes on."""
+    image = bytearray(2 * 512 + 16) + payload
+    image[0x1F1] = 1
+    image[0x202:0x206] = b"HdrS"
+    struct.pack_into("<II", image, 0x248, 16, len(payload))
+    return bytes(image)
+
+
+def test_the_kernel_is_unpacked() -> None:
+    assert image_kernel.unpack(bzimage(lzma.compress(ELF) + struct.pack("<I", len(ELF)))) == ELF
+    for wrong in (b"", bytes(4096), bzimage(b"????"), bzimage(lzma.compress(b"no ELF file"))):
+        with pytest.raises(Failed):
+            image_kernel.unpack(wrong)
+
+
+def test_the_list_of_modules_is_what_they_say() -> None:
+    said = b"\x7fELF\0license=GPL\0alias=pci:v00001AF4d*sv*\0alias=of:N*\0depends=virtio-ring,virtio\0"
+    names = {*image_kernel._ALWAYS, *image_kernel._DEVICES}
+    lines = image_kernel.module_list({name: b"\0depends=\0" for name in names} | {"virtio_pci": said}).splitlines()
+    assert "module virtio_pci virtio_ring virtio" in lines and "module overlay" in lines
+    assert "always squashfs" in lines
+    assert [line for line in lines if line.startswith("alias")] == ["alias pci:v00001AF4d*sv* virtio_pci"]
+
+
+def test_an_image_that_is_not_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("WHERRY_STATE", str(tmp_path))
+    with pytest.raises(Refused) as error:
+        find_image()
+    assert (error.value.code, error.value.next) == (Code.NOT_FOUND, "wherry image build")
+    assert list_images() == []
+    (tmp_path / "images" / "half").mkdir(parents=True)
+    (tmp_path / "images" / "half" / "image.json").write_text("{}")
+    assert list_images() == []
+    with pytest.raises(Refused):
+        remove_image("half")
+
+
+def test_an_image_is_found_and_removed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("WHERRY_STATE", str(tmp_path))
+    record = image_build.Image(name="one", digest="d", built=1.0, kernel="6.1", packages={}, mpi=("MPICH",), bytes=1)
+    (images_directory() / "one").mkdir(parents=True)
+    (images_directory() / "one" / "image.json").write_text(record.model_dump_json())
+    assert list_images() == [record]
+    assert find_image("one").kernel == tmp_path / "images" / "one" / "kernel"
+    remove_image("one")
+    assert list_images() == []
+
+
+@pytest.mark.parametrize(("name", "programs"), [("../x", ()), ("", ()), ("ok", ("relative",)), ("ok", ("/not/there",))])
+def test_what_cannot_be_built_is_refused(name: str, programs: tuple[str, ...]) -> None:
+    with pytest.raises(Refused):
+        image_build.check(name, programs)
