@@ -109,6 +109,16 @@ def corrupt_image(two: World) -> None:
         file.write_bytes(bytes(file.stat().st_size))
 
 
+def damage_page(two: World) -> None:
+    """One bit of one page of what arrived is another."""
+    largest = max(images(two, DESTINATION).glob("*/pages-*.img"), key=lambda file: file.stat().st_size)
+    with largest.open("r+b") as file:
+        file.seek(largest.stat().st_size // 2)
+        (byte,) = file.read(1)
+        file.seek(-1, os.SEEK_CUR)
+        file.write(bytes([byte ^ 4]))
+
+
 BREAKS = {
     # name: (phase that is held at its end, what breaks meanwhile, what the error says)
     "no room for images": ("prepare", fill_destination, "transfer: "),
@@ -117,7 +127,8 @@ BREAKS = {
     "pages cut": ("prepare", lambda two: kill(movers(two, "page-server")), "page"),
     "images cut": ("prepare", lambda two: kill(movers(two, f"--directory={images(two, DESTINATION)}")), "transfer: "),
     "host lost": ("prepare", lose_destination, "transfer: "),
-    "image corrupted": ("transfer", corrupt_image, "magic"),
+    "image corrupted": ("transfer", corrupt_image, "the images cannot be read"),
+    "page damaged": ("transfer", damage_page, "is not what was sent"),
     "dump killed": ("freeze", lambda two: kill(movers(two, " swrk ", SOURCE)), "could not dump"),
     "restore killed": ("transfer", lambda two: kill(movers(two, " swrk ", DESTINATION)), "could not restore"),
 }
@@ -145,6 +156,22 @@ def test_what_breaks_during_a_move_is_taken_back(two: World, case: str) -> None:
         assert two.assert_one_copy("two")[NODE] == SOURCE
 
     two.under_a_ring("two", "openmpi", broken, seconds=17 if case == "host lost" else 6, ranks=2, memory=RANK)
+
+
+def test_criu_is_killed_while_it_dumps(two: World) -> None:
+    """One copy goes on. CRIU had thawed it and held its connections, so the job is not safe, which the error says."""
+    with two.ring("two", "openmpi", seconds=60, ranks=2, memory=48):
+        operation = two.begin_move(NODE, DESTINATION, "freeze:pause:2")
+        assert eventually(lambda: bool(movers(two, "wherry-hold")), True)
+        (dump,) = movers(two, " swrk ", SOURCE)
+        assert eventually(lambda: arrived(two) >= 2 << 20, True, pause=0.001)
+        kill([dump])
+        done = two("op", "wait", operation)
+        assert done.returncode == 1 and "could not dump" in done.stderr, done.stderr
+        assert "connections, so messages may be lost" in done.stderr, done.stderr
+        assert two.assert_one_copy("two")[NODE] == SOURCE
+    two.under_a_ring("two", "openmpi", lambda: two.move(NODE, DESTINATION), seconds=5, ranks=2)
+    go_home(two)
 
 
 def test_the_daemon_is_killed_while_criu_dumps(two: World) -> None:
