@@ -144,6 +144,9 @@ def show(job: str, /, *, output: Output = "text") -> None:
     emit(output, "job", found, lambda: table(("FIELD", "VALUE"), rows, ""))
 
 
+app.command("wherry.cli.balance:profile", name="profile")
+
+
 @app.command
 def cancel(job: str, /, *, output: Output = "text") -> None:
     """End a job, as Ctrl-C does.

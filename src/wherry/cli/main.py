@@ -24,6 +24,7 @@ _COMMANDS = (
     ("run", "job:run", "Run an MPI program on a cluster.", _DAILY),
     ("logs", "job:logs", "Show what a job wrote.", _DAILY),
     ("move", "move:move", "Move a node to another host while its job runs.", _DAILY),
+    ("balance", "balance:balance", "Show which nodes should be elsewhere, and why; or move them.", _DAILY),
     ("down", "cluster:down", "Remove a cluster; or everything.", _DAILY),
     ("fabric", "fabric:app", "The fabric: sites, their hosts, and what joins them.", _NOUNS),
     ("site", "host:site", "Sites: places with a network of their own.", _NOUNS),

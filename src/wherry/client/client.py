@@ -14,7 +14,9 @@ from wherry.base.errors import Refused, from_dict
 from wherry.base.paths import Instance, instance
 from wherry.client import who
 from wherry.client.transport import Transport
+from wherry.model.balance import BalancePlan
 from wherry.model.objects import Event, Host, Image, Job, Move, Node, Operation, OperationState, Prediction
+from wherry.model.profile import Profile
 
 Progress = Callable[[str], None]
 _POLL = 20.0
@@ -263,6 +265,28 @@ class Client:
         """Ends a job and returns it when nothing of it is left."""
         operation = Operation(**self._transport.ask("DELETE", f"/v1/jobs/{id}"))
         return Job.model_validate((self.wait(operation.id, progress).result or {})["job"])
+
+    # Profiles and balancing.
+
+    def profile(self, job: str, seconds: float = 3.0) -> Profile:
+        """What a job does in the next seconds."""
+        return Profile(**self._get(f"/v1/jobs/{job}/profile", seconds=seconds))
+
+    def balance(self, cluster: str | None, seconds: float = 3.0, remaining: float | None = None) -> BalancePlan:
+        """What would be moved, of one cluster or of all."""
+        body = {"cluster": cluster, "seconds": seconds, "remaining": remaining}
+        return BalancePlan(**self._transport.ask("POST", "/v1/balance", body=body)["plan"])
+
+    def begin_balance(self, cluster: str | None, seconds: float = 3.0, remaining: float | None = None) -> Operation:
+        """Begins to measure, plan and move; the result has `plan` and `moves`."""
+        body = {"cluster": cluster, "seconds": seconds, "remaining": remaining, "apply": True}
+        return Operation(**self._transport.ask("POST", "/v1/balance", body=body))
+
+    def auto_balance(self, on: bool | None = None) -> bool:
+        """Whether the daemon balances by itself; sets it when `on` says so."""
+        if on is None:
+            return bool(self._get("/v1/balance")["auto"])
+        return bool(self._transport.ask("PUT", "/v1/balance", body={"auto": on})["auto"])
 
     # Events.
 

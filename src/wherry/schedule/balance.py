@@ -8,8 +8,9 @@ moves; where nothing is to be gained, nothing moves.
 from __future__ import annotations
 
 import heapq
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from wherry.model.balance import BalancePlan, Kind, ProposedMove, Verdict
 from wherry.model.objects import Host, Move, Node, Prediction
@@ -69,16 +70,29 @@ def plan(
     The cluster that gains most is served first; the others see the room that is left then.
     """
     used, full = used_by(nodes, moves), False
-    first = [_verdict(case, world, used, now, rule) for case in cases]
+    worlds = _worlds(cases, world)
+    first = [_verdict(case, seen, used, now, rule) for case, seen in zip(cases, worlds, strict=True)]
     final = list(first)
     for index in sorted(range(len(cases)), key=lambda i: (first[i].after - first[i].before, i)):
         if full and first[index].moves:
-            final[index] = _verdict(cases[index], world, used, now, rule)
+            final[index] = _verdict(cases[index], worlds[index], used, now, rule)
         needs = {node.name: NodeNeed(node.cpus, node.memory) for node in cases[index].nodes}
         for move in final[index].moves:
             used[move.destination] = used.get(move.destination, Used()).plus(needs[move.node])
             full = True
     return BalancePlan(verdicts=tuple(final))
+
+
+def _worlds(cases: Sequence[Case], world: World) -> list[World]:
+    """The world as each cluster sees it: with what the busy nodes of the others may use."""
+    owns = []
+    for case in cases:
+        own = defaultdict[str, float](float)
+        for node in _busy(case):
+            own[node.host] += node.cpus
+        owns.append(own)
+    total = {host: sum(own[host] for own in owns if host in own) for host in world.hosts}
+    return [replace(world, busy={host: total[host] - own.get(host, 0.0) for host in total}) for own in owns]
 
 
 def confirmed(now: Verdict, before: Verdict | None) -> Verdict:

@@ -15,7 +15,7 @@ from wherry.schedule.roads import Hop, Roads
 SLOWER = 0.2
 """Share of a job's speed that copying takes while it lasts."""
 AT_ONCE = 4
-"""Moves at the same time."""
+"""Moves at the same time: beyond that they only take the processors from each other."""
 _TRIPS = 10
 """Round trips that the freeze of a move over a link has more than a local one."""
 _LEFT = 11

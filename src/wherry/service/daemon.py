@@ -137,6 +137,7 @@ def _detach() -> None:
 def _run(place: Instance, group: int | None) -> None:
     import uvicorn
 
+    from wherry.service.balance_auto import AutoBalance
     from wherry.service.cell import Cell
     from wherry.service.monitor import Monitor
     from wherry.service.peer import PeerProtocol
@@ -149,8 +150,9 @@ def _run(place: Instance, group: int | None) -> None:
         signal.signal(number, lambda *_: None)
     cell = Cell(place, Store(place.state / _ROWS))
     cell.recover()
-    monitor = Monitor(cell)
-    monitor.start()
+    watchers = (Monitor(cell), AutoBalance(cell))
+    for watcher in watchers:
+        watcher.start()
     config = uvicorn.Config(
         make_app(cell, group),
         http=PeerProtocol,
@@ -167,7 +169,8 @@ def _run(place: Instance, group: int | None) -> None:
             uvicorn.Server(config).run([listener])
     finally:
         place.socket.unlink(missing_ok=True)
-        monitor.stop()
+        for watcher in watchers:
+            watcher.stop()
         cell.close()
 
 

@@ -7,19 +7,17 @@ so a restore finds them also after the daemon was killed in between.
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from wherry.base.errors import Code, Failed, Refused, WherryError
+from wherry.base.errors import Refused
 from wherry.cluster.lookup import DRAINED, find_host
-from wherry.model.objects import Move, Node, NodeState, Operation
+from wherry.model.objects import Node, NodeState, Operation
 from wherry.schedule.place import NodeNeed, Used, choose, used_by
 from wherry.service.acts import FABRIC, cluster_claim, node_claim
 from wherry.service.cell import Cell
 from wherry.service.operations import Task
+from wherry.service.together import move_together
 
-_AT_ONCE = 4
-"""Moves at the same time: beyond that they only take the processors from each other."""
 _TOOK = "took "
 
 
@@ -87,23 +85,5 @@ class Drains:
         return targets
 
     def _move_all(self, task: Task, partly: str, targets: dict[Node, str]) -> list[dict[str, Any]]:
-        """Moves at the same time; PARTLY_DONE names those that did not, after all have ended."""
-        if not targets:
-            return []
-        moves = self._cell.need_domain().moves
-
-        def one(item: tuple[Node, str]) -> Move | str:
-            node, target = item
-            try:
-                task.check()
-                return moves.run(node.name, target, task.progress, task.cancelled)
-            except WherryError as error:
-                return f"{node.name}: {error}"
-
-        with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="drain") as pool:
-            ended = list(pool.map(one, targets.items()))
-        failed = [result for result in ended if isinstance(result, str)]
-        if failed:
-            code = Code.CANCELLED if task.cancelled() else Code.PARTLY_DONE
-            raise Failed(code, partly, "; ".join(failed[:3]), "repeat the command")
-        return [result.model_dump(mode="json") for result in ended if isinstance(result, Move)]
+        named = {node.name: target for node, target in targets.items()}
+        return move_together(self._cell.need_domain().moves, task, named, partly)

@@ -1,0 +1,173 @@
+"""`wherry balance`, `wherry job profile`: what jobs spend their time on, and where their nodes should be."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any, Literal
+
+from wherry.base.errors import Code, Refused
+from wherry.base.units import format_duration, format_size, parse_duration
+from wherry.cli.output import Output, emit, say, table
+from wherry.client import Client
+from wherry.model.balance import BalancePlan, ProposedMove, Verdict
+from wherry.model.objects import Host
+from wherry.model.profile import Profile
+
+_PAIRS = 10
+"""Pairs of nodes that a profile shows."""
+
+
+def balance(
+    cluster: str | None = None,
+    /,
+    *,
+    all: bool = False,
+    apply: bool = False,
+    auto: Literal["on", "off"] | None = None,
+    remaining: str | None = None,
+    seconds: str = "3s",
+    detach: bool = False,
+    output: Output = "text",
+) -> None:
+    """Measure running jobs and show which nodes should be elsewhere, why, and what it costs; or move them.
+
+    Parameters
+    ----------
+    cluster
+        Only this cluster's nodes.
+    all
+        The nodes of all clusters; the default when nothing is moved.
+    apply
+        Move them.
+    auto
+        Let the daemon measure and move by itself, or no more.
+    remaining
+        How long jobs go on if nothing is moved, for instance 10m; default: as long again as they have run.
+    seconds
+        How long to measure, for instance 5s.
+    detach
+        With --apply: do not wait, print the operation.
+    """
+    if auto is not None:
+        _auto(auto, output)
+        return
+    if cluster is not None and all or apply and cluster is None and not all:
+        raise Refused(Code.USAGE, "say which nodes: a cluster's, or --all", "", "wherry balance CLUSTER --apply")
+    left, measured = None if remaining is None else _seconds("--remaining", remaining), _seconds("--seconds", seconds)
+    with Client() as client:
+        if not apply:
+            found = client.balance(cluster, measured, left)
+            data = {"plan": found, "before": found.before, "after": found.after}
+            emit(output, "balance", data, lambda: _show(found, "Nothing was changed."))
+            return
+        operation = client.begin_balance(cluster, measured, left)
+        if detach:
+            emit(output, "operation", operation, lambda: print(operation.id))
+            return
+        result: dict[str, Any] = client.wait(operation.id, say).result or {}
+    done = BalancePlan.model_validate(result["plan"])
+    emit(output, "balance", result, lambda: _show(done, f"{len(result['moves'])} moved."))
+
+
+def profile(job: str, /, *, seconds: str = "3s", output: Output = "text") -> None:
+    """Measure what a running job spends its time on: who computes, who waits, who sends how much to whom.
+
+    Parameters
+    ----------
+    job
+        The job.
+    seconds
+        How long to measure, for instance 5s.
+    """
+    measured = _seconds("--seconds", seconds)
+    with Client() as client:
+        found, hosts = client.profile(job, measured), client.hosts()
+    emit(output, "profile", found, lambda: _show_profile(found, hosts))
+
+
+def _auto(word: str, output: str) -> None:
+    with Client() as client:
+        on = client.auto_balance(word == "on")
+    text = "on: nodes are moved when it pays; see wherry event" if on else "off"
+    emit(output, "balance-auto", {"auto": on}, lambda: print(f"Balancing by the daemon is {text}."))
+
+
+def _seconds(option: str, text: str) -> float:
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise Refused(Code.USAGE, f"{option} {text} is no duration", str(error), f"{option} 5s") from None
+
+
+def _show(found: BalancePlan, end: str) -> None:
+    rows = [
+        (
+            v.cluster,
+            v.kind,
+            f"{v.before:.0f} s",
+            f"{v.after:.0f} s" if v.moves else "-",
+            f"{v.cost:.1f} s",
+            len(v.moves),
+        )
+        for v in found.verdicts
+    ]
+    table(("CLUSTER", "KIND", "STILL TAKES", "THEN", "MOVES COST", "MOVES"), rows, "No cluster is up.")
+    for verdict in found.verdicts:
+        _show_verdict(verdict)
+    if found.moves:
+        print(f"Score: {found.before:.0f} s before, {found.after:.0f} s after. {end}")
+    else:
+        print("Score: nothing to gain." if found.verdicts else "Next: wherry up FILE")
+
+
+def _show_verdict(verdict: Verdict) -> None:
+    print(f"\n{verdict.cluster}: {verdict.text}.")
+    for move in verdict.moves:
+        print(f"  {_move(move)}")
+
+
+def _move(move: ProposedMove) -> str:
+    price = f"{format_size(move.bytes)}, downtime {format_duration(move.downtime)}"
+    return f"{move.node}: {move.source} -> {move.destination} ({price}): {move.reason}"
+
+
+def _show_profile(found: Profile, hosts: list[Host]) -> None:
+    site, where = {host.name: host.site for host in hosts}, {load.node: load.host for load in found.nodes}
+    sums = defaultdict[str, list[float]](lambda: [0.0, 0.0, 0.0])
+    for flow in found.flows or ():
+        far = site.get(where[flow.source]) != site.get(where[flow.target])
+        for node in (flow.source, flow.target):
+            sums[node][far] += flow.bytes
+            sums[node][2] += flow.messages if far else 0.0
+    rows = [
+        (
+            load.node, load.host, load.ranks, f"{load.cpu:.2f}", f"{load.computing:.0%}", f"{load.waiting:.0%}",
+            f"{load.throttled:.0%}", *((_rate(sums[load.node][0]), _rate(sums[load.node][1]), f"{sums[load.node][2]:.0f}/s")
+            if found.flows is not None else ("-", "-", "-")),
+        )
+        for load in found.nodes
+    ]  # fmt: skip
+    header = (
+        "NODE",
+        "HOST",
+        "RANKS",
+        "CPUS",
+        "COMPUTES",
+        "WAITS",
+        "HELD BACK",
+        "WITHIN SITE",
+        "OVER LINKS",
+        "MESSAGES",
+    )
+    print(
+        f"{found.cluster}: {', '.join(found.jobs) or 'no job'}, {found.ran:.0f} s so far, seen for {found.seconds:.1f} s"
+    )
+    table(header, rows, "It has no nodes.")
+    if found.uncounted:
+        print(f"Messages are not counted: {found.uncounted}")
+    for flow in sorted(found.flows or (), key=lambda flow: -flow.bytes)[:_PAIRS]:
+        print(f"  {flow.source} -> {flow.target}: {flow.messages:.0f} messages/s, {_rate(flow.bytes)}")
+
+
+def _rate(size: float) -> str:
+    return f"{format_size(size)}/s"

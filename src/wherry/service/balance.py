@@ -1,0 +1,113 @@
+"""What a user can ask of balancing: a profile, a plan, doing it, and letting the daemon do it.
+
+Invariant: a plan changes nothing, and doing one decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from wherry.base.errors import Code, Refused
+from wherry.cluster.lookup import find_cluster
+from wherry.model.balance import BalancePlan, Verdict
+from wherry.model.objects import ClusterState, Operation
+from wherry.model.profile import Profile
+from wherry.service.acts import FABRIC, cluster_claim
+from wherry.service.balance_look import check_seconds, look
+from wherry.service.cell import UNDER_WAY, Cell
+from wherry.service.operations import Task
+from wherry.service.peer import Peer
+from wherry.service.together import move_together
+
+AUTO = "balance.auto"
+"""The setting that lets the daemon balance by itself."""
+LONGEST = 30.0
+"""Seconds of one measurement at most."""
+_CLAIM = "balance"
+
+
+class Balance:
+    """Balancing for one peer."""
+
+    def __init__(self, cell: Cell, peer: Peer) -> None:
+        self._cell, self._peer = cell, peer
+
+    def profile(self, id: str, seconds: float) -> Profile:
+        """What the job, and whatever else runs on its cluster, does in the next `seconds`."""
+        job = self._cell.store.job(id)
+        if job is None:
+            raise Refused(Code.NOT_FOUND, f"there is no job {id!r}", "", "wherry job list")
+        self._peer.require(job.uid, f"job {id}")
+        if job.state not in UNDER_WAY:
+            raise Refused(Code.WRONG_STATE, f"job {id} does not run", f"it is {job.state}", "wherry job list")
+        check_seconds(seconds, LONGEST)
+        view = look(self._cell)
+        return view.profile(*view.over(seconds), job.cluster)
+
+    def plan(self, cluster: str | None, seconds: float, remaining: float | None) -> BalancePlan:
+        """What would be moved; of one cluster, or of all."""
+        names = self._names(cluster)
+        check_seconds(seconds, LONGEST)
+        view = look(self._cell)
+        return view.plan(*view.over(seconds), names, remaining)
+
+    def apply(self, cluster: str | None, seconds: float, remaining: float | None) -> Operation:
+        """Measures, plans and moves."""
+        names = self._names(cluster)
+        check_seconds(seconds, LONGEST)
+        view = look(self._cell)
+
+        def body(task: Task) -> dict[str, Any]:
+            task.progress(f"measuring {', '.join(names)} for {seconds:g} s")
+            found = view.plan(*view.over(seconds), names, remaining)
+            return carry_out(self._cell, task, found)
+
+        return start(self._cell, cluster or "all", names, body, self._peer.uid)
+
+    def auto(self) -> bool:
+        """True when the daemon balances by itself."""
+        return self._cell.store.setting(AUTO) == "on"
+
+    def set_auto(self, on: bool) -> None:
+        """Lets the daemon balance by itself, or not."""
+        self._peer.require(0, "the balancing of all clusters")
+        if on != self.auto():
+            self._cell.store.put_setting(AUTO, "on" if on else "off")
+            text = "nodes are moved when it pays" if on else "nodes are moved when a user says so"
+            self._cell.store.add_event("balance.auto", self._cell.instance.name, text)
+
+    def _names(self, cluster: str | None) -> list[str]:
+        if cluster is not None:
+            self._peer.require(find_cluster(self._cell.store, cluster).owner_uid, f"cluster {cluster}")
+            return [cluster]
+        self._peer.require(0, "the balancing of all clusters")
+        return clusters_up(self._cell)
+
+
+def clusters_up(cell: Cell) -> list[str]:
+    """Clusters that can be looked at."""
+    usable = (ClusterState.RUNNING, ClusterState.PARTLY)
+    return [cluster.name for cluster in cell.store.clusters() if cluster.state in usable]
+
+
+def start(cell: Cell, target: str, names: Sequence[str], body: Any, uid: int) -> Operation:
+    """An operation that may move nodes of these clusters; one at a time."""
+    shared = [FABRIC, *(cluster_claim(name) for name in names)]
+    return cell.operations.start("balance", target, body, uid=uid, shared=shared, exclusive=[_CLAIM])
+
+
+def carry_out(cell: Cell, task: Task, found: BalancePlan) -> dict[str, Any]:
+    """Does the moves of a plan, after writing down every decision. PARTLY_DONE names the moves that failed."""
+    for verdict in found.verdicts:
+        note(cell, verdict)
+    targets = {move.node: move.destination for move in found.moves}
+    moved = move_together(cell.need_domain().moves, task, targets, "the nodes are balanced in part")
+    return {"plan": found.model_dump(mode="json"), "moves": moved}
+
+
+def note(cell: Cell, verdict: Verdict) -> None:
+    """The event of a decision, with its numbers."""
+    moves = {move.node: f"{move.source} to {move.destination}" for move in verdict.moves}
+    numbers = verdict.model_dump(mode="json", exclude={"cluster", "text", "moves"})
+    cell.store.add_event("balance.decision", verdict.cluster, verdict.text, **numbers, moves=moves)
