@@ -176,7 +176,7 @@ int core_install_handlers(struct tile *tile)
 }
 
 /* From here on the Linux kernel turns a system call made in the user region into SIGSYS. */
-static int forbid_system_calls(void)
+int core_forbid_system_calls(void)
 {
     const unsigned long above = USER_BASE + USER_SIZE;
 
@@ -188,7 +188,7 @@ static void *run(void *argument)
     struct core *core = argument;
     stack_t stack = {.ss_sp = core->signal_stack, .ss_size = getauxval(AT_MINSIGSTKSZ) + SIGNAL_STACK_EXTRA};
 
-    if (sigaltstack(&stack, NULL) < 0 || forbid_system_calls() < 0) {
+    if (sigaltstack(&stack, NULL) < 0 || core_forbid_system_calls() < 0) {
         perror("wherry-tile: this kernel cannot keep programs from system calls (Linux 5.11 or later)");
         _exit(1);
     }

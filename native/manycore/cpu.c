@@ -41,12 +41,15 @@ struct attributes { /* struct sched_attr of linux/sched/types.h, its first versi
     uint64_t runtime, deadline, period;
 };
 
-void cpu_ask_short_turns(void)
+bool cpu_ask_short_turns(void)
 {
     struct attributes attributes = {.size = sizeof(attributes)};
 
     if (syscall(SYS_sched_getattr, 0, &attributes, sizeof(attributes), 0) < 0 || attributes.policy != 0)
-        return;
+        return false;
     attributes.runtime = TURN_NS;
-    syscall(SYS_sched_setattr, 0, &attributes, 0);
+    if (syscall(SYS_sched_setattr, 0, &attributes, 0) < 0 ||
+        syscall(SYS_sched_getattr, 0, &attributes, sizeof(attributes), 0) < 0)
+        return false;
+    return attributes.runtime == TURN_NS;
 }

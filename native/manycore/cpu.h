@@ -2,6 +2,7 @@
 #ifndef WHERRY_MANYCORE_CPU_H
 #define WHERRY_MANYCORE_CPU_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 /* Components that this machine has switched on, of those above (XCR0). */
@@ -9,7 +10,10 @@ uint32_t cpu_xfeatures(void);
 /* Bytes of their image in XSAVE's standard format. */
 uint32_t cpu_xsize(void);
 
-/* The calling thread asks Linux for short turns, so that it gets one soon (Linux 6.12; without effect before). */
-void cpu_ask_short_turns(void);
+/*
+ * The calling thread asks Linux for short turns, so that it gets one soon. Returns whether Linux knows them (6.12); if
+ * not, nothing is changed.
+ */
+bool cpu_ask_short_turns(void);
 
 #endif

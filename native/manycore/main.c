@@ -2,6 +2,8 @@
  * wherry-tile: one tile. Started by wherry-tiles, never by hand: descriptor 3 is the window, 4 rings the name server.
  *
  *   wherry-tile NUMBER
+ *   wherry-tile --dot      prints the graph of a move's tasks, for Graphviz
+ *   wherry-tile --machine  prints what this machine has of what tiles use, as JSON
  *
  * The first thread is the master core. It sleeps on the tile's bell and, when that rings, looks at everything that
  * concerns it: a process that is ours by its location entry, a move to or from here, kernel calls to execute, messages
@@ -17,6 +19,7 @@
 #include <unistd.h>
 
 #include "cpu.h"
+#include "movegraph.h"
 #include "tile.h"
 
 static int map_gate(void)
@@ -175,10 +178,30 @@ static int start(struct tile *tile)
     return error;
 }
 
+static int print_machine(void)
+{
+    static const char *const trackings[TRACKING_KINDS] = {"none", "mprotect", "userfaultfd"};
+    const char *lacks;
+    enum tracking_kind kind = tracking_probe(&lacks);
+
+    printf("{\"tracking\": \"%s\", \"lacks\": \"%s\", \"system_calls_refused\": %s, \"extended_state\": %u, "
+           "\"short_turns\": %s}\n",
+           trackings[kind], lacks ? lacks : "", core_forbid_system_calls() == 0 ? "true" : "false", cpu_xsize(),
+           cpu_ask_short_turns() ? "true" : "false");
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
     static struct tile tile = {.event_fd = EVENT_FD};
     int error;
+
+    if (argc == 2 && strcmp(argv[1], "--dot") == 0) {
+        tasks_print(&move_graph, stdout);
+        return 0;
+    }
+    if (argc == 2 && strcmp(argv[1], "--machine") == 0)
+        return print_machine();
 
     if (argc != 2) {
         fprintf(stderr, "wherry-tile is started by wherry-tiles\n");

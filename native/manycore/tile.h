@@ -108,6 +108,8 @@ void tile_end_process(struct tile *tile, int status, const char *why);
 /* core.c, enter.S */
 int core_start(struct core *core);
 int core_install_handlers(struct tile *tile);
+/* From here on Linux turns a system call that the calling thread makes in the user region into SIGSYS. */
+int core_forbid_system_calls(void);
 void core_run(struct core *core);
 struct context *core_next(struct core *core);
 struct context *core_call(struct core *core);

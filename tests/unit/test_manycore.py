@@ -7,6 +7,7 @@ Invariant of every test: at its end no process and nothing in /dev/shm is left, 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -26,6 +27,7 @@ from wherry.manycore.board import MODES, Board
 from wherry.manycore.spec import TilesSpec, read_tiles
 
 NATIVE = Path(__file__).resolve().parents[2] / "native"
+C_TESTS = ("uarea", "elf", "tasks")
 WAIT = 60.0  # seconds for what takes milliseconds, on a loaded machine
 
 
@@ -37,7 +39,7 @@ def build(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     if not shutil.which("cmake") or not shutil.which("cc"):
         pytest.skip("no C compiler or no CMake")
     directory = tmp_path_factory.mktemp("sanitized")
-    targets = ["--target", "wherry-tile", "wherry-tiles", "test_manycore_uarea", "test_manycore_elf"]
+    targets = ["--target", "wherry-tile", "wherry-tiles", *(f"test_manycore_{name}" for name in C_TESTS)]
     for command in (
         ["cmake", "-S", str(NATIVE), "-B", str(directory), "-DWHERRY_SANITIZE=ON"],
         ["cmake", "--build", str(directory), *targets],
@@ -122,7 +124,7 @@ def move_around(board: Board, run: Run, mode: str, times: int) -> int:
 
 
 def test_the_c_unit_tests(build: Path) -> None:
-    for name in ("uarea", "elf"):
+    for name in C_TESTS:
         subprocess.run([str(build / "tests" / f"test_manycore_{name}")], check=True, timeout=120)
 
 
@@ -381,6 +383,23 @@ def test_refusals(start: Callable[..., Board], tmp_path: Path) -> None:
     refused(Code.INVALID_FILE, "another version of the kernel", board.start, tmp_path / "other", [])
     full = Run(board, "count", 3, tile=1)
     assert full.ended()["status"] == 0
+
+
+def test_the_graph_of_a_move() -> None:
+    """The paper's 13 tasks and 19 edges; only the one from the last group to the end leads through who owns it now."""
+    done = subprocess.run([native_program("wherry-tile"), "--dot"], check=True, capture_output=True, text=True)
+    labels = dict(re.findall(r'^ +t(\d+) \[label="([^"\\]*)', done.stdout, re.MULTILINE))
+    edges = {(labels[a], labels[b]) for a, b in re.findall(r"t(\d+) -> t(\d+)", done.stdout)}
+    figure = {label for label in labels.values() if label[0].isdigit()}
+    assert sorted(int(label.split()[0]) for label in figure) == list(range(1, 14))
+    number = {label: int(label.split()[0]) for label in figure}
+    between = {(number[a], number[b]) for a, b in edges if a in figure and b in figure}
+    paper = {(1, 2), (2, 3), (3, 4), (3, 13), (4, 5), (5, 6), (5, 9), (5, 4), (6, 7), (6, 5), (7, 8), (8, 5), (9, 10)}
+    paper |= {(9, 5), (10, 11), (11, 12), (12, 5), (13, 1)}
+    assert between == paper | {(2, 13)}  # a move that is called off before anything was frozen
+    last = "4 state handler"
+    assert {(last, "commit"), ("commit", "adopt"), ("adopt", "13 finish")} <= edges
+    assert {(last, "await"), ("await", "take back"), ("take back", "13 finish")} <= edges
 
 
 BAD_PROGRAMS = {

@@ -5,6 +5,7 @@ The name server of the tiles is the authority, a process of its own with a socke
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Annotated, Literal
 from cyclopts import App, Parameter
 
 from wherry.base.errors import Code, Refused
+from wherry.base.paths import native_program
 from wherry.base.units import format_duration, format_size
 from wherry.cli.output import Output, emit, say, table
 from wherry.manycore.board import Board, Event
@@ -156,6 +158,13 @@ def move(process: int, /, *, to: int, mode: Mode = "direct", output: Output = "t
         print(f"{format_size(event['bytes'])} copied.")
 
     emit(output, "tile-move", event, text)
+
+
+@app.command
+def graph() -> None:
+    """Print the tasks of a move and their order as a graph, for Graphviz's dot."""
+    done = subprocess.run([str(native_program("wherry-tile")), "--dot"], check=True, stdout=subprocess.PIPE, text=True)
+    print(done.stdout, end="")
 
 
 @app.command
