@@ -119,6 +119,7 @@ def _driver(drivers: dict[str, NodeDriver], spec: ClusterSpec) -> NodeDriver:
         )
     if reason := driver.unsupported():
         raise Refused(Code.UNSUPPORTED, f"this machine cannot run nodes of kind {spec.kind!r}", reason, "wherry doctor")
+    driver.check(spec)
     return driver
 
 
@@ -137,7 +138,7 @@ def _may_change(store: Store, cluster: Cluster, spec: ClusterSpec, owner: Owner,
         raise Refused(Code.NAME_TAKEN, f"cluster {name} belongs to another user", "", "choose another name")
     if cluster.state == ClusterState.REMOVING:
         raise Refused(Code.WRONG_STATE, f"cluster {name} is being removed", cluster.reason, f"wherry down {name}")
-    for key in ("kind", "cpus", "memory"):
+    for key in ("kind", "cpus", "memory", "image", "nic"):
         old, new = getattr(cluster.spec, key), getattr(spec, key)
         if nodes and old != new:
             raise Refused(

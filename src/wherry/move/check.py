@@ -10,6 +10,7 @@ from wherry.cluster.lookup import find_cluster, find_host, find_node, known_host
 from wherry.cluster.places import Places
 from wherry.fabric.protocol import Fabric
 from wherry.model.objects import Cluster, ClusterState, Host, Node, NodeState
+from wherry.model.way import Way
 from wherry.node.protocol import NodeDriver
 from wherry.schedule.place import NodeNeed, Used, lacks, used_by
 from wherry.store.store import Store
@@ -18,7 +19,13 @@ _SHOWN = 5
 
 
 def check_move(
-    store: Store, fabric: Fabric, drivers: dict[str, NodeDriver], places: Places, name: str, destination: str
+    store: Store,
+    fabric: Fabric,
+    drivers: dict[str, NodeDriver],
+    places: Places,
+    name: str,
+    destination: str,
+    way: Way | None = None,
 ) -> Node:
     """The node that may move. Refused with the reason otherwise."""
     node = find_node(store, name)
@@ -45,6 +52,8 @@ def check_move(
         raise Refused(Code.NO_CAPACITY, f"{name} does not fit on {host.name}", reason, "wherry status")
     if reason := drivers[cluster.spec.kind].unmovable(places.place(node), places.place(node, host.name)):
         raise Refused(Code.UNSUPPORTED, f"{name} cannot be moved", reason, "wherry doctor")
+    if reason := drivers[cluster.spec.kind].refused(way or Way()):
+        raise Refused(Code.UNSUPPORTED, f"{name} cannot be moved in this way", reason, f"wherry move {name} --to HOST")
     return node
 
 
@@ -61,10 +70,10 @@ def _compatible(source: Host, host: Host, cluster: Cluster) -> None:
     here, there = source.facts, host.facts
     if here is None or there is None:
         return
-    for noun, ours, theirs in (
-        ("architecture", here.architecture, there.architecture),
-        ("kernel", here.kernel, there.kernel),
-    ):
+    shared = [("architecture", here.architecture, there.architecture)]
+    if cluster.spec.kind == "container":  # a virtual machine brings its own
+        shared.append(("kernel", here.kernel, there.kernel))
+    for noun, ours, theirs in shared:
         if ours != theirs:
             raise _incompatible(cluster, host, f"its {noun} is {theirs}, that of {source.name} is {ours}")
     if lacking := sorted(here.cpu_features - there.cpu_features):

@@ -20,6 +20,7 @@ from wherry.base.units import format_duration, format_size
 from wherry.fabric.protocol import Fabric, Hold
 from wherry.model.network import Port
 from wherry.model.objects import Move, Node, NodeState, Phase
+from wherry.model.way import Way
 from wherry.move.budget import Crossing, Turns
 from wherry.move.faults import Fault
 from wherry.move.policy import MAX_ROUNDS, another
@@ -36,16 +37,19 @@ _PAUSE = 0.1
 
 
 class Ends:
-    """Both ends of a move: ports and places, and the driver of the node's kind."""
+    """Both ends of a move: ports and places, the driver of the node's kind, and the way between them."""
 
-    def __init__(self, driver: NodeDriver, ports: tuple[Port, Port], places: tuple[Place, Place]) -> None:
+    def __init__(
+        self, driver: NodeDriver, ports: tuple[Port, Port], places: tuple[Place, Place], way: Way | None = None
+    ) -> None:
         self.driver = driver
+        self.way = way or Way()
         self.source_port, self.destination_port = ports
         self.source, self.destination = places
 
     def mover(self) -> NodeMover:
         """The steps; made anew after the daemon was killed."""
-        return self.driver.mover(self.source, self.destination)
+        return self.driver.mover(self.source, self.destination, self.way)
 
 
 class Machine:
@@ -161,9 +165,10 @@ class Machine:
         mover = self._mover
         if self._crossing.budgets:
             self._watch.lap(_WAITED)
-        if mover.can_round() and another(self.move.rounds, max_rounds):
+        way = self._ends.way
+        if mover.can_round() and another(self.move.rounds, max_rounds, way):
             self._store_move(phase=Phase.ROUNDS)
-            while another(self.move.rounds, max_rounds):
+            while another(self.move.rounds, max_rounds, way):
                 self._stop_if_cancelled()
                 done = mover.round(len(self.move.rounds) + 1)
                 self._store_move(rounds=(*self.move.rounds, done), bytes=self.move.bytes + done.bytes)

@@ -17,6 +17,7 @@ from wherry.cluster.lookup import find_cluster, find_node
 from wherry.cluster.places import Places
 from wherry.fabric.protocol import Fabric
 from wherry.model.objects import ClusterState, Move, Node, NodeState, Phase, Prediction
+from wherry.model.way import Way
 from wherry.move.budget import Crossing, Turns, crossing
 from wherry.move.check import check_move
 from wherry.move.faults import parse_fault
@@ -39,9 +40,9 @@ class Moves:
         self._running: set[str] = set()
         """Ids of the moves that a thread of this process is at."""
 
-    def check(self, node: str, host: str) -> None:
-        """Refused with the reason when the node may not move to the host. Changes nothing."""
-        check_move(self._store, self._fabric, self._drivers, self._places, node, host)
+    def check(self, node: str, host: str, way: Way | None = None) -> None:
+        """Refused with the reason when the node may not move to the host in this way. Changes nothing."""
+        check_move(self._store, self._fabric, self._drivers, self._places, node, host, way)
 
     def crossing(self, node: str, host: str, bandwidth: int | None = None) -> Crossing:
         """The links between node and host. Refused when one of them has less than `bandwidth` bit/s."""
@@ -70,6 +71,7 @@ class Moves:
         max_rounds: int | None = None,
         fault: str | None = None,
         bandwidth: int | None = None,
+        way: Way | None = None,
     ) -> Move:
         """Moves the node, sending at most `bandwidth` bit/s (None: what the links on its way leave to moves).
 
@@ -78,7 +80,7 @@ class Moves:
         strikes = parse_fault(fault)
         predicted = self._predicted(node, host, bandwidth)
         over = self.crossing(node, host, bandwidth)
-        machine = self._begin(node, host, progress, cancelled, move_id or new_id("mv"), predicted, over)
+        machine = self._begin(node, host, progress, cancelled, move_id or new_id("mv"), predicted, over, way)
         try:
             return machine.run(strikes, max_rounds)
         finally:
@@ -126,11 +128,12 @@ class Moves:
         move_id: str,
         predicted: Prediction | None,
         over: Crossing,
+        way: Way | None,
     ) -> Machine:
         """Checks, and writes the rows that make the node's second place known."""
         with self._lock:
-            node = check_move(self._store, self._fabric, self._drivers, self._places, name, host)
-            ends = self._ends(node, node.host, host)
+            node = check_move(self._store, self._fabric, self._drivers, self._places, name, host, way)
+            ends = self._ends(node, node.host, host, way)
             move = Move(
                 id=move_id,
                 node=name,
@@ -165,10 +168,11 @@ class Moves:
             return None
         return set(crossing(self._fabric.spec, move.source, move.destination).budgets)
 
-    def _ends(self, node: Node, source: str, destination: str) -> Ends:
+    def _ends(self, node: Node, source: str, destination: str, way: Way | None = None) -> Ends:
         places = self._places
         return Ends(
             self._drivers[find_cluster(self._store, node.cluster).spec.kind],
             (places.port(node, source), places.port(node, destination)),
             (places.place(node, source), places.place(node, destination)),
+            way,
         )

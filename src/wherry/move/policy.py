@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from wherry.model.objects import Round
+from wherry.model.way import Way
 
 MAX_ROUNDS = 8
 _SMALL = 2**20
@@ -16,19 +17,35 @@ _GAIN = 0.8
 """A round is worth its time while it leaves at most this share of what the one before it left."""
 
 
-def another(rounds: Sequence[Round], limit: int = MAX_ROUNDS) -> bool:
+_OUTRUN = 0.9
+"""A program that dirties this share of what is sent meanwhile, or more, outruns the rounds."""
+PATIENT = 4
+"""How many times as many rounds a node gets that is slowed down from round to round until they gain."""
+
+
+def another(rounds: Sequence[Round], limit: int = MAX_ROUNDS, way: Way | None = None) -> bool:
     """True when one more round is likely to shorten the downtime."""
-    if len(rounds) >= limit:
+    way = way or Way()
+    if len(rounds) >= limit * (PATIENT if way.mode == "auto-converge" else 1):
         return False
     if not rounds:
         return True
     left = _left(rounds[-1])
-    if left <= _SMALL:
+    if left <= _SMALL or (way.downtime is not None and left <= way.downtime * _rate(rounds[-1])):
+        return False
+    if way.mode == "auto-converge":
+        return True
+    if way.mode == "post-copy" and left >= _OUTRUN * rounds[-1].bytes:
         return False
     if len(rounds) == 1 and rounds[0].dirty is None:
         return True
     before = _left(rounds[-2]) if len(rounds) > 1 else rounds[0].bytes
     return left <= _GAIN * before
+
+
+def _rate(round: Round) -> float:
+    """Bytes per second that were sent in a round."""
+    return round.bytes / round.seconds if round.seconds > 0 else 0.0
 
 
 def _left(round: Round) -> int:

@@ -21,6 +21,8 @@ from wherry.base.paths import Instance, native_program
 from wherry.fabric.cgroup import Cgroup
 from wherry.fabric.facts import runtime
 from wherry.fabric.protocol import Fabric
+from wherry.model.spec import ClusterSpec
+from wherry.model.way import Way
 from wherry.node import criu
 from wherry.node.channel import in_netns
 from wherry.node.mounts import Layout, remove_tree
@@ -59,6 +61,12 @@ class ContainerDriver:
             named = os.environ.get("WHERRY_RUNTIME")
             return f"there is no runtime {named} (WHERRY_RUNTIME)" if named else "neither runc nor crun is installed"
         return ""
+
+    def check(self, spec: ClusterSpec) -> None:
+        pass
+
+    def refused(self, way: Way) -> str:
+        return "" if way == Way() else "CRIU moves containers in one way: rounds where the kernel can, then a freeze"
 
     def unmovable(self, source: Place, destination: Place) -> str:
         engine = criu.find()
@@ -126,7 +134,7 @@ class ContainerDriver:
             throttled=group.throttled(),
         )
 
-    def mover(self, source: Place, destination: Place) -> ContainerMover:
+    def mover(self, source: Place, destination: Place, way: Way | None = None) -> ContainerMover:
         return ContainerMover(self, self._fabric, source, destination)
 
     def sweep(self) -> None:

@@ -11,6 +11,8 @@ from enum import StrEnum
 
 from wherry.base.errors import Bug, Code, Failed
 from wherry.model.objects import Round
+from wherry.model.spec import ClusterSpec
+from wherry.model.way import Way
 from wherry.node.protocol import Place, Transferred, Usage
 
 _PAGE = 4096
@@ -68,6 +70,12 @@ class FakeDriver:
     def unsupported(self) -> str:
         return self.cannot
 
+    def check(self, spec: ClusterSpec) -> None:
+        pass
+
+    def refused(self, way: Way) -> str:
+        return "" if way == Way() else "nodes in memory have one way to move"
+
     def unmovable(self, source: Place, destination: Place) -> str:
         return self.immovable
 
@@ -87,7 +95,7 @@ class FakeDriver:
             raise Failed(Code.WRONG_STATE, f"{place.node.name} does not run at {place.host}", "", "wherry status")
         return Usage(memory=self.memory, cpu=0.0, processes=1)
 
-    def mover(self, source: Place, destination: Place) -> FakeMover:
+    def mover(self, source: Place, destination: Place, way: Way | None = None) -> FakeMover:
         return FakeMover(self, source, destination)
 
     def sweep(self) -> None:

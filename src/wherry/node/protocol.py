@@ -13,7 +13,8 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
 from wherry.model.objects import Node, Round
 from wherry.model.owner import Owner
-from wherry.model.spec import NicSpec
+from wherry.model.spec import ClusterSpec, NicSpec
+from wherry.model.way import Way
 
 CONTROL_PORT = 7310
 """TCP port of a node's first process (`wherry-init`, a VM's agent) at the node's own address."""
@@ -129,6 +130,12 @@ class NodeDriver(Protocol):
     def unsupported(self) -> str:
         """Why this machine cannot run nodes of this kind; empty when it can."""
 
+    def check(self, spec: ClusterSpec) -> None:
+        """Refuses a cluster whose file names what is not here. Changes nothing."""
+
+    def refused(self, way: Way) -> str:
+        """Why no node of this kind can be moved in this way; empty when they can."""
+
     def unmovable(self, source: Place, destination: Place) -> str:
         """Why this node cannot be moved there; empty when it can. Changes nothing."""
 
@@ -144,8 +151,8 @@ class NodeDriver(Protocol):
     def usage(self, place: Place) -> Usage:
         """What the node uses."""
 
-    def mover(self, source: Place, destination: Place) -> NodeMover:
-        """The steps of a move between two places of one node."""
+    def mover(self, source: Place, destination: Place, way: Way | None = None) -> NodeMover:
+        """The steps of a move between two places of one node, in a way that is not refused."""
 
     def sweep(self) -> None:
         """Removes everything that any node of this kind of this instance left on the machine."""

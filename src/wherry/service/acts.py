@@ -17,6 +17,7 @@ from wherry.model.objects import Job, Node, Operation, Prediction
 from wherry.model.order import Order
 from wherry.model.owner import Owner
 from wherry.model.spec import ClusterSpec, DirectionSpec, FabricSpec
+from wherry.model.way import Way
 from wherry.service.cell import UNDER_WAY, Cell
 from wherry.service.operations import Body, Task
 from wherry.service.peer import Peer
@@ -155,6 +156,7 @@ class Acts:
         max_rounds: int | None = None,
         fault: str | None = None,
         bandwidth: int | None = None,
+        way: Way | None = None,
     ) -> Operation:
         """Moves a node live, sending at most `bandwidth` bit/s if it is given. `fault` makes it fail on purpose (see
         `wherry.move.faults`)."""
@@ -162,13 +164,11 @@ class Acts:
         self._require_cluster(cluster)
         find_host(self.cell.hosts(), host)
         moves = self.cell.need_domain().moves
-        moves.check(node, host)
+        moves.check(node, host, way)
         moves.crossing(node, host, bandwidth)
 
         def body(task: Task) -> dict[str, Any]:
-            move = moves.run(
-                node, host, task.progress, task.cancelled, max_rounds=max_rounds, fault=fault, bandwidth=bandwidth
-            )
+            move = moves.run(node, host, task.progress, task.cancelled, None, max_rounds, fault, bandwidth, way)
             return {"move": move.model_dump(mode="json")}
 
         return self._start(

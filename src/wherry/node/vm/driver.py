@@ -18,9 +18,11 @@ from wherry.base.errors import Code, Failed, WherryError
 from wherry.base.paths import Instance
 from wherry.fabric.cgroup import Cgroup
 from wherry.fabric.protocol import Fabric
+from wherry.model.spec import ClusterSpec
+from wherry.model.way import Way
 from wherry.node.mounts import remove_tree
 from wherry.node.protocol import Place, Usage
-from wherry.node.vm import engine, virt
+from wherry.node.vm import engine, job, virt
 from wherry.node.vm.agent import answers
 from wherry.node.vm.domain import GIVEN, describe
 from wherry.node.vm.hostd import HostDaemon
@@ -58,6 +60,12 @@ class VmDriver:
         if not engine.libvirtd():
             return "libvirtd is not installed (make setup-vm)"
         return ""
+
+    def check(self, spec: ClusterSpec) -> None:
+        find_image(spec.image)
+
+    def refused(self, way: Way) -> str:
+        return job.refusal(way)
 
     def unmovable(self, source: Place, destination: Place) -> str:
         return engine.unsafe_moves(self.emulated(find_image(source.image)))
@@ -140,8 +148,8 @@ class VmDriver:
             throttled=group.throttled(),
         )
 
-    def mover(self, source: Place, destination: Place) -> VmMover:
-        return VmMover(self, source, destination)
+    def mover(self, source: Place, destination: Place, way: Way | None = None) -> VmMover:
+        return VmMover(self, source, destination, way)
 
     def sweep(self) -> None:
         """Removes every place of the instance. Processes die with the instance's cgroups and namespaces."""

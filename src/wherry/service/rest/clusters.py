@@ -11,6 +11,7 @@ from pydantic import Field
 from wherry.base.errors import Code, Refused
 from wherry.model.objects import Cluster, Move, Node
 from wherry.model.spec import ClusterSpec, DirectionSpec, parse
+from wherry.model.way import Way
 from wherry.service.rest.common import Body, OwnedBody, TheActs, TheCell, ThePeer, Word, accepted
 
 router = APIRouter(tags=["clusters"])
@@ -25,14 +26,15 @@ class ClusterBody(OwnedBody):
 
 
 class MoveBody(Body):
-    """Which node goes where. `max_rounds` bounds the rounds of pre-copy, `bandwidth` (500Mbit/s) what is sent; `fault`
-    is for tests."""
+    """Which node goes where, and in which way. `max_rounds` bounds the rounds of pre-copy, `bandwidth` (500Mbit/s) what
+    is sent; `fault` is for tests."""
 
     node: Word
     host: Word
     dry_run: bool = False
     max_rounds: Annotated[int, Field(ge=0, le=100)] | None = None
     bandwidth: Word | None = None
+    way: Way = Way()
     fault: Word | None = None
 
 
@@ -93,4 +95,4 @@ def post_move(body: MoveBody, acts: TheActs) -> JSONResponse:
         bandwidth = parse(DirectionSpec, {"bandwidth": body.bandwidth}, "the move").bandwidth
     if body.dry_run:
         return JSONResponse({"predicted": acts.predict(body.node, body.host, bandwidth).model_dump(mode="json")})
-    return accepted(acts.move(body.node, body.host, body.max_rounds, body.fault, bandwidth))
+    return accepted(acts.move(body.node, body.host, body.max_rounds, body.fault, bandwidth, body.way))
