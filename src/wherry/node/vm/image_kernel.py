@@ -24,7 +24,7 @@ from wherry.base.units import format_size
 
 _META = "linux-image-amd64"
 """Debian's generic kernel: the one for clouds lacks the drivers of e1000 and e1000e."""
-_ALWAYS = ("loop", "squashfs", "overlay", "af_packet", "qemu_fw_cfg")
+_ALWAYS = ("loop", "squashfs", "overlay", "qemu_fw_cfg")
 _DEVICES = (
     *("virtio_pci", "virtio_net", "virtio_console", "virtio_balloon", "virtio_rng"),
     *("e1000", "e1000e", "8139cp", "xen_netfront"),
