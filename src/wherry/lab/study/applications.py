@@ -71,7 +71,7 @@ constraints = none
 _BOX = 2 * 1.86206
 """nm: the box of water that GROMACS ships, twice in each direction."""
 _THERMO = re.compile(r"^ *Step .*\n((?: *\d+ .*\n)+)Loop time of", re.MULTILINE)
-_ENERGIES = re.compile(r"^ +Step +Time\n +(\d+) .*\n\n   Energies \(kJ/mol\)\n((?:.+\n)+)", re.MULTILINE)
+_ENERGIES = re.compile(r"^ +Step +Time\n +(\d+) .*\n(?:(?! +Step ).*\n)*?   Energies \(kJ/mol\)\n((?:.+\n)+)", re.MULTILINE)
 
 
 def thermo(log: str) -> tuple[int, str]:
@@ -89,7 +89,7 @@ def energies(log: str) -> tuple[int, str]:
 
 
 def _melt(bench: Bench, program: str, steps: int, directory: Path) -> list[str]:
-    (directory / "in.melt").write_text(_MELT.format(cells=16, every=_EVERY, steps=steps))
+    (directory / "in.melt").write_text(_MELT.format(cells=10, every=_EVERY, steps=steps))
     return [program, "-in", "in.melt", "-log", "log.lammps", "-screen", "none"]
 
 
@@ -131,7 +131,7 @@ APPLICATIONS = {
     "lammps": Application(
         text="LAMMPS, a melting crystal, 3 ranks",
         program="lmp",
-        steps=(2_000, 600),
+        steps=(5_000, 600),
         prepare=_melt,
         log="log.lammps",
         marks=("Per MPI rank memory", "Loop time of"),
@@ -140,7 +140,7 @@ APPLICATIONS = {
     "gromacs": Application(
         text="GROMACS, water, 3 ranks",
         program="gmx_mpi",
-        steps=(5_000, 1_000),
+        steps=(4_000, 400),
         prepare=_water,
         log="md.log",
         marks=("Started mdrun", "Finished mdrun"),

@@ -57,7 +57,10 @@ class Ended:
 
 @dataclass(frozen=True)
 class Place:
-    """A cluster that a study runs on: its name, how many nodes with what, and the hosts they go to."""
+    """A cluster that a study runs on: its name, how many nodes with what, and the hosts they go to.
+
+    With a `nic`, its nodes are virtual machines with that model of network adapter.
+    """
 
     name: str
     nodes: int
@@ -65,11 +68,12 @@ class Place:
     cpus: float = 1.0
     memory: str = "512MiB"
     spread: str = "host"
+    nic: str = ""
 
     def spec(self) -> dict[str, Any]:
         """The cluster file."""
         return {
-            "kind": "container",
+            "kind": "vm" if self.nic else "container",
             "version": 1,
             "name": self.name,
             "nodes": self.nodes,
@@ -77,6 +81,7 @@ class Place:
             "memory": self.memory,
             "hosts": list(self.hosts),
             "placement": {"spread": self.spread},
+            **({"nic": {"model": self.nic}} if self.nic else {}),
         }
 
 
