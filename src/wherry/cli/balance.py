@@ -142,8 +142,7 @@ def _show_profile(found: Profile, hosts: list[Host]) -> None:
     rows = [
         (
             load.node, load.host, load.ranks, f"{load.cpu:.2f}", f"{load.computing:.0%}", f"{load.waiting:.0%}",
-            f"{load.throttled:.0%}", *((_rate(sums[load.node][0]), _rate(sums[load.node][1]), f"{sums[load.node][2]:.0f}/s")
-            if found.flows is not None else ("-", "-", "-")),
+            f"{load.throttled:.0%}", *_sums(sums[load.node], found.flows is not None),
         )
         for load in found.nodes
     ]  # fmt: skip
@@ -159,14 +158,17 @@ def _show_profile(found: Profile, hosts: list[Host]) -> None:
         "OVER LINKS",
         "MESSAGES",
     )
-    print(
-        f"{found.cluster}: {', '.join(found.jobs) or 'no job'}, {found.ran:.0f} s so far, seen for {found.seconds:.1f} s"
-    )
+    jobs = ", ".join(found.jobs) or "no job"
+    print(f"{found.cluster}: {jobs}, {found.ran:.0f} s so far, seen for {found.seconds:.1f} s")
     table(header, rows, "It has no nodes.")
     if found.uncounted:
         print(f"Messages are not counted: {found.uncounted}")
     for flow in sorted(found.flows or (), key=lambda flow: -flow.bytes)[:_PAIRS]:
         print(f"  {flow.source} -> {flow.target}: {flow.messages:.0f} messages/s, {_rate(flow.bytes)}")
+
+
+def _sums(sums: list[float], counted: bool) -> tuple[str, str, str]:
+    return (_rate(sums[0]), _rate(sums[1]), f"{sums[2]:.0f}/s") if counted else ("-", "-", "-")
 
 
 def _rate(size: float) -> str:

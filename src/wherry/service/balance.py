@@ -110,4 +110,4 @@ def note(cell: Cell, verdict: Verdict) -> None:
     """The event of a decision, with its numbers."""
     moves = {move.node: f"{move.source} to {move.destination}" for move in verdict.moves}
     numbers = verdict.model_dump(mode="json", exclude={"cluster", "text", "moves"})
-    cell.store.add_event("balance.decision", verdict.cluster, verdict.text, **numbers, moves=moves)
+    cell.store.add_event("balance.decision", verdict.cluster, verdict.text, numbers=numbers, moves=moves)
