@@ -163,7 +163,7 @@ static int handle(void *context)
 
     moving_set_deadline(tile, FROZEN_MS);
     flow->group = flow->piece = flow->pieces = 0;
-    if (flow->move->mode >= MODE_COUNT)
+    if (flow->move->mode >= MODE_COUNT && !flow->source) /* the source will take it back when nobody answers */
         return EXIT_FAILED;
     if (flow->move->mode == MODE_FAITHFUL)
         return EXIT_NEXT;

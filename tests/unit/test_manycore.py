@@ -27,7 +27,7 @@ from wherry.manycore.board import MODES, Board
 from wherry.manycore.spec import TilesSpec, read_tiles
 
 NATIVE = Path(__file__).resolve().parents[2] / "native"
-C_TESTS = ("uarea", "elf", "tasks")
+C_TESTS = ("uarea", "elf", "tasks", "protocol")
 WAIT = 60.0  # seconds for what takes milliseconds, on a loaded machine
 
 
