@@ -3,6 +3,7 @@
 #define WHERRY_GUEST_H
 
 #include <netinet/in.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -18,6 +19,7 @@ struct guest {
     int prefix;             /* bits of the network's mask */
     uint8_t mac[GUEST_MAC];
     int mtu;                /* bytes */
+    bool checksum_offload;  /* the device may compute checksums, and so cut and join segments */
     char *user;             /* as wherry-init takes it */
 };
 

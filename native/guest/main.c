@@ -2,7 +2,7 @@
  * wherry-guest: the first program of a virtual machine that is a node; /init of its RAM disk.
  *
  *   kernel's command line     wherry.name=NODE wherry.address=A.B.C.D/PREFIX wherry.mac=AA:BB:CC:DD:EE:FF
- *                             wherry.mtu=BYTES wherry.user=UID:GID:GROUPS
+ *                             wherry.mtu=BYTES wherry.user=UID:GID:GROUPS [wherry.checksum=off]
  *   QEMU's fw_cfg             opt/wherry/key    the node's key, which only root can read there
  *                             opt/wherry/hosts  the text of /etc/hosts
  *
@@ -97,7 +97,7 @@ static void mount_kernel_trees(void)
     }
 }
 
-/* The value of wherry.NAME among the words of the command line. */
+/* The value of a word NAME=VALUE on the command line; NULL when it is not there. The caller frees it. */
 static char *find_word(const char *line, const char *name)
 {
     size_t length = strlen(name);
@@ -105,24 +105,36 @@ static char *find_word(const char *line, const char *name)
     for (const char *at = line; (at = strstr(at, name)); at += length)
         if ((at == line || at[-1] == ' ') && at[length] == '=')
             return strndup(at + length + 1, strcspn(at + length + 1, " \n"));
-    guest_fail("find on the kernel's command line the word", name, ENOENT);
+    return NULL;
+}
+
+static char *need_word(const char *line, const char *name)
+{
+    char *value = find_word(line, name);
+
+    if (!value)
+        guest_fail("find on the kernel's command line the word", name, ENOENT);
+    return value;
 }
 
 static struct guest read_description(void)
 {
     struct guest guest = {0};
-    char *line = guest_read("/proc/cmdline"), *address, *slash, *mac;
+    char *line = guest_read("/proc/cmdline"), *address, *checksum, *mac, *mtu, *slash;
 
     if (!line)
         guest_fail("read", "/proc/cmdline", errno);
-    guest.name = find_word(line, "wherry.name");
-    guest.user = find_word(line, "wherry.user");
-    guest.mtu = atoi(find_word(line, "wherry.mtu"));
-    mac = find_word(line, "wherry.mac");
+    guest.name = need_word(line, "wherry.name");
+    guest.user = need_word(line, "wherry.user");
+    mtu = need_word(line, "wherry.mtu");
+    guest.mtu = atoi(mtu);
+    checksum = find_word(line, "wherry.checksum");
+    guest.checksum_offload = !checksum || strcmp(checksum, "off") != 0;
+    mac = need_word(line, "wherry.mac");
     if (sscanf(mac, "%hhx:%hhx:%hhx:%hhx:%hhx:%hhx", guest.mac, guest.mac + 1, guest.mac + 2, guest.mac + 3,
                guest.mac + 4, guest.mac + 5) != GUEST_MAC)
         guest_fail("use the hardware address", mac, EINVAL);
-    address = find_word(line, "wherry.address");
+    address = need_word(line, "wherry.address");
     slash = strchr(address, '/');
     if (!slash)
         guest_fail("use the address", address, EINVAL);
@@ -130,7 +142,10 @@ static struct guest read_description(void)
     guest.prefix = atoi(slash + 1);
     if (inet_pton(AF_INET, address, &guest.address) != 1 || guest.prefix < 8 || guest.prefix > 30)
         guest_fail("use the address", address, EINVAL);
+    free(address);
+    free(checksum);
     free(mac);
+    free(mtu);
     free(line);
     return guest;
 }

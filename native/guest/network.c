@@ -7,6 +7,8 @@
 #include <arpa/inet.h>
 #include <dirent.h>
 #include <errno.h>
+#include <linux/ethtool.h>
+#include <linux/sockios.h>
 #include <net/if.h>
 #include <net/if_arp.h>
 #include <stdbool.h>
@@ -77,6 +79,21 @@ static void set_up(int fd, const char *name)
     set(fd, SIOCSIFFLAGS, &change, "bring up");
 }
 
+/* What the device does for TCP, off: checksums both ways, and what needs them. A device without one of them refuses. */
+static void stop_offload(int fd)
+{
+    static const uint32_t commands[] = {ETHTOOL_STSO, ETHTOOL_SGSO, ETHTOOL_SGRO, ETHTOOL_STXCSUM, ETHTOOL_SRXCSUM};
+    struct ifreq change = {.ifr_name = NAME};
+
+    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
+        struct ethtool_value value = {.cmd = commands[i], .data = 0};
+
+        change.ifr_data = (char *)&value;
+        if (ioctl(fd, SIOCETHTOOL, &change) < 0 && errno != EOPNOTSUPP)
+            guest_fail("switch off the offload of", NAME, errno);
+    }
+}
+
 static void set_neighbour(int fd, const struct guest *guest, int number)
 {
     uint32_t last = number == HEAD ? HEAD : (uint32_t)number + 1;
@@ -113,6 +130,8 @@ void network_up(const struct guest *guest)
         set(fd, SIOCSIFNAME, &change, "name " NAME);
         snprintf(change.ifr_name, IFNAMSIZ, "%s", NAME);
     }
+    if (!guest->checksum_offload)
+        stop_offload(fd);
     change.ifr_mtu = guest->mtu;
     set(fd, SIOCSIFMTU, &change, "set the MTU of");
     set_address(fd, SIOCSIFADDR, NAME, guest->address.s_addr, "set the address of");
