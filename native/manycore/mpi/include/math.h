@@ -1,0 +1,9 @@
+/* What programs for tiles have of <math.h>. */
+#ifndef WHERRY_TILE_MATH_H
+#define WHERRY_TILE_MATH_H
+
+double sqrt(double value);
+double fabs(double value);
+double log(double value);
+
+#endif
