@@ -162,7 +162,7 @@ def test_a_node_lost_half_way_fails_its_sample_and_is_repaired(case: Path, bench
     assert results.failed()[0].problem[:20] in render.write(results)[0].read_text()
 
 
-def test_a_wrong_number_of_ranks_and_a_hang_fail(case: Path, bench: Bench) -> None:
+def test_wrong_ranks_a_class_too_large_and_a_hang_fail(case: Path, bench: Bench) -> None:
     def ranks(bench: Bench, directory: Path) -> list[Value]:
         done = bench.on(PLACE, [program("pingpong", "openmpi"), "--max", "1"], 3, directory, 60.0)
         done.verified()
@@ -172,7 +172,18 @@ def test_a_wrong_number_of_ranks_and_a_hang_fail(case: Path, bench: Bench) -> No
         bench.on(PLACE, ["/bin/sleep", "100"], 1, directory, 2.0, "openmpi")
         return []
 
-    for name, act, says in (("ranks", ranks, "exactly two ranks"), ("hang", hang, "within 2 s")):
+    def npb_ranks(bench: Bench, directory: Path) -> list[Value]:
+        return workloads.npb(bench, PLACE, "sp", "S", 3, directory)
+
+    def npb_class(bench: Bench, directory: Path) -> list[Value]:
+        return workloads.npb(bench, PLACE, "ft", "C", 2, directory)
+
+    for name, act, says in (
+        ("ranks", ranks, "exactly two ranks"),
+        ("npb-ranks", npb_ranks, "runs on 1, 4, 9, 16, ... processes, not on 3"),
+        ("npb-class", npb_class, "class C needs 3.0 GiB where rank 0 runs, and there are 0.1 GiB"),
+        ("hang", hang, "within 2 s"),
+    ):
         results = results_of(case / name, act, 1)
         run(results, bench)
         assert not results.counted() and says in results.failed()[0].problem, results.failed()[0].problem

@@ -99,3 +99,15 @@ def test_a_class_without_memory_is_refused() -> None:
     )
     assert done.returncode == 2, done.stderr
     assert re.search(r"class C needs 4\.\d GiB where rank 0 runs, and there are 3\.0 GiB; type a smaller", done.stderr)
+
+
+@pytest.mark.parametrize(("told", "says"), [("1e8", "needs 0.3 GiB where rank 0 runs"), ("much", "no number of bytes")])
+def test_a_node_that_cannot_see_its_limit_is_told(told: str, says: str) -> None:
+    done = subprocess.run(
+        [program("ft", "mpich"), "A"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=ENVIRONMENT | {"NPB_NODE_MEMORY": told},
+    )
+    assert done.returncode == 2 and says in done.stderr, done.stderr

@@ -126,7 +126,23 @@ static void consider(struct room *worst, double need, double have)
         *worst = (struct room){need - have, need, have};
 }
 
-/* The limits: what the machine has free, what the node's control group allows, and what one process may have. */
+/* Bytes that the caller says the node has, for nodes that cannot see their own control group. */
+static double told_memory(void)
+{
+    const char *text = getenv("NPB_NODE_MEMORY");
+    char *end;
+    double bytes = text ? strtod(text, &end) : 1e18;
+
+    if (text && (*end || end == text || !(bytes > 0)))
+        npb_refuse("npb: NPB_NODE_MEMORY is '%s', which is no number of bytes; type for instance: NPB_NODE_MEMORY=1e9",
+                   text);
+    return bytes;
+}
+
+/*
+ * The limits: what the machine has free, what the node's control group allows or the caller says that it does, and
+ * what one process may have.
+ */
 void npb_require_memory(double bytes)
 {
     const char *cure = npb_class_index() == 0 ? "use fewer processes" : "type a smaller class or use more hosts";
@@ -140,6 +156,7 @@ void npb_require_memory(double bytes)
     consider(&mine, sum_alike(hash_machine(), bytes), 1024 * read_number("/proc/meminfo", "MemAvailable:", 1e18));
     consider(&mine, sum_alike(hash_text(node), bytes), read_number("/sys/fs/cgroup/memory.max", "", 1e18) -
                                                            read_number("/sys/fs/cgroup/memory.stat", "anon", 0));
+    consider(&mine, sum_alike(hash_text(node), bytes), told_memory());
     if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
         consider(&mine, bytes, (double)limit.rlim_cur);
     MPI_Allgather(&mine, sizeof mine, MPI_BYTE, all, sizeof mine, MPI_BYTE, MPI_COMM_WORLD);

@@ -71,7 +71,12 @@ constraints = none
 _BOX = 2 * 1.86206
 """nm: the box of water that GROMACS ships, twice in each direction."""
 _THERMO = re.compile(r"^ *Step .*\n((?: *\d+ .*\n)+)Loop time of", re.MULTILINE)
-_ENERGIES = re.compile(r"^ +Step +Time\n +(\d+) .*\n(?:(?! +Step ).*\n)*?   Energies \(kJ/mol\)\n((?:.+\n)+)", re.MULTILINE)
+_ENERGIES = re.compile(
+    r"^ +Step +Time\n +(\d+) .*\n"
+    r"(?:(?! +Step ).*\n)*?"  # a checkpoint that is written is told in between
+    r"   Energies \(kJ/mol\)\n((?:.+\n)+)",
+    re.MULTILINE,
+)
 
 
 def thermo(log: str) -> tuple[int, str]:

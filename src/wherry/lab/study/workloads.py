@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from wherry.base.paths import native_program
+from wherry.base.units import parse_size
 from wherry.lab import hpcc
-from wherry.lab.study.bench import Bench, Place, Running, installed, program
+from wherry.lab.study.bench import Bench, Ended, Place, Running, installed, program
 from wherry.lab.study.parse import json_lines
 from wherry.lab.study.recipe import SampleFailed, Value
 from wherry.model.objects import Move
@@ -112,20 +113,28 @@ def npb(
     if place is None:
         done = bench.native(argv, ranks, directory, _LONGEST, env=SHARED_CORES)
     else:
-        job = bench.start(place, argv, ranks, directory, env=SHARED_CORES)
+        # A node does not see its own limit, and a rank that exceeds it is killed without a word.
+        env = {**SHARED_CORES, "NPB_NODE_MEMORY": str(parse_size(place.memory))}
+        job = bench.start(place, argv, ranks, directory, env=env)
         if moving:
             moved = _moved(bench, job, moving, lambda: None)
         done = job.wait(_LONGEST)
         ended = job.ended
+    values = npb_values(done)
+    _in_time(moved, ended)
+    return [*values, *move_values(moved)]
+
+
+def npb_values(done: Ended) -> list[Value]:
+    """What an NPB program printed: its seconds and its result."""
     if "UNSUCCESSFUL" in done.stdout:  # before the exit code, which says less
         raise SampleFailed("the program's verification did not succeed")
     text = done.verified()
     found = _NPB_TIME.search(text)
     if not found or "SUCCESSFUL" not in text:
         raise SampleFailed("the program printed no verification")
-    _in_time(moved, ended)
     results = "\n".join(line.strip() for line in _NPB_RESULT.findall(text))
-    return [Value("seconds", float(found[1]), "s"), fingerprint(results), *move_values(moved)]
+    return [Value("seconds", float(found[1]), "s"), fingerprint(results)]
 
 
 def ring(
