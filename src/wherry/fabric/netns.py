@@ -343,6 +343,7 @@ def _site(ip: Links) -> None:
 
 def _host(ip: Links, address: str) -> None:
     ip.quiet()
+    ip.keep_windows()
     ip.address("up0", address)
     ip.up("up0")
 

@@ -91,7 +91,7 @@ def _moves(client: Client, memory: int, reps: int) -> list[dict[str, Any]]:
             }
         )  # fmt: skip
         print(f"{memory} MiB, {before} to {host}: downtime {move.downtime:.3f} s", file=sys.stderr, flush=True)
-    client.wait(client.cancel_job(job.id).id)
+    client.cancel_job(job.id)
     client.wait(client.down("far").id)
     return samples
 

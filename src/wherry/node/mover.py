@@ -34,7 +34,7 @@ from wherry.fabric.cgroup import CONTROLLERS, Cgroup, ready_to_add
 from wherry.fabric.protocol import Fabric
 from wherry.model.objects import Round
 from wherry.node import criu, criu_rpc
-from wherry.node.channel import connect
+from wherry.node.connections import BACK, Connections
 from wherry.node.mounts import MS_NOSUID, Layout, mount, unmount_below
 from wherry.node.protocol import Place, Transferred
 from wherry.node.same_files import require_same
@@ -56,6 +56,8 @@ _SYN_RECEIVED, _LISTEN = "03", "0A"
 _SETTLE = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128)
 """Seconds that a node gets to accept connections that it was frozen before; CRIU cannot carry one in a queue."""
 _CPU = ("cpu", "cpuacct")
+_OF_A_PASS = ("pages", "images", BACK)
+"""Connections that each round, and the transfer, has of its own."""
 _NET_KEY = "wherry-net"
 """What the images call the node's network namespace, which is never dumped: each place has its own."""
 
@@ -75,6 +77,7 @@ class ContainerMover:
         self._descriptors: dict[str, int] = {}
         self._pass = 0
         self._pace = Pace(None)
+        self._connections: Connections | None = None
         self._hurried: tuple[int, int] | None = None
         """Thread id and nice value of the thread that prepared, which is the one that does the other steps."""
 
@@ -92,6 +95,7 @@ class ContainerMover:
         self._hurry()
         self._engine = criu.find().argv
         node = self._destination.node
+        self._connect("tree", *_OF_A_PASS)
         self._driver.stop(self._destination)
         self._to.make(node.memory, self._destination.netns)
         group = Cgroup(self._destination.cgroup)
@@ -108,6 +112,7 @@ class ContainerMover:
 
     def round(self, number: int) -> Round:
         began = time.monotonic()
+        self._connect(*_OF_A_PASS)  # the next one's
         self._dump(criu_rpc.PRE_DUMP, {"track_mem": True})
         sent = self._streams.pop("pages").finish()
         self._streams.pop("images").close()
@@ -213,6 +218,9 @@ class ContainerMover:
         for worker in self._workers.values():
             worker.close()
         self._end_verification()
+        if self._connections is not None:
+            self._connections.close()
+            self._connections = None
         for descriptor in self._descriptors.values():
             os.close(descriptor)
         self._streams, self._workers, self._descriptors = {}, {}, {}
@@ -249,18 +257,24 @@ class ContainerMover:
         self._workers["dump"] = self._worker(self._source.host, self._streams["pages"].fileno())
         self._end_verification()
         self._verification = Verification(
-            self._connect(self._destination.host, self._source.host),
+            self._taken(BACK),
             (self._images(self._from), self._from.private),
             (self._images(self._to), self._to.private),
             Cgroup(self._source.cgroup).freezer_procs_file(),
         )
 
     def _open(self, what: str, receiver: list[str], stdin: bool = False) -> None:
-        self._streams[what] = Stream(what, self._connect(self._source.host, self._destination.host), receiver, stdin)
+        self._streams[what] = Stream(what, self._taken(what), receiver, stdin)
 
-    def _connect(self, one: str, other: str) -> tuple[socket.socket, socket.socket]:
-        fabric = self._fabric
-        return connect(fabric.host_netns(one), fabric.host_netns(other), fabric.host_address(other))
+    def _connect(self, *names: str) -> None:
+        if self._connections is None:
+            self._connections = Connections(self._fabric, self._source.host, self._destination.host)
+        self._connections.begin(names, self._pace.rate)
+
+    def _taken(self, name: str) -> tuple[socket.socket, socket.socket]:
+        if self._connections is None:
+            raise Failed(Code.MOVE_FAILED, f"the connection for the {name} was not prepared")
+        return self._connections.take(name)
 
     def _end_verification(self) -> None:
         if self._verification is not None:

@@ -42,6 +42,7 @@ class Stream:
     ) -> None:
         self.what = what
         self._near, far = ends
+        self._before = _sent(self._near)
         with far:
             argv = [word.replace("{fd}", str(far.fileno())) for word in receiver]
             self._receiver = subprocess.Popen(
@@ -58,8 +59,7 @@ class Stream:
 
     def pace(self, rate: float) -> None:
         """The most that goes out from now on, in bit/s, also while another program sends."""
-        value = struct.pack("=Q", max(1, round(rate / 8)))
-        self._near.setsockopt(socket.SOL_SOCKET, _SO_MAX_PACING_RATE, value)
+        set_pace(self._near, rate)
 
     def uncork(self) -> None:
         """Makes the kernel send what it holds back."""
@@ -90,10 +90,9 @@ class Stream:
             raise Failed(Code.TIMED_OUT, f"the destination did not take the {self.what}") from None
         if self._receiver.returncode:
             raise Failed(Code.MOVE_FAILED, f"the destination did not get the {self.what} whole", _last_line(stderr))
-        info = self._near.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
+        sent = _sent(self._near) - self._before
         self._near.close()
-        sent, again = struct.unpack_from("=QQ", info, _TCPI_BYTES_SENT)
-        return int(sent - again)
+        return sent
 
     def close(self) -> None:
         """Ends connection and receiver. Idempotent."""
@@ -107,7 +106,7 @@ class Pace:
     """Divides what a move may send (bit/s; None: no limit) among its streams that send at the same time."""
 
     def __init__(self, rate: float | None) -> None:
-        self._rate = rate
+        self.rate = rate
         self._lock = threading.Lock()
         self._sending: list[Stream] = []
 
@@ -123,11 +122,16 @@ class Pace:
     def _divide(self, more: list[Stream], gone: list[Stream]) -> None:
         with self._lock:
             self._sending = [stream for stream in [*self._sending, *more] if stream not in gone]
-            if self._rate is not None:
+            if self.rate is not None:
                 for stream in gone:
-                    stream.pace(self._rate)
+                    stream.pace(self.rate)
                 for stream in self._sending:
-                    stream.pace(self._rate / len(self._sending))
+                    stream.pace(self.rate / len(self._sending))
+
+
+def set_pace(end: socket.socket, rate: float) -> None:
+    """The most that goes out of a TCP connection from now on, in bit/s."""
+    end.setsockopt(socket.SOL_SOCKET, _SO_MAX_PACING_RATE, struct.pack("=Q", max(1, round(rate / 8))))
 
 
 def receive_tree(directory: Path) -> list[str]:
@@ -155,6 +159,13 @@ class Background:
         self._thread.join()
         if self._error is not None:
             raise self._error
+
+
+def _sent(end: socket.socket) -> int:
+    """Bytes that have gone out of a TCP connection, each counted once."""
+    info = end.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
+    all_, again = struct.unpack_from("=QQ", info, _TCPI_BYTES_SENT)
+    return int(all_ - again)
 
 
 def _last_line(text: bytes) -> str:
