@@ -19,6 +19,7 @@ is removed by the driver's `stop`, so `roll_back`, `release` and `thaw` work als
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import socket
@@ -208,8 +209,9 @@ class ContainerMover:
         self.close()
         self._driver.stop(self._destination)
         self._await_engine()
-        self._end_repair()
-        Cgroup(self._source.cgroup).thaw()
+        group = Cgroup(self._source.cgroup)
+        end_repair(group.pids())
+        group.thaw()
         _settle(self._source)
 
     def close(self) -> None:
@@ -313,7 +315,8 @@ class ContainerMover:
     def _end_repair(self) -> str:
         """What to tell when CRIU was killed while it held connections: it had thawed the processes to read them."""
         group = Cgroup(self._source.cgroup)
-        group.freeze()
+        with contextlib.suppress(Failed):
+            group.freeze()
         ended = end_repair(group.pids())
         return f"; it held {ended} connections, so messages may be lost: see wherry job list" if ended else ""
 
