@@ -1,8 +1,8 @@
 """The connections of one move, made side by side while the rest is prepared, and opened wide before they are needed.
 
 TCP finds out how much a way holds by doubling what it sends from round trip to round trip: over 20 ms and 1 Gbit/s that
-takes longer than the freeze of a small node. So what will be in a hurry sends nothing of meaning first, as much as two
-round trips hold, and both ends' windows stay as they were then. Invariant: what was made and not taken is closed.
+takes longer than the freeze of a small node. So what will be in a hurry sends nothing of meaning first, as much as a
+round trip holds, and both ends' windows stay as they were then. Invariant: what was made and not taken is closed.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from wherry.node.streams import set_pace
 Ends = tuple[socket.socket, socket.socket]
 BACK = "sums"
 """The one that goes from the destination to the source."""
-_IN_A_HURRY = {"pages": 16 << 20, "tree": 16 << 20, "images": 1 << 20}
-"""What is sent while the node stands still, and the most that is sent to open its window, in bytes."""
+_IN_A_HURRY = {"pages": (1.0, 16 << 20), "tree": (0.5, 8 << 20), "images": (1.0, 256 << 10)}
+"""What is sent while the node stands still: what is sent to open its window, in round trips (a tree shares the way with
+pages) and in bytes at most (images are small)."""
 _NEAR = 2e-3
 """Seconds of a round trip from which on it pays."""
 _ASSUMED = 1e9
@@ -65,7 +66,7 @@ class Connections:
         ends = connect(fabric.host_netns(one), fabric.host_netns(other), fabric.host_address(other))
         if name in _IN_A_HURRY:
             try:
-                _open_wide(ends, rate, _IN_A_HURRY[name])
+                _open_wide(ends, rate, *_IN_A_HURRY[name])
             except OSError as error:
                 for end in ends:
                     end.close()
@@ -74,15 +75,15 @@ class Connections:
         return ends
 
 
-def _open_wide(ends: Ends, rate: float | None, most: int) -> None:
-    """Sends what two round trips hold, and receives it. OSError when the connection breaks or stands still."""
+def _open_wide(ends: Ends, rate: float | None, trips: float, most: int) -> None:
+    """Sends what these round trips hold, and receives it. OSError when the connection breaks or stands still."""
     near, far = ends
     (microseconds,) = struct.unpack_from("=I", near.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256), _TCPI_RTT)
     if microseconds < _NEAR * 1e6:
         return
     if rate is not None:
         set_pace(near, rate)
-    left = size = min(most, int(2 * microseconds * 1e-6 * (rate or _ASSUMED) / 8))
+    left = size = min(most, int(trips * microseconds * 1e-6 * (rate or _ASSUMED) / 8))
     far.settimeout(_TIMEOUT)
     sender = threading.Thread(target=_send, args=(near, size), name="warm")
     sender.start()
