@@ -140,7 +140,7 @@ class Job:
         flows = [
             Flow(
                 source=self.nodes[one].name, target=self.nodes[other].name, messages=seen(count / seconds),
-                bytes=seen(count * self.size / seconds),
+                bytes=seen(count * self.size / seconds), turns=seen(count / self.flight / seconds),
             )
             for (one, other), count in self.pairs.items()
         ]  # fmt: skip

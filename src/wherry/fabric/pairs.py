@@ -1,11 +1,15 @@
-"""How much nodes send to each other, counted by the kernel: a rule of nftables in the bridges of each host.
+"""How much nodes send to each other, and how often they wait for it, counted by the kernel: rules of nftables in the
+bridges of each host, for frames of TCP that carry data.
 
-    table bridge wherry
-      chain: frame from a port (p*), TCP with data --> set element (source MAC, destination MAC): frames, bytes
+    frame from one to other:   asked[other, one]?  --> turns[other, one] + 1, no longer asked
+      if it comes from a port: asked[one, other], pairs[one, other] + 1
 
 A frame is counted once, where it leaves its node, as large as the node's kernel makes it (up to 64 KiB), so frames are
-close to messages. Bare acknowledgements are not counted. Invariants: counting never stands in a frame's way; the
-numbers of a host only grow until the host is gone, wherever its nodes go.
+close to messages. Bare acknowledgements are not counted. A *turn* is a frame that its receiver may have waited for: the
+first since it sent something to the other itself. A stream of messages one way has many frames and one turn.
+
+Invariants: counting never stands in a frame's way; the numbers of a host only grow until the host is gone, wherever its
+nodes go.
 """
 
 from __future__ import annotations
@@ -13,8 +17,8 @@ from __future__ import annotations
 import json
 import subprocess
 from collections import Counter
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
 
 from wherry.base.errors import Code, Failed, Refused
 from wherry.fabric import namespaces
@@ -23,17 +27,31 @@ _BARE = 52
 """Bytes of an IPv4 packet with TCP's usual timestamps and no data."""
 _MOST = 65536
 """Pairs that a host counts: a cluster of 250 nodes has 62,500."""
+_SET = f"typeof ether saddr . ether daddr; size {_MOST}; flags dynamic;"
 _RULES = f"""\
 add table bridge wherry
-add set bridge wherry pairs {{ typeof ether saddr . ether daddr; size {_MOST}; flags dynamic; counter; }}
+add set bridge wherry pairs {{ {_SET} counter; }}
+add set bridge wherry turns {{ {_SET} counter; }}
+add set bridge wherry asked {{ {_SET} }}
+add chain bridge wherry data
+add rule bridge wherry data ether daddr . ether saddr @asked update @turns {{ ether daddr . ether saddr }} \\
+  delete @asked {{ ether daddr . ether saddr }}
+add rule bridge wherry data iifname "p*" add @asked {{ ether saddr . ether daddr }} \\
+  update @pairs {{ ether saddr . ether daddr }}
 add chain bridge wherry count {{ type filter hook prerouting priority -200; policy accept; }}
-flush chain bridge wherry count
-add rule bridge wherry count iifname != "p*" return
-add rule bridge wherry count ip protocol tcp ip length > {_BARE} update @pairs {{ ether saddr . ether daddr }}
+add rule bridge wherry count ip protocol tcp ip length > {_BARE} jump data
 """
 _SECONDS = 20
 Pair = tuple[str, str]
 """MAC of who sends, MAC of who receives."""
+
+
+class Count(NamedTuple):
+    """Frames and bytes from the first to the second, and how many of the frames were turns of the second."""
+
+    frames: int
+    bytes: int
+    turns: int
 
 
 class Pairs:
@@ -43,32 +61,32 @@ class Pairs:
         self._netns = list(netns)
         self._ready: set[str] = set()
 
-    def read(self) -> dict[Pair, tuple[int, int]]:
-        """Frames and bytes by pair since the first reading, which begins the counting.
-
-        UNSUPPORTED when this machine cannot count.
-        """
-        frames, size = Counter[Pair](), Counter[Pair]()
+    def read(self) -> dict[Pair, Count]:
+        """By pair, since the first reading, which begins the counting. UNSUPPORTED when this machine cannot count."""
+        frames, size, turns = Counter[Pair](), Counter[Pair](), Counter[Pair]()
         for netns in self._netns:
-            if netns not in self._ready and "wherry" not in _nft(netns, "list", "tables", "bridge"):
+            if netns not in self._ready and "table bridge wherry" not in _nft(netns, "list", "tables", "bridge"):
                 _nft(netns, "-f", "-", text=_RULES)
             self._ready.add(netns)
-            for pair, (count, length) in _elements(_nft(netns, "-j", "list", "set", "bridge", "wherry", "pairs")):
-                frames[pair] += count
-                size[pair] += length
-        return {pair: (frames[pair], size[pair]) for pair in frames}
+            for name, (one, other), (count, length) in _elements(
+                _nft(netns, "-j", "list", "table", "bridge", "wherry")
+            ):
+                if name == "pairs":
+                    frames[one, other] += count
+                    size[one, other] += length
+                elif name == "turns":
+                    turns[other, one] += count
+        return {pair: Count(frames[pair], size[pair], turns[pair]) for pair in frames}
 
 
-def _elements(text: str) -> list[tuple[Pair, tuple[int, int]]]:
-    """The elements of the set in nft's JSON."""
+def _elements(text: str) -> Iterator[tuple[str, Pair, tuple[int, int]]]:
+    """The elements that count: name of the set, key, frames and bytes; from nft's JSON."""
     document: dict[str, Any] = json.loads(text)
-    found = []
     for part in document["nftables"]:
         for element in part.get("set", {}).get("elem", []):
-            one, other = element["elem"]["val"]["concat"]
-            counter = element["elem"]["counter"]
-            found.append(((one, other), (counter["packets"], counter["bytes"])))
-    return found
+            if counter := element.get("elem", {}).get("counter") if isinstance(element, dict) else None:
+                one, other = element["elem"]["val"]["concat"]
+                yield part["set"]["name"], (one, other), (counter["packets"], counter["bytes"])
 
 
 def _nft(netns: str, *words: str, text: str = "") -> str:

@@ -18,7 +18,7 @@ from wherry.base.clock import now
 from wherry.base.errors import WherryError
 from wherry.cluster.places import Places
 from wherry.fabric.cgroup import Cgroup
-from wherry.fabric.pairs import Pair, Pairs
+from wherry.fabric.pairs import Count, Pair, Pairs
 from wherry.fabric.protocol import Fabric
 from wherry.job.launch import MARK
 from wherry.model.objects import Job, Node
@@ -54,7 +54,7 @@ class Sample:
     throttled: dict[str, float] = field(default_factory=dict)
     cpu: dict[str, float] = field(default_factory=dict)
     """By node, and by host as its whole cgroup."""
-    pairs: dict[Pair, tuple[int, int]] | None = None
+    pairs: dict[Pair, Count] | None = None
     uncounted: str = ""
 
 
@@ -88,7 +88,7 @@ class Sampler:
             return _with(sample, None, str(error))
 
 
-def _with(sample: Sample, pairs: dict[Pair, tuple[int, int]] | None, why: str) -> Sample:
+def _with(sample: Sample, pairs: dict[Pair, Count] | None, why: str) -> Sample:
     return Sample(sample.time, sample.where, sample.ranks, sample.throttled, sample.cpu, pairs, why)
 
 
@@ -170,20 +170,21 @@ def _node(before: Sample, after: Sample, node: Node, ranks: Sequence[RankLoad], 
     )
 
 
-def _flows(
-    old: dict[Pair, tuple[int, int]], new: dict[Pair, tuple[int, int]], nodes: Sequence[Node], seconds: float
-) -> tuple[Flow, ...]:
+def _flows(old: dict[Pair, Count], new: dict[Pair, Count], nodes: Sequence[Node], seconds: float) -> tuple[Flow, ...]:
     names = {node.mac: node.name for node in nodes}
     found = []
-    for (one, other), (frames, size) in sorted(new.items()):
-        before = old.get((one, other), (0, 0))
-        if one in names and other in names and frames > before[0]:
+    for (one, other), count in sorted(new.items()):
+        before = old.get((one, other), Count(0, 0, 0))
+        if one in names and other in names and count.frames > before.frames:
             found.append(
                 Flow(
-                    source=names[one], target=names[other], messages=(frames - before[0]) / seconds,
-                    bytes=(size - before[1]) / seconds,
+                    source=names[one],
+                    target=names[other],
+                    messages=(count.frames - before.frames) / seconds,
+                    bytes=(count.bytes - before.bytes) / seconds,
+                    turns=(count.turns - before.turns) / seconds,
                 )
-            )  # fmt: skip
+            )
     return tuple(found)
 
 

@@ -9,12 +9,17 @@ from wherry.model.objects import Record
 
 
 class Flow(Record):
-    """What one node sends to another: TCP frames with data, as they leave it, and their bytes, per second."""
+    """What one node sends to another: TCP frames with data, as they leave it, their bytes, and the turns, per second.
+
+    A turn is a frame that came as an answer: the target had sent to the source since the one before. A stream of
+    messages one way has many frames and one turn; only for turns can the target have waited for the whole way.
+    """
 
     source: str
     target: str
     messages: float
     bytes: float
+    turns: float
 
 
 class RankLoad(Record):

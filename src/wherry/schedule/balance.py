@@ -189,7 +189,7 @@ def _packed(case: Case, world: World, hosts: list[Host], trial: Trial, site: str
 def _together(model: Model, start: Trial, trial: Trial, site: str) -> dict[str, str]:
     now, then = model.step(start.where), model.step(trial.where)
     text = (
-        f"together at {site}: links take {now.link:.0%} of the job's time now ({now.messages:.0f} messages/s, "
+        f"together at {site}: links take {now.link:.0%} of the job's time now ({now.turns:.0f} answers/s, "
         f"{now.crossing / 1e6:.2f} MB/s), {then.link:.0%} then"
     )
     return {name: text for name, host in trial.where.items() if host != start.where[name]}
@@ -278,7 +278,7 @@ def _kind(profile: Profile, step: Step, world: World, case: Case, rule: Rule) ->
 def _described(verdict: Verdict, step: Step) -> str:
     return (
         f"{verdict.kind}: links between sites take at most {step.link:.0%} of its time "
-        f"({step.messages:.0f} messages/s, {step.crossing / 1e6:.2f} MB/s over them), "
+        f"({step.turns:.0f} answers/s, {step.crossing / 1e6:.2f} MB/s over them), "
         f"{step.busiest or 'no node'} computes {step.computing:.0%}"
     )
 

@@ -50,14 +50,14 @@ class World:
 @dataclass(frozen=True)
 class Step:
     """A step's parts, in steps as they are now: all of it, computing and link share of the worst node, which one it is
-    that computes longest, and the links' load in bytes per second."""
+    that computes longest, and the links' load in bytes and turns per second."""
 
     total: float
     computing: float
     link: float
     busiest: str
     crossing: float
-    messages: float
+    turns: float
 
 
 class Model:
@@ -120,7 +120,7 @@ class Model:
 
     def _wire(self, where: Where) -> tuple[dict[str, tuple[float, float]], float, float]:
         """Per node that receives: seconds per second that its messages could take, over links and within the site;
-        then the bytes and messages per second that cross links."""
+        then the bytes and turns per second that cross links."""
         hosts, roads = self._world.hosts, self._world.roads
         site = {name: hosts[where[name]].site for name in self._loads}
         far, near, load = defaultdict[str, float](float), defaultdict[str, float](float), defaultdict[Hop, float](float)
@@ -128,12 +128,12 @@ class Model:
         for flow in self._flows:
             one, other = site[flow.source], site[flow.target]
             if one == other:
-                near[flow.target] += flow.messages * NEAR
+                near[flow.target] += flow.turns * NEAR
                 continue
             way = roads.way(one, other)
-            far[flow.target] += flow.messages * way.latency
+            far[flow.target] += flow.turns * way.latency
             across |= {flow.source, flow.target}
-            size, count = size + flow.bytes, count + flow.messages
+            size, count = size + flow.bytes, count + flow.turns
             for hop in way.hops:
                 load[hop] += flow.bytes
         queue = roads.seconds(load)
