@@ -100,7 +100,7 @@ FILES: list[tuple[str, str, str, Code, str]] = [
     ("no such site", "up", CLUSTER + "sites: [c]\n", Code.NOT_FOUND, "c"),
     ("only a host that is down", "up", CLUSTER + "hosts: [down]\n", Code.NO_CAPACITY, "down"),
     ("a file that is nowhere", "up", CLUSTER + "needs: [/no/such/file]\n", Code.INCOMPATIBLE_HOST, "/no/such/file"),
-    ("kind that is not there", "up", CLUSTER.replace("container", "vm"), Code.UNSUPPORTED, "vm"),
+    ("kind that is not there", "up", CLUSTER.replace("container", "tile"), Code.INVALID_FILE, "kind"),
     ("host twice", "fabric up", FABRIC.replace("name: a2", "name: a1"), Code.INVALID_FILE, "a1"),
     ("unknown site", "fabric up", FABRIC.replace("a2, site: a", "a2, site: b"), Code.INVALID_FILE, "b"),
     ("no cores", "fabric up", FABRIC.replace("a2, site: a, cores: 2", "a2, site: a, cores: 0"), Code.INVALID_FILE, "c"),

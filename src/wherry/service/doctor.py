@@ -20,6 +20,8 @@ from wherry.fabric.cgroup import machine_layout
 from wherry.fabric.facts import runtime, runtime_version
 from wherry.job.mpi import parse_version
 from wherry.node import criu
+from wherry.node.vm import engine, virt
+from wherry.node.vm.image import find_image
 
 _PROGRAMS = ("wherry-init", "wherry-launch", "wherry-ns", "wherry-link")
 _LAUNCHERS = ("mpirun.openmpi", "mpiexec.mpich", "mpirun", "mpiexec")
@@ -174,6 +176,29 @@ def _mpi() -> Iterator[Finding]:
     yield _judge("mpi", bool(found), text, "no MPI launcher on PATH", remedy, Health.LIMITED)
 
 
+def _virtual_machines() -> Iterator[Finding]:
+    try:
+        number = virt.load().getVersion()
+    except WherryError as error:
+        yield Finding("libvirt", Health.LIMITED, f"no nodes of kind vm: {error}", error.next)
+        return
+    text = f"{number // 1_000_000}.{number // 1000 % 1000}"
+    bad = "no nodes of kind vm: libvirtd is not installed"
+    yield _judge("libvirt", bool(engine.libvirtd()), text, bad, "make setup-vm", Health.LIMITED)
+    qemu = ".".join(map(str, engine.version()))
+    unsafe = engine.unsafe_moves(emulated=True)
+    yield _judge("qemu", not unsafe, qemu, f"{qemu}: {unsafe}", "make setup-vm", Health.LIMITED)
+    try:
+        image = find_image()
+    except WherryError as error:
+        yield Finding("image", Health.LIMITED, f"no nodes of kind vm: {error}", error.next)
+        return
+    yield Finding("image", Health.OK, f"{image.name}, {image.digest[:12]}")
+    without = engine.kvm(image)
+    bad = f"{without}: nodes of kind vm are emulated, ten times slower or more"
+    yield _judge("kvm", not without, "a kernel boots under it", bad, "use a machine with KVM", Health.LIMITED)
+
+
 def _room() -> Iterator[Finding]:
     for directory in ("/run", str(_first_there(instance().state))):
         free = shutil.disk_usage(directory).free
@@ -187,4 +212,7 @@ def _first_there(path: Path) -> Path:
     return path if path.exists() else _first_there(path.parent)
 
 
-_PROBES = (_root, _kernel, _cgroups, _network, _overlays, _programs, _runtime, _criu, _soft_dirty, _mpi, _room)
+_PROBES = (
+    *(_root, _kernel, _cgroups, _network, _overlays, _programs),
+    *(_runtime, _criu, _soft_dirty, _mpi, _virtual_machines, _room),
+)

@@ -30,10 +30,15 @@ def check_fabric(spec: FabricSpec) -> None:
 def make_drivers(fabric: Fabric, instance: Instance) -> dict[str, NodeDriver]:
     """The kinds of nodes that hosts of this fabric carry."""
     if fabric.driver == "fake":
-        return {"container": FakeDriver("container")}
-    from wherry.node.container import ContainerDriver
+        return {kind: FakeDriver(kind) for kind in ("container", "vm")}
+    return _real_drivers(fabric, instance)
 
-    return {"container": ContainerDriver(instance, fabric)}
+
+def _real_drivers(fabric: Fabric, instance: Instance) -> dict[str, NodeDriver]:
+    from wherry.node.container import ContainerDriver
+    from wherry.node.vm.driver import VmDriver
+
+    return {"container": ContainerDriver(instance, fabric), "vm": VmDriver(instance, fabric)}
 
 
 def _criu_version() -> str:
@@ -54,7 +59,7 @@ def sweep_machine(instance: Instance) -> None:
     """Removes what any driver of this instance left on the machine, found by name alone. Processes end first."""
     from wherry.fabric import netns
     from wherry.fabric.default import default_fabric
-    from wherry.node.container import ContainerDriver
 
     netns.sweep(instance)
-    ContainerDriver(instance, FakeFabric(default_fabric())).sweep()
+    for driver in _real_drivers(FakeFabric(default_fabric()), instance).values():
+        driver.sweep()

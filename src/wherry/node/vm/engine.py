@@ -6,16 +6,20 @@ Invariant: KVM is used only when a kernel was seen to boot under it, as it can b
 from __future__ import annotations
 
 import functools
+import json
 import os
 import re
 import shutil
 import subprocess
+from pathlib import Path
 
+from wherry.node.vm.hostd import CACHE
 from wherry.node.vm.image import VmImage
 
 EMULATOR = "qemu-system-x86_64"
 _PROBE = 15.0
 """Seconds that a kernel under KVM gets for its first words; it needs less than one."""
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _SAFE = (9, 0)
 """QEMU before this can lose a guest's writes in a move under emulation: 03bfc2188f06, "physmem: Fix migration dirty
 bitmap coherency with TCG memory access", is in 9.0."""
@@ -43,9 +47,24 @@ def version() -> tuple[int, int]:
 
 @functools.cache
 def kvm(image: VmImage) -> str:
-    """Why KVM cannot run a guest; empty when the image's kernel boots under it."""
+    """Why KVM cannot run a guest; empty when the image's kernel boots under it. Found out once after each boot."""
     if not os.access("/dev/kvm", os.R_OK | os.W_OK):
         return "there is no /dev/kvm"
+    asked = " ".join([_BOOT_ID.read_text().strip(), *map(str, version()), image.digest])
+    answer = CACHE / "kvm.json"
+    try:
+        known = json.loads(answer.read_text())
+        if known["asked"] == asked:
+            return str(known["reason"])
+    except (OSError, ValueError, KeyError):
+        pass  # nobody has asked yet
+    reason = "" if _boots(image) else "a kernel does not boot under /dev/kvm"
+    CACHE.mkdir(parents=True, exist_ok=True, mode=0o700)
+    answer.write_text(json.dumps({"asked": asked, "reason": reason}))
+    return reason
+
+
+def _boots(image: VmImage) -> bool:
     words = [emulator(), "-accel", "kvm", "-m", "256", "-nographic", "-no-reboot", "-nic", "none"]
     words += ["-kernel", str(image.kernel), "-append", "console=ttyS0 panic=-1"]
     process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
@@ -54,7 +73,7 @@ def kvm(image: VmImage) -> str:
     except subprocess.TimeoutExpired:
         process.kill()
         said, _ = process.communicate()
-    return "" if b"Linux version" in said else "a kernel does not boot under /dev/kvm"
+    return b"Linux version" in said
 
 
 def unsafe_moves(emulated: bool) -> str:

@@ -40,10 +40,14 @@ _NAMESPACE = uuid.UUID("5b6f8f0e-5d0d-4c86-9a8f-6f1f5f2a7c11")
 _START_TIMEOUT = 90.0
 """Seconds until a libvirtd answers; the first one of a machine asks QEMU what it can, which takes ten idle seconds."""
 _MOUNTS = (("etc", "/etc/libvirt"), ("lib", "/var/lib/libvirt"), ("log", "/var/log/libvirt"), ("run", "/run"))
+_ENTRIES = {"passwd": "libvirt-qemu:x:64055:64055::/:/usr/sbin/nologin", "group": "libvirt-qemu:x:64055:"}
+"""Whom Debian's libvirtd looks up before it reads that QEMU runs as root; a package that we do not need adds them."""
 _SCRIPT = """
 directory=$1 name=$2 cache=$3; shift 3
 hostname "$name"
 mount -t sysfs sysfs /sys
+mount --bind "$directory/passwd" /etc/passwd
+mount --bind "$directory/group" /etc/group
 mount --bind "$cache" /var/cache/libvirt
 for pair in "$@"; do mount --bind "$directory/${pair%%:*}" "${pair#*:}"; done
 exec libvirtd --daemon --listen --config /etc/libvirt/libvirtd.conf --pid-file /run/libvirtd.pid
@@ -161,6 +165,10 @@ class HostDaemon:
             "cgroup_controllers": [], "namespaces": [], "stdio_handler": "file", "migration_address": address,
             "keepalive_interval": 2, "keepalive_count": 5,
         }  # fmt: skip
+        for file, entry in _ENTRIES.items():
+            known = Path("/etc", file).read_text()
+            more = "" if f"\n{entry.split(':')[0]}:" in known else f"{entry}\n"
+            (self.directory / file).write_text(known + more)
         (self.directory / "etc" / "libvirtd.conf").write_text(_settings(daemon))
         (self.directory / "etc" / "qemu.conf").write_text(_settings(qemu))
 

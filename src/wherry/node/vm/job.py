@@ -18,6 +18,8 @@ from wherry.node.vm import virt
 _ABORT_TIMEOUT = 60.0
 """Seconds that libvirt may take to end a job that it was told to."""
 _MIB = 2**20
+_LOOK = 0.01
+"""Seconds between two looks."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +41,11 @@ class Job:
         self._flags, self._params = _how(address, way, rate)
         self._peer = peer_uri
         self._error: Exception | None = None
+        self.seen = Look()
+        """How far it was a moment ago. libvirt does not always answer at once, so a thread of its own asks."""
         self._thread = threading.Thread(target=self._run, name="move-vm")
         self._thread.start()
+        threading.Thread(target=self._watch, name="move-vm-look").start()
 
     def ended(self) -> bool:
         """True when libvirt has ended it, well or not."""
@@ -57,9 +62,12 @@ class Job:
         if self._thread.is_alive():
             raise Failed(Code.TIMED_OUT, "libvirt does not end the move", f"waited {seconds:.0f} s", "wherry doctor")
 
-    def look(self) -> Look:
-        """How far it is now."""
-        return look(self._domain)
+    def _watch(self) -> None:
+        while not self.ended():
+            found = look(self._domain)
+            if found.passes:
+                self.seen = found
+            time.sleep(_LOOK)
 
     def _run(self) -> None:
         try:

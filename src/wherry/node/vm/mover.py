@@ -32,10 +32,8 @@ from wherry.node.vm.agent import answers
 if TYPE_CHECKING:
     from wherry.node.vm.driver import VmDriver
 
-_LOOK = 0.02
-"""Seconds between two looks at a migration."""
-_SOON = 0.002
-"""The same while the node stands."""
+_LOOK = 0.002
+"""Seconds between two looks at a node that is about to stand, or stands."""
 _NEVER_BY_ITSELF = 1
 """Milliseconds of downtime that QEMU may decide on by itself: so little that it waits for us to freeze."""
 _PATIENCE, _SLOWEST = 60.0, 2e6
@@ -81,26 +79,22 @@ class VmMover:
     def round(self, number: int) -> Round:
         began, before = time.monotonic(), self._seen
         moving = self._begin()
-        while not moving.ended():
-            now = moving.look()
-            if now.passes > max(before.passes, 1):
-                self._seen = now
-                spent = time.monotonic() - began
-                return Round(number=number, bytes=now.sent - before.sent, seconds=spent, dirty=now.left)
+        # When there is little left QEMU stops the node by itself: there will be no further pass.
+        while not moving.ended() and moving.seen.passes <= max(before.passes, 1) and self._source_runs():
             time.sleep(_LOOK)
         moving.check()
-        return Round(number=number, bytes=0, seconds=time.monotonic() - began, dirty=0)
+        self._seen = now = moving.seen
+        left = now.left if now.passes > max(before.passes, 1) else 0
+        return Round(number=number, bytes=now.sent - before.sent, seconds=time.monotonic() - began, dirty=left)
 
     def freeze(self) -> None:
-        domain = self._domain(self._source)
-        libvirt = virt.load()
-        if domain is None:
-            return
-        try:
-            domain.suspend()
-        except libvirt.libvirtError as error:
-            if virt.state(domain)[0] == libvirt.VIR_DOMAIN_RUNNING:
-                raise virt.translated(f"node {self._name} could not be frozen", error) from None
+        domain, libvirt = self._domain(self._source), virt.load()
+        if domain is not None and self._source_runs():
+            try:
+                domain.suspend()
+            except libvirt.libvirtError as error:
+                if self._source_runs():
+                    raise virt.translated(f"node {self._name} could not be frozen", error) from None
 
     def transfer(self) -> Transferred:
         moving = self._begin()
@@ -109,7 +103,7 @@ class VmMover:
             moving.check()
             if time.monotonic() > deadline:
                 raise Failed(Code.TIMED_OUT, f"node {self._name} is not at {self._destination.host} yet", "it is slow")
-            time.sleep(_SOON)
+            time.sleep(_LOOK)
         sent, frozen = job.cost(self._domain(self._destination))
         return Transferred(bytes=max(sent - self._seen.sent, 0), frozen=frozen)
 
@@ -191,6 +185,9 @@ class VmMover:
         libvirt = virt.load()
         whole = (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_USER)
         return virt.state(self._domain(self._destination)) == whole
+
+    def _source_runs(self) -> bool:
+        return virt.state(self._domain(self._source))[0] == virt.load().VIR_DOMAIN_RUNNING
 
     def _domain(self, place: Place) -> Any | None:
         return virt.domain(self._connection(place), self._name)
