@@ -100,13 +100,13 @@ class World:
         document: dict[str, Any] = json.loads(done.stdout)
         return document
 
-    def start(self, *words: str) -> subprocess.Popen[str]:
+    def start(self, *words: str, stdin: int = subprocess.DEVNULL) -> subprocess.Popen[str]:
         """A command that goes on."""
         return subprocess.Popen(
             [str(WHERRY), *words],
             cwd=self.directory,
             env=self.environment,
-            stdin=subprocess.DEVNULL,
+            stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
