@@ -21,13 +21,13 @@ class Table:
 
     @property
     def kinds(self) -> list[str]:
-        """For each column, its class on the page: `n` when most of its cells are numbers, else `t`."""
+        """For each column, its class on the page: `n` when it has numbers and nothing else, else `t`."""
         columns = zip(*self.rows, strict=True) if self.rows else [()] * len(self.head)
-        return ["n" if 2 * sum(map(_is_number, column)) > len(column) else "t" for column in columns]
+        return ["n" if any(column) and all(map(_is_number, column)) else "t" for column in columns]
 
 
 def _is_number(text: str) -> bool:
-    return text.lstrip("-<")[:1].isdigit()
+    return text in ("", "-", "not measured") or text.lstrip("-<")[:1].isdigit()
 
 
 @dataclass
@@ -79,7 +79,7 @@ table { border-collapse: collapse; width: 100%; font-size: .86rem; line-height: 
 th, td { padding: .35rem .7rem .35rem 0; border-bottom: 1px solid var(--line); vertical-align: top; text-align: left; }
 thead th { border-bottom: 2px solid var(--line); color: var(--quiet); font-weight: 600; vertical-align: bottom; }
 tbody tr:hover { background: var(--soft); }
-.n { text-align: right; white-space: nowrap; } td:first-child { font-weight: 500; }
+.n { text-align: right; } .n.s { white-space: nowrap; } td:first-child { font-weight: 500; }
 .scroll { overflow-x: auto; }
 .figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(28rem, 100%), 1fr)); gap: 1.2rem;
            margin-top: 2rem; }
@@ -94,7 +94,8 @@ li { margin: .35rem 0; max-width: 56rem; } .where td:first-child { white-space: 
 <div class="scroll"><table><thead><tr>
 {%- for cell in table.head %}<th class="{{ table.kinds[loop.index0] }}">{{ cell }}</th>{% endfor %}</tr></thead><tbody>
 {% for row in table.rows %}
-<tr>{% for cell in row %}<td class="{{ table.kinds[loop.index0] }}">{{ cell }}</td>{% endfor %}</tr>
+<tr>{% for cell in row %}
+<td class="{{ table.kinds[loop.index0] }}{{ " s" if cell | length < 36 }}">{{ cell }}</td>{% endfor %}</tr>
 {% endfor %}
 </tbody></table></div>
 {% endmacro %}

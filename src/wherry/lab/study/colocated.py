@@ -116,12 +116,12 @@ class Colocated(Study):
                 else "The same against loopback TCP, which leaves out what shared memory gains."
             )
             quantity = f"bandwidth at 6 MB, two nodes on one host : {text}"
-            rows.append(published.Beside(quantity, "180 / 1200 = 0.15", f"{published.XEN}, Figure 4", loss, may))
+            rows.append(published.Beside(quantity, "180 / 1200 = 0.15", "Figure 4", loss, may))
         inside = analysis.compare_samples(at_six(NATIVE_TCP), at_six(ONE_NODE))
         may = "The direction, and against native TCP only: ranks of one node talk over TCP here."
         quantity = "bandwidth at 6 MB, two ranks in one node : native TCP"
-        rows.append(published.Beside(quantity, "about 1", f"{published.XEN}, Figure 4", inside, may))
-        return published.table(rows)
+        rows.append(published.Beside(quantity, "about 1", "Figure 4", inside, may))
+        return published.table(rows, published.XEN)
 
     def _ratios(self, results: Results) -> Table:
         rows = []

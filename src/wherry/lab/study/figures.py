@@ -70,7 +70,7 @@ def bars(groups: Mapping[str, Samples], label: str, published: Sequence[Publishe
             axes.plot([at - 0.45, at + 0.45], [mark.y] * 2, color=_BLACK, linewidth=1.1, linestyle="--")
             axes.annotate(mark.text, (at + 0.27, mark.y), (0, 2), textcoords="offset points", fontsize=7, color=_BLACK)
         _name_groups(axes, list(groups))
-        axes.set_xlim(-0.6, len(groups) - 0.4)
+        axes.set_xlim(-0.6, len(groups) - (0.2 if published else 0.4))  # room for the text beside a bar
         axes.set_ylabel(label)
         axes.set_ylim(0, (1.3 if len(names) > 1 else 1.12) * axes.get_ylim()[1])  # room for legend and numbers
         axes.grid(axis="y", alpha=0.3)

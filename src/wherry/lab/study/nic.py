@@ -139,33 +139,33 @@ class NicDegradation(Study):
             published.Beside(
                 "degradation over message size",
                 "a figure from 0 to 100 %, without numbers",
-                f"{published.KVM}, Figure 2",
+                "Figure 2",
                 "see the figure below",
                 "The shape: the cost is one of latency, so its share falls as messages grow.",
             ),
             published.Beside(
                 "flood ping: virtual, round trip (us)",
                 "a figure from 0 to 1200 us, without numbers",
-                f"{published.KVM}, Figure 4",
+                "Figure 4",
                 _each(times, lambda data: median([1e6 * y for y in data])),
                 "Nothing absolute: there a card and a cable are between, here neither.",
             ),
             published.Beside(
                 "flood ping: virtual over native",
                 "above 1 for both cards",
-                f"{published.KVM}, Figure 4",
+                "Figure 4",
                 _each(times, lambda data: analysis.compare_samples(data, native)),
                 "The direction.",
             ),
             published.Beside(
                 "flood ping: virtio over e1000",
                 "above 1: e1000 degrades less",
-                f"{published.KVM}, conclusions",
+                "conclusions",
                 analysis.compare_samples(cards[0][1], cards[1][1]),
                 "The direction; drivers and emulation have changed since, so the reverse would be no surprise.",
             ),
         ]
-        return published.table(rows)
+        return published.table(rows, published.KVM)
 
 
 def _each(data: Sequence[tuple[str, list[float]]], find: Callable[[list[float]], Estimate | None]) -> str | None:

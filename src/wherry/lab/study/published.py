@@ -41,10 +41,10 @@ class Beside:
     may: str
 
 
-def table(rows: Sequence[Beside]) -> Table:
-    """The table of published values."""
+def table(rows: Sequence[Beside], source: str = "") -> Table:
+    """The table of published values; `source` is what all of them are from."""
     return Table(
-        "Beside the published values",
+        f"Beside the published values{f' ({source})' if source else ''}",
         ("quantity", "published", "where", "here", "what may be compared"),
         [(row.quantity, row.published, row.where, _ours(row.ours), row.may) for row in rows],
     )

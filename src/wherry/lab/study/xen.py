@@ -216,7 +216,7 @@ class XenMigration(Study):
 
     def _beside(self, results: Results) -> Table:
         def row(quantity: str, value: str, figure: str, ours: Estimate | str | None, may: str) -> published.Beside:
-            return published.Beside(quantity, value, f"{published.XEN}, {figure}", ours, may)
+            return published.Beside(quantity, value, figure, ours, may)
 
         def six(how: str) -> list[float]:
             xs = results.xs(Cell.of(test="netpipe", how=how), "latency_mean")
@@ -287,7 +287,7 @@ class XenMigration(Study):
                 "The direction; the class and the run's length differ with --quick.",
             ),
         ]
-        return published.table(rows)
+        return published.table(rows, published.XEN)
 
     def _times(self, results: Results) -> Table:
         rows = []
