@@ -29,6 +29,8 @@ hosts:
   - {name: bare, site: a, cores: 2, memory: 1GiB, facts: {without_files: [/etc/passwd]}}
   - {name: down, site: a, cores: 2, memory: 1GiB}
 """
+LINKED = FABRIC.replace("{name: a}", "{name: a}, {name: b}").replace("a2, site: a", "a2, site: b")
+"""Two sites, for links; a link more makes it bad."""
 CLUSTER = "kind: container\nversion: 1\nname: bad\nnodes: 2\ncpus: 0.25\nmemory: 128MiB\n"
 """A good cluster file, to be made bad by a line more or another one."""
 
@@ -49,8 +51,14 @@ COMMANDS: list[tuple[str, Code, str]] = [
     ("run two -n 0 -- /bin/true", Code.USAGE, "rank"),
     ("run two -n two -- /bin/true", Code.USAGE, "two"),
     ("run two -- /bin/true", Code.USAGE, "ranks"),
+    ("run two -n 5000 -- /bin/true", Code.USAGE, "4096"),
+    ("run two -n 2", Code.USAGE, "PROGRAM"),
+    ("run two -n 2 -- ./no-such-program", Code.NOT_FOUND, "no-such-program"),
+    ("run two -n 2 -- .", Code.NOT_FOUND, "PATH"),
     ("run two -n 2 --mpi lam -- /bin/true", Code.USAGE, "openmpi"),
-    ("logs tow", Code.NOT_FOUND, "tow"),
+    ("run two -n 2 --mpi /bin/true -- /bin/true", Code.UNSUPPORTED, "--version"),
+    ("run two -n 2 --mpi /no/mpirun -- /bin/true", Code.NOT_FOUND, "/no/mpirun"),
+    ("logs tow", Code.NOT_FOUND, "two"),
     ("logs two --job job-x", Code.NOT_FOUND, "job-x"),
     ("move two-7 --to a2", Code.NOT_FOUND, "two-1"),
     ("move two-0", Code.USAGE, "--to"),
@@ -63,6 +71,7 @@ COMMANDS: list[tuple[str, Code, str]] = [
     ("move two-0 --to old --dry-run", Code.INCOMPATIBLE_HOST, "sse2"),
     ("move two-0 --to down --dry-run", Code.HOST_DOWN, "down"),
     ("move two-0 --to a2 --max-rounds many", Code.USAGE, "many"),
+    ("move two-0 --to a2 --max-rounds -1", Code.USAGE, "rounds"),
     ("fabric up two.yaml", Code.INVALID_FILE, "wherry up"),
     ("fabric up other.yaml", Code.WRONG_STATE, "two"),
     ("fabric down", Code.WRONG_STATE, "two"),
@@ -71,6 +80,10 @@ COMMANDS: list[tuple[str, Code, str]] = [
     ("host drain a9", Code.NOT_FOUND, "a1"),
     ("host restore a9", Code.NOT_FOUND, "a1"),
     ("node show two-7", Code.NOT_FOUND, "two-1"),
+    ("node list tow", Code.NOT_FOUND, "two"),
+    ("site link set a z --latency 5ms", Code.NOT_FOUND, "z"),
+    ("site link set a", Code.USAGE, "OTHER"),
+    ("job list tow", Code.NOT_FOUND, "two"),
     ("job show job-x", Code.NOT_FOUND, "job-x"),
     ("job cancel job-x", Code.NOT_FOUND, "job-x"),
     ("op show op-x", Code.NOT_FOUND, "op-x"),
@@ -78,6 +91,13 @@ COMMANDS: list[tuple[str, Code, str]] = [
     ("op cancel op-x", Code.NOT_FOUND, "op-x"),
     ("daemon start --group no-such-group", Code.WRONG_STATE, "runs already"),
     ("status -o yaml", Code.USAGE, "yaml"),
+    ("study show no-such-study", Code.NOT_FOUND, "no-such-study"),
+    ("study run no-such-study", Code.NOT_FOUND, "no-such-study"),
+    ("study report no-such-directory", Code.NOT_FOUND, "no-such-directory"),
+    ("tile ps", Code.NOT_FOUND, "wherry tile up"),
+    ("tile up no-such-file.yaml", Code.NOT_FOUND, "no-such-file.yaml"),
+    ("tile run no-such-program", Code.NOT_FOUND, "no-such-program"),
+    ("tile up --tiles 99", Code.USAGE, "16"),
 ]
 
 FILES: list[tuple[str, str, str, Code, str]] = [
@@ -105,6 +125,13 @@ FILES: list[tuple[str, str, str, Code, str]] = [
     ("unknown site", "fabric up", FABRIC.replace("a2, site: a", "a2, site: b"), Code.INVALID_FILE, "b"),
     ("no cores", "fabric up", FABRIC.replace("a2, site: a, cores: 2", "a2, site: a, cores: 0"), Code.INVALID_FILE, "c"),
     ("public pool", "fabric up", FABRIC.replace("10.77.0.0", "8.8.0.0"), Code.INVALID_FILE, "8.8.0.0"),
+    ("no unit of a host", "fabric up", FABRIC.replace("memory: 1GiB}", "memory: 1024}", 1), Code.INVALID_FILE, "unit"),
+    ("site twice", "fabric up", LINKED.replace("{name: b}", "{name: a}"), Code.INVALID_FILE, "a"),
+    ("latency, no unit", "fabric up", LINKED + "links: [{between: [a, b], latency: 10}]", Code.INVALID_FILE, "10"),
+    ("lossy", "fabric up", LINKED + "links: [{between: [a, b], loss: 150%}]", Code.INVALID_FILE, "loss"),
+    ("link to nowhere", "fabric up", LINKED + "links: [{between: [a, z]}]", Code.INVALID_FILE, "z"),
+    ("link to itself", "fabric up", LINKED + "links: [{between: [a, a]}]", Code.INVALID_FILE, "a"),
+    ("link twice", "fabric up", LINKED + "links: [{between: [a, b]}, {between: [b, a]}]", Code.INVALID_FILE, "pair"),
     ("unknown driver", "fabric up", FABRIC + "driver: moon\n", Code.INVALID_FILE, "driver"),
 ]
 
@@ -122,15 +149,9 @@ def poor() -> Iterator[World]:
 
 
 def known(world: World) -> list[Any]:
-    """All that a wrong command must leave as it is.
-
-    A program is looked for with its user's rights, in the operation that runs it: only of these do refused ones remain
-    in the list of operations.
-    """
-    rows: list[Any] = [world.json(*words.split()) for words in ("status", "node list", "job list")]
-    rows.append([(host["name"], host["down"], host["drained"]) for host in world.json("host", "list")["hosts"]])
-    rows.append([found for found in world.json("op", "list")["operations"] if found["kind"] != "run"])
-    rows.append([found for found in world.json("event", "list")["events"] if found["kind"] != "operation"])
+    """All that a wrong command must leave as it is."""
+    lists = ("status", "node list", "job list", "host list", "op list", "event list")
+    rows: list[Any] = [world.json(*words.split()) for words in lists]
     return [*rows, world.fabric(), world.mounts(), sorted(world.processes().values())]
 
 

@@ -81,7 +81,7 @@ def test_streams_stay_apart_and_the_exit_code_is_passed(wherry: World, flavour: 
 def test_rank_0_reads_what_we_are_given_also_after_its_node_moved(wherry: World, flavour: str) -> None:
     script = "echo up; exec sed -u s/^/got:/"  # -u: line by line
     words = ("run", "two", "-n", "1", "--mpi", flavour, "--", "/bin/sh", "-c", script)
-    lines = 20_000 if flavour == "openmpi" else 20  # MPICH 4.0's launcher gives up when rank 0 reads slower than we send
+    lines = 20_000 if flavour == "openmpi" else 20  # MPICH's launcher gives up when rank 0 reads slowly
     client = wherry.start(*words, stdin=subprocess.PIPE)
     try:
         assert client.stdin and client.stdout

@@ -41,7 +41,7 @@ def up(file: Path | None = None, /, *, tiles: int = 4, cores: int = 3, output: O
         Of each tile, the master core included; at most 16.
     """
     given = {"tiles": tiles, "cores": cores}
-    spec = read_tiles(file) if file else parse(TilesSpec, given, "the command line")
+    spec = read_tiles(file) if file else parse(TilesSpec, given, "the command line", "wherry tile up")
     event = Board().up(spec)
     event["servers"] = Board().boot(spec)
 

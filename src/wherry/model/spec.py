@@ -354,19 +354,19 @@ def _near(word: str, known: set[str] | list[str]) -> str:
 AnySpec = TypeVar("AnySpec", bound=Spec)
 
 
-def parse(kind: type[AnySpec], data: Any, source: str) -> AnySpec:
-    """`data` (from YAML or JSON) as a spec. Refused INVALID_FILE names key, reason, and the nearest known key."""
+def parse(kind: type[AnySpec], data: Any, source: str, command: str = "") -> AnySpec:
+    """`data` (from YAML or JSON) as a spec. Refused INVALID_FILE names key, reason, and the nearest known key.
+
+    When it was no file but the words of `command`, it is refused as USAGE.
+    """
     if not isinstance(data, dict):
         raise Refused(Code.INVALID_FILE, f"{source} is not a mapping of keys to values", "", "see examples/")
     try:
         return kind.model_validate(data)
     except ValidationError as error:
-        raise Refused(
-            Code.INVALID_FILE,
-            f"{source} is not valid",
-            "; ".join(_explain(kind, e) for e in error.errors()),
-            "correct the file",
-        ) from None
+        code, remedy = (Code.USAGE, f"{command} --help") if command else (Code.INVALID_FILE, "correct the file")
+        why = "; ".join(_explain(kind, e) for e in error.errors())
+        raise Refused(code, f"{source} is not valid", why, remedy) from None
 
 
 def _explain(kind: type[BaseModel], error: Any) -> str:

@@ -40,5 +40,5 @@ def list_links(acts: TheActs, measure: bool = False) -> list[dict[str, Any]]:
 def set_link(one: str, other: str, body: LinkBody, acts: TheActs) -> JSONResponse:
     """Changes the link between two sites while everything runs."""
     given = body.model_dump(exclude={"overlay", "one_way"}, exclude_none=True)
-    figures = parse(DirectionSpec, given, f"the change of the link between {one} and {other}")
+    figures = parse(DirectionSpec, given, f"the change of the link between {one} and {other}", "wherry site link set")
     return accepted(acts.set_link(one, other, figures, body.overlay, body.one_way))
