@@ -1,0 +1,196 @@
+"""wherry-verify: the same is found to be the same, every way to differ is found. Images are made here by hand."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import shutil
+import struct
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from wherry.base.paths import native_program
+
+TOP = Path(__file__).resolve().parents[2] / "native"
+PAGE = mmap.PAGESIZE
+PARENT, PRESENT = 1, 4
+MAGIC = struct.pack("<II", 0x54564319, 0)
+
+
+def _varint(number: int) -> bytes:
+    rest, low = number >> 7, number & 127
+    return bytes([low | 128]) + _varint(rest) if rest else bytes([low])
+
+
+def _message(*fields: tuple[int, int | bytes]) -> bytes:
+    """A protobuf message of numbers and submessages."""
+    packed = b""
+    for number, value in fields:
+        if isinstance(value, int):
+            packed += _varint(number << 3) + _varint(value)
+        else:
+            packed += _varint(number << 3 | 2) + _varint(len(value)) + value
+    return packed
+
+
+def _image(*messages: bytes) -> bytes:
+    return MAGIC + b"".join(struct.pack("<I", len(message)) + message for message in messages)
+
+
+def _pagemap(pages: int, *extents: tuple[int, int, int]) -> bytes:
+    return _image(_message((1, pages)), *(_message((1, at), (2, count), (4, flags)) for at, count, flags in extents))
+
+
+class Pass:
+    """Four pages of this process, as the images of two rounds have them: the third page only in the first round."""
+
+    def __init__(self, directory: Path) -> None:
+        self.memory = mmap.mmap(-1, 4 * PAGE)
+        self.memory[:] = os.urandom(4 * PAGE)
+        self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
+        self.first, self.last = directory / "0", directory / "1"
+        self.trees = [directory / "here", directory / "there"]
+        for made in (self.first, self.last, *self.trees):
+            made.mkdir()
+        (self.last / "parent").symlink_to("../0")
+        at, me = self.address, self._inside()
+        (self.first / f"pagemap-{me}.img").write_bytes(_pagemap(1, (at, 4, PRESENT)))
+        (self.first / "pages-1.img").write_bytes(bytes(2 * PAGE) + self.memory[2 * PAGE :])
+        (self.last / f"pagemap-{me}.img").write_bytes(
+            _pagemap(7, (at, 2, PRESENT), (at + 2 * PAGE, 1, PARENT), (at + 3 * PAGE, 1, PRESENT))
+        )
+        self.pages = self.last / "pages-7.img"
+        self.pages.write_bytes(self.memory[: 2 * PAGE] + self.memory[3 * PAGE :])
+        for tree in self.trees:
+            (tree / "file").write_text("of the node")
+        self.tasks = directory / "tasks"
+        self.tasks.write_text(f"{os.getpid()}\n")
+
+    @staticmethod
+    def _inside() -> int:
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return int(next(line for line in lines if line.startswith("NSpid:")).split()[-1])
+
+    def list(self) -> bytes:
+        words = [str(native_program("wherry-verify")), "list", str(self.last), str(self.trees[1])]
+        done = subprocess.run(words, input=b"\n", capture_output=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def compare(self, records: bytes) -> tuple[int, str]:
+        words = [str(native_program("wherry-verify")), "compare", str(self.last), str(self.trees[0]), str(self.tasks)]
+        done = subprocess.run(words, input=records, capture_output=True, timeout=60)
+        return done.returncode, (done.stdout + done.stderr).decode()
+
+    def check(self) -> tuple[int, str]:
+        return self.compare(self.list())
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Iterator[Pass]:
+    yield Pass(tmp_path)
+
+
+def test_the_same_is_the_same(images: Pass) -> None:
+    assert images.check() == (0, f"{4 * PAGE + len('of the node')}\n")
+
+
+@pytest.mark.parametrize("file", ["last", "first"])
+def test_one_bit_of_a_page_is_found_in_any_round(images: Pass, file: str) -> None:
+    path = images.pages if file == "last" else images.first / "pages-1.img"
+    whole = bytearray(path.read_bytes())
+    whole[2 * PAGE + 5] ^= 1
+    path.write_bytes(whole)
+    page = 3 if file == "last" else 2
+    code, said = images.check()
+    assert code == 1 and f"0x{images.address + page * PAGE:x}, {PAGE} bytes, is not what was sent" in said
+
+
+def test_files_that_differ_or_are_gone_are_found(images: Pass) -> None:
+    (images.trees[1] / "file").write_text("of the mode")
+    assert images.check() == (1, "the file file is not what was sent\n")
+    (images.trees[0] / "file").unlink()
+    code, said = images.check()
+    assert code == 1 and said.startswith("the file file cannot be read at the source")
+
+
+def test_where_the_kernel_writes_itself_is_left_out(images: Pass) -> None:
+    """The rseq area of a thread may differ, the byte behind it may not."""
+    area = images.address + 64
+    (images.last / "core-9.img").write_bytes(_image(_message((1, 1), (5, _message((15, _message((1, area))))))))
+    whole = bytearray(images.pages.read_bytes())
+    whole[64 + 31] ^= 1
+    images.pages.write_bytes(whole)
+    assert images.check()[0] == 0
+    whole[64 + 32] ^= 1
+    images.pages.write_bytes(whole)
+    assert images.check()[0] == 1
+
+
+def test_shared_memory_is_found_through_who_maps_it(images: Pass) -> None:
+    with mmap.mmap(-1, 2 * PAGE) as shared:
+        shared[:] = os.urandom(2 * PAGE)
+        kept = ctypes.c_char.from_buffer(shared)
+        at, me = ctypes.addressof(kept), images._inside()
+        vma = _message((1, at), (2, at + 2 * PAGE), (3, PAGE), (4, 5), (7, 1 << 8))
+        (images.last / f"mm-{me}.img").write_bytes(_image(_message((14, vma))))
+        (images.last / "pagemap-shmem-5.img").write_bytes(_pagemap(8, (2 * PAGE, 1, PRESENT)))
+        pages = images.last / "pages-8.img"
+        pages.write_bytes(shared[PAGE:])
+        assert images.check() == (0, f"{5 * PAGE + len('of the node') + _sizes(images.last, 'mm-*')}\n")
+        pages.write_bytes(bytes(PAGE))
+        code, said = images.check()
+        assert code == 1 and f"0x{at + PAGE:x}" in said
+        del kept
+
+
+def _sizes(directory: Path, pattern: str) -> int:
+    return sum(file.stat().st_size for file in directory.glob(pattern))
+
+
+def test_a_list_that_is_not_whole_tells_nothing(images: Pass) -> None:
+    records = images.list()
+    for part in (b"", records[: records.index(b"\0") + 1], b"x\0.\0", b"p 1 2\0.\0"):
+        code, said = images.compare(part)
+        assert code == 125 and "not whole" in said
+
+
+@pytest.mark.parametrize(
+    "damage", [b"", b"\x19\x43\x56\x54", MAGIC + b"\xff\xff\xff\xff", MAGIC + b"\x02\0\0\0\x08\xff"]
+)
+def test_images_that_cannot_be_read_are_told(images: Pass, damage: bytes) -> None:
+    (images.last / f"pagemap-{images._inside()}.img").write_bytes(damage)
+    words = [str(native_program("wherry-verify")), "list", str(images.last), str(images.trees[1])]
+    done = subprocess.run(words, input=b"\n", capture_output=True, timeout=60)
+    assert done.returncode == 125 and b"the images cannot be read" in done.stderr
+
+
+def test_no_input_breaks_the_reader(tmp_path: Path) -> None:
+    if not shutil.which("clang"):
+        pytest.skip("no clang: apt-get install clang")
+    flags = ["-g", "-O1", "-D_GNU_SOURCE", "-fsanitize=fuzzer,address,undefined"]
+    sources = [str(TOP / part) for part in ("fuzz/fuzz_image.c", "verify/pages.c", "verify/image.c")]
+    command = ["clang", *flags, *sources, "-o", str(tmp_path / "fuzz")]
+    built = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    if "cannot find" in built.stderr and "libclang_rt" in built.stderr:
+        pytest.skip("clang has no libFuzzer: apt-get install libclang-rt-dev")
+    assert built.returncode == 0, built.stderr
+    parts = [
+        _pagemap(1, (0x400000, 3, PRESENT), (0x403000, 2, PARENT)),
+        _pagemap(1, (0, 1, PRESENT)),
+        _image(_message((14, _message((1, 0x7F0000), (2, 0x7F4000), (3, 0), (4, 2), (7, 256))))),
+        _image(_message((1, 1), (5, _message((15, _message((1, 0x401010))))))),
+    ]
+    longest = max(map(len, parts))
+    corpus = tmp_path / "corpus"
+    corpus.mkdir()
+    (corpus / "pass").write_bytes(b"".join(part[8:].ljust(longest, b"\0") for part in parts))
+    fuzz = [str(tmp_path / "fuzz"), "-seed=1", "-runs=3000", "-max_len=2048", str(corpus)]
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as directory:  # it writes each input to files
+        done = subprocess.run(fuzz, capture_output=True, text=True, timeout=300, cwd=directory)
+    assert done.returncode == 0, done.stderr[-4000:]
