@@ -1,0 +1,165 @@
+"""What moving a job together by itself gains and costs: `python -m wherry.lab.balancebench`, as root.
+
+A job starts spread over two sites, as neither has room for all its nodes: other clusters have the rest. Some seconds
+later the one at the first site goes, and room appears there. In half of the runs the daemon balances by itself, in the
+other half nothing is moved; both kinds of all programs take turns in one sitting, in an order drawn with a kept seed.
+Printed: the job's total time (from its start to its end, moves included) with and without, their ratio, and where its
+nodes were at the end. Every sample is kept in a file, with what the daemon decided and why.
+
+All nodes of the job together may use as many CPUs as the machine has, wherever they are: so packing them loses nothing,
+and what a second site's processors would gain cannot be seen here. A limit below 0.2 CPUs cannot be set (the kernel's
+least quota in a period of 5 ms), so six nodes at each site have 2.4 CPUs in all.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import subprocess
+import sys
+import time
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from wherry.base.paths import Instance, native_program
+from wherry.client import Client
+from wherry.lab.demo import print_table
+from wherry.lab.environment import environment, load
+from wherry.lab.report import Table
+from wherry.lab.samples import Samples
+from wherry.lab.stats import median, ratio
+from wherry.model.objects import Job, JobState
+
+_INSTANCE = "balbench"
+_SEED = 5
+_HOSTS = 3
+"""Hosts at each site."""
+_LEAST = 0.2
+_OVER = (JobState.ENDED, JobState.CANCELLED, JobState.LOST)
+
+
+def main(words: list[str]) -> None:
+    """Measures and prints."""
+    parser = ArgumentParser(prog="python -m wherry.lab.balancebench", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--jobs", default="cg:B,ep:B,lu:A", help="NPB programs with their classes")
+    parser.add_argument("--nodes", type=int, default=6, help="of the job at each site")
+    parser.add_argument("--ranks", type=int, default=16)
+    parser.add_argument("--reps", type=int, default=3, help="runs of each program, with and without")
+    parser.add_argument("--latency", default="10ms", help="of the link, one way")
+    parser.add_argument("--bandwidth", default="1Gbit/s")
+    parser.add_argument("--after", type=float, default=10.0, help="seconds until room appears")
+    parser.add_argument("--mpi", default="openmpi", choices=("openmpi", "mpich"))
+    parser.add_argument("--out", type=Path, default=Path("balancebench.jsonl"), help="file for the samples")
+    asked = parser.parse_args(words)
+    asked.out = asked.out.resolve()
+    os.environ["WHERRY_INSTANCE"] = _INSTANCE
+    samples = Samples(asked.out)
+    try:
+        with Client(Instance(_INSTANCE)) as client, TemporaryDirectory(prefix="balancebench-", dir=Path.home()) as here:
+            os.chdir(here)
+            _all(client, samples, asked)
+    finally:
+        os.chdir("/")
+        subprocess.run([sys.executable, "-m", "wherry.cli.main", "down", "--all"], capture_output=True, check=True)
+    _report(samples, asked)
+
+
+def _all(client: Client, samples: Samples, asked: Namespace) -> None:
+    client.wait(client.fabric_up(_fabric(asked), "the bench's fabric").id)
+    order = [(job, moved) for job in asked.jobs.split(",") for moved in (False, True)] * asked.reps
+    random.Random(_SEED).shuffle(order)  # noqa: S311 - an order, not a secret
+    for number, (job, moved) in enumerate(order, 1):
+        sample = _one(client, job, moved, asked)
+        samples.add(job=job, balanced=moved, load=load(), **sample)
+        how = "balanced" if moved else "left"
+        said = f"{sample['total']:.1f} s, {sample['moves']} moves" if sample["ok"] else sample["problem"]
+        print(f"{number} of {len(order)}: {job} {how}: {said}", file=sys.stderr, flush=True)
+
+
+def _one(client: Client, name: str, balanced: bool, asked: Namespace) -> dict[str, Any]:
+    """One run of a program."""
+    program, _, size = name.partition(":")
+    path = Path(f"npb-{program}")
+    shutil.copy(native_program(f"npb-{program}-{asked.mpi}"), path)
+    seen, moves = max((event.id for event in client.events()), default=0), len(client.moves())
+    client.auto_balance(balanced)
+    client.wait(client.up(_cluster(asked, "job", 2 * asked.nodes, {"placement": "spread"})).id)
+    for site in ("a", "b"):
+        client.wait(client.up(_cluster(asked, f"guest{site}", asked.nodes, {"sites": [site], "memory": "32MiB"})).id)
+    job = client.run("job", [f"./{path}", size], asked.ranks, asked.mpi)
+    try:
+        time.sleep(asked.after)
+        client.wait(client.down("guesta").id)
+        job = _ended(client, job)
+        text = b"".join(data for stream, _, data in client.output(job.id, follow=False) if stream == "stdout").decode()
+        right = job.exit_code == 0 and "SUCCESSFUL" in text
+        sites = {host.name: host.site for host in client.hosts()}
+        where = [sites[node.host] for node in client.nodes("job")]
+        return {
+            "ok": right,
+            "problem": "" if right else f"exit code {job.exit_code}: {text[-200:]}",
+            "total": (job.ended or 0.0) - (job.started or 0.0),
+            "moves": len(client.moves()) - moves,
+            "downtimes": [move.downtime for move in client.moves()[moves:]],
+            "together": len(set(where)) == 1,
+            "decisions": [
+                {"after": event.time - (job.started or 0.0), "text": event.text, "data": event.data}
+                for event in client.events(seen)
+                if event.kind == "balance.decision"
+            ],
+        }
+    finally:
+        client.auto_balance(False)
+        for cluster in client.clusters():
+            client.wait(client.down(cluster["name"]).id)
+
+
+def _ended(client: Client, job: Job) -> Job:
+    for _ in client.output(job.id):
+        continue
+    while job.state not in _OVER:  # its output ends a little before it
+        time.sleep(0.05)
+        job = client.job(job.id)
+    return job
+
+
+def _fabric(asked: Namespace) -> dict[str, Any]:
+    each = -(-2 * asked.nodes // _HOSTS)
+    hosts = [
+        {"name": f"{site}{number}", "site": site, "cores": each * _cpus(asked), "memory": "4GiB"}
+        for site in "ab"
+        for number in range(1, _HOSTS + 1)
+    ]
+    link = {"between": ["a", "b"], "latency": asked.latency, "bandwidth": asked.bandwidth}
+    about = {"kind": "fabric", "version": 1, "name": "balancebench", "sites": [{"name": "a"}, {"name": "b"}]}
+    return {**about, "hosts": hosts, "links": [link]}
+
+
+def _cluster(asked: Namespace, name: str, nodes: int, more: dict[str, Any]) -> dict[str, Any]:
+    return {"name": name, "nodes": nodes, "cpus": _cpus(asked), "memory": "256MiB", **more}
+
+
+def _cpus(asked: Namespace) -> float:
+    """What a node may use: all of the job's together, what the machine has."""
+    return max(_LEAST, round(len(os.sched_getaffinity(0)) / (2 * asked.nodes), 2))
+
+
+def _report(samples: Samples, asked: Namespace) -> None:
+    machine = environment()
+    print(", ".join(f"{key} {machine[key]}" for key in ("cpu", "cpus", "kernel", "load")))
+    rows = []
+    for job in asked.jobs.split(","):
+        left, moved = (samples.values("total", job=job, balanced=kind) for kind in (False, True))
+        packed = [row["together"] for row in samples.good(job=job, balanced=True)]
+        told = (median(left).text(), median(moved).text(), ratio(moved, left).text()) if left and moved else ("-",) * 3
+        rows.append((job, *told, f"{sum(packed)} of {len(packed)}"))
+    title = f"{asked.nodes} + {asked.nodes} nodes, {asked.ranks} ranks, {asked.latency}, room after {asked.after:g} s"
+    print_table(Table(title, ("job", "left (s)", "balanced (s)", "ratio", "packed"), rows))
+    print(f"failed: {samples.failed()}; samples: {samples.path}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
