@@ -215,7 +215,7 @@ static const struct {
     bool masters;
 } table[CALL_COUNT] = {
     [CALL_SELF] = {do_self, false},
-    [CALL_CREATE] = {do_create, true},
+    [CALL_CREATE] = {do_create, false},
     [CALL_THREAD_EXIT] = {do_thread_exit, false},
     [CALL_JOIN] = {do_join, false},
     [CALL_YIELD] = {do_yield, false},

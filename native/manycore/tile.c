@@ -150,9 +150,25 @@ static void retry_messages(struct tile *tile)
     tile_retry(tile, WAIT_SEND, -1, THREAD_MAX);
 }
 
+#ifdef WHERRY_TILE_JOINED
+/* For measurements: what is known of the process lies among the kernel's data, so it cannot be moved. */
+static struct uarea *area_of(struct tile *tile, uint32_t slot)
+{
+    static struct uarea joined;
+
+    joined = *window_area(tile->window, slot);
+    return &joined;
+}
+#else
+static struct uarea *area_of(struct tile *tile, uint32_t slot)
+{
+    return window_area(tile->window, slot);
+}
+#endif
+
 void tile_adopt(struct tile *tile, uint32_t process, struct place place, struct move *move)
 {
-    struct uarea *area = window_area(tile->window, place.slot);
+    struct uarea *area = area_of(tile, place.slot);
     bool calling = atomic_load(&tile->window->locations[process].end); /* there is something for the master */
 
     pthread_mutex_lock(&tile->lock);

@@ -32,8 +32,8 @@ class Board:
     def __init__(self, path: Path | None = None) -> None:
         self.path = path or instance().run / "tiles.sock"
 
-    def up(self, spec: TilesSpec) -> Event:
-        """Starts the tiles. Returns when all are there."""
+    def up(self, spec: TilesSpec, program: Path | None = None) -> Event:
+        """Starts the tiles. Returns when all are there. `program` is another build of `wherry-tiles`."""
         if self.is_up():
             raise Refused(Code.WRONG_STATE, "tiles are up already", f"{self.path} answers", "wherry tile down")
         try:
@@ -45,7 +45,7 @@ class Board:
         words = ["--socket", str(self.path), "--tiles", str(spec.tiles), "--cores", str(spec.cores)]
         with log:
             process = subprocess.Popen(
-                [str(native_program("wherry-tiles")), *words],
+                [str(program or native_program("wherry-tiles")), *words],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,

@@ -6,12 +6,14 @@ import difflib
 
 from wherry.base.errors import Code, Refused
 from wherry.lab.study.colocated import Colocated
+from wherry.lab.study.manycore import Manycore
 from wherry.lab.study.movecost import MigrationCost
+from wherry.lab.study.multisite import MultiSite
 from wherry.lab.study.nic import NicDegradation
 from wherry.lab.study.recipe import Study
 from wherry.lab.study.xen import XenMigration
 
-STUDIES: tuple[type[Study], ...] = (Colocated, NicDegradation, MigrationCost, XenMigration)
+STUDIES: tuple[type[Study], ...] = (Colocated, NicDegradation, MigrationCost, XenMigration, MultiSite, Manycore)
 
 
 def find(name: str) -> type[Study]:

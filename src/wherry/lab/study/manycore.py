@@ -1,0 +1,312 @@
+"""`manycore`: the experiments of the paper on the multikernel, on tiles, beside what the machine can do at best.
+
+Q1: threads. Q2: downtime of a move over threads and pages. Q3: moves at the same time. And what they are held against
+in the same minute: a copy of 2 MiB, CRIU moving an ordinary process, pthreads, Open MPI's messages over shared memory.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from wherry.base.paths import native_library, native_program
+from wherry.lab.study import parse
+from wherry.lab.study.bench import Bench, program
+from wherry.lab.study.recipe import Cell, Factor, Level, Page, SampleFailed, Study, Value
+from wherry.lab.study.results import Results
+from wherry.manycore.board import MODES, Board, Event
+from wherry.manycore.spec import TilesSpec
+
+FLOOR = 2 << 20
+"""Bytes of a tile process at most, and of the copy that its move is held against."""
+LARGEST = "360"
+"""Pages that a program can grow by: with them a process has 1.5 of its 2 MiB in use."""
+_ROUNDS = 20
+_SECONDS = 120.0
+"""Longest time of one run, with seventeen threads on each of eight tiles and two CPUs."""
+_READY = 60.0
+
+
+class Manycore(Study):
+    """The recipe."""
+
+    name = "manycore"
+    title = "Tiles: threads, moves, moves at the same time"
+    question = "For how long does a process of a multikernel stand still when it moves, and what is that time made of?"
+    repetitions = 20
+    quick_repetitions = 3
+    shows = (
+        "The three experiments of the paper with its axes, in the paper's way of moving and in three others, each "
+        "beside a copy of the same memory, CRIU, pthreads and Open MPI on the same machine in the same minute.",
+    )
+    cannot = (
+        "The paper's chip has 16 cores for each group of them; here a core is a thread of Linux. With more of them "
+        "than CPUs the time until the last one runs again is the scheduler's, not the move's.",
+        "Nothing crosses a network: both tiles see the same memory, and a copy costs what a copy costs here.",
+    )
+
+    def factors(self) -> Sequence[Factor]:
+        no_criu = self.lacks.get("criu", "")
+        ways = {
+            "faithful": "as the paper: stop, 4 KiB pieces, each allowed by the receiver",
+            "direct": "stop, one copy",
+            "precopy": "copied while it runs, stop for the last pages",
+            "handoff": "the pages change hands",
+        }
+        others = (
+            Level("separated", "User Area separated"),
+            Level("joined", "User Area among the kernel's data"),
+            Level("pthreads", "pthreads"),
+            Level("criu", "CRIU, an ordinary process", no_criu),
+            Level("tiles", "mailbox of tiles"),
+            Level("openmpi", "Open MPI, shared memory"),
+        )
+        whats = {
+            "threads": "Q1: create and join 17 threads",
+            "move": "Q2: one move",
+            "parallel": "Q3: moves at the same time",
+            "beside": "the same memory, moved by CRIU",
+            "message": "half of the round trip of a message",
+        }
+        counts = dict.fromkeys(("-", *self._threads(), "17"))
+        return [
+            Factor("what", "what is measured", tuple(Level(*pair) for pair in whats.items())),
+            Factor("how", "in which way", (*(Level(mode, ways[mode]) for mode in MODES), *others)),
+            Factor("threads", "threads beside the first", tuple(Level(t, t) for t in counts)),
+            Factor("pages", "pages that it has grown by", tuple(Level(p, p) for p in ("-", *self._pages(), LARGEST))),
+            Factor("pairs", "pairs of tiles", tuple(Level(n, n) for n in ("-", "1", "2", "4", "8"))),
+        ]
+
+    def _threads(self) -> tuple[str, ...]:
+        return ("0", "1", "4", "15") if self.quick else ("0", "1", "2", "4", "8", "12", "14", "15", "16", "17")
+
+    def _pages(self) -> tuple[str, ...]:
+        return ("0", "32") if self.quick else ("0", "8", "16", "24", "32")
+
+    def cells(self) -> Sequence[Cell]:
+        cells = [_cell("threads", how, threads="17") for how in ("separated", "joined", "pthreads")]
+        cells += [_cell("move", mode, t, p) for mode in MODES for t in self._threads() for p in self._pages()]
+        cells += [_cell("move", mode, "0", LARGEST) for mode in MODES]
+        for pairs in ("1", "2", "4", "8"):
+            cells += [_cell("parallel", mode, "1", "32", pairs) for mode in MODES]
+            cells += [] if self.quick else [_cell("parallel", mode, "17", "32", pairs) for mode in MODES]
+        if not self.lacks.get("criu"):
+            cells.append(_cell("beside", "criu"))
+        return [*cells, _cell("message", "tiles"), _cell("message", "openmpi")]
+
+    def measure(self, bench: Bench, cell: Cell, directory: Path) -> list[Value]:
+        what, how = cell["what"], cell["how"]
+        if what == "move":
+            return _one_move(bench, directory, how, int(cell["threads"]), int(cell["pages"]))
+        if what == "parallel":
+            return _moves_at_once(how, int(cell["threads"]), int(cell["pages"]), int(cell["pairs"]))
+        if what == "beside":
+            return _criu(directory)
+        if how == "openmpi":
+            done = bench.native([program("pingpong", how), "--max", "128"], 2, directory, _SECONDS, "shm", how)
+            return [value for value in parse.pingpong(done.verified(), 8) if value.metric == "latency_median"]
+        if what == "message":
+            return _messages()
+        if how == "pthreads":
+            found = _beside(bench, directory, "threads", "17", str(_ROUNDS))
+            return [Value("create", found["create_ns"] / 1e9, "s"), Value("join", found["join_ns"] / 1e9, "s")]
+        return _threads(how == "joined")
+
+    def page(self, results: Results) -> Page:
+        from wherry.lab.study import manycore_page
+
+        return manycore_page.page(self, results)
+
+
+def _cell(what: str, how: str, threads: str = "-", pages: str = "-", pairs: str = "-") -> Cell:
+    return Cell.of(what=what, how=how, threads=threads, pages=pages, pairs=pairs)
+
+
+@contextmanager
+def _tiles(tiles: int, cores: int, joined: bool = False) -> Iterator[Board]:
+    """Tiles of this run alone. What they had to say is an error."""
+    with tempfile.TemporaryDirectory(prefix="wherry-") as directory:
+        board = Board(Path(directory) / "tiles.sock")
+        board.up(TilesSpec(tiles=tiles, cores=cores), native_library("joined") / "wherry-tiles" if joined else None)
+        try:
+            yield board
+        finally:
+            said = board.path.with_suffix(".log").read_text()
+            board.down()
+        if said:
+            raise SampleFailed(f"a tile said: {said[:200]}")
+
+
+def _program(name: str) -> Path:
+    return native_library("tile") / name
+
+
+def _cores(threads: int) -> int:
+    """The master's, and one for each thread up to the paper's fifteen."""
+    return min(16, threads + 2)
+
+
+def _ready(board: Board, process: int) -> None:
+    """Waits until the program has said that it is."""
+    said, limit = "", time.monotonic() + _READY
+    for event in board.attach(process):
+        said += event.get("text", "")
+        if "ready" in said:
+            return
+        if event["event"] in ("ended", "lost") or time.monotonic() > limit:
+            break
+    raise SampleFailed(f"the program did not get ready: {said[:200]}")
+
+
+def _output(board: Board, name: str, *words: str) -> str:
+    """What a program says until it ends well."""
+    events = list(board.run(_program(name), list(words)))
+    if events[-1]["event"] != "ended" or events[-1]["status"] != 0:
+        raise SampleFailed(f"{name} did not end well: {events[-1]}")
+    return "".join(event["text"] for event in events if event["event"] == "output")
+
+
+def _beside(bench: Bench, directory: Path, *words: str) -> dict[str, Any]:
+    done = bench.plain([str(native_program("wherry-beside")), *words], directory, _SECONDS)
+    return next(parse.json_lines(done.verified()))
+
+
+def _values(event: Event, seen: float) -> list[Value]:
+    """What a move cost; `seen` is from the request to the answer, as who asked for it sees it."""
+    ns = {key: event[f"{key}_ns"] for key in ("prepare", "freeze", "copy", "commit", "first", "all")}
+    ns["resume"] = ns["first"] - ns["freeze"] - ns["copy"] - ns["commit"]
+    values = [Value(name, value / 1e9, "s") for name, value in ns.items()]
+    values += [Value("seen", seen, "s"), Value("bytes", event["bytes"], "B"), Value("before", event["before"], "B")]
+    return [*values, Value("rounds", event["rounds"], "")]
+
+
+def _move(board: Board, process: int, to: int, mode: str) -> list[Value]:
+    began = time.monotonic()
+    event = board.move(process, to, mode)
+    return _values(event, time.monotonic() - began)
+
+
+def _one_move(bench: Bench, directory: Path, mode: str, threads: int, pages: int) -> list[Value]:
+    """There and back, the way back counts: both tiles have then been used."""
+    floor = _beside(bench, directory, "memcpy", str(FLOOR), "51")
+    with _tiles(2, _cores(threads)) as board:
+        process = board.start(_program("busy"), [str(threads), str(pages)], 0)
+        _ready(board, process)
+        board.move(process, 1, mode)
+        time.sleep(0.02)  # it runs: what it has written by then is what a move has to carry
+        values = _move(board, process, 0, mode)
+    return [*values, Value("memcpy", floor["nanoseconds"] / 1e9, "s")]
+
+
+def _moves_at_once(mode: str, threads: int, pages: int, pairs: int) -> list[Value]:
+    with _tiles(2 * pairs, _cores(threads)) as board:
+        words = [str(threads), str(pages)]
+        processes = [board.start(_program("busy"), words, 2 * pair) for pair in range(pairs)]
+        for process in processes:
+            _ready(board, process)
+        with ThreadPoolExecutor(pairs) as pool:
+            moves = [pool.submit(_move, board, process, 2 * i + 1, mode) for i, process in enumerate(processes)]
+            found = [{value.metric: value.value for value in move.result(_SECONDS)} for move in moves]
+    return [
+        Value(f"{name}_mean", sum(one[name] for one in found) / pairs, "s")
+        for name in ("first", "all", "freeze", "copy", "commit", "resume", "seen")
+    ]
+
+
+def _threads(joined: bool) -> list[Value]:
+    """Each round's time, and for all of them what the machine counts, if it does."""
+    cpus = len(os.sched_getaffinity(0))
+    with _tiles(1, min(16, cpus + 1), joined) as board:
+        _output(board, "forkjoin", "17", "5")
+        pid = board.ps()["tiles"][0]["pid"]
+        command = [str(native_program("wherry-beside")), "count", str(pid)]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as counter:
+            assert counter.stdout
+            counts = json.loads(counter.stdout.readline())["counted"]
+            text = _output(board, "forkjoin", "17", str(_ROUNDS))
+            said, _ = counter.communicate(timeout=_SECONDS)
+    rounds = [[int(word) for word in line.split()] for line in text.splitlines()]
+    values = [
+        Value(name, sorted(one[i] for one in rounds)[_ROUNDS // 2] / 1e9, "s")
+        for i, name in enumerate(("create", "join"))
+    ]
+    events = json.loads(said) if counts else {}
+    return values + [Value(name, count / _ROUNDS, "") for name, count in events.items()]
+
+
+def _messages() -> list[Value]:
+    values = []
+    for size in (8, 128):
+        with _tiles(2, 2) as board:
+            echo = board.start(_program("pong"), [], 0)
+            _ready(board, echo)
+            said = _output(board, "pong", str(size), "1000", str(echo))
+        values.append(Value("latency_median", int(said.split()[1]) / 2e9, "s", size))
+    return values
+
+
+def _criu(directory: Path) -> list[Value]:
+    """Dumps and restores an ordinary process that writes as much memory; it keeps the longest time that it stood."""
+    found = json.loads(_run([sys.executable, "-P", "-m", "wherry.node.criu"], directory))
+    told, images = directory / "told", directory / "images"
+    images.mkdir()
+    command = [str(native_program("wherry-beside")), "stand", str(told), str(FLOOR)]
+    null = subprocess.DEVNULL
+    child = subprocess.Popen(command, stdin=null, stdout=null, stderr=null, start_new_session=True, close_fds=True)
+    pid = child.pid
+    try:
+        _runs(told, 0)
+        before = _gap(told)
+        began = time.monotonic()
+        _run([found["path"], "dump", "-t", str(pid), "-D", str(images), "-v0"], directory)
+        child.wait(_SECONDS)
+        _run([found["path"], "restore", "-d", "-D", str(images), "-v0"], directory)
+        total = time.monotonic() - began
+        _runs(told, _rounds(told))
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        with suppress(subprocess.TimeoutExpired):
+            child.wait(10)
+    return [Value("downtime", _gap(told), "s"), Value("gap_before", before, "s"), Value("total", total, "s")]
+
+
+def _run(command: list[str], directory: Path) -> str:
+    done = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=_SECONDS, check=False)
+    if done.returncode != 0:
+        raise SampleFailed(f"{command[0]} {command[1]}: {(done.stderr or done.stdout)[:300]}")
+    return done.stdout
+
+
+def _word(told: Path, number: int) -> int:
+    try:
+        return int.from_bytes(told.read_bytes()[8 * number : 8 * number + 8], "little")
+    except OSError:
+        return 0
+
+
+def _rounds(told: Path) -> int:
+    return _word(told, 0)
+
+
+def _gap(told: Path) -> float:
+    return _word(told, 1) / 1e9
+
+
+def _runs(told: Path, before: int) -> None:
+    """Waits until the process goes on."""
+    limit = time.monotonic() + _READY
+    while _rounds(told) <= before + 10:
+        if time.monotonic() > limit:
+            raise SampleFailed("the ordinary process does not run")
+        time.sleep(0.01)
