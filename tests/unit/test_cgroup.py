@@ -45,6 +45,7 @@ def test_v2_gives_what_v1_does_not(tmp_path: Path) -> None:
     unified = f"41 31 0:38 / {tmp_path} rw,relatime - cgroup2 cgroup2 rw\n"
     both = read_layout(COMOUNTED + unified)
     assert both.is_v2("memory") and both.is_v2("freezer") and not both.is_v2("cpu")
+    assert both.mixed() and not read_layout(COMOUNTED).mixed() and not read_layout(unified).mixed()
     alone = read_layout(unified)
     assert alone.missing() == ["cpu", "cpuacct"]
     assert alone.roots() == [tmp_path]

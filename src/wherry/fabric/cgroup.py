@@ -58,6 +58,10 @@ class Layout:
         order = ("freezer", *(c for c in CONTROLLERS if c != "freezer"))
         return list(dict.fromkeys(root for c in order if (root := self.root(c)) is not None))
 
+    def mixed(self) -> bool:
+        """True when some controllers, also such as we do not use, are in v1 and some in v2."""
+        return bool(self.v1 and self.v2 and _read(self.v2 / "cgroup.controllers").strip())
+
     def missing(self) -> list[str]:
         """Controllers that the machine lacks."""
         return [c for c in CONTROLLERS if self.root(c) is None]

@@ -12,6 +12,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from wherry.fabric.cgroup import machine_layout
 from wherry.model.objects import HostFacts
 from wherry.model.spec import HostSpec
 
@@ -50,6 +51,16 @@ def runtime() -> str:
     chosen = os.environ.get("WHERRY_RUNTIME")
     paths = (shutil.which(name) for name in ([chosen] if chosen else RUNTIMES))
     return next(filter(None, paths), "")
+
+
+def runtime_problem() -> str:
+    """Why no container can be made; empty when one can."""
+    path, named = runtime(), os.environ.get("WHERRY_RUNTIME")
+    if not path:
+        return f"there is no runtime {named} (WHERRY_RUNTIME)" if named else "neither runc nor crun is installed"
+    if Path(path).name == "crun" and machine_layout().mixed():
+        return "crun refuses a machine that has some cgroup controllers in v1 and some in v2"
+    return ""
 
 
 @functools.cache

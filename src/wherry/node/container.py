@@ -19,7 +19,7 @@ from pathlib import Path
 from wherry.base.errors import Code, Failed
 from wherry.base.paths import Instance, native_program
 from wherry.fabric.cgroup import Cgroup
-from wherry.fabric.facts import runtime
+from wherry.fabric.facts import runtime, runtime_problem
 from wherry.fabric.protocol import Fabric
 from wherry.model.spec import ClusterSpec
 from wherry.model.way import Way
@@ -57,10 +57,7 @@ class ContainerDriver:
     def unsupported(self) -> str:
         if os.geteuid() != 0:
             return "container nodes need root"
-        if not runtime():
-            named = os.environ.get("WHERRY_RUNTIME")
-            return f"there is no runtime {named} (WHERRY_RUNTIME)" if named else "neither runc nor crun is installed"
-        return ""
+        return runtime_problem()
 
     def check(self, spec: ClusterSpec) -> None:
         pass

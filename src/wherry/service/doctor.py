@@ -17,7 +17,7 @@ from wherry.base.paths import instance, native_program
 from wherry.base.units import format_size
 from wherry.fabric import overlay, wireguard
 from wherry.fabric.cgroup import machine_layout
-from wherry.fabric.facts import runtime, runtime_version
+from wherry.fabric.facts import runtime, runtime_problem, runtime_version
 from wherry.job.mpi import parse_version
 from wherry.node import criu
 from wherry.node.vm import engine, virt
@@ -126,10 +126,9 @@ def _programs() -> Iterator[Finding]:
 
 
 def _runtime() -> Iterator[Finding]:
-    named = os.environ.get("WHERRY_RUNTIME")
-    bad = f"there is no runtime {named}" if named else "neither runc nor crun is installed"
-    remedy = "unset WHERRY_RUNTIME" if named else "apt-get install runc"
-    yield _judge("runtime", bool(runtime()), f"{runtime_version()} ({runtime()})", bad, remedy)
+    bad = runtime_problem()
+    remedy = "apt-get install runc; unset WHERRY_RUNTIME"
+    yield _judge("runtime", not bad, f"{runtime_version()} ({runtime()})", bad, remedy)
 
 
 def _criu() -> Iterator[Finding]:
