@@ -37,9 +37,10 @@ def test_pack_fills_a_host_first() -> None:
     assert place([NEED] * 3, hosts("a1", "a2"), {}, PlacementSpec(spread="pack")) == ["a1", "a1", "a2"]
 
 
-def test_site_alternates() -> None:
+def test_sites_share_evenly_and_neighbours_are_at_one_site() -> None:
     chosen = place([NEED] * 4, hosts("a1", "a2", "b1", "b2"), {}, PlacementSpec(spread="site"))
-    assert chosen == ["a1", "b1", "a2", "b2"]
+    assert chosen == ["a1", "a2", "b1", "b2"]
+    assert place([NEED] * 3, hosts("a1", "b1", "b2"), {}, PlacementSpec(spread="site")) == ["a1", "b1", "b2"]
 
 
 def test_max_per_host_counts_what_the_cluster_has() -> None:

@@ -254,7 +254,7 @@ def _no_loop(sites: set[str], links: set[frozenset[str]]) -> None:
 
 
 class PlacementSpec(Spec):
-    """Where nodes begin: spread over hosts, evenly over sites, or packed on as few sites and hosts as can be.
+    """Where nodes begin: spread over hosts, evenly over sites (neighbours at one), or packed on few sites and hosts.
 
     `placement: spread` and `placement: pack` are short for `spread: site` and `spread: pack`.
     """

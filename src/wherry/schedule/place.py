@@ -97,7 +97,7 @@ def place(
         chosen.append(host.name)
         taken[host.name] = taken.get(host.name, Used()).plus(need)
         mine[host.name] = mine.get(host.name, 0) + 1
-    return chosen
+    return _by_site(chosen, allowed) if placement.spread == "site" and len(set(nodes_wanted)) == 1 else chosen
 
 
 def _nearest(
@@ -127,6 +127,13 @@ def _nearest(
             taken[name], count[name] = taken.get(name, Used()).plus(need), count.get(name, 0) + 1
             fit[site] += 1
     return sorted(hosts, key=lambda host: (-mine[host.site], -fit[host.site], sites.index(host.site)))
+
+
+def _by_site(chosen: list[str], hosts: list[Host]) -> list[str]:
+    """The same hosts, those of a site after each other: ranks fill nodes in order, and neighbours talk most."""
+    site = {host.name: host.site for host in hosts}
+    order = list(dict.fromkeys(site[name] for name in chosen))
+    return sorted(chosen, key=lambda name: order.index(site[name]))
 
 
 def choose(node: Node, hosts: list[Host], used: Mapping[str, Used], exclude: Collection[str] = ()) -> str:

@@ -68,7 +68,7 @@ class Look:
         return BalancePlan(verdicts=tuple(verdicts[name] for name in clusters if name in verdicts))
 
     def _case(self, cluster: Cluster, nodes: list[Node], seen: Profile, hosts: list[Host], moves: list[Move]) -> Case:
-        ended = [move for move in moves if move.ended]
+        ended = [move for move in moves if move.ended and move.created >= cluster.created]  # not of its namesake
         left = {(move.node, move.source): move.ended or 0.0 for move in ended if move.phase == Phase.DONE}
         left |= {(move.node, move.destination): move.ended or 0.0 for move in ended if move.phase != Phase.DONE}
         return Case(
