@@ -1,6 +1,6 @@
 # The front door. `make` alone prints what there is.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-apps demo test lint bench clean
+.PHONY: help setup setup-apps demo test test-guest lint bench clean
 
 help: ## show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -19,6 +19,9 @@ demo: setup ## HPL natively, on a virtual cluster, and with a live move; writes 
 
 test: setup ## everything that this machine can run; says what it skipped and why
 	@scripts/test
+
+test-guest: ## container nodes on Debian's own kernel, in a virtual machine (half an hour without KVM)
+	@scripts/test-guest
 
 lint: setup ## style, types, import directions, file sizes
 	@scripts/lint
