@@ -18,6 +18,7 @@ demo: setup ## HPL natively, on a virtual cluster, and with a live move; writes 
 	@scripts/as-root .venv/bin/wherry demo
 
 test: setup ## everything that this machine can run; says what it skipped and why
+	@scripts/setup-vm || echo "test: no virtual machines here (see above); what needs them is skipped" >&2
 	@scripts/test
 
 test-guest: ## container nodes on Debian's own kernel, in a virtual machine (half an hour without KVM)

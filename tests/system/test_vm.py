@@ -1,0 +1,97 @@
+"""Nodes of kind vm: an image is built, two machines boot from it, jobs run on them, and one is moved meanwhile."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from realworld import World, world
+
+from names import own_name
+
+pytestmark = [
+    pytest.mark.skipif(os.geteuid() != 0, reason="clusters are made by root"),
+    pytest.mark.timeout(900),
+]
+IMAGE = own_name("tvm")
+PROGRAMS = ("qemu-system-x86_64", "libvirtd", "busybox", "sqfstar")
+
+
+def lacking() -> str:
+    """What virtual machines need and this machine lacks."""
+    path = f"{os.environ.get('PATH', '')}:/usr/sbin"
+    missing = [name for name in PROGRAMS if not shutil.which(name, path=path)]
+    missing += [] if importlib.util.find_spec("libvirt") else ["libvirt's Python binding"]
+    return f"there is no {', no '.join(missing)} (make setup-vm)" if missing else ""
+
+
+@pytest.fixture(scope="module")
+def two() -> Iterator[World]:
+    """Two machines, one on each of two hosts; `deck` is a file that jobs find on them."""
+    if reason := lacking():
+        pytest.skip(reason)
+    with world("tvm") as made:
+        built = made("image", "build", IMAGE)
+        if built.returncode and "apt" in built.stderr:
+            pytest.skip(f"no kernel for the image: {built.stderr}")
+        assert built.returncode == 0, built.stderr
+        try:
+            deck = made.directory / "deck"
+            deck.write_text("what the program reads\n")
+            text = f"kind: vm\nname: two\nnodes: 2\ncpus: 1\nmemory: 192MiB\nimage: {IMAGE}\nneeds: [{deck}]\n"
+            made.json("up", made.file("two.yaml", text))
+            yield made
+        finally:
+            made("image", "remove", IMAGE)
+
+
+def other(host: str) -> str:
+    """A host at the other site."""
+    return {"a": "b", "b": "a"}[host[0]] + host[1]
+
+
+def test_a_machine_is_moved_under_a_job(two: World) -> None:
+    """Every byte of the job's messages and memory is checked, by the job itself."""
+    refused = two("move", "two-1", "--to", other(two.hosts_of("two")["two-1"]), "--dry-run")
+    if refused.returncode == 4 and "QEMU" in refused.stderr:
+        pytest.skip(refused.stderr)
+
+    def move() -> None:
+        destination = other(two.hosts_of("two")["two-1"])
+        record = two.move("two-1", destination)
+        assert (record["phase"], record["error"]) == ("done", None)
+        assert record["bytes"] > 0 and 0 < record["downtime"] <= record["total"]
+        assert two.hosts_of("two")["two-1"] == destination
+
+    two.under_a_ring("two", "mpich", move, ranks=2, seconds=20)
+
+
+def test_the_other_mpi(two: World) -> None:
+    with two.ring("two", "openmpi", ranks=2, seconds=2) as ring:
+        ring.result()
+
+
+def test_a_program_finds_its_files(two: World) -> None:
+    """The program, what the cluster's file names, and the working directory, all under their own names."""
+    script = two.directory / "look"
+    script.write_text(f'#!/bin/sh\necho "$(hostname) $(pwd) $(cat {two.directory}/deck)"\necho result >written\n')
+    script.chmod(0o755)
+    done = two("run", "two", "-n", "2", "--mpi", "mpich", "--", "./look")
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == [f"two-{i} {two.directory} what the program reads" for i in (0, 1)]
+    assert not Path(two.directory, "written").exists()  # what ranks write stays in their node
+
+
+def test_a_program_that_is_not_there_is_refused(two: World) -> None:
+    done = two("run", "two", "-n", "2", "--", "./nothing")
+    assert done.returncode == 3 and "nothing is not there" in done.stderr
+
+
+def test_the_image_is_told(two: World) -> None:
+    (found,) = [image for image in two.json("image", "list")["images"] if image["name"] == IMAGE]
+    assert found["mpi"] and found["digest"] == two.json("image", "show", IMAGE)["image"]["digest"]
+    assert any(name.startswith("linux-image-") for name in found["packages"])
