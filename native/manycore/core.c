@@ -143,10 +143,12 @@ static void on_fault(int number, siginfo_t *what, void *context)
     if (number == SIGSEGV && fault_tracking && tracking_fault(fault_tracking, (uint64_t)what->si_addr))
         return;
     if (core && number == SIGTRAP && what->si_code == TRAP_TRACE) {
-        if (is_user(rip))
+        if (is_user(rip)) {
+            core->stepped = true;
             take_core(at, core);
-        else
+        } else {
             at->uc_mcontext.gregs[REG_EFL] &= ~0x100; /* the program's TF ends at its kernel call */
+        }
         return;
     }
     if (!core || !(is_user(rip) || within(rip, core_gate, core_gate_end) || within(rip, core_enter, core_enter_end))) {
@@ -254,6 +256,18 @@ static struct context *begin(struct core *core, int slot)
     return core->context;
 }
 
+/* Lock held. The process goes on when it has been moved, or when that is refused. */
+static void ask_for_step(struct tile *tile)
+{
+    uint32_t to = (tile->index + 1) % tile->window->tile_count;
+
+    if (tile->step_mode < 0)
+        return;
+    tile->stepping = true;
+    atomic_store(&tile->window->tiles[tile->index].wish, 1 + (to | (uint32_t)tile->step_mode << 8));
+    eventfd_write(tile->event_fd, 1);
+}
+
 struct context *core_next(struct core *core)
 {
     struct tile *tile = core->tile;
@@ -265,7 +279,10 @@ struct context *core_next(struct core *core)
     if (core->thread >= 0) {
         uarea_make_ready(tile->area, core->thread);
         let_go(core);
+        if (core->stepped)
+            ask_for_step(tile);
     }
+    core->stepped = false;
     while (!tile->stopping && !context) {
         if (tile->errand) {
             tile->errand = false;
@@ -276,7 +293,7 @@ struct context *core_next(struct core *core)
             tile->away = 0;
             continue;
         }
-        slot = tile->area && !tile->frozen ? uarea_take_ready(tile->area, core->index) : -1;
+        slot = tile->area && !tile->frozen && !tile->stepping ? uarea_take_ready(tile->area, core->index) : -1;
         if (slot >= 0) {
             context = begin(core, slot);
             break;

@@ -1,6 +1,8 @@
 /*
  * Faults on demand, for tests: WHERRY_TILE_FAULT=SIDE:STEP makes the source or destination of a move fail at a step.
- * Steps that kill: reserved, frozen, copied, committed. "destination:flip" flips a bit of the User Area that came.
+ * Steps that kill: reserved, scanned, frozen, copied, committed. "destination:flip" flips a bit of the User Area that
+ * came. "tracking:mprotect" and "tracking:none" hide what the machine has. "step:MODE" moves a process that has set its
+ * trap flag to the next tile after every instruction.
  */
 #ifndef WHERRY_MANYCORE_FAULTS_H
 #define WHERRY_MANYCORE_FAULTS_H
@@ -16,6 +18,14 @@ static inline bool fault_is(const char *where)
     const char *asked = getenv("WHERRY_TILE_FAULT");
 
     return asked && strcmp(asked, where) == 0;
+}
+
+/* The number behind `what`, or -1. */
+static inline int fault_number(const char *what)
+{
+    const char *asked = getenv("WHERRY_TILE_FAULT");
+
+    return asked && strncmp(asked, what, strlen(what)) == 0 ? atoi(asked + strlen(what)) : -1;
 }
 
 static inline void fault_point(const char *where)

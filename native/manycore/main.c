@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "cpu.h"
+#include "faults.h"
 #include "movegraph.h"
 #include "tile.h"
 
@@ -56,6 +57,10 @@ static void answer_wish(struct tile *tile)
         if (tile->area->used >> slot & 1 && tile->area->threads[slot].state == THREAD_WAITING &&
             tile->area->threads[slot].wait == WAIT_MOVE)
             call_complete(tile, slot, answer);
+    if (tile->stepping) {
+        tile->stepping = false;
+        tile_wake_cores(tile);
+    }
 }
 
 /* The name server wants the process to end. */
@@ -196,6 +201,7 @@ int main(int argc, char **argv)
     static struct tile tile = {.event_fd = EVENT_FD};
     int error;
 
+    tile.step_mode = fault_number("step:");
     if (argc == 2 && strcmp(argv[1], "--dot") == 0) {
         tasks_print(&move_graph, stdout);
         return 0;

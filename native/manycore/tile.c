@@ -177,7 +177,7 @@ void tile_adopt(struct tile *tile, uint32_t process, struct place place, struct 
     tile->image = window_image(tile->window, place.slot);
     tile->area = area;
     area->epoch = place.epoch;
-    tile->ending = false;
+    tile->ending = tile->stepping = false;
     tile->status = 0;
     tile->why[0] = 0;
     tile->frozen = true;

@@ -39,6 +39,7 @@ struct core {
     int index;               /* 1..15 */
     int thread;              /* slot that runs here, or -1 */
     bool idle;
+    bool stepped;            /* the program's trap flag has brought it here */
     pthread_t pthread;
     pthread_cond_t wake;
     void *signal_stack;
@@ -80,6 +81,8 @@ struct tile {
     uint64_t place;            /* the location entry by which we run it */
     uint32_t resuming;         /* threads that were ready at the last thaw and have not run yet */
     struct move *resumed_move; /* where to note that they have */
+    int step_mode;             /* for tests: a process that steps is moved so after each instruction; -1: not */
+    bool stepping;             /* it waits for that move */
     bool ending;               /* exit was called, or a fault */
     int status;
     char why[REASON_SIZE];

@@ -28,6 +28,7 @@ from wherry.manycore.spec import TilesSpec, read_tiles
 
 NATIVE = Path(__file__).resolve().parents[2] / "native"
 C_TESTS = ("uarea", "elf", "tasks", "protocol")
+MANY = int(os.environ.get("WHERRY_TILE_MOVES", "150"))  # 10000 takes half a minute on a quiet machine
 WAIT = 60.0  # seconds for what takes milliseconds, on a loaded machine
 
 
@@ -159,6 +160,42 @@ def test_every_register_survives(start: Callable[..., Board], mode: str) -> None
     run = Run(board, "patterns", 60)
     assert move_around(board, run, mode, 20) > 0
     assert run.ended()["status"] == 0 and run.text == "ok 60\n"
+
+
+@pytest.mark.parametrize("mode", range(len(MODES)))
+def test_every_register_survives_a_move_after_every_instruction(
+    start: Callable[..., Board], monkeypatch: pytest.MonkeyPatch, mode: int
+) -> None:
+    """One thread with the trap flag set, which a tile that is told so takes for the wish to move on."""
+    monkeypatch.setenv("WHERRY_TILE_FAULT", f"step:{mode}")
+    run = Run(start(3, 2), "patterns", 1, "step")
+    assert run.ended()["status"] == 0 and run.text == "ok 1\n"
+    assert run.end["moves"] > 100  # as many as instructions, about
+
+
+def test_many_moves_change_nothing(start: Callable[..., Board]) -> None:
+    """A sum over pseudo-random numbers, with three other threads busy on the same CPUs, while it moves in every mode."""
+    board, left, steps, pause = start(4, 3), MANY, 40, 4_000_000
+    load = Run(board, "busy", 2, 8, tile=3)
+    load.said("ready")
+    while left > 0:
+        run = Run(board, "count", steps, pause, tile=0)
+        with suppress(Refused, Failed):  # it has ended
+            for left in range(left - 1, -1, -1):
+                to = (place(board, run.process)["tile"] + 1) % 3
+                board.move(run.process, to, MODES[left % len(MODES)])
+        assert run.ended()["status"] == 0, run.end
+        assert run.text.splitlines() == [*map(str, range(1, steps + 1)), f"sum {count_sum(steps * pause):x}"]
+
+
+def count_sum(rounds: int) -> int:
+    """What `count` computes in so many rounds."""
+    factor, term, sum_ = 6364136223846793005, 1442695040888963407, 1
+    while rounds:
+        if rounds & 1:
+            sum_ = (sum_ * factor + term) % 2**64
+        factor, term, rounds = factor * factor % 2**64, (term * factor + term) % 2**64, rounds >> 1
+    return sum_
 
 
 def test_a_move_tells_what_it_cost(start: Callable[..., Board]) -> None:

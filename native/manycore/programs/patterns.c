@@ -1,6 +1,7 @@
 /*
- * patterns ROUNDS: fills every register class with a pattern of the thread, waits without a kernel call, and compares.
+ * patterns ROUNDS [step]: fills every register class with a pattern of the thread, waits without a kernel call, and compares.
  * Four threads with four patterns; whatever happens in between (preemption, moves), each must find its own.
+ * With `step` it is one thread with the trap flag set: between any two instructions it may be moved (see faults.h).
  */
 #include "tile.h"
 
@@ -16,6 +17,7 @@ struct registers {
 };
 
 static long rounds;
+static int step;
 static int level; /* 0 SSE, 1 AVX, 2 AVX-512 */
 static struct registers wanted[THREADS], found[THREADS];
 
@@ -77,6 +79,11 @@ __asm__(
     "pop %r15; pop %r14; pop %r13; pop %r12; pop %rbp; pop %rbx\n"
     "ret\n");
 
+void trap_flag_on(void);
+void trap_flag_off(void);
+__asm__("trap_flag_on: pushfq; orq $0x100, (%rsp); popfq; ret\n"
+        "trap_flag_off: pushfq; andq $~0x100, (%rsp); popfq; ret\n");
+
 static int supported(void)
 {
     uint32_t a, b, c, d, xcr;
@@ -120,7 +127,11 @@ static long check(void *argument)
     for (long i = 0; i < rounds; i++) {
         fill(&wanted[self], (uint64_t)(i * THREADS + self));
         memset(&found[self], 0, sizeof(found[self]));
-        hold_patterns(&wanted[self], &found[self], 200000, level);
+        if (step)
+            trap_flag_on();
+        hold_patterns(&wanted[self], &found[self], step ? 4 : 200000, level);
+        if (step)
+            trap_flag_off();
         if (memcmp(&wanted[self], &found[self], sizeof(wanted[self])) != 0)
             return -1;
     }
@@ -136,9 +147,11 @@ int main(int argc, char **argv)
     _Static_assert(offsetof(struct registers, fcw) == 2236 && offsetof(struct registers, x87) == 2238, "assembly");
     level = supported();
     rounds = argc > 1 ? number_of(argv[1]) : 10;
+    step = argc > 2;
     for (long i = 0; i < THREADS; i++)
-        threads[i] = thread_create(check, (void *)i);
-    for (int i = 0; i < THREADS; i++) {
+        threads[i] = step ? 0 : thread_create(check, (void *)i);
+    bad = step ? check(0) : 0;
+    for (int i = 0; !step && i < THREADS; i++) {
         thread_join(threads[i], &value);
         bad += value != 0;
     }
