@@ -174,16 +174,17 @@ def test_every_register_survives_a_move_after_every_instruction(
 
 
 def test_many_moves_change_nothing(start: Callable[..., Board]) -> None:
-    """A sum over pseudo-random numbers, with three other threads busy on the same CPUs, while it moves in every mode."""
+    """A sum over pseudo-random numbers that moves in every mode, with other threads busy on the same CPUs."""
     board, left, steps, pause = start(4, 3), MANY, 40, 4_000_000
     load = Run(board, "busy", 2, 8, tile=3)
     load.said("ready")
     while left > 0:
         run = Run(board, "count", steps, pause, tile=0)
         with suppress(Refused, Failed):  # it has ended
-            for left in range(left - 1, -1, -1):
+            while left > 0:
                 to = (place(board, run.process)["tile"] + 1) % 3
                 board.move(run.process, to, MODES[left % len(MODES)])
+                left -= 1
         assert run.ended()["status"] == 0, run.end
         assert run.text.splitlines() == [*map(str, range(1, steps + 1)), f"sum {count_sum(steps * pause):x}"]
 
