@@ -20,6 +20,8 @@ from wherry.node import criu
 from wherry.node.container import ContainerDriver
 from wherry.node.fake import FakeDriver
 from wherry.node.protocol import NodeDriver
+from wherry.node.vm.driver import VmDriver
+from wherry.node.vm.image import find_image
 
 INSTANCE = Instance(own_name("tcon"))
 MISSING = "/bin/sh"
@@ -54,12 +56,22 @@ def fabric(request: pytest.FixtureRequest) -> Iterator[Fabric]:
     yield from _make(request.param)
 
 
-@pytest.fixture(scope="module", params=["fake", "container"])
+def _driver(kind: str, fabric: Fabric) -> NodeDriver:
+    if kind == "vm":
+        try:
+            find_image()
+        except WherryError as error:
+            pytest.skip(f"{error} ({error.next})")
+        return VmDriver(INSTANCE, fabric)
+    return FakeDriver(rounds=True) if kind == "fake" else ContainerDriver(INSTANCE, fabric)
+
+
+@pytest.fixture(scope="module", params=["fake", "container", "vm"])
 def nodes(request: pytest.FixtureRequest) -> Iterator[tuple[NodeDriver, Fabric]]:
     """A node driver, and a fabric that its nodes can stand on."""
     fake = request.param == "fake"
     for fabric in _make("fake" if fake else "netns"):
-        driver: NodeDriver = FakeDriver(rounds=True) if fake else ContainerDriver(INSTANCE, fabric)
+        driver = _driver(request.param, fabric)
         if reason := driver.unsupported():
             pytest.skip(reason)
         if not fake:

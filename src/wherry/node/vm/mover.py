@@ -119,6 +119,7 @@ class VmMover:
         return self._domain(self._source) is None and self._complete()
 
     def release(self) -> None:
+        self._driver.seat(self._destination, bounded=False)
         Cgroup(self._source.cgroup).kill()
 
     def thaw(self) -> None:
