@@ -144,7 +144,7 @@ def test_a_host_that_is_set_down_is_lost(fabric: NetnsFabric, network: ClusterNe
 
 
 def test_hosts_have_their_share_of_the_machine(fabric: NetnsFabric) -> None:
-    assert fabric.cgroup("a1") == "wherry-tfab/a1"
+    assert fabric.cgroup("a1") == f"{INSTANCE.prefix}/a1"
     assert Cgroup(fabric.cgroup("a1")).exists()
     facts = fabric.facts("a1")
     assert facts.kernel == os.uname().release and facts.cpu_features
