@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import mmap
 import os
 import shutil
@@ -143,6 +144,20 @@ def _soft_dirty() -> Iterator[Finding]:
     yield _judge("soft-dirty", _tracks_pages(), "rounds of pre-copy are possible", bad, remedy, Health.LIMITED)
 
 
+def _tiles() -> Iterator[Finding]:
+    command = [str(native_program("wherry-tile")), "--machine"]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=20, check=True)
+    found = json.loads(done.stdout)
+    if not found["system_calls_refused"]:
+        bad = "the kernel cannot keep programs of tiles from system calls, so they do not start"
+        yield Finding("tiles", Health.MISSING, bad, "use Linux 5.11 or later")
+        return
+    turns = "short turns" if found["short_turns"] else "turns of the usual length (Linux 6.12 has shorter ones)"
+    text = f"precopy by {found['tracking']}; {turns}; {found['extended_state']} bytes of extended state"
+    bad = f"{text}; precopy would disturb less with {found['lacks']}"
+    yield _judge("tiles", not found["lacks"], text, bad, "use Linux 6.7 or later, as root", Health.LIMITED)
+
+
 def _tracks_pages() -> bool:
     """True when a page that is written after the marks were cleared is marked, and one that is not, is not."""
     page = mmap.PAGESIZE
@@ -213,5 +228,5 @@ def _first_there(path: Path) -> Path:
 
 _PROBES = (
     *(_root, _kernel, _cgroups, _network, _overlays, _programs),
-    *(_runtime, _criu, _soft_dirty, _mpi, _virtual_machines, _room),
+    *(_runtime, _criu, _soft_dirty, _tiles, _mpi, _virtual_machines, _room),
 )
