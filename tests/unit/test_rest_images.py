@@ -1,0 +1,41 @@
+"""Images over REST: told, removed, refused without an operation. Making one is in tests/system/test_vm.py."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from rest_service import running
+
+from wherry.base.errors import Refused
+from wherry.client import Client
+from wherry.model.objects import Image
+from wherry.node.vm.image import images_directory
+
+RECORD = Image(name="one", digest="d", built=1.0, kernel="6.1", packages={"mpich": "4"}, mpi=("MPICH",), bytes=1)
+
+
+@pytest.fixture
+def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
+    monkeypatch.setenv("WHERRY_STATE", str(tmp_path))
+    (images_directory() / "one").mkdir(parents=True)
+    (images_directory() / "one" / "image.json").write_text(RECORD.model_dump_json())
+    with running(tmp_path) as service, Client(service.place, start=False) as client:
+        yield client
+
+
+def test_images_are_told_and_removed(client: Client) -> None:
+    assert client.images() == [client.image("one")] == [RECORD]
+    assert client.remove_image("one") == RECORD
+    assert client.images() == []
+    with pytest.raises(Refused, match="no image 'one'"):
+        client.image("one")
+    assert [event.target for event in client.events() if event.kind == "image.remove"] == ["one"]
+
+
+@pytest.mark.parametrize(("name", "programs"), [("Two", []), ("two", ["relative"]), ("two", ["/not/there"])])
+def test_what_cannot_be_made_is_refused(client: Client, name: str, programs: list[str]) -> None:
+    with pytest.raises(Refused):
+        client.build_image(name, programs)
+    assert client.operations() == []
