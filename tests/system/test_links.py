@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import time
 from collections.abc import Iterator
@@ -14,9 +13,11 @@ from realworld import World, eventually, world
 from names import own_name
 from wherry.base.paths import Instance
 from wherry.client import Client
-from wherry.fabric import namespaces
+from wherry.fabric import namespaces, wireguard
 from wherry.fabric.default import default_fabric
 from wherry.fabric.netns import NetnsFabric, sweep
+from wherry.fabric.overlay import lacks
+from wherry.model.objects import Move, Phase
 from wherry.model.spec import LinkSpec
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces are root's")
@@ -87,21 +88,82 @@ def test_a_job_goes_on_over_a_link_that_changes_fails_and_dies(far: World) -> No
     far.assert_one_copy("two")
 
 
-@pytest.mark.skipif(shutil.which("openvpn") is None, reason="openvpn is not installed")
-def test_a_job_goes_on_over_a_vpn_whose_gateway_dies(far: World) -> None:
+@pytest.mark.parametrize(
+    ("overlay", "program"),
+    [
+        pytest.param(kind, program, marks=pytest.mark.skipif(bool(lacks(kind)), reason=f"{lacks(kind)}: not installed"))
+        for kind, program in (("openvpn", "openvpn"), ("wireguard", "wireguard-go"))
+    ],
+)
+def test_a_job_goes_on_over_a_vpn_whose_gateway_dies(far: World, overlay: str, program: str) -> None:
+    if overlay == "wireguard" and wireguard.kernel():
+        pytest.skip("the kernel's WireGuard has no process that could die")
+
     def act() -> None:
         before = repaired(far)
-        far.json("site", "link", "set", "a", "b", "--latency", "1ms", "--overlay", "openvpn")
-        gateways = processes(far, "openvpn")
+        far.json("site", "link", "set", "a", "b", "--latency", "1ms", "--overlay", overlay)
+        gateways = processes(far, program)
         assert len(gateways) == 2
         os.kill(gateways[0], signal.SIGKILL)
         assert eventually(lambda: repaired(far) > before, True)
-        assert len(processes(far, "openvpn")) == 2
+        assert len(processes(far, program)) == 2
         assert eventually(lambda: link(far)["latency"] is not None, True)
+        keys = list((far.instance.run / "links").glob(f"*.{overlay}/*.key"))
+        assert len(keys) == 2 and all(key.stat().st_mode & 0o077 == 0 for key in keys)
+        assert not any(key.read_text().strip() in words for key in keys for words in far.processes().values())
         far.json("site", "link", "set", "a", "b", "--overlay", "none")
-        assert processes(far, "openvpn") == []
+        assert processes(far, program) == [] and not list((far.instance.run / "links").glob("*.*/*.key"))
 
     far.under_a_ring("two", "openmpi", act, seconds=15, ranks=2)
+
+
+def test_whatever_fails_while_a_node_crosses_there_is_one_copy_of_it(far: World) -> None:
+    """Link, emulator, daemon and gateway, each while the node's memory is on its way, which takes some seconds."""
+
+    def lost() -> None:
+        change(far, loss="100%")
+        time.sleep(5)
+        change(far, loss="0%")
+
+    def kill(program: str) -> None:
+        os.kill(processes(far, program)[-1], signal.SIGKILL)
+
+    def daemon() -> None:
+        far.kill_daemon()
+        assert far("status").returncode == 0  # another one starts
+
+    overlay = "none" if lacks("openvpn") else "openvpn"
+    faults = [lost, lambda: kill("wherry-link"), daemon]
+    faults += [] if overlay == "none" else [lambda: kill("openvpn")]
+
+    def act() -> None:
+        change(far, latency="5ms", jitter="0ms", bandwidth="40Mbit/s", overlay=overlay)
+        for fail in faults:
+            with Client(far.instance) as client:
+                (home,) = (node.host for node in client.nodes("two") if node.name == "two-0")
+                move = client.begin_move("two-0", "b2" if home == "a1" else "a1").id
+                while client.operation(move).ended is None and Phase.FREEZE not in [m.phase for m in client.moves()]:
+                    time.sleep(0.02)
+                assert client.operation(move).ended is None, "it is on its way"
+            fail()
+            assert eventually(lambda: all(one.ended for one in moves(far)), True)
+        change(far, bandwidth="1Gbit/s", overlay="none")
+
+    before = len(moves(far))
+    far.under_a_ring("two", "openmpi", act, seconds=35, ranks=2)
+    far.assert_one_copy("two")
+    assert len(moves(far)) % len(faults) == before % len(faults), "nobody has moved it but we"
+
+
+def moves(made: World) -> list[Move]:
+    with Client(made.instance) as client:
+        return client.moves()
+
+
+def change(made: World, **figures: str) -> None:
+    """As `wherry site link set a b` does."""
+    with Client(made.instance) as client:
+        client.wait(client.set_link("a", "b", figures).id)
 
 
 @pytest.fixture

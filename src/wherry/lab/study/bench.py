@@ -102,9 +102,11 @@ class Bench:
     @property
     def client(self) -> Client:
         """The connection to the service, made when it is first needed."""
-        if self._client is None:
-            self._client = self._stack.enter_context(Client())
-            self._make_fabric(self._client)
+        return self._client or self._connect()
+
+    def _connect(self) -> Client:
+        self._client = self._stack.enter_context(Client())
+        self._make_fabric(self._client)
         return self._client
 
     def fabric(self) -> str:
@@ -120,7 +122,9 @@ class Bench:
         if self._asked and fabric == self._fabric:
             return
         self._fabric, self._asked = fabric, True
-        if self._client is not None:
+        if self._client is None:
+            self._connect()
+        else:
             self._make_fabric(self._client)
 
     def _make_fabric(self, client: Client) -> None:

@@ -15,6 +15,7 @@ from wherry.lab.study.figures import Published
 
 XEN = "Neves, Righi, Maillard, Navaux: Xen on Pentium III nodes with Fast Ethernet"
 KVM = "private cloud: KVM and Eucalyptus on Dell R610 with Gigabit Ethernet"
+WIDE = "Tatezono, Maruyama, Matsuoka: wide-area MPI on Xen, dual Opterons with Gigabit Ethernet, NIST Net"
 RATIOS = {
     "hpl6": {"nodes": 1.09},
     "hpl3": {"nodes": 1.011, "moved": 1.011 * 1.284},

@@ -1,0 +1,284 @@
+"""`multi-site`: what a job loses and gains when its nodes are at two sites: the paper on wide-area MPI again.
+
+NetPIPE and NPB by where the ranks are, what the link is like, and whether there are nodes. NPB runs on hosts that are
+limited to a share of a CPU, so that twice the hosts compute twice as much on the same machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from wherry.base.paths import native_program
+from wherry.lab.report import Table
+from wherry.lab.stats import Estimate, median, ratio
+from wherry.lab.study import analysis, figures, published, sites, workloads
+from wherry.lab.study.bench import Bench, Ended, Place, installed
+from wherry.lab.study.parse import netpipe
+from wherry.lab.study.recipe import Cell, Factor, Level, Page, SampleFailed, Study, Value
+from wherry.lab.study.results import Results
+
+_NATIVE, _NODES, _ONE, _TWO = "native", "nodes", "one", "two"
+_NONE, _VPNS = "none", ("openvpn", "wireguard")
+_LATENCIES = ("0", "1", "5", "10", "50")
+_PIPES = {
+    "netpipe": ("openmpi", "NPopenmpi", "netpipe-openmpi"),
+    "netpipe-mpich": ("mpich", "NPmpich2", "netpipe-mpich2"),
+}
+_KERNELS = {"ep": ("W", "A"), "lu": ("S", "W"), "cg": ("S", "A"), "bt": ("S", "W")}
+"""NPB programs, each with its class with --quick and without."""
+_RANKS = {_ONE: 4, _TWO: 8}
+_SQUARES = {_ONE: 4, _TWO: 9}
+"""BT takes only squares."""
+_SAID = {"ep": "gains", "lu": "gains", "cg": "less likely to gain", "bt": "a figure without numbers"}
+"""By the paper, of a second site with as many nodes."""
+_MEMORY = "160MiB"
+_LONGEST = 1200.0
+_LATENCY = "latency_mean"
+
+
+class MultiSite(Study):
+    """The recipe."""
+
+    name = "multi-site"
+    title = "One cluster over two sites"
+    question = "What do nodes at two sites, a VPN between them and the latency of the link cost a job or win for it?"
+    repetitions = 5
+    quick_repetitions = 2
+    shows = (
+        "Latency and bandwidth between two ranks by where they are and by what is between the sites (NetPIPE), and "
+        "whether twice as many nodes at two sites beat one site (EP, LU, CG, BT), natively and on container nodes.",
+        "That CPU-bound programs gain from a second site as long as messages are few, and which latency takes the gain "
+        "away: the order, and where it turns, not the times.",
+    )
+    cannot = (
+        f"Hosts are emulated on one machine. For NPB each is limited to {sites.SHARE:g} of a CPU by a quota in "
+        "periods of 5 ms, so twice the hosts is twice the compute although the CPUs are the same. A rank that has used "
+        "its millisecond waits for up to 4: below about 5 ms of latency a message meets that wait and not the link. "
+        "The waits are in the column `throttled`; gains at 0 and 1 ms are therefore lower bounds for fast hosts.",
+        "Natively the ranks use the hosts' own network (9000 bytes a packet), nodes their cluster's (1500 bytes in a "
+        "VXLAN): what nodes cost NetPIPE counts both.",
+        "The VPNs' gateways share the CPUs with the ranks, as the paper's did not; its PacketiX and NIST Net are not "
+        "here.",
+    )
+
+    def factors(self) -> Sequence[Factor]:
+        late = "not with --quick" if self.quick else ""
+        tests = (
+            Level("netpipe", "NetPIPE, Open MPI"),
+            Level("netpipe-mpich", "NetPIPE, MPICH", late),
+            *(
+                Level(name, f"NPB {name.upper()}, class {self._class(name)}", late if name in ("lu", "bt") else "")
+                for name in _KERNELS
+            ),
+        )
+        how = (
+            Level(_NATIVE, "processes on the hosts"),
+            Level(_NODES, "container nodes"),
+            Level("vm", "VM nodes", "this study makes container nodes only"),
+        )
+        where = (Level(_ONE, "one site"), Level(_TWO, "two sites"))
+        overlay = (
+            Level(_NONE, "no VPN"),
+            *(
+                Level(name, text, self.lacks.get(name, ""))
+                for name, text in (("openvpn", "OpenVPN"), ("wireguard", "WireGuard"))
+            ),
+        )
+        latency = tuple(Level(ms, f"{ms} ms", late if ms not in ("0", "10") else "") for ms in _LATENCIES)
+        return [
+            Factor("test", "what runs", tests),
+            Factor("how", "on what", how),
+            Factor("where", "where the ranks are", where),
+            Factor("overlay", "the VPN between the sites", overlay),
+            Factor("latency", "of the link, one way", latency),
+        ]
+
+    def _class(self, kernel: str) -> str:
+        return _KERNELS[kernel][not self.quick]
+
+    def cells(self) -> Sequence[Cell]:
+        tests, _, _, overlays, latencies = (factor.measured() for factor in self.factors())
+        return [
+            Cell.of(test=test, how=how, where=where, overlay=overlay, latency=latency)
+            for test in tests
+            for how, where, overlay, latency in self._places(test, overlays, latencies)
+        ]
+
+    def _places(
+        self, test: str, overlays: Sequence[str], latencies: Sequence[str]
+    ) -> Iterator[tuple[str, str, str, str]]:
+        """What is combined with a test: all of it for NetPIPE; VPNs at two latencies for NPB; a cut with --quick."""
+        for how in (_NODES,) if test == "netpipe-mpich" or self.quick and test != "netpipe" else (_NATIVE, _NODES):
+            yield how, _ONE, _NONE, "0"
+            for overlay in overlays:
+                for latency in latencies:
+                    if self._wanted(test, how, overlay, latency):
+                        yield how, _TWO, overlay, latency
+
+    def _wanted(self, test: str, how: str, overlay: str, latency: str) -> bool:
+        if self.quick:
+            return how == _NODES and (overlay == _NONE or test == "netpipe" and latency == "0")
+        if test == "netpipe-mpich":
+            return latency == "0"
+        return test == "netpipe" or overlay == _NONE or how == _NODES and latency in ("0", "10")
+
+    def measure(self, bench: Bench, cell: Cell, directory: Path) -> list[Value]:
+        bench.stand_on(sites.fabric(cell["overlay"], cell["latency"]))
+        bench.needs_memory(1 << 30)
+        return self._netpipe(bench, cell, directory) if cell["test"] in _PIPES else self._npb(bench, cell, directory)
+
+    def _netpipe(self, bench: Bench, cell: Cell, directory: Path) -> list[Value]:
+        mpi, name, package = _PIPES[cell["test"]]
+        largest = 1 << 20 if self.quick else 8 << 20
+        often = {"0": 100, "1": 50, "5": 20, "10": 10, "50": 4}[cell["latency"]]
+        out = directory / "np.out"
+        argv = [installed(name, package), "-u", str(largest), "-n", str(min(often, 20) if self.quick else often)]
+        argv += ["-p", "0", "-o", str(out)]
+        near, far = sites.QUICK["a"], sites.QUICK["b"]
+        hosts = near if cell["where"] == _ONE else (near[0], far[0])
+        place = Place(f"pipe-{cell['where']}", 2, hosts, memory="256MiB")
+        self._run(bench, cell, place, argv, directory, mpi).verified()
+        if not out.exists():
+            raise SampleFailed("NetPIPE wrote no output file")
+        values = netpipe(out.read_text())
+        least = min(values, key=lambda value: value.x or 0)
+        most = max(analysis.bandwidth(value.x or 0, value.value) for value in values)
+        return [*values, Value("latency", least.value, "s"), Value("bandwidth", most, "Mbit/s")]
+
+    def _npb(self, bench: Bench, cell: Cell, directory: Path) -> list[Value]:
+        kernel, where = cell["test"], cell["where"]
+        ranks = (_SQUARES if kernel == "bt" else _RANKS)[where]
+        hosts = sites.NEAR[:ranks] if where == _ONE else (*sites.NEAR[: ranks - len(sites.FAR)], *sites.FAR)
+        place = Place(f"{where}-{ranks}", ranks, hosts, cpus=sites.SHARE, memory=_MEMORY)
+        argv = [str(native_program(f"npb-{kernel}-openmpi")), self._class(kernel)]
+        if cell["how"] == _NODES:
+            bench.ready(place)
+        before = sites.throttled()
+        values = workloads.npb_values(self._run(bench, cell, place, argv, directory, "openmpi"))
+        return [*values, Value("throttled", (sites.throttled() - before) / ranks, "s"), Value("ranks", ranks, "")]
+
+    @staticmethod
+    def _run(bench: Bench, cell: Cell, place: Place, argv: Sequence[str], directory: Path, mpi: str) -> Ended:
+        """A rank on each host of the place, on its nodes or without."""
+        if cell["how"] == _NODES:
+            return bench.on(place, argv, place.nodes, directory, _LONGEST, mpi, workloads.SHARED_CORES)
+        return sites.on_hosts(bench, place.hosts, argv, directory, _LONGEST)
+
+    def page(self, results: Results) -> Page:
+        page = Page()
+        page.tables += [self._beside(results), self._pipes(results), self._gains(results)]
+        curves = analysis.by_size(
+            results,
+            {
+                self._label(cell): cell
+                for cell in self.cells()
+                if cell["test"] == "netpipe" and cell["how"] == _NODES and cell["latency"] == "0"
+            },
+            _LATENCY,
+        )
+        drawn = figures.curves(curves, "Mbit/s (10^6)", log_y=True, scale=analysis.bandwidth)
+        page.figures.append(("NetPIPE between container nodes: bandwidth by what is between the sites.", drawn))
+        if groups := self._groups(results):
+            caption = "Gain of two sites over one, by kernel and latency of the link, on container nodes without a VPN."
+            page.figures.append((caption, figures.bars(groups, "times as fast")))
+        page.remarks.append(
+            "Gain is the time at one site over that at two with about twice the ranks, both of the same kind; 1 is no "
+            "gain, the bound is the ratio of the ranks. `throttled` is what a rank waited for its host's CPU quota, on "
+            "average, as a share of the run; ranks that wait for messages poll, and use up their quota by that."
+        )
+        return page
+
+    def _cell(self, test: str, how: str, where: str = _ONE, overlay: str = _NONE, latency: str = "0") -> Cell:
+        return Cell.of(test=test, how=how, where=where, overlay=overlay, latency=latency)
+
+    def _label(self, cell: Cell) -> str:
+        """Where the ranks are and what is between them."""
+        _, how, where, overlay, latency = self.factors()
+        if cell["where"] == _ONE:
+            return f"{how.label(cell['how'])}, {where.label(_ONE)}"
+        between = "" if cell["overlay"] == _NONE else f", {overlay.label(cell['overlay'])}"
+        return f"{how.label(cell['how'])}, {where.label(_TWO)}{between}, {latency.label(cell['latency'])}"
+
+    def _pipes(self, results: Results) -> Table:
+        rows = []
+        for cell in self.cells():
+            data = [results.values(cell, name) for name in ("latency", "bandwidth")]
+            if cell["test"] in _PIPES and data[0]:
+                times = median([1e3 * y for y in data[0]]).text()
+                test = self.factors()[0].label(cell["test"])
+                rows.append((test, self._label(cell), times, median(data[1]).text()))
+        return Table("NetPIPE", ("test", "ranks", "least latency, ms", "most bandwidth, Mbit/s (10^6)"), rows)
+
+    def _gains(self, results: Results) -> Table:
+        rows = []
+        for cell in self.cells():
+            seconds = results.values(cell, "seconds")
+            if not seconds:
+                continue
+            waits = [wait / all_ for wait, all_ in zip(results.values(cell, "throttled"), seconds, strict=True)]
+            gain = self._gain(results, cell)
+            test, ranks = self.factors()[0].label(cell["test"]), f"{results.values(cell, 'ranks')[0]:g}"
+            rows.append(
+                (
+                    test, self._label(cell), ranks, median(seconds).text(), gain.text() if gain else "",
+                    f"{100 * median(waits).value:.0f} %",
+                )
+            )  # fmt: skip
+        return Table("NPB on limited hosts", ("test", "ranks are", "ranks", "seconds", "gain", "throttled"), rows)
+
+    def _gain(self, results: Results, cell: Cell) -> Estimate | None:
+        if cell["where"] == _ONE:
+            return None
+        one = results.values(self._cell(cell["test"], cell["how"]), "seconds")
+        two = results.values(cell, "seconds")
+        return ratio(one, two) if one and two else None
+
+    def _groups(self, results: Results) -> dict[str, dict[str, list[float]]]:
+        groups: dict[str, dict[str, list[float]]] = {}
+        for kernel in _KERNELS:
+            one = results.values(self._cell(kernel, _NODES), "seconds")
+            for level in self.factors()[4].measured():
+                two = results.values(self._cell(kernel, _NODES, _TWO, _NONE, level), "seconds")
+                if one and two:
+                    base = median(one).value
+                    groups.setdefault(kernel.upper(), {})[f"{level} ms"] = [base / seconds for seconds in two]
+        return groups
+
+    def _beside(self, results: Results) -> Table:
+        rows = [*self._pipes_beside(results)]
+        for kernel in _KERNELS:
+            rows += self._kernel_beside(results, kernel)
+        return published.table(rows, published.WIDE)
+
+    def _pipes_beside(self, results: Results) -> Iterator[published.Beside]:
+        native, nodes, apart = (self._cell("netpipe", *at) for at in ((_NATIVE,), (_NODES,), (_NODES, _TWO)))
+        vm = "The direction; containers share the host's kernel, the paper's domains went through another one."
+        vpn = "The direction; gateways were machines of their own there and share the CPUs here."
+        other = "Nothing directly: another VPN. It is the second one here, as PacketiX was there."
+        wanted = (
+            ("latency", "one site: nodes over native", nodes, native, "0.08 / 0.04 = 2.0", vm),
+            ("bandwidth", "one site: nodes : native", nodes, native, "430 / 896 = 0.48", vm),
+            ("latency", "two sites: openvpn over none", None, apart, "0.15 / 0.04 = 3.8", vpn),
+            ("bandwidth", "two sites: openvpn : none", None, apart, "290 / 896 = 0.32", vpn),
+            ("latency", "two sites: wireguard over none", None, apart, "PacketiX: 0.36 / 0.04 = 9", other),
+            ("bandwidth", "two sites: wireguard : none", None, apart, "PacketiX: 170 / 896 = 0.19", other),
+        )
+        for metric, what, cell, base, says, may in wanted:
+            if cell is None:
+                cell = self._cell("netpipe", _NODES, _TWO, what.split()[2])
+            found = analysis.compare_samples(results.values(cell, metric), results.values(base, metric))
+            yield published.Beside(f"{metric}, {what}", says, what.partition(":")[0], found, may)
+
+    def _kernel_beside(self, results: Results, kernel: str) -> Iterator[published.Beside]:
+        nodes, native = (results.values(self._cell(kernel, how), "seconds") for how in (_NODES, _NATIVE))
+        cost = "about 1.0" if kernel in ("ep", "lu") else "below 1.2"
+        may = "The order: little for EP and LU, more for CG and BT."
+        found = analysis.compare_samples(nodes, native)
+        yield published.Beside(f"{kernel.upper()} on one site: nodes over native, times", cost, "summary", found, may)
+        gains = {ms: self._gain(results, self._cell(kernel, _NODES, _TWO, _NONE, ms)) for ms in ("0", "10")}
+        text = "; ".join(f"{ms} ms: {gain.text()}" for ms, gain in gains.items() if gain)
+        may = "Whether it gains at all; 64 nodes against 32 there, 8 or 9 against 4 here."
+        yield published.Beside(
+            f"{kernel.upper()}: gain of a second site", _SAID[kernel], "two sites", text or None, may
+        )

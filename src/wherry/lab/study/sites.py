@@ -1,0 +1,108 @@
+"""The two sites of `multi-site`: limited hosts, a link that changes, and programs on hosts without nodes.
+
+Invariant: a native program runs in the network namespace and below the CPU limit of an emulated host, so all that it
+lacks beside one on nodes is the node; and each host computes as much as every other, whatever runs elsewhere.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from wherry.base.errors import Code, Refused
+from wherry.base.paths import instance
+from wherry.lab.study.bench import Bench, Ended
+
+SHARE = 0.2
+"""Of a CPU that each limited host has: the least that the kernel gives in a period of 5 ms. Nine of them fit on two."""
+NEAR = ("a1", "a2", "a3", "a4", "a5")
+FAR = ("b1", "b2", "b3", "b4")
+QUICK = {"a": ("q1", "q2"), "b": ("q3",)}
+"""Hosts by site that are not limited: a rank that waits for its CPU time would measure that, and not the network."""
+_HOSTS = [
+    *(
+        {"name": name, "site": name[0], "cores": 1, "speed": SHARE, "memory": "1GiB"}  # room for two nodes on each
+        for name in (*NEAR, *FAR)
+    ),
+    *({"name": name, "site": site, "cores": 4, "memory": "2GiB"} for site, names in QUICK.items() for name in names),
+]
+_CGROUPS = Path("/sys/fs/cgroup")
+_MPIRUN = (
+    *("mpirun.openmpi", "--allow-run-as-root", "--bind-to", "none", "--mca", "pml", "ob1", "--mca", "btl", "tcp,self"),
+    *(
+        "--mca",
+        "btl_tcp_if_include",
+        "up0",
+        "--mca",
+        "oob_tcp_if_include",
+        "up0",
+        "--mca",
+        "plm_rsh_no_tree_spawn",
+        "1",
+    ),
+)
+_AGENT = """\
+#!/bin/sh
+# Runs a command on an emulated host, as ssh would: its network, its CPU limit, a name of its own.
+case $1 in
+{hosts}
+*) echo "no host has the address $1" >&2; exit 1 ;;
+esac
+shift
+for root in {roots}; do
+  group=$root/{prefix}/$host
+  if [ -d "$group" ]; then mkdir -p "$group/native" && echo $$ >"$group/native/cgroup.procs"; fi
+done
+exec nsenter --net=/run/netns/{prefix}-$host unshare --uts sh -c "hostname $host; $*"
+"""
+
+
+def fabric(overlay: str, latency: str) -> Mapping[str, Any]:
+    """The study's fabric with this link. `0` is no emulation at all."""
+    link = {} if latency == "0" else {"latency": f"{latency}ms"}
+    return {
+        "kind": "fabric",
+        "version": 1,
+        "name": "multi-site",
+        "sites": [{"name": "a"}, {"name": "b"}],
+        "hosts": _HOSTS,
+        "links": [{"between": ["a", "b"], "overlay": overlay, **link}],
+    }
+
+
+def on_hosts(bench: Bench, hosts: Sequence[str], argv: Sequence[str], directory: Path, seconds: float) -> Ended:
+    """Runs a program by Open MPI with a rank on each of these hosts, without nodes."""
+    if shutil.which(_MPIRUN[0]) is None:
+        raise Refused(Code.UNSUPPORTED, f"{_MPIRUN[0]} is not installed", "", "make setup")
+    prefix, addresses = instance().prefix, {host: _address(host) for host in hosts}
+    agent = directory / "agent"
+    cases = "\n".join(f"{address}) host={host} ;;" for host, address in addresses.items())
+    agent.write_text(_AGENT.format(hosts=cases, roots=f"{_CGROUPS} {_CGROUPS}/cpu", prefix=prefix))
+    agent.chmod(0o755)
+    places = ",".join(f"{address}:1" for address in addresses.values())
+    words = [*_MPIRUN, "--mca", "plm_rsh_agent", str(agent), "--host", places, "-n", str(len(hosts)), *argv]
+    environment = {"OMPI_MCA_mpi_yield_when_idle": "1"}
+    return bench.plain([str(agent), addresses[hosts[0]], shlex.join(words)], directory, seconds, environment)
+
+
+def _address(host: str) -> str:
+    words = ["ip", "-n", f"{instance().prefix}-{host}", "-json", "address", "show", "up0"]
+    found = json.loads(subprocess.run(words, capture_output=True, check=True, timeout=20).stdout)
+    address: str = found[0]["addr_info"][0]["local"]
+    return address
+
+
+def throttled() -> float:
+    """Seconds for which processes of the limited hosts have waited for the next period, of all hosts together."""
+    root = _CGROUPS / "cpu" if (_CGROUPS / "cpu").is_dir() else _CGROUPS
+    total = 0.0
+    for host in (*NEAR, *FAR):
+        for file in (root / f"{instance().prefix}" / host).rglob("cpu.stat"):
+            stat = dict(line.split() for line in file.read_text().splitlines())
+            total += int(stat.get("throttled_time", 0)) * 1e-9 + int(stat.get("throttled_usec", 0)) * 1e-6
+    return total
