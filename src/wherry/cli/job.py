@@ -83,14 +83,15 @@ def run(
 
 
 def logs(
-    name: str,
+    name: str | None = None,
     /,
     *,
     job: str | None = None,
+    node: str | None = None,
     follow: Annotated[bool, Parameter(name=["--follow", "-f"])] = False,
     output: Output = "text",
 ) -> None:
-    """Show what a cluster's job wrote: the newest one's, unless --job says otherwise.
+    """Show what a cluster's job wrote: the newest one's, unless --job says otherwise. Or a node's console.
 
     Parameters
     ----------
@@ -98,10 +99,19 @@ def logs(
         The cluster.
     job
         The job.
+    node
+        Instead of a job: this virtual machine, what its kernel said on its console.
     follow
         Go on until the job ends.
     """
+    if (name is None) == (node is None):
+        what = "name a cluster, or a node with --node" if name is None else "a cluster and --node exclude each other"
+        raise Refused(Code.USAGE, what, "", "wherry logs NAME, or: wherry logs --node NODE")
     with Client() as client:
+        if node is not None:
+            text = client.console(node)
+            emit(output, "console", {"node": node, "text": text}, lambda: print(text, end=""))
+            return
         jobs = [found for found in client.jobs(name) if job in (None, found.id)]
         if not jobs:
             what = f"no job {job!r} ran on {name!r}" if job else f"no job ran on {name!r}"

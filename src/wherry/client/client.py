@@ -151,6 +151,11 @@ class Client:
         found: dict[str, Any] = self._get(f"/v1/nodes/{name}")
         return found
 
+    def console(self, node: str) -> str:
+        """The end of what a virtual machine's kernel said on its console."""
+        text: str = self._get(f"/v1/nodes/{node}/console")["text"]
+        return text
+
     # Images of virtual machines.
 
     def images(self) -> list[Image]:

@@ -134,6 +134,9 @@ class ContainerDriver:
     def mover(self, source: Place, destination: Place, way: Way | None = None) -> ContainerMover:
         return ContainerMover(self, self._fabric, source, destination)
 
+    def console(self, node: str) -> None:
+        return None
+
     def sweep(self) -> None:
         """Removes every place of the instance: mounts and directories. Processes die with the instance's cgroups."""
         for directory in ("nodes", "runtime"):

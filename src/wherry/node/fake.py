@@ -98,6 +98,9 @@ class FakeDriver:
     def mover(self, source: Place, destination: Place, way: Way | None = None) -> FakeMover:
         return FakeMover(self, source, destination)
 
+    def console(self, node: str) -> None:
+        return None
+
     def sweep(self) -> None:
         self.entering("sweep")
         self.places.clear()

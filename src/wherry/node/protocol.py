@@ -7,6 +7,7 @@ which one counts.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
@@ -153,6 +154,9 @@ class NodeDriver(Protocol):
 
     def mover(self, source: Place, destination: Place, way: Way | None = None) -> NodeMover:
         """The steps of a move between two places of one node, in a way that is not refused."""
+
+    def console(self, node: str) -> Path | None:
+        """The file of what a node's kernel said on its console; None for a kind that has none. It may not be there."""
 
     def sweep(self) -> None:
         """Removes everything that any node of this kind of this instance left on the machine."""

@@ -7,6 +7,7 @@ is changed by that user or root alone, what all share (the fabric) by root.
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from wherry.base.errors import Code, Refused, WherryError
@@ -23,6 +24,8 @@ from wherry.service.operations import Body, Task
 from wherry.service.peer import Peer
 
 FABRIC = "fabric"
+_CONSOLE = 256 << 10
+"""Bytes of a console that are told: its end."""
 
 
 def cluster_claim(name: str) -> str:
@@ -233,6 +236,23 @@ class Acts:
             usage = None
         moves = [move.model_dump(mode="json") for move in self.cell.store.moves() if move.node == name]
         return {"node": node.model_dump(mode="json"), "usage": usage, "moves": moves}
+
+    def console(self, name: str) -> dict[str, Any]:
+        """The end of what a node's kernel said on its console, as text."""
+        node = find_node(self.cell.store, name)
+        self._require_cluster(node.cluster)
+        kind = find_cluster(self.cell.store, node.cluster).spec.kind
+        file = self.cell.need_domain().drivers[kind].console(name)
+        if file is None:
+            why = f"it is a {kind}: what its programs write is the output of their job"
+            raise Refused(Code.UNSUPPORTED, f"node {name} has no console", why, f"wherry logs {node.cluster}")
+        try:
+            with open(file, "rb") as opened:
+                opened.seek(max(0, os.fstat(opened.fileno()).st_size - _CONSOLE))
+                text = opened.read().decode(errors="replace")
+        except FileNotFoundError:
+            text = ""
+        return {"node": name, "text": text}
 
     def _known(self, cluster: str | None) -> str | None:
         return None if cluster is None else find_cluster(self.cell.store, cluster).name

@@ -72,6 +72,12 @@ def show_node(name: str, acts: TheActs) -> dict[str, Any]:
     return acts.show_node(name)
 
 
+@router.get("/nodes/{name}/console")
+def show_console(name: str, acts: TheActs) -> dict[str, Any]:
+    """The end of what a virtual machine's kernel said on its console: `node`, `text`."""
+    return acts.console(name)
+
+
 @router.get("/moves")
 def list_moves(cell: TheCell) -> list[Move]:
     """Oldest first."""
