@@ -63,22 +63,21 @@ def instance() -> Instance:
 
 
 def native_program(name: str) -> Path:
-    """Path of one of our native programs: beside the installed package, or the checkout's build."""
-    import wherry
-
-    here = Path(wherry.__file__).resolve().parent
-    for directory in (here / "bin", here.parents[1] / "build" / "native" / "bin"):
-        if (directory / name).exists():
-            return directory / name
-    raise Refused(Code.FAILED, f"the program {name} is not built", f"looked beside {here}", "make setup")
+    """Path of one of our native programs."""
+    return _built("program", "bin", name)
 
 
 def native_library(name: str) -> Path:
-    """Path of one of our shared libraries, found as `native_program` finds programs."""
+    """Path of one of our shared libraries."""
+    return _built("library", "lib", name)
+
+
+def _built(noun: str, directory: str, name: str) -> Path:
+    """Beside the installed package, or in the checkout's build."""
     import wherry
 
     here = Path(wherry.__file__).resolve().parent
-    for directory in (here / "lib", here.parents[1] / "build" / "native" / "lib"):
-        if (directory / name).exists():
-            return directory / name
-    raise Refused(Code.FAILED, f"the library {name} is not built", f"looked beside {here}", "make setup")
+    for above in (here, here.parents[1] / "build" / "native"):
+        if (above / directory / name).exists():
+            return above / directory / name
+    raise Refused(Code.FAILED, f"the {noun} {name} is not built", f"looked beside {here}", "make setup")
