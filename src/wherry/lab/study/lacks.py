@@ -8,15 +8,16 @@ from wherry.client import process
 from wherry.lab.study import applications
 
 VM = "vm"
-"""The doctor's name for virtual machines as nodes."""
+"""Why there are no virtual machines as nodes."""
+_VM_NEEDS = ("libvirt", "image")
+"""The doctor's findings without which there are none; without KVM they are emulated, and slow."""
 
 
 def lacking() -> dict[str, str]:
     """Name -> reason: the doctor's findings, programs that were not built, applications that are not installed."""
-    findings = process.examine()
-    found = {finding["name"]: finding["text"] for finding in findings if finding["health"] != "ok"}
-    if not any(finding["name"] == VM for finding in findings):
-        found[VM] = "this version has no VM nodes"
+    found = {finding["name"]: finding["text"] for finding in process.examine() if finding["health"] != "ok"}
+    if without := [found[name] for name in _VM_NEEDS if name in found]:
+        found[VM] = without[0]
     for kernel in ("sp",):
         try:
             native_program(f"npb-{kernel}-openmpi")
