@@ -425,6 +425,19 @@ def test_a_side_dies(
     assert alive == [not fault.startswith("source"), fault.startswith("source"), True]
 
 
+def test_a_source_dies_between_rounds(start: Callable[..., Board], monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the destination has of the process by then is worth nothing, and it is free for another."""
+    monkeypatch.setenv("WHERRY_TILE_FAULT", "source:scanned")
+    board = start()
+    run = Run(board, "count", 40, 2000000, tile=0)
+    run.said("1\n")
+    with pytest.raises(Failed):
+        board.move(run.process, 1, "precopy")
+    assert run.ended()["event"] == "lost"
+    assert [tile["alive"] for tile in board.ps()["tiles"]] == [False, True, True]
+    assert Run(board, "count", 3, tile=1).ended()["status"] == 0
+
+
 @pytest.mark.parametrize("mode", ("direct", "faithful", "precopy"))
 def test_a_spoiled_user_area_is_refused(
     start: Callable[..., Board], monkeypatch: pytest.MonkeyPatch, mode: str
