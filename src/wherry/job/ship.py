@@ -87,7 +87,7 @@ def copy(cluster: Cluster, nodes: Iterable[tuple[Node, Endpoint]], files: FileSe
             _require_room(node, packed[text])
             wanted.append((node, endpoint, packed[text]))
         with ThreadPoolExecutor(_AT_ONCE) as pool:
-            list(pool.map(lambda target: _send(*target, owner), wanted))
+            list(pool.map(lambda target: _send(target[0], target[1], target[2], owner), wanted))
     finally:
         for archive in packed.values():
             archive.close()
