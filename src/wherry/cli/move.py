@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
@@ -20,6 +20,10 @@ def move(
     dry_run: bool = False,
     max_rounds: Annotated[int | None, Parameter(show_default=False)] = None,
     bandwidth: str | None = None,
+    mode: Literal["pre-copy", "auto-converge", "post-copy"] = "pre-copy",
+    parallel: int = 0,
+    zstd: Annotated[bool, Parameter(negative=())] = False,
+    max_downtime: str | None = None,
     output: Output = "text",
 ) -> None:
     """Move a node to another host while its job runs. Ctrl-C takes the move back.
@@ -36,7 +40,17 @@ def move(
         Rounds of memory sent while the node runs, at most.
     bandwidth
         The most that the move sends, for instance 500Mbit/s; else 90 % of what the links on its way have.
+    mode
+        For virtual machines. auto-converge slows the node down until the rounds gain; post-copy lets it run at the host
+        before all its memory is there: until it is, the loss of either host is the loss of the node.
+    parallel
+        For virtual machines: so many connections at the same time.
+    zstd
+        For virtual machines: send compressed; needs --parallel.
+    max_downtime
+        For virtual machines: freeze as soon as the rest takes no longer than this, for instance 100ms.
     """
+    given: dict[str, object] = {"mode": mode, "connections": parallel, "zstd": zstd, "downtime": max_downtime}
     with Client() as client:
         if dry_run:
             cost = client.predict(node, to, bandwidth)
@@ -47,7 +61,8 @@ def move(
             )
             emit(output, "prediction", cost, lambda: print(text))
             return
-        found = client.moved(client.wait(client.begin_move(node, to, max_rounds, bandwidth=bandwidth).id, say))
+        begun = client.begin_move(node, to, max_rounds, bandwidth=bandwidth, way=given)
+        found = client.moved(client.wait(begun.id, say))
         emit(output, "move", found, lambda: print(summary(found)))
 
 
@@ -56,7 +71,7 @@ def summary(move: Move) -> str:
     downtime = format_duration(move.downtime) if move.downtime is not None else "not measured"
     total = format_duration(move.total or 0.0)
     rounds = f"{len(move.rounds)} round{'' if len(move.rounds) == 1 else 's'}"
-    views = (("CRIU", move.downtime_criu), ("a peer", move.downtime_peer), ("a rank", move.downtime_program))
+    views = (("the engine", move.downtime_criu), ("a peer", move.downtime_peer), ("a rank", move.downtime_program))
     seen = ", ".join(f"{who} {format_duration(seconds)}" for who, seconds in views if seconds is not None)
     return (
         f"{move.node} moved from {move.source} to {move.destination} in {total}, "

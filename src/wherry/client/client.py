@@ -188,10 +188,15 @@ class Client:
         max_rounds: int | None = None,
         fault: str | None = None,
         bandwidth: str | None = None,
+        way: dict[str, object] | None = None,
     ) -> Operation:
         """Begins a move; the result has `move`. It sends at most `bandwidth`, for instance `500Mbit/s`, if one is
-        given. `fault` is for tests (see `wherry.move.faults`)."""
-        body = {"node": node, "host": host, "max_rounds": max_rounds, "fault": fault, "bandwidth": bandwidth}
+        given. `way` has what a virtual machine can choose (see `wherry.model.way`). `fault` is for tests (see
+        `wherry.move.faults`)."""
+        body: dict[str, object] = {"node": node, "host": host, "max_rounds": max_rounds, "fault": fault}
+        body["bandwidth"] = bandwidth
+        if way is not None:
+            body["way"] = way
         return Operation(**self._transport.ask("POST", "/v1/moves", body=body))
 
     def move(self, node: str, host: str, progress: Progress = quiet) -> Move:

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from wherry.model.objects import Record
+from wherry.model.spec import Duration
 
 
 class Way(Record):
@@ -22,4 +23,4 @@ class Way(Record):
     mode: Literal["pre-copy", "auto-converge", "post-copy"] = "pre-copy"
     connections: Annotated[int, Field(ge=0, le=64)] = 0
     zstd: bool = False
-    downtime: Annotated[float, Field(gt=0, le=60)] | None = None
+    downtime: Annotated[Duration, Field(gt=0, le=60)] | None = None

@@ -170,7 +170,7 @@ class Machine:
             self._store_move(phase=Phase.ROUNDS)
             while another(self.move.rounds, max_rounds, way):
                 self._stop_if_cancelled()
-                done = mover.round(len(self.move.rounds) + 1)
+                done = mover.round(len(self.move.rounds) + 1, self._during_round)
                 self._store_move(rounds=(*self.move.rounds, done), bytes=self.move.bytes + done.bytes)
                 left = "" if done.dirty is None else f", {format_size(done.dirty)} changed meanwhile"
                 self._progress(f"{self.node.name}: round {done.number}: {format_size(done.bytes)}{left}")
@@ -286,6 +286,10 @@ class Machine:
             self._progress(f"{self.node.name}: {phase} {format_duration(seconds)}")
         if may_cancel:
             self._stop_if_cancelled()
+
+    def _during_round(self, text: str) -> None:
+        self._progress(f"{self.node.name}: round {len(self.move.rounds) + 1}: {text}")
+        self._stop_if_cancelled()
 
     def _stop_if_cancelled(self) -> None:
         if self._cancelled():

@@ -13,7 +13,7 @@ from wherry.base.errors import Bug, Code, Failed
 from wherry.model.objects import Round
 from wherry.model.spec import ClusterSpec
 from wherry.model.way import Way
-from wherry.node.protocol import Place, Transferred, Usage
+from wherry.node.protocol import During, Place, Transferred, Usage, quiet
 
 _PAGE = 4096
 
@@ -130,8 +130,9 @@ class FakeMover:
     def can_round(self) -> bool:
         return self._driver.rounds
 
-    def round(self, number: int) -> Round:
+    def round(self, number: int, during: During = quiet) -> Round:
         self._driver.entering("round")
+        during(f"{self._dirty} bytes left")
         self._expect(self._source, Copy.RUNNING)
         sent, self._dirty = self._dirty, max(self._dirty // 2, _PAGE)
         return Round(number=number, bytes=sent, seconds=sent / 1e9, dirty=self._dirty)

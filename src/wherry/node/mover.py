@@ -37,7 +37,7 @@ from wherry.model.objects import Round
 from wherry.node import criu, criu_rpc
 from wherry.node.connections import BACK, Connections
 from wherry.node.mounts import MS_NOSUID, Layout, mount, unmount_below
-from wherry.node.protocol import Place, Transferred
+from wherry.node.protocol import During, Place, Transferred, quiet
 from wherry.node.same_files import require_same
 from wherry.node.streams import Background, Pace, Stream, receive_tree
 from wherry.node.tcp_repair import end_repair
@@ -111,7 +111,7 @@ class ContainerMover:
         self._workers["restore"] = self._worker(self._destination.host, self._descriptors["net"])
         self._open_pass(0)
 
-    def round(self, number: int) -> Round:
+    def round(self, number: int, during: During = quiet) -> Round:
         began = time.monotonic()
         self._connect(*_OF_A_PASS)  # the next one's
         self._dump(criu_rpc.PRE_DUMP, {"track_mem": True})

@@ -7,6 +7,7 @@ which one counts.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Protocol
 
@@ -71,6 +72,13 @@ class Transferred(BaseModel):
     frozen: float | None = None
 
 
+During = Callable[[str], None]
+
+
+def quiet(_text: str) -> None:
+    """For those who do not ask how far it is."""
+
+
 class NodeMover(Protocol):
     """The steps of one move, called in this order by the state machine. Each may raise; `roll_back` follows then.
 
@@ -90,8 +98,8 @@ class NodeMover(Protocol):
     def can_round(self) -> bool:
         """True when this machine can send memory in rounds while the node runs."""
 
-    def round(self, number: int) -> Round:
-        """One round of pre-copy."""
+    def round(self, number: int, during: During = quiet) -> Round:
+        """One round of pre-copy. `during` is told meanwhile how far it is; what it raises ends the round."""
 
     def freeze(self) -> None:
         """Stops every process of the node at the source."""

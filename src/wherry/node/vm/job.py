@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from wherry.base.errors import Code, Failed, WherryError
+from wherry.base.units import format_size
 from wherry.model.way import Way
 from wherry.node.vm import virt
 
@@ -24,13 +25,18 @@ _LOOK = 0.01
 
 @dataclass(frozen=True)
 class Look:
-    """How far it is: passes over memory begun, bytes sent, bytes left, bytes per second, share of throttling."""
+    """How far it is: passes over memory begun, bytes sent and left, bytes per second sent and written by the node."""
 
     passes: int = 0
     sent: int = 0
     left: int = 0
     rate: int = 0
     dirtied: int = 0
+
+    def text(self) -> str:
+        """For a person."""
+        speed = f"{self.rate / 1e6:.0f} MB/s, {self.dirtied / 1e6:.0f} MB/s written by the node"
+        return f"{format_size(self.left)} left, {speed}"
 
 
 class Job:

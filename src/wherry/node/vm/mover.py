@@ -25,7 +25,7 @@ from wherry.base.errors import Code, Failed, WherryError
 from wherry.fabric.cgroup import Cgroup
 from wherry.model.objects import Round
 from wherry.model.way import Way
-from wherry.node.protocol import Place, Transferred
+from wherry.node.protocol import During, Place, Transferred, quiet
 from wherry.node.vm import job, virt
 from wherry.node.vm.agent import answers
 
@@ -34,10 +34,12 @@ if TYPE_CHECKING:
 
 _LOOK = 0.002
 """Seconds between two looks at a node that is about to stand, or stands."""
+_TELL = 0.5
+"""Seconds between two words about a round."""
 _NEVER_BY_ITSELF = 1
 """Milliseconds of downtime that QEMU may decide on by itself: so little that it waits for us to freeze."""
 _PATIENCE, _SLOWEST = 60.0, 2e6
-"""A migration is given up when it does not get on for so many seconds; a byte takes at most so long (bytes/s)."""
+"""What is sent while the node stands is given up after so many seconds and those of its memory at so many bytes/s."""
 _ANSWER = 60.0
 """Seconds that the agent gets to answer after the move."""
 
@@ -76,12 +78,16 @@ class VmMover:
         with virt.told(f"node {self._name} cannot be moved"):
             domain.migrateSetMaxDowntime(_NEVER_BY_ITSELF)
 
-    def round(self, number: int) -> Round:
+    def round(self, number: int, during: During = quiet) -> Round:
         began, before = time.monotonic(), self._seen
+        told = began
         moving = self._begin()
         # When there is little left QEMU stops the node by itself: there will be no further pass.
         while not moving.ended() and moving.seen.passes <= max(before.passes, 1) and self._source_runs():
             time.sleep(_LOOK)
+            if time.monotonic() - told > _TELL:
+                told = time.monotonic()
+                during(moving.seen.text())
         moving.check()
         self._seen = now = moving.seen
         left = now.left if now.passes > max(before.passes, 1) else 0
@@ -91,14 +97,17 @@ class VmMover:
         domain, libvirt = self._domain(self._source), virt.load()
         if domain is not None and self._source_runs():
             try:
-                domain.suspend()
+                if self._way.mode == "post-copy":
+                    self._switch(domain)
+                else:
+                    domain.suspend()
             except libvirt.libvirtError as error:
                 if self._source_runs():
                     raise virt.translated(f"node {self._name} could not be frozen", error) from None
 
     def transfer(self) -> Transferred:
         moving = self._begin()
-        deadline = time.monotonic() + _PATIENCE + self._source.node.memory / min(self._rate or 8e9, 8 * _SLOWEST) * 8
+        deadline = time.monotonic() + self._patience()
         while not self._complete():
             moving.check()
             if time.monotonic() > deadline:
@@ -107,6 +116,13 @@ class VmMover:
         sent, frozen = job.cost(self._domain(self._destination))
         return Transferred(bytes=max(sent - self._seen.sent, 0), frozen=frozen)
 
+    def _switch(self, domain: Any) -> None:
+        """Begins post-copy: the node is stopped here and runs there, before all its memory is there."""
+        moving = self._begin()
+        while not moving.seen.passes and not moving.ended():  # it can be switched only when it has begun
+            time.sleep(_LOOK)
+        domain.migrateStartPostCopy()
+
     def restore(self) -> float | None:
         self._driver.seat(self._destination, bounded=False)
         return 0.0
@@ -114,13 +130,16 @@ class VmMover:
     def switched(self) -> bool:
         if not Cgroup(self._destination.cgroup).exists():
             return False  # not even prepared
+        if self._runs(self._destination):
+            return True  # post-copy
         with contextlib.suppress(WherryError):
             self._end_job()
         return self._domain(self._source) is None and self._complete()
 
     def release(self) -> None:
         self._driver.seat(self._destination, bounded=False)
-        Cgroup(self._source.cgroup).kill()
+        if not self._runs(self._destination):  # else it still fetches memory from the source
+            Cgroup(self._source.cgroup).kill()
 
     def thaw(self) -> None:
         domain, libvirt = self._domain(self._destination), virt.load()
@@ -151,6 +170,8 @@ class VmMover:
         self.close()
 
     def close(self) -> None:
+        if self._driver.alive(self._destination) and self._driver.alive(self._source):
+            self._outlast()
         with contextlib.suppress(WherryError):
             self._end_job()
         if self._driver.alive(self._destination) and not self._driver.alive(self._source):
@@ -172,6 +193,16 @@ class VmMover:
             self._job = job.Job(domain, peer, address, self._way, self._rate)
         return self._job
 
+    def _outlast(self) -> None:
+        """Until a node that runs at its destination has fetched all its memory: libvirt then ends the source."""
+        deadline = time.monotonic() + self._patience()
+        while self._runs(self._destination) and self._driver.alive(self._source) and time.monotonic() < deadline:
+            time.sleep(_LOOK)
+
+    def _patience(self) -> float:
+        """Seconds until a move is given up."""
+        return _PATIENCE + self._source.node.memory / min(_SLOWEST, (self._rate or 8 * _SLOWEST) / 8)
+
     def _end_job(self) -> None:
         """Ends the migration, ours or one that a killed daemon began, unless it is complete."""
         domain = self._domain(self._source)
@@ -182,13 +213,17 @@ class VmMover:
             self._job = None
 
     def _complete(self) -> bool:
-        """True when the destination's copy has everything: libvirt then says that it is paused as was asked for."""
+        """True when the destination's copy is the node: libvirt says that it is paused as was asked for, or runs."""
         libvirt = virt.load()
         whole = (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_USER)
-        return virt.state(self._domain(self._destination)) == whole
+        found = virt.state(self._domain(self._destination))
+        return found == whole or found[0] == libvirt.VIR_DOMAIN_RUNNING
 
     def _source_runs(self) -> bool:
-        return virt.state(self._domain(self._source))[0] == virt.load().VIR_DOMAIN_RUNNING
+        return self._runs(self._source)
+
+    def _runs(self, place: Place) -> bool:
+        return virt.state(self._domain(place))[0] == virt.load().VIR_DOMAIN_RUNNING
 
     def _domain(self, place: Place) -> Any | None:
         return virt.domain(self._connection(place), self._name)
