@@ -108,6 +108,9 @@ LINK = {"between": ["a", "b"]}
         ({"pool": "10.77.0.0/24"}, "/16 or larger"),
         ({"pool": "10.77.0.1/16"}, "pool: "),
         ({"pool": "10.76.0.0/16"}, "overlap"),
+        ({"pool": "10.0.0.0/8"}, "overlap"),
+        ({"pool": "127.0.0.0/8"}, "means something else"),
+        ({"underlay": "100.64.0.0/16"}, "is not a private IPv4 network"),  # where gateways have their addresses
         ({"kind": "cluster"}, "kind: "),
         ({"driver": "kubernetes"}, "driver: "),
     ],

@@ -217,6 +217,8 @@ class FabricSpec(Spec):
         network = ipaddress.ip_network(value)
         if network.version != 4 or network.prefixlen > 16 or not network.is_private:
             raise ValueError(f"{value} is not a private IPv4 network of /16 or larger")
+        if network.is_loopback or network.is_link_local or network.is_reserved:
+            raise ValueError(f"{value} means something else (loopback, link-local or reserved): take one of 10.0.0.0/8")
         return value
 
     @model_validator(mode="after")

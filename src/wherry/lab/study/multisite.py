@@ -14,6 +14,7 @@ from wherry.lab.report import Table
 from wherry.lab.stats import Estimate, median, ratio
 from wherry.lab.study import analysis, figures, published, sites, workloads
 from wherry.lab.study.bench import Bench, Ended, Place, installed
+from wherry.lab.study.lacks import VM
 from wherry.lab.study.parse import netpipe
 from wherry.lab.study.recipe import Cell, Factor, Level, Page, SampleFailed, Study, Value
 from wherry.lab.study.results import Results
@@ -75,7 +76,7 @@ class MultiSite(Study):
         how = (
             Level(_NATIVE, "processes on the hosts"),
             Level(_NODES, "container nodes"),
-            Level("vm", "VM nodes", "this study makes container nodes only"),
+            Level("vm", "VM nodes", self.lacks.get(VM) or "this study makes container nodes only"),
         )
         where = (Level(_ONE, "one site"), Level(_TWO, "two sites"))
         overlay = (
@@ -131,9 +132,9 @@ class MultiSite(Study):
     def _netpipe(self, bench: Bench, cell: Cell, directory: Path) -> list[Value]:
         mpi, name, package = _PIPES[cell["test"]]
         largest = 1 << 20 if self.quick else 8 << 20
-        often = {"0": 100, "1": 50, "5": 20, "10": 10, "50": 4}[cell["latency"]]
+        often = {"0": 100, "1": 50, "5": 20, "10": 10, "50": 4}[cell["latency"]] // (5 if self.quick else 1)
         out = directory / "np.out"
-        argv = [installed(name, package), "-u", str(largest), "-n", str(min(often, 20) if self.quick else often)]
+        argv = [installed(name, package), "-u", str(largest), "-n", str(often)]
         argv += ["-p", "0", "-o", str(out)]
         near, far = sites.QUICK["a"], sites.QUICK["b"]
         hosts = near if cell["where"] == _ONE else (near[0], far[0])
@@ -147,8 +148,7 @@ class MultiSite(Study):
         return [*values, Value("latency", least.value, "s"), Value("bandwidth", most, "Mbit/s")]
 
     def _npb(self, bench: Bench, cell: Cell, directory: Path) -> list[Value]:
-        kernel, where = cell["test"], cell["where"]
-        ranks = (_SQUARES if kernel == "bt" else _RANKS)[where]
+        kernel, where, ranks = cell["test"], cell["where"], _ranks(cell)
         hosts = sites.NEAR[:ranks] if where == _ONE else (*sites.NEAR[: ranks - len(sites.FAR)], *sites.FAR)
         place = Place(f"{where}-{ranks}", ranks, hosts, cpus=sites.SHARE, memory=_MEMORY)
         argv = [str(native_program(f"npb-{kernel}-openmpi")), self._class(kernel)]
@@ -156,7 +156,7 @@ class MultiSite(Study):
             bench.ready(place)
         before = sites.throttled()
         values = workloads.npb_values(self._run(bench, cell, place, argv, directory, "openmpi"))
-        return [*values, Value("throttled", (sites.throttled() - before) / ranks, "s"), Value("ranks", ranks, "")]
+        return [*values, Value("throttled", (sites.throttled() - before) / ranks, "s")]
 
     @staticmethod
     def _run(bench: Bench, cell: Cell, place: Place, argv: Sequence[str], directory: Path, mpi: str) -> Ended:
@@ -204,7 +204,7 @@ class MultiSite(Study):
         rows = []
         for cell in self.cells():
             data = [results.values(cell, name) for name in ("latency", "bandwidth")]
-            if cell["test"] in _PIPES and data[0]:
+            if cell["test"] in _PIPES and all(data):
                 times = median([1e3 * y for y in data[0]]).text()
                 test = self.factors()[0].label(cell["test"])
                 rows.append((test, self._label(cell), times, median(data[1]).text()))
@@ -214,17 +214,13 @@ class MultiSite(Study):
         rows = []
         for cell in self.cells():
             seconds = results.values(cell, "seconds")
-            if not seconds:
+            if cell["test"] in _PIPES or not seconds:
                 continue
-            waits = [wait / all_ for wait, all_ in zip(results.values(cell, "throttled"), seconds, strict=True)]
-            gain = self._gain(results, cell)
-            test, ranks = self.factors()[0].label(cell["test"]), f"{results.values(cell, 'ranks')[0]:g}"
-            rows.append(
-                (
-                    test, self._label(cell), ranks, median(seconds).text(), gain.text() if gain else "",
-                    f"{100 * median(waits).value:.0f} %",
-                )
-            )  # fmt: skip
+            waits = [wait / all_ for wait, all_ in zip(results.values(cell, "throttled"), seconds, strict=False)]
+            gain, share = self._gain(results, cell), f"{100 * median(waits).value:.0f} %" if waits else "-"
+            ranks = f"{_ranks(cell)}"
+            test = self.factors()[0].label(cell["test"])
+            rows.append((test, self._label(cell), ranks, median(seconds).text(), gain.text() if gain else "", share))
         return Table("NPB on limited hosts", ("test", "ranks are", "ranks", "seconds", "gain", "throttled"), rows)
 
     def _gain(self, results: Results, cell: Cell) -> Estimate | None:
@@ -282,3 +278,7 @@ class MultiSite(Study):
         yield published.Beside(
             f"{kernel.upper()}: gain of a second site", _SAID[kernel], "two sites", text or None, may
         )
+
+
+def _ranks(cell: Cell) -> int:
+    return (_SQUARES if cell["test"] == "bt" else _RANKS)[cell["where"]]
