@@ -44,7 +44,7 @@ class Manycore(Study):
     title = "Tiles: threads, moves, moves at the same time"
     question = "For how long does a process of a multikernel stand still when it moves, and what is that time made of?"
     repetitions = 20
-    quick_repetitions = 3
+    quick_repetitions = 5
     shows = (
         "The three experiments of the paper with its axes, in the paper's way of moving and in three others, each "
         "beside a copy of the same memory, CRIU, pthreads and Open MPI on the same machine in the same minute.",
