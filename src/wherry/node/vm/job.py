@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,8 +43,11 @@ class Look:
 class Job:
     """A migration in a thread of its own."""
 
-    def __init__(self, domain: Any, peer_uri: str, address: str, way: Way, rate: float | None) -> None:
-        self._domain = domain
+    def __init__(
+        self, domain: Any, peer_uri: str, address: str, way: Way, rate: float | None, begun: Callable[[], bool]
+    ) -> None:
+        """`begun` is asked until it says that the destination waits for the memory."""
+        self._domain, self._begun = domain, begun
         self._flags, self._params = _how(address, way, rate)
         self._peer = peer_uri
         self._error: Exception | None = None
@@ -69,6 +73,9 @@ class Job:
             raise Failed(Code.TIMED_OUT, "libvirt does not end the move", f"waited {seconds:.0f} s", "wherry doctor")
 
     def _watch(self) -> None:
+        # Who asks before is answered when all is over: libvirt lets nobody in while it begins.
+        while not self.ended() and not self._begun():
+            time.sleep(_LOOK)
         while not self.ended():
             found = look(self._domain)
             if found.passes:

@@ -119,7 +119,7 @@ class VmMover:
     def _switch(self, domain: Any) -> None:
         """Begins post-copy: the node is stopped here and runs there, before all its memory is there."""
         moving = self._begin()
-        while not moving.seen.passes and not moving.ended():  # it can be switched only when it has begun
+        while not moving.seen.passes and self._source_runs() and not moving.ended():  # until it has begun
             time.sleep(_LOOK)
         domain.migrateStartPostCopy()
 
@@ -190,7 +190,7 @@ class VmMover:
                 raise Failed(Code.MOVE_FAILED, f"node {self._name} does not run on {self._source.host}")
             host = self._destination.host
             peer, address = self._driver.daemon(host).peer_uri, self._driver.fabric.host_address(host)
-            self._job = job.Job(domain, peer, address, self._way, self._rate)
+            self._job = job.Job(domain, peer, address, self._way, self._rate, self._expected)
         return self._job
 
     def _outlast(self) -> None:
@@ -202,6 +202,15 @@ class VmMover:
     def _patience(self) -> float:
         """Seconds until a move is given up."""
         return _PATIENCE + self._source.node.memory / min(_SLOWEST, (self._rate or 8 * _SLOWEST) / 8)
+
+    def _expected(self) -> bool:
+        """True when the destination's QEMU waits for the memory."""
+        libvirt = virt.load()
+        try:
+            waits = (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_MIGRATION)
+            return virt.state(self._domain(self._destination)) == waits
+        except WherryError:  # the host is lost; the migration ends by itself
+            return False
 
     def _end_job(self) -> None:
         """Ends the migration, ours or one that a killed daemon began, unless it is complete."""
