@@ -292,6 +292,10 @@ def test_outputs_are_read_and_bad_ones_refused() -> None:
         with pytest.raises(SampleFailed):
             parse.pingpong(text, 1)
     assert parse.netpipe("       1 58.715596   0.00000013\n")[0] == Value("latency_mean", 1.3e-7, "s", 1.0)
+    said = "  0:       1 bytes   7430 times -->      0.06 Mbps in     121.95 usec\n"
+    assert parse.netpipe_progress(f"1: vm\n{said}")[0] == Value("latency_mean", pytest.approx(121.95e-6), "s", 1.0)
+    with pytest.raises(SampleFailed):
+        parse.netpipe_progress("0: vm\n")
     for text in ("", "1 2\n"):
         with pytest.raises(SampleFailed):
             parse.netpipe(text)

@@ -137,7 +137,7 @@ def curves(
 
 
 def estimates(series: Mapping[str, Mapping[float, Estimate]], ylabel: str, top: float | None = None) -> Drawing:
-    """Estimates over message size, as a degradation in percent."""
+    """Estimates over message size, as a degradation in percent; with a `top`, nothing is shown below its negative."""
 
     def draw(axes: Any) -> None:
         for number, (label, points) in enumerate(series.items()):
@@ -145,7 +145,7 @@ def estimates(series: Mapping[str, Mapping[float, Estimate]], ylabel: str, top: 
         _size_axis(axes, log_y=False)
         axes.set_ylabel(ylabel)
         if top is not None:
-            axes.set_ylim(bottom=min(0, axes.get_ylim()[0]), top=top)
+            axes.set_ylim(bottom=max(-top, min(0, axes.get_ylim()[0])), top=top)
             axes.axhline(0, color="#888", linewidth=0.8)
 
     return Drawing(draw, 3.5)
@@ -186,7 +186,7 @@ def _size_axis(axes: Any, log_y: bool) -> None:
     axes.set_xlabel("message size")
     axes.xaxis.set_major_formatter(lambda x, _: size_text(x) if x >= 1 else "")
     axes.grid(alpha=0.3)
-    _legend(axes, "best" if log_y else "upper left")
+    _legend(axes, "best")
 
 
 def _legend(axes: Any, where: str) -> None:

@@ -11,6 +11,7 @@ from wherry.lab.study.recipe import SampleFailed, Value
 
 _RTT = re.compile(r"rtt min/avg/max/mdev = ([\d.]+)/([\d.]+)/([\d.]+)/([\d.]+) ms")
 _RECEIVED = re.compile(r"(\d+) packets transmitted, (\d+) received")
+_NETPIPE_LINE = re.compile(r"^ *\d+: +(\d+) bytes +\d+ times --> .* in +([\d.]+) usec", re.MULTILINE)
 NETPIPE_MEGABIT = 2**20
 """Bits in what NetPIPE prints as Mbps."""
 LATENCIES = ("mean", "median", "min", "p95", "max")
@@ -60,6 +61,14 @@ def linpack(text: str) -> list[Value]:
             Value("flops", line["flops"], "1/s"),
         ]
     raise SampleFailed("linpack printed no result")
+
+
+def netpipe_progress(text: str) -> list[Value]:
+    """The same from what NetPIPE says while it runs, with fewer digits: where no file can be had."""
+    found = _NETPIPE_LINE.findall(text)
+    if not found:
+        raise SampleFailed("NetPIPE said nothing of times")
+    return [Value("latency_mean", float(microseconds) * 1e-6, "s", float(size)) for size, microseconds in found]
 
 
 def netpipe(text: str) -> list[Value]:

@@ -61,7 +61,7 @@ def _text_pages(pages: Any, title: str, lines: list[str]) -> None:
     each = int((_HEIGHT - 3 * _MARGIN) / _LINE)
     for start in range(0, max(1, len(lines)), each):
         figure = Figure(figsize=(_WIDTH, _HEIGHT))
-        heading = title if start == 0 else f"{title} (continued)"
+        heading = "\n".join(textwrap.wrap(title if start == 0 else f"{title} (continued)", 60))
         figure.text(_MARGIN / _WIDTH, 1 - _MARGIN / _HEIGHT, heading, fontsize=13, weight="bold", va="top")
         for row, line in enumerate(lines[start : start + each]):
             at = 1 - (1.6 * _MARGIN + row * _LINE) / _HEIGHT

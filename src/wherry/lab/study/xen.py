@@ -13,8 +13,9 @@ from wherry.lab.report import Table
 from wherry.lab.stats import Estimate, median
 from wherry.lab.study import analysis, figures, published, workloads
 from wherry.lab.study.bench import Bench, Place, installed, program
+from wherry.lab.study.lacks import VM
 from wherry.lab.study.movecost import problem
-from wherry.lab.study.parse import linpack, netpipe
+from wherry.lab.study.parse import linpack, netpipe, netpipe_progress
 from wherry.lab.study.recipe import Cell, Factor, Level, Page, SampleFailed, Study, Value
 from wherry.lab.study.results import Results
 from wherry.lab.study.workloads import Moving
@@ -29,17 +30,19 @@ _TALK = {
     "one-host": "two nodes on one host",
     "one-node": "two ranks in one node",
 }
+_VM_TALK = {"vm-two-hosts": "two VM nodes on two hosts", "vm-one-host": "two VM nodes on one host"}
+_VM = "vm"
 _NETPIPE = {"openmpi": ("NPopenmpi", "netpipe-openmpi"), "mpich": ("NPmpich2", "netpipe-mpich2")}
 """Each MPI's program and package."""
 _COMBINATIONS = {
-    "linpack": (_NATIVE, _NODES),
-    "netpipe": tuple(_TALK),
+    "linpack": (_NATIVE, _NODES, _VM),
+    "netpipe": (*_TALK, *_VM_TALK),
     "netpipe-mpich": tuple(_TALK),
     "hpl3": (_NATIVE, _NODES, _MOVED),
     "hpl3-long": (_NODES, _MOVED),
     "hpl6": (_NATIVE, _NODES),
     "sp": (_NATIVE, _NODES, _MOVED),
-    "idle": (_MOVED,),
+    "idle": (_MOVED, _VM),
 }
 _PLACES = {
     "two-hosts": Place("two-hosts", 2, ("a1", "a2"), memory="256MiB"),
@@ -49,6 +52,9 @@ _PLACES = {
     "six": Place("six", 6, ("a1", "a2", "b1")),
     "four": Place("four", 4, ("a1", "a2", "b1"), memory="256MiB"),
     "idle": Place("idle", 1, ("b1",)),
+    "vm": Place("vm", 1, ("b1",), memory="512MiB", nic="virtio"),
+    "vm-two-hosts": Place("vm-two-hosts", 2, ("a1", "a2"), memory="256MiB", nic="virtio"),
+    "vm-one-host": Place("vm-one-host", 2, ("a1",), memory="256MiB", spread="pack", nic="virtio"),
 }
 _MOVED_HOSTS = ("b1", "b2")
 
@@ -72,7 +78,9 @@ class XenMigration(Study):
     )
 
     def factors(self) -> Sequence[Factor]:
-        no_vm = "this version has no VM nodes"
+        no_vm = self.lacks.get(VM, "") or self.lacks.get("qemu", "")
+        if self.quick and not no_vm:
+            no_vm = "not with --quick: they take minutes to boot"
         too_long = "six ranks of hpcc on few cores take minutes: not with --quick" if self.quick else ""
         tests = (
             Level("linpack", f"Linpack, n = {self._n()}"),
@@ -88,7 +96,8 @@ class XenMigration(Study):
             *(Level(name, text) for name, text in _TALK.items()),
             Level(_NODES, "container nodes"),
             Level(_MOVED, "container nodes, one of them moves"),
-            Level("vm", "VM nodes", no_vm),
+            Level(_VM, "one VM node", no_vm),
+            *(Level(name, text, no_vm) for name, text in _VM_TALK.items()),
         )
         return [Factor("test", "what runs", tests), Factor("how", "where, and with what", how)]
 
@@ -99,8 +108,8 @@ class XenMigration(Study):
         return "W" if self.quick else "B"
 
     def cells(self) -> Sequence[Cell]:
-        tests = self.factors()[0].measured()
-        return [Cell.of(test=test, how=how) for test in tests for how in _COMBINATIONS[test]]
+        tests, hows = (factor.measured() for factor in self.factors())
+        return [Cell.of(test=test, how=how) for test in tests for how in _COMBINATIONS[test] if how in hows]
 
     def measure(self, bench: Bench, cell: Cell, directory: Path) -> list[Value]:
         how = cell["how"]
@@ -112,7 +121,7 @@ class XenMigration(Study):
             "hpl3-long": lambda: self._hpl(bench, "three", problem(self.quick, 2), how, directory),
             "hpl6": lambda: self._hpl(bench, "six", hpcc.Problem(n=3000, p=2, q=3, pfacts=1, rfacts=1), how, directory),
             "sp": lambda: self._sp(bench, how, directory),
-            "idle": lambda: workloads.idle(bench, _PLACES["idle"], Moving("idle-0", _MOVED_HOSTS, 0.0)),
+            "idle": lambda: self._idle(bench, _PLACES["idle" if how == _MOVED else _VM]),
         }
         return act[cell["test"]]()
 
@@ -122,21 +131,29 @@ class XenMigration(Study):
             done = bench.plain(argv, directory, 600.0, workloads.SHARED_CORES)
         else:
             env = workloads.SHARED_CORES
-            done = bench.on(_PLACES["one-node"], argv, 1, directory, 600.0, "openmpi", env)
+            place = _PLACES["one-node" if how == _NODES else _VM]
+            done = bench.on(place, argv, 1, directory, 1800.0, "openmpi", env)
         return linpack(done.verified())
 
     def _netpipe(self, bench: Bench, how: str, directory: Path, mpi: str) -> list[Value]:
-        count, largest = (10, 8 << 20) if self.quick else (300, 8 << 20)
+        count, largest = (10 if self.quick or how in _VM_TALK else 300), 8 << 20
         out = directory / "np.out"
         argv = [installed(*_NETPIPE[mpi]), "-u", str(largest), "-n", str(count), "-p", "0", "-o", str(out)]
         if how.startswith("native"):
             transport = "shm" if how == _NATIVE else "tcp"
             bench.native(argv, 2, directory, 900.0, transport, mpi).verified()
+        elif how in _VM_TALK:  # its files stay in the node
+            done = bench.on(_PLACES[how], argv, 2, directory, 1800.0, mpi)
+            return netpipe_progress(done.verified() + done.stderr)
         else:
             bench.on(_PLACES[how], argv, 2, directory, 900.0, mpi).verified()
         if not out.exists():
             raise SampleFailed("NetPIPE wrote no output file")
         return netpipe(out.read_text())
+
+    @staticmethod
+    def _idle(bench: Bench, place: Place) -> list[Value]:
+        return workloads.idle(bench, place, Moving(f"{place.name}-0", _MOVED_HOSTS, 0.0))
 
     def _hpl(self, bench: Bench, place: str, work: hpcc.Problem, how: str, directory: Path) -> list[Value]:
         moving = Moving(f"{place}-2", _MOVED_HOSTS, 0.3 if self.quick else 2.0) if how == _MOVED else None
@@ -156,7 +173,11 @@ class XenMigration(Study):
                 f"Linpack, n = {self._n()}: seconds, in the form of the paper's Figure 2.",
                 figures.bars(
                     {
-                        part: {self._label(how): self._of(results, "linpack", how, part) for how in (_NATIVE, _NODES)}
+                        part: {
+                            self._label(how): self._of(results, "linpack", how, part)
+                            for how in _COMBINATIONS["linpack"]
+                            if how in self.factors()[1].measured()
+                        }
                         for part in ("factor", "solve")
                     },
                     "seconds",
@@ -184,11 +205,13 @@ class XenMigration(Study):
         return page
 
     def _show_netpipe(self, page: Page, results: Results, test: str) -> None:
-        talk = {text: Cell.of(test=test, how=how) for how, text in _TALK.items()}
+        hows = [how for how in _COMBINATIONS[test] if how in self.factors()[1].measured()]
+        talk = {self.factors()[1].label(how): Cell.of(test=test, how=how) for how in hows}
         curves, name = analysis.by_size(results, talk, "latency_mean"), self._test(test)
         page.tables.append(analysis.latency_table(f"{name}: half of the round trip", curves))
-        two = {how: curves[how] for how in (_TALK["native-tcp"], _TALK["two-hosts"])}
-        one = {how: points for how, points in curves.items() if how != _TALK["two-hosts"]}
+        far = (_TALK["two-hosts"], _VM_TALK["vm-two-hosts"])
+        two = {how: points for how, points in curves.items() if how in (_TALK["native-tcp"], *far)}
+        one = {how: points for how, points in curves.items() if how not in far}
         for number, chosen in ((3, two), (4, one)):
             stars = published.ON_ONE_HOST if number == 4 else ()
             figure = figures.curves(chosen, "Mbit/s (10^6)", scale=analysis.bandwidth, log_y=True, published=stars)
@@ -223,7 +246,7 @@ class XenMigration(Study):
             near = min(xs, key=lambda x: abs(x - _SIX_MEGABYTES)) if xs else None
             return self._of(results, "netpipe", how, "latency_mean", near)
 
-        idle = self._of(results, "idle", _MOVED, "total")
+        idle, vm = (self._of(results, "idle", how, "total") for how in (_MOVED, _VM))
         busy = analysis.compare_samples(self._of(results, "hpl3", _MOVED, "total"), idle)
         ratio = "The ratio."
         rows = [
@@ -249,6 +272,13 @@ class XenMigration(Study):
                 "The ratio and its direction, not the rates.",
             ),
             row(
+                "bandwidth near 6 MB, two VM nodes on one host : native shared memory",
+                "180 / 1200 = 0.15",
+                "Figure 4",
+                analysis.compare_samples(six("native"), six("vm-one-host")),
+                "The direction; the ratio only with KVM, as without it a VM's processor is emulated.",
+            ),
+            row(
                 "bandwidth near 6 MB, two ranks in one node : native TCP",
                 "about 1",
                 "Figure 4",
@@ -263,6 +293,13 @@ class XenMigration(Study):
                 "section 5.4",
                 median(idle) if idle else None,
                 "Nothing absolute: 512 MB over Fast Ethernet there, the memory in use over the machine itself here.",
+            ),
+            row(
+                "an idle VM node's move, s",
+                "about 30",
+                "section 5.4",
+                median(vm) if vm else None,
+                "Nothing absolute: no wire here; that the time is constant.",
             ),
             row(
                 "HPL, 3 nodes, with one move : without",
