@@ -19,7 +19,7 @@ from wherry.service.balance_look import Look
 from wherry.service.cell import UNDER_WAY, Cell
 
 log = logging.getLogger("wherry.balance")
-_EVERY = 5.0
+_EVERY = 4.0
 """Seconds of one measurement."""
 _NUMBERS = re.compile(r"[\d.,]+")
 

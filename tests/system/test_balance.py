@@ -1,0 +1,156 @@
+"""Balancing for real: a job that waits for the link is packed when room appears, one that computes stays apart."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from realworld import World, eventually, world
+
+from wherry.base.errors import Refused
+from wherry.base.paths import native_program
+from wherry.client import Client
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces are root's")
+FABRIC = """\
+kind: fabric
+version: 1
+name: far
+sites: [{name: a}, {name: b}]
+hosts:
+  - {name: a1, site: a, cores: 0.25, memory: 1GiB}
+  - {name: a2, site: a, cores: 0.25, memory: 1GiB}
+  - {name: b1, site: b, cores: 0.25, memory: 1GiB}
+  - {name: b2, site: b, cores: 0.25, memory: 1GiB}
+links:
+  - {between: [a, b], latency: 50ms}
+"""
+
+
+@pytest.fixture(scope="module")
+def far() -> Iterator[World]:
+    """Two sites of two hosts that hold one node each; after the tests there is nothing of it."""
+    with world("tbal") as made:
+        before = made.everything()
+        made.json("fabric", "up", made.file("far.yaml", FABRIC))
+        yield made
+        assert made("down", "--all").returncode == 0
+        assert eventually(made.everything, before) == before
+
+
+@contextmanager
+def apart(far: World) -> Iterator[None]:
+    """A cluster of two nodes, one at each site, that fills the fabric together with another."""
+    far.up("job", 2, more="placement: spread\n")
+    far.up("other", 2, memory="32MiB", more="placement: spread\n")
+    try:
+        yield
+    finally:
+        far.json("balance", "--auto", "off")
+        for name in ("job", "other"):
+            far("down", name)
+
+
+def under_a_ring(far: World, act: Callable[[dict[str, Any]], None], seconds: int) -> dict[str, Any]:
+    """What `act` noted while a ring ran on the cluster, which must be right. On a machine so slow that the ring ended
+    before, all of it is done once more with a longer one."""
+    for _ in range(2):
+        noted = dict[str, Any]()
+        with apart(far), far.ring("job", "openmpi", seconds=seconds, ranks=2) as ring:
+            act(noted)
+            outlasted = ring.running()
+            ring.result()
+            far.assert_one_copy("job")
+        if outlasted:
+            return noted
+        seconds = 80
+    pytest.fail("the job ended before what was to happen under it")
+
+
+def verdict(far: World, *words: str) -> dict[str, Any]:
+    """What `wherry balance` says of the job."""
+    (found,) = far.json("balance", "job", "--remaining", "10m", "--seconds", "2s", *words)["plan"]["verdicts"]
+    assert found["text"]
+    return dict(found)
+
+
+def packed(far: World) -> bool:
+    return len({host[0] for host in far.hosts_of("job").values()}) == 1
+
+
+def moves(far: World) -> int:
+    """Those of this job; earlier ones' clusters had the same name."""
+    with Client(far.instance) as client:
+        return sum(move.cluster == "job" for move in client.moves())
+
+
+def all_ended(far: World) -> bool:
+    with Client(far.instance) as client:
+        return all(move.ended for move in client.moves())
+
+
+def test_a_job_that_waits_for_the_link_is_packed_when_room_appears(far: World) -> None:
+    def act(noted: dict[str, Any]) -> None:
+        noted["full"] = verdict(far, "--apply")
+        far.json("down", "other")
+        noted["room"], noted["dry"] = verdict(far), packed(far)
+        far.json("balance", "--auto", "on")
+        noted["packed"] = eventually(lambda: all_ended(far) and packed(far), True, seconds=40)
+        noted["again"] = verdict(far)
+
+    noted = under_a_ring(far, act, 32)
+    assert noted["full"]["kind"] == "network-bound" and noted["full"]["moves"] == []
+    assert "has room for 0 of the 1 nodes" in noted["full"]["text"]
+    assert len(noted["room"]["moves"]) == 1 and noted["room"]["after"] < noted["room"]["before"]
+    assert not noted["dry"], "without --apply nothing moves"
+    assert noted["packed"] and noted["again"]["moves"] == [], "a plan that was done plans nothing"
+    with Client(far.instance) as client:
+        said = [event.data for event in client.events() if event.kind == "balance.decision"]
+    assert any(data["moves"] for data in said) and any(not data["moves"] for data in said)
+
+
+def test_the_daemon_is_killed_while_it_moves(far: World) -> None:
+    def act(noted: dict[str, Any]) -> None:
+        before = moves(far)
+        far.json("down", "other")
+        far.json("balance", "--auto", "on")
+        far.json("balance", "job", "--remaining", "10m", "--seconds", "2s", "--apply", "--detach")
+        noted["began"] = eventually(lambda: moves(far) > before, True, pause=0.05, seconds=30)
+        far.kill_daemon()
+        assert far("status").returncode == 0, "a new daemon"
+        noted["ended"] = eventually(lambda: all_ended(far), True)
+        noted["moves"], noted["auto"] = moves(far) - before, auto(far)
+        time.sleep(9)
+        noted["later"] = moves(far) - before
+
+    noted = under_a_ring(far, act, 25)
+    assert noted["began"] and noted["ended"]
+    assert noted["auto"], "the setting outlives the daemon"
+    assert noted["moves"] == noted["later"] == 1, "no move storm: what has just moved is left alone"
+
+
+def auto(far: World) -> bool:
+    with Client(far.instance) as client:
+        return client.auto_balance()
+
+
+def test_a_job_that_computes_stays_apart(far: World) -> None:
+    try:
+        shutil.copy(native_program("npb-ep-openmpi"), far.directory)
+    except Refused:
+        pytest.skip("npb-ep-openmpi is not built: no mpicc of openmpi")
+    with apart(far):
+        far.json("down", "other")
+        job = far("run", "job", "-n", "2", "--detach", "--", "./npb-ep-openmpi", "B").stdout.strip()
+        computes = eventually(lambda: verdict(far)["kind"], "CPU-bound", pause=0)
+        stays = verdict(far, "--apply")
+        seen = far.json("job", "profile", job)
+        assert computes == "CPU-bound" and stays["moves"] == [] and stays["link"] < 0.1 and not packed(far)
+        assert [rank["rank"] for rank in seen["ranks"]] == [0, 1] and seen["uncounted"] == ""
+        assert all(load["computing"] > 0.5 for load in seen["nodes"])
+        far.json("job", "cancel", job)
