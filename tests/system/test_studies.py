@@ -24,7 +24,9 @@ import pytest
 from names import own_name
 from wherry.base.errors import Failed
 from wherry.lab.study import render, runner, workloads
-from wherry.lab.study.bench import Bench, Place, program
+from wherry.lab.study.bench import FABRIC, Bench, Place, program
+from wherry.lab.study.lacks import lacking
+from wherry.lab.study.multisite import MultiSite
 from wherry.lab.study.recipe import Cell, Factor, Level, Page, SampleFailed, Study, Value
 from wherry.lab.study.results import Results
 
@@ -71,7 +73,7 @@ def test_a_quick_study_from_the_command_line(case: Path) -> None:
         sizes = {float(row["x"]) for row in rows if row["where"] == place and row["metric"] == "latency_median"}
         assert sizes == {float(2**power) for power in range(24)} | {float(6 << 20)}
     text = (case / "study" / "report.html").read_text()
-    for part in ("180 / 1200", "no VM nodes", "cannot say", "Figures 3 and 4", "<svg", "lapack"):
+    for part in ("180 / 1200", "two VM nodes on one host", "cannot say", "Figures 3 and 4", "<svg", "lapack"):
         assert part in text
     assert (case / "study" / "report.pdf").read_bytes().startswith(b"%PDF")
 
@@ -224,3 +226,25 @@ def test_a_full_disk_fails_samples_and_leaves_a_report(small_disk: Path, bench: 
     assert "No space left on device" in text and "5 of 7 runs are missing" in text
     kept = Results(results.directory, results.study, Results.about_of(results.directory))
     assert len(kept.counted()) == 2 and len(kept.failed()) == 5
+
+
+class TwoSites(MultiSite):
+    """Its smallest cut: a program on limited hosts without nodes, and on nodes, over a link of 10 ms with a VPN."""
+
+    def cells(self) -> Sequence[Cell]:
+        vpn = next((name for name in ("wireguard", "openvpn") if name not in self.lacks), "none")
+        over = {"where": "two", "overlay": vpn, "latency": "10"}
+        return [Cell.of(test="ep", how=how, **over) for how in ("native", "nodes")]
+
+
+def test_one_cluster_over_two_sites(case: Path, bench: Bench) -> None:
+    results = Results.create(case / "sites", TwoSites(True, lacking()), 1)
+    try:
+        run(results, bench)
+    finally:
+        bench.close()
+        bench.stand_on(FABRIC)
+    assert len(results.counted()) == 2, [one.problem for one in results.runs]
+    for cell in results.study.cells():
+        assert results.values(cell, "seconds") and results.values(cell, "throttled")[0] >= 0
+    assert "NPB on limited hosts" in render.write(results)[0].read_text()
