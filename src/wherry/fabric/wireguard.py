@@ -70,6 +70,7 @@ class WireGuard(Tunnel):
 
     def _make(self) -> None:
         keys = [self._key(side) for side in (0, 1)]
+        forgetful = not self.alive()
         for side in (0, 1):
             if kernel():
                 self._inside(side, functools.partial(Links.wireguard, name=_interface(self._directory, side)))
@@ -77,14 +78,18 @@ class WireGuard(Tunnel):
                 self._gateways[side].start([PROGRAM, "-f", _interface(self._directory, side)], {"LOG_LEVEL": "error"})
         for side in (0, 1):
             self._until(functools.partial(self._there, side), "start")
+        if forgetful:  # what the first knows of the second would be believed for another 15 s
+            self._wg(0, "set", _interface(self._directory, 0), "peer", keys[1], "remove")
+        for side in (1, 0):  # who listens, before who calls
             self._set_up(side, keys[1 - side])
 
     def _set_up(self, side: int, peer: str) -> None:
         name, frames = _interface(self._directory, side), _frames(self._ends[side][1])
         here, there = (f"100.65.{self._index}.{1 + which}" for which in (side, 1 - side))
         own = ["private-key", str(self._directory / f"{side}.key"), "listen-port", str(PORT)]
-        other = ["allowed-ips", f"{there}/32", "endpoint", f"{self._outer[1 - side]}:{PORT}"]
-        self._wg(side, "set", name, *own, "peer", peer, *other, "persistent-keepalive", _KEEPALIVE)
+        # One calls and the other learns from where: two that call at once, a long link between them, never meet.
+        call = ["endpoint", f"{self._outer[1]}:{PORT}", "persistent-keepalive", _KEEPALIVE] if side == 0 else []
+        self._wg(side, "set", name, *own, "peer", peer, "allowed-ips", f"{there}/32", *call)
         self._inside(side, functools.partial(Links.join, name=name, bridge=None, mtu=_MTU))
         self._inside(side, functools.partial(Links.address, name=name, address=f"{here}/30"))
         self._inside(
