@@ -12,10 +12,10 @@ from fakeworld import Killed, World, fabric_spec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wherry.base.errors import Code, Failed, Refused
+from wherry.base.errors import Code, Failed, LostContact, Refused
 from wherry.model.objects import Move, Node, NodeState, Phase
 from wherry.move import machine
-from wherry.node.fake import Copy
+from wherry.node.fake import Copy, FakeMover
 
 NODE, SOURCE, DESTINATION = "hello-2", "b1", "a2"
 STEPS = 60
@@ -79,6 +79,17 @@ def test_source_is_killed_before_destination_runs(world: World) -> None:
     calls = world.driver.calls
     assert "round" not in calls
     assert calls.index("restore") < calls.index("release") < calls.index("thaw")
+
+
+def test_a_node_that_does_not_answer_is_told(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def silent(_mover: FakeMover) -> float | None:
+        raise LostContact(Code.UNREACHABLE, "it does not answer", "waited 60 s")
+
+    monkeypatch.setattr(FakeMover, "ran_again", silent)
+    move = world.moves.run(NODE, DESTINATION)
+    assert move.phase == Phase.DONE and move.error and move.error["why"] == "waited 60 s" and move.downtime
+    assert "move.silent" in {event.kind for event in world.store.events()}
+    assert_settled(world)
 
 
 def test_there_and_back_again(world: World) -> None:

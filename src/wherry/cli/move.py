@@ -73,9 +73,10 @@ def summary(move: Move) -> str:
     rounds = f"{len(move.rounds)} round{'' if len(move.rounds) == 1 else 's'}"
     views = (("the engine", move.downtime_criu), ("a peer", move.downtime_peer), ("a rank", move.downtime_program))
     seen = ", ".join(f"{who} {format_duration(seconds)}" for who, seconds in views if seconds is not None)
+    silent = f"But: {move.error['what']}: {move.error['why']}\n" if move.error else ""
     return (
         f"{move.node} moved from {move.source} to {move.destination} in {total}, "
         f"downtime {downtime}, {format_size(move.bytes)} sent, {rounds}.\n"
-        f"Downtime as seen by: {seen or 'nobody else'}.\n"
+        f"Downtime as seen by: {seen or 'nobody else'}.\n{silent}"
         f"Undo: wherry move {move.node} --to {move.source}"
     )

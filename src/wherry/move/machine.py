@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 
 from wherry.base.clock import Stopwatch, now
-from wherry.base.errors import Code, Failed, WherryError
+from wherry.base.errors import Code, Failed, LostContact, WherryError
 from wherry.base.units import format_duration, format_size
 from wherry.fabric.protocol import Fabric, Hold
 from wherry.model.network import Port
@@ -78,6 +78,7 @@ class Machine:
         self._progress = progress
         self._cancelled = cancelled
         self._frozen_at: float | None = None
+        self._silent: LostContact | None = None
         self._asked = False
         """True when the engine said that it has not switched: else the source's copy may be gone for a good reason."""
         self._watch = Stopwatch()
@@ -208,7 +209,7 @@ class Machine:
         if self._frozen_at is not None:
             downtime = time.monotonic() - self._frozen_at
             self._frozen_at = None
-            ran = self._mover.ran_again()
+            ran = self._ran_again()
             self._note(downtime=downtime, downtime_program=None if ran is None else downtime + ran)
         self._watch.lap(str(Phase.THAW))
         fault.strike(Phase.THAW)
@@ -216,9 +217,19 @@ class Machine:
         self._mover.close()
         self._watch.lap(str(Phase.DONE))
 
+    def _ran_again(self) -> float | None:
+        try:
+            return self._mover.ran_again()
+        except LostContact as error:  # the move is made; whether the node is well is another matter, and told
+            self._silent = error
+            return None
+
     def _done(self) -> Move:
         self._set_node(NodeState.RUNNING)
-        self._store_move(phase=Phase.DONE, ended=now(), total=self._total(), phases=dict(self._watch.laps), error=None)
+        error = self._silent.to_dict() if self._silent else None
+        self._store_move(phase=Phase.DONE, ended=now(), total=self._total(), phases=dict(self._watch.laps), error=error)
+        if self._silent:
+            self._event("move.silent", str(self._silent), error=error)
         took = f" in {format_duration(self.move.total)}" if self.move.total else ""
         down = f", downtime {format_duration(self.move.downtime)}" if self.move.downtime else ""
         self._event(

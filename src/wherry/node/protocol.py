@@ -122,7 +122,8 @@ class NodeMover(Protocol):
         """After the commit: lets the destination's copy run."""
 
     def ran_again(self) -> float | None:
-        """After the thaw: seconds until a rank was seen to run (error: 1 to 2 ms); None when there was none to see."""
+        """After the thaw: seconds until a rank was seen to run (error: 1 to 2 ms), or the agent to answer; None when
+        there was none to see. LostContact when the node should answer and does not."""
 
     def roll_back(self) -> None:
         """Before the commit: removes the destination's place and lets the source run. Idempotent, from any step."""

@@ -21,7 +21,7 @@ import contextlib
 import time
 from typing import TYPE_CHECKING, Any
 
-from wherry.base.errors import Code, Failed, WherryError
+from wherry.base.errors import Code, Failed, LostContact, WherryError
 from wherry.fabric.cgroup import Cgroup
 from wherry.model.objects import Round
 from wherry.model.way import Way
@@ -156,7 +156,9 @@ class VmMover:
         while time.monotonic() - began < _ANSWER:
             if answers(self._destination, 1.0):
                 return time.monotonic() - began
-        return None
+        what = f"node {self._name} does not answer on {self._destination.host}"
+        why = f"waited {_ANSWER:.0f} s; its console: {self._driver.last_words(self._destination)}"
+        raise LostContact(Code.UNREACHABLE, what, why, f"wherry logs --node {self._name}")
 
     def roll_back(self) -> None:
         self._end_job()
