@@ -134,13 +134,13 @@ def test_limits_reach_the_kernel(group: Cgroup) -> None:
     host = Cgroup(f"{TREE}/a1")
     host.limit(cpus=1, memory=2**29)
     group.limit(cpus=4, memory=2**28)  # more than its host has: the host's limit then counts
-    group.limit(cpus=0.5, memory=2**28)
+    group.limit(cpus=0.2, memory=2**28)
     group.weight(1)
     process = spin(group)
     deadline = time.monotonic() + 20
     while group.throttled() == 0 and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert group.throttled() > 0, "half a processor is not enough for an endless loop"
+    assert group.throttled() > 0, "a fifth of a processor is not enough for an endless loop"
     group.kill()
     process.wait(10)
 
