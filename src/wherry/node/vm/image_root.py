@@ -59,8 +59,8 @@ _RUNTIMES = (
     Runtime("MPICH", ("hydra_pmi_proxy",), ("libmpich.so.12", "libmpi.so.12")),
 )
 _OTHER_HARDWARE = frozenset(
-    "alps atomic cuda gpfs gridengine hcoll knem lsf lustre memheap monitoring munge ofi openib oshmem portals4 psm psm2 "
-    "pvfs2 rocm scoll sge slurm spml sshmem tm ucx ugni usnic verbs xpmem yalla ze".split()
+    "alps atomic cuda gpfs gridengine hcoll knem lsf lustre memheap monitoring munge ofi openib oshmem portals4 psm "
+    "psm2 pvfs2 rocm scoll sge slurm spml sshmem tm ucx ugni usnic verbs xpmem yalla ze".split()
 )
 """Parts of a plugin's name: it serves a network, a scheduler or an interface that a node never has."""
 
