@@ -6,8 +6,8 @@ from collections import defaultdict
 from typing import Any, Literal
 
 from wherry.base.errors import Code, Refused
-from wherry.base.units import format_duration, format_size, parse_duration
-from wherry.cli.output import Output, emit, say, table
+from wherry.base.units import format_duration, format_size
+from wherry.cli.output import Output, emit, say, seconds_of, table
 from wherry.client import Client
 from wherry.model.balance import BalancePlan, ProposedMove, Verdict
 from wherry.model.objects import Host
@@ -53,7 +53,10 @@ def balance(
         return
     if cluster is not None and all or apply and cluster is None and not all:
         raise Refused(Code.USAGE, "say which nodes: a cluster's, or --all", "", "wherry balance CLUSTER --apply")
-    left, measured = None if remaining is None else _seconds("--remaining", remaining), _seconds("--seconds", seconds)
+    left, measured = (
+        None if remaining is None else seconds_of("--remaining", remaining),
+        seconds_of("--seconds", seconds),
+    )
     with Client() as client:
         if not apply:
             found = client.balance(cluster, measured, left)
@@ -79,7 +82,7 @@ def profile(job: str, /, *, seconds: str = "3s", output: Output = "text") -> Non
     seconds
         How long to measure, for instance 5s.
     """
-    measured = _seconds("--seconds", seconds)
+    measured = seconds_of("--seconds", seconds)
     with Client() as client:
         found, hosts = client.profile(job, measured), client.hosts()
     emit(output, "profile", found, lambda: _show_profile(found, hosts))
@@ -90,13 +93,6 @@ def _auto(word: str, output: str) -> None:
         on = client.auto_balance(word == "on")
     text = "on: nodes are moved when it pays; see wherry event" if on else "off"
     emit(output, "balance-auto", {"auto": on}, lambda: print(f"Balancing by the daemon is {text}."))
-
-
-def _seconds(option: str, text: str) -> float:
-    try:
-        return parse_duration(text)
-    except ValueError as error:
-        raise Refused(Code.USAGE, f"{option} {text} is no duration", str(error), f"{option} 5s") from None
 
 
 def _show(found: BalancePlan, end: str) -> None:

@@ -11,7 +11,7 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 from wherry.base.errors import Code, Failed, Refused, WherryError
-from wherry.cli.output import Output, age, emit, say, table
+from wherry.cli.output import Output, age, emit, say, seconds_of, table
 from wherry.client import Client
 from wherry.client.client import Chunk
 from wherry.model.objects import Job
@@ -30,6 +30,7 @@ def run(
     *args: Annotated[str, Parameter(allow_leading_hyphen=True)],
     ranks: Annotated[int, Parameter(name=["--ranks", "-n"])],
     mpi: str | None = None,
+    expect: str | None = None,
     detach: bool = False,
     output: Output = "text",
 ) -> int:
@@ -50,6 +51,8 @@ def run(
         How many ranks; they fill the nodes in order.
     mpi
         openmpi, mpich, or the path of a launcher; default: what the program is linked against.
+    expect
+        How long it should take, for instance 2h: what balancing weighs moves against.
     detach
         Do not wait: print the job. `wherry logs` shows its output.
     """
@@ -57,9 +60,10 @@ def run(
         raise Refused(
             Code.USAGE, f"-n {ranks}: a job has at least one rank", "", f"wherry run {name} -n 1 -- {program}"
         )
+    expected = None if expect is None else seconds_of("--expect", expect)
     feeds = not detach and _has_input()
     with Client() as client:
-        job = client.run(name, [program, *args], ranks, mpi, progress=_tell_terminal, input=feeds)
+        job = client.run(name, [program, *args], ranks, mpi, progress=_tell_terminal, input=feeds, expected=expected)
         if feeds:
             threading.Thread(target=_feed, args=(job.id,), daemon=True).start()
         if detach:

@@ -16,7 +16,8 @@ from typing import Annotated, Any, Literal
 from cyclopts import Parameter
 from pydantic import BaseModel
 
-from wherry.base.errors import WherryError
+from wherry.base.errors import Code, Refused, WherryError
+from wherry.base.units import parse_duration
 
 Output = Annotated[
     Literal["text", "json"], Parameter(name=["--output", "-o"], help="Text for people, or one JSON document.")
@@ -51,6 +52,14 @@ def table(header: Sequence[str], rows: Sequence[Sequence[object]], empty: str) -
     for number, line in enumerate(cells):
         text = "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
         print(_bold(text) if number == 0 else text)
+
+
+def seconds_of(option: str, text: str) -> float:
+    """The seconds that an option was given as a duration. USAGE for anything else."""
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise Refused(Code.USAGE, f"{option} {text} is no duration", str(error), f"{option} 5s") from None
 
 
 def age(since: float | None) -> str:

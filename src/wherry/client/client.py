@@ -231,10 +231,11 @@ class Client:
         env: dict[str, str] | None = None,
         progress: Progress = quiet,
         input: bool = False,
+        expected: float | None = None,
     ) -> Job:
         """Starts a program on a cluster; returns when it was started. Its environment is `env`, or ours.
 
-        With `input` it reads what `feed` gives it; without, nothing.
+        With `input` it reads what `feed` gives it; without, nothing. `expected` is how many seconds it should take.
         """
         owner = who.owner()
         body = {
@@ -245,6 +246,7 @@ class Client:
             "env": who.environment(owner) if env is None else env,
             "owner": owner.model_dump(),
             "input": input,
+            "expected": expected,
         }
         operation = Operation(**self._transport.ask("POST", "/v1/jobs", body=body))
         return Job.model_validate((self.wait(operation.id, progress).result or {})["job"])

@@ -74,6 +74,7 @@ class Jobs:
             cluster=order.cluster,
             argv=order.argv,
             ranks=order.ranks,
+            expected=order.expected,
             mpi=str(request.mpi),
             uid=owner.uid,
             gid=owner.gid,

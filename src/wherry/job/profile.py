@@ -99,6 +99,7 @@ def profile(
     seconds = max(after.time - before.time, 1e-3)
     ranks = _ranks(before, after, seconds, {node.name for node in nodes})
     ran = max((now() - (job.started or job.created) for job in jobs), default=0.0)
+    left, basis = _left(jobs, ran, remaining)
     counted = before.pairs is not None and after.pairs is not None
     return Profile(
         cluster=cluster,
@@ -106,13 +107,23 @@ def profile(
         time=now(),
         seconds=seconds,
         ran=ran,
-        remaining=ran if remaining is None else remaining,
-        basis="as long again as it has run" if remaining is None else "as told",
+        remaining=left,
+        basis=basis,
         nodes=tuple(_node(before, after, node, ranks, seconds) for node in nodes),
         ranks=tuple(ranks),
         flows=_flows(before.pairs or {}, after.pairs or {}, nodes, seconds) if counted else None,
         uncounted=after.uncounted or before.uncounted,
     )
+
+
+def _left(jobs: Sequence[Job], ran: float, told: float | None) -> tuple[float, str]:
+    """How long the jobs go on, and how that is known. Who takes longer than expected takes, so far, as long again."""
+    if told is not None:
+        return told, "as told"
+    ends = [(job.started or job.created) + job.expected - now() for job in jobs if job.expected]
+    if ends and max(ends) > 0:
+        return max(ends), "as expected when it began"
+    return ran, "as long again as it has run"
 
 
 def foreign(before: Sample, after: Sample, hosts: Sequence[str]) -> dict[str, float]:

@@ -109,7 +109,10 @@ class JobState(StrEnum):
 
 
 class Job(Record):
-    """An MPI program run on a cluster. `exit_code` is the launcher's (128 + signal when it was killed)."""
+    """An MPI program run on a cluster. `exit_code` is the launcher's (128 + signal when it was killed).
+
+    `expected` is how many seconds its user thinks that it takes.
+    """
 
     id: str
     cluster: str
@@ -125,6 +128,7 @@ class Job(Record):
     ended: float | None = None
     exit_code: int | None = None
     reason: str = ""
+    expected: float | None = None
 
 
 class Phase(StrEnum):

@@ -10,7 +10,7 @@ class Order(Record):
     """A program as `ranks` ranks on a cluster, as `owner`, whose variables `env` are.
 
     `mpi` is openmpi, mpich or a launcher's path; None is what the program is linked against. With `input` rank 0 reads
-    what is sent to the job; without it reads nothing.
+    what is sent to the job; without it reads nothing. `expected` is how many seconds it is thought to take.
     """
 
     cluster: str
@@ -20,3 +20,4 @@ class Order(Record):
     env: dict[str, str]
     mpi: str | None = None
     input: bool = False
+    expected: float | None = None

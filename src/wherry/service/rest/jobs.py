@@ -22,7 +22,8 @@ _OUTPUT = 2**20
 class JobBody(OwnedBody):
     """A program to run: its words, how many ranks, the environment of whoever asks, and optionally which MPI.
 
-    With `input` rank 0 reads what is put to the job's input, until the end of that.
+    With `input` rank 0 reads what is put to the job's input, until the end of that. `expected` is how many seconds the
+    job is thought to take: balancing weighs what is left of them.
     """
 
     cluster: Word
@@ -31,6 +32,7 @@ class JobBody(OwnedBody):
     env: dict[str, str] = {}
     mpi: Annotated[str, Field(max_length=4096)] | None = None
     input: bool = False
+    expected: Annotated[float, Field(gt=0)] | None = None
 
 
 class InputBody(Body):
