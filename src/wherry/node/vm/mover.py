@@ -94,6 +94,10 @@ class VmMover:
         return Round(number=number, bytes=now.sent - before.sent, seconds=time.monotonic() - began, dirty=left)
 
     def freeze(self) -> None:
+        # only what sends the rest runs from here on, and everybody waits for it
+        group = Cgroup(self._source.cgroup)
+        group.prefer(True)
+        group.limit(None, None)
         domain, libvirt = self._domain(self._source), virt.load()
         if domain is not None and self._source_runs():
             try:
@@ -166,6 +170,7 @@ class VmMover:
         domain, libvirt = self._domain(self._source), virt.load()
         if domain is None:
             raise Failed(Code.MOVE_FAILED, f"node {self._name} does not run on {self._source.host}", "its QEMU ended")
+        self._driver.seat(self._source)
         if virt.state(domain)[0] == libvirt.VIR_DOMAIN_PAUSED:
             with virt.told(f"node {self._name} could not be thawed"):
                 domain.resume()

@@ -15,6 +15,8 @@ from typing import Any
 from wherry.base.errors import Code, Failed, LostContact, Refused, WherryError
 
 _REMEDY = "make setup-vm"
+_OPEN = 60.0
+"""Seconds that a libvirtd may take to let us in; one that has just started answers when it has looked around."""
 _INTERVAL, _COUNT = 5, 4
 """A libvirtd that answers none of so many keep-alives, one in so many seconds, counts as dead."""
 
@@ -40,12 +42,23 @@ def load() -> Any:
 def connect(uri: str) -> Any:
     """A connection to a libvirtd. LostContact when it does not answer."""
     libvirt = load()
-    try:
-        connection = libvirt.open(uri)
-        connection.setKeepAlive(_INTERVAL, _COUNT)
-    except libvirt.libvirtError as error:
-        raise LostContact(Code.UNREACHABLE, f"no libvirtd answers at {uri}", reason(error), "wherry doctor") from None
-    return connection
+    found: list[Any] = []
+    errors: list[Exception] = []
+
+    def run() -> None:
+        try:
+            found.append(libvirt.open(uri))
+            found[0].setKeepAlive(_INTERVAL, _COUNT)
+        except libvirt.libvirtError as error:
+            errors.append(error)
+
+    opening = threading.Thread(target=run, name="libvirt-open", daemon=True)
+    opening.start()
+    opening.join(_OPEN)  # keep-alives begin with the connection: nothing else bounds this
+    if opening.is_alive() or errors:
+        why = reason(errors[0]) if errors else f"it took more than {_OPEN:.0f} s"
+        raise LostContact(Code.UNREACHABLE, f"no libvirtd answers at {uri}", why, "wherry doctor")
+    return found[0]
 
 
 @contextmanager
