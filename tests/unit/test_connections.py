@@ -1,0 +1,77 @@
+"""A move's connections: opened wide with nothing left in them, cut ones told; streams that share a rate."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from wherry.node import connections, streams
+from wherry.node.connections import _open_wide
+from wherry.node.streams import Pace, Stream
+
+Ends = tuple[socket.socket, socket.socket]
+
+
+@pytest.fixture
+def ends() -> Iterator[Ends]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        near = socket.create_connection(server.getsockname())
+        far = server.accept()[0]
+    with near, far:
+        yield near, far
+
+
+def test_a_near_host_needs_no_opening(ends: Ends) -> None:
+    _open_wide(ends, None, 1.0, 1 << 20)
+    ends[1].setblocking(False)
+    with pytest.raises(BlockingIOError):
+        ends[1].recv(1)
+
+
+def test_nothing_of_the_opening_is_left(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "_NEAR", 0.0)
+    _open_wide(ends, 1e12, 1e6, 5 << 20)
+    near, far = ends
+    near.sendall(b"first")
+    assert far.recv(100) == b"first" and far.gettimeout() is None
+
+
+def test_a_connection_that_is_cut_is_told(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "_NEAR", 0.0)
+    near, far = ends
+    cut = threading.Timer(0.2, near.shutdown, (socket.SHUT_RDWR,))
+    cut.start()
+    with pytest.raises(OSError, match="cut"):
+        _open_wide((near, far), 8e6, 1e9, 64 << 20)  # a megabyte a second
+    cut.join()
+
+
+class Told(Stream):
+    """A stream that remembers the rates that it was told."""
+
+    rates: list[float]
+
+    def pace(self, rate: float) -> None:
+        super().pace(rate)
+        self.rates.append(rate)
+
+
+def test_streams_that_send_at_once_share_the_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "_sent", lambda end: 0)  # only TCP counts, and is paced
+    monkeypatch.setattr(streams, "set_pace", lambda end, rate: None)
+    tree, pages = (
+        Told(name, socket.socketpair(), [sys.executable, "-c", ""], stdin=True) for name in ("tree", "pages")
+    )
+    tree.rates, pages.rates = [], []
+    pace = Pace(100.0)
+    with pace.sending(tree):
+        with pace.sending(pages):
+            assert tree.rates[-1] == pages.rates[-1] == 50.0
+        assert tree.rates[-1] == pages.rates[-1] == 100.0
+    with Pace(None).sending(tree):
+        assert tree.rates[-1] == 100.0
+    for stream in (tree, pages):
+        stream.close()
