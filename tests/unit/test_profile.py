@@ -1,0 +1,103 @@
+"""Profiles from counters: who computes and who waits, what crosses the network, and what others use."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from wherry.base.clock import now
+from wherry.fabric.pairs import Count, _elements
+from wherry.job.profile import Sample, Times, foreign, profile
+from wherry.model.objects import Job, JobState, Node, NodeState
+
+NODES = [
+    Node(
+        name=f"c-{i}", cluster="c", index=i, host=host, address="", mac=f"02:00:00:00:00:0{i}", cpus=1, memory=1,
+        state=NodeState.RUNNING,
+    )
+    for i, host in enumerate(["a1", "b1"])
+]  # fmt: skip
+WHERE = {node.name: node.host for node in NODES}
+
+
+def a_job(**more: float) -> Job:
+    return Job(
+        id="job-1", cluster="c", argv=("x",), ranks=2, mpi="openmpi", uid=0, gid=0, cwd="/", state=JobState.RUNNING,
+        created=now() - 30, started=now() - 20, **more,
+    )  # fmt: skip
+
+
+def times(rank: int, user: float, system: float, ran: float, ready: float = 0.0) -> Times:
+    return Times("job-1", rank, f"c-{rank}", user, system, ran, ready)
+
+
+def samples(one: Times, other: Times, throttled: float = 0.0) -> tuple[Sample, Sample]:
+    """Ten seconds, at whose beginning both ranks had done nothing."""
+    pairs = {(NODES[0].mac, NODES[1].mac): Count(10, 1000, 5)}
+    later = {(NODES[0].mac, NODES[1].mac): Count(110, 11000, 25), ("02:77", NODES[0].mac): Count(9, 9, 9)}
+    before = Sample(0.0, WHERE, {1: times(0, 0, 0, 0), 2: times(1, 0, 0, 0)}, {}, {"a1": 1.0, "c-0": 1.0}, pairs)
+    after = Sample(10.0, WHERE, {1: one, 2: other}, {"c-0": throttled}, {"a1": 9.0, "c-0": 4.0}, later)
+    return before, after
+
+
+def test_who_computes_and_who_polls() -> None:
+    before, after = samples(times(0, 9.9, 0.1, 10), times(1, 2.5, 7.5, 10))
+    found = profile(before, after, "c", [a_job()], NODES, None)
+    computing, polling = found.ranks
+    assert computing.computing > 0.95 and polling.waiting == pytest.approx(1.0) and polling.cpu == pytest.approx(1.0)
+    assert [load.ranks for load in found.nodes] == [1, 1] and found.nodes[1].waiting == polling.waiting
+    assert found.remaining == found.ran == pytest.approx(20, abs=1) and "as long again" in found.basis
+
+
+def test_a_rank_that_stands_for_lack_of_cpu_does_not_wait() -> None:
+    """Held back by its limit for 6 s, ready but not running for 2 s: it computed whenever it could."""
+    found = profile(*samples(times(0, 2, 0, 2, 2), times(1, 1, 0, 1, 0), 6.0), "c", [a_job()], NODES, 60.0)
+    held, asleep = found.ranks
+    assert held.waiting == pytest.approx(0.0) and found.nodes[0].throttled == pytest.approx(0.6)
+    assert asleep.waiting == pytest.approx(0.9), "who sleeps waits"
+    assert (found.remaining, found.basis) == (60.0, "as told")
+
+
+def test_what_remains_of_what_was_expected() -> None:
+    pair = samples(times(0, 1, 0, 1), times(1, 1, 0, 1))
+    assert profile(*pair, "c", [a_job(expected=60.0)], NODES, None).remaining == pytest.approx(40, abs=1)
+    late = profile(*pair, "c", [a_job(expected=10.0)], NODES, None)
+    assert late.remaining == late.ran, "who takes longer than expected takes as long again"
+
+
+def test_flows_are_rates_between_nodes_and_may_be_uncounted() -> None:
+    before, after = samples(times(0, 1, 0, 1), times(1, 1, 0, 1))
+    (flow,) = profile(before, after, "c", [a_job()], NODES, None).flows or ()
+    assert (flow.source, flow.target, flow.messages, flow.bytes, flow.turns) == ("c-0", "c-1", 10.0, 1000.0, 2.0)
+    blind = Sample(10.0, WHERE, after.ranks, {}, {}, None, "there is no program nft")
+    found = profile(before, blind, "c", [a_job()], NODES, None)
+    assert found.flows is None and found.uncounted == "there is no program nft"
+
+
+def test_ranks_that_came_or_moved_are_left_out_and_of_a_script_the_program_counts() -> None:
+    before, after = samples(times(0, 9, 0, 9), times(1, 1, 0, 1))
+    before.ranks[3] = times(0, 0, 0, 0)
+    after.ranks[3] = times(0, 0.1, 0, 0.1)  # the script around rank 0
+    after.ranks[4] = times(1, 5, 0, 5)  # began meanwhile
+    before.ranks[2] = Times("job-1", 1, "c-9", 0, 0, 0, 0)  # came from another node
+    found = profile(before, after, "c", [a_job()], NODES, None)
+    assert [(load.rank, round(load.cpu, 1)) for load in found.ranks] == [(0, 0.9)]
+
+
+def test_what_others_use_of_a_host() -> None:
+    before, after = samples(times(0, 1, 0, 1), times(1, 1, 0, 1))
+    assert foreign(before, after, ["a1", "b1"]) == {"a1": pytest.approx(0.5), "b1": 0.0}
+
+
+def test_the_counters_as_nft_prints_them() -> None:
+    val = {"concat": ["02:00:00:00:00:00", "02:00:00:00:00:01"]}
+    counted = {"elem": {"val": val, "counter": {"packets": 3, "bytes": 200}}}
+    sets = [
+        {"set": {"name": "turns", "elem": [counted]}},
+        {"set": {"name": "asked", "elem": [val]}},
+        {"set": {"name": "pairs"}},
+        {"chain": {"name": "count"}},
+    ]
+    found = list(_elements(json.dumps({"nftables": sets})))
+    assert found == [("turns", ("02:00:00:00:00:00", "02:00:00:00:00:01"), (3, 200))]
