@@ -265,6 +265,17 @@ def test_two_studies_are_compared_as_ratios(tmp_path: Path) -> None:
     assert compare.caveats(old, new)[0].startswith("The two were not run in turns")
 
 
+def test_a_result_is_compared_as_such_and_not_as_a_number(tmp_path: Path) -> None:
+    def act(crc: float) -> Act:
+        return lambda cell: [Value("result_crc", crc if cell["size"] == "large" else 5.0, "")]
+
+    old, new = make(tmp_path / "old", act(7.0)), make(tmp_path / "new", act(8.0))
+    run(old)
+    run(new)
+    assert compare.differences(old, new) == []
+    assert compare.caveats(old, new)[1:] == ["size=large kind=a: the program's result is not the same"]
+
+
 def test_too_few_runs_give_no_verdict() -> None:
     assert verdict([1, 2, 3], [4, 5, 6]) == "too few runs to tell"
     assert verdict([1, 2, 3, 4], [5, 6, 7, 8]).startswith("differs")

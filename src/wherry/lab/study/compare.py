@@ -10,6 +10,10 @@ from wherry.base.errors import Code, Refused
 from wherry.lab.stats import mann_whitney, ratio
 from wherry.lab.study.results import Results
 
+RESULT = "result_crc"
+"""The metric that names a program's result, whose size says nothing."""
+_NO_SIZES = (RESULT, "repetitions")
+
 
 @dataclass(frozen=True)
 class Difference:
@@ -43,7 +47,7 @@ def _differences(old: Results, new: Results) -> Iterator[Difference]:
         keys = dict.fromkeys((v.metric, v.x) for run in new.counted(cell) for v in run.values)
         for metric, x in keys:
             before, after = old.values(cell, metric, x), new.values(cell, metric, x)
-            if not before or any(value <= 0 for value in (*before, *after)):
+            if metric in _NO_SIZES or not before or any(value <= 0 for value in (*before, *after)):
                 continue  # nothing to divide by
             found = ratio(after, before)
             p = mann_whitney(after, before)
@@ -61,4 +65,8 @@ def caveats(old: Results, new: Results) -> list[str]:
             said.append(f"{key}: {before.get(key)} before, {after.get(key)} now")
     if old.study.quick != new.study.quick:
         said.append("one was made with --quick, the other was not: only what both measured is compared")
+    for cell in new.study.cells():
+        results = [set(one.values(cell, RESULT)) for one in (old, new)]
+        if all(results) and results[0] != results[1]:
+            said.append(f"{cell}: the program's result is not the same")
     return said
