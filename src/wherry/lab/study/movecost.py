@@ -39,6 +39,7 @@ class MigrationCost(Study):
         "How much longer does a job take when one of its nodes moves, and for how long does the node stand still?"
     )
     repetitions = 10
+    quick_repetitions = 2
     shows = (
         "Slowdown of the job, total time and downtime of a move, bytes sent and rounds, by workload, memory and mode, "
         "and that the result is the same: wherry-ring checks every byte, HPL its residuals, whose digits are compared.",
