@@ -62,9 +62,7 @@ class Told(Stream):
 def test_streams_that_send_at_once_share_the_rate(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "_sent", lambda end: 0)  # only TCP counts, and is paced
     monkeypatch.setattr(streams, "set_pace", lambda end, rate: None)
-    tree, pages = (
-        Told(name, socket.socketpair(), [sys.executable, "-c", ""], stdin=True) for name in ("tree", "pages")
-    )
+    tree, pages = (Told(name, socket.socketpair(), ["/bin/true"], stdin=True) for name in ("tree", "pages"))
     tree.rates, pages.rates = [], []
     pace = Pace(100.0)
     with pace.sending(tree):
