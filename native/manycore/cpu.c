@@ -2,6 +2,7 @@
 #include "cpu.h"
 
 #include <cpuid.h>
+#include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -31,6 +32,13 @@ uint32_t cpu_xsize(void)
             end = offset + size;
     }
     return end;
+}
+
+int cpu_count(void)
+{
+    cpu_set_t set;
+
+    return sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
 }
 
 struct attributes { /* struct sched_attr of linux/sched/types.h, its first version */

@@ -10,6 +10,9 @@ uint32_t cpu_xfeatures(void);
 /* Bytes of their image in XSAVE's standard format. */
 uint32_t cpu_xsize(void);
 
+/* CPUs that this process may run on. */
+int cpu_count(void);
+
 /*
  * The calling thread asks Linux for short turns, so that it gets one soon. Returns whether Linux knows them (6.12); if
  * not, nothing is changed.

@@ -202,6 +202,7 @@ int main(int argc, char **argv)
     int error;
 
     tile.step_mode = fault_number("step:");
+    tile.cpus = cpu_count();
     if (argc == 2 && strcmp(argv[1], "--dot") == 0) {
         tasks_print(&move_graph, stdout);
         return 0;

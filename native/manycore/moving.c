@@ -35,16 +35,6 @@ void moving_set_deadline(struct tile *tile, int ms)
     tile->flow.deadline = window_now() + ms * 1000000ll;
 }
 
-bool moving_may_spin(void)
-{
-    static int cpus;
-    cpu_set_t set;
-
-    if (!cpus)
-        cpus = sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
-    return cpus > 1;
-}
-
 static void begin(struct tile *tile, struct move *move, bool source)
 {
     struct flow *flow = &tile->flow;
@@ -265,10 +255,10 @@ void moving_errand(struct tile *tile)
     struct tile_record *record = &tile->window->tiles[tile->index];
     int64_t until = window_now() + ERRAND_NS;
 
-    if (moving_may_spin())
+    if (tile->cpus > 1)
         atomic_store(&record->polling, 1);
     moving_run(tile);
-    while (moving_may_spin() && is_hot(tile) && window_now() < until) {
+    while (tile->cpus > 1 && is_hot(tile) && window_now() < until) {
         sched_yield(); /* what we wait for may have to run here */
         moving_run(tile);
     }

@@ -38,8 +38,6 @@ bool moving_hopes(struct tile *tile, uint32_t step);
 /* Whether the location entry still says what the move began with: no commit, no end of the process, no loss. */
 bool moving_is_undecided(const struct tile *tile);
 void moving_set_deadline(struct tile *tile, int ms);
-/* Whether nobody but one core has to be awake for the move to go on. */
-bool moving_may_spin(void);
 
 /* give.c: the source */
 task_body give_scan, give_freeze, give_seal, give_await, give_take_back;

@@ -65,6 +65,7 @@ struct tile {
     struct window *window;
     uint32_t index;
     int event_fd;              /* rings the name server */
+    int cpus;                  /* that its cores may run on */
     struct flow flow;
 
     pthread_mutex_t lock;
