@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from wherry.base.errors import Code, Failed, LostContact, Refused
+from wherry.base.errors import Code, Failed, LostContact, Refused, WherryError
 from wherry.base.paths import native_program
 from wherry.manycore import board as board_module
 from wherry.manycore.board import MODES, Board
@@ -423,6 +423,27 @@ def test_a_side_dies(
         assert run.text.splitlines() == [str(n + 1) for n in range(len(run.text.splitlines()))]
     alive = [tile["alive"] for tile in board.ps()["tiles"]]
     assert alive == [not fault.startswith("source"), fault.startswith("source"), True]
+
+
+def test_the_name_server_dies(start: Callable[..., Board]) -> None:
+    """While a process moves: its tiles end with it, whatever they were doing, and who waits is told."""
+    board = start()
+    run = Run(board, "busy", 1, 40)
+    run.said("ready")
+    pids = [tile["pid"] for tile in board.ps()["tiles"]]
+    server = int(Path(f"/proc/{pids[0]}/stat").read_text().rsplit(")", 1)[1].split()[1])
+    killer = threading.Timer(0.2, os.kill, (server, signal.SIGKILL))
+    killer.start()
+    with pytest.raises(WherryError):
+        while True:
+            board.move(run.process, (place(board, run.process)["tile"] + 1) % 3, "precopy")
+    run.join(WAIT)
+    assert not run.is_alive() and not run.end
+    deadline = time.monotonic() + WAIT
+    while any(Path(f"/proc/{pid}/root").exists() for pid in pids):  # a zombie has none
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    board.path.unlink()
 
 
 def test_a_source_dies_between_rounds(start: Callable[..., Board], monkeypatch: pytest.MonkeyPatch) -> None:

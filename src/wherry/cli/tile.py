@@ -156,6 +156,13 @@ def move(process: int, /, *, to: int, mode: Mode = "direct", output: Output = "t
         print(f"process {process} moved from tile {event['from']} to tile {event['to']} ({mode}).")
         print(f"It stood for {_us(event['first_ns'])}, its last thread for {_us(event['all_ns'])}: {parts};")
         print(f"{format_size(event['bytes'])} copied.")
+        if event["rounds"]:
+            before, way = format_size(event["before"]), event["tracking"]
+            print(
+                f"Before that, while it ran: {before} in {event['rounds']} round{'s' * (event['rounds'] > 1)}, written pages found by {way}."
+            )
+        elif mode == "precopy":
+            print("Nothing could be copied while it ran: this kernel does not tell which pages were written.")
 
     emit(output, "tile-move", event, text)
 
