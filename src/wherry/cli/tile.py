@@ -157,10 +157,8 @@ def move(process: int, /, *, to: int, mode: Mode = "direct", output: Output = "t
         print(f"It stood for {_us(event['first_ns'])}, its last thread for {_us(event['all_ns'])}: {parts};")
         print(f"{format_size(event['bytes'])} copied.")
         if event["rounds"]:
-            before, way = format_size(event["before"]), event["tracking"]
-            print(
-                f"Before that, while it ran: {before} in {event['rounds']} round{'s' * (event['rounds'] > 1)}, written pages found by {way}."
-            )
+            before, rounds = format_size(event["before"]), f"{event['rounds']} round{'s' * (event['rounds'] > 1)}"
+            print(f"Before that, while it ran: {before} in {rounds}, written pages found by {event['tracking']}.")
         elif mode == "precopy":
             print("Nothing could be copied while it ran: this kernel does not tell which pages were written.")
 
