@@ -95,6 +95,7 @@ def test_a_job_finds_its_files(tmp_path: Path, owner: Owner, mpi: Mpi) -> None:
         ({"known": {}}, Code.UNSUPPORTED, "lack openmpi"),
         ({"reason": "no route"}, Code.UNREACHABLE, "no route"),
         ({"memory": 1 << 20}, Code.NO_CAPACITY, "do not fit"),
+        ({"known": []}, Code.JOB_FAILED, "does not say which files"),
         ({"top": Path("/nonexistent")}, Code.JOB_FAILED, "not copied to vm-0"),
     ],
 )

@@ -80,11 +80,11 @@ def copy(cluster: Cluster, nodes: Iterable[tuple[Node, Endpoint]], files: FileSe
         wanted = []
         for node, endpoint in targets:
             text = _ask(node, endpoint, ["/bin/cat", FILES], owner).decode(errors="replace")
-            known: dict[str, str] = json.loads(text)
+            known = _known(node, text)
             _require_mpi(cluster, known, mpi)
+            _require_room(node, sum(about.st_size for name, about in files.files.items() if name not in known))
             if text not in packed:
                 packed[text] = _pack(files, owner, known)
-            _require_room(node, packed[text])
             wanted.append((node, endpoint, packed[text]))
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             list(pool.map(lambda target: _send(target[0], target[1], target[2], owner), wanted))
@@ -156,8 +156,20 @@ def _lacking(cluster: Cluster, mpi: Mpi, why: str, remedy: str) -> WherryError:
     return Refused(Code.UNSUPPORTED, f"the nodes of {cluster.name} lack {mpi} of {mpi.prefix}", why, remedy)
 
 
-def _require_room(node: Node, archive: IO[bytes]) -> None:
-    size, most = os.fstat(archive.fileno()).st_size, node.memory // _SHARE
+def _known(node: Node, text: str) -> dict[str, str]:
+    """What a node has, by digest. Failed when it does not say that."""
+    try:
+        known = json.loads(text)
+    except ValueError:
+        known = None
+    if not isinstance(known, dict) or not all(isinstance(value, str) for value in known.values()):
+        what = f"{node.name} does not say which files it has"
+        raise Failed(Code.JOB_FAILED, what, f"its {FILES} was changed", f"wherry down {node.cluster}, wherry up FILE")
+    return known
+
+
+def _require_room(node: Node, size: int) -> None:
+    most = node.memory // _SHARE
     if size > most:
         what = f"the job's files do not fit into {node.name}"
         why = f"they have {format_size(size)}; {format_size(most)} of its {format_size(node.memory)} may be files"

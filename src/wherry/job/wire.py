@@ -20,6 +20,7 @@ from wherry.node.protocol import CONTROL_PORT
 
 _FRAME_LIMIT = 4 << 20  # bytes in the largest frame
 _PART = 64 << 10  # bytes of input in one frame: the agent keeps whole frames
+_OUTPUT_LIMIT = 16 << 20  # bytes that a program may write: it is the node's user's, and its output is kept here
 _RETRY_SECONDS = 0.1  # while a node's first process does not listen yet
 
 
@@ -82,6 +83,8 @@ class Endpoint:
                     return Ended(code, bytes(streams[b"O"]), bytes(streams[b"E"]))
                 if kind in streams:
                     streams[kind] += payload
+                if sum(map(len, streams.values())) > _OUTPUT_LIMIT:
+                    raise WireError(f"{argv[0]} wrote more than {_OUTPUT_LIMIT >> 20} MiB")
 
     @contextmanager
     def _connected(self, seconds: float) -> Iterator[socket.socket]:
