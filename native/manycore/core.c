@@ -177,7 +177,6 @@ int core_install_handlers(struct tile *tile)
     return 0;
 }
 
-/* From here on the Linux kernel turns a system call made in the user region into SIGSYS. */
 int core_forbid_system_calls(void)
 {
     const unsigned long above = USER_BASE + USER_SIZE;
