@@ -42,6 +42,7 @@ struct portal {
     uint32_t from, ticket; /* who is allowed */
     uint64_t allowed;      /* bytes that the sender may still put */
     uint64_t expected;     /* bytes that the receiver has still to take; 0: nobody is allowed */
+    bool fresh;            /* the leave is new: the board tells it to another host, if the sender is there */
     uint32_t first, count;
     uint32_t sizes[PIECE_DEPTH];
     uint8_t pieces[PIECE_DEPTH][PAGE_SIZE];
@@ -64,6 +65,7 @@ enum operation_state { OPERATION_FREE, OPERATION_PENDING, OPERATION_DONE };
 struct endpoint {
     pthread_mutex_t lock;
     uint32_t waiting; /* bit N: process N waits for room or leave here, and is rung when something changes */
+    uint32_t behind;  /* bit N: messages of process N are on their way here over the network; it must not overtake them */
     struct port ports[PORT_MAX];
     struct portal portals[PORTAL_MAX];
     uint32_t signals[SYNC_MAX][PROCESS_MAX];
@@ -78,6 +80,9 @@ void endpoint_clear(struct window *window, uint32_t process);
 
 /* Puts a message into a port. Returns 0, -EAGAIN (full; `from` is rung when there is room), -ESRCH (no process). */
 int inbox_put(struct window *window, uint32_t process, uint32_t port, uint32_t from, const void *bytes, uint32_t size);
+/* The same for the board, which brings what others must not overtake. */
+int inbox_hand_over(struct window *window, uint32_t process, uint32_t port, uint32_t from, const void *bytes,
+                    uint32_t size);
 /* Takes the first message of a port. Returns false when there is none. */
 bool inbox_take(struct window *window, uint32_t process, uint32_t port, struct mail *mail);
 
@@ -91,6 +96,8 @@ int64_t portal_put(struct window *window, uint32_t process, uint32_t port, uint3
                    const uint8_t *bytes, uint64_t size);
 /* Takes what has come, at most `size` bytes. Returns bytes taken; 0: none yet; -ESRCH: the sender has ended. */
 int64_t portal_take(struct window *window, uint32_t process, uint32_t port, uint8_t *bytes, uint64_t size);
+/* Takes the first piece, of at most a page. Returns its size; 0: there is none. */
+uint32_t portal_take_piece(struct window *window, uint32_t process, uint32_t port, uint8_t *bytes);
 /* Whether a sender has been allowed and not all of it received. */
 bool portal_is_open(struct window *window, uint32_t process, uint32_t port);
 

@@ -26,8 +26,12 @@ void endpoint_clear(struct window *window, uint32_t process)
         endpoint->portals[port].expected = endpoint->portals[port].allowed = endpoint->portals[port].count = 0;
     memset(endpoint->signals, 0, sizeof(endpoint->signals));
     memset(endpoint->operations, 0, sizeof(endpoint->operations));
-    endpoint->turn = endpoint->waiting = 0;
+    endpoint->turn = endpoint->waiting = endpoint->behind = 0;
     endpoint_unlock(endpoint);
+    for (uint32_t other = 0; other < PROCESS_MAX; other++) {
+        atomic_store(&window->said[process][other], 0);
+        atomic_store(&window->said[other][process], 0);
+    }
     /* What it had signalled in an earlier life is not from it. */
     for (uint32_t other = 0; other < PROCESS_MAX; other++) {
         endpoint_lock(&window->endpoints[other]);
@@ -37,7 +41,8 @@ void endpoint_clear(struct window *window, uint32_t process)
     }
 }
 
-int inbox_put(struct window *window, uint32_t process, uint32_t port, uint32_t from, const void *bytes, uint32_t size)
+static int put(struct window *window, uint32_t process, uint32_t port, uint32_t from, const void *bytes, uint32_t size,
+               bool is_board)
 {
     struct endpoint *endpoint = &window->endpoints[process];
     struct port *to = &endpoint->ports[port];
@@ -47,7 +52,7 @@ int inbox_put(struct window *window, uint32_t process, uint32_t port, uint32_t f
     endpoint_lock(endpoint);
     if (process != CONSOLE_PROCESS && window_place(window, process).state != PLACE_RUNNING) {
         result = -ESRCH;
-    } else if (to->count == MAIL_DEPTH) {
+    } else if (to->count == MAIL_DEPTH || (!is_board && endpoint->behind >> from & 1)) {
         endpoint->waiting |= 1u << from;
         result = -EAGAIN;
     } else {
@@ -58,7 +63,20 @@ int inbox_put(struct window *window, uint32_t process, uint32_t port, uint32_t f
         to->count++;
     }
     endpoint_unlock(endpoint);
+    if (result == 0 && !is_board)
+        atomic_fetch_add(&window->said[from][process], 1);
     return result;
+}
+
+int inbox_put(struct window *window, uint32_t process, uint32_t port, uint32_t from, const void *bytes, uint32_t size)
+{
+    return put(window, process, port, from, bytes, size, false);
+}
+
+int inbox_hand_over(struct window *window, uint32_t process, uint32_t port, uint32_t from, const void *bytes,
+                    uint32_t size)
+{
+    return put(window, process, port, from, bytes, size, true);
 }
 
 bool inbox_take(struct window *window, uint32_t process, uint32_t port, struct mail *mail)

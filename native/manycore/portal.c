@@ -19,6 +19,7 @@ int portal_allow(struct window *window, uint32_t process, uint32_t port, uint32_
         portal->first = portal->count = 0;
         portal->expected = size;
         portal->allowed = size;
+        portal->fresh = true;
     }
     endpoint_unlock(endpoint);
     if (result == 0)
@@ -55,14 +56,44 @@ int64_t portal_put(struct window *window, uint32_t process, uint32_t port, uint3
     endpoint_lock(endpoint);
     if (window_place(window, process).state != PLACE_RUNNING)
         done = -ESRCH;
-    else if (portal->allowed && portal->from == from && portal->ticket == ticket)
+    else if (portal->allowed && portal->from == from && portal->ticket == ticket &&
+             !(endpoint->behind >> from & 1))
         done = (int64_t)put_pieces(portal, bytes, size);
     if (done >= 0 && (uint64_t)done < size)
         endpoint->waiting |= 1u << from;
     endpoint_unlock(endpoint);
-    if (done > 0)
+    if (done > 0) {
+        atomic_fetch_add(&window->said[from][process], (uint32_t)(done + PAGE_SIZE - 1) / PAGE_SIZE);
         window_ring_process(window, process);
+    }
     return done ? done : -EAGAIN;
+}
+
+static uint32_t take_first(struct portal *portal, uint8_t *bytes)
+{
+    uint32_t size = portal->sizes[portal->first];
+
+    memcpy(bytes, portal->pieces[portal->first], size);
+    portal->expected -= size;
+    portal->first = (portal->first + 1) % PIECE_DEPTH;
+    portal->count--;
+    return size;
+}
+
+uint32_t portal_take_piece(struct window *window, uint32_t process, uint32_t port, uint8_t *bytes)
+{
+    struct endpoint *endpoint = &window->endpoints[process];
+    uint32_t size = 0, waiting = 0;
+
+    endpoint_lock(endpoint);
+    if (endpoint->portals[port].expected && endpoint->portals[port].count) {
+        size = take_first(&endpoint->portals[port], bytes);
+        waiting = endpoint->waiting;
+        endpoint->waiting = 0;
+    }
+    endpoint_unlock(endpoint);
+    window_ring_processes(window, waiting);
+    return size;
 }
 
 int64_t portal_take(struct window *window, uint32_t process, uint32_t port, uint8_t *bytes, uint64_t size)
@@ -74,15 +105,10 @@ int64_t portal_take(struct window *window, uint32_t process, uint32_t port, uint
     bool gone;
 
     endpoint_lock(endpoint);
-    while (portal->expected && portal->count && portal->sizes[portal->first] <= size - done) {
-        memcpy(bytes + done, portal->pieces[portal->first], portal->sizes[portal->first]);
-        done += portal->sizes[portal->first];
-        portal->expected -= portal->sizes[portal->first];
-        portal->first = (portal->first + 1) % PIECE_DEPTH;
-        portal->count--;
-    }
+    while (portal->expected && portal->count && portal->sizes[portal->first] <= size - done)
+        done += take_first(portal, bytes + done);
     gone = portal->expected && !portal->count && window_place(window, portal->from).state != PLACE_RUNNING &&
-           portal->allowed;
+           !(endpoint->behind >> portal->from & 1);
     if (done) {
         waiting = endpoint->waiting;
         endpoint->waiting = 0;

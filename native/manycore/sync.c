@@ -21,6 +21,7 @@ int sync_signal(struct window *window, uint32_t from, uint32_t sync, uint32_t pr
         endpoint_lock(endpoint);
         endpoint->signals[sync][from]++;
         endpoint_unlock(endpoint);
+        atomic_fetch_add(&window->said[from][process], 1);
     }
     window_ring_processes(window, processes);
     return 0;

@@ -68,7 +68,7 @@ int window_create(uint32_t tile_count, uint32_t core_count, struct window **wind
         pthread_mutex_init(&(*window)->endpoints[process].lock, &robust);
     pthread_mutexattr_destroy(&robust);
     (*window)->version = TILE_ABI << 16 | UAREA_VERSION;
-    (*window)->tile_count = tile_count;
+    (*window)->tile_count = (*window)->here = tile_count;
     (*window)->core_count = core_count;
     (*window)->xfeatures = cpu_xfeatures();
     (*window)->xsize = cpu_xsize();
@@ -109,8 +109,18 @@ bool window_commit(struct window *window, uint32_t process, uint64_t from, struc
     return atomic_compare_exchange_strong(&window->locations[process].word, &from, place_pack(to));
 }
 
+bool window_is_here(const struct window *window, uint32_t tile)
+{
+    return tile - window->first_tile < window->here;
+}
+
 void window_ring(struct window *window, uint32_t tile)
 {
+    if (!window_is_here(window, tile)) {
+        atomic_fetch_add(&window->gateway, 1);
+        window_wake(&window->gateway);
+        return;
+    }
     atomic_fetch_add(&window->tiles[tile].bell, 1);
     if (!atomic_load(&window->tiles[tile].polling))
         window_wake(&window->tiles[tile].bell);

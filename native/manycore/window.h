@@ -55,7 +55,7 @@ struct location {
     char program[NAME_SIZE];
 };
 
-enum move_step { MOVE_NONE, MOVE_ASKED, MOVE_TRACKING, MOVE_RESERVED, MOVE_FROZEN, MOVE_DONE, MOVE_ABORTED };
+enum move_step { MOVE_NONE, MOVE_ASKED, MOVE_TRACKING, MOVE_RESERVED, MOVE_FROZEN, MOVE_DONE, MOVE_ABORTED, MOVE_ELSEWHERE };
 
 #define WRITTEN_WORDS (USER_SIZE / PAGE_SIZE / 64)
 
@@ -64,7 +64,7 @@ enum move_step { MOVE_NONE, MOVE_ASKED, MOVE_TRACKING, MOVE_RESERVED, MOVE_FROZE
  * region is mapped, it wants pages while the process runs) and RESERVED (it wants the process frozen); FROZEN by the
  * source (every core has acknowledged, the User Area is sealed), DONE by the destination after the swap of the location
  * entry. ABORTED by who finds a reason; it decides nothing, the location entry does.
- * Whoever changes something here rings the other side.
+ * Whoever changes something here rings the other side. ELSEWHERE: other hosts do it, and the leader waits (board/net.h).
  */
 struct move {
     _Atomic uint32_t step;
@@ -96,12 +96,15 @@ struct tile_record {
 struct window {
     uint64_t magic;
     uint32_t version, tile_count, core_count; /* cores of each tile, the master included */
+    uint32_t first_tile, here;                /* of `tile_count` on all hosts, those from first_tile on are here */
     uint32_t xfeatures, xsize;
     _Atomic uint32_t stop;
+    _Atomic uint32_t gateway;                 /* rung instead of a tile of another host; the board watches it */
     struct tile_record tiles[TILE_MAX];
     struct location locations[PROCESS_MAX];
     struct move moves[TILE_MAX];
     struct endpoint endpoints[PROCESS_MAX];
+    _Atomic uint32_t said[PROCESS_MAX][PROCESS_MAX]; /* messages, pieces and signals of tiles here: from, to */
 };
 
 /* Makes the memfd and maps it. Returns the descriptor, or negative errno. */
@@ -119,6 +122,7 @@ struct place window_place(struct window *window, uint32_t process);
 /* Changes the entry from `from` to `to` with the next epoch. Returns false when it is not `from` any more. */
 bool window_commit(struct window *window, uint32_t process, uint64_t from, struct place to);
 
+bool window_is_here(const struct window *window, uint32_t tile);
 void window_ring(struct window *window, uint32_t tile);
 /* An empty record, but for its step. */
 void window_clear_move(struct move *move);

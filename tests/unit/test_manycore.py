@@ -13,7 +13,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,9 @@ import pytest
 
 from wherry.base.errors import Code, Failed, LostContact, Refused, WherryError
 from wherry.base.paths import native_program
-from wherry.manycore import board as board_module
+from wherry.manycore import launch as launch_module
 from wherry.manycore.board import MODES, Board
+from wherry.manycore.launch import Place
 from wherry.manycore.spec import TilesSpec, read_tiles
 
 NATIVE = Path(__file__).resolve().parents[2] / "native"
@@ -49,25 +50,32 @@ def build(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return directory
 
 
+def until(holds: Callable[[], Any], what: str) -> None:
+    deadline = time.monotonic() + WAIT
+    while not holds():
+        assert time.monotonic() < deadline, f"never: {what}"
+        time.sleep(0.02)
+
+
 @pytest.fixture
 def start(build: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Board]]:
     """Starts tiles; `start(tiles, cores)`. They are taken down, and what they left is looked for."""
     before = set(os.listdir("/dev/shm"))
     board = Board(tmp_path / "tiles.sock")
-    monkeypatch.setattr(board_module, "native_program", lambda name: build / "bin" / name)
+    monkeypatch.setattr(launch_module, "native_program", lambda name: build / "bin" / name)
 
-    def up(tiles: int = 3, cores: int = 3) -> Board:
-        board.up(TilesSpec(tiles=tiles, cores=cores))
+    def up(tiles: int = 3, cores: int = 3, hosts: int = 0) -> Board:
+        board.up(TilesSpec(tiles=tiles, cores=cores), places=[Place("", "127.0.0.1")] * hosts)
         return board
 
     yield up
     if not board.path.exists():
         return
-    pids = [tile["pid"] for tile in board.ps()["tiles"]]
-    said = board.path.with_suffix(".log").read_text()
+    pids = [tile["pid"] for tile in board.ps()["tiles"] if tile["pid"]]
+    said = "".join(log.read_text() for log in tmp_path.glob("tiles*.log"))
     board.down()
     assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
-    assert not board.path.exists()
+    until(lambda: not list(tmp_path.glob("tiles*.sock")), "the boards end")
     assert said == ""
     assert set(os.listdir("/dev/shm")) <= before
 
@@ -279,20 +287,23 @@ MPI_EXAMPLES = {
 }
 
 
-def run_ranks_that_move(board: Board, name: str, words: list[str], count: int) -> tuple[str, list[Any]]:
+def run_ranks_that_move(
+    board: Board, name: str, words: list[str], count: int, modes: Sequence[str] = MODES
+) -> tuple[str, list[Any]]:
     """Runs an MPI program and moves its ranks, one after the other, in every mode, until it ends."""
     text, ends = "", []
     started: list[int] = []
 
     def move_all() -> None:
         for turn in range(1000):
-            process, mode = started[turn % count], MODES[turn % len(MODES)]
+            process, mode = started[turn % count], modes[turn % len(modes)]
             table = board.ps()["processes"]
             if all(p["state"] != "running" for p in table):
                 return
             busy = {p["tile"] for p in table if p["state"] == "running"}
             with suppress(Refused, Failed):  # it has just ended
-                board.move(process, min(set(range(5)) - busy), mode)
+                free = sorted({tile["tile"] for tile in board.ps()["tiles"]} - busy)
+                board.move(process, free[turn % len(free)], mode)
 
     mover = threading.Thread(target=move_all, daemon=True)
     for event in board.ranks(program(f"mpi-{name}"), words, count):
@@ -334,6 +345,104 @@ def test_mpi_says_the_same_everywhere(
     native = subprocess.run(launch, capture_output=True, text=True, timeout=120, cwd=tmp_path)
     assert native.returncode == 0, native.stderr
     assert native.stdout == still
+
+
+@pytest.mark.parametrize("fault", ("", "link:cut"))
+def test_tiles_of_two_hosts(start: Callable[..., Board], monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
+    """Messages, bulk, signals and moves over TCP, also when the connection breaks after every few frames."""
+    monkeypatch.setenv("WHERRY_TILE_FAULT", fault)
+    board = start(3, 3, hosts=2)
+    assert [tile["host"] for tile in board.ps()["tiles"]] == [0, 0, 0, 1, 1, 1]
+    text, ends = ranks(board, 5, "ring", 20, 30000, 3, 6, MODES.index("direct"))
+    assert [(end["event"], end["status"]) for end in ends] == [("ended", 0)] * 5, (text, ends)
+    assert text.count("ok 20 rounds") == 5
+    still, _ = ranks(board, 4, "mpi-check", 3)
+    moving, ends = run_ranks_that_move(board, "check", ["3"], 4, ["direct"])
+    assert [(end["status"], end["why"]) for end in ends] == [(0, "")] * 4, (moving, ends)
+    assert still == moving == "ok, 3 rounds\n"
+    assert sum(end["moves"] for end in ends) > 4
+
+
+def test_a_move_between_hosts(start: Callable[..., Board]) -> None:
+    board = start(2, 3, hosts=3)
+    run = Run(board, "count", 60, 2000000, tile=0)
+    run.said("1\n")
+    for to in (2, 3, 4, 1):  # away, within a host, to a third, and home
+        cost = board.move(run.process, to)
+        assert cost["to"] == to and 0 < cost["freeze_ns"] < cost["first_ns"] and cost["bytes"] > 0
+        assert place(board, run.process)["tile"] == to
+    with pytest.raises(Refused, match="between hosts a process moves in mode direct"):
+        board.move(run.process, 5, "precopy")
+    assert run.ended()["status"] == 0 and run.end["moves"] == 4
+    assert run.text.splitlines()[:-1] == [str(n) for n in range(1, 61)]
+    assert run.text.splitlines()[-1] == f"sum {count_sum(60 * 2000000):x}"
+    server = Run(board, "names", "serve", "echo", 1, tile=5)
+    asker = Run(board, "names", "ask", "echo", tile=3)
+    assert asker.ended()["status"] == 0 and f"process {server.process} port 6: 42" in asker.text
+
+
+def test_processes_that_talk_are_moved_together(start: Callable[..., Board], tmp_path: Path) -> None:
+    board = start(2, 3, hosts=2)
+    guard = Run(board, "hold", tile=1)
+    talk = threading.Thread(target=lambda: failure(ranks, board, 2, "ring", 1000000, 100), daemon=True)
+    talk.start()
+    until(lambda: [p["tile"] for p in board.ps()["processes"] if p["program"] == "ring"] == [0, 2], "both run")
+    assert Run(board, "post", guard.process, 3, "quit", tile=3).ended()["status"] == 0
+    assert guard.ended()["status"] == 0
+    board.balance()
+    until(lambda: {p["tile"] // 2 for p in board.ps()["processes"] if p["program"] == "ring"} in ({0}, {1}), "together")
+    log = tmp_path / "tiles.balance.log"
+    until(lambda: "gains" in log.read_text(), "it says so")
+    log.write_text("")  # no tile has said it
+
+
+@pytest.mark.parametrize("who", ("destination", "source"))
+def test_a_host_dies(start: Callable[..., Board], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, who: str) -> None:
+    """Its processes are reported lost; those of the other go on, and one that was on its way there stays."""
+    board = start(2, 3, hosts=2)
+    there = Run(board, "busy", tile=2)
+    there.said("ready")
+    here = Run(board, "count", 40, 2000000, tile=0)
+    here.said("1\n")
+    follower = next(int(p.name) for p in Path("/proc").glob("[0-9]*") if str(tmp_path / "tiles.1.sock") in words_of(p))
+    os.kill(follower, signal.SIGKILL if who == "source" else signal.SIGSTOP)
+    if who == "destination":
+        moved: list[Exception | None] = []
+        mover = threading.Thread(target=lambda: moved.append(failure(board.move, here.process, 3)))
+        mover.start()
+        time.sleep(0.3)
+        os.kill(follower, signal.SIGKILL)
+        mover.join(WAIT)
+        assert moved and "host is gone" in str(getattr(moved[0], "why", ""))
+    assert there.ended()["event"] == "lost" and "host 1 has not answered" in there.end["why"]
+    assert here.ended()["status"] == 0
+    assert here.text.splitlines()[:-1] == [str(n) for n in range(1, 41)]
+    assert [tile["alive"] for tile in board.ps()["tiles"]] == [True, True, False, False]
+    (tmp_path / "tiles.1.sock").unlink()
+
+
+def words_of(process: Path) -> str:
+    try:
+        return (process / "cmdline").read_text()
+    except OSError:
+        return ""
+
+
+def failure(act: Callable[..., Any], *words: Any) -> Exception | None:
+    try:
+        act(*words)
+    except (Failed, LostContact) as error:
+        return error
+    return None
+
+
+def test_a_host_without_its_leader_ends(start: Callable[..., Board], tmp_path: Path) -> None:
+    board = start(1, 2, hosts=2)
+    leader = next(int(p.name) for p in Path("/proc").glob("[0-9]*") if f"{tmp_path / 'tiles.sock'}" in words_of(p))
+    os.kill(leader, signal.SIGKILL)
+    until(lambda: not (tmp_path / "tiles.1.sock").exists(), "the follower ends")
+    assert "the leader has not answered" in (tmp_path / "tiles.1.log").read_text()
+    board.path.unlink()
 
 
 def test_ranks_end_together(start: Callable[..., Board]) -> None:
@@ -561,6 +670,11 @@ def test_the_build_refuses(tmp_path: Path, why: str) -> None:
 
 def test_the_file(tmp_path: Path) -> None:
     assert read_tiles(NATIVE.parent / "examples" / "tiles.yaml") == TilesSpec(tiles=4, cores=3)
+    two = read_tiles(NATIVE.parent / "examples" / "tiles-two-hosts.yaml")
+    assert two == TilesSpec(tiles=3, cores=3, hosts=["a1", "b1"])
+    (tmp_path / "f").write_text("kind: tiles\nversion: 1\ntiles: 9\nhosts: [a, b]\n")
+    with pytest.raises(Refused, match="more than 16"):
+        read_tiles(tmp_path / "f")
     (tmp_path / "f").write_text("kind: tiles\nversion: 1\ncoers: 3\n")
     with pytest.raises(Refused, match="unknown key 'coers'"):
         read_tiles(tmp_path / "f")

@@ -11,6 +11,7 @@
 #include <sys/types.h>
 
 #include "../window.h"
+#include "net.h"
 
 #define CLIENT_MAX 32
 #define LINE_MAX_SIZE 8192 /* bytes of one command */
@@ -47,6 +48,7 @@ struct board {
     bool told[PROCESS_MAX];        /* its end has been told to who was attached */
     struct name names[NAMES_MAX];
     struct server_request awaits[PROCESS_MAX]; /* a process that waits for a name; an empty name: it does not */
+    struct net net;                /* the other hosts, if there are any */
     bool wished[TILE_MAX];         /* the move to this tile was the process's own wish */
 };
 
@@ -65,6 +67,9 @@ int launch_program(struct board *board, uint32_t tile, uint32_t ranks, int argc,
 /* names.c */
 /* Answers the requests of programs, and what waits for a name; ends ranks whose program was aborted. */
 void names_serve(struct board *board);
+/* A request, and output, of a process of another host. */
+void names_take(struct board *board, const struct mail *mail);
+void client_take(struct board *board, const struct mail *mail);
 /* Has the tile of a process end it. */
 void names_end_process(struct board *board, uint32_t process, int status, const char *why);
 /* What a process leaves behind that has just ended or been lost. */
@@ -75,6 +80,8 @@ void names_process_ended(struct board *board, uint32_t process);
 int moves_ask(struct board *board, uint32_t process, uint32_t to, uint32_t mode, char *why, size_t room);
 /* Answers the moves that have ended, and asks for those that processes wish. */
 void moves_serve(struct board *board);
+/* Tells a process, wherever it is, that its wish to move is refused. */
+void moves_answer(struct board *board, uint32_t process, int error);
 bool moves_reserve_slot(const struct board *board, uint32_t *slot);
 bool moves_is_free(const struct board *board, uint32_t tile);
 int moves_mode(const char *name);
@@ -84,6 +91,8 @@ void client_accept(struct board *board);
 void client_read(struct board *board, struct client *client);
 void client_close(struct client *client);
 void client_say(struct client *client, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* The same, of any length. */
+void client_say_line(struct client *client, const char *line);
 /* Takes what programs have said and tells it, and their ends, to who is attached. */
 void client_serve(struct board *board);
 /* The bytes as the inside of a JSON string; bytes beyond ASCII are taken as Latin-1. `room` >= 6 * count + 1. */

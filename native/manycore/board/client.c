@@ -80,6 +80,12 @@ void client_say(struct client *client, const char *format, ...)
     send_all(client, line, (size_t)count);
 }
 
+void client_say_line(struct client *client, const char *line)
+{
+    send_all(client, line, strlen(line));
+    send_all(client, "\n", 1);
+}
+
 static const char *code_of(int error)
 {
     switch (-error) {
@@ -189,8 +195,8 @@ static void list(struct board *board, struct client *client)
 
     at += (size_t)snprintf(text, sizeof(text), "{\"event\": \"tiles\", \"tiles\": [");
     for (uint32_t tile = 0; tile < window->tile_count; tile++)
-        at += (size_t)snprintf(text + at, sizeof(text) - at, "%s{\"tile\": %u, \"pid\": %d, \"alive\": %s}",
-                               tile ? ", " : "", tile, window->tiles[tile].pid,
+        at += (size_t)snprintf(text + at, sizeof(text) - at, "%s{\"tile\": %u, \"host\": %u, \"pid\": %d, \"alive\": %s}",
+                               tile ? ", " : "", tile, net_host_of_tile(board, tile), window->tiles[tile].pid,
                                atomic_load(&window->tiles[tile].alive) ? "true" : "false");
     send_all(client, text, at);
     send_all(client, "], \"processes\": [", 17);
@@ -232,6 +238,9 @@ static void obey(struct board *board, struct client *client)
         move(board, client, count, words);
     } else if (strcmp(words[0], "ps") == 0) {
         list(board, client);
+    } else if (strcmp(words[0], "loads") == 0) {
+        report_tell(board, client);
+        client_close(client);
     } else if (strcmp(words[0], "attach") == 0) {
         uint32_t process = count == 2 ? number(words[1]) : 0;
 
@@ -317,6 +326,12 @@ static void tell_end(struct board *board, uint32_t process, struct place place)
     names_process_ended(board, process);
 }
 
+void client_take(struct board *board, const struct mail *mail)
+{
+    if (mail->from < PROCESS_MAX && mail->size <= MAIL_SIZE)
+        keep_output(board, mail->from, (const char *)mail->bytes, mail->size);
+}
+
 void client_serve(struct board *board)
 {
     struct place places[PROCESS_MAX];
@@ -326,8 +341,7 @@ void client_serve(struct board *board)
     for (uint32_t process = 1; process < PROCESS_MAX; process++)
         places[process] = window_place(board->window, process);
     while (inbox_take(board->window, CONSOLE_PROCESS, 0, &mail))
-        if (mail.from < PROCESS_MAX && mail.size <= MAIL_SIZE)
-            keep_output(board, mail.from, (const char *)mail.bytes, mail.size);
+        client_take(board, &mail);
     for (uint32_t process = 1; process < PROCESS_MAX; process++)
         if (places[process].state >= PLACE_ENDED && !board->told[process])
             tell_end(board, process, places[process]);

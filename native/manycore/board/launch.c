@@ -63,6 +63,11 @@ int launch_tiles(struct board *board)
     for (uint32_t index = 0; index < board->window->tile_count; index++) {
         struct tile_record *record = &board->window->tiles[index];
 
+        if (!window_is_here(board->window, index)) {
+            atomic_store(&record->ready, 1);
+            atomic_store(&record->alive, 1);
+            continue;
+        }
         pid = fork();
         if (pid < 0)
             return -errno;
@@ -256,6 +261,9 @@ static void prepare_location(struct board *board, uint32_t rank, uint32_t ranks,
     board->told[processes[rank]] = false;
     board->outputs[processes[rank]].count = 0;
     board->awaits[processes[rank]].name[0] = 0;
+    relay_clear(board, processes[rank]);
+    if (board->net.hosts > 1)
+        net_announce(board, processes[rank]);
 }
 
 static int launch_rank(struct board *board, uint32_t tile, uint32_t process, int argc, char *const *argv, char *why,
@@ -276,9 +284,17 @@ static int launch_rank(struct board *board, uint32_t tile, uint32_t process, int
     if (error < 0)
         return error;
     word = atomic_load(&window->locations[process].word);
-    window_area(window, slot)->epoch = place_unpack(word).epoch + 1;
+    if (!window_is_here(window, tile)) {
+        uarea_seal(window_area(window, slot));
+        transfer_start(board, process, tile, window_area(window, slot), window_image(window, slot));
+        slot = NO_SLOT;
+    } else {
+        window_area(window, slot)->epoch = place_unpack(word).epoch + 1;
+    }
     window_commit(window, process, word,
                   (struct place){.state = PLACE_RUNNING, .slot = (uint8_t)slot, .tile = (uint8_t)tile});
+    if (board->net.hosts > 1)
+        net_announce(board, process);
     window_ring(window, tile);
     return 0;
 }

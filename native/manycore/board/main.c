@@ -1,5 +1,5 @@
 /*
- *   wherry-tiles --socket PATH --tiles N --cores N
+ *   wherry-tiles --socket PATH --tiles N --cores N [--layout N,N,... --host N --leader ADDRESS:PORT]
  *
  * Starts the tiles and serves commands on a Unix socket, one command a connection, words separated by tabs, answers as
  * JSON lines:
@@ -11,10 +11,15 @@
  *   move PROCESS TILE MODE             moved, or failed
  *   await NAME                         named, when a program has linked it
  *   ps                                 tiles
+ *   loads                              loads: CPU time of tiles, who has said how much to whom
  *   down                               down
  *   (anything it will not do)          refused, with a code and why
  *
- * On standard output: {"event": "ready"} once, or {"event": "failed", "why": TEXT}. When it ends, by `down`, SIGTERM or
+ * With tiles on several hosts, each has this program: --layout says how many tiles each has, --host which it is, --leader
+ * where host 0 listens for the others. WHERRY_TILES_SECRET in the environment is what they know each other by; only host
+ * 0 serves commands.
+ *
+ * On standard output: of host 0 of several, {"event": "listening", "port": N}; then {"event": "ready"} once, or {"event": "failed", "why": TEXT}. When it ends, by `down`, SIGTERM or
  * SIGKILL, every tile ends.
  */
 #include <errno.h>
@@ -30,6 +35,8 @@
 #include <unistd.h>
 
 #include "board.h"
+
+#define TEND_MS 50 /* how often it looks whether the other hosts are there */
 
 static int listen_at(const char *path)
 {
@@ -78,16 +85,18 @@ static void take_signals(struct board *board)
 
 static void serve(struct board *board)
 {
-    struct pollfd fds[3 + CLIENT_MAX] = {
+    struct pollfd fds[3 + CLIENT_MAX + 2 + HOST_MAX] = {
         {board->event_fd, POLLIN, 0},
         {board->signal_fd, POLLIN, 0},
         {board->listen_fd, POLLIN, 0},
     };
     eventfd_t count;
+    int others;
 
     for (int i = 0; i < CLIENT_MAX; i++)
         fds[3 + i] = (struct pollfd){board->clients[i].fd, POLLIN, 0};
-    if (poll(fds, 3 + CLIENT_MAX, -1) < 0)
+    others = net_poll(board, fds + 3 + CLIENT_MAX);
+    if (poll(fds, 3 + CLIENT_MAX + (nfds_t)others, others ? TEND_MS : -1) < 0)
         return;
     if (fds[0].revents)
         eventfd_read(board->event_fd, &count);
@@ -98,7 +107,10 @@ static void serve(struct board *board)
             client_read(board, &board->clients[i]);
     if (fds[2].revents)
         client_accept(board);
+    net_serve(board, fds + 3 + CLIENT_MAX, others);
     moves_serve(board);
+    if (board->net.host != 0)
+        return; /* what programs say here goes to the leader */
     names_serve(board);
     client_serve(board);
 }
@@ -120,9 +132,13 @@ int main(int argc, char **argv)
         {"socket", required_argument, NULL, 's'},
         {"tiles", required_argument, NULL, 't'},
         {"cores", required_argument, NULL, 'c'},
+        {"layout", required_argument, NULL, 'l'},
+        {"host", required_argument, NULL, 'h'},
+        {"leader", required_argument, NULL, 'a'},
         {NULL, 0, NULL, 0},
     };
     static struct board board;
+    const char *layout = NULL, *leader = NULL;
     unsigned long tiles = 0, cores = 0;
     int option, error;
 
@@ -133,6 +149,12 @@ int main(int argc, char **argv)
             tiles = strtoul(optarg, NULL, 10);
         else if (option == 'c')
             cores = strtoul(optarg, NULL, 10);
+        else if (option == 'l')
+            layout = optarg;
+        else if (option == 'h')
+            board.net.host = (uint32_t)strtoul(optarg, NULL, 10);
+        else if (option == 'a')
+            leader = optarg;
     }
     if (!board.socket_path || !in_range(tiles, 1, TILE_MAX) || !in_range(cores, 2, 16)) {
         fprintf(stderr, "usage: wherry-tiles --socket PATH --tiles 1..16 --cores 2..16 (the master core included)\n");
@@ -145,16 +167,22 @@ int main(int argc, char **argv)
     board.window_fd = window_create((uint32_t)tiles, (uint32_t)cores, &board.window);
     if (board.window_fd < 0)
         return fail("make the tiles' memory", board.window_fd);
+    error = net_start(&board, layout, leader);
+    if (error < 0)
+        return fail("reach the other hosts", error);
     board.listen_fd = listen_at(board.socket_path);
     if (board.listen_fd < 0)
         return fail("listen on the socket", board.listen_fd);
     error = launch_tiles(&board);
+    if (error == 0)
+        error = net_wait_for_all(&board);
     if (error == 0) {
         printf("{\"event\": \"ready\", \"tiles\": %lu, \"cores\": %lu}\n", tiles, cores);
         fflush(stdout);
         while (!board.stopping)
             serve(&board);
     }
+    net_stop(&board);
     launch_stop(&board);
     unlink(board.socket_path);
     return error < 0 ? fail("start the tiles", error) : 0;

@@ -41,11 +41,13 @@ bool moves_reserve_slot(const struct board *board, uint32_t *slot)
     for (uint32_t process = 1; process < PROCESS_MAX; process++) {
         struct place place = window_place(board->window, process);
 
-        if (place.state == PLACE_RUNNING)
+        if (place.state == PLACE_RUNNING && place.slot < TILE_MAX)
             used |= 1u << place.slot;
+        if (board->net.arriving[process])
+            used |= 1u << board->net.arriving_slot[process];
     }
     for (uint32_t tile = 0; tile < board->window->tile_count; tile++)
-        if (atomic_load(&board->window->moves[tile].step) != MOVE_NONE)
+        if (atomic_load(&board->window->moves[tile].step) != MOVE_NONE && board->window->moves[tile].slot < TILE_MAX)
             used |= 1u << board->window->moves[tile].slot;
     for (*slot = 0; *slot < TILE_MAX; ++*slot)
         if (!(used >> *slot & 1))
@@ -58,6 +60,7 @@ int moves_ask(struct board *board, uint32_t process, uint32_t to, uint32_t mode,
     struct window *window = board->window;
     struct move *move;
     struct place place = {0};
+    bool elsewhere;
 
     if (process >= 1 && process < PROCESS_MAX)
         place = window_place(window, process);
@@ -86,10 +89,15 @@ int moves_ask(struct board *board, uint32_t process, uint32_t to, uint32_t mode,
             snprintf(why, room, "process %u is being moved", process);
             return -EBUSY;
         }
+    elsewhere = !window_is_here(window, place.tile) || !window_is_here(window, to);
+    if (elsewhere && mode != MODE_DIRECT && net_host_of_tile(board, place.tile) != net_host_of_tile(board, to)) {
+        snprintf(why, room, "between hosts a process moves in mode direct");
+        return -EINVAL;
+    }
     move = &window->moves[to];
     window_clear_move(move);
     move->slot = place.slot;
-    if (mode != MODE_HANDOFF && !moves_reserve_slot(board, &move->slot)) {
+    if (!elsewhere && mode != MODE_HANDOFF && !moves_reserve_slot(board, &move->slot)) {
         snprintf(why, room, "there are too many processes");
         return -EAGAIN;
     }
@@ -100,6 +108,10 @@ int moves_ask(struct board *board, uint32_t process, uint32_t to, uint32_t mode,
     move->place = place_pack(place);
     move->asked = window_now();
     board->wished[to] = false;
+    if (elsewhere) {
+        transfer_ask(board, move);
+        return 0;
+    }
     atomic_store(&move->step, MOVE_ASKED);
     window_ring(window, to);
     return 0;
@@ -114,8 +126,22 @@ static void answer_wish(struct board *board, uint32_t tile, int error)
     window_ring(board->window, tile);
 }
 
+void moves_answer(struct board *board, uint32_t process, int error)
+{
+    struct place place = window_place(board->window, process);
+    struct order order = {.mode = (uint32_t)-error};
+
+    if (place.state != PLACE_RUNNING)
+        return;
+    if (window_is_here(board->window, place.tile))
+        answer_wish(board, place.tile, error);
+    else if (board->net.host == 0)
+        net_send(board, net_host_of_tile(board, place.tile), FRAME_ANSWER, process, &order, sizeof(order));
+}
+
 static void take_wish(struct board *board, uint32_t tile)
 {
+    struct order order = {0};
     uint32_t wish = atomic_load(&board->window->tiles[tile].wish);
     char why[REASON_SIZE];
     int error = -ESRCH;
@@ -127,13 +153,45 @@ static void take_wish(struct board *board, uint32_t tile)
     for (uint32_t process = 1; process < PROCESS_MAX; process++) {
         struct place place = window_place(board->window, process);
 
-        if (place.state == PLACE_RUNNING && place.tile == tile)
-            error = moves_ask(board, process, wish & 0xff, wish >> 8, why, sizeof(why));
+        if (place.state != PLACE_RUNNING || place.tile != tile)
+            continue;
+        order.to = wish & 0xff;
+        order.mode = wish >> 8;
+        if (board->net.host != 0) {
+            net_send(board, 0, FRAME_WISH, process, &order, sizeof(order));
+            return;
+        }
+        error = moves_ask(board, process, order.to, order.mode, why, sizeof(why));
     }
     if (error < 0)
         answer_wish(board, tile, error);
     else
         board->wished[wish & 0xff] = true;
+}
+
+/* The leader has asked for the move, and tells the client. */
+static void tell_leader(struct board *board, const struct move *move, bool done)
+{
+    struct cost cost = {
+        .to = move->to,
+        .rounds = move->rounds,
+        .tracking = move->tracking,
+        .bytes = move->bytes,
+        .before = move->before,
+        .prepare = move->freezing - move->asked,
+        .freezing = move->frozen - move->freezing,
+        .copying = move->copied - move->frozen,
+        .committing = move->committed - move->copied,
+        .first = move->first ? move->first - move->freezing : 0,
+        .all = move->all ? move->all - move->freezing : 0,
+    };
+    struct order order = {.to = move->to};
+
+    snprintf(order.why, sizeof(order.why), "%s", move->why);
+    if (done)
+        net_send(board, 0, FRAME_MOVED, move->process, &cost, sizeof(cost));
+    else
+        net_send(board, 0, FRAME_REFUSED, move->process, &order, sizeof(order));
 }
 
 static void tell(struct board *board, const struct move *move, bool done)
@@ -186,12 +244,17 @@ void moves_serve(struct board *board)
 
         if (!is_over(board, move, step))
             continue;
-        tell(board, move, step == MOVE_DONE);
+        if (board->net.host != 0)
+            tell_leader(board, move, step == MOVE_DONE);
+        else
+            tell(board, move, step == MOVE_DONE);
+        if (step == MOVE_ABORTED)
+            transfer_give_ended(board, move);
         if (step == MOVE_ABORTED && board->wished[to])
-            answer_wish(board, move->from, -ECANCELED);
+            moves_answer(board, move->process, -ECANCELED);
         atomic_store(&move->step, MOVE_NONE);
     }
     for (uint32_t tile = 0; tile < board->window->tile_count; tile++)
-        if (atomic_load(&board->window->tiles[tile].alive))
+        if (window_is_here(board->window, tile) && atomic_load(&board->window->tiles[tile].alive))
             take_wish(board, tile);
 }

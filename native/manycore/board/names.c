@@ -67,9 +67,17 @@ static void answer(struct board *board, uint32_t process, uint32_t port, int res
 void names_end_process(struct board *board, uint32_t process, int status, const char *why)
 {
     struct location *location = &board->window->locations[process];
+    struct order order = {.mode = (uint32_t)status};
 
     if (!is_running(board, process) || atomic_load(&location->end))
         return;
+    if (!net_is_here(board, process)) {
+        snprintf(order.why, sizeof(order.why), "%s", why);
+        if (board->net.host == 0) /* its owner ends it; if it moves meanwhile, its new one */
+            net_send(board, net_host_of_tile(board, window_place(board->window, process).tile), FRAME_END, process,
+                     &order, sizeof(order));
+        return;
+    }
     snprintf(location->why, REASON_SIZE, "%s", why);
     atomic_store(&location->end, 1 + (uint32_t)(status & 0xff));
     window_ring_process(board->window, process);
@@ -162,16 +170,21 @@ static void serve_waiting(struct board *board)
     }
 }
 
-void names_serve(struct board *board)
+void names_take(struct board *board, const struct mail *mail)
 {
     struct server_request request;
+
+    if (mail->size != sizeof(request) || mail->from >= PROCESS_MAX)
+        return;
+    memcpy(&request, mail->bytes, sizeof(request));
+    serve_request(board, mail->from, &request);
+}
+
+void names_serve(struct board *board)
+{
     struct mail mail;
 
-    while (inbox_take(board->window, CONSOLE_PROCESS, SERVER_PORT, &mail)) {
-        if (mail.size != sizeof(request) || mail.from >= PROCESS_MAX)
-            continue;
-        memcpy(&request, mail.bytes, sizeof(request));
-        serve_request(board, mail.from, &request);
-    }
+    while (inbox_take(board->window, CONSOLE_PROCESS, SERVER_PORT, &mail))
+        names_take(board, &mail);
     serve_waiting(board);
 }

@@ -17,7 +17,9 @@ from wherry.base.errors import Code, Refused
 from wherry.base.paths import native_program
 from wherry.base.units import format_duration, format_size
 from wherry.cli.output import Output, emit, say, table
+from wherry.client import Client
 from wherry.manycore.board import Board, Event
+from wherry.manycore.launch import Place
 from wherry.manycore.spec import TilesSpec, read_tiles
 from wherry.model.spec import parse
 
@@ -28,7 +30,9 @@ Word = Annotated[str, Parameter(allow_leading_hyphen=True)]
 
 
 @app.command
-def up(file: Path | None = None, /, *, tiles: int = 4, cores: int = 3, output: Output = "text") -> None:
+def up(
+    file: Path | None = None, /, *, tiles: int = 4, cores: int = 3, balance: bool = False, output: Output = "text"
+) -> None:
     """Start the tiles of this machine.
 
     Parameters
@@ -39,11 +43,16 @@ def up(file: Path | None = None, /, *, tiles: int = 4, cores: int = 3, output: O
         How many; at most 16.
     cores
         Of each tile, the master core included; at most 16.
+    balance
+        Move processes that talk much to one host, and away from crowded ones (tiles.balance.log says what it did).
     """
     given = {"tiles": tiles, "cores": cores}
     spec = read_tiles(file) if file else parse(TilesSpec, given, "the command line", "wherry tile up")
-    event = Board().up(spec)
+    event = Board().up(spec, places=_places(spec.hosts))
     event["servers"] = Board().boot(spec)
+
+    if balance:
+        Board().balance()
 
     def text() -> None:
         print(f"{event['tiles']} tiles of {event['cores']} cores are up.")
@@ -51,6 +60,19 @@ def up(file: Path | None = None, /, *, tiles: int = 4, cores: int = 3, output: O
             print(f"server {name} is process {process}.")
 
     emit(output, "tile-up", event, text)
+
+
+def _places(hosts: list[str]) -> list[Place]:
+    """Where the hosts of the fabric are."""
+    if not hosts:
+        return []
+    with Client() as client:
+        places = client.fabric()["places"]
+    for host in hosts:
+        if host not in places:
+            why = f"it has {', '.join(places)}" if places else "it is down"
+            raise Refused(Code.NOT_FOUND, f"there is no host {host} in the fabric", why, "wherry fabric show")
+    return [Place(**places[host]) for host in hosts]
 
 
 @app.command

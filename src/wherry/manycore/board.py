@@ -7,21 +7,21 @@ there are no tiles, because they end with it.
 from __future__ import annotations
 
 import json
-import select
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from wherry.base.errors import Code, Failed, LostContact, Refused, WherryError
-from wherry.base.paths import instance, native_program
+from wherry.base.paths import instance
+from wherry.manycore.launch import Place, launch
 from wherry.manycore.spec import TilesSpec
 
 MODES = ("faithful", "direct", "handoff", "precopy")
-_START = 30.0  # seconds for what takes milliseconds, on a loaded machine
-_ANSWER = 30.0
+_ANSWER = 30.0  # seconds for what takes milliseconds, on a loaded machine
 
 Event = dict[str, Any]
 
@@ -32,36 +32,14 @@ class Board:
     def __init__(self, path: Path | None = None) -> None:
         self.path = path or instance().run / "tiles.sock"
 
-    def up(self, spec: TilesSpec, program: Path | None = None) -> Event:
-        """Starts the tiles. Returns when all are there. `program` is another build of `wherry-tiles`."""
+    def up(self, spec: TilesSpec, program: Path | None = None, places: list[Place] | None = None) -> Event:
+        """Starts the tiles, on this machine or on each place. Returns when all are there.
+
+        `program` is another build of `wherry-tiles`.
+        """
         if self.is_up():
             raise Refused(Code.WRONG_STATE, "tiles are up already", f"{self.path} answers", "wherry tile down")
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            log = self.path.with_suffix(".log").open("wb")
-        except OSError as error:
-            what = f"cannot write below {self.path.parent}"
-            raise Refused(Code.PERMISSION, what, error.strerror or "", "run it as root") from None
-        words = ["--socket", str(self.path), "--tiles", str(spec.tiles), "--cores", str(spec.cores)]
-        with log:
-            process = subprocess.Popen(
-                [str(program or native_program("wherry-tiles")), *words],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                start_new_session=True,
-                cwd="/",
-            )
-        assert process.stdout
-        with process.stdout as stream:
-            there, _, _ = select.select([stream], [], [], _START)
-            line = stream.readline() if there else b""
-        event: Event = json.loads(line) if line else {"event": "failed", "why": "it said nothing"}
-        if event["event"] != "ready":
-            process.kill()
-            process.wait()
-            raise Failed(Code.FAILED, "the tiles did not start", event["why"], f"cat {self.path.with_suffix('.log')}")
-        return event
+        return launch(self.path, spec, places or [], program)
 
     def is_up(self) -> bool:
         """Whether the name server answers."""
@@ -124,13 +102,30 @@ class Board:
         """Tiles and processes."""
         return self._one("ps")
 
+    def loads(self) -> Event:
+        """`cpu_ns` that each tile has had, `cpus` of each host, `said`: messages so far from one process to another."""
+        return self._one("loads")
+
+    def balance(self) -> None:
+        """Starts what moves processes by itself (`wherry.manycore.balancer`); it ends with the tiles."""
+        with self.path.with_suffix(".balance.log").open("wb") as log:
+            subprocess.Popen(
+                [sys.executable, "-m", "wherry.manycore.balancer", str(self.path)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                cwd="/",
+            )
+
     def down(self) -> None:
         """Ends the tiles and what runs on them. Returns when the name server has gone."""
         self._one("down")
         with suppress(OSError), self._connect() as connection:  # accepted or not: it is closed at the end
             connection.settimeout(_ANSWER)
             connection.recv(1)
-        self.path.with_suffix(".log").unlink(missing_ok=True)
+        for log in self.path.parent.glob(f"{self.path.stem}*.log"):
+            log.unlink(missing_ok=True)
 
     def _start(self, program: Path, words: list[str], tile: int | None) -> list[str]:
         if any("\t" in word or "\n" in word for word in (str(program), *words)):

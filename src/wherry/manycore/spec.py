@@ -12,7 +12,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from wherry.base.errors import Code, Refused
 from wherry.model.spec import Spec, parse_yaml
@@ -28,13 +28,23 @@ class ServerSpec(Spec):
 
 
 class TilesSpec(Spec):
-    """The tiles of one host. More cores than CPUs are possible and cost the host's scheduling."""
+    """The tiles of one host, or so many on each of several. More cores than CPUs are possible and cost the host's
+    scheduling; messages and moves between hosts go over TCP."""
 
     kind: Literal["tiles"] = "tiles"
     version: Literal[1] = 1
     tiles: int = Field(default=4, ge=1, le=16)
     cores: int = Field(default=3, ge=2, le=16)
+    hosts: list[str] = Field(default=[], max_length=8)
     rings: list[list[ServerSpec]] = []
+
+    @model_validator(mode="after")
+    def _fits(self) -> TilesSpec:
+        if len(set(self.hosts)) != len(self.hosts):
+            raise ValueError("a host is named twice")
+        if self.tiles * max(1, len(self.hosts)) > 16:
+            raise ValueError(f"{self.tiles} tiles on each of {len(self.hosts)} hosts are more than 16")
+        return self
 
 
 def read_tiles(path: Path) -> TilesSpec:

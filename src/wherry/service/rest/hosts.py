@@ -30,7 +30,16 @@ def show_fabric(cell: TheCell) -> dict[str, Any]:
         raise Refused(Code.NOT_FOUND, "no fabric is up", "", "wherry fabric up FILE, or: wherry up FILE")
     up = bool(cell.domain and cell.domain.fabric.is_up())
     hosts = [host.model_dump(mode="json") for host in cell.hosts()]
-    return {"fabric": spec.model_dump(mode="json"), "up": up, "hosts": hosts}
+    return {"fabric": spec.model_dump(mode="json"), "up": up, "hosts": hosts, "places": _places(cell) if up else {}}
+
+
+def _places(cell: TheCell) -> dict[str, dict[str, str]]:
+    """Where on this machine each host is: the path of its network namespace, and its address there."""
+    if cell.domain is None:
+        return {}
+    fabric = cell.domain.fabric
+    names = [host.name for host in fabric.spec.hosts]
+    return {name: {"netns": fabric.host_netns(name), "address": fabric.host_address(name)} for name in names}
 
 
 @router.put("/fabric", status_code=202)

@@ -1,0 +1,486 @@
+/* The boards of the other hosts: who they are, what they say; see net.h. */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+#include "board.h"
+
+#define JOIN_MS 20000 /* for every host to be there, on a loaded machine */
+#define HELLO_MS 1000
+#define REPORT_MS 500
+
+bool net_is_here(const struct board *board, uint32_t process)
+{
+    struct place place = window_place(board->window, process);
+
+    return place.state == PLACE_RUNNING && net_host_of_tile(board, place.tile) == board->net.host;
+}
+
+uint32_t net_host_of_tile(const struct board *board, uint32_t tile)
+{
+    uint32_t host = 0;
+
+    for (uint32_t end = board->net.tiles[0]; tile >= end && host + 1 < board->net.hosts; )
+        end += board->net.tiles[++host];
+    return host;
+}
+
+void net_send(struct board *board, uint32_t host, enum frame_kind kind, uint32_t process, const void *payload,
+              size_t size)
+{
+    struct frame_head head = {.size = (uint32_t)size, .kind = (uint16_t)kind, .process = (uint8_t)process};
+
+    if (host == board->net.host)
+        net_handle(board, host, &head, payload);
+    else
+        link_send(&board->net.links[board->net.host == 0 ? host : 0], kind, process, host, payload, size);
+}
+
+static void describe(const struct board *board, uint32_t process, struct news *news)
+{
+    const struct location *location = &board->window->locations[process];
+    struct place place = window_place(board->window, process);
+
+    memset(news, 0, sizeof(*news));
+    news->state = place.state;
+    news->tile = place.tile;
+    news->status = (uint32_t)location->status;
+    news->moves = atomic_load(&location->moves);
+    news->rank = location->rank;
+    news->ranks = location->ranks;
+    memcpy(news->members, location->members, sizeof(news->members));
+    memcpy(news->why, location->why, sizeof(news->why));
+    memcpy(news->program, location->program, sizeof(news->program));
+}
+
+void net_announce(struct board *board, uint32_t process)
+{
+    struct net *net = &board->net;
+    struct news news;
+
+    if (net->host != 0)
+        return;
+    describe(board, process, &news);
+    if (memcmp(&news, &net->told[process], sizeof(news)) == 0)
+        return;
+    net->told[process] = news;
+    for (uint32_t host = 1; host < net->hosts; host++)
+        if (!net->gone[host])
+            link_send(&net->links[host], FRAME_LOCATION, process, host, &news, sizeof(news));
+}
+
+void net_learn_facts(struct location *location, const struct news *news)
+{
+    location->status = (int32_t)news->status;
+    location->rank = news->rank % TILE_MAX;
+    location->ranks = news->ranks <= TILE_MAX ? news->ranks : 1;
+    memcpy(location->members, news->members, sizeof(location->members));
+    memcpy(location->why, news->why, REASON_SIZE - 1);
+    memcpy(location->program, news->program, NAME_SIZE - 1);
+    atomic_store(&location->moves, news->moves);
+}
+
+/* Of a process of another host. What is ours, or is just coming or going, we know better. */
+static void learn(struct board *board, uint32_t process, const struct news *news)
+{
+    struct location *location = &board->window->locations[process];
+    struct place place = {.state = (uint8_t)news->state, .slot = NO_SLOT, .tile = (uint8_t)news->tile};
+
+    if (net_is_here(board, process) || board->net.arriving[process] ||
+        (news->state == PLACE_RUNNING && net_host_of_tile(board, news->tile) == board->net.host))
+        return;
+    if (news->state == PLACE_FREE) {
+        endpoint_clear(board->window, process);
+        relay_clear(board, process);
+    }
+    net_learn_facts(location, news);
+    window_commit(board->window, process, atomic_load(&location->word), place);
+    for (uint32_t tile = 0; tile < board->window->tile_count; tile++)
+        window_ring(board->window, tile); /* who waits for one that has ended waits in vain */
+}
+
+/* The leader: the owner says that a process has ended or been lost. */
+static void learn_end(struct board *board, uint32_t host, uint32_t process, const struct news *news)
+{
+    struct location *location = &board->window->locations[process];
+    struct place place = window_place(board->window, process);
+
+    if (place.state != PLACE_RUNNING || net_host_of_tile(board, place.tile) != host ||
+        (news->state != PLACE_ENDED && news->state != PLACE_LOST))
+        return; /* it has moved away from there: the end of a copy is no end */
+    location->status = (int32_t)news->status;
+    memcpy(location->why, news->why, REASON_SIZE - 1);
+    place.state = (uint8_t)news->state;
+    transfer_owner_lost(board, process);
+    window_commit(board->window, process, atomic_load(&location->word), place);
+    net_announce(board, process);
+}
+
+void net_handle(struct board *board, uint32_t from, const struct frame_head *head, const uint8_t *payload)
+{
+    struct parcel parcel;
+    struct order order;
+    struct news news;
+
+    if (head->size == sizeof(news))
+        memcpy(&news, payload, sizeof(news));
+    if (head->size == sizeof(order))
+        memcpy(&order, payload, sizeof(order));
+    switch (head->kind) {
+    case FRAME_PARCEL:
+        if (head->size < sizeof(parcel))
+            return;
+        memcpy(&parcel, payload, sizeof(parcel));
+        if (parcel.size != head->size - sizeof(parcel) || !relay_is_valid(&parcel))
+            return;
+        if (board->net.host != 0 && (net_is_here(board, head->process) || board->net.arriving[head->process]))
+            relay_deliver(board, head->process, &parcel, payload + sizeof(parcel));
+        else
+            relay_route(board, head->process, &parcel, payload + sizeof(parcel));
+        break;
+    case FRAME_DELIVERED:
+        relay_delivered(board, head->process, head->host);
+        break;
+    case FRAME_LOCATION:
+        if (head->size == sizeof(struct news) && board->net.host != 0)
+            learn(board, head->process, &news);
+        break;
+    case FRAME_ENDED:
+        if (head->size == sizeof(struct news) && board->net.host == 0)
+            learn_end(board, from, head->process, &news);
+        break;
+    case FRAME_REPORT:
+        if (board->net.host == 0 && head->size == sizeof(struct report))
+            memcpy(&board->net.reports[from], payload, sizeof(struct report));
+        break;
+    case FRAME_DOWN:
+        board->stopping = true;
+        break;
+    case FRAME_END:
+        if (head->size == sizeof(struct order))
+            names_end_process(board, head->process, (int)order.mode, order.why);
+        break;
+    default:
+        transfer_handle(board, from, head, payload);
+    }
+}
+
+static void on_frame(void *context, struct link *link, const struct frame_head *head, const uint8_t *payload)
+{
+    struct board *board = context;
+
+    net_handle(board, board->net.host == 0 ? (uint32_t)(link - board->net.links) : 0, head, payload);
+}
+
+static void set_timeout(int fd, int ms)
+{
+    const struct timeval limit = {ms / 1000, ms % 1000 * 1000};
+    const int on = 1;
+
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
+    setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+    setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
+}
+
+static bool is_same_build(const struct hello *one, const struct hello *two)
+{
+    return one->version == two->version && one->xfeatures == two->xfeatures && one->xsize == two->xsize;
+}
+
+static void accept_host(struct board *board)
+{
+    struct net *net = &board->net;
+    int fd = accept4(net->listen_fd, NULL, NULL, SOCK_CLOEXEC);
+    struct hello other;
+    uint64_t received;
+
+    if (fd < 0)
+        return;
+    set_timeout(fd, HELLO_MS);
+    if (link_hear_hello(fd, &other, &received) < 0 ||
+        memcmp(other.secret, net->hello.secret, SECRET_SIZE) != 0 || other.host == 0 || other.host >= net->hosts ||
+        net->gone[other.host]) {
+        close(fd);
+        return;
+    }
+    if (!is_same_build(&other, &net->hello) || link_say_hello(&net->links[other.host], fd, &net->hello) < 0) {
+        fprintf(stderr, "wherry-tiles: the board of host %u is of another build, or its CPU is another\n", other.host);
+        close(fd);
+        return;
+    }
+    link_connect(&net->links[other.host], fd, received);
+}
+
+/* Returns 0 or negative errno. */
+static int join_leader(struct board *board)
+{
+    struct net *net = &board->net;
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), error;
+    struct hello other;
+    uint64_t received;
+
+    if (fd < 0)
+        return -errno;
+    set_timeout(fd, HELLO_MS);
+    error = connect(fd, (const struct sockaddr *)&net->leader, sizeof(net->leader)) < 0 ? -errno : 0;
+    if (error == 0)
+        error = link_say_hello(&net->links[0], fd, &net->hello);
+    if (error == 0)
+        error = link_hear_hello(fd, &other, &received);
+    if (error == 0)
+        link_connect(&net->links[0], fd, received);
+    else
+        close(fd);
+    return error;
+}
+
+static int listen_for_hosts(struct net *net)
+{
+    const int on = 1;
+
+    net->listen_fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (net->listen_fd < 0)
+        return -errno;
+    setsockopt(net->listen_fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+    if (bind(net->listen_fd, (const struct sockaddr *)&net->leader, sizeof(net->leader)) < 0 ||
+        listen(net->listen_fd, HOST_MAX) < 0 ||
+        getsockname(net->listen_fd, (struct sockaddr *)&net->leader, &(socklen_t){sizeof(net->leader)}) < 0)
+        return -errno;
+    printf("{\"event\": \"listening\", \"port\": %u}\n", ntohs(net->leader.sin_port));
+    fflush(stdout);
+    return 0;
+}
+
+/* Tiles ring a futex word when they have something for another host; poll() needs a descriptor. */
+static void *watch_gateway(void *argument)
+{
+    struct board *board = argument;
+    _Atomic uint32_t *bell = &board->window->gateway;
+
+    for (uint32_t seen = atomic_load(bell); ; seen = atomic_load(bell)) {
+        eventfd_write(board->net.gateway_fd, 1);
+        window_wait(bell, seen, -1);
+    }
+    return NULL;
+}
+
+static int read_layout(struct net *net, const char *layout)
+{
+    for (net->hosts = 0; net->hosts < HOST_MAX && *layout; layout += *layout == ',') {
+        char *end;
+
+        net->tiles[net->hosts++] = (uint32_t)strtoul(layout, &end, 10);
+        if (end == layout || (*end && *end != ',') || net->tiles[net->hosts - 1] < 1)
+            return -EINVAL;
+        layout = end;
+    }
+    return *layout ? -E2BIG : 0;
+}
+
+static int read_address(struct net *net, const char *text)
+{
+    const char *colon = strrchr(text, ':');
+    char host[INET_ADDRSTRLEN] = "";
+
+    if (!colon || (size_t)(colon - text) >= sizeof(host))
+        return -EINVAL;
+    memcpy(host, text, (size_t)(colon - text));
+    net->leader.sin_family = AF_INET;
+    net->leader.sin_port = htons((uint16_t)strtoul(colon + 1, NULL, 10));
+    return inet_pton(AF_INET, host, &net->leader.sin_addr) == 1 && (net->leader.sin_port || net->host == 0) ? 0 : -EINVAL;
+}
+
+int net_start(struct board *board, const char *layout, const char *address)
+{
+    struct net *net = &board->net;
+    struct window *window = board->window;
+    const char *secret = getenv("WHERRY_TILES_SECRET");
+    pthread_t thread;
+    uint32_t total = 0;
+    int error;
+
+    net->listen_fd = net->gateway_fd = -1;
+    if (!layout) {
+        net->hosts = 1;
+        net->tiles[0] = window->tile_count;
+        return 0;
+    }
+    error = read_layout(net, layout);
+    if (error == 0)
+        error = !address || !secret || net->host >= net->hosts ? -EINVAL : read_address(net, address);
+    for (uint32_t host = 0; error == 0 && host < net->hosts; host++) {
+        window->first_tile += host < net->host ? net->tiles[host] : 0;
+        total += net->tiles[host];
+        error = link_start(&net->links[host]);
+    }
+    if (error < 0 || total != window->tile_count)
+        return error < 0 ? error : -EINVAL;
+    window->here = net->tiles[net->host];
+    net->hello = (struct hello){net->host, window->version, window->xfeatures, window->xsize, {0}};
+    for (size_t i = 0; i < SECRET_SIZE && secret[i]; i++)
+        net->hello.secret[i] = (uint8_t)secret[i];
+    net->gateway_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    error = -pthread_create(&thread, NULL, watch_gateway, board);
+    if (error == 0)
+        pthread_detach(thread);
+    return error == 0 && net->host == 0 ? listen_for_hosts(net) : error;
+}
+
+int net_wait_for_all(struct board *board)
+{
+    int64_t deadline = window_now() + JOIN_MS * 1000000ll;
+    struct net *net = &board->net;
+
+    for (uint32_t host = 0; host < net->hosts; ) {
+        bool there = net->hosts == 1 || host == net->host || (net->host != 0 && host != 0) || net->links[host].fd >= 0;
+
+        host += there;
+        if (there)
+            continue;
+        if (window_now() > deadline)
+            return -ETIMEDOUT;
+        if (net->host == 0)
+            accept_host(board);
+        else
+            join_leader(board);
+        usleep(5000);
+    }
+    return 0;
+}
+
+int net_poll(struct board *board, struct pollfd *fds)
+{
+    struct net *net = &board->net;
+    int count = 0;
+
+    if (net->hosts == 1)
+        return 0;
+    fds[count++] = (struct pollfd){net->gateway_fd, POLLIN, 0};
+    fds[count++] = (struct pollfd){net->listen_fd, POLLIN, 0};
+    for (uint32_t host = 0; host < net->hosts; host++)
+        fds[count++] = (struct pollfd){net->links[host].fd,
+                                       (short)(POLLIN | (link_wants_to_write(&net->links[host]) ? POLLOUT : 0)), 0};
+    return count;
+}
+
+static bool is_over(const struct link *link, int ms)
+{
+    return link->fd < 0 && window_now() - link->since > ms * 1000000ll;
+}
+
+static void lose_host(struct board *board, uint32_t host)
+{
+    struct net *net = &board->net;
+
+    net->gone[host] = true;
+    transfer_host_gone(board, host);
+    for (uint32_t tile = 0; tile < board->window->tile_count; tile++)
+        if (net_host_of_tile(board, tile) == host)
+            atomic_store(&board->window->tiles[tile].alive, 0);
+    for (uint32_t process = 1; process < PROCESS_MAX; process++) {
+        struct location *location = &board->window->locations[process];
+        struct place place = window_place(board->window, process);
+
+        if (place.state != PLACE_RUNNING || net_host_of_tile(board, place.tile) != host)
+            continue;
+        place.state = PLACE_LOST;
+        snprintf(location->why, REASON_SIZE, "host %u has not answered for %d s", host, LOST_MS / 1000);
+        window_commit(board->window, process, atomic_load(&location->word), place);
+        relay_clear(board, process);
+    }
+}
+
+static void tend_links(struct board *board)
+{
+    struct net *net = &board->net;
+
+    if (net->host != 0) {
+        if (net->links[0].fd < 0)
+            join_leader(board);
+        if (is_over(&net->links[0], ALONE_MS)) {
+            fprintf(stderr, "wherry-tiles: the leader has not answered for %d s\n", ALONE_MS / 1000);
+            board->stopping = true;
+        }
+        return;
+    }
+    for (uint32_t host = 1; host < net->hosts; host++)
+        if (!net->gone[host] && is_over(&net->links[host], LOST_MS))
+            lose_host(board, host);
+}
+
+/* What of ours has ended, and, of the leader, what the others do not know yet. */
+static void tell_news(struct board *board)
+{
+    struct net *net = &board->net;
+    struct news news;
+
+    for (uint32_t process = 1; process < PROCESS_MAX; process++) {
+        bool here = net_is_here(board, process);
+        uint8_t state = window_place(board->window, process).state;
+
+        if (net->mine[process] && !here && state != PLACE_RUNNING)
+            relay_flush(board); /* what it said before its end goes before the news of that */
+        if (net->host == 0 && net->moving[process] && state != PLACE_RUNNING)
+            transfer_owner_lost(board, process);
+        if (net->host == 0 && !net->moving[process])
+            net_announce(board, process);
+        if (net->mine[process] && !here && (state == PLACE_ENDED || state == PLACE_LOST) && net->host != 0) {
+            describe(board, process, &news);
+            net_send(board, 0, FRAME_ENDED, process, &news, sizeof(news));
+        }
+        net->mine[process] = here;
+    }
+}
+
+void net_serve(struct board *board, const struct pollfd *fds, int count)
+{
+    struct net *net = &board->net;
+    eventfd_t rung;
+
+    if (net->hosts == 1)
+        return;
+    if (count && fds[0].revents)
+        eventfd_read(net->gateway_fd, &rung);
+    if (count && fds[1].revents)
+        accept_host(board);
+    for (int at = 2; at < count; at++) {
+        struct link *link = &net->links[at - 2];
+
+        if (fds[at].revents & POLLOUT && link->fd == fds[at].fd)
+            link_write(link);
+        if (fds[at].revents & (POLLIN | POLLHUP | POLLERR) && link->fd >= 0 && link->fd == fds[at].fd)
+            link_read(link, on_frame, board);
+    }
+    tend_links(board);
+    if (net->host != 0 && window_now() - net->reported > REPORT_MS * 1000000ll) {
+        report_make(board, &net->reports[net->host]);
+        net_send(board, 0, FRAME_REPORT, 0, &net->reports[net->host], sizeof(struct report));
+        net->reported = window_now();
+    }
+    transfer_serve(board);
+    relay_serve(board);
+    tell_news(board);
+}
+
+void net_stop(struct board *board)
+{
+    struct net *net = &board->net;
+    int64_t deadline = window_now() + HELLO_MS * 1000000ll;
+
+    for (uint32_t host = 1; net->host == 0 && host < net->hosts; host++) {
+        link_send(&net->links[host], FRAME_DOWN, 0, host, NULL, 0);
+        while (link_wants_to_write(&net->links[host]) && window_now() < deadline)
+            link_write(&net->links[host]);
+        shutdown(net->links[host].fd, SHUT_WR);
+    }
+}

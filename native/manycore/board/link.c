@@ -1,0 +1,216 @@
+/* See link.h. */
+#include "link.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "../faults.h"
+#include "../window.h"
+
+#define FAULT_FRAMES 40 /* the fault "link:cut" ends the connection after so many frames */
+
+int link_start(struct link *link)
+{
+    memset(link, 0, sizeof(*link));
+    link->fd = -1;
+    link->since = window_now();
+    link->in = malloc(sizeof(struct frame_head) + FRAME_MAX);
+    return link->in ? 0 : -ENOMEM;
+}
+
+static void forget_received(struct link *link, uint64_t received)
+{
+    while (link->first && link->first->head.number <= received) {
+        struct frame *frame = link->first;
+
+        if (link->next == frame) {
+            link->next = frame->next;
+            link->written = 0;
+        }
+        link->first = frame->next;
+        free(frame);
+    }
+    if (!link->first)
+        link->last = NULL;
+}
+
+void link_connect(struct link *link, int fd, uint64_t received)
+{
+    link_disconnect(link);
+    link->fd = fd;
+    link->since = window_now();
+    forget_received(link, received);
+    link->next = link->first;
+    link_write(link);
+}
+
+void link_disconnect(struct link *link)
+{
+    if (link->fd < 0)
+        return;
+    close(link->fd);
+    link->fd = -1;
+    link->since = window_now();
+    link->in_count = link->written = 0;
+    link->next = link->first;
+}
+
+void link_send_parts(struct link *link, enum frame_kind kind, uint32_t process, uint32_t host, const void *one,
+                     size_t one_size, const void *two, size_t two_size)
+{
+    struct frame *frame = malloc(sizeof(*frame) + one_size + two_size);
+
+    if (!frame)
+        abort(); /* a frame that is not sent would break the promise of this file */
+    frame->next = NULL;
+    frame->head = (struct frame_head){
+        .size = (uint32_t)(one_size + two_size),
+        .kind = (uint16_t)kind,
+        .process = (uint8_t)process,
+        .host = (uint8_t)host,
+        .number = ++link->sent,
+    };
+    if (one_size)
+        memcpy(frame->payload, one, one_size);
+    if (two_size)
+        memcpy(frame->payload + one_size, two, two_size);
+    if (link->last)
+        link->last->next = frame;
+    else
+        link->first = frame;
+    link->last = frame;
+    if (!link->next) {
+        link->next = frame;
+        link->written = 0;
+    }
+    link_write(link);
+    if (fault_is("link:cut") && link->fd >= 0 && link->sent % FAULT_FRAMES == 0)
+        shutdown(link->fd, SHUT_RDWR);
+}
+
+void link_send(struct link *link, enum frame_kind kind, uint32_t process, uint32_t host, const void *payload,
+               size_t size)
+{
+    link_send_parts(link, kind, process, host, payload, size, NULL, 0);
+}
+
+bool link_wants_to_write(const struct link *link)
+{
+    return link->fd >= 0 && link->next;
+}
+
+void link_write(struct link *link)
+{
+    while (link_wants_to_write(link)) {
+        struct frame *frame = link->next;
+        size_t size = sizeof(frame->head) + frame->head.size;
+        ssize_t count;
+
+        if (link->written == 0)
+            frame->head.received = link->told = link->received;
+        count = send(link->fd, (uint8_t *)&frame->head + link->written, size - link->written,
+                     MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (count < 0 && errno == EINTR)
+            continue;
+        if (count < 0) {
+            if (errno != EAGAIN)
+                link_disconnect(link);
+            return;
+        }
+        link->written += (size_t)count;
+        if (link->written == size) {
+            link->next = frame->next;
+            link->written = 0;
+        }
+    }
+}
+
+/* Only between frames, and only when there is no frame to carry it. A full connection will carry a later one. */
+static void acknowledge(struct link *link)
+{
+    struct frame_head head = {.kind = FRAME_ACK, .received = link->received};
+
+    if (link->fd < 0 || link->next || link->told == link->received)
+        return;
+    if (send(link->fd, &head, sizeof(head), MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)sizeof(head))
+        link->told = link->received;
+    else
+        link_disconnect(link); /* perhaps a part of it went out */
+}
+
+/* Hands on whole frames. Returns the bytes used, or -1: the other side does not speak as it should. */
+static ssize_t take_frames(struct link *link, link_handler *handler, void *context)
+{
+    struct frame_head head;
+    size_t at = 0;
+
+    while (link->in_count - at >= sizeof(head)) {
+        memcpy(&head, link->in + at, sizeof(head));
+        if (head.size > FRAME_MAX || head.kind >= FRAME_KINDS || head.process >= PROCESS_MAX)
+            return -1;
+        if (link->in_count - at < sizeof(head) + head.size)
+            break;
+        forget_received(link, head.received);
+        at += sizeof(head) + head.size;
+        if (!head.number || head.number <= link->received)
+            continue; /* an acknowledgement, or sent again though it had come */
+        if (head.number != link->received + 1)
+            return -1;
+        link->received = head.number;
+        handler(context, link, &head, link->in + at - head.size);
+        if (link->fd < 0) /* an answer found the connection broken: the rest comes again on the next */
+            return -1;
+    }
+    return (ssize_t)at;
+}
+
+void link_read(struct link *link, link_handler *handler, void *context)
+{
+    size_t room = sizeof(struct frame_head) + FRAME_MAX - link->in_count;
+    ssize_t count = recv(link->fd, link->in + link->in_count, room, MSG_DONTWAIT), used;
+
+    if (count < 0 && (errno == EAGAIN || errno == EINTR))
+        return;
+    if (count <= 0) {
+        link_disconnect(link);
+        return;
+    }
+    link->in_count += (size_t)count;
+    used = take_frames(link, handler, context);
+    if (used < 0 || link->fd < 0) {
+        link_disconnect(link);
+        return;
+    }
+    link->in_count -= (size_t)used;
+    memmove(link->in, link->in + used, link->in_count);
+    acknowledge(link);
+}
+
+int link_say_hello(const struct link *link, int fd, const struct hello *mine)
+{
+    struct {
+        struct frame_head head;
+        struct hello hello;
+    } message = {{.size = sizeof(*mine), .kind = FRAME_HELLO, .received = link ? link->received : 0}, *mine};
+
+    return send(fd, &message, sizeof(message), MSG_NOSIGNAL) == (ssize_t)sizeof(message) ? 0 : -EPIPE;
+}
+
+int link_hear_hello(int fd, struct hello *other, uint64_t *received)
+{
+    struct {
+        struct frame_head head;
+        struct hello hello;
+    } message;
+
+    if (recv(fd, &message, sizeof(message), MSG_WAITALL) != (ssize_t)sizeof(message))
+        return -ETIMEDOUT;
+    if (message.head.kind != FRAME_HELLO || message.head.size != sizeof(*other))
+        return -EPROTO;
+    *other = message.hello;
+    *received = message.head.received;
+    return 0;
+}

@@ -1,0 +1,95 @@
+/*
+ * A connection between the boards of two hosts that outlives its TCP connections. Frames arrive once and in order:
+ * each has a number, is kept until the other side has said that it came, and is sent again on the next connection.
+ *
+ *   frame:  struct frame_head | payload            integers little-endian, the layout of x86-64
+ *   HELLO   the first on every TCP connection, in both directions: who it is, and the last number it has received
+ *   ACK     a head without payload and number; every head carries the acknowledgement too
+ *
+ * Both sides have been told the same secret; who does not know it is not listened to.
+ */
+#ifndef WHERRY_MANYCORE_LINK_H
+#define WHERRY_MANYCORE_LINK_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define FRAME_MAX (4u << 20) /* bytes of payload: a whole process and its messages */
+#define SECRET_SIZE 32
+
+enum frame_kind {
+    FRAME_HELLO, FRAME_ACK,
+    FRAME_PARCEL,    /* a message or signals for a process: struct parcel, and its bytes */
+    FRAME_DELIVERED, /* to the board that `host` names: a parcel of its has reached the process */
+    FRAME_LOCATION,  /* leader to all: struct news */
+    FRAME_ENDED,     /* owner to leader: struct news */
+    FRAME_START,     /* leader to owner: a new process, struct state */
+    FRAME_MOVE,      /* leader to owner: struct order, move it between two tiles of yours */
+    FRAME_GIVE,      /* leader to owner: struct order, freeze it and send it */
+    FRAME_STATE,     /* owner to leader to destination: struct state, the frozen process */
+    FRAME_READY,     /* destination to leader: it is checked and can run here */
+    FRAME_REFUSED,   /* whoever is asked to leader: struct order with why not */
+    FRAME_GO,        /* leader to destination: it is yours */
+    FRAME_COMMITTED, /* leader to the old owner: it is not yours any more */
+    FRAME_ABORT,     /* leader to owner: it stays yours, struct order with why; to a destination: forget it */
+    FRAME_MOVED,     /* owner to leader: struct cost */
+    FRAME_WISH,      /* owner to leader: struct order, the process itself asks */
+    FRAME_ANSWER,    /* leader to owner: struct order, its wish is refused */
+    FRAME_END,       /* leader to owner: struct order, end the process */
+    FRAME_REPORT,    /* to the leader, now and then: struct report */
+    FRAME_DOWN,      /* leader to all */
+    FRAME_KINDS
+};
+
+struct frame_head {
+    uint32_t size;     /* of the payload */
+    uint16_t kind;
+    uint8_t process, host;
+    uint64_t number;   /* 0: HELLO and ACK */
+    uint64_t received; /* last number that has come from the other side */
+};
+
+struct hello {
+    uint32_t host, version, xfeatures, xsize;
+    uint8_t secret[SECRET_SIZE];
+};
+
+struct frame {
+    struct frame *next;
+    struct frame_head head;
+    uint8_t payload[];
+};
+
+struct link {
+    int fd; /* -1: not connected */
+    int64_t since; /* it is connected or not, nanoseconds of CLOCK_MONOTONIC */
+    uint64_t sent, received, told; /* numbers: last given to a frame, last that came, last that we acknowledged */
+    struct frame *first, *last;    /* not acknowledged yet */
+    struct frame *next;            /* to be written next */
+    size_t written;                /* bytes of it */
+    uint8_t *in;                   /* sizeof(struct frame_head) + FRAME_MAX bytes */
+    size_t in_count;
+};
+
+typedef void link_handler(void *context, struct link *link, const struct frame_head *head, const uint8_t *payload);
+
+int link_start(struct link *link);
+/* Uses a new TCP connection; the other side has received everything up to `received`. */
+void link_connect(struct link *link, int fd, uint64_t received);
+void link_disconnect(struct link *link);
+void link_send(struct link *link, enum frame_kind kind, uint32_t process, uint32_t host, const void *payload,
+               size_t size);
+/* The same, of two parts. */
+void link_send_parts(struct link *link, enum frame_kind kind, uint32_t process, uint32_t host, const void *one,
+                     size_t one_size, const void *two, size_t two_size);
+/* Writes what the connection takes. */
+void link_write(struct link *link);
+bool link_wants_to_write(const struct link *link);
+/* Reads what has come and hands it on. */
+void link_read(struct link *link, link_handler *handler, void *context);
+/* HELLO, both ways. Returns 0 or negative errno. */
+int link_say_hello(const struct link *link, int fd, const struct hello *mine);
+int link_hear_hello(int fd, struct hello *other, uint64_t *received);
+
+#endif

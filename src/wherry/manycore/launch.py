@@ -1,0 +1,89 @@
+"""Starts `wherry-tiles`, on this machine or in the network namespaces of several hosts.
+
+Invariant: when it fails, no process that it started is left.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import select
+import subprocess
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from wherry.base.errors import Code, Failed, Refused
+from wherry.base.paths import native_program
+from wherry.manycore.spec import TilesSpec
+
+_START = 30.0  # seconds for what takes milliseconds, on a loaded machine
+
+Process = subprocess.Popen[bytes]
+
+
+class Place(NamedTuple):
+    """Where a host's tiles run: its network namespace (empty: this one's) and its address there."""
+
+    netns: str
+    address: str
+
+
+def launch(socket: Path, spec: TilesSpec, places: list[Place], program: Path | None) -> dict[str, Any]:
+    """The tiles, with the first place's name server at `socket`. Returns what that says when all are there."""
+    tiles = program or native_program("wherry-tiles")
+    words = ["--tiles", str(spec.tiles * max(1, len(places))), "--cores", str(spec.cores)]
+    if not places:
+        return _ready(socket, [_start(tiles, socket, words)])
+    words += ["--layout", ",".join(str(spec.tiles) for _ in places)]
+    secret = secrets.token_hex(16)
+    boards = [_start(tiles, socket, [*words, "--leader", f"{places[0].address}:0"], places[0], secret)]
+    port = _hear(socket, boards, "listening")["port"]
+    words += ["--leader", f"{places[0].address}:{port}"]
+    for host, place in enumerate(places[1:], 1):
+        path = socket.with_suffix(f".{host}.sock")
+        boards.append(_start(tiles, path, [*words, "--host", str(host)], place, secret))
+    return _ready(socket, boards)
+
+
+def _start(tiles: Path, path: Path, words: list[str], place: Place | None = None, secret: str = "") -> Process:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        log = path.with_suffix(".log").open("wb")
+    except OSError as error:
+        what = f"cannot write below {path.parent}"
+        raise Refused(Code.PERMISSION, what, error.strerror or "", "run it as root") from None
+    enter = ["nsenter", f"--net={place.netns}"] if place and place.netns else []
+    with log:
+        return subprocess.Popen(
+            [*enter, str(tiles), "--socket", str(path), *words],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            start_new_session=True,
+            cwd="/",
+            env={**os.environ, "WHERRY_TILES_SECRET": secret},
+        )
+
+
+def _ready(socket: Path, boards: list[Process]) -> dict[str, Any]:
+    event = _hear(socket, boards, "ready")
+    for board in boards:
+        assert board.stdout
+        board.stdout.close()
+    return event
+
+
+def _hear(socket: Path, boards: list[Process], wanted: str) -> dict[str, Any]:
+    """What the first board says."""
+    stream = boards[0].stdout
+    assert stream
+    there, _, _ = select.select([stream], [], [], _START)
+    line = stream.readline() if there else b""
+    event: dict[str, Any] = json.loads(line) if line else {"event": "failed", "why": "it said nothing"}
+    if event["event"] != wanted:
+        for board in boards:
+            board.kill()
+            board.wait()
+        raise Failed(Code.FAILED, "the tiles did not start", event["why"], f"cat {socket.with_suffix('.log')}")
+    return event

@@ -1,0 +1,67 @@
+"""Which tile process should be elsewhere: the rule, with its bounds."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wherry.schedule.tiles import LEAST, MESSAGE, Tile, choose_move, loss
+
+CPUS = {0: 2.0, 1: 2.0}
+
+
+def tiles(*processes: int | None) -> list[Tile]:
+    """Two on each host."""
+    return [Tile(number, number // 2, process) for number, process in enumerate(processes)]
+
+
+def test_who_talks_much_goes_to_the_other() -> None:
+    move = choose_move(tiles(1, None, 2, 3), {}, {(1, 2): 0.5 / MESSAGE, (2, 1): 0.2 / MESSAGE}, CPUS)
+    assert move and move.process == 2 and move.tile == 1 and abs(move.gain - 0.7) < 1e-9
+
+
+def test_little_talk_moves_nobody() -> None:
+    assert choose_move(tiles(1, None, 2, None), {}, {(1, 2): 0.9 * LEAST / MESSAGE}, CPUS) is None
+
+
+def test_a_pair_cannot_lose_more_than_one_process() -> None:
+    assert loss(tiles(1, None, 2, None), {}, {(1, 2): 50 / MESSAGE}, CPUS) == 1
+
+
+def test_the_crowded_host_gives_one_away() -> None:
+    move = choose_move(tiles(1, 2, None, None), {1: 1.8, 2: 1.0}, {}, CPUS)
+    assert move and move.tile in (2, 3) and abs(move.gain - 0.8) < 1e-9
+
+
+def test_talk_holds_together_what_a_crowd_would_part() -> None:
+    assert choose_move(tiles(1, 2, None, None), {1: 1.5, 2: 1.0}, {(1, 2): 1 / MESSAGE}, CPUS) is None
+
+
+def test_who_rests_stays() -> None:
+    talk = {(1, 2): 1 / MESSAGE}
+    assert choose_move(tiles(1, None, 2, None), {}, talk, CPUS, frozenset({1, 2})) is None
+
+
+@given(
+    places=st.permutations([1, 2, 3, None, None, None]),
+    load=st.dictionaries(st.integers(1, 3), st.floats(0, 4)),
+    talk=st.dictionaries(st.tuples(st.integers(1, 3), st.integers(1, 3)), st.floats(0, 20000)),
+)
+def test_a_move_gains_what_it_says(
+    places: list[int | None], load: dict[int, float], talk: dict[tuple[int, int], float]
+) -> None:
+    before = [Tile(number, number // 3, process) for number, process in enumerate(places)]
+    move = choose_move(before, load, talk, CPUS)
+    if move is None:
+        return
+    assert before[move.tile].process is None
+    after = [
+        Tile(
+            t.number,
+            t.host,
+            move.process if t.number == move.tile else None if t.process == move.process else t.process,
+        )
+        for t in before
+    ]
+    assert abs(loss(before, load, talk, CPUS) - loss(after, load, talk, CPUS) - move.gain) < 1e-6
+    assert move.gain >= LEAST
