@@ -117,8 +117,8 @@ class VmMover:
             if time.monotonic() > deadline:
                 raise Failed(Code.TIMED_OUT, f"node {self._name} is not at {self._destination.host} yet", "it is slow")
             time.sleep(_LOOK)
-        sent, frozen = job.cost(self._domain(self._destination))
-        return Transferred(bytes=max(sent - self._seen.sent, 0), frozen=frozen)
+        sent, _ = job.cost(self._domain(self._destination))
+        return Transferred(bytes=max(sent - self._seen.sent, 0), frozen=0.0)
 
     def _switch(self, domain: Any) -> None:
         """Begins post-copy: the node is stopped here and runs there, before all its memory is there."""
@@ -129,7 +129,7 @@ class VmMover:
 
     def restore(self) -> float | None:
         self._driver.seat(self._destination, bounded=False)
-        return 0.0
+        return job.cost(self._domain(self._destination))[1]  # libvirt has it some ms after the copy is whole
 
     def switched(self) -> bool:
         if not Cgroup(self._destination.cgroup).exists():
