@@ -5,6 +5,8 @@ Invariant of every test: the node ends by SIGTERM with exit code 0 and no saniti
 
 from __future__ import annotations
 
+import hashlib
+import io
 import os
 import random
 import shutil
@@ -21,6 +23,8 @@ from typing import Any
 import pytest
 
 from wherry.base.paths import native_program
+from wherry.job.wire import Endpoint, WireError
+from wherry.model.owner import Owner
 
 TOP = Path(__file__).resolve().parents[2]
 KEY = "0123456789abcdef" * 4
@@ -360,6 +364,18 @@ def test_output_in_the_pipe_at_the_end_is_not_lost_to_a_slow_client(node: NodePr
 
 
 @as_root
+def test_the_daemon_feeds_a_program_and_takes_no_flood(node: NodeProcess) -> None:
+    endpoint = Endpoint("/proc/self/ns/net", "127.0.0.1", KEY, node.port)
+    root = Owner(uid=0, gid=0, home="/", cwd="/")
+    environment = {"PATH": os.environ["PATH"]}
+    data = os.urandom(5 << 20)
+    ended = endpoint.run(["sha256sum"], root, environment, WAIT, io.BytesIO(data))
+    assert (ended.code, ended.stdout.split()[0].decode()) == (0, hashlib.sha256(data).hexdigest())
+    assert endpoint.run(["head", "-c", "10"], root, environment, WAIT, io.BytesIO(data)).stdout == data[:10]
+    with pytest.raises(WireError, match="wrote more than"):
+        endpoint.run(["yes"], root, environment, WAIT)
+
+
 def test_rsh_relays_and_passes_the_exit_code(node: NodeProcess) -> None:
     data = random.Random(2).randbytes(3 << 20)
     said = node.rsh("-x", "-l", "nobody", "t-0", "cat;", "echo", '"$GREETING"', ">&2;", "exit", "9", data=data)
