@@ -52,4 +52,5 @@ def directory(links: Path, link: str, kind: str) -> Path:
 def sweep(links: Path) -> None:
     """Removes what overlays that ended with their namespaces left elsewhere."""
     for found in links.glob("*.wireguard"):
-        wireguard.forget(found)
+        for side in (0, 1):
+            wireguard.forget(found, side)

@@ -39,7 +39,14 @@ class Tunnel(ABC):
         self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         for address, (netns, wire) in zip(self._outer, self._ends, strict=True):
             links.inside(netns, functools.partial(Links.address, name=wire, address=f"{address}/30"))
-        self._make()
+        ran = [self._runs(side) for side in (0, 1)]
+        try:
+            self._make()
+        except Exception:
+            for side in (0, 1):
+                if not ran[side]:  # half made: whoever looks next shall see that it is not there
+                    self._end(side)
+            raise
 
     def wait(self) -> None:
         """Until both have found each other. Failed with what they said last when one has ended or the time is up."""
@@ -47,13 +54,19 @@ class Tunnel(ABC):
 
     def alive(self) -> bool:
         """True when both gateways are there."""
-        return all([gateway.pid() is not None for gateway in self._gateways])  # a list: each reaps its dead
+        return all([self._runs(side) for side in (0, 1)])  # a list: each reaps its dead
 
     def down(self) -> None:
         """Ends both and forgets their keys; also when there are none."""
-        for gateway in self._gateways:
-            gateway.end()
+        for side in (0, 1):
+            self._end(side)
         shutil.rmtree(self._directory, ignore_errors=True)
+
+    def _runs(self, side: int) -> bool:
+        return self._gateways[side].pid() is not None
+
+    def _end(self, side: int) -> None:
+        self._gateways[side].end()
 
     @abstractmethod
     def _gateway(self, side: int, netns: str) -> Gateway:

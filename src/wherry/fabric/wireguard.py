@@ -55,18 +55,20 @@ class WireGuard(Tunnel):
     def _gateway(self, side: int, netns: str) -> Gateway:
         return Gateway(self._directory, side, netns, _interface(self._directory, side))
 
-    def alive(self) -> bool:
-        if not kernel():
-            return super().alive()
-        return all(self._there(side) for side in (0, 1))
-
     def down(self) -> None:
         if self._directory.exists():
             super().down()
-            for side, (netns, wire) in enumerate(self._ends):
-                for name in (_frames(wire), _interface(self._directory, side)):
-                    links.inside(netns, functools.partial(Links.remove, name=name))
-            forget(self._directory)
+            for side, (_, wire) in enumerate(self._ends):
+                self._inside(side, functools.partial(Links.remove, name=_frames(wire)))
+
+    def _runs(self, side: int) -> bool:
+        return self._there(side) if kernel() else super()._runs(side)
+
+    def _end(self, side: int) -> None:
+        """The interface of a program goes with it, that of the kernel does not."""
+        super()._end(side)
+        self._inside(side, functools.partial(Links.remove, name=_interface(self._directory, side)))
+        forget(self._directory, side)
 
     def _make(self) -> None:
         keys = [self._key(side) for side in (0, 1)]
@@ -75,6 +77,7 @@ class WireGuard(Tunnel):
             if kernel():
                 self._inside(side, functools.partial(Links.wireguard, name=_interface(self._directory, side)))
             elif self._gateways[side].pid() is None:
+                forget(self._directory, side)  # a dead one's: nobody would answer there
                 self._gateways[side].start([PROGRAM, "-f", _interface(self._directory, side)], {"LOG_LEVEL": "error"})
         for side in (0, 1):
             self._until(functools.partial(self._there, side), "start")
@@ -122,10 +125,9 @@ class WireGuard(Tunnel):
         return links.inside(self._ends[side][0], act)
 
 
-def forget(directory: Path) -> None:
-    """Removes the sockets of gateways that were killed."""
-    for side in (0, 1):
-        (_SOCKETS / f"{_interface(directory, side)}.sock").unlink(missing_ok=True)
+def forget(directory: Path, side: int) -> None:
+    """Removes the socket of a gateway that was killed."""
+    (_SOCKETS / f"{_interface(directory, side)}.sock").unlink(missing_ok=True)
 
 
 def _interface(directory: Path, side: int) -> str:
