@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -18,6 +19,7 @@ NODES = [
     )
     for i, host in enumerate(["a1", "b1"])
 ]  # fmt: skip
+FAR = {"a1": frozenset({NODES[1].mac}), "b1": frozenset({NODES[0].mac})}
 WHERE = {node.name: node.host for node in NODES}
 
 
@@ -36,8 +38,10 @@ def samples(one: Times, other: Times, throttled: float = 0.0) -> tuple[Sample, S
     """Ten seconds, at whose beginning both ranks had done nothing."""
     pairs = {(NODES[0].mac, NODES[1].mac): Count(10, 1000, 5)}
     later = {(NODES[0].mac, NODES[1].mac): Count(110, 11000, 25), ("02:77", NODES[0].mac): Count(9, 9, 9)}
-    before = Sample(0.0, WHERE, {1: times(0, 0, 0, 0), 2: times(1, 0, 0, 0)}, {}, {"a1": 1.0, "c-0": 1.0}, pairs)
-    after = Sample(10.0, WHERE, {1: one, 2: other}, {"c-0": throttled}, {"a1": 9.0, "c-0": 4.0}, later)
+    before = Sample(
+        0.0, WHERE, {1: times(0, 0, 0, 0), 2: times(1, 0, 0, 0)}, {}, {"a1": 1.0, "c-0": 1.0}, pairs, far=FAR
+    )
+    after = Sample(10.0, WHERE, {1: one, 2: other}, {"c-0": throttled}, {"a1": 9.0, "c-0": 4.0}, later, far=FAR)
     return before, after
 
 
@@ -70,6 +74,9 @@ def test_flows_are_rates_between_nodes_and_may_be_uncounted() -> None:
     before, after = samples(times(0, 1, 0, 1), times(1, 1, 0, 1))
     (flow,) = profile(before, after, "c", [a_job()], NODES, None).flows or ()
     assert (flow.source, flow.target, flow.messages, flow.bytes, flow.turns) == ("c-0", "c-1", 10.0, 1000.0, 2.0)
+    before = replace(before, far={})
+    (near,) = profile(before, after, "c", [a_job()], NODES, None).flows or ()
+    assert near.turns == near.messages, "where turns are not counted, every message may be one"
     blind = Sample(10.0, WHERE, after.ranks, {}, {}, None, "there is no program nft")
     found = profile(before, blind, "c", [a_job()], NODES, None)
     assert found.flows is None and found.uncounted == "there is no program nft"

@@ -1,12 +1,16 @@
 """How much nodes send to each other, and how often they wait for it, counted by the kernel: rules of nftables in the
 bridges of each host, for frames of TCP that carry data.
 
-    frame from one to other:   asked[other, one]?  --> turns[other, one] + 1, no longer asked
-      if it comes from a port: asked[one, other], pairs[one, other] + 1
+    frame from one to other that comes from a port:  pairs[one, other] + 1
+    and where one of the two is far:
+      asked[other, one]?       --> turns[other, one] + 1, no longer asked
+      if it comes from a port: --> asked[one, other]
 
 A frame is counted once, where it leaves its node, as large as the node's kernel makes it (up to 64 KiB), so frames are
 close to messages. Bare acknowledgements are not counted. A *turn* is a frame that its receiver may have waited for: the
-first since it sent something to the other itself. A stream of messages one way has many frames and one turn.
+first since it sent something to the other itself. A stream of messages one way has many frames and one turn. The kernel
+takes removed elements of a set away only after a while, and until then they are in the way: so turns are counted for
+nodes so far away that there cannot be many in a second.
 
 Invariants: counting never stands in a frame's way; the numbers of a host only grow until the host is gone, wherever its
 nodes go.
@@ -17,7 +21,7 @@ from __future__ import annotations
 import json
 import subprocess
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from wherry.base.errors import Code, Failed, Refused
@@ -27,17 +31,21 @@ _BARE = 52
 """Bytes of an IPv4 packet with TCP's usual timestamps and no data."""
 _MOST = 65536
 """Pairs that a host counts: a cluster of 250 nodes has 62,500."""
-_SET = f"typeof ether saddr . ether daddr; size {_MOST}; flags dynamic;"
+_SET = f"typeof ether saddr . ether daddr; size {_MOST};"
 _RULES = f"""\
 add table bridge wherry
-add set bridge wherry pairs {{ {_SET} counter; }}
-add set bridge wherry turns {{ {_SET} counter; }}
-add set bridge wherry asked {{ {_SET} }}
-add chain bridge wherry data
-add rule bridge wherry data ether daddr . ether saddr @asked update @turns {{ ether daddr . ether saddr }} \\
+add set bridge wherry pairs {{ {_SET} flags dynamic; counter; }}
+add set bridge wherry turns {{ {_SET} flags dynamic; counter; }}
+add set bridge wherry asked {{ {_SET} flags dynamic,timeout; timeout 1m; gc-interval 100ms; }}
+add set bridge wherry far {{ type ether_addr; }}
+add chain bridge wherry turn
+add rule bridge wherry turn ether daddr . ether saddr @asked update @turns {{ ether daddr . ether saddr }} \\
   delete @asked {{ ether daddr . ether saddr }}
-add rule bridge wherry data iifname "p*" add @asked {{ ether saddr . ether daddr }} \\
-  update @pairs {{ ether saddr . ether daddr }}
+add rule bridge wherry turn iifname "p*" add @asked {{ ether saddr . ether daddr }}
+add chain bridge wherry data
+add rule bridge wherry data iifname "p*" update @pairs {{ ether saddr . ether daddr }}
+add rule bridge wherry data ether saddr @far goto turn
+add rule bridge wherry data ether daddr @far goto turn
 add chain bridge wherry count {{ type filter hook prerouting priority -200; policy accept; }}
 add rule bridge wherry count ip protocol tcp ip length > {_BARE} jump data
 """
@@ -55,19 +63,25 @@ class Count(NamedTuple):
 
 
 class Pairs:
-    """The counters of some hosts, by the paths of their network namespaces."""
+    """The counters of some hosts."""
 
-    def __init__(self, netns: Iterable[str]) -> None:
-        self._netns = list(netns)
-        self._ready: set[str] = set()
+    def __init__(self) -> None:
+        self._far: dict[str, frozenset[str]] = {}
 
-    def read(self) -> dict[Pair, Count]:
-        """By pair, since the first reading, which begins the counting. UNSUPPORTED when this machine cannot count."""
+    def read(self, far: Mapping[str, frozenset[str]]) -> dict[Pair, Count]:
+        """By pair, since the first reading, which begins the counting. UNSUPPORTED when this machine cannot count.
+
+        `far` has the MACs that are far from a host, by the path of its network namespace: turns with them are counted
+        from then on.
+        """
         frames, size, turns = Counter[Pair](), Counter[Pair](), Counter[Pair]()
-        for netns in self._netns:
-            if netns not in self._ready and "table bridge wherry" not in _nft(netns, "list", "tables", "bridge"):
+        for netns, macs in far.items():
+            if netns not in self._far and "table bridge wherry" not in _nft(netns, "list", "tables", "bridge"):
                 _nft(netns, "-f", "-", text=_RULES)
-            self._ready.add(netns)
+            if self._far.get(netns) != macs:
+                wanted = [f"add element bridge wherry far {{ {', '.join(sorted(macs))} }}"] if macs else []
+                _nft(netns, "-f", "-", text="\n".join(["flush set bridge wherry far", *wanted, ""]))
+            self._far[netns] = macs
             for name, (one, other), (count, length) in _elements(
                 _nft(netns, "-j", "list", "table", "bridge", "wherry")
             ):
@@ -84,7 +98,8 @@ def _elements(text: str) -> Iterator[tuple[str, Pair, tuple[int, int]]]:
     document: dict[str, Any] = json.loads(text)
     for part in document["nftables"]:
         for element in part.get("set", {}).get("elem", []):
-            if counter := element.get("elem", {}).get("counter") if isinstance(element, dict) else None:
+            inner = element.get("elem", {}) if isinstance(element, dict) else {}
+            if counter := inner.get("counter"):
                 one, other = element["elem"]["val"]["concat"]
                 yield part["set"]["name"], (one, other), (counter["packets"], counter["bytes"])
 

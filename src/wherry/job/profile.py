@@ -11,7 +11,7 @@ import os
 import re
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from wherry.base.clock import now
@@ -23,9 +23,12 @@ from wherry.fabric.protocol import Fabric
 from wherry.job.launch import MARK
 from wherry.model.objects import Job, Node
 from wherry.model.profile import Flow, NodeLoad, Profile, RankLoad
+from wherry.schedule.roads import Roads
 
 _SPINNING = 0.75
 """Kernel's share of a polling rank's CPU time: 0.80 with Open MPI 4.1 over TCP, 0.71 with MPICH 4.0 over UCX."""
+_FAR = 0.0005
+"""Seconds of latency from which on turns are counted: a pair has 2000 of them in a second at most."""
 _TICK = 1.0 / os.sysconf("SC_CLK_TCK")
 _RANK = re.compile(rb"(?:^|\0)(?:OMPI_COMM_WORLD_RANK|PMI_RANK|PMIX_RANK)=(\d+)\0")
 _JOB = re.compile(rf"(?:^|\0){MARK}=([^\0]*)\0".encode())
@@ -56,6 +59,8 @@ class Sample:
     """By node, and by host as its whole cgroup."""
     pairs: dict[Pair, Count] | None = None
     uncounted: str = ""
+    far: dict[str, frozenset[str]] = field(default_factory=dict)
+    """By host, the MACs of the nodes so far away that turns with them are counted."""
 
 
 class Sampler:
@@ -63,12 +68,12 @@ class Sampler:
 
     def __init__(self, fabric: Fabric, places: Places) -> None:
         self._fabric, self._places = fabric, places
-        self._pairs = Pairs(fabric.host_netns(host.name) for host in fabric.spec.hosts)
+        self._pairs = Pairs()
         self._known: dict[int, tuple[str, int]] = {}
 
     def take(self, nodes: Sequence[Node]) -> Sample:
         """The counters of these nodes and of all hosts."""
-        sample = Sample(time.monotonic(), {node.name: node.host for node in nodes})
+        sample = Sample(time.monotonic(), {node.name: node.host for node in nodes}, far=self._far(nodes))
         seen = dict[int, tuple[str, int]]()
         for node in nodes:
             group = Cgroup(self._places.place(node).cgroup)
@@ -83,13 +88,21 @@ class Sampler:
         for host in self._fabric.spec.hosts:
             sample.cpu[host.name] = Cgroup(self._fabric.cgroup(host.name)).cpu_seconds()
         try:
-            return _with(sample, self._pairs.read(), "")
+            spaces = {self._fabric.host_netns(host): macs for host, macs in sample.far.items()}
+            return replace(sample, pairs=self._pairs.read(spaces))
         except WherryError as error:
-            return _with(sample, None, str(error))
+            return replace(sample, uncounted=str(error))
 
-
-def _with(sample: Sample, pairs: dict[Pair, Count] | None, why: str) -> Sample:
-    return Sample(sample.time, sample.where, sample.ranks, sample.throttled, sample.cpu, pairs, why)
+    def _far(self, nodes: Sequence[Node]) -> dict[str, frozenset[str]]:
+        roads, hosts = Roads(self._fabric.spec.joins()), self._fabric.spec.hosts
+        site, at = {host.name: host.site for host in hosts}, dict[str, set[str]]()
+        for node in nodes:
+            at.setdefault(site[node.host], set()).add(node.mac)
+        beyond = {
+            here: frozenset().union(*(macs for there, macs in at.items() if roads.way(here, there).latency >= _FAR))
+            for here in set(site.values())
+        }
+        return {host.name: beyond[host.site] for host in hosts}
 
 
 def profile(
@@ -111,7 +124,7 @@ def profile(
         basis=basis,
         nodes=tuple(_node(before, after, node, ranks, seconds) for node in nodes),
         ranks=tuple(ranks),
-        flows=_flows(before.pairs or {}, after.pairs or {}, nodes, seconds) if counted else None,
+        flows=_flows(before, after, nodes, seconds) if counted else None,
         uncounted=after.uncounted or before.uncounted,
     )
 
@@ -181,21 +194,23 @@ def _node(before: Sample, after: Sample, node: Node, ranks: Sequence[RankLoad], 
     )
 
 
-def _flows(old: dict[Pair, Count], new: dict[Pair, Count], nodes: Sequence[Node], seconds: float) -> tuple[Flow, ...]:
-    names = {node.mac: node.name for node in nodes}
-    found = []
-    for (one, other), count in sorted(new.items()):
-        before = old.get((one, other), Count(0, 0, 0))
-        if one in names and other in names and count.frames > before.frames:
-            found.append(
-                Flow(
-                    source=names[one],
-                    target=names[other],
-                    messages=(count.frames - before.frames) / seconds,
-                    bytes=(count.bytes - before.bytes) / seconds,
-                    turns=(count.turns - before.turns) / seconds,
-                )
+def _flows(before: Sample, after: Sample, nodes: Sequence[Node], seconds: float) -> tuple[Flow, ...]:
+    """Between the nodes. Where turns are not counted, every message may be one."""
+    by_mac, found = {node.mac: node for node in nodes}, []
+    for (one, other), new in sorted((after.pairs or {}).items()):
+        old = (before.pairs or {}).get((one, other), Count(0, 0, 0))
+        if one not in by_mac or other not in by_mac or new.frames <= old.frames:
+            continue
+        counted = all(one in sample.far.get(by_mac[other].host, ()) for sample in (before, after))
+        found.append(
+            Flow(
+                source=by_mac[one].name,
+                target=by_mac[other].name,
+                messages=(new.frames - old.frames) / seconds,
+                bytes=(new.bytes - old.bytes) / seconds,
+                turns=(new.turns - old.turns if counted else new.frames - old.frames) / seconds,
             )
+        )
     return tuple(found)
 
 

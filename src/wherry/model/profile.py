@@ -12,7 +12,8 @@ class Flow(Record):
     """What one node sends to another: TCP frames with data, as they leave it, their bytes, and the turns, per second.
 
     A turn is a frame that came as an answer: the target had sent to the source since the one before. A stream of
-    messages one way has many frames and one turn; only for turns can the target have waited for the whole way.
+    messages one way has many frames and one turn; only for turns can the target have waited for the whole way. Where
+    the two are near each other, turns are not counted and every frame is taken for one.
     """
 
     source: str
