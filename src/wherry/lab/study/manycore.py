@@ -25,6 +25,7 @@ from wherry.lab.study.bench import Bench, program
 from wherry.lab.study.recipe import Cell, Factor, Level, Page, SampleFailed, Study, Value
 from wherry.lab.study.results import Results
 from wherry.manycore.board import MODES, Board, Event
+from wherry.manycore.launch import Place
 from wherry.manycore.spec import TilesSpec
 
 FLOOR = 2 << 20
@@ -52,7 +53,7 @@ class Manycore(Study):
     cannot = (
         "The paper's chip has 16 cores for each group of them; here a core is a thread of Linux. With more of them "
         "than CPUs the time until the last one runs again is the scheduler's, not the move's.",
-        "Nothing crosses a network: both tiles see the same memory, and a copy costs what a copy costs here.",
+        "No wire is between the hosts: moves between two of them cross the emulated network, all others only memory.",
     )
 
     def factors(self) -> Sequence[Factor]:
@@ -64,6 +65,7 @@ class Manycore(Study):
             "handoff": "the pages change hands",
         }
         others = (
+            Level("tcp", "between two emulated hosts over TCP: stop, one copy", self.lacks.get("root", "")),
             Level("separated", "User Area separated"),
             Level("joined", "User Area among the kernel's data"),
             Level("pthreads", "pthreads"),
@@ -97,6 +99,8 @@ class Manycore(Study):
         cells = [_cell("threads", how, threads="17") for how in ("separated", "joined", "pthreads")]
         cells += [_cell("move", mode, t, p) for mode in MODES for t in self._threads() for p in self._pages()]
         cells += [_cell("move", mode, "0", LARGEST) for mode in MODES]
+        if not self.lacks.get("root"):
+            cells += [_cell("move", "tcp", "0", pages) for pages in ("0", "32", LARGEST)]
         for pairs in ("1", "2", "4", "8"):
             cells += [_cell("parallel", mode, "1", "32", pairs) for mode in MODES]
             cells += [] if self.quick else [_cell("parallel", mode, "17", "32", pairs) for mode in MODES]
@@ -133,11 +137,13 @@ def _cell(what: str, how: str, threads: str = "-", pages: str = "-", pairs: str 
 
 
 @contextmanager
-def _tiles(tiles: int, cores: int, joined: bool = False) -> Iterator[Board]:
+def _tiles(tiles: int, cores: int, joined: bool = False, places: list[Place] | None = None) -> Iterator[Board]:
     """Tiles of this run alone. What they had to say is an error."""
     with tempfile.TemporaryDirectory(prefix="wherry-") as directory:
         board = Board(Path(directory) / "tiles.sock")
-        board.up(TilesSpec(tiles=tiles, cores=cores), native_library("joined") / "wherry-tiles" if joined else None)
+        board.up(
+            TilesSpec(tiles=tiles, cores=cores), native_library("joined") / "wherry-tiles" if joined else None, places
+        )
         try:
             yield board
         finally:
@@ -199,13 +205,21 @@ def _move(board: Board, process: int, to: int, mode: str) -> list[Value]:
 def _one_move(bench: Bench, directory: Path, mode: str, threads: int, pages: int) -> list[Value]:
     """There and back, the way back counts: both tiles have then been used."""
     floor = _beside(bench, directory, "memcpy", str(FLOOR), "51")
-    with _tiles(2, _cores(threads)) as board:
+    places = _hosts(bench) if mode == "tcp" else []
+    mode = "direct" if places else mode
+    with _tiles(1 if places else 2, _cores(threads), places=places) as board:
         process = board.start(_program("busy"), [str(threads), str(pages)], 0)
         _ready(board, process)
         board.move(process, 1, mode)
         time.sleep(0.02)  # it runs: what it has written by then is what a move has to carry
         values = _move(board, process, 0, mode)
     return [*values, Value("memcpy", floor["nanoseconds"] / 1e9, "s")]
+
+
+def _hosts(bench: Bench) -> list[Place]:
+    """Two hosts of the studies' fabric."""
+    places = bench.client.fabric()["places"]
+    return [Place(**places[name]) for name in ("a1", "a2")]
 
 
 def _moves_at_once(mode: str, threads: int, pages: int, pairs: int) -> list[Value]:

@@ -17,6 +17,7 @@ _PAPER = "the Nanvix paper: Kalray MPPA-256, 400 MHz, 2 MB and 16 cores for each
 _PARTS = ("freeze", "copy", "commit", "resume")
 _SUMS = ("first", "all", "seen")
 _US = 1e6
+_GOALS = {"tcp": "a move between two hosts over TCP"}
 _EVENTS = ("branches", "data_misses", "instruction_misses")
 
 
@@ -80,7 +81,7 @@ def _goals(results: Results) -> Table:
     """For one thread on its own core, with as much memory as a program can have."""
     rows = []
     precopy = results.values(_move("precopy", "0", LARGEST), "first")
-    for how, most in (("precopy", 2), ("direct", 6)):
+    for how, most in (("precopy", 2), ("direct", 6), ("tcp", 25)):
         cell = _move(how, "0", LARGEST)
         found = analysis.compare_samples(results.values(cell, "first"), results.values(cell, "memcpy"))
         rows.append(
@@ -128,7 +129,7 @@ def _ratios(results: Results) -> tuple[str, str]:
 def _split(results: Results, cells: Sequence[Cell]) -> tuple[Table, Table]:
     parts, sums = [], []
     for threads, pages in [*((t, "32") for t in _axis(cells, "threads")), ("0", LARGEST)]:
-        for how in MODES:
+        for how in (*MODES, "tcp"):
             cell = _move(how, threads, pages)
             if not results.values(cell, "first"):
                 continue
