@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 
 import pytest
 
@@ -21,7 +22,8 @@ from wherry.node.container import ContainerDriver
 from wherry.node.fake import FakeDriver
 from wherry.node.protocol import NodeDriver
 from wherry.node.vm.driver import VmDriver
-from wherry.node.vm.image import find_image
+from wherry.node.vm.image import DEFAULT, find_image, remove_image
+from wherry.node.vm.image_build import build
 
 INSTANCE = Instance(own_name("tcon"))
 MISSING = "/bin/sh"
@@ -58,12 +60,25 @@ def fabric(request: pytest.FixtureRequest) -> Iterator[Fabric]:
 
 def _driver(kind: str, fabric: Fabric) -> NodeDriver:
     if kind == "vm":
-        try:
-            find_image()
-        except WherryError as error:
-            pytest.skip(f"{error} ({error.next})")
         return VmDriver(INSTANCE, fabric)
     return FakeDriver(rounds=True) if kind == "fake" else ContainerDriver(INSTANCE, fabric)
+
+
+@contextmanager
+def _image() -> Iterator[None]:
+    """The machine's own default image; where there is none, one for the time of the tests."""
+    try:
+        find_image()
+        made = False
+    except WherryError:
+        try:
+            build(DEFAULT, [], lambda text: None, lambda: None)
+        except WherryError as error:
+            pytest.skip(str(error))
+        made = True
+    yield
+    if made:
+        remove_image(DEFAULT)
 
 
 @pytest.fixture(scope="module", params=["fake", "container", "vm"])
@@ -79,10 +94,11 @@ def nodes(request: pytest.FixtureRequest) -> Iterator[tuple[NodeDriver, Fabric]]
                 native_program("wherry-init")
             except WherryError as error:
                 pytest.skip(str(error))
-        try:
-            yield driver, fabric
-        finally:
-            driver.sweep()
+        with _image() if driver.kind == "vm" else nullcontext():
+            try:
+                yield driver, fabric
+            finally:
+                driver.sweep()
 
 
 @pytest.fixture

@@ -166,10 +166,8 @@ class VmDriver:
 
     def _define(self, connection: Any, place: Place, image: VmImage) -> None:
         """The domain, paused until its QEMU is where it belongs."""
-        libvirt = virt.load()
-        xml = describe(
-            self._instance.name, place, image, self.emulated(image), self.console(place.node.name)
-        )  # fmt: skip
+        libvirt, console = virt.load(), self.console(place.node.name)
+        xml = describe(self._instance.name, place, image, self.emulated(image), console)
         what = f"node {place.node.name} did not start on host {place.host}"
         with virt.told(what):
             domain = connection.createXML(xml, libvirt.VIR_DOMAIN_START_PAUSED)
