@@ -322,6 +322,15 @@ class Running:
         self.ended = job.ended
         return Ended(job.exit_code, stdout, stderr)
 
+    def said(self, text: bytes) -> None:
+        """Returns when its standard output has `text`; SampleFailed when it ends without."""
+        seen = b""
+        for stream, _, data in self.client.output(self.job.id):
+            seen += data if stream == "stdout" else b""
+            if text in seen:
+                return
+        raise SampleFailed(f"the program ended without {text.decode()!r} in its output")
+
     def over(self) -> bool:
         """True when it runs no more."""
         return self.client.job(self.job.id).state not in (JobState.STARTING, JobState.RUNNING)

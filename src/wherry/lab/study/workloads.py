@@ -29,6 +29,8 @@ _LONGEST = 1800.0
 _LOOK = 0.01
 """Seconds between two looks at an output file: the error of a moment."""
 _RESIDUAL = re.compile(r"^\|\|Ax-b\|\|.*$", re.MULTILINE)
+_STEPS, _TURNS = b"Time step", b"iteration"
+"""What NPB's LU, SP and BT, and wherry-ring print when they have begun."""
 _NPB_TIME = re.compile(r"Time in seconds\s*=\s*([\d.]+)")
 _NPB_RESULT = re.compile(r"^.*relative error.*$", re.MULTILINE)
 
@@ -117,7 +119,7 @@ def npb(
         env = {**SHARED_CORES, "NPB_NODE_MEMORY": str(parse_size(place.memory))}
         job = bench.start(place, argv, ranks, directory, env=env)
         if moving:
-            moved = _moved(bench, job, moving, lambda: None)
+            moved = _moved(bench, job, moving, lambda: job.said(_STEPS))
         done = job.wait(_LONGEST)
         ended = job.ended
     values = npb_values(done)
@@ -141,9 +143,9 @@ def ring(
     bench: Bench, place: Place, memory: int, seconds: float, ranks: int, directory: Path, moving: Moving | None = None
 ) -> list[Value]:
     """wherry-ring with `memory` MiB a rank: iterations per second, the largest gap, and every byte checked."""
-    argv = [program("ring", "openmpi"), "--seconds", f"{seconds:g}", "--memory", str(memory), "--json"]
+    argv = [program("ring", "openmpi"), "--seconds", f"{seconds:g}", "--memory", str(memory)]
     job = bench.start(place, argv, ranks, directory, env=SHARED_CORES)
-    moved = _moved(bench, job, moving, lambda: None) if moving else None
+    moved = _moved(bench, job, moving, lambda: job.said(_TURNS)) if moving else None
     done = job.wait(_LONGEST)
     lines = list(json_lines(done.verified()))
     if not lines or lines[-1]["errors"]:

@@ -199,7 +199,7 @@ class XenMigration(Study):
         page.remarks += [
             "HPL's seconds are from the first to the last line of its section as they appear in hpcc's output file, so "
             "that hpcc's other tests do not count; the move begins a fixed time after that first line. SP's are its "
-            "own, by the time of day; the move begins a fixed time after the job.",
+            "own, by the time of day; the move begins a fixed time after its first step.",
             "Linpack runs through the machine's LAPACK (named below), NetPIPE's Mbps were made from its seconds.",
         ]
         return page
