@@ -49,7 +49,8 @@ def _make(driver: str) -> Iterator[Fabric]:
     finally:
         fabric.down()
         if driver == "netns":
-            shutil.rmtree(INSTANCE.run, ignore_errors=True)
+            for directory in (INSTANCE.run, INSTANCE.state):
+                shutil.rmtree(directory, ignore_errors=True)
 
 
 @pytest.fixture(scope="module", params=["fake", "netns"])

@@ -152,8 +152,9 @@ class VmDriver:
         return VmMover(self, source, destination, way)
 
     def sweep(self) -> None:
-        """Removes every place of the instance. Processes die with the instance's cgroups and namespaces."""
+        """Removes every place and console of the instance. Processes die with its cgroups and namespaces."""
         remove_tree(self._instance.run / "vm")
+        remove_tree(self._instance.state / "consoles")
 
     def last_words(self, place: Place) -> str:
         """The end of the node's console, for an error."""
