@@ -37,6 +37,7 @@ _FORESEEN = (
 _BUSES = ("pci:", "virtio:", "acpi", "xen:")
 _MODULE = re.compile(r"(?:^|/)lib/modules/[^/]+/kernel/.*/([^/]+)\.ko(\.xz|\.zst)?$")
 _KERNEL = re.compile(r"(?:^|/)boot/vmlinuz-[^/]+$")
+_BUILT_IN = re.compile(r"(?:^|/)lib/modules/[^/]+/modules\.builtin$")
 _DOWNLOAD_SECONDS = 300.0
 
 
@@ -102,47 +103,54 @@ def _download(package: str, version: str, directory: Path) -> Path:
 def _take(archive: Path, directory: Path) -> None:
     """Unpacks the kernel, and the modules with all that they depend on."""
     modules: dict[str, bytes] = {}
+    kernel: dict[str, bytes] = {}
     wanted = {*_ALWAYS, *_DEVICES, *_FORESEEN}
-    image = b""
     while wanted:
-        absent = set(wanted)
-        for name, content in _members(archive, wanted, with_kernel=not image):
-            if name:
-                modules[name] = content
-                absent.discard(name)
-            else:
-                image = content
-        wanted = {need for name in modules for need in _said(modules[name], "depends")} - set(modules) - absent
-        if not image or absent & {*_ALWAYS, *_DEVICES}:
-            lost = ", ".join(sorted(absent & {*_ALWAYS, *_DEVICES})) or "a kernel"
-            raise Failed(Code.FAILED, f"{archive.name} is not usable", f"it has no {lost}", "report this")
-    (directory / "vmlinux").write_bytes(unpack(image))
+        _read(archive, wanted, modules, kernel)
+        needed = {need for content in modules.values() for need in _said(content, "depends")}
+        wanted = needed - set(modules) - wanted
+    built_in = {_name(line) for line in kernel.get("modules.builtin", b"").decode().split()}
+    lost = {*_ALWAYS, *_DEVICES} - set(modules) - built_in
+    if lost or "vmlinuz" not in kernel:
+        why = f"it has no {', '.join(sorted(lost)) or 'kernel'}"
+        raise Failed(Code.FAILED, f"{archive.name} is not usable", why, "report this")
+    (directory / "vmlinux").write_bytes(unpack(kernel["vmlinuz"]))
     for name, content in modules.items():
         (directory / "modules" / f"{name}.ko").write_bytes(content)
     (directory / "modules" / "list").write_text(module_list(modules))
 
 
-def _members(archive: Path, wanted: set[str], with_kernel: bool) -> list[tuple[str, bytes]]:
-    """The wanted modules by name, and the kernel under the empty name."""
-    found = []
+def _read(archive: Path, wanted: set[str], modules: dict[str, bytes], kernel: dict[str, bytes]) -> None:
+    """Adds the wanted modules that the package has, and `vmlinuz` and `modules.builtin`."""
     with subprocess.Popen(["dpkg-deb", "--fsys-tarfile", str(archive)], stdout=subprocess.PIPE) as unpacker:
         with tarfile.open(fileobj=unpacker.stdout, mode="r|") as tar:
             for member in tar:
                 module = _MODULE.search(member.name)
-                name = module[1].replace("-", "_") if module else ""
-                if (module and name in wanted) or (with_kernel and _KERNEL.search(member.name)):
-                    file = tar.extractfile(member)
-                    content = file.read() if file else b""
-                    found.append((name, _unpacked(content) if module and module[2] else content))
-    return found
+                if module and _name(module[1]) in wanted:
+                    content = _content(tar, member)
+                    modules[_name(module[1])] = _unpacked(content) if module[2] else content
+                elif _KERNEL.search(member.name):
+                    kernel["vmlinuz"] = _content(tar, member)
+                elif _BUILT_IN.search(member.name):
+                    kernel["modules.builtin"] = _content(tar, member)
+
+
+def _content(tar: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
+    file = tar.extractfile(member)
+    return file.read() if file else b""
+
+
+def _name(path: str) -> str:
+    """A module's name, from its file's."""
+    return path.rpartition("/")[2].removesuffix(".ko").replace("-", "_")
 
 
 def module_list(modules: dict[str, bytes]) -> str:
     """The list that the guest reads, from what the modules say of themselves."""
     lines = [f"module {' '.join((name, *_said(content, 'depends')))}" for name, content in sorted(modules.items())]
-    lines += [f"always {name}" for name in _ALWAYS]
+    lines += [f"always {name}" for name in _ALWAYS if name in modules]  # the others are built in
     for name in _DEVICES:
-        aliases = _said(modules[name], "alias")
+        aliases = _said(modules.get(name, b""), "alias")
         lines += [f"alias {alias} {name}" for alias in aliases if alias.startswith(_BUSES)]
     return "\n".join(lines) + "\n"
 

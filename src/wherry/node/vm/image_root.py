@@ -54,7 +54,10 @@ _RUNTIMES = (
             *("openmpi/lib/openmpi3/*.so", "openmpi/lib/openmpi/*.so", "openmpi/lib/prte/*.so"),
             *("pmix*/lib/pmix/*.so", "prrte*/lib/prte/*.so"),
         ),
-        ("/usr/share/openmpi", "/usr/share/pmix*", "/usr/share/prte*", "/etc/openmpi", "/etc/pmix*", "/etc/prte*"),
+        (
+            *("/etc/openmpi", "/etc/pmix*", "/etc/prte*", "/usr/lib/*/pmix2/share"),
+            *("/usr/share/openmpi", "/usr/share/pmix*", "/usr/share/prte*"),
+        ),
     ),
     Runtime("MPICH", ("hydra_pmi_proxy",), ("libmpich.so.12", "libmpi.so.12")),
 )
