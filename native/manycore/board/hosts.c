@@ -83,7 +83,8 @@ void net_learn_facts(struct location *location, const struct news *news)
     location->status = (int32_t)news->status;
     location->rank = news->rank % TILE_MAX;
     location->ranks = news->ranks <= TILE_MAX ? news->ranks : 1;
-    memcpy(location->members, news->members, sizeof(location->members));
+    for (int rank = 0; rank < TILE_MAX; rank++)
+        location->members[rank] = news->members[rank] % PROCESS_MAX;
     memcpy(location->why, news->why, REASON_SIZE - 1);
     memcpy(location->program, news->program, NAME_SIZE - 1);
     atomic_store(&location->moves, news->moves);
@@ -95,7 +96,7 @@ static void learn(struct board *board, uint32_t process, const struct news *news
     struct location *location = &board->window->locations[process];
     struct place place = {.state = (uint8_t)news->state, .slot = NO_SLOT, .tile = (uint8_t)news->tile};
 
-    if (net_is_here(board, process) || board->net.arriving[process] ||
+    if (news->state > PLACE_LOST || net_is_here(board, process) || board->net.arriving[process] ||
         (news->state == PLACE_RUNNING && net_host_of_tile(board, news->tile) == board->net.host))
         return;
     if (news->state == PLACE_FREE) {
@@ -125,12 +126,24 @@ static void learn_end(struct board *board, uint32_t host, uint32_t process, cons
     net_announce(board, process);
 }
 
+/* The others report and ask; it is the leader who says. */
+static bool is_for_leader(uint32_t kind)
+{
+    static const uint32_t kinds = 1u << FRAME_PARCEL | 1u << FRAME_DELIVERED | 1u << FRAME_ENDED | 1u << FRAME_STATE |
+                                  1u << FRAME_READY | 1u << FRAME_REFUSED | 1u << FRAME_MOVED | 1u << FRAME_WISH |
+                                  1u << FRAME_REPORT;
+
+    return kinds >> kind & 1;
+}
+
 void net_handle(struct board *board, uint32_t from, const struct frame_head *head, const uint8_t *payload)
 {
     struct parcel parcel;
-    struct order order;
-    struct news news;
+    struct order order = {0};
+    struct news news = {0};
 
+    if (board->net.host == 0 && from != 0 && !is_for_leader(head->kind))
+        return;
     if (head->size == sizeof(news))
         memcpy(&news, payload, sizeof(news));
     if (head->size == sizeof(order))

@@ -62,6 +62,10 @@ int moves_ask(struct board *board, uint32_t process, uint32_t to, uint32_t mode,
     struct place place = {0};
     bool elsewhere;
 
+    if (mode >= MODE_COUNT) {
+        snprintf(why, room, "there is no such mode");
+        return -EINVAL;
+    }
     if (process >= 1 && process < PROCESS_MAX)
         place = window_place(window, process);
     if (place.state == PLACE_FREE) {
