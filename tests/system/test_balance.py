@@ -80,7 +80,8 @@ def verdict(far: World, *words: str) -> dict[str, Any]:
 
 
 def packed(far: World) -> bool:
-    return len({host[0] for host in far.hosts_of("job").values()}) == 1
+    with Client(far.instance) as client:
+        return len({node.host[0] for node in client.nodes("job")}) == 1
 
 
 def moves(far: World) -> int:
@@ -100,7 +101,7 @@ def test_a_job_that_waits_for_the_link_is_packed_when_room_appears(far: World) -
         far.json("down", "other")
         noted["room"], noted["dry"] = verdict(far), packed(far)
         far.json("balance", "--auto", "on")
-        noted["packed"] = eventually(lambda: all_ended(far) and packed(far), True, seconds=40)
+        noted["packed"] = eventually(lambda: packed(far) and all_ended(far), True, seconds=40)
         noted["again"] = verdict(far)
 
     noted = under_a_ring(far, act, 32)
