@@ -8,7 +8,9 @@ nodes were at the end. Every sample is kept in a file, with what the daemon deci
 
 All nodes of the job together may use as many CPUs as the machine has, wherever they are: so packing them loses nothing,
 and what a second site's processors would gain cannot be seen here. A limit below 0.2 CPUs cannot be set (the kernel's
-least quota in a period of 5 ms), so six nodes at each site have 2.4 CPUs in all.
+least quota in a period of 5 ms), so six nodes at each site have 2.4 CPUs in all. Ranks poll, so on few cores a message
+waits for its receiver's turn to run besides: that is the same at one site and at two, and makes every ratio milder the
+more nodes there are for a core and the more else the machine does (its load is kept with each sample).
 """
 
 from __future__ import annotations
