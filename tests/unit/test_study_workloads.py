@@ -76,7 +76,7 @@ def hpl(text: str) -> Callable[[Path], list[Value]]:
 
 
 def app(name: str, file: str, text: str) -> Callable[[Path], list[Value]]:
-    last = {"lammps": "  5000 ", "gromacs": "  4000 "}[name]
+    last = {"lammps": " 10000 ", "gromacs": "  4000 "}[name]
     return lambda directory: applications.run(
         OneRun(file=file, text=text.replace("  100 ", last)), name, None, directory
     )
@@ -90,7 +90,7 @@ def app(name: str, file: str, text: str) -> Callable[[Path], list[Value]]:
         (npb("", 2), "exit code 2: stderr's own words"),
         (hpl(f"{hpcc.BEGIN}\n1 tests completed and failed residual checks\n{hpcc.END}"), "0 of 1 of HPL's"),
         (hpl(f"{hpcc.BEGIN}\n"), "never appeared"),
-        (app("lammps", "log.lammps", MELT.replace("  100 ", "   50 ")), "came to step 50 of 5000"),
+        (app("lammps", "log.lammps", MELT.replace("  100 ", "   50 ")), "came to step 50 of 10000"),
         (app("lammps", "log.lammps", MELT.partition("Loop")[0]), "never appeared"),
         (app("gromacs", "md.log", WATER[: WATER.rindex("Energies")] + "Finished mdrun"), "came to step 0 of 4000"),
         (app("gromacs", "md.log", ""), "never appeared"),

@@ -136,7 +136,7 @@ APPLICATIONS = {
     "lammps": Application(
         text="LAMMPS, a melting crystal, 3 ranks",
         program="lmp",
-        steps=(5_000, 600),
+        steps=(10_000, 2_000),
         prepare=_melt,
         log="log.lammps",
         marks=("Per MPI rank memory", "Loop time of"),
@@ -145,7 +145,7 @@ APPLICATIONS = {
     "gromacs": Application(
         text="GROMACS, water, 3 ranks",
         program="gmx_mpi",
-        steps=(4_000, 400),
+        steps=(4_000, 1_000),
         prepare=_water,
         log="md.log",
         marks=("Started mdrun", "Finished mdrun"),
