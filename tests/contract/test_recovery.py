@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from conftest import INSTANCE
 
+from conftest import INSTANCE
 from wherry.cluster.clusters import Clusters
 from wherry.cluster.places import Places
 from wherry.fabric.protocol import Fabric
