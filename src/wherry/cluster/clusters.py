@@ -55,9 +55,7 @@ class Clusters:
         """What `apply` would do. Changes nothing; Refused with the reason when it cannot be done."""
         return make_plan(self._store, self._fabric, self._drivers, self._places, spec, owner)
 
-    def apply(
-        self, plan: ClusterPlan, progress: Progress = quiet, cancelled: Callable[[], bool] = never
-    ) -> Cluster:
+    def apply(self, plan: ClusterPlan, progress: Progress = quiet, cancelled: Callable[[], bool] = never) -> Cluster:
         """Does the plan. Failed PARTLY_DONE when some nodes are not there afterwards; another `up` repairs that."""
         name = plan.spec.name
         with self._alone(name):
