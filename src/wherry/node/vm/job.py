@@ -6,6 +6,7 @@ paused (VIR_MIGRATE_PAUSED) whatever happens; so at most one copy ever runs by l
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable
@@ -53,6 +54,12 @@ class Job:
         self._error: Exception | None = None
         self.seen = Look()
         """How far it was a moment ago. libvirt does not always answer at once, so a thread of its own asks."""
+        self.stopped = threading.Event()
+        """Set when the source's CPUs were stopped, by us or by QEMU. To ask for it could take a second just then."""
+        libvirt, self._connection = virt.load(), domain.connect()
+        self._told = self._connection.domainEventRegisterAny(
+            domain, libvirt.VIR_DOMAIN_EVENT_ID_LIFECYCLE, self._event, None
+        )
         self._thread = threading.Thread(target=self._run, name="move-vm")
         self._thread.start()
         threading.Thread(target=self._watch, name="move-vm-look").start()
@@ -87,6 +94,13 @@ class Job:
             self._domain.migrateToURI3(self._peer, self._params, self._flags)
         except Exception as error:  # told by check()
             self._error = error
+        with contextlib.suppress(virt.load().libvirtError):  # the connection may be gone
+            self._connection.domainEventDeregisterAny(self._told)
+
+    def _event(self, _connection: Any, _domain: Any, event: int, _detail: int, _opaque: Any) -> None:
+        libvirt = virt.load()
+        if event in (libvirt.VIR_DOMAIN_EVENT_SUSPENDED, libvirt.VIR_DOMAIN_EVENT_STOPPED):
+            self.stopped.set()
 
 
 def look(domain: Any) -> Look:

@@ -83,8 +83,8 @@ class VmMover:
         told = began
         moving = self._begin()
         # When there is little left QEMU stops the node by itself: there will be no further pass.
-        while not moving.ended() and moving.seen.passes <= max(before.passes, 1) and self._source_runs():
-            time.sleep(_LOOK)
+        while not moving.ended() and moving.seen.passes <= max(before.passes, 1) and not moving.stopped.is_set():
+            moving.stopped.wait(_LOOK)
             if time.monotonic() - told > _TELL:
                 told = time.monotonic()
                 during(moving.seen.text())
@@ -98,8 +98,10 @@ class VmMover:
         group = Cgroup(self._source.cgroup)
         group.prefer(True)
         group.limit(None, None)
+        if self._job is not None and self._job.stopped.is_set():
+            return
         domain, libvirt = self._domain(self._source), virt.load()
-        if domain is not None and self._source_runs():
+        if domain is not None:
             try:
                 if self._way.mode == "post-copy":
                     self._switch(domain)
@@ -123,7 +125,7 @@ class VmMover:
     def _switch(self, domain: Any) -> None:
         """Begins post-copy: the node is stopped here and runs there, before all its memory is there."""
         moving = self._begin()
-        while not moving.seen.passes and self._source_runs() and not moving.ended():  # until it has begun
+        while not moving.seen.passes and not moving.stopped.is_set() and not moving.ended():  # until it has begun
             time.sleep(_LOOK)
         domain.migrateStartPostCopy()
 
