@@ -11,7 +11,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -138,19 +137,16 @@ def _cell(what: str, how: str, threads: str = "-", pages: str = "-", pairs: str 
 
 @contextmanager
 def _tiles(tiles: int, cores: int, joined: bool = False, places: list[Place] | None = None) -> Iterator[Board]:
-    """Tiles of this run alone. What they had to say is an error."""
-    with tempfile.TemporaryDirectory(prefix="wherry-") as directory:
-        board = Board(Path(directory) / "tiles.sock")
-        board.up(
-            TilesSpec(tiles=tiles, cores=cores), native_library("joined") / "wherry-tiles" if joined else None, places
-        )
-        try:
-            yield board
-        finally:
-            said = board.path.with_suffix(".log").read_text()
-            board.down()
-        if said:
-            raise SampleFailed(f"a tile said: {said[:200]}")
+    """Tiles of this run alone, at the instance's place: `wherry down --all` finds them. What they said is an error."""
+    board = Board()
+    board.up(TilesSpec(tiles=tiles, cores=cores), native_library("joined") / "wherry-tiles" if joined else None, places)
+    try:
+        yield board
+    finally:
+        said = board.path.with_suffix(".log").read_text()
+        board.down()
+    if said:
+        raise SampleFailed(f"a tile said: {said[:200]}")
 
 
 def _program(name: str) -> Path:
