@@ -5,18 +5,23 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/types.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
+#include "../manycore/crc.h"
 #include "verify.h"
 
-/* A process: as its own namespace counts, and its memory, which /proc gives whatever a mapping's protection is. */
+/* A process as its own namespace counts and as we do; its memory by /proc, whatever the protection of a mapping. */
 struct task {
     uint32_t inside;
+    pid_t pid;
     int memory;
 };
 
 static struct task *tasks;
 static size_t tasks_count;
+static uint8_t block[BLOCK];
 
 /* The last number of NSpid: the process as its innermost namespace counts. 0: gone. */
 static uint32_t number_inside(int pid)
@@ -49,18 +54,31 @@ static int learn_tasks(const char *path)
     while (fscanf(list, "%d", &pid) == 1 && (more = realloc(tasks, (tasks_count + 1) * sizeof(*tasks)))) {
         snprintf(memory, sizeof(memory), "/proc/%d/mem", pid);
         tasks = more;
-        tasks[tasks_count++] = (struct task){number_inside(pid), open(memory, O_RDONLY | O_CLOEXEC)};
+        tasks[tasks_count++] = (struct task){number_inside(pid), pid, open(memory, O_RDONLY | O_CLOEXEC)};
     }
     fclose(list);
     return 0;
 }
 
-static int task_memory(uint32_t inside)
+/* process_vm_readv(2) is several times as fast as /proc, but keeps to the protection of a mapping. */
+static int memory_sum(uint32_t inside, uint64_t address, uint64_t count, uint32_t *crc)
 {
-    for (size_t i = 0; i < tasks_count; i++)
-        if (tasks[i].inside == inside)
-            return tasks[i].memory;
-    return -1;
+    const struct task *task = tasks;
+
+    while (task < tasks + tasks_count && task->inside != inside)
+        task++;
+    if (task == tasks + tasks_count)
+        return -ESRCH;
+    while (count) {
+        struct iovec here = {block, count < BLOCK ? count : BLOCK}, there = {(void *)address, here.iov_len};
+        ssize_t got = process_vm_readv(task->pid, &here, 1, &there, 1, 0);
+
+        if (got <= 0)
+            return range_sum(task->memory, address, count, crc);
+        *crc = crc32c(*crc, block, (size_t)got);
+        address += (uint64_t)got, count -= (uint64_t)got;
+    }
+    return 0;
 }
 
 static int differs(const char *what, int error)
@@ -79,7 +97,7 @@ static int compare_memory(const char *record, uint64_t *compared)
 
     if (sscanf(record, "p %" SCNu32 " %" SCNx64 " %" SCNu64 " %" SCNx32, &inside, &address, &count, &want) != 4)
         return CANNOT_TELL;
-    error = range_sum(task_memory(inside), address, count, &have);
+    error = memory_sum(inside, address, count, &have);
     *compared += count;
     if (!error && have == want)
         return SAME;

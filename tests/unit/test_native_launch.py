@@ -144,7 +144,13 @@ def test_input_is_passed_on_once_and_in_order(tmp_path: Path) -> None:
 
 
 def test_a_program_that_does_not_read_holds_its_writer_up_and_nothing_else(tmp_path: Path) -> None:
-    launch(tmp_path, "sh", "-c", "echo up; read line; exec 0<&-; echo $line; sleep 1; exit 3", options=("--input",))
+    launch(
+        tmp_path,
+        "sh",
+        "-c",
+        "echo up; sleep 2; read line; exec 0<&-; echo $line; sleep 1; exit 3",
+        options=("--input",),
+    )
     much = b"first\n" + bytes(4 << 20)
     taken = write_input(tmp_path, 0, much, end=True)
     assert taken and taken[0] < len(much) and not taken[1], "at most what the kernel keeps"

@@ -233,9 +233,9 @@ class _Watch:
         while True:
             last = self._ended.is_set()
             here = self._path.stat().st_size if self._path.exists() else 0
-            if here != size:
+            if last or here != size:  # one that was written anew may be as long as the one before
                 moment, size = time.time(), here
-                text = self._path.read_text(errors="replace")
+                text = self._path.read_text(errors="replace") if here else ""
                 for mark in self._marks:
                     if mark in text:
                         self.moments.setdefault(mark, moment)
