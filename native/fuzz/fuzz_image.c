@@ -4,13 +4,15 @@
  *   clang -g -O1 -D_GNU_SOURCE -fsanitize=fuzzer,address,undefined native/fuzz/fuzz_image.c native/verify/pages.c \
  *         native/verify/image.c -o fuzz_image && ./fuzz_image -max_len=4096
  *
- * The bytes are split into a pagemap, one of shared memory, mappings and a thread; all get the magic numbers, and the pass is
- * its own parent, so that depth is tried too. The invariant: a run of pages that is told does not wrap around.
+ * It works in ./images. The bytes are split into a pagemap, one of shared memory, mappings and a thread; all get the magic
+ * numbers, and the pass is its own parent, so that depth is tried too. The invariant: a run of pages that is told does
+ * not wrap around.
  */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "../verify/pages.h"
@@ -42,10 +44,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t count)
     static const char *const names[] = {"pagemap-1.img", "pagemap-shmem-2.img", "mm-1.img", "core-1.img"};
 
     if (directory < 0) {
-        char path[] = "images-XXXXXX";
-
-        if (!mkdtemp(path) || (directory = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC)) < 0
-            || symlinkat(".", directory, "parent"))
+        if ((mkdir("images", 0700) && errno != EEXIST)
+            || (directory = open("images", O_RDONLY | O_DIRECTORY | O_CLOEXEC)) < 0
+            || (symlinkat(".", directory, "parent") && errno != EEXIST))
             abort();
         put("pages-1.img", bytes, 0);
     }

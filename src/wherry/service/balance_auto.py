@@ -6,46 +6,33 @@ what it remembers may be lost at any time, as the cool-down counts from the rows
 
 from __future__ import annotations
 
-import logging
 import re
-import threading
 
-from wherry.base.errors import WherryError
 from wherry.job.profile import Sample
 from wherry.model.balance import BalancePlan, Verdict
 from wherry.schedule.balance import confirmed
 from wherry.service.balance import AUTO, carry_out, clusters_up, note, start
 from wherry.service.balance_look import Look
 from wherry.service.cell import UNDER_WAY, Cell
+from wherry.service.watcher import Watcher
 
-log = logging.getLogger("wherry.balance")
 _EVERY = 4.0
 """Seconds of one measurement."""
 _NUMBERS = re.compile(r"[\d.,]+")
 
 
-class AutoBalance:
-    """The thread. It does nothing while the setting is off or no job runs."""
+class AutoBalance(Watcher):
+    """Does nothing while the setting is off or no job runs."""
 
     def __init__(self, cell: Cell, every: float = _EVERY) -> None:
-        self._cell, self._every = cell, every
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="balance", daemon=True)
+        super().__init__("balance", every)
+        self._cell = cell
         self._look: Look | None = None
         self._sample: Sample | None = None
         self._before: dict[str, Verdict] = {}
         self._said: dict[str, str] = {}
 
-    def start(self) -> None:
-        """Begins."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Ends the thread; moves under way are the operation's."""
-        self._stop.set()
-        self._thread.join(10)
-
-    def look(self) -> None:
+    def turn(self) -> None:
         """One measurement, since the last one; and what follows from it."""
         domain = self._cell.domain
         running = {job.cluster for job in self._cell.store.jobs() if job.state in UNDER_WAY}
@@ -84,12 +71,3 @@ class AutoBalance:
         news = self._said.get(verdict.cluster) != text
         self._said[verdict.cluster] = text
         return news
-
-    def _run(self) -> None:
-        while not self._stop.wait(self._every):
-            try:
-                self.look()
-            except WherryError as error:  # what it looked at was just removed, or another balancing is under way
-                log.info("%s", error)
-            except Exception:  # a thread that ends silently balances nothing
-                log.exception("balancing failed")

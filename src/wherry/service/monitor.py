@@ -9,39 +9,32 @@ user asks for. What joins the sites holds no state, so it is started anew at onc
 from __future__ import annotations
 
 import functools
-import logging
-import threading
 import time
 
-from wherry.base.errors import WherryError
 from wherry.model.objects import ClusterState, Job, NodeState
 from wherry.service.acts import cluster_claim
 from wherry.service.cell import UNDER_WAY, Cell, Domain
+from wherry.service.watcher import Watcher
 
-log = logging.getLogger("wherry.monitor")
 _EVERY = 1.0
 """Seconds between two looks."""
 _TIDY_EVERY = 300.0
 """Seconds between two times that what is old is forgotten; a daemon begins with it."""
 
 
-class Monitor:
-    """A thread that looks once a second until `stop`."""
+class Monitor(Watcher):
+    """Looks once a second, and tidies up now and then."""
 
     def __init__(self, cell: Cell) -> None:
+        super().__init__("monitor", _EVERY)
         self._cell = cell
-        self._stop = threading.Event()
         self._tidied = -_TIDY_EVERY
-        self._thread = threading.Thread(target=self._watch, name="monitor", daemon=True)
 
-    def start(self) -> None:
-        """Begins to watch."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Ends the thread."""
-        self._stop.set()
-        self._thread.join(10)
+    def turn(self) -> None:
+        self.look()
+        if time.monotonic() - self._tidied >= _TIDY_EVERY:
+            self._tidied = time.monotonic()
+            self.tidy()
 
     def look(self) -> None:
         """One look at the fabric, every job that runs and every cluster that is up."""
@@ -73,15 +66,3 @@ class Monitor:
             for job in jobs:
                 if node.name in ran and job.cluster == name:
                     store.add_event("job.node-lost", job.id, f"its node {node.name} is lost")
-
-    def _watch(self) -> None:
-        while not self._stop.wait(_EVERY):
-            try:
-                self.look()
-                if time.monotonic() - self._tidied >= _TIDY_EVERY:
-                    self._tidied = time.monotonic()
-                    self.tidy()
-            except WherryError as error:  # what it looked at was just removed
-                log.info("%s", error)
-            except Exception:  # a watcher that ends silently watches nothing
-                log.exception("the monitor failed to look")
