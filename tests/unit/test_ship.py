@@ -89,6 +89,16 @@ def test_a_job_finds_its_files(tmp_path: Path, owner: Owner, mpi: Mpi) -> None:
     sent(root, owner, mpi)  # again, over what is there
 
 
+@pytest.mark.parametrize("size", [1, 5000, 10_000, 70_000])
+def test_the_last_bytes_of_an_archive_arrive(tmp_path: Path, owner: Owner, mpi: Mpi, size: int) -> None:
+    """Whatever a writer still buffers belongs to the archive too."""
+    (tmp_path / "zz").write_bytes(b"x" * size)
+    root = Root(tmp_path / "node", known(mpi))
+    root.top.mkdir()
+    sent(root, owner, mpi, needs=(str(tmp_path / "zz"),))
+    assert Path(f"{root.top}{tmp_path}/zz").read_bytes() == b"x" * size
+
+
 @pytest.mark.parametrize(
     ("change", "code", "text"),
     [

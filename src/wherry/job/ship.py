@@ -100,6 +100,7 @@ def _pack(files: FileSet, owner: Owner, known: Mapping[str, str]) -> IO[bytes]:
     def write() -> None:
         with tarfile.open(fileobj=archive, mode="w", format=tarfile.GNU_FORMAT) as tar:
             files.write(tar, (owner.uid, owner.gid), known)
+        archive.flush()  # it is read under another descriptor
 
     try:
         as_user(owner, write)
