@@ -9,7 +9,6 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-#include "../manycore/crc.h"
 #include "verify.h"
 
 /* A process as its own namespace counts and as we do; its memory by /proc, whatever the protection of a mapping. */

@@ -8,7 +8,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "../manycore/crc.h"
 #include "pages.h"
 #include "verify.h"
 
