@@ -52,7 +52,7 @@ of what a loaded machine does. CRIU itself may wait for ever for a restored proc
 _URGENT = -15
 """Nice value of the thread that moves, and so of all that it starts: what runs beside prolongs the downtime less."""
 _RAN_AGAIN = 0.2
-"""Seconds to wait for a rank to run after the thaw; one that waits for a message does not."""
+"""Seconds to wait for a rank to run after the thaw: every one does, if only to sleep again, unless it is gone."""
 _SYN_RECEIVED, _LISTEN = "03", "0A"
 _SETTLE = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128)
 """Seconds that a node gets to accept connections that it was frozen before; CRIU cannot carry one in a queue."""
@@ -76,6 +76,8 @@ class ContainerMover:
         self._workers: dict[str, criu_rpc.Worker] = {}
         self._verification: Verification | None = None
         self._descriptors: dict[str, int] = {}
+        self._frozen_ranks: dict[int, int] = {}
+        """Process id and CPU time, in nanoseconds, of each rank while it waits to be thawed."""
         self._pass = 0
         self._pace = Pace(None)
         self._connections: Connections | None = None
@@ -184,6 +186,7 @@ class ContainerMover:
         verification.require_same(self._patience())
         if self._destination.owner.uid != 0:
             require_same(Cgroup(self._source.cgroup).pids(), group.pids(), self._to.private)
+        self._frozen_ranks = {pid: _cpu_time(pid) for pid in group.pids() if _is_rank(pid)}
         return criu_rpc.engine_seconds(self._to.images / "stats-restore")
 
     def switched(self) -> bool:
@@ -197,10 +200,8 @@ class ContainerMover:
 
     def ran_again(self) -> float | None:
         began = time.monotonic()
-        ranks = [pid for pid in Cgroup(self._destination.cgroup).pids() if _is_rank(pid)]
-        before = {pid: _cpu_time(pid) for pid in ranks}
-        while ranks and time.monotonic() - began < _RAN_AGAIN:
-            if any(_cpu_time(pid) > before[pid] for pid in ranks):
+        while self._frozen_ranks and time.monotonic() - began < _RAN_AGAIN:
+            if any(_cpu_time(pid) > before for pid, before in self._frozen_ranks.items()):
                 return time.monotonic() - began
             time.sleep(0.0005)
         return None
