@@ -276,8 +276,11 @@ struct context *core_next(struct core *core)
     pthread_mutex_lock(&tile->lock);
     core->resched = 0;
     if (core->thread >= 0) {
-        uarea_make_ready(tile->area, core->thread);
+        slot = core->thread;
+        uarea_make_ready(tile->area, slot);
         let_go(core);
+        if (!(tile->area->threads[slot].affinity >> core->index & 1))
+            tile_wake_cores(tile); /* it is for another core, which may be asleep */
         if (core->stepped)
             ask_for_step(tile);
     }
