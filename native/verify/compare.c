@@ -9,6 +9,8 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include "image.h"
+#include "sums.h"
 #include "verify.h"
 
 /* A process as its own namespace counts and as we do; its memory by /proc, whatever the protection of a mapping. */
@@ -60,24 +62,39 @@ static int learn_tasks(const char *path)
 }
 
 /* process_vm_readv(2) is several times as fast as /proc, but keeps to the protection of a mapping. */
+static int memory_read(const struct task *task, uint64_t address, size_t count)
+{
+    for (size_t have = 0; have < count;) {
+        struct iovec here = {block + have, count - have}, there = {(void *)(address + have), count - have};
+        ssize_t got = process_vm_readv(task->pid, &here, 1, &there, 1, 0);
+
+        if (got <= 0)
+            got = pread(task->memory, block + have, count - have, (off_t)(address + have));
+        if (got <= 0)
+            return got ? -errno : -ENODATA;
+        have += (size_t)got;
+    }
+    return 0;
+}
+
 static int memory_sum(uint32_t inside, uint64_t address, uint64_t count, uint32_t *crc)
 {
     const struct task *task = tasks;
+    int error = 0;
 
     while (task < tasks + tasks_count && task->inside != inside)
         task++;
     if (task == tasks + tasks_count)
         return -ESRCH;
-    while (count) {
-        struct iovec here = {block, count < BLOCK ? count : BLOCK}, there = {(void *)address, here.iov_len};
-        ssize_t got = process_vm_readv(task->pid, &here, 1, &there, 1, 0);
+    while (count && !error) {
+        uint64_t whole = BLOCK - address % PAGE; /* so that it ends with a page */
+        size_t part = (size_t)(count < whole ? count : whole);
 
-        if (got <= 0)
-            return range_sum(task->memory, address, count, crc);
-        *crc = crc32c(*crc, block, (size_t)got);
-        address += (uint64_t)got, count -= (uint64_t)got;
+        error = memory_read(task, address, part);
+        *crc = sums_add(*crc, address, block, part);
+        address += part, count -= part;
     }
-    return 0;
+    return error;
 }
 
 static int differs(const char *what, int error)

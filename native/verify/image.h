@@ -17,6 +17,7 @@
 #include <stdint.h>
 
 #define PAGE 4096u
+#define DEEPEST 64 /* passes before a pass */
 
 struct bytes {
     const uint8_t *at;

@@ -3,49 +3,40 @@
 #include <fcntl.h>
 #include <fts.h>
 #include <inttypes.h>
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "pages.h"
+#include "sums.h"
 #include "verify.h"
+
+#define LOOK_MS 2 /* between looks at what arrives */
 
 static uint8_t block[BLOCK];
 
-int range_sum(int file, uint64_t offset, uint64_t count, uint32_t *crc)
-{
-    while (count) {
-        ssize_t got = pread(file, block, count < BLOCK ? count : BLOCK, (off_t)offset);
-
-        if (got <= 0)
-            return got ? -errno : -ENODATA;
-        *crc = crc32c(*crc, block, (size_t)got);
-        offset += (uint64_t)got, count -= (uint64_t)got;
-    }
-    return 0;
-}
-
 int file_sum(const char *path, uint64_t *size, uint32_t *crc)
 {
-    struct stat status;
-    int error = 0, file = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    int file = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    ssize_t got;
 
     if (file < 0)
         return -errno;
-    *crc = 0;
-    if (fstat(file, &status))
-        error = -errno;
-    else
-        error = range_sum(file, 0, *size = (uint64_t)status.st_size, crc);
+    *crc = 0, *size = 0;
+    while ((got = read(file, block, BLOCK)) > 0) {
+        *crc = crc32c(*crc, block, (size_t)got);
+        *size += (uint64_t)got;
+    }
     close(file);
-    return error;
+    return got < 0 ? -errno : 0;
 }
 
 static int say_pages(void *context, uint32_t pid, uint64_t address, int file, uint64_t offset, uint64_t count)
 {
     uint32_t crc = 0;
-    int error = range_sum(file, offset, count, &crc);
+    int error = sums_run(file, offset, count, &crc);
 
     (void)context;
     if (!error)
@@ -84,13 +75,18 @@ static int say_files(char kind, const char *top)
 
 int list_run(const char *images, const char *tree)
 {
-    int directory, error;
+    struct pollfd go = {.fd = STDIN_FILENO, .events = POLLIN};
+    int directory = open(images, O_RDONLY | O_DIRECTORY | O_CLOEXEC), error = directory < 0 ? -errno : 0;
 
     setvbuf(stdout, NULL, _IOFBF, 1 << 16);
+    while (!error && !poll(&go, 1, LOOK_MS))
+        error = sums_follow(directory);
     if (getchar() == EOF)
         return SAME; /* the move ended before there was anything to tell */
-    directory = open(images, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    error = directory < 0 ? -errno : pages_each(directory, say_pages, NULL);
+    if (!error)
+        error = sums_follow(directory);
+    if (!error)
+        error = pages_each(directory, say_pages, NULL);
     if (!error)
         error = say_files('i', images);
     if (!error)

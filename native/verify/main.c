@@ -5,10 +5,10 @@
  *   wherry-verify compare IMAGES TREE TASKS     at the source: records on stdin, the result on stdout
  *
  * IMAGES is the directory of CRIU's last pass, TREE the node's private files, TASKS the cgroup.procs of the frozen node. The
- * destination sums up what it has; the source, which is frozen, sums up the same memory and files where they came from.
+ * destination sums up what it has, pages while they arrive and the rest when it is told to; the source, which is frozen, sums up the same memory and files where they came from.
  * A record ends with a zero byte, as only that is in no path; CRC is CRC-32C in hexadecimal:
  *
- *   p PID ADDRESS BYTES CRC     memory of a process, as its own PID namespace counts
+ *   p PID ADDRESS BYTES CRC     memory of a process, as its own PID namespace counts (sums.h)
  *   i BYTES CRC PATH            a file below IMAGES
  *   t BYTES CRC PATH            a file below TREE
  *   .                           the end: nothing is missing

@@ -12,7 +12,6 @@
 #include "image.h"
 
 #define RSEQ_BYTES 32u
-#define DEEPEST 64
 /* Field numbers of core.proto, rseq.proto, mm.proto, vma.proto and pagemap.proto. */
 enum { CORE_THREAD = 5, THREAD_RSEQ = 15, RSEQ_POINTER = 1, MM_VMA = 14, PAGEMAP_PAGES_ID = 1 };
 enum { VMA_START = 1, VMA_END, VMA_OFFSET, VMA_SHARED, VMA_STATUS = 7 };

@@ -20,7 +20,5 @@ int compare_run(const char *images, const char *tree, const char *tasks);
 
 /* CRC-32C and size of a file. 0 or negative errno. */
 int file_sum(const char *path, uint64_t *size, uint32_t *crc);
-/* Goes on with `crc` over `count` bytes of a file from `offset` on. 0 or negative errno; -ENODATA: the file is too short. */
-int range_sum(int file, uint64_t offset, uint64_t count, uint32_t *crc);
 
 #endif

@@ -23,6 +23,8 @@ BEFORE = ["prepare", "rounds", "freeze", "transfer", "restore"]
 AFTER = ["commit", "thaw"]
 """The phases that end before the point of no return, and those after it."""
 NODE, SOURCE, DESTINATION = "two-1", "a2", "b1"
+ENV_END = 51
+"""Where the environment ends: a field of /proc/PID/stat, counted from 1 (proc(5))."""
 RANK = 16
 """MiB of memory of a rank that checks it."""
 
@@ -110,13 +112,16 @@ def corrupt_image(two: World) -> None:
 
 
 def damage_page(two: World) -> None:
-    """One bit of one page of what arrived is another."""
-    largest = max(images(two, DESTINATION).glob("*/pages-*.img"), key=lambda file: file.stat().st_size)
-    with largest.open("r+b") as file:
-        file.seek(largest.stat().st_size // 2)
-        (byte,) = file.read(1)
-        file.seek(-1, os.SEEK_CUR)
-        file.write(bytes([byte ^ 4]))
+    """One bit of a rank's memory is not as it arrived: in its environment, which it has read long ago."""
+    node = Cgroup(f"{two.instance.prefix}/{SOURCE}/{NODE}").pids()
+    (rank,) = [pid for pid in node if b"/wherry-ring" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0]]
+    fields = Path(f"/proc/{rank}/stat").read_text().rpartition(")")[2].split()
+    last = int(fields[ENV_END - 3]) - 2
+    with open(f"/proc/{rank}/mem", "r+b", buffering=0) as memory:
+        memory.seek(last)
+        (byte,) = memory.read(1)
+        memory.seek(last)
+        memory.write(bytes([byte ^ 4]))
 
 
 BREAKS = {

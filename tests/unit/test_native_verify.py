@@ -9,6 +9,7 @@ import shutil
 import struct
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -98,6 +99,23 @@ def images(tmp_path: Path) -> Iterator[Pass]:
 
 def test_the_same_is_the_same(images: Pass) -> None:
     assert images.check() == (0, f"{4 * PAGE + len('of the node')}\n")
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_pages_are_summed_up_while_they_arrive(images: Pass, damaged: bool) -> None:
+    """What was summed up is not read again: the list is told to go on when nothing is left to read."""
+    arrived = bytearray(images.pages.read_bytes())
+    arrived[7] ^= damaged
+    images.pages.write_bytes(b"")
+    words = [str(native_program("wherry-verify")), "list", str(images.last), str(images.trees[1])]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as listing:
+        with images.pages.open("ab", buffering=0) as pages:
+            for at in range(0, len(arrived), PAGE // 2):
+                pages.write(arrived[at : at + PAGE // 2])
+                time.sleep(0.01)
+        records, _ = listing.communicate(b"\n", timeout=60)
+    code, said = images.compare(records)
+    assert (code, f"0x{images.address:x}" in said) == ((1, True) if damaged else (0, False)), said
 
 
 @pytest.mark.parametrize("file", ["last", "first"])

@@ -228,27 +228,29 @@ class Cgroup:
         name, word = self._freezer_word(frozen)
         self._write(Path(self.freezer_dir(), name), word, "frozen" if frozen else "thawed")
 
+    def condemn(self) -> bool:
+        """SIGKILL for everything in it and below, frozen or not; none of it runs a program's instruction again.
+
+        False: there was something, which may take its time to go.
+        """
+        left = self.pids()
+        if left and self._layout.is_v2("freezer"):
+            _try_write(Path(self.freezer_dir(), "cgroup.kill"), "1")
+        for pid in left:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        for directory in _tree(Path(self.freezer_dir())):  # a process frozen by v1 dies only when it is thawed
+            _try_write(directory / self._freezer_word(False)[0], self._freezer_word(False)[1])
+        return not left
+
     def kill(self, timeout: float = 10.0) -> None:
         """Kills everything in it and below, and returns when it is empty. Failed (TIMED_OUT) when something stays."""
-
-        def empty() -> bool:
-            left = self.pids()
-            if left and self._layout.is_v2("freezer"):
-                _try_write(Path(self.freezer_dir(), "cgroup.kill"), "1")
-            for pid in left:
-                try:
-                    os.kill(pid, signal.SIGKILL)
-                except ProcessLookupError:
-                    continue
-            for directory in _tree(Path(self.freezer_dir())):  # a process frozen by v1 dies only when it is thawed
-                _try_write(directory / self._freezer_word(False)[0], self._freezer_word(False)[1])
-            return not left
-
-        if self.exists() or self.pids():
-            if not _poll(empty, timeout):
-                raise Failed(
-                    Code.TIMED_OUT, f"cgroup {self.name} is not empty", f"processes {self.pids()} outlived SIGKILL"
-                )
+        if (self.exists() or self.pids()) and not _poll(self.condemn, timeout):
+            raise Failed(
+                Code.TIMED_OUT, f"cgroup {self.name} is not empty", f"processes {self.pids()} outlived SIGKILL"
+            )
 
     def limit(self, cpus: float | None, memory: int | None, tasks: int | None = TASKS) -> None:
         """Bounds it to so many cpus (CFS quota), bytes and tasks; None is no bound. Failed: a controller refused.

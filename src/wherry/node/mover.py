@@ -76,6 +76,7 @@ class ContainerMover:
         self._workers: dict[str, criu_rpc.Worker] = {}
         self._verification: Verification | None = None
         self._descriptors: dict[str, int] = {}
+        self._released = False
         self._frozen_ranks: dict[int, int] = {}
         """Process id and CPU time, in nanoseconds, of each rank while it waits to be thawed."""
         self._pass = 0
@@ -193,7 +194,9 @@ class ContainerMover:
         return False
 
     def release(self) -> None:
-        Cgroup(self._source.cgroup).kill()
+        """Giving back a large memory takes the kernel a while, which nobody needs to wait for before the thaw."""
+        self._released = True
+        Cgroup(self._source.cgroup).condemn()
 
     def thaw(self) -> None:
         Cgroup(self._destination.cgroup).thaw()
@@ -230,7 +233,7 @@ class ContainerMover:
         self._calm()
         for layout in (self._from, self._to):
             unmount_below(layout.images)
-        if not Cgroup(self._source.cgroup).pids():
+        if self._released or not Cgroup(self._source.cgroup).pids():
             self._driver.stop(self._source)
             _settle(self._destination)
 

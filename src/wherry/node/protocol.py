@@ -116,7 +116,7 @@ class NodeMover(Protocol):
         """
 
     def release(self) -> None:
-        """After the commit: kills the source's copy and removes its place."""
+        """After the commit: kills the source's copy; from here on it cannot run. Its place goes with `close`."""
 
     def thaw(self) -> None:
         """After the commit: lets the destination's copy run."""
