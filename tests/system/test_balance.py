@@ -15,6 +15,7 @@ from realworld import World, eventually, world
 from wherry.base.errors import Refused
 from wherry.base.paths import native_program
 from wherry.client import Client
+from wherry.fabric.cgroup import machine_layout
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces are root's")
 FABRIC = """\
@@ -115,15 +116,26 @@ def test_a_job_that_waits_for_the_link_is_packed_when_room_appears(far: World) -
     assert any(data["moves"] for data in said) and any(not data["moves"] for data in said)
 
 
-def test_the_daemon_is_killed_while_it_moves(far: World) -> None:
+def kill_daemon(far: World) -> None:
+    far.kill_daemon()
+    assert far("status").returncode == 0, "a new daemon"
+
+
+def lose_everything(far: World) -> None:
+    far.json("site", "link", "set", "a", "b", "--loss", "100%")
+    time.sleep(5)
+    far.json("site", "link", "set", "a", "b", "--loss", "0%")
+
+
+@pytest.mark.parametrize("fail", [kill_daemon, lose_everything])
+def test_what_fails_while_it_moves_makes_no_storm(far: World, fail: Callable[[World], None]) -> None:
     def act(noted: dict[str, Any]) -> None:
         before = moves(far)
         far.json("down", "other")
         far.json("balance", "--auto", "on")
         far.json("balance", "job", "--remaining", "10m", "--seconds", "2s", "--apply", "--detach")
         noted["began"] = eventually(lambda: moves(far) > before, True, pause=0.05, seconds=30)
-        far.kill_daemon()
-        assert far("status").returncode == 0, "a new daemon"
+        fail(far)
         noted["ended"] = eventually(lambda: all_ended(far), True)
         noted["moves"], noted["auto"] = moves(far) - before, auto(far)
         time.sleep(9)
@@ -138,6 +150,66 @@ def test_the_daemon_is_killed_while_it_moves(far: World) -> None:
 def auto(far: World) -> bool:
     with Client(far.instance) as client:
         return client.auto_balance()
+
+
+SPEEDS = """\
+kind: fabric
+version: 1
+name: speeds
+sites: [{name: a}]
+hosts:
+  - {name: slow, site: a, cores: 1, memory: 1GiB, speed: 0.5}
+  - {name: fast, site: a, cores: 1, memory: 1GiB}
+  - {name: free, site: a, cores: 1, memory: 1GiB}
+"""
+
+
+@pytest.fixture
+def speeds() -> Iterator[World]:
+    """A site of three hosts, one at half speed; after the test there is nothing of it."""
+    with world("tspd") as made:
+        made.json("fabric", "up", made.file("speeds.yaml", SPEEDS))
+        yield made
+
+
+def cpus(made: World, node: str, host: str) -> float:
+    """What the node may use of the machine's CPUs: quota over period, which is 5 ms at most."""
+    place = f"{made.instance.prefix}/{host}/{node}"
+    root = machine_layout().root("cpu")
+    assert root is not None
+    if machine_layout().is_v2("cpu"):
+        quota, period = map(int, (root / place / "cpu.max").read_text().split())
+    else:
+        quota, period = (int((root / place / f"cpu.cfs_{name}_us").read_text()) for name in ("quota", "period"))
+    assert period <= 5000
+    return quota / period
+
+
+def test_a_loaded_rank_gets_the_faster_host(speeds: World) -> None:
+    """Each of a slow host's CPUs is a part of one of the machine's; the program's ranks wait for the slower one."""
+    try:
+        shutil.copy(native_program("npb-lu-openmpi"), speeds.directory)
+    except Refused:
+        pytest.skip("npb-lu-openmpi is not built: no mpicc of openmpi")
+    node = "kind: container\nversion: 1\nname: {}\nnodes: {}\ncpus: {}\nmemory: 160MiB\nhosts: [{}]\n"
+    speeds.json("up", speeds.file("guest.yaml", node.format("guest", 1, 1, "free")))
+    speeds.json("up", speeds.file("job.yaml", node.format("job", 2, 0.6, "slow, fast, free")))
+    where = {host: name for name, host in speeds.hosts_of("job").items()}
+    assert set(where) == {"slow", "fast"}
+    loaded = where["slow"]
+    assert (cpus(speeds, loaded, "slow"), cpus(speeds, where["fast"], "fast")) == (0.3, 0.6)
+    speeds.json("down", "guest")
+    job = speeds("run", "job", "-n", "2", "--detach", "--", "./npb-lu-openmpi", "A").stdout.strip()
+
+    def planned() -> list[Any]:
+        (found,) = speeds.json("balance", "job", "--remaining", "10m", "--seconds", "3s", "--apply")["plan"]["verdicts"]
+        return [(move["node"], move["source"], move["destination"]) for move in found["moves"]]
+
+    assert eventually(planned, [(loaded, "slow", "free")], pause=0) == [(loaded, "slow", "free")]
+    assert cpus(speeds, loaded, "free") == 0.6
+    held = {load["node"]: load["throttled"] for load in speeds.json("job", "profile", job)["nodes"]}
+    assert held[loaded] > 0, "its limit holds a rank back that computes or polls, and that is told"
+    speeds.json("job", "cancel", job)
 
 
 def test_a_job_that_computes_stays_apart(far: World) -> None:

@@ -78,6 +78,18 @@ def test_the_other_mpi(two: World) -> None:
         ring.result()
 
 
+def test_what_ranks_in_a_machine_do_is_seen(two: World) -> None:
+    """Its agent tells of the ranks, its port of the messages; so a cluster of machines is balanced as any other."""
+    with two.ring("two", "mpich", ranks=2, seconds=25):
+        (job,) = [job["id"] for job in two.json("job", "list", "two")["jobs"] if job["state"] == "running"]
+        seen = two.json("job", "profile", job, "--seconds", "3s")
+        (verdict,) = two.json("balance", "two", "--seconds", "3s")["plan"]["verdicts"]
+    assert [(load["rank"], load["node"]) for load in seen["ranks"]] == [(0, "two-0"), (1, "two-1")]
+    assert all(0 < load["computing"] + load["waiting"] <= 1.01 for load in seen["ranks"])
+    assert {(flow["source"], flow["target"]) for flow in seen["flows"]} == {("two-0", "two-1"), ("two-1", "two-0")}
+    assert verdict["kind"] not in ("idle", "unknown"), verdict
+
+
 def test_a_program_finds_its_files(two: World) -> None:
     """The program, what the cluster's file names, and the working directory, all under their own names."""
     script = two.directory / "look"

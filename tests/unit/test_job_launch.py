@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,21 @@ def test_open_mpi_4() -> None:
     assert plan.env["OMPI_MCA_oob_tcp_if_include"] == "10.77.1.0/24"
     assert "OMPI_ALLOW_RUN_AS_ROOT" not in plan.env
     assert plan.env["LANG"] == "C"
+
+
+def test_ranks_of_one_virtual_machine_share_its_memory() -> None:
+    for version, name in (((4, 1, 4), "vader"), ((5, 0, 11), "sm")):
+        plan = launch.plan(replace(request(Family.OPENMPI, version), whole=True))
+        assert plan.env["OMPI_MCA_btl"] == f"{name},tcp,self"
+    assert launch.plan(replace(request(Family.MPICH, (4, 0, 2)), whole=True)).env["MPIR_CVAR_NOLOCAL"] == "0"
+
+
+def test_waiting_ranks_let_others_run_where_there_are_more_of_them_than_processors() -> None:
+    crowded = replace(request(Family.OPENMPI, (4, 1, 4)), crowded=True)
+    assert launch.plan(crowded).env["OMPI_MCA_mpi_yield_when_idle"] == "1"
+    assert "OMPI_MCA_mpi_yield_when_idle" not in launch.plan(replace(crowded, crowded=False)).env
+    told = replace(crowded, env={"OMPI_MCA_mpi_yield_when_idle": "0"})
+    assert launch.plan(told).env["OMPI_MCA_mpi_yield_when_idle"] == "0", "the user's word counts"
 
 
 def test_open_mpi_5_speaks_to_prrte_and_root_is_allowed() -> None:

@@ -9,7 +9,9 @@ import pytest
 
 from wherry.base.clock import now
 from wherry.fabric.pairs import Count, _elements
-from wherry.job.profile import Sample, Times, foreign, profile
+from wherry.job import ranks
+from wherry.job.profile import Sample, foreign, profile
+from wherry.job.ranks import Times
 from wherry.model.objects import Job, JobState, Node, NodeState
 
 NODES = [
@@ -38,10 +40,10 @@ def samples(one: Times, other: Times, throttled: float = 0.0) -> tuple[Sample, S
     """Ten seconds, at whose beginning both ranks had done nothing."""
     pairs = {(NODES[0].mac, NODES[1].mac): Count(10, 1000, 5)}
     later = {(NODES[0].mac, NODES[1].mac): Count(110, 11000, 25), ("02:77", NODES[0].mac): Count(9, 9, 9)}
-    before = Sample(
-        0.0, WHERE, {1: times(0, 0, 0, 0), 2: times(1, 0, 0, 0)}, {}, {"a1": 1.0, "c-0": 1.0}, pairs, far=FAR
-    )
-    after = Sample(10.0, WHERE, {1: one, 2: other}, {"c-0": throttled}, {"a1": 9.0, "c-0": 4.0}, later, far=FAR)
+    begin = {("", 1): times(0, 0, 0, 0), ("", 2): times(1, 0, 0, 0)}
+    before = Sample(0.0, WHERE, begin, {}, {"a1": 1.0, "c-0": 1.0}, pairs, far=FAR)
+    end = {("", 1): one, ("", 2): other}
+    after = Sample(10.0, WHERE, end, {"c-0": throttled}, {"a1": 9.0, "c-0": 4.0}, later, far=FAR)
     return before, after
 
 
@@ -61,6 +63,31 @@ def test_a_rank_that_stands_for_lack_of_cpu_does_not_wait() -> None:
     assert held.waiting == pytest.approx(0.0) and found.nodes[0].throttled == pytest.approx(0.6)
     assert asleep.waiting == pytest.approx(0.9), "who sleeps waits"
     assert (found.remaining, found.basis) == (60.0, "as told")
+
+
+def test_a_host_that_is_held_back_holds_its_nodes_back() -> None:
+    before, after = samples(times(0, 5, 0, 5), times(1, 9, 0, 9))
+    found = profile(before, replace(after, throttled={"a1": 5.0}), "c", [a_job()], NODES, None)
+    assert found.nodes[0].throttled == pytest.approx(0.5) and found.ranks[0].waiting == pytest.approx(0.0)
+
+
+def test_ranks_as_the_agent_of_a_virtual_machine_tells_them() -> None:
+    def process(pid: int, environ: bytes, stat: bytes = b"", sched: bytes = b"2500000000 1000000000 9") -> bytes:
+        stat = stat or b"%d (a) b) R 1 1 1 0 -1 4194304 60 0 0 0 130 20 0 0 20 0" % pid
+        files = {b"environ": environ.split(b"\0"), b"stat": [stat + b"\n"], b"schedstat": [sched + b"\n"]}
+        return b"".join(b"/proc/%d/%s:%s\0" % (pid, name, line) for name, lines in files.items() for line in lines)
+
+    mark = b"HOME=/root\0WHERRY_JOB_ID=job-1\0"
+    told = process(7, mark + b"OMPI_COMM_WORLD_RANK=3\0PATH=/bin") + process(8, mark + b"PMI_RANK=0")
+    told += (
+        process(9, b"A=b")
+        + process(10, mark + b"PMI_RANK=1", stat=b"10 (cut")
+        + process(11, mark + b"PMI_RANK=1", sched=b"x")
+    )
+    found = ranks.read("c-0", told + b"/proc/12/stat:")
+    assert found["c-0", 7] == Times("job-1", 3, "c-0", 1.3, 0.2, 2.5, 1.0)
+    assert [key for key in found] == [("c-0", 7), ("c-0", 8)] and found["c-0", 8].rank == 0
+    assert ranks.read("c-0", b"\0\xff/proc/x:") == {}
 
 
 def test_what_remains_of_what_was_expected() -> None:
@@ -84,10 +111,10 @@ def test_flows_are_rates_between_nodes_and_may_be_uncounted() -> None:
 
 def test_ranks_that_came_or_moved_are_left_out_and_of_a_script_the_program_counts() -> None:
     before, after = samples(times(0, 9, 0, 9), times(1, 1, 0, 1))
-    before.ranks[3] = times(0, 0, 0, 0)
-    after.ranks[3] = times(0, 0.1, 0, 0.1)  # the script around rank 0
-    after.ranks[4] = times(1, 5, 0, 5)  # began meanwhile
-    before.ranks[2] = Times("job-1", 1, "c-9", 0, 0, 0, 0)  # came from another node
+    before.ranks["", 3] = times(0, 0, 0, 0)
+    after.ranks["", 3] = times(0, 0.1, 0, 0.1)  # the script around rank 0
+    after.ranks["", 4] = times(1, 5, 0, 5)  # began meanwhile
+    before.ranks["", 2] = Times("job-1", 1, "c-9", 0, 0, 0, 0)  # came from another node
     found = profile(before, after, "c", [a_job()], NODES, None)
     assert [(load.rank, round(load.cpu, 1)) for load in found.ranks] == [(0, 0.9)]
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
+import os
+import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ from typing import Any
 import pytest
 
 from wherry.base.errors import Failed, Refused
+from wherry.lab import hpcc
 from wherry.lab.report import Table
 from wherry.lab.study import compare, parse, render, runner
 from wherry.lab.study.analysis import verdict
@@ -236,12 +239,59 @@ def test_every_study_has_a_page_with_all_some_and_no_numbers(tmp_path: Path, kin
     assert "Left out" in text and any(why in text for why in ("no VM nodes", *lacks.values())) and "n=2" in text
 
 
+def test_virtual_machines_are_levels_as_far_as_the_machine_can(tmp_path: Path) -> None:
+    """Without KVM what would take hours is left out by name, and so are moves that the emulator does not survive."""
+
+    def left_out(kind: str, quick: bool, **lacks: str) -> dict[str, str]:
+        levels = (level for factor in find(kind)(quick, lacks).factors() for level in factor.levels)
+        return {level.name: level.left_out for level in levels if level.left_out}
+
+    assert "vms" in {cell["how"] for cell in find("xen-migration")(False).cells()}
+    assert left_out("xen-migration", False) == {}
+    slow = left_out("xen-migration", False, kvm="no KVM")
+    assert set(slow) == {"vms", "vms-moved"} and all("no KVM" in why and "hours" in why for why in slow.values())
+    stuck = left_out("xen-migration", False, **{"vm-moves": "QEMU 7"})
+    assert stuck == {"vm-idle-moved": "QEMU 7", "vms-moved": "QEMU 7"}
+    for kind in ("xen-migration", "nic-degradation", "colocated", "multi-site"):
+        assert "no VMs" in left_out(kind, False, vm="no VMs").values()
+        assert any("--quick" in why and "boot" in why for why in left_out(kind, True).values())
+
+
+def test_hpcc_shows_its_output_where_nobody_sees_its_files(tmp_path: Path) -> None:
+    program = tmp_path / "hpcc"
+    program.write_text(f"""#!/bin/sh
+test "$(sed -n 6p hpccinf.txt)" = 77 || exit 9
+for text in '{hpcc.BEGIN}' '1 tests completed and passed residual checks' '{hpcc.END}'; do
+  echo "$text" >>hpccoutf.txt
+  sleep 0.1
+done
+echo AvgPingPongLatency_usec=2.5 >>hpccoutf.txt
+echo RandomlyOrderedRingBandwidth_GBytes=0.5 >>hpccoutf.txt
+exit 3
+""")
+    program.chmod(0o755)
+    script = ["/bin/sh", "-c", hpcc.Problem(n=77).shown(str(program))]
+
+    def run(**rank: str) -> subprocess.CompletedProcess[str]:
+        env = {"PATH": os.environ["PATH"], **rank}
+        return subprocess.run(script, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+
+    done = run()
+    assert done.returncode == 3 and done.stdout.count(hpcc.END) == 1
+    (tmp_path / "shown").write_text(done.stdout)
+    found = hpcc.read(tmp_path / "shown")
+    assert found.passed == 1 and found.finished
+    assert found.b_eff == pytest.approx({"ping_latency": 2.5e-6, "ring_bandwidth": 0.5e9})
+    assert run(PMI_RANK="1").stdout == "", "only the first rank shows it"
+
+
 def made_up(results: Results, cell: Cell, scale: int) -> Any:
     from wherry.lab.study.results import Run
 
     sizes = [float(2**power) for power in range(0, 24)] + [float(6 << 20)]
     values = [Value(f"latency_{name}", scale * (1e-6 + x * 1e-9), "s", x) for x in sizes for name in parse.LATENCIES]
     names = ("factor", "solve", "seconds", "rate", "downtime", "total", "bytes", "rounds", "rtt_mean", "result_crc")
+    names += ("ping_latency", "ring_latency", "ring_bandwidth", "latency", "bandwidth", "throttled")
     names += ("first", "all", "seen", "freeze", "copy", "commit", "resume", "memcpy", "create", "join", "first_mean")
     for name in names:
         values.append(Value(name, float(scale), "s"))

@@ -65,6 +65,7 @@ class Places:
             device=self._fabric.port_device(port),
             image=cluster.spec.image,
             nic=cluster.spec.nic,
+            speed=next((known.speed for known in self._fabric.spec.hosts if known.name == port.host), 1.0),
         )
 
 

@@ -247,7 +247,7 @@ class NetnsFabric:
         group = Cgroup(self.cgroup(host.name))
         group.create()
         group.limit(cpus=host.cores * host.speed, memory=host.memory, tasks=None)
-        group.weight(host.cores)
+        group.weight(host.cores * host.speed)
 
     def _uplink(self, host: HostSpec) -> tuple[str, str]:
         """Path of the host's site, and the site's end of the host's `up0`."""

@@ -192,7 +192,13 @@ class Jobs:
             agent=visible.public_file(native_program("wherry-rsh"), owner, self._state / "bin"),
             finalize=visible.public_file(native_library("libwherry-finalize.so"), owner, self._state / "bin"),
             input=order.input,
+            whole=cluster.spec.kind == "vm",
+            crowded=order.ranks + self._ranks_that_run() > len(os.sched_getaffinity(0)),
         )
+
+    def _ranks_that_run(self) -> int:
+        """Of all jobs: the hosts share this machine's processors."""
+        return sum(job.ranks for job in self._store.jobs() if job.state not in _OVER)
 
     def _gate(self, cluster: Cluster, nodes: tuple[Node, ...]) -> None:
         """Failed, with the names, when nodes do not answer on their control port."""

@@ -1,8 +1,8 @@
 """The command line, environment and files with which an MPI's own launcher starts ranks on nodes.
 
 Pure: it says what to start, `jobs` starts it. Invariants: only addresses of the cluster's network are used, TCP is the
-only transport (what crosses a node's border must survive its move), and what is the launcher's alone stays out of the
-ranks.
+only transport between nodes (what crosses a node's border must survive its move) and in a container, and what is the
+launcher's alone stays out of the ranks.
 """
 
 from __future__ import annotations
@@ -27,6 +27,9 @@ MARK = "WHERRY_JOB_ID"
 _FOREIGN = ("WHERRY_", "SLURM_", "PBS_", "LSB_", "PMI_", "PMIX_", "OMPI_COMM_", "HYDRA_", "HYDI_")
 """Beginnings of variables that would make a launcher believe that it runs inside another scheduler or job."""
 
+_YIELD = "OMPI_MCA_mpi_yield_when_idle"
+"""Whether a rank of Open MPI's that polls lets others run."""
+
 _ROOT = {
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
@@ -46,7 +49,11 @@ class Seat:
 
 @dataclass(frozen=True)
 class Request:
-    """What to launch. `directory` is the job's own, writable for its user; `agent` and `finalize` are seen by nodes."""
+    """What to launch. `directory` is the job's own, writable for its user; `agent` and `finalize` are seen by nodes.
+
+    `crowded`: there are more ranks than processors below them, so one that waits is in the way of one that computes.
+    `whole`: nodes are machines, which move with all their memory, so ranks of one may share it.
+    """
 
     id: str
     mpi: Mpi
@@ -62,6 +69,8 @@ class Request:
     agent: Path
     finalize: Path
     input: bool = False
+    crowded: bool = False
+    whole: bool = False
 
 
 @dataclass(frozen=True)
@@ -109,12 +118,17 @@ def plan(request: Request) -> Launch:
 def _openmpi(request: Request, share: list[Seat]) -> tuple[dict[str, str], list[str], str]:
     """Open MPI. Version 5 starts its daemons by PRRTE, whose parameters have another prefix."""
     agent, net = str(request.agent), request.subnet
+    shared = "sm" if request.mpi.version[0] >= 5 else "vader"
     ours = {
         "pml": "ob1",
-        "btl": "tcp,self",
+        "btl": f"{shared},tcp,self" if request.whole else "tcp,self",
         "osc": "^ucx",  # one-sided transfers open UCX whatever the pml is
         "btl_tcp_if_include": net,
     }
+    if (
+        request.crowded and _YIELD not in request.env
+    ):  # which it would see by itself if nodes were not hosts of their own
+        ours["mpi_yield_when_idle"] = "1"
     old = {"plm": "rsh", "plm_rsh_agent": agent, "plm_rsh_no_tree_spawn": "1", "oob_tcp_if_include": net}
     new = {"plm": "ssh", "plm_ssh_agent": agent, "plm_ssh_no_tree_spawn": "1", "prte_if_include": net}
     env = {f"OMPI_MCA_{name}": value for name, value in ours.items()}
@@ -130,9 +144,9 @@ def _openmpi(request: Request, share: list[Seat]) -> tuple[dict[str, str], list[
 
 
 def _mpich(request: Request, share: list[Seat], ranks: dict[str, str]) -> tuple[dict[str, str], list[str], str]:
-    """MPICH, whose launcher is hydra; netmod ucx (Debian's) or ofi, both on TCP, also between ranks of one node."""
+    """MPICH, whose launcher is hydra; netmod ucx (Debian's) or ofi, both on TCP, also inside a container."""
     env = {
-        "MPIR_CVAR_NOLOCAL": "1",
+        "MPIR_CVAR_NOLOCAL": "0" if request.whole else "1",
         "UCX_TLS": "tcp,self",
         "UCX_NET_DEVICES": INTERFACE,
         "FI_PROVIDER": "tcp",

@@ -2,17 +2,16 @@
 
 A rank that waits polls: `_SPINNING` of its CPU time is the kernel's, hardly anything of one that computes. So its
 waiting is told by the kernel's share of its time, and by the time in which it neither ran nor could have. Invariants:
-nothing of a node is stopped or changed; a rank that came, went or moved between the samples is left out.
+nothing of a node is stopped or changed; a rank that came, went or moved between the samples is left out; a node whose
+ranks could not be looked at is named, never taken for idle.
 """
 
 from __future__ import annotations
 
-import os
-import re
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 from wherry.base.clock import now
 from wherry.base.errors import WherryError
@@ -20,7 +19,9 @@ from wherry.cluster.places import Places
 from wherry.fabric.cgroup import Cgroup
 from wherry.fabric.pairs import Count, Pair, Pairs
 from wherry.fabric.protocol import Fabric
-from wherry.job.launch import MARK
+from wherry.job import ranks
+from wherry.job.ranks import Process, Times, Who
+from wherry.job.wire import Endpoint, WireError
 from wherry.model.objects import Job, Node
 from wherry.model.profile import Flow, NodeLoad, Profile, RankLoad
 from wherry.schedule.roads import Roads
@@ -29,22 +30,9 @@ _SPINNING = 0.75
 """Kernel's share of a polling rank's CPU time: 0.80 with Open MPI 4.1 over TCP, 0.71 with MPICH 4.0 over UCX."""
 _FAR = 0.0005
 """Seconds of latency from which on turns are counted: a pair has 2000 of them in a second at most."""
-_TICK = 1.0 / os.sysconf("SC_CLK_TCK")
-_RANK = re.compile(rb"(?:^|\0)(?:OMPI_COMM_WORLD_RANK|PMI_RANK|PMIX_RANK)=(\d+)\0")
-_JOB = re.compile(rf"(?:^|\0){MARK}=([^\0]*)\0".encode())
-
-
-@dataclass(frozen=True)
-class Times:
-    """Seconds of a rank so far: in the program, in the kernel; of its main thread: running, ready but not running."""
-
-    job: str
-    rank: int
-    node: str
-    user: float
-    system: float
-    ran: float
-    ready: float
+_ANSWER = 3.0
+"""Seconds that a virtual machine's agent gets for one look at its ranks."""
+_AT_ONCE = 16
 
 
 @dataclass(frozen=True)
@@ -53,14 +41,16 @@ class Sample:
 
     time: float
     where: dict[str, str]
-    ranks: dict[int, Times] = field(default_factory=dict)
+    ranks: dict[Process, Times] = field(default_factory=dict)
     throttled: dict[str, float] = field(default_factory=dict)
     cpu: dict[str, float] = field(default_factory=dict)
-    """By node, and by host as its whole cgroup."""
+    """Both by node, and by host as its whole cgroup."""
     pairs: dict[Pair, Count] | None = None
     uncounted: str = ""
     far: dict[str, frozenset[str]] = field(default_factory=dict)
     """By host, the MACs of the nodes so far away that turns with them are counted."""
+    unseen: dict[str, str] = field(default_factory=dict)
+    """Nodes whose ranks could not be looked at, with the reason."""
 
 
 class Sampler:
@@ -69,29 +59,41 @@ class Sampler:
     def __init__(self, fabric: Fabric, places: Places) -> None:
         self._fabric, self._places = fabric, places
         self._pairs = Pairs()
-        self._known: dict[int, tuple[str, int]] = {}
+        self._known: dict[Process, Who] = {}
 
-    def take(self, nodes: Sequence[Node]) -> Sample:
-        """The counters of these nodes and of all hosts."""
+    def take(self, nodes: Sequence[Node], busy: Collection[str]) -> Sample:
+        """The counters of these nodes and of all hosts; jobs run on the clusters that are `busy`."""
         sample = Sample(time.monotonic(), {node.name: node.host for node in nodes}, far=self._far(nodes))
-        seen = dict[int, tuple[str, int]]()
+        machines = [node for node in nodes if node.cluster in busy and self._places.port(node).tap]
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            for node, found in zip(machines, pool.map(self._inside, machines), strict=True):
+                if isinstance(found, str):
+                    sample.unseen[node.name] = found
+                else:
+                    sample.ranks.update(found)
         for node in nodes:
             group = Cgroup(self._places.place(node).cgroup)
             sample.throttled[node.name] = group.throttled()
             sample.cpu[node.name] = group.cpu_seconds()
-            for pid in group.pids():
-                who = self._known.get(pid) or _identity(pid)
-                times = who and _times(pid, *who, node.name)
-                if who and times:
-                    seen[pid], sample.ranks[pid] = who, times
-        self._known = seen
+            sample.ranks.update(ranks.here(node.name, group.pids(), self._known))
+        self._known = {process: (times.job, times.rank) for process, times in sample.ranks.items()}
         for host in self._fabric.spec.hosts:
-            sample.cpu[host.name] = Cgroup(self._fabric.cgroup(host.name)).cpu_seconds()
+            group = Cgroup(self._fabric.cgroup(host.name))
+            sample.throttled[host.name], sample.cpu[host.name] = group.throttled(), group.cpu_seconds()
         try:
             spaces = {self._fabric.host_netns(host): macs for host, macs in sample.far.items()}
             return replace(sample, pairs=self._pairs.read(spaces))
         except WherryError as error:
             return replace(sample, uncounted=str(error))
+
+    def _inside(self, node: Node) -> dict[Process, Times] | str:
+        """The ranks in a virtual machine, or why they could not be looked at."""
+        place = self._places.place(node)
+        endpoint = Endpoint(place.netns, node.address, place.key.get_secret_value())
+        try:
+            return ranks.inside(node.name, endpoint, place.owner, _ANSWER)
+        except WireError as error:
+            return str(error)
 
     def _far(self, nodes: Sequence[Node]) -> dict[str, frozenset[str]]:
         roads, hosts = Roads(self._fabric.spec.joins()), self._fabric.spec.hosts
@@ -110,7 +112,7 @@ def profile(
 ) -> Profile:
     """What the cluster's jobs did between two samples. `remaining` is what the user says, in seconds."""
     seconds = max(after.time - before.time, 1e-3)
-    ranks = _ranks(before, after, seconds, {node.name for node in nodes})
+    loads = _ranks(before, after, seconds, {node.name for node in nodes})
     ran = max((now() - (job.started or job.created) for job in jobs), default=0.0)
     left, basis = _left(jobs, ran, remaining)
     counted = before.pairs is not None and after.pairs is not None
@@ -122,8 +124,8 @@ def profile(
         ran=ran,
         remaining=left,
         basis=basis,
-        nodes=tuple(_node(before, after, node, ranks, seconds) for node in nodes),
-        ranks=tuple(ranks),
+        nodes=tuple(_node(before, after, node, loads, seconds) for node in nodes),
+        ranks=tuple(loads),
         flows=_flows(before, after, nodes, seconds) if counted else None,
         uncounted=after.uncounted or before.uncounted,
     )
@@ -176,12 +178,15 @@ def _rank(old: Times, new: Times, held: float, seconds: float) -> RankLoad:
 
 
 def _held_back(before: Sample, after: Sample, node: str, seconds: float) -> float:
-    """Share of the time for which the node's CPU limit held it back. Counted for each CPU: more than all is all."""
-    return min(1.0, max(0.0, after.throttled.get(node, 0.0) - before.throttled.get(node, 0.0)) / seconds)
+    """Share of the time for which the CPU limit of the node, or of its host, held it back, whichever did more; counted
+    for each CPU: more than all is all."""
+    limits = (node, after.where.get(node, ""))
+    held = (after.throttled.get(name, 0.0) - before.throttled.get(name, 0.0) for name in limits)
+    return min(1.0, max(0.0, *held) / seconds)
 
 
-def _node(before: Sample, after: Sample, node: Node, ranks: Sequence[RankLoad], seconds: float) -> NodeLoad:
-    here = [load for load in ranks if load.node == node.name]
+def _node(before: Sample, after: Sample, node: Node, loads: Sequence[RankLoad], seconds: float) -> NodeLoad:
+    here = [load for load in loads if load.node == node.name]
     count = max(1, len(here))
     return NodeLoad(
         node=node.name,
@@ -212,22 +217,3 @@ def _flows(before: Sample, after: Sample, nodes: Sequence[Node], seconds: float)
             )
         )
     return tuple(found)
-
-
-def _identity(pid: int) -> tuple[str, int] | None:
-    """Job and rank of a process; None when it is no rank."""
-    try:
-        text = Path(f"/proc/{pid}/environ").read_bytes() + b"\0"
-    except OSError:
-        return None
-    job, rank = _JOB.search(text), _RANK.search(text)
-    return (job[1].decode(errors="replace"), int(rank[1])) if job and rank else None
-
-
-def _times(pid: int, job: str, rank: int, node: str) -> Times | None:
-    try:
-        words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        ran, ready, *_ = Path(f"/proc/{pid}/schedstat").read_text().split()
-    except OSError:  # it has ended
-        return None
-    return Times(job, rank, node, int(words[11]) * _TICK, int(words[12]) * _TICK, int(ran) / 1e9, int(ready) / 1e9)

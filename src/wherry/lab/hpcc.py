@@ -11,8 +11,36 @@ from dataclasses import dataclass
 from pathlib import Path
 
 INPUT, OUTPUT = "hpccinf.txt", "hpccoutf.txt"
+SHOWN = """\
+#!/bin/sh
+# hpcc where nobody sees its files: the first rank writes its input and shows its output as it grows.
+if [ "${{OMPI_COMM_WORLD_RANK:-${{PMI_RANK:-0}}}}" = 0 ]; then
+  cat >{input} <<'END'
+{text}
+END
+  : >{output}
+  exec 3<{output}
+  (while sleep 0.2; do cat <&3; done) &
+  shower=$!
+fi
+{program}
+code=$?
+if [ "$shower" ]; then
+  kill "$shower"
+  cat <&3
+fi
+exit $code
+"""
+"""A script that runs a `program` that is hpcc, with an input of `text`."""
 BEGIN, END = "Begin of HPL section", "End of HPL section"
 _ROW = re.compile(r"^W[RC]\w+\s+(\d+)\s+\d+\s+\d+\s+\d+\s+([\d.]+)\s+([\d.e+-]+)$", re.MULTILINE)
+RING = "ring_bandwidth"
+_B_EFF = {
+    "ping_latency": ("AvgPingPongLatency_usec", 1e-6),
+    "ring_latency": ("RandomlyOrderedRingLatency_usec", 1e-6),
+    RING: ("RandomlyOrderedRingBandwidth_GBytes", 1e9),
+}
+"""Its test of messages (b_eff): our names, its names in the summary, and what makes them seconds and bytes/s."""
 _PASSED = re.compile(r"(\d+) tests completed and passed residual checks")
 _FAILED = re.compile(r"(\d+) tests completed and failed residual checks")
 
@@ -40,6 +68,10 @@ class Problem:
         """Floating-point operations of all runs: 2/3 n^3 + 3/2 n^2 each, as HPL counts (HPL_pdtest.c)."""
         return self.runs * (2 / 3 * self.n**3 + 3 / 2 * self.n**2)
 
+    def shown(self, program: str) -> str:
+        """A script that runs hpcc with this problem and shows its output file, for nodes whose files stay in them."""
+        return SHOWN.format(input=INPUT, output=OUTPUT, text=self.text().rstrip("\n"), program=program)
+
     def text(self) -> str:
         """The input file."""
         head = [
@@ -65,12 +97,14 @@ class Problem:
 
 @dataclass(frozen=True)
 class Result:
-    """What one run's output says. `times` are hpcc's own seconds of each factorisation, from its clock inside."""
+    """What one run's output says. `times` are hpcc's own seconds of each factorisation, from its clock inside; `b_eff`
+    are latencies (s) and the bandwidth of a rank in a ring in random order (B/s), measured before HPL."""
 
     passed: int
     failed: int
     times: tuple[float, ...]
     finished: bool
+    b_eff: dict[str, float]
 
     def verified(self, problem: Problem) -> bool:
         """True when HPL ended and every residual check of the problem passed."""
@@ -91,4 +125,9 @@ def read(output: Path) -> Result:
         failed=int(failed[1]) if failed else -1,
         times=tuple(float(row[1]) for row in _ROW.findall(hpl)),
         finished=END in hpl,
+        b_eff={
+            ours: float(found[1]) * unit
+            for ours, (theirs, unit) in _B_EFF.items()
+            if (found := re.search(rf"^{theirs}=([\d.e+-]+)$", hpl, re.MULTILINE))
+        },
     )

@@ -82,7 +82,10 @@ class FactsSpec(Spec):
 
 
 class HostSpec(Spec):
-    """An emulated host: its site, its share of the machine, its speed relative to the others."""
+    """An emulated host: its site, its share of the machine, its speed relative to the others.
+
+    At speed 0.5 a CPU of the host, and each of a node's there, is half a CPU of the machine (CFS quota, period 5 ms).
+    """
 
     name: Name
     site: Name

@@ -105,7 +105,7 @@ class ContainerMover:
         group = Cgroup(self._destination.cgroup)
         group.create()
         group.limit(None, node.memory)
-        group.weight(node.cpus)
+        group.weight(self._destination.cpus)
         group.prefer(True)
         for layout in (self._from, self._to):
             mount("wherry", layout.images, "tmpfs", MS_NOSUID, "mode=0700")
@@ -382,8 +382,8 @@ def _settle(place: Place) -> None:
     group = Cgroup(place.cgroup)
     if group.pids():
         group.gather(_CPU)
-        group.limit(place.node.cpus, place.node.memory)
-        group.weight(place.node.cpus)
+        group.limit(place.cpus, place.node.memory)
+        group.weight(place.cpus)
         group.weigh_parent()
 
 

@@ -28,6 +28,7 @@ class Place(BaseModel):
     `netns` is the network namespace that reaches the node's address: its own, or for a virtual machine the head's.
     `user` is `UID:GID:GID,GID…`: who may be run inside, and whose directories are bound. Uid 0 may run anybody.
     `device` is the port's at the host, as a virtual machine opens it; `image` and `nic` are a virtual machine's, too.
+    `speed` is the host's, relative to the others: at half speed each of the node's CPUs is half a CPU of the machine.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -43,6 +44,12 @@ class Place(BaseModel):
     device: str = ""
     image: str = "default"
     nic: NicSpec = NicSpec()
+    speed: float = 1.0
+
+    @property
+    def cpus(self) -> float:
+        """What the node may use of the machine's CPUs here: a slower host's are emulated by a smaller quota."""
+        return self.node.cpus * self.speed
 
     @property
     def owner(self) -> Owner:

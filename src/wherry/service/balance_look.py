@@ -9,7 +9,7 @@ import time
 from collections.abc import Collection
 
 from wherry.base.clock import now
-from wherry.base.errors import Code, Refused
+from wherry.base.errors import Code, LostContact, Refused
 from wherry.job.profile import Sample, Sampler, foreign, profile
 from wherry.model.balance import BalancePlan, Kind, Verdict
 from wherry.model.objects import Cluster, Host, Move, Node, NodeState, Phase, Prediction
@@ -31,7 +31,9 @@ class Look:
 
     def sample(self) -> Sample:
         """The counters of all nodes that run."""
-        return self._sampler.take([node for node in self._cell.store.nodes() if node.state == NodeState.RUNNING])
+        busy = {job.cluster for job in self._cell.store.jobs() if job.state in UNDER_WAY}
+        nodes = [node for node in self._cell.store.nodes() if node.state == NodeState.RUNNING]
+        return self._sampler.take(nodes, busy)
 
     def over(self, seconds: float) -> tuple[Sample, Sample]:
         """Two samples so far apart."""
@@ -40,7 +42,11 @@ class Look:
         return before, self.sample()
 
     def profile(self, before: Sample, after: Sample, cluster: str, remaining: float | None = None) -> Profile:
-        """What the cluster's jobs did between two samples."""
+        """What the cluster's jobs did between two samples. LostContact when its ranks could not be looked at."""
+        for node in self._cell.store.nodes(cluster):
+            if blind := _blind(before, after, node):
+                what = f"the ranks in {node.name} could not be looked at"
+                raise LostContact(Code.UNREACHABLE, what, blind, f"wherry logs --node {node.name}")
         jobs = [job for job in self._cell.store.jobs(cluster) if job.state in UNDER_WAY]
         return profile(before, after, cluster, jobs, self._cell.store.nodes(cluster), remaining)
 
@@ -55,7 +61,7 @@ class Look:
             cluster, nodes = store.cluster(name), store.nodes(name)
             if cluster is None:
                 continue
-            if why := _unsteady(before, nodes):
+            if why := _unsteady(before, after, nodes):
                 aside.append(Verdict(cluster=name, kind=Kind.UNKNOWN, text=why))
                 continue
             seen = self.profile(before, after, name, remaining)
@@ -111,14 +117,21 @@ def look(cell: Cell) -> Look:
     return Look(cell, cell.need_domain())
 
 
-def _unsteady(before: Sample, nodes: list[Node]) -> str:
-    """Why the cluster cannot be judged now: a node that moved or began meanwhile was not measured where it is."""
+def _unsteady(before: Sample, after: Sample, nodes: list[Node]) -> str:
+    """Why the cluster cannot be judged now: a node that moved or began meanwhile was not measured where it is, and what
+    ranks do that could not be looked at is not known."""
     for node in nodes:
         if node.state != NodeState.RUNNING:
             return f"{node.name} is {node.state}"
         if before.where.get(node.name) != node.host:
             return f"{node.name} came to {node.host} while it was measured"
+        if blind := _blind(before, after, node):
+            return f"what the ranks in {node.name} do could not be looked at: {blind}"
     return "" if nodes else "it has no nodes"
+
+
+def _blind(before: Sample, after: Sample, node: Node) -> str:
+    return before.unseen.get(node.name) or after.unseen.get(node.name) or ""
 
 
 def check_seconds(seconds: float, longest: float) -> None:

@@ -59,7 +59,7 @@ class Ended:
 class Place:
     """A cluster that a study runs on: its name, how many nodes with what, and the hosts they go to.
 
-    With a `nic`, its nodes are virtual machines with that model of network adapter.
+    With a `nic`, its nodes are virtual machines with that model of network adapter; they are given the files `needs`.
     """
 
     name: str
@@ -69,6 +69,7 @@ class Place:
     memory: str = "512MiB"
     spread: str = "host"
     nic: str = ""
+    needs: tuple[str, ...] = ()
 
     def spec(self) -> dict[str, Any]:
         """The cluster file."""
@@ -81,7 +82,7 @@ class Place:
             "memory": self.memory,
             "hosts": list(self.hosts),
             "placement": {"spread": self.spread},
-            **({"nic": {"model": self.nic}} if self.nic else {}),
+            **({"nic": {"model": self.nic}, "needs": list(self.needs)} if self.nic else {}),
         }
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from wherry.lab.report import Table
 from wherry.lab.study import analysis, figures, published
 from wherry.lab.study.bench import Bench, Place, program
-from wherry.lab.study.lacks import VM
+from wherry.lab.study.lacks import no_machines
 from wherry.lab.study.parse import pingpong
 from wherry.lab.study.recipe import Cell, Factor, Level, Page, Study, Value
 from wherry.lab.study.results import Results
@@ -59,7 +59,7 @@ class Colocated(Study):
     )
 
     def factors(self) -> Sequence[Factor]:
-        no_vm = self.lacks.get(VM, "") or ("not with --quick: they take minutes to boot" if self.quick else "")
+        no_vm = no_machines(self.lacks, self.quick)
         vm = Level(_VM, "two VM nodes on one host", no_vm)
         levels = (NATIVE_SHM, NATIVE_TCP, ONE_NODE, ONE_HOST, TWO_HOSTS, vm)
         return [Factor("where", "where the two ranks are", levels), analysis.mpi_factor(self.quick)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from wherry.base.errors import Refused
 from wherry.base.paths import native_program
 from wherry.client import process
@@ -9,6 +11,9 @@ from wherry.lab.study import applications
 
 VM = "vm"
 """Why there are no virtual machines as nodes."""
+VM_MOVES = "vm-moves"
+"""Why they cannot be moved."""
+_KVM = "kvm"
 _VM_NEEDS = ("libvirt", "image")
 """The doctor's findings without which there are none; without KVM they are emulated, and slow."""
 
@@ -18,9 +23,25 @@ def lacking() -> dict[str, str]:
     found = {finding["name"]: finding["text"] for finding in process.examine() if finding["health"] != "ok"}
     if without := [found[name] for name in _VM_NEEDS if name in found]:
         found[VM] = without[0]
+    if _KVM in found and "qemu" in found:  # only where it emulates
+        found[VM_MOVES] = found["qemu"]
     for kernel in ("sp",):
         try:
             native_program(f"npb-{kernel}-openmpi")
         except Refused as error:
             found[f"npb-{kernel}"] = str(error)
     return found | applications.lacking()
+
+
+def no_machines(lacks: Mapping[str, str], quick: bool, *, moved: bool = False, heavy: bool = False) -> str:
+    """Why a level with virtual machines is left out, empty when it is not: which `moved` ones and `heavy` programs are
+    even where others can be measured."""
+    if why := lacks.get(VM, ""):
+        return why
+    if quick:
+        return "not with --quick: virtual machines take minutes to boot"
+    if moved and (why := lacks.get(VM_MOVES, "")):
+        return why
+    if heavy and (why := lacks.get(_KVM, "")):
+        return f"{why}, so this program would take hours on them"
+    return ""

@@ -78,7 +78,7 @@ class MigrationCost(Study):
                 "what is between the hosts",
                 (
                     Level(_BARE, "the emulated network as it is"),
-                    Level("fast", f"1 Gbit/s, {_LATENCY}"),
+                    Level("fast", f"1 Gbit/s, {_LATENCY}", "not with --quick" if self.quick else ""),
                     Level("slow", f"100 Mbit/s, {_LATENCY}"),
                 ),
             ),
@@ -88,11 +88,12 @@ class MigrationCost(Study):
         return ("16", "128") if self.quick else ("16", "64", "256", "1024")
 
     def cells(self) -> Sequence[Cell]:
-        workload, _, mode, _ = self.factors()
+        workload, _, mode, links = self.factors()
         cells = []
         for name in workload.measured():
             for memory in self._memories() if name == _RING else self._memories()[:1]:
-                for link in _LINKS if name == _RING and int(memory) <= _MOST_OVER_A_LINK else (_BARE,):
+                linked = name == _RING and int(memory) <= _MOST_OVER_A_LINK
+                for link in links.measured() if linked else (_BARE,):
                     cells += [Cell.of(workload=name, memory=memory, mode=m, link=link) for m in mode.measured()]
         return cells
 

@@ -9,7 +9,7 @@ from wherry.lab.report import Table
 from wherry.lab.stats import Estimate, median
 from wherry.lab.study import analysis, figures, published
 from wherry.lab.study.bench import Bench, Place, installed, program
-from wherry.lab.study.lacks import VM
+from wherry.lab.study.lacks import no_machines
 from wherry.lab.study.parse import flood_ping, pingpong
 from wherry.lab.study.recipe import Cell, Factor, Level, Page, Study, Value
 from wherry.lab.study.results import Results
@@ -44,7 +44,7 @@ class NicDegradation(Study):
     )
 
     def factors(self) -> Sequence[Factor]:
-        no_vm = self.lacks.get(VM, "") or ("not with --quick: they take minutes to boot" if self.quick else "")
+        no_vm = no_machines(self.lacks, self.quick)
         models = [Level(model, f"VM nodes on two hosts, {model}", no_vm) for model in _MODELS]
         nic = Factor("nic", "what the two ends are joined by", (_NATIVE, _CONTAINER, *models))
         return [nic, _TOOL, analysis.mpi_factor(self.quick)]

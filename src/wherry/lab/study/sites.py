@@ -26,7 +26,8 @@ QUICK = {"a": ("q1", "q2"), "b": ("q3",)}
 """Hosts by site that are not limited: a rank that waits for its CPU time would measure that, and not the network."""
 _HOSTS = [
     *(
-        {"name": name, "site": name[0], "cores": 1, "speed": SHARE, "memory": "1GiB"}  # room for two nodes on each
+        # Room for several nodes on each, of which one is busy: it gets all of the host, the least quota there is.
+        {"name": name, "site": name[0], "cores": 1, "speed": SHARE, "memory": "1GiB"}
         for name in (*NEAR, *FAR)
     ),
     *({"name": name, "site": site, "cores": 4, "memory": "2GiB"} for site, names in QUICK.items() for name in names),

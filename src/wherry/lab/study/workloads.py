@@ -49,9 +49,15 @@ def hpl(
     bench: Bench, place: Place | None, problem: hpcc.Problem, directory: Path, moving: Moving | None = None
 ) -> list[Value]:
     """HPL in Debian's hpcc: seconds of HPL's part, seen from outside, its rate, and its residuals. No place: native."""
-    (directory / hpcc.INPUT).write_text(problem.text())
     output, ranks, argv = directory / hpcc.OUTPUT, problem.p * problem.q, [installed("hpcc", "hpcc")]
-    seconds, moved = between(bench, place, argv, ranks, directory, output, (hpcc.BEGIN, hpcc.END), moving)
+    marks = (hpcc.BEGIN, hpcc.END)
+    if place and place.nic:
+        argv = [str(_script(directory, problem.shown(argv[0])))]
+        output = directory / "stdout"
+        seconds, moved = shown(bench, place, argv, ranks, directory, marks, moving)
+    else:
+        (directory / hpcc.INPUT).write_text(problem.text())
+        seconds, moved = between(bench, place, argv, ranks, directory, output, marks, moving)
     result = hpcc.read(output)
     if not result.verified(problem):
         raise SampleFailed(f"{result.passed} of {problem.runs} of HPL's residual checks passed")
@@ -60,6 +66,7 @@ def hpl(
         Value("seconds", seconds, "s"),
         Value("flops", problem.operations / seconds, "1/s"),
         fingerprint(residuals),
+        *(Value(name, value, "B/s" if name == hpcc.RING else "s") for name, value in result.b_eff.items()),
         *move_values(moved),
     ]
 
@@ -100,6 +107,39 @@ def between(
     return watch.moments[end] - watch.moments[begin], moved
 
 
+def shown(
+    bench: Bench,
+    place: Place,
+    argv: Sequence[str],
+    ranks: int,
+    directory: Path,
+    marks: tuple[str, str],
+    moving: Moving | None = None,
+) -> tuple[float, Move | None]:
+    """As `between`, where the texts are on the program's standard output: virtual machines keep their files."""
+    job = bench.start(place, argv, ranks, directory, mpi="openmpi", env=SHARED_CORES)
+    try:
+        job.said(marks[0].encode())
+        began, moved = time.time(), None
+        if moving:
+            moved = _moved(bench, job, moving, lambda: None)
+        job.said(marks[1].encode())
+        ended = time.time()
+    except BaseException:
+        job.cancel()
+        raise
+    job.wait(_LONGEST).verified()
+    _in_time(moved, ended)
+    return ended - began, moved
+
+
+def _script(directory: Path, text: str) -> Path:
+    path = directory / "run"
+    path.write_text(text)
+    path.chmod(0o755)
+    return path
+
+
 def npb(
     bench: Bench,
     place: Place | None,
@@ -109,21 +149,31 @@ def npb(
     directory: Path,
     moving: Moving | None = None,
 ) -> list[Value]:
-    """An NPB program of class `letter`: its own seconds (by the time of day) and its result. No place: native."""
+    """An NPB program of class `letter`: its own seconds (by the time of day) and its result. No place: native.
+
+    The clock of a virtual machine stands while it is moved: its seconds are from the first step to the end, seen here.
+    """
     argv = [str(native_program(f"npb-{kernel}-openmpi")), letter]
-    moved, ended = None, None
     if place is None:
-        done = bench.native(argv, ranks, directory, _LONGEST, env=SHARED_CORES)
-    else:
-        # A node does not see its own limit, and a rank that exceeds it is killed without a word.
-        env = {**SHARED_CORES, "NPB_NODE_MEMORY": str(parse_size(place.memory))}
-        job = bench.start(place, argv, ranks, directory, env=env)
-        if moving:
-            moved = _moved(bench, job, moving, lambda: job.said(_STEPS))
-        done = job.wait(_LONGEST)
-        ended = job.ended
-    values = npb_values(done)
-    _in_time(moved, ended)
+        return npb_values(bench.native(argv, ranks, directory, _LONGEST, env=SHARED_CORES))
+    # A node does not see its own limit, and a rank that exceeds it is killed without a word.
+    env = {**SHARED_CORES, "NPB_NODE_MEMORY": str(parse_size(place.memory))}
+    job, moved, began = bench.start(place, argv, ranks, directory, "openmpi", env), None, 0.0
+
+    def steps() -> None:
+        nonlocal began
+        job.said(_STEPS)
+        began = time.time()
+
+    if moving:
+        moved = _moved(bench, job, moving, steps)
+    elif place.nic:
+        steps()
+    values = npb_values(job.wait(_LONGEST))
+    _in_time(moved, job.ended)
+    if place.nic:
+        outside = Value("seconds", (job.ended or time.time()) - began, "s")
+        values = [outside, *(value for value in values if value.metric != outside.metric)]
     return [*values, *move_values(moved)]
 
 

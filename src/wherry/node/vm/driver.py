@@ -115,8 +115,8 @@ class VmDriver:
         group = Cgroup(place.cgroup)
         group.create()
         group.add(pid)
-        group.limit(place.node.cpus if bounded else None, place.node.memory + OVERHEAD)
-        group.weight(place.node.cpus)
+        group.limit(place.cpus if bounded else None, place.node.memory + OVERHEAD)
+        group.weight(place.cpus)
         group.weigh_parent()
 
     def stop(self, place: Place) -> None:
