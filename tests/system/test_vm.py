@@ -110,3 +110,34 @@ def test_the_image_is_told(two: World) -> None:
     (found,) = [image for image in two.json("image", "list")["images"] if image["name"] == IMAGE]
     assert found["mpi"] and found["digest"] == two.json("image", "show", IMAGE)["image"]["digest"]
     assert any(name.startswith("linux-image-") for name in found["packages"])
+
+
+def test_containers_and_machines_in_one_job(two: World) -> None:
+    """One node of each kind, each moved by its own driver while the job checks every message; a host is drained."""
+    nodes = f"nodes:\n  - {{kind: container, memory: 128MiB}}\n  - {{kind: vm, image: {IMAGE}, memory: 192MiB}}\n"
+    file = two.file("mixed.yaml", f"name: mixed\ncpus: 1\nhosts: [a1, a2]\n{nodes}")
+    planned = two("up", file, "--dry-run").stdout
+    assert "create mixed-0 on " in planned and "(container, 1 CPU" in planned and "(vm, 1 CPU" in planned
+    two.json("up", file)
+    try:
+        kinds = {node["name"]: node["kind"] for node in two.json("status", "mixed")["nodes"]}
+        assert kinds == {"mixed-0": "container", "mixed-1": "vm"}
+        if two("move", "mixed-1", "--to", other(two.hosts_of("mixed")["mixed-1"]), "--dry-run").returncode == 4:
+            pytest.skip("this QEMU does not move emulated machines")
+
+        def moves() -> None:
+            for node, host in two.hosts_of("mixed").items():
+                record = two.move(node, other(host))
+                assert (record["phase"], record["error"]) == ("done", None)
+            there = two.hosts_of("mixed")
+            drained = two.json("host", "drain", there["mixed-1"])["moves"]
+            assert "mixed-1" in {record["node"] for record in drained}
+            assert two.hosts_of("mixed")["mixed-1"] != there["mixed-1"]
+            two.json("host", "restore", there["mixed-1"])
+            assert two.hosts_of("mixed") == there
+
+        two.under_a_ring("mixed", "openmpi", moves, ranks=2, seconds=25)
+        done = two("run", "mixed", "-n", "2", "--mpi", "mpich", "--", "/bin/hostname")
+        assert sorted(done.stdout.split()) == ["mixed-0", "mixed-1"], done.stderr
+    finally:
+        two("down", "mixed")

@@ -9,11 +9,13 @@ from fakeworld import OTHER, OWNER, World, fabric_spec
 
 from wherry.base.errors import Code, Failed, Refused
 from wherry.cluster.binds import binds_of
+from wherry.cluster.clusters import Clusters
 from wherry.cluster.places import secret_name
 from wherry.cluster.plan import StepKind
 from wherry.model.objects import ClusterState, Job, JobState, NodeState
 from wherry.model.owner import Owner
 from wherry.model.spec import ClusterSpec
+from wherry.node.fake import FakeDriver
 
 
 @pytest.fixture
@@ -42,7 +44,7 @@ def _everything(world: World) -> object:
 def test_plan_changes_nothing_and_says_so(world: World) -> None:
     before = _everything(world)
     plan = world.clusters.plan(ClusterSpec(name="hello", nodes=8), OWNER)
-    assert plan.text().splitlines()[0] == "create hello-0 on a1 (1 CPU, 512.0 MiB)"
+    assert plan.text().splitlines()[0] == "create hello-0 on a1 (container, 1 CPU, 512.0 MiB)"
     assert plan.text().splitlines()[-1] == "8 to create, 0 to move, 0 to remove. Nothing was changed."
     assert not plan.empty and _everything(world) == before
 
@@ -123,6 +125,34 @@ def test_refusals(world: World) -> None:
     refused(world, Code.UNSUPPORTED, "no container runtime")
     world.fabric.down()
     refused(world, Code.WRONG_STATE, "no fabric is up")
+
+
+def test_containers_and_virtual_machines_in_one_cluster(world: World) -> None:
+    machines = FakeDriver("vm")
+    clusters = Clusters(world.store, world.fabric, {"container": world.driver, "vm": machines})
+    groups = [{"count": 2, "cpus": 0.5}, {"kind": "vm", "memory": "192MiB"}]
+    plan = clusters.plan(ClusterSpec.model_validate({"name": "mixed", "nodes": groups}), OWNER)
+    assert [step.text for step in plan.steps] == [
+        "create mixed-0 on a1 (container, 0.5 CPUs, 512.0 MiB)",
+        "create mixed-1 on a2 (container, 0.5 CPUs, 512.0 MiB)",
+        "create mixed-2 on b1 (vm, 1 CPU, 192.0 MiB)",
+    ]
+    clusters.apply(plan)
+    nodes = world.store.nodes("mixed")
+    assert [(node.kind, node.cpus) for node in nodes] == [("container", 0.5), ("container", 0.5), ("vm", 1.0)]
+    assert (sorted(world.driver.places), list(machines.places)) == (
+        [("mixed-0", "a1"), ("mixed-1", "a2")],
+        [("mixed-2", "b1")],
+    )
+    other = ClusterSpec.model_validate({"name": "mixed", "nodes": groups[::-1]})
+    with pytest.raises(Refused, match="kind of a running cluster cannot be changed"):
+        clusters.plan(other, OWNER)
+    machines.places.clear()
+    assert [node.name for node in clusters.verify("mixed")] == ["mixed-2"]
+    smaller = ClusterSpec.model_validate({"name": "mixed", "nodes": groups[:1]})
+    clusters.apply(clusters.plan(smaller, OWNER))  # the machine that is no more is removed by its own driver
+    assert [node.name for node in world.store.nodes("mixed")] == ["mixed-0", "mixed-1"]
+    assert machines.calls[-1] == "stop" and "stop" not in world.driver.calls
 
 
 def test_refusals_of_changes(world: World) -> None:

@@ -18,7 +18,7 @@ from wherry.job.mpi import Family, Mpi
 from wherry.job.wire import Ended, Endpoint, WireError
 from wherry.model.objects import Cluster, ClusterState, Node
 from wherry.model.owner import Owner
-from wherry.model.spec import ClusterSpec
+from wherry.model.spec import ClusterSpec, Kind
 from wherry.node.files import digest
 from wherry.node.vm.image_root import FILES
 
@@ -62,14 +62,22 @@ def cluster(*needs: str) -> Cluster:
     )  # fmt: skip
 
 
-def node(memory: int = 64 << 20) -> Node:
-    return Node(name="vm-0", cluster="vm", index=0, host="a1", address="", mac="", cpus=1, memory=memory)
+def node(memory: int = 64 << 20, index: int = 0, kind: Kind = "vm") -> Node:
+    name = f"vm-{index}"
+    return Node(name=name, cluster="vm", index=index, host="a1", address="", mac="", kind=kind, cpus=1, memory=memory)
 
 
 def sent(root: Root, owner: Owner, mpi: Mpi, memory: int = 64 << 20, needs: tuple[str, ...] = ()) -> None:
     (Path(owner.cwd)).mkdir(exist_ok=True)
     files = ship.gather(cluster(*needs), Path(shutil.which("env") or ""), owner, {}, ())
     ship.copy(cluster(*needs), [(node(memory), cast(Endpoint, root))], files, owner, mpi)
+
+
+def test_only_machines_with_ranks_are_sent_files() -> None:
+    nodes = [node(index=0, kind="container"), node(index=1), node(index=2)]
+    assert [one.name for one in ship.targets(nodes, 3)] == ["vm-1", "vm-2"]
+    assert [one.name for one in ship.targets(nodes, 2)] == ["vm-1"]
+    assert ship.targets(nodes, 1) == []
 
 
 def known(mpi: Mpi) -> dict[str, str]:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from wherry.base.errors import Code, Refused
 from wherry.model.spec import ClusterSpec, FabricSpec, Spec, parse, parse_yaml
+from wherry.store.codec import dump, load
 
 FABRIC: dict[str, Any] = {
     "kind": "fabric",
@@ -64,10 +65,33 @@ def test_good_files() -> None:
         ({"version": 2}, "version: "),
         ({"needs": ["lib/x"]}, "is not an absolute path"),
         ({"placement": {"max_per_host": 0}}, "max_per_host"),
+        ({"nodes": []}, "nodes: a cluster has 1 to 250, these are 0"),
+        ({"nodes": [{"count": 200}, {"count": 51}]}, "these are 251"),
+        ({"nodes": [{"count": 0}]}, "nodes.0.count: "),
+        ({"nodes": [{"kind": "pod"}]}, "nodes.0.kind: Input should be 'container' or 'vm'"),
+        ({"nodes": [{"cout": 2}]}, "unknown key 'nodes.0.cout'; did you mean 'count'?"),
+        ({"nodes": [{"kind": "vm", "nic": {"modl": "e1000"}}]}, "did you mean 'model'?"),
+        ({"nodes": [{"kind": "vm", "memory": "64MiB"}]}, "a node of kind vm needs at least 128MiB"),
+        ({"nodes": [{"image": "other"}, {"kind": "vm"}]}, "image: only for kind: vm"),
+        ({"nodes": [{"count": 2}], "nic": {"model": "e1000"}}, "nic: only for kind: vm"),
+        ({"nodes": [{"count": 2}], "pinned": [2]}, "there is no node 2; they are 0 to 1"),
     ],
 )
 def test_bad_cluster(change: dict[str, Any], words: str) -> None:
     assert words in refused(ClusterSpec, CLUSTER | change)
+
+
+def test_groups_of_nodes() -> None:
+    """What a group does not say is as the file says for all."""
+    groups = [{"count": 2, "cpus": 0.5}, {"kind": "vm", "memory": "1GiB"}]
+    spec = parse(ClusterSpec, CLUSTER | {"nodes": groups, "memory": "256MiB", "nic": {"model": "e1000"}}, "FILE")
+    assert (spec.size, spec.kinds) == (3, {"container", "vm"})
+    made = [(flavor.kind, flavor.cpus, flavor.memory) for flavor in map(spec.flavor, range(3))]
+    assert made == [("container", 0.5, 2**28)] * 2 + [("vm", 1.0, 2**30)]
+    assert spec.flavor(2).nic.model == "e1000" and spec.flavor(7) == spec.flavor(2)
+    assert load(ClusterSpec, dump(spec)) == spec
+    number = parse(ClusterSpec, CLUSTER | {"kind": "vm"}, "FILE")
+    assert (number.nodes, number.size, number.flavor(3).kind) == (4, 4, "vm")
 
 
 HOST = FABRIC["hosts"][0]

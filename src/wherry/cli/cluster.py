@@ -98,8 +98,10 @@ def status(name: str | None = None, /, *, output: Output = "text") -> None:
         if name is None:
             return
         print()
-        rows_of_nodes = [(n.name, n.state, n.host, n.address, f"{n.cpus:g}", format_size(n.memory)) for n in nodes]
-        table(("NODE", "STATE", "HOST", "ADDRESS", "CPUS", "MEMORY"), rows_of_nodes, "It has no nodes.")
+        rows_of_nodes = [
+            (n.name, n.kind, n.state, n.host, n.address, f"{n.cpus:g}", format_size(n.memory)) for n in nodes
+        ]
+        table(("NODE", "KIND", "STATE", "HOST", "ADDRESS", "CPUS", "MEMORY"), rows_of_nodes, "It has no nodes.")
         print()
         rows_of_jobs = [(j.id, j.state, j.ranks, j.mpi, age(j.created), " ".join(j.argv)[:60]) for j in jobs]
         table(("JOB", "STATE", "RANKS", "MPI", "AGE", "PROGRAM"), rows_of_jobs, "No job ran on it yet.")
@@ -110,7 +112,8 @@ def status(name: str | None = None, /, *, output: Output = "text") -> None:
 def _print_up(result: dict[str, Any]) -> None:
     cluster, nodes = result["cluster"], result["nodes"]
     print(f"{cluster['name']} is up: {len(nodes)} nodes in {cluster['subnet']}.")
-    table(("NODE", "HOST", "ADDRESS"), [(node["name"], node["host"], node["address"]) for node in nodes], "no nodes")
+    rows = [(node["name"], node["kind"], node["host"], node["address"]) for node in nodes]
+    table(("NODE", "KIND", "HOST", "ADDRESS"), rows, "no nodes")
 
 
 def _swept(place: Instance) -> tuple[int | None, dict[str, list[str]]]:

@@ -23,8 +23,10 @@ def list_(cluster: str | None = None, /, *, output: Output = "text") -> None:
     """
     with Client() as client:
         nodes = client.nodes(cluster)
-    rows = [(n.name, n.cluster, n.state, n.host, n.address, f"{n.cpus:g}", format_size(n.memory)) for n in nodes]
-    header = ("NODE", "CLUSTER", "STATE", "HOST", "ADDRESS", "CPUS", "MEMORY")
+    rows = [
+        (n.name, n.kind, n.cluster, n.state, n.host, n.address, f"{n.cpus:g}", format_size(n.memory)) for n in nodes
+    ]
+    header = ("NODE", "KIND", "CLUSTER", "STATE", "HOST", "ADDRESS", "CPUS", "MEMORY")
     emit(output, "nodes", {"nodes": nodes}, lambda: table(header, rows, "There are no nodes."))
 
 
@@ -41,6 +43,7 @@ def show(node: str, /, *, output: Output = "text") -> None:
         data = client.node(node)
     found, usage = Node.model_validate(data["node"]), data["usage"]
     rows: list[tuple[str, object]] = [
+        ("kind", found.kind),
         ("cluster", found.cluster),
         ("state", found.state),
         ("host", found.host),

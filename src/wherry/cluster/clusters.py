@@ -16,14 +16,14 @@ from wherry.base.clock import now
 from wherry.base.errors import Code, Failed, Refused
 from wherry.cluster.lookup import find_cluster, known_hosts
 from wherry.cluster.places import Places, network_of_cluster, secret_name
-from wherry.cluster.plan import ClusterPlan, Step, StepKind, make_plan
+from wherry.cluster.plan import ClusterPlan, Step, StepKind, make_plan, need_of
 from wherry.fabric.protocol import Fabric
 from wherry.model.network import address_of, free_number, mac_of, network_of
 from wherry.model.objects import Cluster, ClusterState, Node, NodeState
 from wherry.model.owner import Owner
 from wherry.model.spec import ClusterSpec
 from wherry.node.protocol import NodeDriver
-from wherry.schedule.place import NodeNeed, Used, lacks, used_by
+from wherry.schedule.place import Used, lacks, used_by
 from wherry.store.store import Store
 
 Progress = Callable[[str], None]
@@ -64,7 +64,7 @@ class Clusters:
             if not errors:
                 cluster = cluster.model_copy(update={"state": ClusterState.RUNNING, "reason": ""})
                 self._store.put_cluster(cluster)
-                self._store.add_event("cluster.up", name, f"{name} is up with {plan.spec.nodes} nodes")
+                self._store.add_event("cluster.up", name, f"{name} is up with {plan.spec.size} nodes")
                 return cluster
             reason = errors[0]
             self._store.put_cluster(cluster.model_copy(update={"state": ClusterState.PARTLY, "reason": reason}))
@@ -96,9 +96,9 @@ class Clusters:
     def verify(self, name: str) -> list[Node]:
         """Marks as lost the nodes that should run and do not; returns those that are lost."""
         cluster = find_cluster(self._store, name)
-        driver, lost = self._drivers[cluster.spec.kind], []
+        lost = []
         for node in self._store.nodes(name):
-            gone = node.state == NodeState.RUNNING and not driver.alive(self._places.place(node))
+            gone = node.state == NodeState.RUNNING and not self._driver(node).alive(self._places.place(node))
             if gone and self._store.node(node.name) == node:  # else it was moved or removed while we looked
                 node = node.model_copy(update={"state": NodeState.LOST})
                 self._store.put_node(node)
@@ -153,6 +153,7 @@ class Clusters:
                 self._fabric.port_down(self._places.head_port(old))
             self._store.put_cluster(cluster)
             for step in plan.of(StepKind.ADD):
+                flavor = spec.flavor(step.index)
                 self._store.put_node(
                     Node(
                         name=step.node,
@@ -161,8 +162,9 @@ class Clusters:
                         host=step.host,
                         address=address_of(network, step.index),
                         mac=mac_of(network, step.index),
-                        cpus=spec.cpus,
-                        memory=spec.memory,
+                        kind=flavor.kind,
+                        cpus=flavor.cpus,
+                        memory=flavor.memory,
                     )
                 )
             return cluster
@@ -173,8 +175,8 @@ class Clusters:
         mine = {step.node for step in steps}
         others = [node for node in self._store.nodes() if node.name not in mine]
         used = used_by(others, self._store.moves(unfinished=True))
-        need = NodeNeed(plan.spec.cpus, plan.spec.memory)
         for step in steps:
+            need = need_of(plan.spec, step.index)
             if step.host not in hosts:
                 raise Refused(Code.WRONG_STATE, f"host {step.host} is gone since the plan", "", "run wherry up again")
             if reason := lacks(hosts[step.host], used.get(step.host, Used()), need):
@@ -237,7 +239,7 @@ class Clusters:
         self._fabric.network_down(head.network)
 
     def _driver(self, node: Node) -> NodeDriver:
-        return self._drivers[find_cluster(self._store, node.cluster).spec.kind]
+        return self._drivers[node.kind]
 
     def _each(self, act: Callable[..., None], things: list[Node] | list[Step], progress: Progress) -> list[str]:
         """Does `act` with each, some at once; returns what went wrong, in order."""

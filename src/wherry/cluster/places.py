@@ -35,7 +35,7 @@ class Places:
             network=network_of_cluster(cluster),
             address=node.address,
             mac=node.mac,
-            tap=cluster.spec.kind == "vm",
+            tap=node.kind == "vm",
         )
 
     def head_port(self, cluster: Cluster) -> Port:
@@ -53,6 +53,7 @@ class Places:
     def place(self, node: Node, host: str | None = None) -> Place:
         """The node at its host, or at `host` while it moves there."""
         cluster, port = find_cluster(self._store, node.cluster), self.port(node, host)
+        flavor = cluster.spec.flavor(node.index)
         return Place(
             node=node,
             host=port.host,
@@ -63,8 +64,8 @@ class Places:
             user=f"{cluster.owner_uid}:{cluster.owner_gid}:{','.join(map(str, cluster.owner_groups))}",
             binds=cluster.binds,
             device=self._fabric.port_device(port),
-            image=cluster.spec.image,
-            nic=cluster.spec.nic,
+            image=flavor.image,
+            nic=flavor.nic,
             speed=next((known.speed for known in self._fabric.spec.hosts if known.name == port.host), 1.0),
         )
 

@@ -15,7 +15,7 @@ from wherry.cluster.places import Places
 from wherry.fabric.protocol import Fabric
 from wherry.model.objects import Cluster, ClusterState, Host, JobState, Node, NodeState, Record
 from wherry.model.owner import Owner
-from wherry.model.spec import ClusterSpec
+from wherry.model.spec import ClusterSpec, Flavor
 from wherry.node.as_user import as_user
 from wherry.node.protocol import NodeDriver
 from wherry.schedule.place import NodeNeed, Used, lacks, place, used_by
@@ -73,30 +73,30 @@ def make_plan(
 ) -> ClusterPlan:
     """The plan that makes the cluster as `spec` says. Refused with the reason when it cannot be."""
     hosts = known_hosts(store, fabric)
-    driver = _driver(drivers, spec)
+    _require_drivers(drivers, spec)
     _known_names(spec, hosts)
     cluster = store.cluster(spec.name)
     nodes = {node.index: node for node in store.nodes(spec.name)}
     if cluster:
         _may_change(store, cluster, spec, owner, nodes)
 
-    alive = {i: n.state == NodeState.MOVING or _alive(driver, places, n) for i, n in nodes.items()}
-    kept = {i: n for i, n in nodes.items() if alive[i] and i < spec.nodes}
+    alive = {i: n.state == NodeState.MOVING or _alive(drivers, places, n) for i, n in nodes.items()}
+    kept = {i: n for i, n in nodes.items() if alive[i] and i < spec.size}
     binds = cluster.binds if cluster else binds_of(fabric, hosts, owner)
     where = _place(store, fabric, spec, owner, hosts, binds, nodes, kept)
 
-    need = f"{spec.cpus:g} CPU{'' if spec.cpus == 1 else 's'}, {format_size(spec.memory)}"
     steps = []
-    for index in range(spec.nodes):
+    for index in range(spec.size):
         name, host = f"{spec.name}-{index}", where[index]
         if index in kept:
             steps.append(_step(StepKind.KEEP, index, name, host, f"keep {name} on {host}"))
         elif index in nodes:
             steps.append(_step(StepKind.REPAIR, index, name, host, f"repair {name} on {host}: stop and start it"))
         else:
-            steps.append(_step(StepKind.ADD, index, name, host, f"create {name} on {host} ({need})"))
+            made = f"create {name} on {host} ({_words(spec.flavor(index))})"
+            steps.append(_step(StepKind.ADD, index, name, host, made))
     for index, node in sorted(nodes.items(), reverse=True):
-        if index >= spec.nodes:
+        if index >= spec.size:
             steps.append(_step(StepKind.REMOVE, index, node.name, node.host, f"remove {node.name} from {node.host}"))
     return ClusterPlan(
         spec=spec,
@@ -108,19 +108,26 @@ def make_plan(
     )
 
 
-def _driver(drivers: dict[str, NodeDriver], spec: ClusterSpec) -> NodeDriver:
-    driver = drivers.get(spec.kind)
-    if driver is None:
-        raise Refused(
-            Code.UNSUPPORTED,
-            f"nodes of kind {spec.kind!r} cannot be run",
-            f"known: {', '.join(drivers)}",
-            "wherry doctor",
-        )
-    if reason := driver.unsupported():
-        raise Refused(Code.UNSUPPORTED, f"this machine cannot run nodes of kind {spec.kind!r}", reason, "wherry doctor")
-    driver.check(spec)
-    return driver
+def need_of(spec: ClusterSpec, index: int) -> NodeNeed:
+    """What a node of the cluster takes of its host."""
+    flavor = spec.flavor(index)
+    return NodeNeed(flavor.cpus, flavor.memory)
+
+
+def _words(flavor: Flavor) -> str:
+    return f"{flavor.kind}, {flavor.cpus:g} CPU{'' if flavor.cpus == 1 else 's'}, {format_size(flavor.memory)}"
+
+
+def _require_drivers(drivers: dict[str, NodeDriver], spec: ClusterSpec) -> None:
+    for kind in sorted(spec.kinds):
+        driver = drivers.get(kind)
+        if driver is None:
+            what, known = f"nodes of kind {kind!r} cannot be run", f"known: {', '.join(drivers)}"
+            raise Refused(Code.UNSUPPORTED, what, known, "wherry doctor")
+        if reason := driver.unsupported():
+            raise Refused(Code.UNSUPPORTED, f"this machine cannot run nodes of kind {kind!r}", reason, "wherry doctor")
+    for flavor in dict.fromkeys(map(spec.flavor, range(spec.size))):
+        drivers[flavor.kind].check(flavor)
 
 
 def _known_names(spec: ClusterSpec, hosts: list[Host]) -> None:
@@ -138,16 +145,18 @@ def _may_change(store: Store, cluster: Cluster, spec: ClusterSpec, owner: Owner,
         raise Refused(Code.NAME_TAKEN, f"cluster {name} belongs to another user", "", "choose another name")
     if cluster.state == ClusterState.REMOVING:
         raise Refused(Code.WRONG_STATE, f"cluster {name} is being removed", cluster.reason, f"wherry down {name}")
-    for key in ("kind", "cpus", "memory", "image", "nic"):
-        old, new = getattr(cluster.spec, key), getattr(spec, key)
-        if nodes and old != new:
-            raise Refused(
-                Code.WRONG_STATE,
-                f"{key} of a running cluster cannot be changed",
-                f"the nodes of {name} were made with {old}, the file says {new}",
-                f"wherry down {name}, then wherry up again",
-            )
-    surplus = [node for index, node in nodes.items() if index >= spec.nodes]
+    for index in nodes:
+        before, after = cluster.spec.flavor(index), spec.flavor(index)
+        for key in Flavor.model_fields:
+            old, new = getattr(before, key), getattr(after, key)
+            if index < spec.size and old != new:
+                raise Refused(
+                    Code.WRONG_STATE,
+                    f"{key} of a running cluster cannot be changed",
+                    f"{name}-{index} was made with {old}, the file says {new}",
+                    f"wherry down {name}, then wherry up again",
+                )
+    surplus = [node for index, node in nodes.items() if index >= spec.size]
     for node in surplus:
         if node.state == NodeState.MOVING:
             raise Refused(Code.WRONG_STATE, f"{node.name} cannot be removed while it moves", "", "wherry op list")
@@ -161,8 +170,8 @@ def _may_change(store: Store, cluster: Cluster, spec: ClusterSpec, owner: Owner,
         )
 
 
-def _alive(driver: NodeDriver, places: Places, node: Node) -> bool:
-    return node.state == NodeState.RUNNING and driver.alive(places.place(node))
+def _alive(drivers: dict[str, NodeDriver], places: Places, node: Node) -> bool:
+    return node.state == NodeState.RUNNING and drivers[node.kind].alive(places.place(node))
 
 
 def _place(
@@ -182,16 +191,18 @@ def _place(
     able = [host for host in hosts if not missing[host.name]]
     gone = {node.name for node in nodes.values()} - {node.name for node in kept.values()}
     used = used_by([n for n in store.nodes() if n.name not in gone], store.moves(unfinished=True))
-    need, where = NodeNeed(spec.cpus, spec.memory), {index: node.host for index, node in kept.items()}
-    for index in range(spec.nodes):
+    where = {index: node.host for index, node in kept.items()}
+    for index in range(spec.size):
+        need = need_of(spec, index)
         host = next((h for h in able if index in nodes and index not in kept and h.name == nodes[index].host), None)
         if host and not lacks(host, used.get(host.name, Used()), need):
             where[index] = host.name
             used[host.name] = used.get(host.name, Used()).plus(need)
-    rest = [index for index in range(spec.nodes) if index not in where]
+    rest = [index for index in range(spec.size) if index not in where]
     own = {host.name: list(where.values()).count(host.name) for host in hosts}
+    needs_of_rest = [need_of(spec, index) for index in rest]
     try:
-        chosen = place([need] * len(rest), able, used, spec.placement, spec.sites, spec.hosts, own)
+        chosen = place(needs_of_rest, able, used, spec.placement, spec.sites, spec.hosts, own)
     except Refused as error:
         for name, files in missing.items():
             if files and (not spec.hosts or name in spec.hosts):

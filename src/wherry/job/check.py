@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from wherry.base.errors import Code, Refused
-from wherry.job import mpi, ship, visible
+from wherry.job import mpi, visible
 from wherry.model.objects import Cluster, ClusterState
 from wherry.model.order import Order
 from wherry.model.owner import Owner
@@ -35,12 +35,12 @@ def _look(order: Order, cluster: Cluster) -> tuple[Path, mpi.Mpi]:
     owner, here = order.owner, Path(order.owner.cwd)
     visible.require_enterable(here, owner)
     program = mpi.find_program(order.argv[0], owner, order.env)
-    copied = ship.required(cluster)
-    if not copied:
+    contained = "container" in cluster.spec.kinds
+    if contained:
         visible.require_visible(program, "the program", cluster)
         visible.require_visible(here, "the working directory", cluster)
     found = mpi.find(program, owner, order.env, order.mpi)
-    if not copied:
+    if contained:
         visible.require_visible(found.launcher, "the launcher", cluster)
     return program, found
 

@@ -67,8 +67,7 @@ class Jobs:
         found, owner = self._usable(order.cluster), order.owner
         request = self._request(found, order)
         self._gate(found, request.nodes)
-        if ship.required(found):
-            self._ship(found, request)
+        self._ship(found, request)
         job = Job(
             id=request.id,
             cluster=order.cluster,
@@ -192,7 +191,7 @@ class Jobs:
             agent=visible.public_file(native_program("wherry-rsh"), owner, self._state / "bin"),
             finalize=visible.public_file(native_library("libwherry-finalize.so"), owner, self._state / "bin"),
             input=order.input,
-            whole=cluster.spec.kind == "vm",
+            whole="container" not in cluster.spec.kinds,
             crowded=order.ranks + self._ranks_that_run() > len(os.sched_getaffinity(0)),
         )
 
@@ -224,12 +223,14 @@ class Jobs:
     # The launch.
 
     def _ship(self, cluster: Cluster, request: launch.Request) -> None:
-        """Copies the job's files to nodes that do not see this machine's."""
+        """Copies the job's files to those of its nodes that do not see this machine's."""
+        targets = ship.targets(request.nodes, request.ranks)
+        if not targets:
+            return
         owner, ours = request.owner, (request.agent, request.finalize)
         files = ship.gather(cluster, Path(request.argv[0]), owner, request.env, ours)
         endpoints = dict(self._endpoints(cluster, request.nodes))
-        targets = [(node, endpoints[node.name]) for node in request.nodes]
-        ship.copy(cluster, targets, files, owner, request.mpi)
+        ship.copy(cluster, [(node, endpoints[node.name]) for node in targets], files, owner, request.mpi)
 
     def _launch(self, cluster: Cluster, request: launch.Request) -> None:
         owner, directory = request.owner, self._directory / request.id

@@ -23,6 +23,7 @@ from typing import IO
 
 from wherry.base.errors import Code, Failed, Refused, WherryError
 from wherry.base.units import format_size
+from wherry.job.launch import seats
 from wherry.job.mpi import Family, Mpi
 from wherry.job.wire import Endpoint, WireError
 from wherry.model.objects import Cluster, Node
@@ -42,9 +43,11 @@ _DAEMONS = {Family.OPENMPI: ("orted", "prted"), Family.MPICH: ("hydra_pmi_proxy"
 _ENVIRONMENT = {"PATH": "/usr/bin:/bin"}
 
 
-def required(cluster: Cluster) -> bool:
-    """True when the nodes of the cluster do not see this machine's files."""
-    return cluster.spec.kind == "vm"
+def targets(nodes: Iterable[Node], ranks: int) -> list[Node]:
+    """Those of a job's nodes that have ranks and do not see this machine's files."""
+    every = list(nodes)
+    with_ranks = {seat.name for seat in seats(every, ranks)}
+    return [node for node in every if node.kind == "vm" and node.name in with_ranks]
 
 
 def gather(cluster: Cluster, program: Path, owner: Owner, env: Mapping[str, str], ours: Iterable[Path]) -> FileSet:
@@ -75,10 +78,9 @@ def gather(cluster: Cluster, program: Path, owner: Owner, env: Mapping[str, str]
 def copy(cluster: Cluster, nodes: Iterable[tuple[Node, Endpoint]], files: FileSet, owner: Owner, mpi: Mpi) -> None:
     """Copies to every node what it lacks. Refused when a node cannot hold it or lacks the MPI; Failed else."""
     packed: dict[str, IO[bytes]] = {}
-    targets = list(nodes)
     try:
         wanted = []
-        for node, endpoint in targets:
+        for node, endpoint in nodes:
             text = _ask(node, endpoint, ["/bin/cat", FILES], owner).decode(errors="replace")
             known = _known(node, text)
             _require_mpi(cluster, known, mpi)

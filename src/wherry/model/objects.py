@@ -11,7 +11,7 @@ from enum import StrEnum
 
 from pydantic import BaseModel, ConfigDict, Field, field_serializer
 
-from wherry.model.spec import ClusterSpec
+from wherry.model.spec import ClusterSpec, Kind
 
 
 class Record(BaseModel):
@@ -66,6 +66,7 @@ class Node(Record):
     host: str
     address: str
     mac: str
+    kind: Kind = "container"
     cpus: float
     memory: int
     state: NodeState = NodeState.PLANNED

@@ -9,10 +9,21 @@ from __future__ import annotations
 import difflib
 import ipaddress
 import re
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar, get_args
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from wherry.base.errors import Code, Refused
 from wherry.base.units import format_duration, format_rate, parse_duration, parse_rate, parse_share, parse_size
@@ -288,17 +299,58 @@ def _placement(value: object) -> object:
     return value
 
 
+def _enough(value: int) -> int:
+    if value < 16 * 2**20:
+        raise ValueError("a node needs at least 16MiB of memory")
+    return value
+
+
+Kind = Literal["container", "vm"]
+Cpus = Annotated[float, Field(gt=0, le=1024)]
+Memory = Annotated[int, BeforeValidator(_size), AfterValidator(_enough)]
+_MOST = 250  # MOST_NODES of wherry.model.network
+
+
+class Flavor(Spec):
+    """What one node is made like; `image` and `nic` are a virtual machine's."""
+
+    kind: Kind
+    cpus: Cpus
+    memory: Memory
+    image: Name
+    nic: NicSpec
+
+
+class GroupSpec(Spec):
+    """Nodes that are alike, in a cluster of several kinds or sizes. What it does not say, the file says for all."""
+
+    count: int = Field(default=1, ge=1, le=_MOST)
+    kind: Kind | None = None
+    cpus: Cpus | None = None
+    memory: Memory | None = None
+    image: Name | None = None
+    nic: NicSpec | None = None
+
+
+_NUMBER, _GROUPS = "a number", "groups"
+"""The two forms of `nodes`; pydantic would name them in every error."""
+
+
 class ClusterSpec(Spec):
-    """A cluster file. `kind` is the kind of its nodes; `image` and `nic` are of virtual machines. `sites` and `hosts`
-    are where nodes may be, anywhere when none is named; `pinned` are those that balancing never moves (or all of them).
+    """A cluster file. `nodes` is their number, or a list of groups, whose nodes follow each other. `kind` is the kind
+    of the nodes; `image` and `nic` are of virtual machines. `sites` and `hosts` are where nodes may be, anywhere when
+    none is named; `pinned` are those that balancing never moves (or all of them).
     """
 
-    kind: Literal["container", "vm"] = "container"
+    kind: Kind = "container"
     version: Literal[1] = 1
     name: Name
-    nodes: int = Field(ge=1, le=250)  # MOST_NODES of wherry.model.network
-    cpus: float = Field(default=1.0, gt=0, le=1024)
-    memory: Size = 512 * 2**20
+    nodes: Annotated[
+        Annotated[int, Field(ge=1, le=_MOST), Tag(_NUMBER)] | Annotated[tuple[GroupSpec, ...], Tag(_GROUPS)],
+        Discriminator(lambda value: _GROUPS if isinstance(value, list | tuple) else _NUMBER),
+    ]
+    cpus: Cpus = 1.0
+    memory: Memory = 512 * 2**20
     sites: tuple[Name, ...] = ()
     hosts: tuple[Name, ...] = ()
     placement: Annotated[PlacementSpec, BeforeValidator(_placement)] = PlacementSpec()
@@ -307,28 +359,53 @@ class ClusterSpec(Spec):
     image: Name = "default"
     nic: NicSpec = NicSpec()
 
+    @property
+    def groups(self) -> tuple[GroupSpec, ...]:
+        """The nodes as groups, also when the file says a number."""
+        return (GroupSpec(count=self.nodes),) if isinstance(self.nodes, int) else self.nodes
+
+    @property
+    def size(self) -> int:
+        """How many nodes there are."""
+        return sum(group.count for group in self.groups)
+
+    @property
+    def kinds(self) -> frozenset[Kind]:
+        """The kinds of its nodes."""
+        return frozenset(self._flavor(group).kind for group in self.groups)
+
+    def flavor(self, index: int) -> Flavor:
+        """What node `index` is made like; one that is more than the file says is like the last."""
+        for group in self.groups:
+            index -= group.count
+            if index < 0:
+                break
+        return self._flavor(group)
+
+    def _flavor(self, group: GroupSpec) -> Flavor:
+        said = {name: getattr(group, name) for name in Flavor.model_fields}
+        said = {name: getattr(self, name) if value is None else value for name, value in said.items()}
+        return Flavor.model_construct(**said)
+
     @model_validator(mode="after")
     def _of_its_kind(self) -> Self:
-        if self.kind == "container":
-            for key in ("image", "nic"):
-                if getattr(self, key) != ClusterSpec.model_fields[key].default:
-                    raise ValueError(f"{key}: only for kind: vm; a container sees the host's files and network")
-        elif self.memory < SMALLEST_VM:
+        if not 1 <= self.size <= _MOST:
+            raise ValueError(f"nodes: a cluster has 1 to {_MOST}, these are {self.size}")
+        for key in ("image", "nic"):
+            said = "vm" not in self.kinds and getattr(self, key) != ClusterSpec.model_fields[key].default
+            contained = [group for group in self.groups if self._flavor(group).kind == "container"]
+            if said or any(getattr(group, key) is not None for group in contained):
+                raise ValueError(f"{key}: only for kind: vm; a container sees the host's files and network")
+        flavors = [self._flavor(group) for group in self.groups]
+        if any(flavor.kind == "vm" and flavor.memory < SMALLEST_VM for flavor in flavors):
             raise ValueError("memory: a node of kind vm needs at least 128MiB")
         return self
-
-    @field_validator("memory")
-    @classmethod
-    def _enough(cls, value: int) -> int:
-        if value < 16 * 2**20:
-            raise ValueError("a node needs at least 16MiB of memory")
-        return value
 
     @model_validator(mode="after")
     def _pins(self) -> Self:
         for index in self.pinned if isinstance(self.pinned, tuple) else ():
-            if not 0 <= index < self.nodes:
-                raise ValueError(f"pinned: there is no node {index}; they are 0 to {self.nodes - 1}")
+            if not 0 <= index < self.size:
+                raise ValueError(f"pinned: there is no node {index}; they are 0 to {self.size - 1}")
         return self
 
     def is_pinned(self, index: int) -> bool:
@@ -375,22 +452,25 @@ def parse(kind: type[AnySpec], data: Any, source: str, command: str = "") -> Any
 
 
 def _explain(kind: type[BaseModel], error: Any) -> str:
-    where = ".".join(str(part) for part in error["loc"])
+    path = [part for part in error["loc"] if part not in (_NUMBER, _GROUPS)]
+    where = ".".join(map(str, path))
     if error["type"] == "extra_forbidden":
         model: Any = kind
-        for part in error["loc"][:-1]:
+        for part in path[:-1]:
             if isinstance(part, str) and part in getattr(model, "model_fields", {}):
                 model = _inner(model.model_fields[part].annotation)
         known = list(getattr(model, "model_fields", {}))
-        return f"unknown key {where!r}{_near(str(error['loc'][-1]), known)}"
+        return f"unknown key {where!r}{_near(str(path[-1]), known)}"
     message = error["msg"].removeprefix("Value error, ")
     return f"{where}: {message}" if where else message
 
 
 def _inner(annotation: Any) -> Any:
-    for argument in getattr(annotation, "__args__", ()):
-        if isinstance(argument, type) and issubclass(argument, BaseModel):
-            return argument
+    """The first model that an annotation mentions; itself when it mentions none."""
+    for argument in get_args(annotation):
+        found = _inner(argument)
+        if isinstance(found, type) and issubclass(found, BaseModel):
+            return found
     return annotation
 
 

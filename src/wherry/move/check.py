@@ -43,16 +43,16 @@ def check_move(
         raise Refused(
             Code.WRONG_STATE, f"host {host.name} is drained", "it takes no nodes", f"wherry host restore {host.name}"
         )
-    _compatible(source, host, cluster)
+    _compatible(source, host, node)
     files = fabric.missing_files(host.name, [*cluster.spec.needs, *cluster.binds])
     if files:
-        raise _incompatible(cluster, host, f"it lacks {', '.join(files[:_SHOWN])}")
+        raise _incompatible(node, host, f"it lacks {', '.join(files[:_SHOWN])}")
     used = used_by(store.nodes(), store.moves(unfinished=True)).get(host.name, Used())
     if reason := lacks(host, used, NodeNeed(node.cpus, node.memory)):
         raise Refused(Code.NO_CAPACITY, f"{name} does not fit on {host.name}", reason, "wherry status")
-    if reason := drivers[cluster.spec.kind].unmovable(places.place(node), places.place(node, host.name)):
+    if reason := drivers[node.kind].unmovable(places.place(node), places.place(node, host.name)):
         raise Refused(Code.UNSUPPORTED, f"{name} cannot be moved", reason, "wherry doctor")
-    if reason := drivers[cluster.spec.kind].refused(way or Way()):
+    if reason := drivers[node.kind].refused(way or Way()):
         raise Refused(Code.UNSUPPORTED, f"{name} cannot be moved in this way", reason, f"wherry move {name} --to HOST")
     return node
 
@@ -66,23 +66,23 @@ def _state(node: Node, cluster: Cluster) -> None:
         raise Refused(Code.WRONG_STATE, f"cluster {cluster.name} is being removed", "", "wherry op list")
 
 
-def _compatible(source: Host, host: Host, cluster: Cluster) -> None:
+def _compatible(source: Host, host: Host, node: Node) -> None:
     here, there = source.facts, host.facts
     if here is None or there is None:
         return
     shared = [("architecture", here.architecture, there.architecture)]
-    if cluster.spec.kind == "container":  # a virtual machine brings its own
+    if node.kind == "container":  # a virtual machine brings its own
         shared.append(("kernel", here.kernel, there.kernel))
     for noun, ours, theirs in shared:
         if ours != theirs:
-            raise _incompatible(cluster, host, f"its {noun} is {theirs}, that of {source.name} is {ours}")
+            raise _incompatible(node, host, f"its {noun} is {theirs}, that of {source.name} is {ours}")
     if lacking := sorted(here.cpu_features - there.cpu_features):
         more = f" and {len(lacking) - _SHOWN} more" if len(lacking) > _SHOWN else ""
         text = f"its CPU lacks {', '.join(lacking[:_SHOWN])}{more}, which programs on {source.name} may use"
-        raise _incompatible(cluster, host, text)
-    if cluster.spec.kind == "container" and not there.criu:
-        raise _incompatible(cluster, host, "it has no CRIU that works")
+        raise _incompatible(node, host, text)
+    if node.kind == "container" and not there.criu:
+        raise _incompatible(node, host, "it has no CRIU that works")
 
 
-def _incompatible(cluster: Cluster, host: Host, why: str) -> Refused:
-    return Refused(Code.INCOMPATIBLE_HOST, f"nodes of {cluster.name} cannot run on {host.name}", why, "wherry status")
+def _incompatible(node: Node, host: Host, why: str) -> Refused:
+    return Refused(Code.INCOMPATIBLE_HOST, f"{node.name} cannot run on {host.name}", why, "wherry status")

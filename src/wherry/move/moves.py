@@ -55,10 +55,9 @@ class Moves:
         found = find_node(self._store, node)
         mover = self._ends(found, found.host, host).mover()
         size, overhead = mover.predict()
-        kind = find_cluster(self._store, found.cluster).spec.kind
-        clusters = {c.name for c in self._store.clusters() if c.spec.kind == kind}
+        alike = {other.name for other in self._store.nodes() if other.kind == found.kind}
         over = crossing(self._fabric.spec, found.host, host, bandwidth)
-        past = [m for m in self._store.moves() if m.cluster in clusters and self._crossed(m) == set(over.budgets)]
+        past = [m for m in self._store.moves() if m.node in alike and self._crossed(m) == set(over.budgets)]
         return estimate(size, overhead, mover.can_round(), past, over.rate)
 
     def run(
@@ -171,7 +170,7 @@ class Moves:
     def _ends(self, node: Node, source: str, destination: str, way: Way | None = None) -> Ends:
         places = self._places
         return Ends(
-            self._drivers[find_cluster(self._store, node.cluster).spec.kind],
+            self._drivers[node.kind],
             (places.port(node, source), places.port(node, destination)),
             (places.place(node, source), places.place(node, destination)),
             way,

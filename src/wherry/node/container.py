@@ -21,7 +21,7 @@ from wherry.base.paths import Instance, native_program
 from wherry.fabric.cgroup import Cgroup
 from wherry.fabric.facts import runtime, runtime_problem
 from wherry.fabric.protocol import Fabric
-from wherry.model.spec import ClusterSpec
+from wherry.model.spec import Flavor
 from wherry.model.way import Way
 from wherry.node import criu
 from wherry.node.channel import in_netns
@@ -59,7 +59,7 @@ class ContainerDriver:
             return "container nodes need root"
         return runtime_problem()
 
-    def check(self, spec: ClusterSpec) -> None:
+    def check(self, flavor: Flavor) -> None:
         pass
 
     def refused(self, way: Way) -> str:

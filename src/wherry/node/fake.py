@@ -11,7 +11,7 @@ from enum import StrEnum
 
 from wherry.base.errors import Bug, Code, Failed
 from wherry.model.objects import Round
-from wherry.model.spec import ClusterSpec
+from wherry.model.spec import Flavor
 from wherry.model.way import Way
 from wherry.node.protocol import During, Place, Transferred, Usage, quiet
 
@@ -70,7 +70,7 @@ class FakeDriver:
     def unsupported(self) -> str:
         return self.cannot
 
-    def check(self, spec: ClusterSpec) -> None:
+    def check(self, flavor: Flavor) -> None:
         pass
 
     def refused(self, way: Way) -> str:

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
 from wherry.model.objects import Node, Round
 from wherry.model.owner import Owner
-from wherry.model.spec import ClusterSpec, NicSpec
+from wherry.model.spec import Flavor, NicSpec
 from wherry.model.way import Way
 
 CONTROL_PORT = 7310
@@ -147,8 +147,8 @@ class NodeDriver(Protocol):
     def unsupported(self) -> str:
         """Why this machine cannot run nodes of this kind; empty when it can."""
 
-    def check(self, spec: ClusterSpec) -> None:
-        """Refuses a cluster whose file names what is not here. Changes nothing."""
+    def check(self, flavor: Flavor) -> None:
+        """Refuses what is not here and a node of this flavor needs. Changes nothing."""
 
     def refused(self, way: Way) -> str:
         """Why no node of this kind can be moved in this way; empty when they can."""

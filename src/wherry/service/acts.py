@@ -229,9 +229,8 @@ class Acts:
     def show_node(self, name: str) -> dict[str, Any]:
         """A node, what it uses (None when it does not run), and its moves."""
         node, domain = find_node(self.cell.store, name), self.cell.need_domain()
-        kind = find_cluster(self.cell.store, node.cluster).spec.kind
         try:
-            usage = domain.drivers[kind].usage(domain.places.place(node)).model_dump(mode="json")
+            usage = domain.drivers[node.kind].usage(domain.places.place(node)).model_dump(mode="json")
         except (WherryError, OSError):
             usage = None
         moves = [move.model_dump(mode="json") for move in self.cell.store.moves() if move.node == name]
@@ -241,10 +240,9 @@ class Acts:
         """The end of what a node's kernel said on its console, as text."""
         node = find_node(self.cell.store, name)
         self._require_cluster(node.cluster)
-        kind = find_cluster(self.cell.store, node.cluster).spec.kind
-        file = self.cell.need_domain().drivers[kind].console(name)
+        file = self.cell.need_domain().drivers[node.kind].console(name)
         if file is None:
-            why = f"it is a {kind}: what its programs write is the output of their job"
+            why = f"it is a {node.kind}: what its programs write is the output of their job"
             raise Refused(Code.UNSUPPORTED, f"node {name} has no console", why, f"wherry logs {node.cluster}")
         try:
             with open(file, "rb") as opened:

@@ -106,7 +106,7 @@ class Look:
     def _price(self, cluster: Cluster, node: Node) -> Prediction:
         """What moving the node within its site would cost."""
         place = self.domain.places.place(node)
-        mover = self.domain.drivers[cluster.spec.kind].mover(place, place)
+        mover = self.domain.drivers[node.kind].mover(place, place)
         site = {host.name: host.site for host in self.domain.fabric.spec.hosts}
         near = [move for move in self._cell.store.moves() if site.get(move.source) == site.get(move.destination)]
         return estimate(*mover.predict(), mover.can_round(), near)

@@ -18,7 +18,7 @@ from wherry.base.errors import Code, Failed, WherryError
 from wherry.base.paths import Instance
 from wherry.fabric.cgroup import Cgroup
 from wherry.fabric.protocol import Fabric
-from wherry.model.spec import ClusterSpec
+from wherry.model.spec import Flavor
 from wherry.model.way import Way
 from wherry.node.mounts import remove_tree
 from wherry.node.protocol import Place, Usage
@@ -61,8 +61,8 @@ class VmDriver:
             return "libvirtd is not installed (make setup-vm)"
         return ""
 
-    def check(self, spec: ClusterSpec) -> None:
-        find_image(spec.image)
+    def check(self, flavor: Flavor) -> None:
+        find_image(flavor.image)
 
     def refused(self, way: Way) -> str:
         return job.refusal(way)
