@@ -174,6 +174,36 @@ class Client:
         """Removes an image."""
         return Image(**self._transport.ask("DELETE", f"/v1/images/{name}"))
 
+    # Tiles.
+
+    def tiles(self) -> dict[str, Any]:
+        """The tiles and their processes. NOT_FOUND when none are up."""
+        found: dict[str, Any] = self._get("/v1/tiles")
+        return found
+
+    def tiles_up(self, spec: dict[str, Any], source: str) -> dict[str, Any]:
+        """Starts tiles as a file says."""
+        body = {"spec": spec, "source": source}
+        found: dict[str, Any] = self._transport.ask("PUT", "/v1/tiles", body=body)
+        return found
+
+    def tiles_down(self) -> dict[str, Any]:
+        """Ends them; what there was."""
+        found: dict[str, Any] = self._transport.ask("DELETE", "/v1/tiles")
+        return found
+
+    def start_on_tile(self, program: str, words: list[str], tile: int | None = None) -> dict[str, Any]:
+        """Starts a program, an absolute path at the service; its process."""
+        body = {"program": program, "words": words, "tile": tile}
+        found: dict[str, Any] = self._transport.ask("POST", "/v1/tiles/processes", body=body)
+        return found
+
+    def move_tile_process(self, process: int, tile: int, mode: str = "precopy") -> dict[str, Any]:
+        """Moves a process; what it cost, durations in nanoseconds."""
+        body = {"tile": tile, "mode": mode}
+        found: dict[str, Any] = self._transport.ask("POST", f"/v1/tiles/processes/{process}/moves", body=body)
+        return found
+
     # Moves.
 
     def predict(self, node: str, host: str, bandwidth: str | None = None) -> Prediction:

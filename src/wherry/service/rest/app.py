@@ -17,7 +17,7 @@ from wherry import __version__
 from wherry.base.errors import Bug, Code, Refused, WherryError
 from wherry.service.cell import Cell
 from wherry.service.doctor import examine
-from wherry.service.rest import balance, clusters, hosts, images, jobs, links, operations
+from wherry.service.rest import balance, clusters, hosts, images, jobs, links, operations, tiles
 from wherry.service.rest.gate import Gate, problem
 
 log = logging.getLogger("wherry.rest")
@@ -27,7 +27,7 @@ def make_app(cell: Cell, group: int | None = None) -> Gate:
     """The application for uvicorn."""
     app = FastAPI(title="Wherry", version=__version__, docs_url=None, redoc_url=None, openapi_url="/v1/openapi.json")
     app.state.cell = cell
-    for part in (hosts, links, clusters, jobs, balance, images, operations):
+    for part in (hosts, links, clusters, jobs, balance, images, tiles, operations):
         app.include_router(part.router, prefix="/v1")
     app.add_api_route("/v1/version", _version, tags=["service"])
     app.add_api_route("/v1/doctor", _doctor, tags=["service"])
