@@ -1,7 +1,8 @@
 """`manycore`: the experiments of the paper on the multikernel, on tiles, beside what the machine can do at best.
 
 Q1: threads. Q2: downtime of a move over threads and pages. Q3: moves at the same time. And what they are held against
-in the same minute: a copy of 2 MiB, CRIU moving an ordinary process, pthreads, Open MPI's messages over shared memory.
+in the same minute: a copy of 2 MiB, CRIU moving an ordinary process, pthreads, messages of Open MPI and MPICH over
+shared memory.
 """
 
 from __future__ import annotations
@@ -31,6 +32,9 @@ FLOOR = 2 << 20
 """Bytes of a tile process at most, and of the copy that its move is held against."""
 LARGEST = "360"
 """Pages that a program can grow by: with them a process has 1.5 of its 2 MiB in use."""
+TCP = ("tcp-direct", "tcp-precopy", "tcp-faithful")
+"""Between hosts in those modes; `handoff` needs memory that both tiles share."""
+_MPIS = ("openmpi", "mpich")
 _ROUNDS = 20
 _SECONDS = 120.0
 """Longest time of one run, with seventeen threads on each of eight tiles and two CPUs."""
@@ -47,7 +51,7 @@ class Manycore(Study):
     quick_repetitions = 5
     shows = (
         "The three experiments of the paper with its axes, in the paper's way of moving and in three others, each "
-        "beside a copy of the same memory, CRIU, pthreads and Open MPI on the same machine in the same minute.",
+        "beside a copy of the same memory, CRIU, pthreads, Open MPI and MPICH on the same machine in the same minute.",
     )
     cannot = (
         "The paper's chip has 16 cores for each group of them; here a core is a thread of Linux. With more of them "
@@ -64,13 +68,14 @@ class Manycore(Study):
             "handoff": "the pages change hands",
         }
         others = (
-            Level("tcp", "between two emulated hosts over TCP: stop, one copy", self.lacks.get("root", "")),
+            *(Level(how, f"between two emulated hosts over TCP, {how[4:]}", self.lacks.get("root", "")) for how in TCP),
             Level("separated", "User Area separated"),
             Level("joined", "User Area among the kernel's data"),
             Level("pthreads", "pthreads"),
             Level("criu", "CRIU, an ordinary process", no_criu),
             Level("tiles", "mailbox of tiles"),
             Level("openmpi", "Open MPI, shared memory"),
+            Level("mpich", "MPICH, shared memory"),
         )
         whats = {
             "threads": "Q1: create and join 17 threads",
@@ -99,13 +104,13 @@ class Manycore(Study):
         cells += [_cell("move", mode, t, p) for mode in MODES for t in self._threads() for p in self._pages()]
         cells += [_cell("move", mode, "0", LARGEST) for mode in MODES]
         if not self.lacks.get("root"):
-            cells += [_cell("move", "tcp", "0", pages) for pages in ("0", "32", LARGEST)]
+            cells += [_cell("move", how, "0", pages) for how in TCP for pages in ("0", "32", LARGEST)]
         for pairs in ("1", "2", "4", "8"):
             cells += [_cell("parallel", mode, "1", "32", pairs) for mode in MODES]
             cells += [] if self.quick else [_cell("parallel", mode, "17", "32", pairs) for mode in MODES]
         if not self.lacks.get("criu"):
             cells.append(_cell("beside", "criu"))
-        return [*cells, _cell("message", "tiles"), _cell("message", "openmpi")]
+        return [*cells, *(_cell("message", how) for how in ("tiles", *_MPIS))]
 
     def measure(self, bench: Bench, cell: Cell, directory: Path) -> list[Value]:
         what, how = cell["what"], cell["how"]
@@ -115,7 +120,7 @@ class Manycore(Study):
             return _moves_at_once(how, int(cell["threads"]), int(cell["pages"]), int(cell["pairs"]))
         if what == "beside":
             return _criu(directory)
-        if how == "openmpi":
+        if how in _MPIS:
             done = bench.native([program("pingpong", how), "--max", "128"], 2, directory, _SECONDS, "shm", how)
             return [value for value in parse.pingpong(done.verified(), 8) if value.metric == "latency_median"]
         if what == "message":
@@ -201,8 +206,8 @@ def _move(board: Board, process: int, to: int, mode: str) -> list[Value]:
 def _one_move(bench: Bench, directory: Path, mode: str, threads: int, pages: int) -> list[Value]:
     """There and back, the way back counts: both tiles have then been used."""
     floor = _beside(bench, directory, "memcpy", str(FLOOR), "51")
-    places = _hosts(bench) if mode == "tcp" else []
-    mode = "direct" if places else mode
+    places = _hosts(bench) if mode in TCP else []
+    mode = mode.removeprefix("tcp-")
     with _tiles(1 if places else 2, _cores(threads), places=places) as board:
         process = board.start(_program("busy"), [str(threads), str(pages)], 0)
         _ready(board, process)
