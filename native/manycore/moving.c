@@ -30,10 +30,15 @@ bool moving_hopes(struct tile *tile, uint32_t step)
            moving_is_undecided(tile) && window_now() < tile->flow.deadline;
 }
 
+bool moving_is_far(const struct tile *tile)
+{
+    return tile->flow.move && !window_is_here(tile->window, tile->flow.peer);
+}
+
 void moving_set_deadline(struct tile *tile, int ms)
 {
     /* Between hosts the leader decides, and the board tells what: board/net.h. */
-    tile->flow.deadline = window_is_here(tile->window, tile->flow.peer) ? window_now() + ms * 1000000ll : INT64_MAX;
+    tile->flow.deadline = moving_is_far(tile) ? INT64_MAX : window_now() + ms * 1000000ll;
 }
 
 static void begin(struct tile *tile, struct move *move, bool source)
@@ -254,12 +259,12 @@ static bool is_hot(struct tile *tile)
 void moving_errand(struct tile *tile)
 {
     struct tile_record *record = &tile->window->tiles[tile->index];
-    int64_t until = window_now() + ERRAND_NS;
+    int64_t began = window_now();
 
     if (tile->cpus > 1)
         atomic_store(&record->polling, 1);
     moving_run(tile);
-    while (tile->cpus > 1 && is_hot(tile) && window_now() < until) {
+    while (tile->cpus > 1 && is_hot(tile) && window_now() - began < (moving_is_far(tile) ? ERRAND_FAR_NS : ERRAND_NS)) {
         sched_yield(); /* what we wait for may have to run here */
         moving_run(tile);
     }

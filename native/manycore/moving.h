@@ -28,6 +28,7 @@
 #define RESERVED_MS 10000  /* the destination waits for the source to answer */
 #define FROZEN_MS 5000     /* the source waits for the commit */
 #define ERRAND_NS 1000000  /* a core looks on for so long */
+#define ERRAND_FAR_NS 5000000 /* when the other side is another host */
 #define ROUND_MAX 8        /* of precopy: then it is frozen however many pages are left */
 #define ROUND_PAGES 8      /* so few are copied while it stands: another round would find as many */
 
@@ -38,6 +39,8 @@ bool moving_hopes(struct tile *tile, uint32_t step);
 /* Whether the location entry still says what the move began with: no commit, no end of the process, no loss. */
 bool moving_is_undecided(const struct tile *tile);
 void moving_set_deadline(struct tile *tile, int ms);
+/* Whether the other side is played by our board, for another host. */
+bool moving_is_far(const struct tile *tile);
 
 /* give.c: the source */
 task_body give_scan, give_freeze, give_seal, give_await, give_take_back;

@@ -118,7 +118,8 @@ void window_ring(struct window *window, uint32_t tile)
 {
     if (!window_is_here(window, tile)) {
         atomic_fetch_add(&window->gateway, 1);
-        window_wake(&window->gateway);
+        if (!atomic_load(&window->gateway_polling))
+            window_wake(&window->gateway);
         return;
     }
     atomic_fetch_add(&window->tiles[tile].bell, 1);

@@ -64,12 +64,14 @@ enum move_step { MOVE_NONE, MOVE_ASKED, MOVE_TRACKING, MOVE_RESERVED, MOVE_FROZE
  * region is mapped, it wants pages while the process runs) and RESERVED (it wants the process frozen); FROZEN by the
  * source (every core has acknowledged, the User Area is sealed), DONE by the destination after the swap of the location
  * entry. ABORTED by who finds a reason; it decides nothing, the location entry does.
- * Whoever changes something here rings the other side. ELSEWHERE: other hosts do it, and the leader waits (board/net.h).
+ * Whoever changes something here rings the other side. Between hosts each of the two has such a record, in which its board
+ * plays the other side. ELSEWHERE: other hosts do it, and the leader waits (board/net.h).
  */
 struct move {
     _Atomic uint32_t step;
     uint32_t process, from, to, mode, slot;
     uint64_t place;                /* the entry that the move began with */
+    uint32_t serial;               /* between hosts: the leader's number of it (board/net.h) */
     _Atomic uint32_t allow, sent, taken; /* `faithful`: pieces allowed, put into `piece`, and taken from there */
     /* `precopy`: the destination has asked `wanted` times for the pages that were written, the source has answered
      * `scanned` times; `written` belongs to the source while they differ, else to the destination. */
@@ -100,6 +102,7 @@ struct window {
     uint32_t xfeatures, xsize;
     _Atomic uint32_t stop;
     _Atomic uint32_t gateway;                 /* rung instead of a tile of another host; the board watches it */
+    _Atomic uint32_t gateway_polling;         /* and looks at everything all the time: it need not be woken */
     struct tile_record tiles[TILE_MAX];
     struct location locations[PROCESS_MAX];
     struct move moves[TILE_MAX];

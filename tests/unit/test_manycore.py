@@ -28,7 +28,7 @@ from wherry.manycore.launch import Place
 from wherry.manycore.spec import TilesSpec, read_tiles
 
 NATIVE = Path(__file__).resolve().parents[2] / "native"
-C_TESTS = ("uarea", "elf", "tasks", "protocol")
+C_TESTS = ("uarea", "elf", "tasks", "protocol", "hosts")
 MANY = int(os.environ.get("WHERRY_TILE_MOVES", "150"))  # 10000 takes half a minute on a quiet machine
 WAIT = 60.0  # seconds for what takes milliseconds, on a loaded machine
 
@@ -353,17 +353,21 @@ def test_mpi_says_the_same_everywhere(
     assert native.stdout == still
 
 
+FAR_MODES = tuple(mode for mode in MODES if mode != "handoff")  # between hosts no memory is shared
+
+
 @pytest.mark.parametrize("fault", ("", "link:cut"))
 def test_tiles_of_two_hosts(start: Callable[..., Board], monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
-    """Messages, bulk, signals and moves over TCP, also when the connection breaks after every few frames."""
+    """Messages, bulk, signals and moves over TCP in every mode, also when the connection breaks every few frames."""
     monkeypatch.setenv("WHERRY_TILE_FAULT", fault)
     board = start(3, 3, hosts=2)
     assert [tile["host"] for tile in board.ps()["tiles"]] == [0, 0, 0, 1, 1, 1]
-    text, ends = ranks(board, 5, "ring", 20, 30000, 3, 6, MODES.index("direct"))
-    assert [(end["event"], end["status"]) for end in ends] == [("ended", 0)] * 5, (text, ends)
-    assert text.count("ok 20 rounds") == 5
+    for mode in FAR_MODES:
+        text, ends = ranks(board, 5, "ring", 10, 30000, 3, 6, MODES.index(mode))
+        assert [(end["event"], end["status"]) for end in ends] == [("ended", 0)] * 5, (text, ends)
+        assert text.count("ok 10 rounds") == 5
     still, _ = ranks(board, 4, "mpi-check", 3)
-    moving, ends = run_ranks_that_move(board, "check", ["3"], 4, ["direct"])
+    moving, ends = run_ranks_that_move(board, "check", ["3"], 4, FAR_MODES)
     assert [(end["status"], end["why"]) for end in ends] == [(0, "")] * 4, (moving, ends)
     assert still == moving == "ok, 3 rounds\n"
     assert sum(end["moves"] for end in ends) > 4
@@ -371,17 +375,19 @@ def test_tiles_of_two_hosts(start: Callable[..., Board], monkeypatch: pytest.Mon
 
 def test_a_move_between_hosts(start: Callable[..., Board]) -> None:
     board = start(2, 3, hosts=3)
-    run = Run(board, "count", 60, 2000000, tile=0)
+    run = Run(board, "count", 1000, 2000000, tile=0)
     run.said("1\n")
-    for to in (2, 3, 4, 1):  # away, within a host, to a third, and home
-        cost = board.move(run.process, to)
-        assert cost["to"] == to and 0 < cost["freeze_ns"] < cost["first_ns"] and cost["bytes"] > 0
-        assert place(board, run.process)["tile"] == to
-    with pytest.raises(Refused, match="between hosts a process moves in mode direct"):
-        board.move(run.process, 5, "precopy")
-    assert run.ended()["status"] == 0 and run.end["moves"] == 4
-    assert run.text.splitlines()[:-1] == [str(n) for n in range(1, 61)]
-    assert run.text.splitlines()[-1] == f"sum {count_sum(60 * 2000000):x}"
+    for mode in FAR_MODES:
+        for to in (2, 3, 4, 1):  # away, within a host, to a third, and home
+            cost = board.move(run.process, to, mode)
+            assert cost["to"] == to and 0 < cost["freeze_ns"] < cost["first_ns"] <= cost["all_ns"] and cost["bytes"] > 0
+            assert (cost["before"] > 0) == (cost["rounds"] > 0) == (mode == "precopy")
+            assert place(board, run.process)["tile"] == to
+    with pytest.raises(Refused, match="both tiles share, and these are on two hosts"):
+        board.move(run.process, 5, "handoff")
+    assert run.ended()["status"] == 0 and run.end["moves"] == 4 * len(FAR_MODES)
+    assert run.text.splitlines()[:-1] == [str(n) for n in range(1, 1001)]
+    assert run.text.splitlines()[-1] == f"sum {count_sum(1000 * 2000000):x}"
     server = Run(board, "names", "serve", "echo", 1, tile=5)
     asker = Run(board, "names", "ask", "echo", tile=3)
     assert asker.ended()["status"] == 0 and f"process {server.process} port 6: 42" in asker.text
@@ -407,8 +413,7 @@ def test_a_host_dies(start: Callable[..., Board], tmp_path: Path) -> None:
     board = start(2, 3, hosts=2)
     there = Run(board, "busy", tile=2)
     there.said("ready")
-    here = Run(board, "count", 40, 2000000, tile=0)
-    here.said("1\n")
+    here = Run(board, "hold", tile=0)
     follower = next(int(p.name) for p in Path("/proc").glob("[0-9]*") if str(tmp_path / "tiles.1.sock") in words_of(p))
     os.kill(follower, signal.SIGSTOP)
     moved: list[Exception | None] = []
@@ -419,9 +424,27 @@ def test_a_host_dies(start: Callable[..., Board], tmp_path: Path) -> None:
     mover.join(WAIT)
     assert moved and "host is gone" in str(getattr(moved[0], "why", ""))
     assert there.ended()["event"] == "lost" and "host 1 has not answered" in there.end["why"]
+    assert Run(board, "post", here.process, 3, "quit", tile=1).ended()["status"] == 0
     assert here.ended()["status"] == 0
-    assert here.text.splitlines()[:-1] == [str(n) for n in range(1, 41)]
     assert [tile["alive"] for tile in board.ps()["tiles"]] == [True, True, False, False]
+    (tmp_path / "tiles.1.sock").unlink()
+
+
+@pytest.mark.parametrize(("fault", "mode"), [("host:state", "direct"), ("host:come", "precopy")])
+def test_a_host_dies_with_a_frozen_process(
+    start: Callable[..., Board], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fault: str, mode: str
+) -> None:
+    """The destination's, with the whole process, or when it already runs there and nobody knows: it goes on here."""
+    monkeypatch.setenv("WHERRY_TILE_FAULT", fault)
+    board = start(1, 3, hosts=2)
+    run = Run(board, "count", 60, 2000000, tile=0)
+    run.said("1\n")
+    with pytest.raises(Failed) as failure:
+        board.move(run.process, 1, mode)
+    assert failure.value.why == "the destination's host is gone"
+    assert run.ended()["status"] == 0 and run.end["moves"] == 0
+    assert run.text.splitlines()[:-1] == [str(n) for n in range(1, 61)]
+    assert run.text.splitlines()[-1] == f"sum {count_sum(60 * 2000000):x}"
     (tmp_path / "tiles.1.sock").unlink()
 
 
@@ -445,8 +468,11 @@ def test_a_host_without_its_leader_ends(start: Callable[..., Board], tmp_path: P
     leader = next(int(p.name) for p in Path("/proc").glob("[0-9]*") if f"{tmp_path / 'tiles.sock'}" in words_of(p))
     os.kill(leader, signal.SIGKILL)
     until(lambda: not (tmp_path / "tiles.1.sock").exists(), "the follower ends")
-    assert "the leader has not answered" in (tmp_path / "tiles.1.log").read_text()
+    assert "host 0, the name server, has ended" in (tmp_path / "tiles.1.log").read_text()
     board.path.unlink()
+    with pytest.raises(Refused) as refusal:
+        board.ps()
+    assert "the processes here end with it" in refusal.value.why
 
 
 def test_ranks_end_together(start: Callable[..., Board]) -> None:

@@ -1,17 +1,20 @@
 """What a board takes from the network: anything at all, without harm; and nothing from who does not know the secret.
 
-A peer in Python speaks to real boards: a follower with frames that a real leader sent, spoiled; a leader with noise.
+A peer in Python speaks to real boards, with the greeting made anew from its description in
+native/manycore/board/hello.h: a follower with frames that a real leader sent, spoiled; a leader with noise.
 """
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import json
+import os
 import random
 import socket
 import struct
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -20,23 +23,42 @@ from wherry.base.paths import native_program
 from wherry.manycore.board import Board
 
 HEAD = struct.Struct("<IHBBQQ")  # struct frame_head: size, kind, process, host, number, received
-HELLO_SIZE = HEAD.size + 16 + 32
-HELLO, START, STATE, KINDS = 0, 6, 9, 21  # of enum frame_kind
+NONCE, PROOF = 32, 32
+GREETING = HEAD.size + 16 + NONCE + PROOF  # struct greeting
+HELLO, START, OFFER, WANT, PAGES, STATE, READY, REFUSED, ABORT = 0, 6, 9, 10, 11, 13, 14, 15, 19  # of enum frame_kind
+KINDS = 27
+ORDER, OFFER_, WANT_, PAGES_ = 12 + 120, struct.Struct("<6I"), struct.Struct("<5I"), struct.Struct("<4I8Q")
+TRACKING, RESERVED = 2, 3  # of enum move_step
+DIRECT, PRECOPY = 1, 3  # of the modes
 SECRET = "0123456789abcdef0123456789abcdef"
 
 Start = Callable[..., "subprocess.Popen[bytes]"]
 
 
-class Peer:
-    """One end of a link: says HELLO when it has one, numbers its frames."""
+def greet(facts: bytes, asked: bytes, name: bytes, secret: str = SECRET, received: int = 0) -> bytes:
+    """A struct greeting: who it is (`facts`, 16 bytes) with the proof that it knows the secret."""
+    said = HEAD.pack(GREETING - HEAD.size, HELLO, 0, 0, 0, received) + facts + os.urandom(NONCE)
+    return said + hmac.new(secret.encode(), name + asked + said, hashlib.sha256).digest()
 
-    def __init__(self, connection: socket.socket, hello: bytes = b"") -> None:
+
+class Peer:
+    """One end of a link: greets, numbers its frames. `facts` of a follower; a leader has none of its own."""
+
+    def __init__(self, connection: socket.socket, facts: bytes = b"") -> None:
         self.connection, self.number, self.received = connection, 0, 0
         connection.settimeout(30)
-        if hello:
-            connection.sendall(hello)
-        self.hello = self.take(HELLO_SIZE)
-        self.number = HEAD.unpack_from(self.hello)[5]
+        if facts:
+            connection.sendall(greet(facts, self.take(NONCE), b"follow"))
+            self.greeting = self.take(GREETING)
+        else:
+            connection.sendall(os.urandom(NONCE))
+            self.greeting = self.take(GREETING)
+            connection.sendall(greet(self.facts, self.greeting[-NONCE - PROOF : -PROOF], b"leader"))
+        self.number = HEAD.unpack_from(self.greeting)[5]
+
+    @property
+    def facts(self) -> bytes:
+        return self.greeting[HEAD.size : HEAD.size + 16]
 
     def take(self, size: int) -> bytes:
         found = b""
@@ -93,11 +115,28 @@ def follower(start: Start) -> Iterator[tuple[subprocess.Popen[bytes], Peer, sock
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(30)
         board = start(1, listener.getsockname()[1])
-        connection = listener.accept()[0]
-        peer = Peer(connection)
-        connection.sendall(peer.hello)  # the same build, the same secret: what it said of itself
+        peer = Peer(listener.accept()[0])  # the same build: what it said of itself
         yield board, peer, listener
         peer.connection.close()
+
+
+def flip(words: bytes, at: int, bit: int) -> bytes:
+    changed = bytearray(words)
+    changed[at] ^= 1 << bit
+    return bytes(changed)
+
+
+def answer_to(port: int, say: Callable[[bytes], bytes]) -> bytes:
+    """What a leader answers to a greeting; it is told what it has asked."""
+    with socket.create_connection(("127.0.0.1", port)) as stranger:
+        stranger.settimeout(30)
+        asked = stranger.recv(NONCE, socket.MSG_WAITALL)
+        try:
+            stranger.sendall(say(asked))
+            stranger.shutdown(socket.SHUT_WR)
+            return stranger.recv(1)
+        except OSError:  # it has closed already
+            return b""
 
 
 def lead(start: Start) -> tuple[subprocess.Popen[bytes], int]:
@@ -109,27 +148,36 @@ def lead(start: Start) -> tuple[subprocess.Popen[bytes], int]:
 def test_a_leader_and_noise(
     start: Start, follower: tuple[subprocess.Popen[bytes], Peer, socket.socket], tmp_path: Path
 ) -> None:
-    hello = follower[1].hello
+    facts, heard = follower[1].facts, follower[1].greeting
     leader, port = lead(start)
-    for words in (b"", b"GET / HTTP/1.0\r\n\r\n" * 9, hello[:-1] + b"x", HEAD.pack(2**32 - 1, HELLO, 0, 0, 0, 0) * 4):
-        with socket.create_connection(("127.0.0.1", port)) as stranger:
-            stranger.settimeout(30)
-            stranger.sendall(words)
-            stranger.shutdown(socket.SHUT_WR)
-            with suppress(ConnectionError):
-                assert stranger.recv(1) == b""  # closed without a word
     chance = random.Random(1)
-    peer = Peer(socket.create_connection(("127.0.0.1", port)), hello)
+    good = greet(facts, bytes(NONCE), b"follow")
+    strangers = [
+        b"",
+        b"GET / HTTP/1.0\r\n\r\n" * 9,
+        HEAD.pack(2**32 - 1, HELLO, 0, 0, 0, 0) * 5,
+        heard,
+        good,
+        good[:-9],
+    ]
+    for words in strangers:  # what was said to another, or overheard, is worth nothing
+        assert answer_to(port, lambda asked, words=words: words) == b""
+    assert answer_to(port, lambda asked: greet(facts, asked, b"follow", "another secret, as long")) == b""
+    assert answer_to(port, lambda asked: greet(facts, asked, b"leader")) == b""
+    for _ in range(40):  # each bit of a greeting counts
+        place, bit = chance.randrange(GREETING), chance.randrange(8)
+        assert answer_to(port, lambda asked, at=place, bit=bit: flip(greet(facts, asked, b"follow"), at, bit)) == b""
+    peer = Peer(socket.create_connection(("127.0.0.1", port)), facts)
     assert leader.stdout and json.loads(leader.stdout.readline())["event"] == "ready"
     for _ in range(1500):
         kind = chance.randrange(1, KINDS + 1)
-        size = chance.choice([0, 1, 24, 24, 128, 152, 216, 224, 248, 4240, 5000])
+        size = chance.choice([0, 1, 20, 24, 24, 56, 80, ORDER, 152, 216, 224, 248, 4104, 4240, 5000])
         payload = bytes(chance.choice([0, 0, 0, 1, 2, 3, chance.randrange(256)]) for _ in range(size))
         try:
             peer.send(kind, chance.randrange(36), payload, chance.randrange(4))
         except OSError:  # it does not talk to who has not spoken as he should
             peer.connection.close()
-            peer = Peer(socket.create_connection(("127.0.0.1", port)), hello)
+            peer = Peer(socket.create_connection(("127.0.0.1", port)), facts)
     board = Board(tmp_path / "0.sock")
     assert len(board.ps()["tiles"]) == 2
     peer.connection.close()
@@ -144,7 +192,7 @@ def test_a_follower_and_spoiled_processes(
     """A process that a real leader sends, with bits flipped or cut off, is refused; as it was sent, it runs."""
     board, peer, listener = follower
     leader, port = lead(start)
-    taker = Peer(socket.create_connection(("127.0.0.1", port)), peer.hello)
+    taker = Peer(socket.create_connection(("127.0.0.1", port)), peer.facts)
     assert leader.stdout and json.loads(leader.stdout.readline())["event"] == "ready"
     program = native_program("wherry-tiles").parents[1] / "lib" / "tile" / "count"
     assert Board(tmp_path / "0.sock").start(program, ["7"], 1) == 1
@@ -153,15 +201,46 @@ def test_a_follower_and_spoiled_processes(
         kind, process, payload = taker.frame()
     taker.connection.close()
     chance = random.Random(2)
-    for turn in range(200):
-        spoiled = bytearray(payload)
-        at = chance.randrange(len(payload) - 20 * 4096 if turn % 2 else 4096)
-        spoiled[at] ^= 1 << chance.randrange(8)
+    answers = set()
+    for serial in range(1, 60):
+        answers.add(move_in(peer, serial, process, payload, chance))
+        assert board.poll() is None
+        peer.send(ABORT, process, serial.to_bytes(4, "little") + bytes(ORDER - 4))  # if it runs, it ends
+    assert answers == {READY, REFUSED}
+    for turn in range(100):
+        spoiled = flip(payload, chance.randrange(len(payload) if turn % 2 else 4096), chance.randrange(8))
         if turn % 5 == 0:
             spoiled = spoiled[: chance.randrange(len(spoiled))]
-        peer.send(STATE if turn % 3 else START, process + turn % 31 * (turn % 2), bytes(spoiled))
+        peer.send(STATE if turn % 3 else START, process + turn % 31 * (turn % 2), spoiled)
         assert board.poll() is None
-    assert board.poll() is None
     listener.close()
     peer.connection.close()
     assert board.wait(60) == 0  # without its leader it ends by itself
+
+
+def move_in(peer: Peer, serial: int, process: int, started: bytes, chance: random.Random) -> int:
+    """Offers the follower a process and sends it, spoiled unless it is the first. Returns what it says to that."""
+    mode = chance.choice([DIRECT, PRECOPY])
+    area = started.index(b"userarea")
+    peer.send(OFFER, process, OFFER_.pack(serial, 0, 1, mode, *struct.unpack_from("<2I", started, area + 48)))
+    while True:
+        kind, _, said = peer.frame()
+        if kind == REFUSED and said[:4] == serial.to_bytes(4, "little"):
+            return kind  # the one before has not ended yet
+        if kind != WANT or WANT_.unpack(said)[0] != serial:
+            continue
+        _, step, wanted, _, _ = WANT_.unpack(said)
+        if step == RESERVED:
+            break
+        written = [chance.getrandbits(64) & chance.getrandbits(64) for _ in range(8)]
+        pages = PAGES_.pack(serial, wanted, 2, 0, *written)
+        peer.send(PAGES, process, pages + bytes(4096 * sum(word.bit_count() for word in written)))
+    state = bytearray(started if mode == DIRECT else started[: area + 2 * 4096])  # the User Area with one thread
+    struct.pack_into("<4I", state, 0, serial, 1, mode, 2)
+    if serial > 1:
+        state[chance.randrange(len(state))] ^= 1 << chance.randrange(8)
+    peer.send(STATE, process, bytes(state))
+    while True:
+        kind, _, said = peer.frame()
+        if kind in (READY, REFUSED) and said[:4] == serial.to_bytes(4, "little"):
+            return kind

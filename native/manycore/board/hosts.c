@@ -16,6 +16,7 @@
 
 #define JOIN_MS 20000 /* for every host to be there, on a loaded machine */
 #define HELLO_MS 1000
+#define SECRET_MIN 16 /* bytes: fewer could be tried out with what is overheard */
 #define REPORT_MS 500
 
 bool net_is_here(const struct board *board, uint32_t process)
@@ -131,7 +132,8 @@ static bool is_for_leader(uint32_t kind)
 {
     static const uint32_t kinds = 1u << FRAME_PARCEL | 1u << FRAME_DELIVERED | 1u << FRAME_ENDED | 1u << FRAME_STATE |
                                   1u << FRAME_READY | 1u << FRAME_REFUSED | 1u << FRAME_MOVED | 1u << FRAME_WISH |
-                                  1u << FRAME_REPORT;
+                                  1u << FRAME_REPORT | 1u << FRAME_OFFER | 1u << FRAME_WANT | 1u << FRAME_PAGES |
+                                  1u << FRAME_PIECE | 1u << FRAME_RUNS;
 
     return kinds >> kind & 1;
 }
@@ -178,6 +180,9 @@ void net_handle(struct board *board, uint32_t from, const struct frame_head *hea
     case FRAME_DOWN:
         board->stopping = true;
         break;
+    case FRAME_GONE:
+        relay_forgive(board);
+        break;
     case FRAME_END:
         if (head->size == sizeof(struct order))
             names_end_process(board, head->process, (int)order.mode, order.why);
@@ -192,6 +197,17 @@ static void on_frame(void *context, struct link *link, const struct frame_head *
     struct board *board = context;
 
     net_handle(board, board->net.host == 0 ? (uint32_t)(link - board->net.links) : 0, head, payload);
+}
+
+/* A process with everything fits in; without the right to more than the system's limit, what that allows. */
+static void set_room(int fd)
+{
+    const int room = FRAME_MAX;
+
+    if (setsockopt(fd, SOL_SOCKET, SO_SNDBUFFORCE, &room, sizeof(room)) < 0)
+        setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &room, sizeof(room));
+    if (setsockopt(fd, SOL_SOCKET, SO_RCVBUFFORCE, &room, sizeof(room)) < 0)
+        setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &room, sizeof(room));
 }
 
 static void set_timeout(int fd, int ms)
@@ -214,24 +230,28 @@ static void accept_host(struct board *board)
 {
     struct net *net = &board->net;
     int fd = accept4(net->listen_fd, NULL, NULL, SOCK_CLOEXEC);
-    struct hello other;
-    uint64_t received;
+    uint8_t nonce[NONCE_SIZE];
+    struct greeting other;
+    struct link *link;
 
     if (fd < 0)
         return;
     set_timeout(fd, HELLO_MS);
-    if (link_hear_hello(fd, &other, &received) < 0 ||
-        memcmp(other.secret, net->hello.secret, SECRET_SIZE) != 0 || other.host == 0 || other.host >= net->hosts ||
-        net->gone[other.host]) {
+    if (hello_hear(fd, &net->secret, &other, nonce) < 0 || other.hello.host == 0 || other.hello.host >= net->hosts ||
+        net->gone[other.hello.host]) {
         close(fd);
         return;
     }
-    if (!is_same_build(&other, &net->hello) || link_say_hello(&net->links[other.host], fd, &net->hello) < 0) {
-        fprintf(stderr, "wherry-tiles: the board of host %u is of another build, or its CPU is another\n", other.host);
+    link = &net->links[other.hello.host];
+    if (!is_same_build(&other.hello, &net->hello)) {
+        fprintf(stderr, "wherry-tiles: the board of host %u is of another build, or its CPU is another\n",
+                other.hello.host);
         close(fd);
-        return;
+    } else if (hello_answer(fd, &net->secret, &net->hello, link->received, &other, nonce) < 0) {
+        close(fd);
+    } else {
+        link_connect(link, fd, other.head.received);
     }
-    link_connect(&net->links[other.host], fd, received);
 }
 
 /* Returns 0 or negative errno. */
@@ -239,19 +259,17 @@ static int join_leader(struct board *board)
 {
     struct net *net = &board->net;
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), error;
-    struct hello other;
-    uint64_t received;
+    struct greeting leader;
 
     if (fd < 0)
         return -errno;
+    set_room(fd); /* before the connection, which agrees on a window */
     set_timeout(fd, HELLO_MS);
     error = connect(fd, (const struct sockaddr *)&net->leader, sizeof(net->leader)) < 0 ? -errno : 0;
     if (error == 0)
-        error = link_say_hello(&net->links[0], fd, &net->hello);
+        error = hello_join(fd, &net->secret, &net->hello, net->links[0].received, &leader);
     if (error == 0)
-        error = link_hear_hello(fd, &other, &received);
-    if (error == 0)
-        link_connect(&net->links[0], fd, received);
+        link_connect(&net->links[0], fd, leader.head.received);
     else
         close(fd);
     return error;
@@ -265,6 +283,7 @@ static int listen_for_hosts(struct net *net)
     if (net->listen_fd < 0)
         return -errno;
     setsockopt(net->listen_fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+    set_room(net->listen_fd);
     if (bind(net->listen_fd, (const struct sockaddr *)&net->leader, sizeof(net->leader)) < 0 ||
         listen(net->listen_fd, HOST_MAX) < 0 ||
         getsockname(net->listen_fd, (struct sockaddr *)&net->leader, &(socklen_t){sizeof(net->leader)}) < 0)
@@ -313,11 +332,22 @@ static int read_address(struct net *net, const char *text)
     return inet_pton(AF_INET, host, &net->leader.sin_addr) == 1 && (net->leader.sin_port || net->host == 0) ? 0 : -EINVAL;
 }
 
+/* Out of the environment, which the tiles inherit. */
+static int take_secret(struct net *net)
+{
+    const char *secret = getenv("WHERRY_TILES_SECRET");
+
+    net->secret.size = secret ? strnlen(secret, SECRET_MAX) : 0;
+    if (net->secret.size < SECRET_MIN)
+        return -EACCES;
+    memcpy(net->secret.bytes, secret, net->secret.size);
+    return unsetenv("WHERRY_TILES_SECRET") < 0 ? -errno : 0;
+}
+
 int net_start(struct board *board, const char *layout, const char *address)
 {
     struct net *net = &board->net;
     struct window *window = board->window;
-    const char *secret = getenv("WHERRY_TILES_SECRET");
     pthread_t thread;
     uint32_t total = 0;
     int error;
@@ -330,7 +360,9 @@ int net_start(struct board *board, const char *layout, const char *address)
     }
     error = read_layout(net, layout);
     if (error == 0)
-        error = !address || !secret || net->host >= net->hosts ? -EINVAL : read_address(net, address);
+        error = !address || net->host >= net->hosts ? -EINVAL : read_address(net, address);
+    if (error == 0)
+        error = take_secret(net);
     for (uint32_t host = 0; error == 0 && host < net->hosts; host++) {
         window->first_tile += host < net->host ? net->tiles[host] : 0;
         total += net->tiles[host];
@@ -339,9 +371,7 @@ int net_start(struct board *board, const char *layout, const char *address)
     if (error < 0 || total != window->tile_count)
         return error < 0 ? error : -EINVAL;
     window->here = net->tiles[net->host];
-    net->hello = (struct hello){net->host, window->version, window->xfeatures, window->xsize, {0}};
-    for (size_t i = 0; i < SECRET_SIZE && secret[i]; i++)
-        net->hello.secret[i] = (uint8_t)secret[i];
+    net->hello = (struct hello){net->host, window->version, window->xfeatures, window->xsize};
     net->gateway_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     error = -pthread_create(&thread, NULL, watch_gateway, board);
     if (error == 0)
@@ -388,7 +418,7 @@ int net_poll(struct board *board, struct pollfd *fds)
 
 static bool is_over(const struct link *link, int ms)
 {
-    return link->fd < 0 && window_now() - link->since > ms * 1000000ll;
+    return window_now() - link->heard > ms * 1000000ll;
 }
 
 static void lose_host(struct board *board, uint32_t host)
@@ -396,6 +426,10 @@ static void lose_host(struct board *board, uint32_t host)
     struct net *net = &board->net;
 
     net->gone[host] = true;
+    relay_forgive(board);
+    for (uint32_t other = 1; other < net->hosts; other++)
+        if (!net->gone[other])
+            net_send(board, other, FRAME_GONE, 0, NULL, 0);
     transfer_host_gone(board, host);
     for (uint32_t tile = 0; tile < board->window->tile_count; tile++)
         if (net_host_of_tile(board, tile) == host)
@@ -413,17 +447,31 @@ static void lose_host(struct board *board, uint32_t host)
     }
 }
 
+/* Without the leader nobody can say who has a process, so none goes on. Where its board was, nobody listens: it has ended. */
+static void tend_leader(struct board *board)
+{
+    struct link *link = &board->net.links[0];
+    int error = link->fd < 0 ? join_leader(board) : 0;
+
+    if (error == -ECONNREFUSED)
+        fprintf(stderr, "wherry-tiles: host 0, the name server, has ended; the processes here end with it\n");
+    else if (is_over(link, ALONE_MS))
+        fprintf(stderr, "wherry-tiles: host 0, the name server, has not answered for %d s; the processes here end\n",
+                ALONE_MS / 1000);
+    else
+        return;
+    board->stopping = true;
+}
+
 static void tend_links(struct board *board)
 {
     struct net *net = &board->net;
 
+    for (uint32_t host = 0; host < net->hosts; host++)
+        if (net->links[host].fd >= 0 && is_over(&net->links[host], SILENT_MS))
+            link_disconnect(&net->links[host]);
     if (net->host != 0) {
-        if (net->links[0].fd < 0)
-            join_leader(board);
-        if (is_over(&net->links[0], ALONE_MS)) {
-            fprintf(stderr, "wherry-tiles: the leader has not answered for %d s\n", ALONE_MS / 1000);
-            board->stopping = true;
-        }
+        tend_leader(board);
         return;
     }
     for (uint32_t host = 1; host < net->hosts; host++)
@@ -438,14 +486,16 @@ static void tell_news(struct board *board)
     struct news news;
 
     for (uint32_t process = 1; process < PROCESS_MAX; process++) {
-        bool here = net_is_here(board, process);
+        bool come = mirror_has_come(board, process), here = net_is_here(board, process);
         uint8_t state = window_place(board->window, process).state;
 
+        if (net->arriving[process] && !come)
+            continue; /* it may be coming just now: first the news of that */
         if (net->mine[process] && !here && state != PLACE_RUNNING)
             relay_flush(board); /* what it said before its end goes before the news of that */
-        if (net->host == 0 && net->moving[process] && state != PLACE_RUNNING)
+        if (net->host == 0 && transfer_is_moving(board, process) && state != PLACE_RUNNING)
             transfer_owner_lost(board, process);
-        if (net->host == 0 && !net->moving[process])
+        if (net->host == 0 && !transfer_is_moving(board, process))
             net_announce(board, process);
         if (net->mine[process] && !here && (state == PLACE_ENDED || state == PLACE_LOST) && net->host != 0) {
             describe(board, process, &news);
@@ -453,6 +503,15 @@ static void tell_news(struct board *board)
         }
         net->mine[process] = here;
     }
+}
+
+bool net_stay_awake(struct board *board)
+{
+    bool awake = window_now() < board->net.busy_until, before = board->net.awake;
+
+    board->net.awake = awake;
+    atomic_store(&board->window->gateway_polling, awake);
+    return awake || before; /* one look more: who rang while we were awake has woken nobody */
 }
 
 void net_serve(struct board *board, const struct pollfd *fds, int count)
@@ -480,7 +539,7 @@ void net_serve(struct board *board, const struct pollfd *fds, int count)
         net_send(board, 0, FRAME_REPORT, 0, &net->reports[net->host], sizeof(struct report));
         net->reported = window_now();
     }
-    transfer_serve(board);
+    mirror_serve(board);
     relay_serve(board);
     tell_news(board);
 }

@@ -111,10 +111,12 @@ static void end_moves(struct board *board, uint32_t dead)
     for (uint32_t to = 0; to < board->window->tile_count; to++) {
         struct move *move = &board->window->moves[to];
         uint32_t step = atomic_load(&move->step);
-        bool other_is_dead = !atomic_load(&board->window->tiles[to == dead ? move->from : to].alive);
+        uint32_t other = to == dead ? move->from : to;
+        bool other_is_dead = !window_is_here(board->window, other) || !atomic_load(&board->window->tiles[other].alive);
+        bool is_gone = move->committed && !window_is_here(board->window, to); /* nothing of it is here any more */
         bool undecided = atomic_load(&board->window->locations[move->process].word) == move->place;
 
-        if ((to != dead && move->from != dead) || step == MOVE_NONE || step >= MOVE_DONE)
+        if ((to != dead && move->from != dead) || is_gone || step == MOVE_NONE || step >= MOVE_DONE)
             continue;
         /* Who lives ends it: a source that waits for the commit of a dead destination takes the process back. */
         if (other_is_dead || (to == dead && (step < MOVE_FROZEN || !undecided))) {

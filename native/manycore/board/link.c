@@ -10,15 +10,20 @@
 #include "../faults.h"
 #include "../window.h"
 
+#define LENT_MAX 560    /* parts of one frame: every second page of a process, and its User Area */
+#define READS_AT_ONCE 64 /* then the others have their turn */
 #define FAULT_FRAMES 40 /* the fault "link:cut" ends the connection after so many frames */
 
 int link_start(struct link *link)
 {
     memset(link, 0, sizeof(*link));
     link->fd = -1;
-    link->since = window_now();
+    link->heard = window_now();
     link->in = malloc(sizeof(struct frame_head) + FRAME_MAX);
-    return link->in ? 0 : -ENOMEM;
+    if (!link->in)
+        return -ENOMEM;
+    memset(link->in, 0, sizeof(struct frame_head) + FRAME_MAX); /* page faults now are none while a process stands */
+    return 0;
 }
 
 static void forget_received(struct link *link, uint64_t received)
@@ -31,6 +36,7 @@ static void forget_received(struct link *link, uint64_t received)
             link->written = 0;
         }
         link->first = frame->next;
+        free(frame->lent);
         free(frame);
     }
     if (!link->first)
@@ -41,7 +47,7 @@ void link_connect(struct link *link, int fd, uint64_t received)
 {
     link_disconnect(link);
     link->fd = fd;
-    link->since = window_now();
+    link->heard = window_now();
     forget_received(link, received);
     link->next = link->first;
     link_write(link);
@@ -53,30 +59,12 @@ void link_disconnect(struct link *link)
         return;
     close(link->fd);
     link->fd = -1;
-    link->since = window_now();
     link->in_count = link->written = 0;
     link->next = link->first;
 }
 
-void link_send_parts(struct link *link, enum frame_kind kind, uint32_t process, uint32_t host, const void *one,
-                     size_t one_size, const void *two, size_t two_size)
+static void queue(struct link *link, struct frame *frame)
 {
-    struct frame *frame = malloc(sizeof(*frame) + one_size + two_size);
-
-    if (!frame)
-        abort(); /* a frame that is not sent would break the promise of this file */
-    frame->next = NULL;
-    frame->head = (struct frame_head){
-        .size = (uint32_t)(one_size + two_size),
-        .kind = (uint16_t)kind,
-        .process = (uint8_t)process,
-        .host = (uint8_t)host,
-        .number = ++link->sent,
-    };
-    if (one_size)
-        memcpy(frame->payload, one, one_size);
-    if (two_size)
-        memcpy(frame->payload + one_size, two, two_size);
     if (link->last)
         link->last->next = frame;
     else
@@ -91,6 +79,54 @@ void link_send_parts(struct link *link, enum frame_kind kind, uint32_t process, 
         shutdown(link->fd, SHUT_RDWR);
 }
 
+static struct frame *make_frame(struct link *link, enum frame_kind kind, uint32_t process, uint32_t host, size_t own)
+{
+    struct frame *frame = malloc(sizeof(*frame) + own);
+
+    if (!frame)
+        abort(); /* a frame that is not sent would break the promise of this file */
+    frame->next = NULL;
+    frame->lent = NULL;
+    frame->lent_count = 0;
+    frame->own = own;
+    frame->head = (struct frame_head){
+        .size = (uint32_t)own,
+        .kind = (uint16_t)kind,
+        .process = (uint8_t)process,
+        .host = (uint8_t)host,
+        .number = ++link->sent,
+    };
+    return frame;
+}
+
+void link_send_parts(struct link *link, enum frame_kind kind, uint32_t process, uint32_t host, const void *one,
+                     size_t one_size, const void *two, size_t two_size)
+{
+    struct frame *frame = make_frame(link, kind, process, host, one_size + two_size);
+
+    if (one_size)
+        memcpy(frame->payload, one, one_size);
+    if (two_size)
+        memcpy(frame->payload + one_size, two, two_size);
+    queue(link, frame);
+}
+
+void link_send_lent(struct link *link, enum frame_kind kind, uint32_t process, uint32_t host, const void *own,
+                    size_t own_size, const struct iovec *lent, size_t lent_count)
+{
+    struct frame *frame = make_frame(link, kind, process, host, own_size);
+
+    memcpy(frame->payload, own, own_size);
+    frame->lent = malloc((lent_count + 1) * sizeof(*lent));
+    if (!frame->lent || lent_count > LENT_MAX)
+        abort();
+    memcpy(frame->lent, lent, lent_count * sizeof(*lent));
+    frame->lent_count = lent_count;
+    for (size_t i = 0; i < lent_count; i++)
+        frame->head.size += (uint32_t)lent[i].iov_len;
+    queue(link, frame);
+}
+
 void link_send(struct link *link, enum frame_kind kind, uint32_t process, uint32_t host, const void *payload,
                size_t size)
 {
@@ -102,17 +138,35 @@ bool link_wants_to_write(const struct link *link)
     return link->fd >= 0 && link->next;
 }
 
+/* What of the frame has not been written. Returns the parts' count. */
+static size_t list_unwritten(const struct frame *frame, size_t written, struct iovec parts[LENT_MAX + 1])
+{
+    struct iovec head = {(void *)&frame->head, sizeof(frame->head) + frame->own};
+    size_t count = 0;
+
+    for (size_t i = 0; i <= frame->lent_count; i++) {
+        struct iovec part = i ? frame->lent[i - 1] : head;
+        size_t skip = written < part.iov_len ? written : part.iov_len;
+
+        written -= skip;
+        if (skip < part.iov_len)
+            parts[count++] = (struct iovec){(uint8_t *)part.iov_base + skip, part.iov_len - skip};
+    }
+    return count;
+}
+
 void link_write(struct link *link)
 {
     while (link_wants_to_write(link)) {
         struct frame *frame = link->next;
-        size_t size = sizeof(frame->head) + frame->head.size;
+        struct iovec parts[LENT_MAX + 1];
+        struct msghdr message = {.msg_iov = parts};
         ssize_t count;
 
         if (link->written == 0)
             frame->head.received = link->told = link->received;
-        count = send(link->fd, (uint8_t *)&frame->head + link->written, size - link->written,
-                     MSG_NOSIGNAL | MSG_DONTWAIT);
+        message.msg_iovlen = list_unwritten(frame, link->written, parts);
+        count = sendmsg(link->fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
         if (count < 0 && errno == EINTR)
             continue;
         if (count < 0) {
@@ -121,7 +175,7 @@ void link_write(struct link *link)
             return;
         }
         link->written += (size_t)count;
-        if (link->written == size) {
+        if (link->written == sizeof(frame->head) + frame->head.size) {
             link->next = frame->next;
             link->written = 0;
         }
@@ -167,50 +221,33 @@ static ssize_t take_frames(struct link *link, link_handler *handler, void *conte
     return (ssize_t)at;
 }
 
-void link_read(struct link *link, link_handler *handler, void *context)
+/* Returns whether there may be more. */
+static bool read_once(struct link *link, link_handler *handler, void *context)
 {
     size_t room = sizeof(struct frame_head) + FRAME_MAX - link->in_count;
     ssize_t count = recv(link->fd, link->in + link->in_count, room, MSG_DONTWAIT), used;
 
     if (count < 0 && (errno == EAGAIN || errno == EINTR))
-        return;
+        return false;
     if (count <= 0) {
         link_disconnect(link);
-        return;
+        return false;
     }
+    link->heard = window_now();
     link->in_count += (size_t)count;
     used = take_frames(link, handler, context);
     if (used < 0 || link->fd < 0) {
         link_disconnect(link);
-        return;
+        return false;
     }
     link->in_count -= (size_t)used;
     memmove(link->in, link->in + used, link->in_count);
+    return (size_t)count == room || link->in_count > 0;
+}
+
+void link_read(struct link *link, link_handler *handler, void *context)
+{
+    for (int turn = 0; turn < READS_AT_ONCE && read_once(link, handler, context); turn++)
+        ;
     acknowledge(link);
-}
-
-int link_say_hello(const struct link *link, int fd, const struct hello *mine)
-{
-    struct {
-        struct frame_head head;
-        struct hello hello;
-    } message = {{.size = sizeof(*mine), .kind = FRAME_HELLO, .received = link ? link->received : 0}, *mine};
-
-    return send(fd, &message, sizeof(message), MSG_NOSIGNAL) == (ssize_t)sizeof(message) ? 0 : -EPIPE;
-}
-
-int link_hear_hello(int fd, struct hello *other, uint64_t *received)
-{
-    struct {
-        struct frame_head head;
-        struct hello hello;
-    } message;
-
-    if (recv(fd, &message, sizeof(message), MSG_WAITALL) != (ssize_t)sizeof(message))
-        return -ETIMEDOUT;
-    if (message.head.kind != FRAME_HELLO || message.head.size != sizeof(*other))
-        return -EPROTO;
-    *other = message.hello;
-    *received = message.head.received;
-    return 0;
 }

@@ -3,10 +3,9 @@
  * each has a number, is kept until the other side has said that it came, and is sent again on the next connection.
  *
  *   frame:  struct frame_head | payload            integers little-endian, the layout of x86-64
- *   HELLO   the first on every TCP connection, in both directions: who it is, and the last number it has received
+ *   HELLO   the first on every TCP connection, in both directions: who it is, and the last number it has received;
+ *           see hello.h
  *   ACK     a head without payload and number; every head carries the acknowledgement too
- *
- * Both sides have been told the same secret; who does not know it is not listened to.
  */
 #ifndef WHERRY_MANYCORE_LINK_H
 #define WHERRY_MANYCORE_LINK_H
@@ -14,9 +13,9 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/uio.h>
 
 #define FRAME_MAX (4u << 20) /* bytes of payload: a whole process and its messages */
-#define SECRET_SIZE 32
 
 enum frame_kind {
     FRAME_HELLO, FRAME_ACK,
@@ -26,12 +25,17 @@ enum frame_kind {
     FRAME_ENDED,     /* owner to leader: struct news */
     FRAME_START,     /* leader to owner: a new process, struct state */
     FRAME_MOVE,      /* leader to owner: struct order, move it between two tiles of yours */
-    FRAME_GIVE,      /* leader to owner: struct order, freeze it and send it */
-    FRAME_STATE,     /* owner to leader to destination: struct state, the frozen process */
-    FRAME_READY,     /* destination to leader: it is checked and can run here */
+    FRAME_GIVE,      /* leader to owner: struct order, move it to a tile of another host */
+    FRAME_OFFER,     /* owner to leader to destination: struct offer */
+    FRAME_WANT,      /* destination to leader to owner: struct want, its side of the move's record */
+    FRAME_PAGES,     /* owner to leader to destination: struct pages, and those pages of the running process */
+    FRAME_PIECE,     /* the same way: struct piece, and 4 KiB */
+    FRAME_STATE,     /* the same way: struct state, the frozen process */
+    FRAME_READY,     /* destination to leader: it runs here */
     FRAME_REFUSED,   /* whoever is asked to leader: struct order with why not */
-    FRAME_GO,        /* leader to destination: it is yours */
+    FRAME_GO,        /* leader to who has it now: what I kept for it has been sent */
     FRAME_COMMITTED, /* leader to the old owner: it is not yours any more */
+    FRAME_RUNS,      /* destination to leader to the old owner: struct runs, since when */
     FRAME_ABORT,     /* leader to owner: it stays yours, struct order with why; to a destination: forget it */
     FRAME_MOVED,     /* owner to leader: struct cost */
     FRAME_WISH,      /* owner to leader: struct order, the process itself asks */
@@ -39,6 +43,7 @@ enum frame_kind {
     FRAME_END,       /* leader to owner: struct order, end the process */
     FRAME_REPORT,    /* to the leader, now and then: struct report */
     FRAME_DOWN,      /* leader to all */
+    FRAME_GONE,      /* leader to all: a host is gone */
     FRAME_KINDS
 };
 
@@ -50,20 +55,18 @@ struct frame_head {
     uint64_t received; /* last number that has come from the other side */
 };
 
-struct hello {
-    uint32_t host, version, xfeatures, xsize;
-    uint8_t secret[SECRET_SIZE];
-};
-
+/* A payload is the frame's own bytes, then what is lent: memory that stays mapped, and is read when it is written out. */
 struct frame {
     struct frame *next;
+    struct iovec *lent;
+    size_t lent_count, own;
     struct frame_head head;
     uint8_t payload[];
 };
 
 struct link {
     int fd; /* -1: not connected */
-    int64_t since; /* it is connected or not, nanoseconds of CLOCK_MONOTONIC */
+    int64_t heard; /* the last of the other side, nanoseconds of CLOCK_MONOTONIC */
     uint64_t sent, received, told; /* numbers: last given to a frame, last that came, last that we acknowledged */
     struct frame *first, *last;    /* not acknowledged yet */
     struct frame *next;            /* to be written next */
@@ -83,13 +86,15 @@ void link_send(struct link *link, enum frame_kind kind, uint32_t process, uint32
 /* The same, of two parts. */
 void link_send_parts(struct link *link, enum frame_kind kind, uint32_t process, uint32_t host, const void *one,
                      size_t one_size, const void *two, size_t two_size);
+/*
+ * The same, of its own bytes and lent ones. What is sent again, after a broken connection, is what the memory holds then:
+ * the receiver must not mind.
+ */
+void link_send_lent(struct link *link, enum frame_kind kind, uint32_t process, uint32_t host, const void *own,
+                    size_t own_size, const struct iovec *lent, size_t lent_count);
 /* Writes what the connection takes. */
 void link_write(struct link *link);
 bool link_wants_to_write(const struct link *link);
 /* Reads what has come and hands it on. */
 void link_read(struct link *link, link_handler *handler, void *context);
-/* HELLO, both ways. Returns 0 or negative errno. */
-int link_say_hello(const struct link *link, int fd, const struct hello *mine);
-int link_hear_hello(int fd, struct hello *other, uint64_t *received);
-
 #endif

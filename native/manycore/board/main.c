@@ -16,8 +16,8 @@
  *   (anything it will not do)          refused, with a code and why
  *
  * With tiles on several hosts, each has this program: --layout says how many tiles each has, --host which it is, --leader
- * where host 0 listens for the others. WHERRY_TILES_SECRET in the environment is what they know each other by; only host
- * 0 serves commands.
+ * where host 0 listens for the others. WHERRY_TILES_SECRET in the environment (16 bytes or more) is what they know each other
+ * by; only host 0 serves commands.
  *
  * On standard output: of host 0 of several, {"event": "listening", "port": N}; then {"event": "ready"} once, or {"event": "failed", "why": TEXT}. When it ends, by `down`, SIGTERM or
  * SIGKILL, every tile ends.
@@ -25,6 +25,7 @@
 #include <errno.h>
 #include <getopt.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,6 +35,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "../cpu.h"
 #include "board.h"
 
 #define TEND_MS 50 /* how often it looks whether the other hosts are there */
@@ -90,13 +92,14 @@ static void serve(struct board *board)
         {board->signal_fd, POLLIN, 0},
         {board->listen_fd, POLLIN, 0},
     };
+    bool awake = net_stay_awake(board);
     eventfd_t count;
     int others;
 
     for (int i = 0; i < CLIENT_MAX; i++)
         fds[3 + i] = (struct pollfd){board->clients[i].fd, POLLIN, 0};
     others = net_poll(board, fds + 3 + CLIENT_MAX);
-    if (poll(fds, 3 + CLIENT_MAX + (nfds_t)others, others ? TEND_MS : -1) < 0)
+    if (poll(fds, 3 + CLIENT_MAX + (nfds_t)others, awake ? 0 : others ? TEND_MS : -1) < 0)
         return;
     if (fds[0].revents)
         eventfd_read(board->event_fd, &count);
@@ -109,6 +112,8 @@ static void serve(struct board *board)
         client_accept(board);
     net_serve(board, fds + 3 + CLIENT_MAX, others);
     moves_serve(board);
+    if (awake)
+        sched_yield(); /* what it waits for may have to run here */
     if (board->net.host != 0)
         return; /* what programs say here goes to the leader */
     names_serve(board);
@@ -179,6 +184,8 @@ int main(int argc, char **argv)
     if (error == 0) {
         printf("{\"event\": \"ready\", \"tiles\": %lu, \"cores\": %lu}\n", tiles, cores);
         fflush(stdout);
+        if (layout)
+            cpu_ask_short_turns();
         while (!board.stopping)
             serve(&board);
     }

@@ -43,8 +43,6 @@ bool moves_reserve_slot(const struct board *board, uint32_t *slot)
 
         if (place.state == PLACE_RUNNING && place.slot < TILE_MAX)
             used |= 1u << place.slot;
-        if (board->net.arriving[process])
-            used |= 1u << board->net.arriving_slot[process];
     }
     for (uint32_t tile = 0; tile < board->window->tile_count; tile++)
         if (atomic_load(&board->window->moves[tile].step) != MOVE_NONE && board->window->moves[tile].slot < TILE_MAX)
@@ -94,8 +92,8 @@ int moves_ask(struct board *board, uint32_t process, uint32_t to, uint32_t mode,
             return -EBUSY;
         }
     elsewhere = !window_is_here(window, place.tile) || !window_is_here(window, to);
-    if (elsewhere && mode != MODE_DIRECT && net_host_of_tile(board, place.tile) != net_host_of_tile(board, to)) {
-        snprintf(why, room, "between hosts a process moves in mode direct");
+    if (mode == MODE_HANDOFF && net_host_of_tile(board, place.tile) != net_host_of_tile(board, to)) {
+        snprintf(why, room, "handoff gives away pages of memory that both tiles share, and these are on two hosts");
         return -EINVAL;
     }
     move = &window->moves[to];
@@ -177,6 +175,7 @@ static void take_wish(struct board *board, uint32_t tile)
 static void tell_leader(struct board *board, const struct move *move, bool done)
 {
     struct cost cost = {
+        .serial = move->serial,
         .to = move->to,
         .rounds = move->rounds,
         .tracking = move->tracking,
@@ -189,7 +188,7 @@ static void tell_leader(struct board *board, const struct move *move, bool done)
         .first = move->first ? move->first - move->freezing : 0,
         .all = move->all ? move->all - move->freezing : 0,
     };
-    struct order order = {.to = move->to};
+    struct order order = {.serial = move->serial, .to = move->to};
 
     snprintf(order.why, sizeof(order.why), "%s", move->why);
     if (done)
@@ -228,14 +227,14 @@ static void tell(struct board *board, const struct move *move, bool done)
 
 /*
  * DONE: every thread that was ready runs again, or there is no process any more.
- * ABORTED: a source that was frozen has taken the process back (the next epoch), or has died.
+ * ABORTED: a source here that was frozen has taken the process back (the next epoch), or has died.
  */
 static bool is_over(const struct board *board, const struct move *move, uint32_t step)
 {
     struct place place = window_place(board->window, move->process), before = place_unpack(move->place);
 
     if (step == MOVE_ABORTED)
-        return !move->frozen || place.epoch != before.epoch;
+        return !move->frozen || !window_is_here(board->window, move->from) || place.epoch != before.epoch;
     return step == MOVE_DONE &&
            (atomic_load(&move->all) || place.epoch != before.epoch + 1 || place.state != PLACE_RUNNING);
 }
@@ -246,14 +245,14 @@ void moves_serve(struct board *board)
         struct move *move = &board->window->moves[to];
         uint32_t step = atomic_load(&move->step);
 
-        if (!is_over(board, move, step))
+        if (step == MOVE_NONE || mirror_finish(board, move, step == MOVE_ABORTED) || !is_over(board, move, step))
             continue;
         if (board->net.host != 0)
             tell_leader(board, move, step == MOVE_DONE);
         else
             tell(board, move, step == MOVE_DONE);
         if (step == MOVE_ABORTED)
-            transfer_give_ended(board, move);
+            transfer_ended(board, move);
         if (step == MOVE_ABORTED && board->wished[to])
             moves_answer(board, move->process, -ECANCELED);
         atomic_store(&move->step, MOVE_NONE);

@@ -6,21 +6,36 @@
  * process of another host is the *way out* to it: tiles put messages there as anywhere, the board takes them out again
  * and sends them as *parcels*. So a tile does not know who is where.
  *
- * Why nothing is lost, doubled or overtaken: a link delivers once and in order, and all go through the leader. Before
- * a process moves to another host the leader keeps what comes for it; the owner sends all that the process has said,
- * then the process with all that it has not yet read; the destination sends all that its tiles had said to it, then
- * that it is ready. That is the commit: the leader names the new owner, hands over what it kept, then says GO.
+ * A move between hosts: the two tiles do what they do on one host (moving.h), each with its board in the place of the
+ * other side. The boards mirror the move's record: what one side has written there, and the pages.
  *
- *   old owner              leader               destination
- *            <-- GIVE ---- keeps
+ *   source's board         leader               destination's board
+ *            <-- GIVE -----
+ *            --- OFFER --->  ------------------->  a slot; its tile maps and touches it
+ *            <-- WANT ------------------------------  pages (`precopy`)            } as often as it gets less
+ *            --- PAGES ---------------------------->                               }
+ *            <-- WANT -----  keeps what comes <-----  RESERVED: freeze
  *   freezes, empties ways out
- *            --- STATE --->       --- STATE --->  checks; empties its way out to it; its tiles' puts wait
- *                          commits <-- READY ---
- *            <- COMMITTED-        --- parcels, GO -->  runs it
+ *            --- STATE ---------------------------->  checks; empties its way out to it; its tiles' puts wait
+ *                                                     the tile checks, commits, runs it
+ *                            commits <---- READY ---
+ *            <- COMMITTED-   ---- parcels, GO ----->  what was kept for it is there; puts go on
+ *            <-- RUNS ------------------------------
  *
- * A destination that refuses, or is gone before READY: ABORT to the old owner, which takes the process back. An owner
- * that is cut off keeps the frozen process until it hears; one that is cut off for good ends itself before the leader
- * reports its processes lost.
+ * Why nothing is lost, doubled or overtaken: a link delivers once and in order, and all go through the leader. From the
+ * order to freeze on, the leader keeps what comes for the process; the owner sends all that the process has said, then
+ * the process with all that it has not yet read; the destination sends all that its tiles had said to it, then READY.
+ * That is the commit: the leader names the new owner, hands over what it kept, then says GO. Meanwhile what tiles of the
+ * two hosts themselves say to it waits: it must not overtake what the leader keeps. A move that is called off ends with
+ * GO to the old owner.
+ *
+ * The destination runs the process a message earlier than the leader knows of it. That is no second owner: the source
+ * has it frozen, and thaws it only when the leader calls the move off, which it does for a destination that refuses, and
+ * for one whose host is gone (it has ended itself by then). Nothing that the process does there leaves that host before
+ * READY, which goes first. If the leader has meanwhile reported the process lost, with its source, ABORT ends it there.
+ *
+ * An owner that is cut off keeps the frozen process until it hears; one that is cut off for good ends itself before the
+ * leader reports its processes lost. Every frame of a move carries the leader's serial number of it; others are old.
  */
 #ifndef WHERRY_MANYCORE_NET_H
 #define WHERRY_MANYCORE_NET_H
@@ -28,11 +43,13 @@
 #include <netinet/in.h>
 
 #include "../window.h"
+#include "hello.h"
 #include "link.h"
 
 #define HOST_MAX 8
-#define LOST_MS 8000 /* a host that the leader has not reached for so long is gone, and its processes are lost */
-#define ALONE_MS 5000 /* a board that has not reached the leader for so long ends: before it is taken for gone */
+#define LOST_MS 8000 /* a host that the leader has not heard for so long is gone, and its processes are lost */
+#define ALONE_MS 5000 /* a board that has not heard the leader for so long ends: before it is taken for gone */
+#define SILENT_MS 2000 /* a connection on which nothing comes for so long is made anew; reports come more often */
 #define CREDIT 16    /* parcels on their way to one process from one board */
 #define NO_SLOT 255
 
@@ -62,12 +79,34 @@ struct news {
 };
 
 struct order {
+    uint32_t serial;   /* of the move that it concerns; here and below the first word */
     uint32_t to, mode; /* a tile; an errno or a status instead of the mode */
     char why[REASON_SIZE];
 };
 
+struct offer {
+    uint32_t serial, from, to, mode;
+    uint32_t text_end, rodata_end; /* as the destination maps it before the User Area is there */
+};
+
+/* What the destination has written in the move's record. */
+struct want { uint32_t serial, step, wanted, allow, taken; };
+
+struct pages { /* they follow, in order */
+    uint32_t serial, scanned, tracking, unused;
+    uint64_t written[WRITTEN_WORDS];
+};
+
+struct piece { uint32_t serial, sent; }; /* 4 KiB follow */
+
+struct runs { /* durations of the destination's clock, in nanoseconds from when the STATE had come */
+    uint32_t serial, rounds;
+    uint64_t bytes, before;
+    int64_t copied, committed, first, all, told; /* told: until this was sent */
+};
+
 struct cost {
-    uint32_t to, rounds, tracking;
+    uint32_t serial, to, rounds, tracking;
     uint64_t bytes, before;
     int64_t prepare, freezing, copying, committing, first, all; /* nanoseconds, each of one host's clock */
 };
@@ -81,8 +120,28 @@ struct report {
 
 struct board;
 struct client;
-struct given;
+struct given;   /* state.h */
+struct arrival; /* state.h */
 struct pollfd;
+
+/* The leader: what it knows of a process's last move between hosts. */
+enum passage_step {
+    PASSAGE_NONE,
+    PASSAGE_ASKED, /* GIVE has been said */
+    PASSAGE_HELD,  /* the order to freeze has gone to the owner; what comes is kept, and what its tiles say waits */
+    PASSAGE_GONE,  /* READY has come */
+};
+
+struct passage {
+    uint32_t serial;
+    uint8_t step, source, to; /* enum passage_step, host, tile */
+};
+
+/* What our board has told the other side of a move's record, and when that last got on. */
+struct mirror {
+    uint32_t step, wanted, scanned, allow, sent, taken;
+    int64_t since, sealed;
+};
 
 struct net {
     uint32_t host, hosts;        /* 0 of 1: there is only this host */
@@ -92,14 +151,17 @@ struct net {
     int listen_fd, gateway_fd;
     struct sockaddr_in leader;
     struct hello hello;
+    struct secret secret;
     struct queue pending[PROCESS_MAX]; /* have come for a process of ours that has no room */
     struct queue held[PROCESS_MAX];    /* the leader: for a process that is on its way between hosts */
     uint32_t credit[PROCESS_MAX];      /* of ours on their way to a process */
-    bool moving[PROCESS_MAX];          /* the leader: GIVE has been said, and not yet GO or ABORT */
-    uint8_t next_tile[PROCESS_MAX];
+    struct passage passages[PROCESS_MAX]; /* the leader */
+    struct mirror mirrors[TILE_MAX];   /* of the moves between a tile here and this one, or to this one from elsewhere */
+    int64_t busy_until;                /* a move goes on: look all the time, sleep after that */
+    bool awake;                        /* we did so the last time */
+    bool closed[PROCESS_MAX];          /* it comes or goes: our tiles' messages to it wait */
     bool mine[PROCESS_MAX];            /* it was here when we last looked */
-    uint8_t *arriving[PROCESS_MAX];    /* a destination: the STATE until GO or ABORT */
-    uint8_t arriving_slot[PROCESS_MAX];
+    struct arrival *arriving[PROCESS_MAX]; /* a destination: from OFFER to GO or ABORT */
     struct given *given[PROCESS_MAX];  /* an owner: what of the endpoint was sent with it, until COMMITTED or ABORT */
     struct report reports[HOST_MAX];   /* the leader: of each host, its own included */
     int64_t reported;                  /* when we last made ours */
@@ -114,6 +176,8 @@ void net_learn_facts(struct location *location, const struct news *news);
 /* Descriptors to poll; returns how many. net_serve() looks at all of them. */
 int net_poll(struct board *board, struct pollfd *fds);
 void net_serve(struct board *board, const struct pollfd *fds, int count);
+/* Whether a move goes on that is worth looking after without sleep; tiles then wake nobody of us. */
+bool net_stay_awake(struct board *board);
 void net_stop(struct board *board);
 /* What our tiles do, now. */
 void report_make(struct board *board, struct report *report);
@@ -137,25 +201,51 @@ void relay_keep(struct queue *queue, const struct parcel *parcel, const uint8_t 
 void relay_forget(struct queue *queue);
 void relay_deliver(struct board *board, uint32_t process, const struct parcel *parcel, const uint8_t *bytes);
 void relay_announce_leave(struct board *board, uint32_t process);
-/* The process is here now: what waited is for it. */
+/* From now on our tiles' messages to the process wait, because others' that were before them are kept by the leader. */
+void relay_close(struct board *board, uint32_t process);
+/* No more of that: who may say something to it follows from what waits here for it. */
 void relay_open(struct board *board, uint32_t process);
+/* What waits here for the process goes to it, as far as there is room. */
+void relay_fill(struct board *board, uint32_t process);
 bool relay_is_valid(const struct parcel *parcel);
 void relay_delivered(struct board *board, uint32_t process, uint32_t origin);
+/* A host is gone, and with it what it would have said of parcels of ours: the count begins anew. */
+void relay_forgive(struct board *board);
 /* The process is another one from now on: nothing that was for the last is for it. */
 void relay_clear(struct board *board, uint32_t process);
 
-/* transfer.c: processes between hosts */
-/* The leader: a move that concerns another host, or a start there. */
+/* transfer.c: the leader's part in moves between hosts */
+/* A move that concerns another host, or a start there. */
 void transfer_ask(struct board *board, struct move *move);
 void transfer_start(struct board *board, uint32_t process, uint32_t tile, const struct uarea *area,
                     const uint8_t *image);
-/* A move from here to another host was called off here. */
-void transfer_give_ended(struct board *board, const struct move *move);
-/* Watches the moves from here to other hosts. */
-void transfer_serve(struct board *board);
+/* A move between this host and another was called off here. */
+void transfer_ended(struct board *board, const struct move *move);
 void transfer_handle(struct board *board, uint32_t from, const struct frame_head *head, const uint8_t *payload);
-/* The leader: a process on its way has lost its owner, or a host is gone. */
+/* Whether the process is between GIVE and READY, or ABORT. */
+bool transfer_is_moving(const struct board *board, uint32_t process);
+/* A process on its way has lost its owner, or a host is gone. */
 void transfer_owner_lost(struct board *board, uint32_t process);
 void transfer_host_gone(struct board *board, uint32_t host);
+
+/* mirror.c: the other side of a move, which another host is */
+void mirror_give(struct board *board, uint32_t process, const struct order *order);
+void mirror_offer(struct board *board, uint32_t process, const struct offer *offer);
+void mirror_want(struct board *board, uint32_t process, const struct want *want);
+void mirror_pages(struct board *board, uint32_t process, const uint8_t *payload, size_t size);
+void mirror_piece(struct board *board, uint32_t process, const uint8_t *payload, size_t size);
+void mirror_state(struct board *board, uint32_t process, const uint8_t *payload, size_t size);
+void mirror_start(struct board *board, uint32_t process, const uint8_t *payload, size_t size);
+void mirror_go(struct board *board, uint32_t process);
+void mirror_committed(struct board *board, uint32_t process);
+void mirror_runs(struct board *board, uint32_t process, const struct runs *runs);
+void mirror_abort(struct board *board, uint32_t process, const struct order *order);
+void mirror_refuse(struct board *board, uint32_t process, uint32_t serial, uint32_t to, const char *why);
+/* Tells the other side what our tiles have written. */
+void mirror_serve(struct board *board);
+/* Whether an arrival runs here already; the leader is told now, if it has not been: before anything that it says. */
+bool mirror_has_come(struct board *board, uint32_t process);
+/* A move that comes from another host: returns whether its record is looked after. If it came to nothing, moves_serve() tells. */
+bool mirror_finish(struct board *board, struct move *move, bool aborted);
 
 #endif

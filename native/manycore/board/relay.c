@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "board.h"
+#include "state.h"
 
 static const uint8_t nothing[1];
 
@@ -45,6 +45,11 @@ void relay_delivered(struct board *board, uint32_t process, uint32_t origin)
 
         link_send(link, FRAME_DELIVERED, process, origin, NULL, 0);
     }
+}
+
+void relay_forgive(struct board *board)
+{
+    memset(board->net.credit, 0, sizeof(board->net.credit));
 }
 
 /* A process is allowed to send: written where it looks for that, the endpoint of who allows it, here. */
@@ -147,7 +152,7 @@ static bool is_counted(const struct parcel *parcel)
 static void set_behind(struct board *board, uint32_t process)
 {
     struct endpoint *endpoint = &board->window->endpoints[process];
-    uint32_t behind = 0, before;
+    uint32_t behind = board->net.closed[process] ? ~0u : 0, before;
 
     for (const struct kept *kept = board->net.pending[process].first; kept; kept = kept->next)
         behind |= 1u << kept->parcel.from;
@@ -197,8 +202,20 @@ void relay_deliver(struct board *board, uint32_t process, const struct parcel *p
         deliver_pending(board, process); /* now: the news of its sender's end may be next */
 }
 
+void relay_close(struct board *board, uint32_t process)
+{
+    board->net.closed[process] = true;
+    set_behind(board, process);
+}
+
+void relay_fill(struct board *board, uint32_t process)
+{
+    deliver_pending(board, process);
+}
+
 void relay_open(struct board *board, uint32_t process)
 {
+    board->net.closed[process] = false;
     deliver_pending(board, process);
 }
 
@@ -216,9 +233,10 @@ void relay_route(struct board *board, uint32_t process, const struct parcel *par
     struct net *net = &board->net;
     uint32_t host = process == CONSOLE_PROCESS ? 0 : net_host_of_tile(board, window_place(board->window, process).tile);
 
+    mirror_has_come(board, parcel->from); /* who says this runs here: that goes first */
     if (net->host != 0)
         host = 0;
-    else if (net->moving[process]) {
+    else if (net->passages[process].step == PASSAGE_HELD) {
         relay_keep(&net->held[process], parcel, bytes);
         return;
     } else if (window_place(board->window, process).state != PLACE_RUNNING && process != CONSOLE_PROCESS) {
@@ -233,13 +251,19 @@ void relay_route(struct board *board, uint32_t process, const struct parcel *par
                         bytes, parcel->size);
 }
 
+/* Without the lock: there are 32 ports to each process, and nearly all are empty. */
+static bool has_mail(const struct board *board, uint32_t process, uint32_t port)
+{
+    return __atomic_load_n(&board->window->endpoints[process].ports[port].count, __ATOMIC_ACQUIRE);
+}
+
 static void drain_ports(struct board *board, uint32_t process, bool all)
 {
     struct net *net = &board->net;
     struct mail mail;
 
     for (uint32_t port = 0; port < PORT_MAX; port++)
-        while ((all || net->credit[process] < CREDIT) && inbox_take(board->window, process, port, &mail)) {
+        while (has_mail(board, process, port) && (all || net->credit[process] < CREDIT) && inbox_take(board->window, process, port, &mail)) {
             struct parcel parcel = {PARCEL_MAIL, (uint8_t)mail.from, (uint8_t)port, (uint8_t)net->host, 0, mail.size, 0};
 
             net->credit[process]++;
@@ -274,6 +298,8 @@ static void drain_signals(struct board *board, uint32_t process)
         for (uint32_t from = 0; from < PROCESS_MAX; from++) {
             struct parcel parcel = {PARCEL_SIGNAL, (uint8_t)from, (uint8_t)sync, (uint8_t)board->net.host, 0, 0, 0};
 
+            if (!__atomic_load_n(&endpoint->signals[sync][from], __ATOMIC_ACQUIRE))
+                continue;
             endpoint_lock(endpoint);
             parcel.amount = endpoint->signals[sync][from];
             endpoint->signals[sync][from] = 0;
@@ -318,6 +344,8 @@ static bool is_elsewhere(struct board *board, uint32_t process)
 {
     if (process == CONSOLE_PROCESS)
         return board->net.host != 0;
+    if (board->net.arriving[process] && board->net.arriving[process]->has_state)
+        return false; /* what is there is its own by now */
     return window_place(board->window, process).state == PLACE_RUNNING && !net_is_here(board, process);
 }
 
@@ -333,6 +361,7 @@ void relay_clear(struct board *board, uint32_t process)
     relay_forget(&board->net.pending[process]);
     relay_forget(&board->net.held[process]);
     board->net.credit[process] = 0;
+    board->net.closed[process] = false;
     free(board->net.arriving[process]);
     board->net.arriving[process] = NULL;
 }

@@ -127,6 +127,14 @@ class Board:
         for log in self.path.parent.glob(f"{self.path.stem}*.log"):
             log.unlink(missing_ok=True)
 
+    def _last_words(self) -> str:
+        """What the boards of the last tiles had to say, when these did not end by `down`."""
+        said = [line for log in sorted(self._logs()) for line in log.read_text(errors="replace").splitlines()]
+        return f"; the last tiles said: {' / '.join(said[-3:])[:300]}" if said else ""
+
+    def _logs(self) -> Iterator[Path]:
+        return (log for log in self.path.parent.glob(f"{self.path.stem}*.log") if "balance" not in log.name)
+
     def _start(self, program: Path, words: list[str], tile: int | None) -> list[str]:
         if any("\t" in word or "\n" in word for word in (str(program), *words)):
             raise Refused(Code.USAGE, "an argument of a tile's program has a tab or a line end", "", "leave it out")
@@ -148,8 +156,8 @@ class Board:
         try:
             connection = self._connect()
         except OSError:
-            what = "no tiles are up"
-            raise Refused(Code.NOT_FOUND, what, f"{self.path} does not answer", "wherry tile up") from None
+            why = f"{self.path} does not answer{self._last_words()}"
+            raise Refused(Code.NOT_FOUND, "no tiles are up", why, "wherry tile up") from None
         event: Event = {}
         with connection, connection.makefile("r") as answers:
             try:

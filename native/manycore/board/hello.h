@@ -1,0 +1,50 @@
+/*
+ * How two boards come to know that they belong together, first thing on every TCP connection. Both have been told the
+ * same secret; it never travels, and what does is worth nothing on another connection.
+ *
+ *   leader   -> follower   32 random bytes
+ *   follower -> leader     struct greeting: who it is, random bytes of its own, proof
+ *   leader   -> follower   struct greeting
+ *
+ * The proof is HMAC-SHA-256 (RFC 2104, FIPS 180-4), keyed by the secret, over the side's name, the other's random bytes
+ * and the greeting before it. So who does not know the secret hears nothing but random bytes, and a proof that was
+ * overheard proves nothing to somebody else. What follows is not encrypted.
+ */
+#ifndef WHERRY_MANYCORE_HELLO_H
+#define WHERRY_MANYCORE_HELLO_H
+
+#include <assert.h>
+
+#include "link.h"
+
+#define NONCE_SIZE 32
+#define PROOF_SIZE 32
+#define SECRET_MAX 64 /* bytes of the secret that count */
+
+struct hello {
+    uint32_t host, version, xfeatures, xsize;
+};
+
+struct greeting {
+    struct frame_head head; /* FRAME_HELLO; `received`: the last number that has come from the other side */
+    struct hello hello;
+    uint8_t nonce[NONCE_SIZE], proof[PROOF_SIZE];
+};
+
+static_assert(sizeof(struct greeting) == sizeof(struct frame_head) + 16 + NONCE_SIZE + PROOF_SIZE, "as it is sent");
+
+struct secret {
+    uint8_t bytes[SECRET_MAX];
+    size_t size;
+};
+
+/* The leader: challenges who has connected. Returns 0 and the nonce that was used, or negative errno. */
+int hello_hear(int fd, const struct secret *secret, struct greeting *theirs, uint8_t nonce[NONCE_SIZE]);
+/* The leader: says who it is. Returns 0 or negative errno. */
+int hello_answer(int fd, const struct secret *secret, const struct hello *mine, uint64_t received,
+                 const struct greeting *theirs, const uint8_t nonce[NONCE_SIZE]);
+/* The follower: all three messages. Returns 0 and who the leader is, or negative errno. */
+int hello_join(int fd, const struct secret *secret, const struct hello *mine, uint64_t received,
+               struct greeting *theirs);
+
+#endif

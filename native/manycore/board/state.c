@@ -1,0 +1,372 @@
+/* See state.h. */
+#include "state.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#define NOBODY 255 /* origin of a parcel for which nobody has given credit */
+
+static void append(struct buffer *buffer, const void *bytes, size_t size)
+{
+    if (buffer->size + size > buffer->room) {
+        buffer->room = 2 * buffer->room + size;
+        buffer->bytes = realloc(buffer->bytes, buffer->room);
+        if (!buffer->bytes)
+            abort();
+    }
+    memcpy(buffer->bytes + buffer->size, bytes, size);
+    buffer->size += size;
+}
+
+static void append_parcel(struct buffer *buffer, const struct parcel *parcel, const void *bytes)
+{
+    append(buffer, parcel, sizeof(*parcel));
+    append(buffer, bytes, parcel->size);
+}
+
+static void capture_queues(struct endpoint *endpoint, struct state *state, struct given *given, struct buffer *parcels)
+{
+    for (uint32_t number = 0; number < PORT_MAX; number++) {
+        const struct port *port = &endpoint->ports[number];
+
+        given->mails[number] = port->count;
+        for (uint32_t i = 0; i < port->count; i++) {
+            const struct mail *mail = &port->mails[(port->first + i) % MAIL_DEPTH];
+            struct parcel parcel = {PARCEL_MAIL, (uint8_t)mail->from, (uint8_t)number, NOBODY, 0, mail->size, 0};
+
+            append_parcel(parcels, &parcel, mail->bytes);
+        }
+    }
+    for (uint32_t number = 0; number < PORTAL_MAX; number++) {
+        const struct portal *portal = &endpoint->portals[number];
+
+        given->pieces[number] = portal->expected ? portal->count : 0;
+        state->portals[number] = (struct state_portal){portal->from, portal->ticket, portal->expected};
+        for (uint32_t i = 0; i < given->pieces[number]; i++) {
+            uint32_t at = (portal->first + i) % PIECE_DEPTH;
+            struct parcel parcel = {PARCEL_PIECE, (uint8_t)portal->from, (uint8_t)number, NOBODY, 0, portal->sizes[at], 0};
+
+            append_parcel(parcels, &parcel, portal->pieces[at]);
+        }
+    }
+}
+
+/* What others allow the process to send goes with it. */
+static void capture_leave(struct board *board, uint32_t process, struct buffer *parcels)
+{
+    for (uint32_t other = 1; other < PROCESS_MAX; other++)
+        for (uint32_t port = 0; port < PORTAL_MAX; port++) {
+            const struct portal *portal = &board->window->endpoints[other].portals[port];
+            struct parcel parcel = {PARCEL_ALLOW, (uint8_t)other, (uint8_t)port, NOBODY, portal->ticket, 0,
+                                    portal->allowed};
+
+            if (portal->from == process && portal->allowed && !portal->fresh)
+                append(parcels, &parcel, sizeof(parcel));
+        }
+}
+
+static void describe_facts(const struct location *location, struct news *facts)
+{
+    memset(facts, 0, sizeof(*facts));
+    facts->state = PLACE_RUNNING;
+    facts->moves = atomic_load(&location->moves);
+    facts->rank = location->rank;
+    facts->ranks = location->ranks;
+    memcpy(facts->members, location->members, sizeof(facts->members));
+    memcpy(facts->program, location->program, sizeof(facts->program));
+}
+
+void state_describe(const struct location *location, struct state *state)
+{
+    describe_facts(location, &state->facts);
+}
+
+void state_capture(struct board *board, uint32_t process, struct state *state, struct buffer *buffer)
+{
+    struct endpoint *endpoint = &board->window->endpoints[process];
+    struct given *given = calloc(1, sizeof(*given));
+
+    if (!given)
+        abort();
+    given->serial = state->serial;
+    given->to = state->to;
+    describe_facts(&board->window->locations[process], &state->facts);
+    append(buffer, state, sizeof(*state));
+    endpoint_lock(endpoint);
+    capture_queues(endpoint, state, given, buffer);
+    memcpy(given->signals, endpoint->signals, sizeof(given->signals));
+    memcpy(state->signals, endpoint->signals, sizeof(state->signals));
+    memcpy(state->operations, endpoint->operations, sizeof(state->operations));
+    state->turn = endpoint->turn;
+    endpoint_unlock(endpoint);
+    for (const struct kept *kept = board->net.pending[process].first; kept; kept = kept->next)
+        append_parcel(buffer, &kept->parcel, kept->bytes);
+    capture_leave(board, process, buffer);
+    state->parcels_size = (uint32_t)(buffer->size - sizeof(*state));
+    memcpy(buffer->bytes, state, sizeof(*state));
+    board->net.given[process] = given;
+}
+
+size_t state_list_pages(const uint64_t written[WRITTEN_WORDS], const uint8_t *image, struct iovec *parts)
+{
+    size_t count = 0;
+
+    for (size_t page = 0; page < USER_SIZE / PAGE_SIZE; page++) {
+        if (!(written[page / 64] >> page % 64 & 1))
+            continue;
+        if (count && (const uint8_t *)parts[count - 1].iov_base + parts[count - 1].iov_len == image + page * PAGE_SIZE)
+            parts[count - 1].iov_len += PAGE_SIZE;
+        else
+            parts[count++] = (struct iovec){(void *)(image + page * PAGE_SIZE), PAGE_SIZE};
+    }
+    return count;
+}
+
+size_t state_list_memory(const struct state *state, const struct uarea *area, const uint8_t *image,
+                         struct iovec parts[STATE_PARTS])
+{
+    struct extent extents[THREAD_MAX + 2];
+    size_t count = 0, pages;
+
+    if (state->mode == MODE_FAITHFUL)
+        return 0;
+    parts[count++] = (struct iovec){(void *)area->head, sizeof(area->head)};
+    for (int slot = 0; slot < THREAD_MAX; slot++)
+        if (area->used >> slot & 1)
+            parts[count++] = (struct iovec){(void *)&area->threads[slot], sizeof(area->threads[slot])};
+    if (state->mode == MODE_PRECOPY)
+        return count + state_list_pages(state->written, image, parts + count);
+    pages = (size_t)uarea_list_extents(area, extents);
+    for (size_t i = 0; i < pages; i++)
+        parts[count++] = (struct iovec){(void *)(image + extents[i].offset), extents[i].size};
+    return count;
+}
+
+void state_strip(struct board *board, uint32_t process)
+{
+    struct endpoint *endpoint = &board->window->endpoints[process];
+    struct given *given = board->net.given[process];
+    uint32_t waiting;
+
+    endpoint_lock(endpoint);
+    for (uint32_t port = 0; port < PORT_MAX; port++) {
+        endpoint->ports[port].first = (endpoint->ports[port].first + given->mails[port]) % MAIL_DEPTH;
+        endpoint->ports[port].count -= given->mails[port];
+    }
+    for (uint32_t number = 0; number < PORTAL_MAX; number++) {
+        struct portal *portal = &endpoint->portals[number];
+
+        portal->first = (portal->first + given->pieces[number]) % PIECE_DEPTH;
+        portal->count -= given->pieces[number];
+        portal->expected = portal->allowed;
+        for (uint32_t i = 0; i < portal->count; i++)
+            portal->expected += portal->sizes[(portal->first + i) % PIECE_DEPTH];
+        portal->fresh = false;
+    }
+    for (uint32_t sync = 0; sync < SYNC_MAX; sync++)
+        for (uint32_t from = 0; from < PROCESS_MAX; from++)
+            endpoint->signals[sync][from] -= given->signals[sync][from];
+    memset(endpoint->operations, 0, sizeof(endpoint->operations));
+    endpoint->behind = 0;
+    waiting = endpoint->waiting;
+    endpoint->waiting = 0;
+    endpoint_unlock(endpoint);
+    relay_forget(&board->net.pending[process]);
+    for (uint32_t other = 1; other < PROCESS_MAX; other++)
+        for (uint32_t number = 0; number < PORTAL_MAX; number++) {
+            struct portal *portal = &board->window->endpoints[other].portals[number];
+
+            if (portal->from != process || portal->fresh)
+                continue;
+            endpoint_lock(&board->window->endpoints[other]);
+            portal->allowed = 0;
+            if (!net_is_here(board, other))
+                portal->expected = 0; /* its pieces have been flushed */
+            endpoint_unlock(&board->window->endpoints[other]);
+        }
+    window_ring_processes(board->window, waiting);
+}
+
+/* What is received, and how much of it has been used. */
+struct reader {
+    const uint8_t *bytes;
+    size_t left;
+};
+
+static bool take_bytes(struct reader *reader, void *to, size_t size)
+{
+    if (reader->left < size)
+        return false;
+    memcpy(to, reader->bytes, size);
+    reader->bytes += size;
+    reader->left -= size;
+    return true;
+}
+
+static bool take_area(struct reader *reader, struct uarea *area)
+{
+    if (!take_bytes(reader, area->head, sizeof(area->head)))
+        return false;
+    for (int slot = 0; slot < THREAD_MAX; slot++)
+        if (area->used >> slot & 1 && !take_bytes(reader, &area->threads[slot], sizeof(area->threads[slot])))
+            return false;
+    return true;
+}
+
+static bool take_pages(struct reader *reader, const struct state *state, const struct uarea *area, uint8_t *image)
+{
+    struct extent extents[THREAD_MAX + 2];
+    int count = uarea_list_extents(area, extents);
+
+    for (uint32_t page = 0; state->mode == MODE_PRECOPY && page < USER_SIZE / PAGE_SIZE; page++)
+        if (state->written[page / 64] >> page % 64 & 1 && !take_bytes(reader, image + page * PAGE_SIZE, PAGE_SIZE))
+            return false;
+    for (int i = 0; state->mode != MODE_PRECOPY && i < count; i++)
+        if (!take_bytes(reader, image + extents[i].offset, extents[i].size))
+            return false;
+    return true;
+}
+
+static const char *take_memory(struct reader *reader, const struct state *state, const struct window *window,
+                               uint32_t process, struct uarea *area, uint8_t *image)
+{
+    const char *wrong;
+
+    if (state->mode == MODE_FAITHFUL)
+        return reader->left ? "it has memory that belongs in pieces" : NULL;
+    if (!take_area(reader, area))
+        return "its state is cut off";
+    wrong = uarea_check(area, process, window->xfeatures, window->xsize);
+    if (wrong)
+        return wrong;
+    return take_pages(reader, state, area, image) && !reader->left ? NULL : "its pages are cut off";
+}
+
+/* `from`: offset of the first page that can be written. */
+static bool is_operation(const struct operation *operation, uint32_t from)
+{
+    bool receives = operation->kind == START_MAIL_RECEIVE || operation->kind == START_PORTAL_RECEIVE;
+
+    return operation->state == OPERATION_FREE ||
+           (operation->state <= OPERATION_DONE && operation->kind <= START_PORTAL_RECEIVE &&
+            operation->process < PROCESS_MAX &&
+            operation->port < (operation->kind <= START_MAIL_RECEIVE ? PORT_MAX : PORTAL_MAX) &&
+            operation->offset <= USER_SIZE && operation->size <= USER_SIZE - operation->offset &&
+            operation->done <= operation->size && (!receives || operation->offset >= from));
+}
+
+const char *state_take(struct board *board, uint32_t process, uint32_t slot, const struct arrival *arrival,
+                       const uint8_t *payload, size_t size, struct state *state, const uint8_t **parcels)
+{
+    const struct uarea *area = window_area(board->window, slot);
+    struct reader reader = {payload, size};
+    const char *wrong;
+
+    if (!take_bytes(&reader, state, sizeof(*state)) || reader.left < state->parcels_size)
+        return "its state is cut off";
+    if (state->mode >= MODE_COUNT || state->mode == MODE_HANDOFF)
+        return "it comes in no way that there is";
+    *parcels = reader.bytes;
+    reader.bytes += state->parcels_size;
+    reader.left -= state->parcels_size;
+    wrong = take_memory(&reader, state, board->window, process, window_area(board->window, slot),
+                        window_image(board->window, slot));
+    if (!wrong && arrival && state->mode != MODE_FAITHFUL &&
+        (area->text_end != arrival->text_end || area->rodata_end != arrival->rodata_end))
+        wrong = "its image has other bounds than it was offered with";
+    for (int i = 0; !wrong && i < OPERATION_MAX; i++)
+        if (!is_operation(&state->operations[i], arrival ? arrival->rodata_end : area->rodata_end))
+            wrong = "an operation of it is impossible";
+    return wrong;
+}
+
+static void fill_portals(struct board *board, struct endpoint *endpoint, struct arrival *arrival)
+{
+    for (uint32_t number = 0; number < PORTAL_MAX; number++) {
+        const struct state_portal *from = &arrival->state.portals[number];
+        struct portal *portal = &endpoint->portals[number];
+        bool same = portal->from == from->from && portal->ticket == from->ticket &&
+                    net_is_here(board, from->from % PROCESS_MAX);
+
+        arrival->before[number] =
+            (struct portal_before){portal->from, portal->ticket, portal->allowed, portal->expected, portal->fresh};
+        portal->allowed = same && from->expected ? portal->allowed : 0;
+        portal->from = from->from % PROCESS_MAX;
+        portal->ticket = from->ticket;
+        portal->expected = from->expected;
+        portal->first = portal->count = 0;
+        portal->fresh = false;
+    }
+}
+
+/* Each waits here for the process. Returns NULL, or what is wrong with them. */
+static const char *keep_parcels(struct board *board, uint32_t process, const uint8_t *bytes, size_t size)
+{
+    struct parcel parcel;
+
+    for (size_t at = 0; at < size; at += sizeof(parcel) + parcel.size) {
+        if (size - at < sizeof(parcel))
+            return "its messages are cut off";
+        memcpy(&parcel, bytes + at, sizeof(parcel));
+        if (!relay_is_valid(&parcel) || parcel.size > size - at - sizeof(parcel))
+            return "a message to it is impossible";
+        relay_keep(&board->net.pending[process], &parcel, bytes + at + sizeof(parcel));
+    }
+    return NULL;
+}
+
+const char *state_fill(struct board *board, uint32_t process, struct arrival *arrival, const uint8_t *parcels)
+{
+    struct endpoint *endpoint = &board->window->endpoints[process];
+    const struct state *state = &arrival->state;
+    const char *wrong;
+
+    relay_close(board, process);
+    relay_flush(board); /* what our tiles have said to it so far goes before what they say from now on */
+    relay_forget(&board->net.pending[process]);
+    wrong = keep_parcels(board, process, parcels, state->parcels_size);
+    if (wrong) {
+        relay_forget(&board->net.pending[process]);
+        relay_open(board, process);
+        return wrong;
+    }
+    endpoint_lock(endpoint);
+    fill_portals(board, endpoint, arrival);
+    for (uint32_t sync = 0; sync < SYNC_MAX; sync++)
+        for (uint32_t from = 0; from < PROCESS_MAX; from++)
+            endpoint->signals[sync][from] += state->signals[sync][from];
+    memcpy(endpoint->operations, state->operations, sizeof(endpoint->operations));
+    endpoint->turn = state->turn;
+    endpoint_unlock(endpoint);
+    arrival->has_state = true;
+    relay_fill(board, process);
+    return NULL;
+}
+
+void state_empty(struct board *board, uint32_t process, const struct arrival *arrival)
+{
+    struct endpoint *endpoint = &board->window->endpoints[process];
+
+    endpoint_lock(endpoint);
+    for (uint32_t port = 0; port < PORT_MAX; port++)
+        endpoint->ports[port].first = endpoint->ports[port].count = 0;
+    for (uint32_t number = 0; number < PORTAL_MAX; number++) {
+        const struct portal_before *before = &arrival->before[number];
+        struct portal *portal = &endpoint->portals[number];
+
+        portal->from = before->from;
+        portal->ticket = before->ticket;
+        portal->allowed = before->allowed;
+        portal->expected = before->expected;
+        portal->fresh = before->fresh;
+        portal->first = portal->count = 0;
+    }
+    for (uint32_t sync = 0; sync < SYNC_MAX; sync++)
+        for (uint32_t from = 0; from < PROCESS_MAX; from++)
+            endpoint->signals[sync][from] -= arrival->state.signals[sync][from];
+    memset(endpoint->operations, 0, sizeof(endpoint->operations));
+    endpoint_unlock(endpoint);
+    relay_forget(&board->net.pending[process]);
+}
