@@ -1,6 +1,6 @@
 # The front door. `make` alone prints what there is.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-apps demo test test-guest lint bench clean
+.PHONY: help setup setup-apps demo test test-guest test-xen lint bench clean
 
 help: ## show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -23,6 +23,9 @@ test: setup ## everything that this machine can run; says what it skipped and wh
 
 test-guest: ## container nodes on Debian's own kernel, in a virtual machine (half an hour without KVM)
 	@scripts/test-guest
+
+test-xen: setup-vm ## a live move between two emulated Xen hosts (ten minutes, four more the first time)
+	@scripts/as-root scripts/test-xen
 
 lint: setup ## style, types, import directions, file sizes
 	@scripts/lint

@@ -12,7 +12,7 @@ enum {
     GUEST_MAC = 6,
 };
 
-/* What the kernel's command line says (main.c). The strings live as long as the process. */
+/* What the kernel's command line says, and what the guest is given (main.c). The strings live as long as the process. */
 struct guest {
     char *name;
     struct in_addr address;
@@ -21,6 +21,8 @@ struct guest {
     int mtu;                /* bytes */
     bool checksum_offload;  /* the device may compute checksums, and so cut and join segments */
     char *user;             /* as wherry-init takes it */
+    char *key;              /* 64 hex digits */
+    char *hosts;            /* the text of /etc/hosts */
 };
 
 /* Says on the console what could not be done and why, and switches the machine off. `error` is positive. */

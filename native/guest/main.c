@@ -3,8 +3,9 @@
  *
  *   kernel's command line     wherry.name=NODE wherry.address=A.B.C.D/PREFIX wherry.mac=AA:BB:CC:DD:EE:FF
  *                             wherry.mtu=BYTES wherry.user=UID:GID:GROUPS [wherry.checksum=off]
- *   QEMU's fw_cfg             opt/wherry/key    the node's key, which only root can read there
- *                             opt/wherry/hosts  the text of /etc/hosts
+ *   RAM disk, /given          key               the node's key, which only root can read there
+ *                             hosts             the text of /etc/hosts
+ *   or QEMU's fw_cfg          opt/wherry/       the same two
  *
  * It loads the drivers that the machine's devices ask for, puts the root together, sets the network up and becomes
  * wherry-init, which then offers what it offers in a container. Invariant: either wherry-init runs as the first
@@ -30,6 +31,8 @@
 #define AGENT "/usr/lib/wherry/init"
 #define CONTROL_PORT 7310 /* of wherry-init: wherry.node.protocol */
 #define FW_CFG "/sys/firmware/qemu_fw_cfg/by_name/opt/wherry/"
+#define GIVEN "/given/"          /* of the RAM disk, which is out of reach when the root is entered */
+#define KEY "/dev/wherry-key"    /* in the kernel's own tree, where only root can write */
 
 _Noreturn void guest_fail(const char *what, const char *object, int error)
 {
@@ -150,23 +153,34 @@ static struct guest read_description(void)
     return guest;
 }
 
+/* Reads what the guest is given, wherever that is. */
+static void read_given(struct guest *guest)
+{
+    guest->key = guest_read(GIVEN "key");
+    guest->hosts = guest_read(guest->key ? GIVEN "hosts" : FW_CFG "hosts/raw");
+    if (!guest->key)
+        guest->key = guest_read(FW_CFG "key/raw");
+    if (!guest->key || !guest->hosts)
+        guest_fail("read", guest->key ? "the hosts file" : "the key", errno);
+}
+
 static void write_identity(const struct guest *guest)
 {
-    char *hosts = guest_read(FW_CFG "hosts/raw");
+    int key = open(KEY, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
 
-    if (!hosts)
-        guest_fail("read", FW_CFG "hosts/raw", errno);
+    if (key < 0 || process_write_all(key, guest->key, strlen(guest->key)) < 0)
+        guest_fail("write", KEY, errno);
+    close(key);
     if (sethostname(guest->name, strlen(guest->name)) < 0)
         guest_fail("set the name", guest->name, errno);
-    if (guest_write("/etc/hostname", guest->name) < 0 || guest_write("/etc/hosts", hosts) < 0)
+    if (guest_write("/etc/hostname", guest->name) < 0 || guest_write("/etc/hosts", guest->hosts) < 0)
         guest_fail("write", "/etc/hosts", EIO);
-    free(hosts);
 }
 
 static _Noreturn void become_agent(const struct guest *guest)
 {
     char where[INET_ADDRSTRLEN + 8];
-    char *const argv[] = {AGENT, "--listen", where, "--key-file", FW_CFG "key/raw", "--user", guest->user, NULL};
+    char *const argv[] = {AGENT, "--listen", where, "--key-file", KEY, "--user", guest->user, NULL};
     char *const envp[] = {"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", NULL};
     char text[INET_ADDRSTRLEN];
 
@@ -191,6 +205,7 @@ int main(void)
     guest = read_description();
     modules_read("/modules/list");
     modules_load_for_devices();
+    read_given(&guest);
     root_enter();
     write_identity(&guest);
     network_up(&guest);

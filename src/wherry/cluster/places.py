@@ -66,6 +66,7 @@ class Places:
             device=self._fabric.port_device(port),
             image=flavor.image,
             nic=flavor.nic,
+            guest=flavor.guest,
             speed=next((known.speed for known in self._fabric.spec.hosts if known.name == port.host), 1.0),
         )
 

@@ -172,7 +172,7 @@ class NetnsFabric:
     def network_down(self, network: ClusterNetwork) -> None:
         def remove(host: str) -> None:
             self._switch(host).delete(f"x{network.number}")
-            self._switch(host).delete(_bridge(network))
+            self._switch(host).delete(bridge_of(network))
 
         there = [host.name for host in self.spec.hosts if namespaces.exists(self._name(host.name))]
         with ThreadPoolExecutor(8) as pool:  # each removal waits for the kernel's grace periods: wait for them together
@@ -207,7 +207,7 @@ class NetnsFabric:
         return _port(port)
 
     def port_plug(self, port: Port) -> None:
-        self._switch(port.host).attach(_port(port), _bridge(port.network))
+        self._switch(port.host).attach(_port(port), bridge_of(port.network))
         if port.tap:
             self._switch(port.host).teach(_port(port), port.mac)
         self._announcer(port).announce()
@@ -220,12 +220,12 @@ class NetnsFabric:
             announcer = self._announcers.pop((port.host, port.owner), None)
         if announcer is not None:
             announcer.close()
-        if namespaces.exists(self._name(port.host)):
+        if self._there(port.host):
             self._switch(port.host).delete(_port(port))
         namespaces.remove(self._port_name(port))
 
     def hold(self, port: Port) -> NetnsHold:
-        return NetnsHold(self.host_netns(port.host), _bridge(port.network), _port(port), port)
+        return NetnsHold(self.host_netns(port.host), bridge_of(port.network), _port(port), port)
 
     # making
 
@@ -271,7 +271,7 @@ class NetnsFabric:
             key = (port.host, port.owner)
             if key not in self._announcers:
                 # What is sent into a TAP goes to the virtual machine; what the bridge sends goes to all others.
-                interface = _bridge(port.network) if port.tap else "eth0"
+                interface = bridge_of(port.network) if port.tap else "eth0"
                 self._announcers[key] = Announcer(self.port_netns(port), interface, port.address, port.mac)
             return self._announcers[key]
 
@@ -287,6 +287,10 @@ class NetnsFabric:
         if not namespaces.exists(self._name(self._host(host).name)):
             return None
         return self._switch(host).link("up0")
+
+    def _there(self, host: str) -> bool:
+        """True when there is the namespace that the host's ports are in."""
+        return namespaces.exists(self._name(host))
 
     def _host(self, name: str) -> HostSpec:
         for host in self.spec.hosts:
@@ -318,7 +322,8 @@ def sweep(instance: Instance) -> None:
     sitelinks.sweep(instance)
 
 
-def _bridge(network: ClusterNetwork) -> str:
+def bridge_of(network: ClusterNetwork) -> str:
+    """Name of a cluster's bridge."""
     return f"c{network.number}"
 
 
@@ -360,6 +365,6 @@ def _carry(ip: Links, name: str) -> None:
 
 
 def _network(ip: Links, network: ClusterNetwork, own: str, others: list[str]) -> None:
-    ip.bridge(_bridge(network), links.MTU)
+    ip.bridge(bridge_of(network), links.MTU)
     ip.vxlan(f"x{network.number}", network.number, own, others)
-    ip.up(f"x{network.number}", _bridge(network))
+    ip.up(f"x{network.number}", bridge_of(network))

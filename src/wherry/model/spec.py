@@ -27,6 +27,7 @@ from pydantic import (
 
 from wherry.base.errors import Code, Refused
 from wherry.base.units import format_duration, format_rate, parse_duration, parse_rate, parse_share, parse_size
+from wherry.model.uri import parse_uri
 
 NAME = re.compile(r"[a-z][a-z0-9]{0,14}(-[a-z0-9]+)*")
 
@@ -66,6 +67,8 @@ Duration = Annotated[float, BeforeValidator(_duration)]
 Rate = Annotated[int, BeforeValidator(_rate)]
 Share = Annotated[float, BeforeValidator(_share)]
 Name = Annotated[str, BeforeValidator(lambda v: _name(v) if isinstance(v, str) else v)]
+Interface = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,14}$")]
+"""A network interface, as Linux takes it."""
 
 
 SMALLEST_VM = 128 * 2**20
@@ -93,9 +96,11 @@ class FactsSpec(Spec):
 
 
 class HostSpec(Spec):
-    """An emulated host: its site, its share of the machine, its speed relative to the others.
+    """A host: its site, its size, its speed relative to the others. Emulated, or real: then `uri` says how its libvirtd
+    is reached, `bridge` which of its bridges nodes are at, and `shadow_paging` that its Xen was built with it.
 
-    At speed 0.5 a CPU of the host, and each of a node's there, is half a CPU of the machine (CFS quota, period 5 ms).
+    At speed 0.5 a CPU of an emulated host, and each of a node's there, is half a CPU of the machine (CFS quota, period
+    5 ms).
     """
 
     name: Name
@@ -104,6 +109,14 @@ class HostSpec(Spec):
     memory: Size
     speed: float = Field(default=1.0, gt=0, le=1)
     facts: FactsSpec = FactsSpec()
+    uri: str = ""
+    bridge: Interface = "xenbr0"
+    shadow_paging: bool = False
+
+    @field_validator("uri")
+    @classmethod
+    def _uri(cls, value: str) -> str:
+        return str(parse_uri(value)) if value else value
 
 
 FASTEST = 40 * 10**9
@@ -189,12 +202,16 @@ class LinkSpec(DirectionSpec):
 
 
 class FabricSpec(Spec):
-    """A fabric file: sites, hosts, links, and the address pool clusters take their /24 from."""
+    """A fabric file: sites, hosts, links, and the address pool clusters take their /24 from.
+
+    Hosts are emulated (`netns`) or real (`libvirt`); of real ones, `bridge` is this machine's way to their bridges.
+    """
 
     kind: Literal["fabric"]
     version: Literal[1]
     name: Name
-    driver: Literal["netns", "fake"] = "netns"
+    driver: Literal["netns", "libvirt", "fake"] = "netns"
+    bridge: Interface | None = None
     pool: str = "10.77.0.0/16"
     underlay: str = "10.76.0.0/16"
     sites: tuple[SiteSpec, ...] = Field(min_length=1)
@@ -254,9 +271,30 @@ class FabricSpec(Spec):
         if len(joined) != len(self.links):
             raise ValueError("two links join the same pair of sites")
         _no_loop(sites, joined)
+        _as_the_driver_needs(self)
         if ipaddress.ip_network(self.pool).overlaps(ipaddress.ip_network(self.underlay)):
             raise ValueError(f"pool {self.pool} and underlay {self.underlay} overlap")
         return self
+
+
+def _as_the_driver_needs(spec: FabricSpec) -> None:
+    """What real hosts need, and what only they have."""
+    real = spec.driver == "libvirt"
+    for host in spec.hosts:
+        if real and not host.uri:
+            raise ValueError(f"host {host.name} has no uri, by which a real host is reached: xen+tcp://10.0.0.1/")
+        if real and host.facts != FactsSpec():
+            raise ValueError(f"host {host.name} is real, and has its own facts")
+        if host.uri and not real:
+            raise ValueError(f"host {host.name} has a uri: real hosts need driver: libvirt")
+    if real and spec.bridge is None:
+        raise ValueError("bridge: name the bridge of this machine that is on one wire with the hosts' bridges")
+    if spec.bridge is not None and not real:
+        raise ValueError("bridge: only for driver: libvirt")
+    if real and spec.links:
+        raise ValueError("links: those between real hosts are as they are")
+    if len(uris := [host.uri for host in spec.hosts if host.uri]) > len(set(uris)):
+        raise ValueError("two hosts have the same uri")
 
 
 def _no_loop(sites: set[str], links: set[frozenset[str]]) -> None:
@@ -306,19 +344,22 @@ def _enough(value: int) -> int:
 
 
 Kind = Literal["container", "vm"]
+Guest = Literal["pvh", "pv"]
+"""Kinds of Xen's guests: with the processor's help for virtual machines, and without it."""
 Cpus = Annotated[float, Field(gt=0, le=1024)]
 Memory = Annotated[int, BeforeValidator(_size), AfterValidator(_enough)]
 _MOST = 250  # MOST_NODES of wherry.model.network
 
 
 class Flavor(Spec):
-    """What one node is made like; `image` and `nic` are a virtual machine's."""
+    """What one node is made like; `image`, `nic` and `guest` are a virtual machine's."""
 
     kind: Kind
     cpus: Cpus
     memory: Memory
     image: Name
     nic: NicSpec
+    guest: Guest
 
 
 class GroupSpec(Spec):
@@ -330,6 +371,7 @@ class GroupSpec(Spec):
     memory: Memory | None = None
     image: Name | None = None
     nic: NicSpec | None = None
+    guest: Guest | None = None
 
 
 _NUMBER, _GROUPS = "a number", "groups"
@@ -338,8 +380,8 @@ _NUMBER, _GROUPS = "a number", "groups"
 
 class ClusterSpec(Spec):
     """A cluster file. `nodes` is their number, or a list of groups, whose nodes follow each other. `kind` is the kind
-    of the nodes; `image` and `nic` are of virtual machines. `sites` and `hosts` are where nodes may be, anywhere when
-    none is named; `pinned` are those that balancing never moves (or all of them).
+    of the nodes; `image` and `nic` are of virtual machines, `guest` of Xen's. `sites` and `hosts` are where nodes may
+    be, anywhere when none is named; `pinned` are those that balancing never moves (or all of them).
     """
 
     kind: Kind = "container"
@@ -358,6 +400,7 @@ class ClusterSpec(Spec):
     needs: tuple[str, ...] = ()
     image: Name = "default"
     nic: NicSpec = NicSpec()
+    guest: Guest = "pvh"
 
     @property
     def groups(self) -> tuple[GroupSpec, ...]:
@@ -391,7 +434,7 @@ class ClusterSpec(Spec):
     def _of_its_kind(self) -> Self:
         if not 1 <= self.size <= _MOST:
             raise ValueError(f"nodes: a cluster has 1 to {_MOST}, these are {self.size}")
-        for key in ("image", "nic"):
+        for key in ("image", "nic", "guest"):
             said = "vm" not in self.kinds and getattr(self, key) != ClusterSpec.model_fields[key].default
             contained = [group for group in self.groups if self._flavor(group).kind == "container"]
             if said or any(getattr(group, key) is not None for group in contained):

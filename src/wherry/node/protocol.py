@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
 from wherry.model.objects import Node, Round
 from wherry.model.owner import Owner
-from wherry.model.spec import Flavor, NicSpec
+from wherry.model.spec import Flavor, Guest, NicSpec
 from wherry.model.way import Way
 
 CONTROL_PORT = 7310
@@ -27,7 +27,8 @@ class Place(BaseModel):
 
     `netns` is the network namespace that reaches the node's address: its own, or for a virtual machine the head's.
     `user` is `UID:GID:GID,GID…`: who may be run inside, and whose directories are bound. Uid 0 may run anybody.
-    `device` is the port's at the host, as a virtual machine opens it; `image` and `nic` are a virtual machine's, too.
+    `device` is the port's at the host, as a virtual machine opens it; `image` and `nic` are a virtual machine's, too,
+    and `guest` is its kind under Xen.
     `speed` is the host's, relative to the others: at half speed each of the node's CPUs is half a CPU of the machine.
     """
 
@@ -44,6 +45,7 @@ class Place(BaseModel):
     device: str = ""
     image: str = "default"
     nic: NicSpec = NicSpec()
+    guest: Guest = "pvh"
     speed: float = 1.0
 
     @property

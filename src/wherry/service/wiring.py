@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from wherry.base.paths import Instance
 from wherry.fabric.fake import FakeFabric
 from wherry.fabric.protocol import Fabric
@@ -9,11 +11,18 @@ from wherry.model.spec import FabricSpec
 from wherry.node.fake import FakeDriver
 from wherry.node.protocol import NodeDriver
 
+if TYPE_CHECKING:
+    from wherry.node.vm.reach import Reach
+
 
 def make_fabric(spec: FabricSpec, instance: Instance) -> Fabric:
     """The fabric that `spec` asks for; nothing is made on the machine yet."""
     if spec.driver == "fake":
         return FakeFabric(spec)
+    if spec.driver == "libvirt":
+        from wherry.fabric.real import RealFabric
+
+        return RealFabric(spec, instance, _reach(spec))
     from wherry.fabric.netns import NetnsFabric
 
     return NetnsFabric(spec, instance, _criu_version)
@@ -25,12 +34,20 @@ def check_fabric(spec: FabricSpec) -> None:
         from wherry.fabric import netns
 
         netns.check(spec)
+    elif spec.driver == "libvirt":
+        from wherry.fabric import real
+
+        real.check(spec)
 
 
 def make_drivers(fabric: Fabric, instance: Instance) -> dict[str, NodeDriver]:
     """The kinds of nodes that hosts of this fabric carry."""
     if fabric.driver == "fake":
         return {kind: FakeDriver(kind) for kind in ("container", "vm")}
+    if fabric.driver == "libvirt":
+        from wherry.node.vm.remote import RemoteVmDriver
+
+        return {"vm": RemoteVmDriver(instance, fabric, _reach(fabric.spec))}
     return _real_drivers(fabric, instance)
 
 
@@ -39,6 +56,12 @@ def _real_drivers(fabric: Fabric, instance: Instance) -> dict[str, NodeDriver]:
     from wherry.node.vm.driver import VmDriver
 
     return {"container": ContainerDriver(instance, fabric), "vm": VmDriver(instance, fabric)}
+
+
+def _reach(spec: FabricSpec) -> Reach:
+    from wherry.node.vm.reach import Reach
+
+    return Reach({host.name: host.uri for host in spec.hosts})
 
 
 def _criu_version() -> str:
@@ -59,7 +82,9 @@ def sweep_machine(instance: Instance) -> None:
     """Removes what any driver of this instance left on the machine, found by name alone. Processes end first."""
     from wherry.fabric import netns
     from wherry.fabric.default import default_fabric
+    from wherry.node.vm import remote
 
+    remote.sweep(instance)
     netns.sweep(instance)
     for driver in _real_drivers(FakeFabric(default_fabric()), instance).values():
         driver.sweep()

@@ -75,20 +75,23 @@ def _nic(devices: Element, place: Place, emulated: bool) -> None:
             SubElement(driver, side, dict.fromkeys(names, "off"))
 
 
-def _command_line(place: Place, emulated: bool) -> str:
+def identity(place: Place) -> list[str]:
+    """The words of the kernel's command line that tell a guest who it is."""
     node = place.node
     words = [
-        _KERNEL,
         f"wherry.name={node.name}",
         f"wherry.address={node.address}/{PREFIX}",
         f"wherry.mac={node.mac}",
         f"wherry.mtu={place.nic.mtu}",
         f"wherry.user={place.user}",
     ]
+    return words if place.nic.checksum_offload else [*words, "wherry.checksum=off"]
+
+
+def _command_line(place: Place, emulated: bool) -> str:
+    words = [_KERNEL, *identity(place)]
     if emulated:
         words.append(f"tsc_early_khz={tsc.khz()}")
-    if not place.nic.checksum_offload:
-        words.append("wherry.checksum=off")
     return " ".join(words)
 
 

@@ -14,11 +14,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from wherry.base.errors import Code, Failed, WherryError
+from wherry.base.errors import Code, Failed, Refused, WherryError
 from wherry.base.paths import Instance
 from wherry.fabric.cgroup import Cgroup
 from wherry.fabric.protocol import Fabric
-from wherry.model.spec import Flavor
+from wherry.model.spec import ClusterSpec, Flavor
 from wherry.model.way import Way
 from wherry.node.mounts import remove_tree
 from wherry.node.protocol import Place, Usage
@@ -63,6 +63,9 @@ class VmDriver:
 
     def check(self, flavor: Flavor) -> None:
         find_image(flavor.image)
+        if flavor.guest != ClusterSpec.model_fields["guest"].default:
+            what = f"these hosts have no guests of kind {flavor.guest}"
+            raise Refused(Code.UNSUPPORTED, what, "that is a kind of Xen's", "leave guest out, or use Xen hosts")
 
     def refused(self, way: Way) -> str:
         return job.refusal(way)

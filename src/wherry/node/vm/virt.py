@@ -39,8 +39,8 @@ def load() -> Any:
     return libvirt
 
 
-def connect(uri: str) -> Any:
-    """A connection to a libvirtd. LostContact when it does not answer."""
+def connect(uri: str, seconds: float = _OPEN) -> Any:
+    """A connection to a libvirtd. LostContact when it does not answer within so many seconds."""
     libvirt = load()
     found: list[Any] = []
     errors: list[Exception] = []
@@ -54,9 +54,9 @@ def connect(uri: str) -> Any:
 
     opening = threading.Thread(target=run, name="libvirt-open", daemon=True)
     opening.start()
-    opening.join(_OPEN)  # keep-alives begin with the connection: nothing else bounds this
+    opening.join(seconds)  # keep-alives begin with the connection: nothing else bounds this
     if opening.is_alive() or errors:
-        why = reason(errors[0]) if errors else f"it took more than {_OPEN:.0f} s"
+        why = reason(errors[0]) if errors else f"it took more than {seconds:.0f} s"
         raise LostContact(Code.UNREACHABLE, f"no libvirtd answers at {uri}", why, "wherry doctor")
     return found[0]
 

@@ -1,0 +1,96 @@
+"""Connections to the libvirtds of real hosts, one kept for each; and what a host says of itself.
+
+Invariant: only the first to ask waits for a host that does not answer. From then on everybody is told so at once, and
+it is asked again beside them, now and then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+from xml.etree import ElementTree
+
+from wherry.base.errors import LostContact, WherryError
+from wherry.model.objects import HostFacts
+from wherry.node.vm import virt
+
+_OPEN = 20.0
+"""Seconds that a host may take to let us in."""
+_PAUSE = 10.0
+"""Seconds until a host that did not answer is asked again."""
+_MIB = 2**20
+
+
+class Reach:
+    """The hosts' libvirtds, by name of the host. Safe from several threads."""
+
+    def __init__(self, uris: Mapping[str, str]) -> None:
+        self.uris = dict(uris)
+        self._locks = {host: threading.Lock() for host in self.uris}
+        self._open: dict[str, Any] = {}
+        self._failed: dict[str, tuple[float, LostContact]] = {}
+        """When a host was last asked in vain, and its error; the future while it is being asked."""
+
+    def connect(self, host: str) -> Any:
+        """The connection to the host's libvirtd. LostContact when it does not answer, or did not a moment ago."""
+        with self._locks[host]:
+            found = self._open.get(host)
+            if found is not None and found.isAlive():
+                return found
+            when, error = self._failed.get(host, (0.0, None))
+            if error is None:
+                return self._ask(host)
+            if time.monotonic() - when > _PAUSE:
+                self._failed[host] = time.monotonic() + _OPEN, error
+                threading.Thread(target=self._ask_again, args=(host,), name=f"reach-{host}", daemon=True).start()
+            raise error
+
+    def _ask(self, host: str) -> Any:
+        try:
+            self._open[host] = virt.connect(self.uris[host], _OPEN)
+        except LostContact as lost:
+            self._failed[host] = time.monotonic(), lost
+            raise
+        self._failed.pop(host, None)
+        return self._open[host]
+
+    def _ask_again(self, host: str) -> None:
+        with contextlib.suppress(LostContact):
+            self._ask(host)
+
+    def answers(self, host: str) -> bool:
+        """True when the host's libvirtd lets us in."""
+        try:
+            self.connect(host)
+        except WherryError:
+            return False
+        return True
+
+    def facts(self, host: str) -> HostFacts:
+        """What the host says of itself. `kernel` is its hypervisor."""
+        connection = self.connect(host)
+        with virt.told(f"host {host} does not say what it is"):
+            machine, number = connection.getInfo(), connection.getVersion()
+            said = connection.getCapabilities()
+        model, features = processor(said)
+        return HostFacts(
+            kernel=f"{connection.getType()} {number // 1_000_000}.{number // 1000 % 1000}.{number % 1000}",
+            architecture=machine[0],
+            cpu_model=model,
+            cpu_features=features,
+            memory=machine[1] * _MIB,
+            runtime="",
+            criu="",
+        )
+
+
+def processor(capabilities: str) -> tuple[str, frozenset[str]]:
+    """Model and features in the XML of libvirt's capabilities (https://libvirt.org/formatcaps.html)."""
+    cpu = ElementTree.fromstring(capabilities).find("host/cpu")
+    if cpu is None:
+        return "unknown", frozenset()
+    names = (feature.get("name", "") for feature in cpu.findall("feature"))
+    return cpu.findtext("model") or "unknown", frozenset(name for name in names if name)

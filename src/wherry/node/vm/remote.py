@@ -1,0 +1,235 @@
+"""Node kind `vm` on real hosts: Xen guests under each host's own libvirtd, of which nothing else is asked.
+
+A domain is transient and is known by its UUID, which follows from instance and node. Invariants: nothing on a host is
+touched but domains with our UUIDs and the files in our directory; a host that does not answer is no reason to call its
+nodes lost, since a Xen guest runs on without its libvirtd. The instance's directory keeps what must not be forgotten:
+
+    hosts/HOST           its URI: hosts that were used, so `sweep` finds what is there without a database
+    orphans/NODE@HOST    what a move left there when the host did not answer, to be ended as soon as it does
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from wherry.base.errors import Code, Failed, LostContact, Refused, WherryError
+from wherry.base.paths import Instance
+from wherry.fabric.protocol import Fabric
+from wherry.model.spec import Flavor, NicSpec
+from wherry.model.way import Way
+from wherry.node.mounts import remove_tree
+from wherry.node.protocol import Place, Usage
+from wherry.node.vm import virt, xen
+from wherry.node.vm.agent import answers
+from wherry.node.vm.console import Consoles
+from wherry.node.vm.image import find_image
+from wherry.node.vm.reach import Reach
+from wherry.node.vm.remote_mover import RemoteMover
+from wherry.node.vm.upload import Shelf
+
+_BOOT_TIMEOUT = 240.0
+"""Seconds that a guest may take until its agent answers; under an emulated Xen it takes twenty."""
+_GONE_TIMEOUT = 60.0
+"""Seconds that a host may take to end a guest."""
+_LAST_WORDS = 3
+"""Lines of a console that an error tells."""
+
+
+class RemoteVmDriver:
+    """Virtual machines of one instance on real hosts."""
+
+    kind = "vm"
+
+    def __init__(self, instance: Instance, fabric: Fabric, reach: Reach) -> None:
+        self.instance = instance
+        self.fabric = fabric
+        self.reach = reach
+        self.consoles = Consoles(self.console)
+        self._shelves = {host: threading.Lock() for host in reach.uris}
+
+    def unsupported(self) -> str:
+        if os.geteuid() != 0:
+            return "virtual machines need root"
+        try:
+            virt.load()
+        except WherryError as error:
+            return f"{error} ({error.next})"
+        return ""
+
+    def check(self, flavor: Flavor) -> None:
+        find_image(flavor.image)
+        if flavor.nic.model != NicSpec().model:
+            what = f"nodes on Xen hosts cannot have the network adapter {flavor.nic.model}"
+            raise Refused(Code.UNSUPPORTED, what, "they have Xen's own", "leave nic.model out")
+
+    def refused(self, way: Way) -> str:
+        if way.mode != Way().mode:
+            return f"Xen has no {way.mode}: it decides by itself when the rounds gain no more"
+        if way.connections or way.zstd:
+            return "Xen sends over one connection, as it is"
+        return "Xen decides by itself how long the node stands" if way.downtime is not None else ""
+
+    def unmovable(self, source: Place, destination: Place) -> str:
+        able = next((host.shadow_paging for host in self.fabric.spec.hosts if host.name == source.host), False)
+        if source.guest != "pv" or able:
+            return ""
+        return (
+            "Xen notes what a guest of kind pv writes only with shadow paging, and libvirt does not tell if it has "
+            f"that. Use guest: pvh; or, where `xl dmesg` on {source.host} says SHADOW_PAGING (if not, build Xen with "
+            "CONFIG_SHADOW_PAGING), say shadow_paging: true for that host"
+        )
+
+    def console(self, node: str) -> Path:
+        return self.instance.state / "consoles" / f"{node}.log"
+
+    def domain(self, place: Place) -> Any | None:
+        """The place's domain; None when there is none. LostContact when its host does not answer."""
+        return _by_id(self.reach.connect(place.host), xen.domain_id(self.instance, place.node.name))
+
+    def start(self, place: Place) -> None:
+        image = find_image(place.image)
+        self.stop(place)
+        self.console(place.node.name).unlink(missing_ok=True)
+        self.note(place.host)
+        try:
+            connection, name = self.reach.connect(place.host), xen.domain_name(self.instance, place.node.name)
+            libvirt = virt.load()
+            with virt.told(f"node {place.node.name} did not start on host {place.host}"), self._shelves[place.host]:
+                shelf = Shelf(connection)
+                kernel = shelf.kernel(image.kernel)
+                initrd = shelf.initrd(name, image.initrd, xen.given(place))
+                try:
+                    description = xen.describe(self.instance, place, kernel, initrd)
+                    domain = connection.createXML(description, libvirt.VIR_DOMAIN_START_PAUSED)
+                finally:
+                    shelf.drop_initrd(name)
+                self.consoles.follow(place.node.name, place.host, domain)
+                domain.resume()
+            self._await_agent(place)
+        except BaseException:
+            with contextlib.suppress(LostContact):  # the first error says more
+                self.stop(place)
+            raise
+
+    def stop(self, place: Place) -> None:
+        libvirt, deadline = virt.load(), time.monotonic() + _GONE_TIMEOUT
+        while (domain := self.domain(place)) is not None:
+            try:
+                domain.destroy()
+            except libvirt.libvirtError as error:  # it is just going, or something else is at it
+                if time.monotonic() > deadline:
+                    what = f"node {place.node.name} on host {place.host} does not end"
+                    raise virt.translated(what, error) from None
+            time.sleep(0.05)
+        self._orphan(place.node.name, place.host).unlink(missing_ok=True)
+
+    def abandon(self, place: Place) -> None:
+        """Ends what a move left at the place: now, or as soon as its host answers."""
+        try:
+            self.stop(place)
+        except LostContact:
+            orphan = self._orphan(place.node.name, place.host)
+            orphan.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            orphan.touch()
+
+    def alive(self, place: Place) -> bool:
+        self._end_orphans(place)
+        try:
+            domain = self.domain(place)
+            if domain is not None:
+                self.consoles.follow(place.node.name, place.host, domain)
+        except LostContact:
+            return True
+        return domain is not None
+
+    def usage(self, place: Place) -> Usage:
+        domain = self.domain(place)
+        if domain is None:
+            return Usage(memory=0, cpu=0.0, processes=0)
+        with virt.told(f"host {place.host} does not say what node {place.node.name} uses"):
+            _, _, memory, _, nanoseconds = domain.info()
+        return Usage(memory=memory * 1024, cpu=nanoseconds / 1e9, processes=1)
+
+    def mover(self, source: Place, destination: Place, way: Way | None = None) -> RemoteMover:
+        return RemoteMover(self, source, destination)
+
+    def note(self, host: str) -> None:
+        """Remembers that the instance used this host."""
+        directory = _notes(self.instance)
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        (directory / host).write_text(self.reach.uris[host])
+
+    def sweep(self) -> None:
+        """Ends every domain of the instance at the hosts that it used, as far as they answer."""
+        sweep(self.instance)
+
+    def last_words(self, place: Place) -> str:
+        """The end of the node's console, for an error."""
+        try:
+            lines = self.console(place.node.name).read_text(errors="replace").split("\n")
+        except OSError:
+            return "its console is empty"
+        said = [line.strip() for line in lines if line.strip()]
+        return " | ".join(said[-_LAST_WORDS:]) or "its console is empty"
+
+    def _orphan(self, node: str, host: str) -> Path:
+        return self.instance.state / "orphans" / f"{node}@{host}"
+
+    def _end_orphans(self, place: Place) -> None:
+        """Those of this node that are elsewhere than at its place."""
+        for note in self._orphan(place.node.name, "").parent.glob(f"{place.node.name}@*"):
+            host = note.name.rpartition("@")[2]
+            if host != place.host and host in self.reach.uris:
+                with contextlib.suppress(WherryError):
+                    self.stop(place.model_copy(update={"host": host}))
+
+    def _await_agent(self, place: Place) -> None:
+        deadline = time.monotonic() + _BOOT_TIMEOUT
+        while not answers(place, 2.0):
+            if not self.alive(place):
+                what = f"node {place.node.name} on host {place.host} ended while it booted"
+                raise Failed(Code.FAILED, what, self.last_words(place), f"wherry logs --node {place.node.name}")
+            if time.monotonic() > deadline:
+                what = f"node {place.node.name} on host {place.host} does not answer"
+                why = f"waited {_BOOT_TIMEOUT:.0f} s; its console: {self.last_words(place)}"
+                raise Failed(Code.TIMED_OUT, what, why, f"wherry logs --node {place.node.name}")
+            time.sleep(0.2)
+
+
+def sweep(instance: Instance) -> None:
+    """As `RemoteVmDriver.sweep`, by the instance's notes alone."""
+    notes = _notes(instance)
+    for note in sorted(notes.glob("*")):
+        with contextlib.suppress(WherryError):
+            _end_all(instance, Reach({note.name: note.read_text()}).connect(note.name))
+    remove_tree(notes)
+
+
+def _end_all(instance: Instance, connection: Any) -> None:
+    libvirt = virt.load()
+    for domain in connection.listAllDomains():
+        node = domain.name().removeprefix(f"{instance.prefix}-")
+        if domain.UUIDString() == xen.domain_id(instance, node):
+            with contextlib.suppress(libvirt.libvirtError):  # it is just going
+                domain.destroy()
+    connection.close()
+
+
+def _notes(instance: Instance) -> Path:
+    return instance.state / "hosts"
+
+
+def _by_id(connection: Any, uuid: str) -> Any | None:
+    libvirt = virt.load()
+    try:
+        return connection.lookupByUUIDString(uuid)
+    except libvirt.libvirtError as error:
+        if error.get_error_code() == libvirt.VIR_ERR_NO_DOMAIN:
+            return None
+        what = f"libvirtd does not tell of {uuid}"
+        raise LostContact(Code.UNREACHABLE, what, virt.reason(error), "wherry doctor") from None

@@ -1,0 +1,217 @@
+"""The steps of a move between two real hosts: libvirt's live migration, which Xen carries out by itself.
+
+    source                                      destination
+    ------                                      -----------
+    prepare                                     what an earlier move left is removed
+    round 1   Xen's own rounds --- pages --->   Xen receives          (the node runs)
+              Xen stops the node: it uses no CPU
+    transfer  the rest, then destroyed          whole, paused         <- libvirt's own point of no return
+    thaw                                        runs, agent answers
+
+Xen tells neither rounds nor bytes and cannot be stopped. Invariants: libvirt leaves the destination's copy paused
+(VIR_MIGRATE_PAUSED), so that only `thaw` lets it run; a migration that began is waited for before anything is decided,
+also when the daemon that began it was killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree
+
+from wherry.base.errors import Code, Failed, LostContact, WherryError
+from wherry.model.objects import Round
+from wherry.model.uri import parse_uri
+from wherry.node.protocol import During, Place, Transferred, quiet
+from wherry.node.vm import virt
+from wherry.node.vm.agent import answers
+
+if TYPE_CHECKING:
+    from wherry.node.vm.remote import RemoteVmDriver
+
+_STATUS = "wherry status"
+_STILL = 1.0
+"""Seconds without a use of its processors after which a node counts as standing, though its agent was asked."""
+_KNOCK = 0.2
+"""Seconds that the agent gets for an answer: who asks it makes a node work that runs, however busy its host is."""
+_LOOK = 0.05
+"""Seconds between two looks."""
+_TELL = 1.0
+"""Seconds between two words about a round."""
+_PATIENCE, _SLOWEST = 120.0, 1e6
+"""A move is given up after so many seconds and those of the node's memory at so many bytes/s."""
+_ANSWER = 60.0
+"""Seconds that the agent gets to answer after the move."""
+
+
+class RemoteMover:
+    """Moves one virtual machine between two real hosts."""
+
+    def __init__(self, driver: RemoteVmDriver, source: Place, destination: Place) -> None:
+        self._driver = driver
+        self._source, self._destination = source, destination
+        self._name = source.node.name
+        self._thread: threading.Thread | None = None
+        self._error: Exception | None = None
+
+    def predict(self) -> tuple[int, float]:
+        return self._driver.usage(self._source).memory, 1.0
+
+    def pace(self, rate: float | None) -> None:
+        if rate is not None:
+            raise Failed(Code.UNSUPPORTED, f"the move of {self._name} cannot be slowed down", "Xen does not offer it")
+
+    def can_round(self) -> bool:
+        return True
+
+    def prepare(self) -> None:
+        self._driver.stop(self._destination)
+        self._driver.note(self._destination.host)
+        if self._driver.domain(self._source) is None:
+            raise Failed(Code.MOVE_FAILED, f"node {self._name} does not run on {self._source.host}", "", _STATUS)
+
+    def round(self, number: int, during: During = quiet) -> Round:
+        began = told = ran = time.monotonic()
+        used: float | None = None
+        self._begin()
+        while not self._ended() and time.monotonic() - ran < _STILL:
+            answers(self._source, _KNOCK)
+            now = self._cpu()
+            if now is None or now != used:
+                used, ran = now, time.monotonic()
+            if time.monotonic() - told > _TELL:
+                told = time.monotonic()
+                during(f"{told - began:.0f} s")
+            time.sleep(_LOOK)
+        self._check()
+        return Round(number=number, bytes=0, seconds=time.monotonic() - began, dirty=0)
+
+    def freeze(self) -> None:
+        """Xen does it, when its rounds gain no more."""
+
+    def transfer(self) -> Transferred:
+        self._begin()
+        self._await_end()
+        self._check()
+        if not self._complete():
+            what = f"node {self._name} is not whole at {self._destination.host}"
+            raise Failed(Code.MOVE_FAILED, what, "libvirt says that it moved it", _STATUS)
+        return Transferred(bytes=0)
+
+    def restore(self) -> float | None:
+        return None
+
+    def switched(self) -> bool:
+        self._await_end()
+        return self._driver.domain(self._source) is None and self._complete()
+
+    def release(self) -> None:
+        self._driver.stop(self._source)
+
+    def thaw(self) -> None:
+        domain, libvirt = self._driver.domain(self._destination), virt.load()
+        if domain is None:
+            raise Failed(Code.MOVE_FAILED, f"node {self._name} is not at {self._destination.host}", "it ended")
+        try:
+            domain.resume()
+        except libvirt.libvirtError as error:
+            if virt.state(domain)[0] != libvirt.VIR_DOMAIN_RUNNING:
+                raise virt.translated(f"node {self._name} could not be thawed", error) from None
+
+    def ran_again(self) -> float | None:
+        began = time.monotonic()
+        while time.monotonic() - began < _ANSWER:
+            if answers(self._destination, 1.0):
+                return time.monotonic() - began
+        what = f"node {self._name} does not answer on {self._destination.host}"
+        why = f"waited {_ANSWER:.0f} s; its console: {self._driver.last_words(self._destination)}"
+        raise LostContact(Code.UNREACHABLE, what, why, f"wherry logs --node {self._name}")
+
+    def roll_back(self) -> None:
+        self._await_end()
+        domain, libvirt = self._driver.domain(self._source), virt.load()
+        if domain is None:
+            raise Failed(Code.MOVE_FAILED, f"node {self._name} does not run on {self._source.host}", "it ended")
+        self._driver.abandon(self._destination)
+        if virt.state(domain)[0] == libvirt.VIR_DOMAIN_PAUSED:
+            with virt.told(f"node {self._name} could not be thawed"):
+                domain.resume()
+
+    def close(self) -> None:
+        for place in (self._destination, self._source):
+            with contextlib.suppress(WherryError):
+                if (domain := self._driver.domain(place)) is not None:
+                    self._driver.consoles.follow(self._name, place.host, domain)
+
+    def _begin(self) -> None:
+        """The migration, begun when it was not yet."""
+        if self._thread is not None:
+            return
+        domain = self._driver.domain(self._source)
+        if domain is None:
+            raise Failed(Code.MOVE_FAILED, f"node {self._name} does not run on {self._source.host}", "it ended")
+        self._thread = threading.Thread(target=self._run, args=(domain,), name="move-vm")
+        self._thread.start()
+
+    def _run(self, domain: Any) -> None:
+        libvirt = virt.load()
+        peer = self._driver.reach.uris[self._destination.host]
+        flags = libvirt.VIR_MIGRATE_LIVE | libvirt.VIR_MIGRATE_PEER2PEER | libvirt.VIR_MIGRATE_PAUSED
+        params = {libvirt.VIR_MIGRATE_PARAM_URI: f"tcp://{parse_uri(peer).host}"}
+        try:
+            if self._source.device != self._destination.device:
+                params[libvirt.VIR_MIGRATE_PARAM_DEST_XML] = at_bridge(domain.XMLDesc(0), self._destination.device)
+            domain.migrateToURI3(peer, params, flags)
+        except Exception as error:  # told by _check
+            self._error = error
+
+    def _ended(self) -> bool:
+        return self._thread is not None and not self._thread.is_alive()
+
+    def _check(self) -> None:
+        if self._ended() and self._error is not None:
+            raise Failed(Code.MOVE_FAILED, "libvirt could not move it", virt.reason(self._error), "wherry event list")
+
+    def _await_end(self) -> None:
+        """Until no migration of the node is under way, ours or one that a killed daemon began. TIMED_OUT."""
+        deadline = time.monotonic() + _PATIENCE + self._source.node.memory / _SLOWEST
+        while self._under_way():
+            if time.monotonic() > deadline:
+                raise Failed(Code.TIMED_OUT, f"libvirt does not end the move of {self._name}", "it is slow", _STATUS)
+            time.sleep(_LOOK)
+
+    def _under_way(self) -> bool:
+        if self._thread is not None:
+            return self._thread.is_alive()
+        libvirt, domain = virt.load(), self._driver.domain(self._source)
+        if domain is None:
+            return False
+        try:
+            return int(domain.jobInfo()[0]) != libvirt.VIR_DOMAIN_JOB_NONE
+        except libvirt.libvirtError as error:
+            if error.get_error_code() == libvirt.VIR_ERR_NO_DOMAIN:
+                return False
+            raise virt.translated(f"host {self._source.host} does not tell of a move of {self._name}", error) from None
+
+    def _cpu(self) -> float | None:
+        """Seconds of CPU that the source's copy has used; None when its host does not tell."""
+        try:
+            return self._driver.usage(self._source).cpu
+        except WherryError:
+            return None
+
+    def _complete(self) -> bool:
+        """True when the destination's copy is the node: paused as was asked for, or let run by us."""
+        libvirt = virt.load()
+        state = virt.state(self._driver.domain(self._destination))[0]
+        return state in (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_RUNNING)
+
+
+def at_bridge(description: str, bridge: str) -> str:
+    """The same domain with its interface at another bridge."""
+    root = ElementTree.fromstring(description)
+    for source in root.iterfind("devices/interface/source"):
+        source.set("bridge", bridge)
+    return ElementTree.tostring(root, encoding="unicode")

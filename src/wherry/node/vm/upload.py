@@ -1,0 +1,112 @@
+"""Files for guests on a real host, through libvirt's storage API: all that we can write there.
+
+    DIRECTORY/kernel-SHA256          kernels, kept for the next guest
+    DIRECTORY/kernel-SHA256.whole    says that all of the kernel is there
+    DIRECTORY/DOMAIN.initrd          a guest's RAM disk, while it is started
+
+Invariant: a kernel is used only when it is whole.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+from xml.etree.ElementTree import Element, SubElement, tostring
+
+from wherry.node.vm import virt
+
+_POOL, _DIRECTORY = "wherry", "/var/lib/libvirt/wherry"
+_PART = 1 << 20
+
+
+class Shelf:
+    """The directory at one host. One caller at a time."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+        self._pool = self._find_pool()
+
+    def kernel(self, file: Path) -> str:
+        """Path at the host of a kernel that is `file` here; copied when it is not there."""
+        with open(file, "rb") as opened:
+            name = f"kernel-{hashlib.file_digest(opened, 'sha256').hexdigest()}"
+        if self._volume(f"{name}.whole") is None:
+            self.put(name, _parts(file), file.stat().st_size)
+            self.put(f"{name}.whole", [b"\n"], 1)
+        return f"{_DIRECTORY}/{name}"
+
+    def initrd(self, domain: str, file: Path, more: bytes) -> str:
+        """Path at the host of the RAM disk of a guest: `file`, and `more` behind it."""
+        self.put(f"{domain}.initrd", [*_parts(file), more], file.stat().st_size + len(more))
+        return f"{_DIRECTORY}/{domain}.initrd"
+
+    def drop_initrd(self, domain: str) -> None:
+        """Removes it. Also when it is not there."""
+        self.drop(f"{domain}.initrd")
+
+    def put(self, name: str, parts: Iterable[bytes], size: int) -> None:
+        """Writes a file of so many bytes; one of that name is replaced."""
+        self.drop(name)
+        root = Element("volume")
+        SubElement(root, "name").text = name
+        SubElement(root, "capacity", unit="bytes").text = str(size)
+        target = SubElement(root, "target")
+        SubElement(target, "format", type="raw")
+        _roots(target, "0600")
+        volume = self._pool.createXML(tostring(root, encoding="unicode"), 0)
+        stream, left = self._connection.newStream(0), iter(parts)
+        volume.upload(stream, 0, size, 0)
+        rest = b""
+
+        def more(_stream: Any, room: int, _opaque: object) -> bytes:
+            nonlocal rest
+            rest = rest or next(left, b"")
+            part, rest = rest[:room], rest[room:]
+            return part
+
+        stream.sendAll(more, None)
+        stream.finish()
+
+    def drop(self, name: str) -> None:
+        """Removes a file. Also when it is not there."""
+        if (volume := self._volume(name)) is not None:
+            volume.delete(0)
+
+    def _volume(self, name: str) -> Any | None:
+        libvirt = virt.load()
+        try:
+            return self._pool.storageVolLookupByName(name)
+        except libvirt.libvirtError as error:
+            if error.get_error_code() != libvirt.VIR_ERR_NO_STORAGE_VOL:
+                raise
+            return None
+
+    def _find_pool(self) -> Any:
+        libvirt = virt.load()
+        try:
+            return self._connection.storagePoolLookupByName(_POOL)
+        except libvirt.libvirtError as error:
+            if error.get_error_code() != libvirt.VIR_ERR_NO_STORAGE_POOL:
+                raise
+        root = Element("pool", type="dir")
+        SubElement(root, "name").text = _POOL
+        target = SubElement(root, "target")
+        SubElement(target, "path").text = _DIRECTORY
+        _roots(target, "0700")
+        flags = libvirt.VIR_STORAGE_POOL_CREATE_WITH_BUILD
+        return self._connection.storagePoolCreateXML(tostring(root, encoding="unicode"), flags)
+
+
+def _roots(target: Element, mode: str) -> None:
+    """Only root reads it: the RAM disk has the node's key."""
+    permissions = SubElement(target, "permissions")
+    for tag, text in (("mode", mode), ("owner", "0"), ("group", "0")):
+        SubElement(permissions, tag).text = text
+
+
+def _parts(file: Path) -> Iterator[bytes]:
+    with open(file, "rb") as opened:
+        while part := opened.read(_PART):
+            yield part

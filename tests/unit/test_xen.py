@@ -1,0 +1,473 @@
+"""Nodes on Xen hosts: what libvirt is told, the URIs that are taken, and a move's steps with a libvirt in memory."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from io import BytesIO
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import SecretStr
+
+from wherry.base.errors import Code, Failed, LostContact, Refused
+from wherry.base.paths import Instance
+from wherry.fabric.fake import FakeFabric
+from wherry.model.objects import Node
+from wherry.model.spec import ClusterSpec, FabricSpec, NicSpec, parse
+from wherry.model.uri import TRANSPORTS, parse_uri
+from wherry.model.way import Way
+from wherry.node.protocol import Place
+from wherry.node.vm import remote, remote_mover, virt, xen
+from wherry.node.vm.image import VmImage
+from wherry.node.vm.reach import processor
+from wherry.node.vm.remote import RemoteVmDriver
+
+INSTANCE = Instance("tx")
+HOSTS = [
+    {"name": name, "site": "a", "cores": 1, "memory": "1GiB", "uri": f"xen+tcp://10.0.0.{n}/"}
+    for n, name in ((1, "x1"), (2, "x2"))
+]
+FABRIC: dict[str, Any] = {
+    "kind": "fabric", "version": 1, "name": "xen", "driver": "libvirt", "bridge": "lan0", "sites": [{"name": "a"}],
+    "hosts": HOSTS,
+}  # fmt: skip
+KEY = "ab" * 32
+
+
+class Error(Exception):
+    """As libvirt's, with its number."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"libvirt says {number}")
+        self.number = number
+
+    def get_error_code(self) -> int:
+        return self.number
+
+
+class Domain:
+    """A guest at a host."""
+
+    def __init__(self, world: World, host: str, name: str, uuid: str, state: int) -> None:
+        self.world, self.host, self._name, self._uuid, self.now = world, host, name, uuid, state
+        self.cpu = 3_000_000_000
+
+    def name(self) -> str:
+        return self._name
+
+    def UUIDString(self) -> str:
+        return self._uuid
+
+    def state(self) -> tuple[int, int]:
+        return self.now, 0
+
+    def info(self) -> list[int]:
+        self.cpu += self.world.work
+        return [self.now, 160 << 10, 150 << 10, 1, self.cpu]
+
+    def jobInfo(self) -> list[int]:
+        return [World.VIR_DOMAIN_JOB_NONE]
+
+    def resume(self) -> None:
+        self.now = World.VIR_DOMAIN_RUNNING
+
+    def destroy(self) -> None:
+        self.world.domains[self.host].remove(self)
+
+    def connect(self) -> Any:
+        return SimpleNamespace(newStream=lambda _flags: None)
+
+    def openConsole(self, *_words: Any) -> None:
+        raise Error(1)
+
+    def migrateToURI3(self, peer: str, params: dict[str, str], flags: int) -> None:
+        """As libvirt does: a paused copy at the other host, then the end of this one; or half of it."""
+        there = next(host["name"] for host in HOSTS if host["uri"] == peer)
+        assert params == {"uri": f"tcp://{parse_uri(peer).host}"} and flags == 1 | 2 | 32
+        self.world.migrating.set()
+        self.world.proceed.wait(5)
+        self.world.domains[there].append(Domain(self.world, there, self._name, self._uuid, World.VIR_DOMAIN_PAUSED))
+        if self.world.lose:
+            raise Error(38)
+        self.destroy()
+
+
+class World:
+    """A module `libvirt`, and what is at the hosts."""
+
+    libvirtError = Error
+    VIR_ERR_NO_DOMAIN, VIR_ERR_NO_STORAGE_POOL, VIR_ERR_NO_STORAGE_VOL = 42, 49, 50
+    VIR_DOMAIN_RUNNING, VIR_DOMAIN_PAUSED, VIR_DOMAIN_SHUTOFF = 1, 3, 5
+    VIR_DOMAIN_START_PAUSED, VIR_DOMAIN_CONSOLE_FORCE, VIR_DOMAIN_JOB_NONE, VIR_STORAGE_POOL_CREATE_WITH_BUILD = range(
+        4
+    )
+    VIR_MIGRATE_LIVE, VIR_MIGRATE_PEER2PEER, VIR_MIGRATE_PAUSED, VIR_MIGRATE_PARAM_URI = 1, 2, 32, "uri"
+
+    def __init__(self) -> None:
+        self.domains: dict[str, list[Domain]] = {"x1": [], "x2": []}
+        self.files: dict[str, dict[str, bytes]] = {"x1": {}, "x2": {}}
+        self.dead: set[str] = set()
+        self.described: list[str] = []
+        self.lose = False
+        self.work = 0
+        self.migrating, self.proceed = threading.Event(), threading.Event()
+        self.proceed.set()
+        self.uris = {str(host["name"]): str(host["uri"]) for host in HOSTS}
+
+    def connect(self, host: str) -> Any:
+        """As `Reach` does."""
+        if host in self.dead:
+            raise LostContact(Code.UNREACHABLE, f"no libvirtd answers at {host}")
+        return Connection(self, host)
+
+
+class Connection:
+    """To one host; its only storage pool, and its volumes and streams."""
+
+    def __init__(self, world: World, host: str) -> None:
+        self.world, self.host = world, host
+
+    def lookupByUUIDString(self, uuid: str) -> Domain:
+        for domain in self.world.domains[self.host]:
+            if domain.UUIDString() == uuid:
+                return domain
+        raise Error(World.VIR_ERR_NO_DOMAIN)
+
+    def createXML(self, text: str, _flags: int) -> Any:
+        root = ElementTree.fromstring(text)
+        if root.tag == "volume":
+            name = root.findtext("name") or ""
+            return SimpleNamespace(upload=lambda stream, _at, size, _flags: stream.to(name, size))
+        self.world.described.append(text)
+        names = self.world.files[self.host]
+        assert {Path(root.findtext(f"os/{tag}") or "").name for tag in ("kernel", "initrd")} <= set(names)
+        name, uuid = root.findtext("name") or "", root.findtext("uuid") or ""
+        domain = Domain(self.world, self.host, name, uuid, World.VIR_DOMAIN_PAUSED)
+        self.world.domains[self.host].append(domain)
+        return domain
+
+    def storagePoolLookupByName(self, _name: str) -> Any:
+        raise Error(World.VIR_ERR_NO_STORAGE_POOL)
+
+    def storagePoolCreateXML(self, text: str, _flags: int) -> Any:
+        assert ElementTree.fromstring(text).findtext("target/permissions/mode") == "0700"
+        return self
+
+    def storageVolLookupByName(self, name: str) -> Any:
+        if name not in self.world.files[self.host]:
+            raise Error(World.VIR_ERR_NO_STORAGE_VOL)
+        return SimpleNamespace(delete=lambda _flags: self.world.files[self.host].pop(name))
+
+    def newStream(self, _flags: int) -> Stream:
+        return Stream(self.world.files[self.host])
+
+
+class Stream:
+    """What is sent into a file."""
+
+    def __init__(self, files: dict[str, bytes]) -> None:
+        self.files, self.name, self.size = files, "", 0
+
+    def to(self, name: str, size: int) -> None:
+        self.name, self.size = name, size
+
+    def sendAll(self, more: Any, opaque: None) -> None:
+        self.files[self.name] = b"".join(iter(lambda: more(self, 7, opaque), b""))
+
+    def finish(self) -> None:
+        assert len(self.files[self.name]) == self.size
+
+
+def place(host: str, **more: Any) -> Place:
+    node = Node(
+        name="c-0", cluster="c", index=0, host=host, cpus=1.5, memory=160 << 20, address="10.77.1.1",
+        mac="02:77:00:00:01:00",
+    )  # fmt: skip
+    words = {"netns": "/head", "cgroup": "c", "key": SecretStr(KEY), "user": "1000:1000:", "device": "xenbr0"}
+    return Place(node=node, host=host, hosts_file="127.0.0.1 localhost\n", **(words | more))
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[World]:
+    """A libvirt in memory, an image, agents that answer where a guest runs."""
+    made = World()
+    image = VmImage(tmp_path / "kernel", tmp_path / "initrd.img", "default", "0")
+    image.kernel.write_bytes(b"a kernel")
+    image.initrd.write_bytes(b"a RAM disk")
+
+    def answers(where: Place, _seconds: float) -> bool:
+        return any(domain.now == World.VIR_DOMAIN_RUNNING for domain in made.domains[where.host])
+
+    monkeypatch.setenv("WHERRY_STATE", str(tmp_path / "state"))
+    monkeypatch.setattr(virt, "load", lambda: made)
+    monkeypatch.setattr(remote, "find_image", lambda _name: image)
+    for module in (remote, remote_mover):
+        monkeypatch.setattr(module, "answers", answers)
+    yield made
+    made.proceed.set()
+
+
+@pytest.fixture
+def driver(world: World) -> RemoteVmDriver:
+    fabric = FakeFabric(parse(FabricSpec, FABRIC, "FILE"))
+    return RemoteVmDriver(INSTANCE, fabric, world)  # type: ignore[arg-type]
+
+
+def states(world: World) -> dict[str, list[int]]:
+    """The state of each guest at each host."""
+    return {host: [domain.now for domain in found] for host, found in world.domains.items()}
+
+
+RUNS_AT_1 = {"x1": [World.VIR_DOMAIN_RUNNING], "x2": list[int]()}
+RUNS_AT_2 = {"x1": list[int](), "x2": [World.VIR_DOMAIN_RUNNING]}
+
+
+def test_a_guest_is_described() -> None:
+    text = xen.describe(INSTANCE, place("x1", nic=NicSpec(checksum_offload=False)), "/k", "/i")
+    root = ElementTree.fromstring(text)
+    assert root.get("type") == "xen" and root.findtext("name") == "wherry-tx-c-0" and root.findtext("vcpu") == "2"
+    kind = root.find("os/type")
+    assert kind is not None and (kind.text, kind.get("machine")) == ("xenpvh", "xenpvh")
+    timer, nic, console = (root.find(f"{path}") for path in ("clock/timer", "devices/interface", "devices/console"))
+    assert timer is not None and timer.attrib == {"name": "tsc", "mode": "native"}
+    assert nic is not None and [child.attrib for child in nic] == [
+        {"address": "02:77:00:00:01:00"},
+        {"bridge": "xenbr0"},
+    ]
+    assert console is not None and console.get("type") == "pty"
+    words = (root.findtext("os/cmdline") or "").split()
+    assert {"console=hvc0", "wherry.name=c-0", "wherry.address=10.77.1.1/24", "wherry.checksum=off"} <= set(words)
+    assert KEY not in text
+
+
+def test_a_guest_without_the_processors_help() -> None:
+    kind = ElementTree.fromstring(xen.describe(INSTANCE, place("x1", guest="pv"), "/k", "/i")).find("os/type")
+    assert kind is not None and (kind.text, kind.get("machine")) == ("xen", "xenpv")
+
+
+def test_what_a_guest_is_given_is_an_archive_of_its_own() -> None:
+    archive = BytesIO(xen.given(place("x1"))).read()
+    assert archive.startswith(b"070701") and len(archive) % 4 == 0
+    assert all(text in archive for text in (b"given/key\0", KEY.encode(), b"given/hosts\0", b"127.0.0.1 localhost\n"))
+
+
+@pytest.mark.parametrize(
+    "text", ["xen+tcp://10.0.0.1/", "xen+tls://h1.lan:16514/", "xen+ssh://root@h1/", "xen+tcp://h"]
+)
+def test_good_uris(text: str) -> None:
+    assert str(parse_uri(text)) == (text if text.endswith("/") else f"{text}/")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "no URI"),
+        ("h1", "no URI"),
+        ("xen:///", "does not say how the host is reached"),
+        ("xen+ext://h/?command=/bin/sh", "does not say how"),
+        ("xen+ssh://h/?command=/bin/sh", "parameters are not taken"),
+        ("qemu+ssh://h/system", "run Xen"),
+        ("xen+tcp:///", "'' is no name"),
+        ("xen+ssh://-oProxyCommand=x/", "is no name"),
+        ("xen+ssh://-x@h/", "a user is a name"),
+        ("xen+tcp://root@h/", "for xen+ssh only"),
+        ("xen+tcp://h:0/", "'0' is no port"),
+        ("xen+tcp://h:65536/", "is no port"),
+        ("xen+tcp://h/x", "the path of a Xen host is /"),
+        ("xen+tcp://h\n/", "is no name"),
+        ("xen+tcp://h/\n", "the path"),
+    ],
+)
+def test_bad_uris(text: str, words: str) -> None:
+    with pytest.raises(ValueError, match=words.replace("+", r"\+")):
+        parse_uri(text)
+
+
+@given(st.text(max_size=40) | st.from_regex(r"xen\+(tcp|ssh)://[ -~]{0,20}/?", fullmatch=True))
+def test_what_passes_is_a_name_and_no_option(text: str) -> None:
+    try:
+        uri = parse_uri(text)
+    except ValueError:
+        return
+    assert uri.transport in TRANSPORTS and not uri.host.startswith("-") and not uri.user.startswith("-")
+    assert parse_uri(str(uri)) == uri
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"hosts": [HOSTS[0] | {"uri": ""}]}, "host x1 has no uri"),
+        ({"hosts": [HOSTS[0] | {"uri": "xen:///"}]}, "hosts.0.uri: 'xen:///'"),
+        ({"hosts": [HOSTS[0], HOSTS[1] | {"uri": HOSTS[0]["uri"]}]}, "two hosts have the same uri"),
+        ({"hosts": [HOSTS[0] | {"facts": {"without_files": ["/x"]}}]}, "host x1 is real"),
+        ({"hosts": [HOSTS[0] | {"bridge": "br0; x"}]}, "hosts.0.bridge"),
+        ({"driver": "netns", "bridge": None}, "real hosts need driver: libvirt"),
+        ({"bridge": None}, "name the bridge of this machine"),
+        ({"bridge": "a/b"}, "bridge"),
+        ({"links": [{"between": ["a", "b"]}], "sites": [{"name": "a"}, {"name": "b"}]}, "are as they are"),
+    ],
+)
+def test_bad_fabrics(change: dict[str, Any], words: str) -> None:
+    with pytest.raises(Refused) as caught:
+        parse(FabricSpec, FABRIC | change, "FILE")
+    assert caught.value.code == Code.INVALID_FILE and words in caught.value.why
+
+
+def test_what_libvirt_says_of_a_processor() -> None:
+    cpu = "<cpu><arch>x86_64</arch><model>EPYC</model><feature name='avx'/></cpu>"
+    assert processor(f"<capabilities><host>{cpu}</host></capabilities>") == ("EPYC", frozenset({"avx"}))
+    assert processor("<capabilities><host/></capabilities>") == ("unknown", frozenset())
+
+
+def test_start_and_stop(world: World, driver: RemoteVmDriver) -> None:
+    driver.start(place("x1"))
+    assert states(world) == RUNS_AT_1 and driver.alive(place("x1"))
+    assert driver.usage(place("x1")).model_dump() == {"memory": 150 << 20, "cpu": 3.0, "processes": 1, "throttled": 0.0}
+    (kernel, whole) = sorted(world.files["x1"])  # the RAM disk, which has the key, is gone
+    assert whole == f"{kernel}.whole" and world.files["x1"][kernel] == b"a kernel"
+    driver.stop(place("x1"))
+    driver.stop(place("x1"))
+    assert states(world) == {"x1": [], "x2": []} and not driver.alive(place("x1"))
+
+
+def test_only_our_domains_are_touched(world: World, driver: RemoteVmDriver) -> None:
+    other = Domain(world, "x1", "wherry-tx-c-0", "5b6f8f0e-0000-0000-0000-000000000000", World.VIR_DOMAIN_RUNNING)
+    world.domains["x1"].append(other)
+    driver.stop(place("x1"))
+    assert world.domains["x1"] == [other] and not driver.alive(place("x1"))
+
+
+def test_a_host_that_is_silent_has_not_lost_its_nodes(world: World, driver: RemoteVmDriver) -> None:
+    driver.start(place("x1"))
+    world.dead.add("x1")
+    assert driver.alive(place("x1"))
+
+
+def moved(driver: RemoteVmDriver) -> remote_mover.RemoteMover:
+    """A mover that has done everything before the commit."""
+    mover = driver.mover(place("x1"), place("x2"))
+    mover.pace(None)
+    mover.prepare()
+    mover.round(1)
+    mover.freeze()
+    mover.transfer()
+    mover.restore()
+    return mover
+
+
+def test_a_move(world: World, driver: RemoteVmDriver) -> None:
+    driver.start(place("x1"))
+    mover = moved(driver)
+    assert states(world) == {"x1": [], "x2": [World.VIR_DOMAIN_PAUSED]} and mover.switched()
+    for _ in range(2):
+        mover.release()
+        mover.thaw()
+    assert mover.ran_again() is not None
+    mover.close()
+    assert states(world) == RUNS_AT_2
+
+
+def test_a_round_ends_when_the_node_stands(world: World, driver: RemoteVmDriver) -> None:
+    driver.start(place("x1"))
+    world.proceed.clear()
+    world.work = 1_000_000
+    mover = driver.mover(place("x1"), place("x2"))
+    mover.prepare()
+
+    def stop(_text: str) -> None:
+        world.work = 0
+
+    done = mover.round(1, stop)  # which is told so after a second
+    assert done.dirty == 0 and done.seconds > 1.5
+    assert states(world)["x2"] == []  # libvirt is not done
+    world.proceed.set()
+    mover.transfer()
+    assert states(world)["x2"] == [World.VIR_DOMAIN_PAUSED]
+
+
+def test_the_orphan_of_a_move_that_failed_is_removed(world: World, driver: RemoteVmDriver) -> None:
+    driver.start(place("x1"))
+    world.lose = True
+    mover = driver.mover(place("x1"), place("x2"))
+    mover.prepare()
+    with pytest.raises(Failed, match="could not move"):
+        mover.round(1)
+        mover.transfer()
+    assert states(world)["x2"] == [World.VIR_DOMAIN_PAUSED]
+    for anew in (mover, driver.mover(place("x1"), place("x2"))):
+        assert not anew.switched()
+        anew.roll_back()
+        assert states(world) == RUNS_AT_1
+
+
+def test_an_orphan_that_nobody_could_remove_is_removed_before_the_next_move(
+    world: World, driver: RemoteVmDriver
+) -> None:
+    driver.start(place("x1"))
+    uuid = xen.domain_id(INSTANCE, "c-0")
+    world.domains["x2"].append(Domain(world, "x2", "wherry-tx-c-0", uuid, World.VIR_DOMAIN_PAUSED))
+    mover = moved(driver)
+    mover.release()
+    mover.thaw()
+    assert states(world) == RUNS_AT_2
+
+
+def test_what_is_at_a_destination_that_died_is_ended_when_it_answers(world: World, driver: RemoteVmDriver) -> None:
+    driver.start(place("x1"))
+    world.lose = True
+    mover = driver.mover(place("x1"), place("x2"))
+    mover.prepare()
+    with pytest.raises(Failed):
+        mover.transfer()
+    world.dead.add("x2")
+    mover.roll_back()
+    mover.close()
+    assert driver.alive(place("x1")) and states(world)["x2"] == [World.VIR_DOMAIN_PAUSED]
+    world.dead.clear()
+    reborn = RemoteVmDriver(INSTANCE, driver.fabric, driver.reach)
+    assert reborn.alive(place("x1")) and states(world) == RUNS_AT_1
+
+
+def test_an_orphan_is_told_from_the_node(world: World, driver: RemoteVmDriver) -> None:
+    """The node has moved to where its orphan was: nothing is left to be ended there."""
+    driver.start(place("x1"))
+    world.dead.add("x2")
+    driver.abandon(place("x2"))
+    world.dead.clear()
+    mover = moved(driver)
+    mover.release()
+    mover.thaw()
+    assert driver.alive(place("x2")) and driver.alive(place("x2"))
+    driver.start(place("x1"))
+    assert driver.alive(place("x1")) and states(world)["x2"] == [World.VIR_DOMAIN_RUNNING]
+
+
+def test_the_bridge_of_the_destination() -> None:
+    text = xen.describe(INSTANCE, place("x1"), "/k", "/i")
+    assert remote_mover.at_bridge(text, "br7") == xen.describe(INSTANCE, place("x2", device="br7"), "/k", "/i")
+
+
+def test_what_is_refused_before_a_move(driver: RemoteVmDriver) -> None:
+    assert driver.refused(Way()) == ""
+    for way in (Way(mode="post-copy"), Way(connections=2), Way.model_validate({"downtime": "100ms"})):
+        assert "Xen" in driver.refused(way)
+    assert driver.unmovable(place("x1"), place("x2")) == ""
+    assert "CONFIG_SHADOW_PAGING" in driver.unmovable(place("x1", guest="pv"), place("x2", guest="pv"))
+    with pytest.raises(Failed, match="slowed down"):
+        driver.mover(place("x1"), place("x2")).pace(1e6)
+    spec = ClusterSpec(kind="vm", name="c", nodes=1, nic=NicSpec(model="e1000"))
+    with pytest.raises(Refused, match="e1000"):
+        driver.check(spec.flavor(0))
+
+
+def test_pv_moves_where_xen_has_shadow_paging(world: World) -> None:
+    hosts = [host | {"shadow_paging": True} for host in HOSTS]
+    fabric = FakeFabric(parse(FabricSpec, FABRIC | {"hosts": hosts}, "FILE"))
+    driver = RemoteVmDriver(INSTANCE, fabric, world)  # type: ignore[arg-type]
+    assert driver.unmovable(place("x1", guest="pv"), place("x2", guest="pv")) == ""
