@@ -47,6 +47,7 @@ def request(
         directory=Path("/var/lib/wherry/main/jobs/job-1/own"),
         agent=Path("/opt/wherry-rsh"),
         finalize=Path("/opt/f.so"),
+        yielding=Path("/opt/y.so"),
     )
 
 
@@ -79,11 +80,15 @@ def test_ranks_of_one_virtual_machine_share_its_memory() -> None:
 
 
 def test_waiting_ranks_let_others_run_where_there_are_more_of_them_than_processors() -> None:
-    crowded = replace(request(Family.OPENMPI, (4, 1, 4)), crowded=True)
-    assert launch.plan(crowded).env["OMPI_MCA_mpi_yield_when_idle"] == "1"
-    assert "OMPI_MCA_mpi_yield_when_idle" not in launch.plan(replace(crowded, crowded=False)).env
-    told = replace(crowded, env={"OMPI_MCA_mpi_yield_when_idle": "0"})
-    assert launch.plan(told).env["OMPI_MCA_mpi_yield_when_idle"] == "0", "the user's word counts"
+    name = "OMPI_MCA_mpi_yield_when_idle"
+    crowded = replace(request(Family.OPENMPI, (4, 1, 4), LD_PRELOAD="theirs.so"), crowded=True)
+    plan = launch.plan(crowded)
+    assert plan.env[name] == "1" and plan.argv[-4:-2] == ["-x", "LD_PRELOAD=/opt/y.so theirs.so"]
+    assert launch.plan(replace(crowded, whole=True)).env[name] == "1"
+    plans = [launch.plan(replace(crowded, crowded=False)), launch.plan(replace(crowded, env={name: "0"}))]
+    assert name not in plans[0].env and plans[1].env[name] == "0", "the user's word counts"
+    for other in (*plans, launch.plan(replace(crowded, whole=True))):
+        assert not [word for word in other.argv if word.startswith("LD_PRELOAD")]
 
 
 def test_open_mpi_5_speaks_to_prrte_and_root_is_allowed() -> None:

@@ -190,6 +190,7 @@ class Jobs:
             directory=self._directory / id / "own",
             agent=visible.public_file(native_program("wherry-rsh"), owner, self._state / "bin"),
             finalize=visible.public_file(native_library("libwherry-finalize.so"), owner, self._state / "bin"),
+            yielding=visible.public_file(native_library("libwherry-yield.so"), owner, self._state / "bin"),
             input=order.input,
             whole="container" not in cluster.spec.kinds,
             crowded=order.ranks + self._ranks_that_run() > len(os.sched_getaffinity(0)),

@@ -49,7 +49,8 @@ class Seat:
 
 @dataclass(frozen=True)
 class Request:
-    """What to launch. `directory` is the job's own, writable for its user; `agent` and `finalize` are seen by nodes.
+    """What to launch. `directory` is the job's own, writable for its user; `agent`, `finalize` and `yielding` are
+    seen by nodes.
 
     `crowded`: there are more ranks than processors below them, so one that waits is in the way of one that computes.
     `whole`: nodes are machines, which move with all their memory, so ranks of one may share it.
@@ -68,6 +69,7 @@ class Request:
     directory: Path
     agent: Path
     finalize: Path
+    yielding: Path
     input: bool = False
     crowded: bool = False
     whole: bool = False
@@ -125,9 +127,8 @@ def _openmpi(request: Request, share: list[Seat]) -> tuple[dict[str, str], list[
         "osc": "^ucx",  # one-sided transfers open UCX whatever the pml is
         "btl_tcp_if_include": net,
     }
-    if (
-        request.crowded and _YIELD not in request.env
-    ):  # which it would see by itself if nodes were not hosts of their own
+    yields = request.crowded and request.env.get(_YIELD, "1") != "0"
+    if yields:  # it would see that by itself if nodes were not hosts to it
         ours["mpi_yield_when_idle"] = "1"
     old = {"plm": "rsh", "plm_rsh_agent": agent, "plm_rsh_no_tree_spawn": "1", "oob_tcp_if_include": net}
     new = {"plm": "ssh", "plm_ssh_agent": agent, "plm_ssh_no_tree_spawn": "1", "prte_if_include": net}
@@ -140,6 +141,8 @@ def _openmpi(request: Request, share: list[Seat]) -> tuple[dict[str, str], list[
         env |= _ROOT
     argv = [str(request.mpi.launcher), "-n", str(request.ranks), "--hostfile", str(request.directory / "hosts")]
     argv += ["--map-by", "slot:OVERSUBSCRIBE", "--bind-to", "none"]
+    if yields and not request.whole:
+        argv += ["-x", f"LD_PRELOAD={_loaded(request.yielding, request.env)}"]
     return env, argv, "".join(f"{seat.address} slots={seat.slots}\n" for seat in share)
 
 
@@ -157,10 +160,14 @@ def _mpich(request: Request, share: list[Seat], ranks: dict[str, str]) -> tuple[
     # The agent gives the ranks their variables; hydra would add the launcher's own.
     argv += ["-genvnone"]
     if request.mpi.version < (4, 2):
-        loaded = " ".join(filter(None, (str(request.finalize), ranks.get("LD_PRELOAD"))))
-        argv += ["-genv", "LD_PRELOAD", loaded]
+        argv += ["-genv", "LD_PRELOAD", _loaded(request.finalize, ranks)]
     argv += ["-n", str(request.ranks)]
     return env, argv, "".join(f"{seat.address}:{seat.slots}\n" for seat in share)
+
+
+def _loaded(library: Path, env: dict[str, str]) -> str:
+    """LD_PRELOAD with a library of ours before the user's."""
+    return " ".join(filter(None, (str(library), env.get("LD_PRELOAD"))))
 
 
 def _job_file(request: Request, ranks: dict[str, str]) -> str:

@@ -23,10 +23,12 @@ import subprocess
 import sys
 import time
 from argparse import ArgumentParser, Namespace
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from wherry.base.errors import WherryError
 from wherry.base.paths import Instance, native_program
 from wherry.client import Client
 from wherry.lab.demo import print_table
@@ -118,6 +120,9 @@ def _one(client: Client, name: str, balanced: bool, asked: Namespace) -> dict[st
         }
     finally:
         client.auto_balance(False)
+        for operation in client.operations(running=True):  # nodes may be on their way when the job ends
+            with suppress(WherryError):
+                client.wait(operation.id)
         for cluster in client.clusters():
             client.wait(client.down(cluster["name"]).id)
 
