@@ -3,12 +3,14 @@
 
 #include <cpuid.h>
 #include <sched.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #define COMPONENTS 0xe7u /* x87 0, SSE 1, AVX 2, opmask 5, upper ZMM 6, ZMM16-31 7 */
 #define LEGACY_AND_HEADER 576u
 #define TURN_NS 100000
+#define PRECEDENCE_NICE (-15)
 
 uint32_t cpu_xfeatures(void)
 {
@@ -39,6 +41,12 @@ int cpu_count(void)
     cpu_set_t set;
 
     return sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
+}
+
+void cpu_ask_precedence(void)
+{
+    cpu_ask_short_turns();
+    setpriority(PRIO_PROCESS, 0, PRECEDENCE_NICE);
 }
 
 struct attributes { /* struct sched_attr of linux/sched/types.h, its first version */

@@ -19,4 +19,7 @@ int cpu_count(void);
  */
 bool cpu_ask_short_turns(void);
 
+/* The calling thread gets a CPU before others when it has something to do, which is seldom and short; as root. */
+void cpu_ask_precedence(void);
+
 #endif

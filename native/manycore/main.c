@@ -216,6 +216,7 @@ int main(int argc, char **argv)
     }
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     tile.index = (uint32_t)strtoul(argv[1], NULL, 10);
+    window_set_gateway(EVENT_FD);
     error = start(&tile);
     if (error < 0) {
         fprintf(stderr, "wherry-tile: tile %u cannot start: %s\n", tile.index,

@@ -256,15 +256,38 @@ static bool is_hot(struct tile *tile)
     return (step == MOVE_RESERVED || step == MOVE_FROZEN) && (!tile->flow.source || tile->frozen);
 }
 
+/*
+ * For a process of another host: three threads more have to run before it is here, and who looks on all the time keeps
+ * them from their CPU.
+ */
+static void await_far(struct tile *tile)
+{
+    _Atomic uint32_t *bell = &tile->window->tiles[tile->index].bell;
+    int64_t until = window_now() + ERRAND_FAR_NS;
+
+    while (moving_is_far(tile) && !tile->flow.source && is_hot(tile) && window_now() < until) {
+        uint32_t seen = atomic_load(bell);
+
+        moving_run(tile);
+        if (is_hot(tile))
+            window_wait(bell, seen, ERRAND_FAR_NS / 1000000);
+    }
+}
+
 void moving_errand(struct tile *tile)
 {
     struct tile_record *record = &tile->window->tiles[tile->index];
-    int64_t began = window_now();
+    int64_t until = window_now() + ERRAND_NS;
 
+    moving_run(tile);
+    if (moving_is_far(tile)) {
+        await_far(tile);
+        return;
+    }
     if (tile->cpus > 1)
         atomic_store(&record->polling, 1);
     moving_run(tile);
-    while (tile->cpus > 1 && is_hot(tile) && window_now() - began < (moving_is_far(tile) ? ERRAND_FAR_NS : ERRAND_NS)) {
+    while (tile->cpus > 1 && is_hot(tile) && window_now() < until) {
         sched_yield(); /* what we wait for may have to run here */
         moving_run(tile);
     }

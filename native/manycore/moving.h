@@ -28,7 +28,7 @@
 #define RESERVED_MS 10000  /* the destination waits for the source to answer */
 #define FROZEN_MS 5000     /* the source waits for the commit */
 #define ERRAND_NS 1000000  /* a core looks on for so long */
-#define ERRAND_FAR_NS 5000000 /* when the other side is another host */
+#define ERRAND_FAR_NS 5000000 /* asleep on the bell, when the other side is another host */
 #define ROUND_MAX 8        /* of precopy: then it is frozen however many pages are left */
 #define ROUND_PAGES 8      /* so few are copied while it stands: another round would find as many */
 

@@ -5,6 +5,7 @@
 #include <limits.h>
 #include <linux/futex.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -13,6 +14,8 @@
 #include "cpu.h"
 
 #define WINDOW_MAGIC 0x776f646e69776b6dull
+
+static int gateway = -1;
 
 static uint64_t round_up(uint64_t value, uint64_t unit)
 {
@@ -114,12 +117,15 @@ bool window_is_here(const struct window *window, uint32_t tile)
     return tile - window->first_tile < window->here;
 }
 
+void window_set_gateway(int fd)
+{
+    gateway = fd;
+}
+
 void window_ring(struct window *window, uint32_t tile)
 {
     if (!window_is_here(window, tile)) {
-        atomic_fetch_add(&window->gateway, 1);
-        if (!atomic_load(&window->gateway_polling))
-            window_wake(&window->gateway);
+        eventfd_write(gateway, 1);
         return;
     }
     atomic_fetch_add(&window->tiles[tile].bell, 1);

@@ -101,8 +101,6 @@ struct window {
     uint32_t first_tile, here;                /* of `tile_count` on all hosts, those from first_tile on are here */
     uint32_t xfeatures, xsize;
     _Atomic uint32_t stop;
-    _Atomic uint32_t gateway;                 /* rung instead of a tile of another host; the board watches it */
-    _Atomic uint32_t gateway_polling;         /* and looks at everything all the time: it need not be woken */
     struct tile_record tiles[TILE_MAX];
     struct location locations[PROCESS_MAX];
     struct move moves[TILE_MAX];
@@ -127,6 +125,8 @@ bool window_commit(struct window *window, uint32_t process, uint64_t from, struc
 
 bool window_is_here(const struct window *window, uint32_t tile);
 void window_ring(struct window *window, uint32_t tile);
+/* The board's eventfd, as this process has it: rung instead of a tile of another host. */
+void window_set_gateway(int fd);
 /* An empty record, but for its step. */
 void window_clear_move(struct move *move);
 /* Rings the tile that runs the process, if one does. */

@@ -4,10 +4,8 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <unistd.h>
@@ -293,19 +291,6 @@ static int listen_for_hosts(struct net *net)
     return 0;
 }
 
-/* Tiles ring a futex word when they have something for another host; poll() needs a descriptor. */
-static void *watch_gateway(void *argument)
-{
-    struct board *board = argument;
-    _Atomic uint32_t *bell = &board->window->gateway;
-
-    for (uint32_t seen = atomic_load(bell); ; seen = atomic_load(bell)) {
-        eventfd_write(board->net.gateway_fd, 1);
-        window_wait(bell, seen, -1);
-    }
-    return NULL;
-}
-
 static int read_layout(struct net *net, const char *layout)
 {
     for (net->hosts = 0; net->hosts < HOST_MAX && *layout; layout += *layout == ',') {
@@ -348,11 +333,11 @@ int net_start(struct board *board, const char *layout, const char *address)
 {
     struct net *net = &board->net;
     struct window *window = board->window;
-    pthread_t thread;
     uint32_t total = 0;
     int error;
 
-    net->listen_fd = net->gateway_fd = -1;
+    net->listen_fd = -1;
+    window_set_gateway(board->event_fd);
     if (!layout) {
         net->hosts = 1;
         net->tiles[0] = window->tile_count;
@@ -372,11 +357,7 @@ int net_start(struct board *board, const char *layout, const char *address)
         return error < 0 ? error : -EINVAL;
     window->here = net->tiles[net->host];
     net->hello = (struct hello){net->host, window->version, window->xfeatures, window->xsize};
-    net->gateway_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    error = -pthread_create(&thread, NULL, watch_gateway, board);
-    if (error == 0)
-        pthread_detach(thread);
-    return error == 0 && net->host == 0 ? listen_for_hosts(net) : error;
+    return net->host == 0 ? listen_for_hosts(net) : 0;
 }
 
 int net_wait_for_all(struct board *board)
@@ -408,7 +389,6 @@ int net_poll(struct board *board, struct pollfd *fds)
 
     if (net->hosts == 1)
         return 0;
-    fds[count++] = (struct pollfd){net->gateway_fd, POLLIN, 0};
     fds[count++] = (struct pollfd){net->listen_fd, POLLIN, 0};
     for (uint32_t host = 0; host < net->hosts; host++)
         fds[count++] = (struct pollfd){net->links[host].fd,
@@ -505,28 +485,16 @@ static void tell_news(struct board *board)
     }
 }
 
-bool net_stay_awake(struct board *board)
-{
-    bool awake = window_now() < board->net.busy_until, before = board->net.awake;
-
-    board->net.awake = awake;
-    atomic_store(&board->window->gateway_polling, awake);
-    return awake || before; /* one look more: who rang while we were awake has woken nobody */
-}
-
 void net_serve(struct board *board, const struct pollfd *fds, int count)
 {
     struct net *net = &board->net;
-    eventfd_t rung;
 
     if (net->hosts == 1)
         return;
     if (count && fds[0].revents)
-        eventfd_read(net->gateway_fd, &rung);
-    if (count && fds[1].revents)
         accept_host(board);
-    for (int at = 2; at < count; at++) {
-        struct link *link = &net->links[at - 2];
+    for (int at = 1; at < count; at++) {
+        struct link *link = &net->links[at - 1];
 
         if (fds[at].revents & POLLOUT && link->fd == fds[at].fd)
             link_write(link);

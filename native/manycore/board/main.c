@@ -25,7 +25,6 @@
 #include <errno.h>
 #include <getopt.h>
 #include <poll.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -87,19 +86,18 @@ static void take_signals(struct board *board)
 
 static void serve(struct board *board)
 {
-    struct pollfd fds[3 + CLIENT_MAX + 2 + HOST_MAX] = {
+    struct pollfd fds[3 + CLIENT_MAX + 1 + HOST_MAX] = {
         {board->event_fd, POLLIN, 0},
         {board->signal_fd, POLLIN, 0},
         {board->listen_fd, POLLIN, 0},
     };
-    bool awake = net_stay_awake(board);
     eventfd_t count;
     int others;
 
     for (int i = 0; i < CLIENT_MAX; i++)
         fds[3 + i] = (struct pollfd){board->clients[i].fd, POLLIN, 0};
     others = net_poll(board, fds + 3 + CLIENT_MAX);
-    if (poll(fds, 3 + CLIENT_MAX + (nfds_t)others, awake ? 0 : others ? TEND_MS : -1) < 0)
+    if (poll(fds, 3 + CLIENT_MAX + (nfds_t)others, others ? TEND_MS : -1) < 0)
         return;
     if (fds[0].revents)
         eventfd_read(board->event_fd, &count);
@@ -112,8 +110,6 @@ static void serve(struct board *board)
         client_accept(board);
     net_serve(board, fds + 3 + CLIENT_MAX, others);
     moves_serve(board);
-    if (awake)
-        sched_yield(); /* what it waits for may have to run here */
     if (board->net.host != 0)
         return; /* what programs say here goes to the leader */
     names_serve(board);
@@ -185,7 +181,7 @@ int main(int argc, char **argv)
         printf("{\"event\": \"ready\", \"tiles\": %lu, \"cores\": %lu}\n", tiles, cores);
         fflush(stdout);
         if (layout)
-            cpu_ask_short_turns();
+            cpu_ask_precedence();
         while (!board.stopping)
             serve(&board);
     }

@@ -16,12 +16,6 @@
 #include "state.h"
 
 #define FREEZE_MS 10000 /* for the other side to get on */
-#define BUSY_NS 3000000 /* after a frame of a move the next is awaited so long without sleep */
-
-static void stay_awake(struct board *board)
-{
-    board->net.busy_until = window_now() + BUSY_NS;
-}
 
 static bool is_departure(const struct board *board, const struct move *move)
 {
@@ -86,7 +80,6 @@ static void begin(struct board *board, struct move *move, uint32_t process, uint
     move->mode = mode;
     move->asked = window_now();
     *mirror_of(board, move) = (struct mirror){.since = move->asked};
-    stay_awake(board);
 }
 
 static bool is_mode(uint32_t mode)
@@ -207,7 +200,6 @@ void mirror_want(struct board *board, uint32_t process, const struct want *want)
         want->wanted - atomic_load(&move->scanned) > 1 || want->allow - atomic_load(&move->sent) > 1 ||
         atomic_load(&move->sent) - want->taken > 1)
         return;
-    stay_awake(board);
     mirror_of(board, move)->since = window_now();
     atomic_store(&move->wanted, want->wanted);
     atomic_store(&move->taken, want->taken);
@@ -237,7 +229,6 @@ void mirror_pages(struct board *board, uint32_t process, const uint8_t *payload,
     if (!move || atomic_load(&move->step) != MOVE_TRACKING || size != at + count * PAGE_SIZE ||
         pages.scanned != atomic_load(&move->scanned) + 1 || pages.scanned != atomic_load(&move->wanted))
         return;
-    stay_awake(board);
     image = window_image(board->window, move->slot);
     for (size_t page = 0; page < USER_SIZE / PAGE_SIZE; page++)
         if (pages.written[page / 64] >> page % 64 & 1) {
@@ -263,7 +254,6 @@ void mirror_piece(struct board *board, uint32_t process, const uint8_t *payload,
     if (!move || atomic_load(&move->step) != MOVE_FROZEN || piece.sent != atomic_load(&move->sent) + 1 ||
         piece.sent != atomic_load(&move->allow))
         return;
-    stay_awake(board);
     memcpy(move->piece, payload + sizeof(piece), PAGE_SIZE);
     atomic_store(&move->sent, piece.sent);
     window_ring(board->window, move->to);
@@ -288,7 +278,6 @@ void mirror_state(struct board *board, uint32_t process, const uint8_t *payload,
 
     if (!move || atomic_load(&move->step) != MOVE_RESERVED || arrival->has_state)
         return;
-    stay_awake(board);
     move->frozen = window_now();
     fault_point("host:state");
     wrong = state_take(board, process, arrival->slot, arrival, payload, size, &arrival->state, &parcels);
@@ -360,7 +349,6 @@ static void send_lent(struct board *board, const struct move *move, enum frame_k
     if (board->net.host == 0 && !transfer_is_moving(board, move->process))
         return;
     link_send_lent(&board->net.links[host], kind, move->process, host, own, size, parts, count);
-    stay_awake(board);
 }
 
 static void send_pages(struct board *board, struct move *move)
@@ -449,7 +437,6 @@ static void serve_arrival(struct board *board, struct move *move)
     mirror->allow = want.allow;
     mirror->taken = want.taken;
     net_send(board, 0, FRAME_WANT, move->process, &want, sizeof(want));
-    stay_awake(board);
 }
 
 void mirror_serve(struct board *board)
@@ -486,7 +473,6 @@ bool mirror_has_come(struct board *board, uint32_t process)
     arrival->told = true;
     serial = arrival->serial;
     board->net.mine[process] = true;
-    stay_awake(board);
     net_send(board, 0, FRAME_READY, process, &serial, sizeof(serial)); /* of the leader: GO is said within */
     return true;
 }

@@ -148,7 +148,7 @@ struct net {
     uint32_t tiles[HOST_MAX];    /* of each host, in order of their numbers */
     struct link links[HOST_MAX]; /* the leader: one for each other host. Others: links[0] */
     bool gone[HOST_MAX];
-    int listen_fd, gateway_fd;
+    int listen_fd;
     struct sockaddr_in leader;
     struct hello hello;
     struct secret secret;
@@ -157,8 +157,6 @@ struct net {
     uint32_t credit[PROCESS_MAX];      /* of ours on their way to a process */
     struct passage passages[PROCESS_MAX]; /* the leader */
     struct mirror mirrors[TILE_MAX];   /* of the moves between a tile here and this one, or to this one from elsewhere */
-    int64_t busy_until;                /* a move goes on: look all the time, sleep after that */
-    bool awake;                        /* we did so the last time */
     bool closed[PROCESS_MAX];          /* it comes or goes: our tiles' messages to it wait */
     bool mine[PROCESS_MAX];            /* it was here when we last looked */
     struct arrival *arriving[PROCESS_MAX]; /* a destination: from OFFER to GO or ABORT */
@@ -176,8 +174,6 @@ void net_learn_facts(struct location *location, const struct news *news);
 /* Descriptors to poll; returns how many. net_serve() looks at all of them. */
 int net_poll(struct board *board, struct pollfd *fds);
 void net_serve(struct board *board, const struct pollfd *fds, int count);
-/* Whether a move goes on that is worth looking after without sleep; tiles then wake nobody of us. */
-bool net_stay_awake(struct board *board);
 void net_stop(struct board *board);
 /* What our tiles do, now. */
 void report_make(struct board *board, struct report *report);

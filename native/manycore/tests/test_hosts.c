@@ -567,7 +567,7 @@ static void begin_host(uint32_t host)
     board->window->here = EACH;
     board->net.host = host;
     board->net.hosts = HOSTS;
-    board->net.gateway_fd = board->net.listen_fd = -1;
+    board->net.listen_fd = -1;
     for (int i = 0; i < CLIENT_MAX; i++)
         board->clients[i].fd = board->clients[i].moving = -1;
     for (uint32_t other = 0; other < HOSTS; other++)
