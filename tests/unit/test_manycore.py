@@ -529,7 +529,7 @@ def test_a_sender_to_a_full_port_waits_and_one_to_nobody_is_told(start: Callable
     assert waiting.ended()["status"] == 3  # ESRCH
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(("mode", "hosts"), [*((mode, 0) for mode in MODES), ("faithful", 3), ("precopy", 3)])
 @pytest.mark.parametrize(
     ("fault", "survives"),
     [
@@ -541,12 +541,17 @@ def test_a_sender_to_a_full_port_waits_and_one_to_nobody_is_told(start: Callable
     ],
 )
 def test_a_side_dies(
-    start: Callable[..., Board], monkeypatch: pytest.MonkeyPatch, mode: str, fault: str, survives: bool | None
+    start: Callable[..., Board],
+    monkeypatch: pytest.MonkeyPatch,
+    mode: str,
+    hosts: int,
+    fault: str,
+    survives: bool | None,
 ) -> None:
-    """One owner or a reported loss, never two and never none."""
+    """One owner or a reported loss, never two and never none; on one host, and with a host for each tile."""
     monkeypatch.setenv("WHERRY_TILE_FAULT", fault)
-    board = start()
-    run = Run(board, "count", 40, 2000000, tile=0)
+    board = start(1 if hosts else 3, 3, hosts)
+    run = Run(board, "count", 100, 2000000, tile=0)
     run.said("1\n")
     try:
         board.move(run.process, 1, mode)
@@ -556,12 +561,12 @@ def test_a_side_dies(
     if survives is None:
         survives = end["event"] == "ended"
     if survives:
-        assert end["event"] == "ended" and run.text.splitlines()[:-1] == [str(n) for n in range(1, 41)]
+        assert end["event"] == "ended" and run.text.splitlines()[:-1] == [str(n) for n in range(1, 101)]
     else:
         assert end["event"] == "lost" and "died by signal 9" in end["why"]
         assert run.text.splitlines() == [str(n + 1) for n in range(len(run.text.splitlines()))]
     alive = [tile["alive"] for tile in board.ps()["tiles"]]
-    assert alive == [not fault.startswith("source"), fault.startswith("source"), True]
+    assert alive == [not fault.startswith("source"), fault.startswith("source") or hosts > 0, True]
 
 
 def test_the_name_server_dies(start: Callable[..., Board]) -> None:
@@ -598,20 +603,20 @@ def test_a_source_dies_between_rounds(start: Callable[..., Board], monkeypatch: 
     assert Run(board, "count", 3, tile=1).ended()["status"] == 0
 
 
-@pytest.mark.parametrize("mode", ("direct", "faithful", "precopy"))
+@pytest.mark.parametrize(("mode", "hosts"), [*((mode, 0) for mode in FAR_MODES), ("precopy", 3)])
 def test_a_spoiled_user_area_is_refused(
-    start: Callable[..., Board], monkeypatch: pytest.MonkeyPatch, mode: str
+    start: Callable[..., Board], monkeypatch: pytest.MonkeyPatch, mode: str, hosts: int
 ) -> None:
     monkeypatch.setenv("WHERRY_TILE_FAULT", "destination:flip")
-    board = start()
-    run = Run(board, "count", 40, 2000000, tile=0)
+    board = start(1 if hosts else 3, 3, hosts)
+    run = Run(board, "count", 100, 2000000, tile=0)
     run.said("1\n")
     for to in (1, 2):
         with pytest.raises(Failed) as refusal:
             board.move(run.process, to, mode)
         assert refusal.value.why == "the checksum is wrong"
     assert run.ended()["status"] == 0
-    assert run.text.splitlines()[:-1] == [str(n) for n in range(1, 41)]
+    assert run.text.splitlines()[:-1] == [str(n) for n in range(1, 101)]
     assert place(board, run.process)["tile"] == 0 and run.end["moves"] == 0
 
 

@@ -168,8 +168,8 @@ def move(process: int, /, *, to: int, mode: Mode = "direct", output: Output = "t
     to
         The tile.
     mode
-        direct: one copy; faithful: in pieces of 4 KiB, as in the paper; handoff: the pages change hands;
-        precopy: copied while it runs, then frozen for the last few pages.
+        direct: one copy; faithful: in pieces of 4 KiB, as in the paper; handoff: the pages change hands, on one host
+        only; precopy: copied while it runs, then frozen for the last few pages.
     """
     event = Board().move(process, to, mode)
 

@@ -50,7 +50,7 @@ def balance(board: Board) -> None:
         if wanted is None or last is None or (last.process, last.tile) != (wanted.process, wanted.tile):
             continue
         try:
-            cost = board.move(wanted.process, wanted.tile)
+            cost = board.move(wanted.process, wanted.tile, "precopy")
         except (Refused, Failed) as error:
             print(f"process {wanted.process} stays: {error}", file=sys.stderr, flush=True)
             continue
