@@ -186,6 +186,8 @@ int take_adopt(void *context)
     moving_step(tile, move, MOVE_FROZEN, MOVE_DONE); /* first: who resumes the last thread tells the name server */
     atomic_store(&tile->window->tiles[tile->index].polling, 0); /* what rings from here on is for the master */
     tile_adopt(tile, tile->flow.process, window_place(tile->window, tile->flow.process), move);
+    if (moving_is_far(tile))
+        window_ring(tile->window, tile->index); /* the core that sleeps on the bell, should another thread run the tasks */
     return EXIT_NEXT;
 }
 
