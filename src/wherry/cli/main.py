@@ -43,6 +43,7 @@ _COMMANDS = (
 _LAB_COMMANDS = (
     ("demo", "HPL natively, on a virtual cluster, and with a live move."),
     ("bench", "Downtime and total time of a move, beside runc by hand."),
+    ("vmbench", "A virtual machine's move under a job, beside virsh migrate --live."),
 )
 
 
