@@ -1,6 +1,6 @@
 # The front door. `make` alone prints what there is.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-apps demo test test-guest test-xen lint bench clean
+.PHONY: help setup setup-apps demo test test-guest test-xen test-cloud lint bench clean
 
 help: ## show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -26,6 +26,10 @@ test-guest: ## container nodes on Debian's own kernel, in a virtual machine (hal
 
 test-xen: setup-vm ## a live move between two emulated Xen hosts (ten minutes, four more the first time)
 	@scripts/as-root scripts/test-xen
+
+test-cloud: setup ## nodes that boot a whole Debian with cloud-init from a disk (a quarter of an hour without KVM)
+	@scripts/setup-vm
+	@scripts/test-cloud
 
 lint: setup ## style, types, import directions, file sizes
 	@scripts/lint

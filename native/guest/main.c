@@ -8,12 +8,20 @@
  *   or QEMU's fw_cfg          opt/wherry/       the same two
  *
  * It loads the drivers that the machine's devices ask for, puts the root together, sets the network up and becomes
- * wherry-init, which then offers what it offers in a container. Invariant: either wherry-init runs as the first
- * process with everything in its place, or the reason is the last line on the console and the machine is off.
+ * wherry-init, which then offers what it offers in a container.
+ *
+ *   wherry-guest --join DIRECTORY
+ *
+ * On a machine that booted from a disk of its own: DIRECTORY has `description`, with the words of the command line,
+ * `key`, `hosts`, and `init`, the agent, which becomes the first process of a PID namespace of its own.
+ *
+ * Invariant: either wherry-init runs as the first process with everything in its place, or the reason is the last line
+ * on the console and the machine is off.
  */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -120,13 +128,13 @@ static char *need_word(const char *line, const char *name)
     return value;
 }
 
-static struct guest read_description(void)
+static struct guest read_description(const char *path)
 {
     struct guest guest = {0};
-    char *line = guest_read("/proc/cmdline"), *address, *checksum, *mac, *mtu, *slash;
+    char *line = guest_read(path), *address, *checksum, *mac, *mtu, *slash;
 
     if (!line)
-        guest_fail("read", "/proc/cmdline", errno);
+        guest_fail("read", path, errno);
     guest.name = need_word(line, "wherry.name");
     guest.user = need_word(line, "wherry.user");
     mtu = need_word(line, "wherry.mtu");
@@ -164,23 +172,27 @@ static void read_given(struct guest *guest)
         guest_fail("read", guest->key ? "the hosts file" : "the key", errno);
 }
 
-static void write_identity(const struct guest *guest)
+static void write_key(const struct guest *guest)
 {
     int key = open(KEY, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
 
     if (key < 0 || process_write_all(key, guest->key, strlen(guest->key)) < 0)
         guest_fail("write", KEY, errno);
     close(key);
+}
+
+static void write_identity(const struct guest *guest)
+{
     if (sethostname(guest->name, strlen(guest->name)) < 0)
         guest_fail("set the name", guest->name, errno);
     if (guest_write("/etc/hostname", guest->name) < 0 || guest_write("/etc/hosts", guest->hosts) < 0)
         guest_fail("write", "/etc/hosts", EIO);
 }
 
-static _Noreturn void become_agent(const struct guest *guest)
+static _Noreturn void become_agent(const struct guest *guest, char *agent, char *key_file)
 {
     char where[INET_ADDRSTRLEN + 8];
-    char *const argv[] = {AGENT, "--listen", where, "--key-file", KEY, "--user", guest->user, NULL};
+    char *const argv[] = {agent, "--listen", where, "--key-file", key_file, "--user", guest->user, NULL};
     char *const envp[] = {"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", NULL};
     char text[INET_ADDRSTRLEN];
 
@@ -188,26 +200,68 @@ static _Noreturn void become_agent(const struct guest *guest)
     snprintf(where, sizeof where, "%s:%d", text, CONTROL_PORT);
     printf("wherry-guest: %s is at %s\n", guest->name, where);
     fflush(stdout);
-    execve(AGENT, argv, envp);
-    guest_fail("run", AGENT, errno);
+    execve(agent, argv, envp);
+    guest_fail("run", agent, errno);
 }
 
-int main(void)
+static _Noreturn void boot(void)
 {
     struct guest guest;
 
-    if (getpid() != 1) {
-        fputs("wherry-guest: it is the first program of a virtual machine and of use nowhere else\n", stderr);
-        return 2;
-    }
-    umask(022);
     mount_kernel_trees();
-    guest = read_description();
+    guest = read_description("/proc/cmdline");
     modules_read("/modules/list");
     modules_load_for_devices();
     read_given(&guest);
     root_enter();
+    write_key(&guest);
     write_identity(&guest);
     network_up(&guest);
-    become_agent(&guest);
+    become_agent(&guest, AGENT, KEY);
+}
+
+static char *inside(const char *directory, const char *name)
+{
+    char *path;
+
+    if (asprintf(&path, "%s/%s", directory, name) < 0)
+        guest_fail("name", name, ENOMEM);
+    return path;
+}
+
+/* What the machine's own system runs goes on beside the node's processes; returns once the agent is started. */
+static int join(const char *directory)
+{
+    struct guest guest;
+    pid_t agent;
+
+    open_console();
+    guest = read_description(inside(directory, "description"));
+    guest.hosts = guest_read(inside(directory, "hosts"));
+    if (!guest.hosts)
+        guest_fail("read the hosts file in", directory, errno);
+    write_identity(&guest);
+    network_up(&guest);
+    if (unshare(CLONE_NEWPID | CLONE_NEWNS) < 0)
+        guest_fail("make", "namespaces for the node", errno);
+    agent = fork();
+    if (agent < 0)
+        guest_fail("start", "the agent", errno);
+    if (agent > 0)
+        return 0;
+    setsid();
+    if (mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0 || mount("proc", "/proc", "proc", MS_NOSUID, NULL) < 0)
+        guest_fail("mount", "/proc", errno);
+    become_agent(&guest, inside(directory, "init"), inside(directory, "key"));
+}
+
+int main(int argc, char **argv)
+{
+    umask(022);
+    if (getpid() == 1)
+        boot();
+    if (argc == 3 && strcmp(argv[1], "--join") == 0)
+        return join(argv[2]);
+    fputs("wherry-guest: it is the first program of a virtual machine, or: wherry-guest --join DIRECTORY\n", stderr);
+    return 2;
 }

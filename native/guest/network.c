@@ -69,20 +69,24 @@ static void set_address(int fd, unsigned long request, const char *name, uint32_
     set(fd, request, &change, what);
 }
 
-static void set_up(int fd, const char *name)
+static void set_up(int fd, const char *name, bool up)
 {
     struct ifreq change = {0};
 
     snprintf(change.ifr_name, IFNAMSIZ, "%s", name);
     set(fd, SIOCGIFFLAGS, &change, "read the flags of");
-    change.ifr_flags |= IFF_UP;
-    set(fd, SIOCSIFFLAGS, &change, "bring up");
+    change.ifr_flags = (short)(up ? change.ifr_flags | IFF_UP : change.ifr_flags & ~IFF_UP);
+    set(fd, SIOCSIFFLAGS, &change, up ? "bring up" : "bring down");
 }
 
-/* What the device does for TCP, off: checksums both ways, and what needs them. A device without one of them refuses. */
+/*
+ * What the device does for TCP, off: checksums both ways, and what needs them. A device without one of them refuses; one
+ * that goes on to send frames that are not whole is no device for this node.
+ */
 static void stop_offload(int fd)
 {
     static const uint32_t commands[] = {ETHTOOL_STSO, ETHTOOL_SGSO, ETHTOOL_SGRO, ETHTOOL_STXCSUM, ETHTOOL_SRXCSUM};
+    static const uint32_t sending[] = {ETHTOOL_GTXCSUM, ETHTOOL_GTSO};
     struct ifreq change = {.ifr_name = NAME};
 
     for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
@@ -91,6 +95,13 @@ static void stop_offload(int fd)
         change.ifr_data = (char *)&value;
         if (ioctl(fd, SIOCETHTOOL, &change) < 0 && errno != EOPNOTSUPP)
             guest_fail("switch off the offload of", NAME, errno);
+    }
+    for (size_t i = 0; i < sizeof sending / sizeof *sending; i++) {
+        struct ethtool_value value = {.cmd = sending[i]};
+
+        change.ifr_data = (char *)&value;
+        if (ioctl(fd, SIOCETHTOOL, &change) == 0 && value.data)
+            guest_fail("switch off the offload of", NAME, EBUSY);
     }
 }
 
@@ -119,13 +130,14 @@ void network_up(const struct guest *guest)
     if (fd < 0)
         guest_fail("make", "a socket", errno);
     guest_write("/proc/sys/net/ipv6/conf/all/disable_ipv6", "1"); /* clusters have none; without it there is no file */
-    set_up(fd, "lo");
+    set_up(fd, "lo", true);
     while (!find_interface(guest->mac, change.ifr_name)) {
         if (process_now_ms() > end)
             guest_fail("find", "the network interface that wherry.mac names", ENODEV);
         usleep(PAUSE_US);
     }
     if (strcmp(change.ifr_name, NAME) != 0) {
+        set_up(fd, change.ifr_name, false); /* the system of a disk may have brought it up; so it cannot be renamed */
         snprintf(change.ifr_newname, IFNAMSIZ, "%s", NAME);
         set(fd, SIOCSIFNAME, &change, "name " NAME);
         snprintf(change.ifr_name, IFNAMSIZ, "%s", NAME);
@@ -136,7 +148,7 @@ void network_up(const struct guest *guest)
     set(fd, SIOCSIFMTU, &change, "set the MTU of");
     set_address(fd, SIOCSIFADDR, NAME, guest->address.s_addr, "set the address of");
     set_address(fd, SIOCSIFNETMASK, NAME, htonl(~0u << (32 - guest->prefix)), "set the mask of");
-    set_up(fd, NAME);
+    set_up(fd, NAME, true);
     if (guest->prefix == 24)
         for (int number = 0; number <= HEAD; number = number == NODES - 1 ? HEAD : number + 1)
             set_neighbour(fd, guest, number);

@@ -141,3 +141,25 @@ def test_containers_and_machines_in_one_job(two: World) -> None:
         assert sorted(done.stdout.split()) == ["mixed-0", "mixed-1"], done.stderr
     finally:
         two("down", "mixed")
+
+
+def test_the_guest_sees_its_adapter(two: World) -> None:
+    """Bits of a virtio adapter (VIRTIO 1.2): 0 and 1 are checksums of what is sent and received, 22 several queues."""
+    look = ("/bin/sh", "-c", "cat /sys/class/net/eth0/device/features; echo /sys/class/net/eth0/queues/tx-*")
+
+    def seen(cluster: str) -> tuple[tuple[str, ...], int]:
+        done = two("run", cluster, "-n", "1", "--mpi", "mpich", "--", *look)
+        assert done.returncode == 0, done.stderr
+        bits, queues = done.stdout.splitlines()
+        return (bits[0], bits[1], bits[22]), len(queues.split())
+
+    text = f"kind: vm\nname: nic\nnodes: 1\ncpus: 2\nmemory: 192MiB\nimage: {IMAGE}\nnic: {{%s}}\n"
+    refused = two("up", two.file("nic.yaml", text % "vhost: true"))
+    assert (refused.returncode == 4 and "nic.vhost" in refused.stderr) or Path("/dev/vhost-net").exists()
+    two("down", "nic")
+    two.json("up", two.file("nic.yaml", text % "queues: 2, checksum_offload: false"))
+    try:
+        assert seen("two") == (("1", "1", "0"), 1)
+        assert seen("nic") == (("0", "0", "1"), 2)
+    finally:
+        two("down", "nic")

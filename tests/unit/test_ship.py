@@ -73,6 +73,18 @@ def sent(root: Root, owner: Owner, mpi: Mpi, memory: int = 64 << 20, needs: tupl
     ship.copy(cluster(*needs), [(node(memory), cast(Endpoint, root))], files, owner, mpi)
 
 
+def test_the_system_of_a_disk_stays_as_it_is(tmp_path: Path, owner: Owner, mpi: Mpi) -> None:
+    """What a disk has below /usr is kept, whatever is in it; other files are sent when they differ."""
+    (tmp_path / "zz").write_text("new")
+    Path(owner.cwd).mkdir()
+    files = ship.gather(cluster(str(tmp_path / "zz")), Path(shutil.which("env") or ""), owner, {}, ())
+    library = next(name for name in files.files if name.startswith("/usr/lib"))
+    there = {library: "another release's", str(tmp_path / "zz"): "old"}
+    known = ship._as_it_is(files, there)
+    assert known[library] == digest(library) and known[str(tmp_path / "zz")] == "old"
+    assert all(name in known for name in files.links if name in ("/lib", "/lib64", "/bin"))
+
+
 def test_only_machines_with_ranks_are_sent_files() -> None:
     nodes = [node(index=0, kind="container"), node(index=1), node(index=2)]
     assert [one.name for one in ship.targets(nodes, 3)] == ["vm-1", "vm-2"]

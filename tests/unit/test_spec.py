@@ -75,6 +75,11 @@ def test_good_files() -> None:
         ({"nodes": [{"image": "other"}, {"kind": "vm"}]}, "image: only for kind: vm"),
         ({"nodes": [{"count": 2}], "nic": {"model": "e1000"}}, "nic: only for kind: vm"),
         ({"nodes": [{"count": 2}], "pinned": [2]}, "there is no node 2; they are 0 to 1"),
+        ({"kind": "vm", "image": "images/x.qcow2"}, "is no name"),
+        ({"kind": "vm", "image": "/srv/../etc/x"}, "is not the plain absolute path"),
+        ({"kind": "vm", "nic": {"queues": 2}}, "nic.queues: 2 are more than the CPUs, 1"),
+        ({"kind": "vm", "cpus": 2, "nic": {"queues": 2, "model": "e1000"}}, "queues: only for model: virtio"),
+        ({"kind": "vm", "nic": {"vhost": True, "model": "rtl8139"}}, "vhost: only for model: virtio"),
     ],
 )
 def test_bad_cluster(change: dict[str, Any], words: str) -> None:

@@ -19,6 +19,7 @@ from wherry.base.errors import Code, Failed, LostContact, Refused
 from wherry.base.paths import Instance
 from wherry.fabric.fake import FakeFabric
 from wherry.model.objects import Node
+from wherry.model.owner import Owner
 from wherry.model.spec import ClusterSpec, FabricSpec, NicSpec, parse
 from wherry.model.uri import TRANSPORTS, parse_uri
 from wherry.model.way import Way
@@ -461,9 +462,15 @@ def test_what_is_refused_before_a_move(driver: RemoteVmDriver) -> None:
     assert "CONFIG_SHADOW_PAGING" in driver.unmovable(place("x1", guest="pv"), place("x2", guest="pv"))
     with pytest.raises(Failed, match="slowed down"):
         driver.mover(place("x1"), place("x2")).pace(1e6)
-    spec = ClusterSpec(kind="vm", name="c", nodes=1, nic=NicSpec(model="e1000"))
-    with pytest.raises(Refused, match="e1000"):
-        driver.check(spec.flavor(0))
+    others: list[tuple[dict[str, Any], str]] = [
+        ({"nic": NicSpec(model="e1000")}, "e1000"),
+        ({"nic": NicSpec(queues=2), "cpus": 2}, "nic.queues"),
+        ({"image": "/srv/x.qcow2"}, "a disk"),
+    ]
+    for keys, words in others:
+        spec = ClusterSpec(kind="vm", name="c", nodes=1, **keys)
+        with pytest.raises(Refused, match=words):
+            driver.check(spec.flavor(0), Owner(uid=0, gid=0, home="/", cwd="/"))
 
 
 def test_pv_moves_where_xen_has_shadow_paging(world: World) -> None:

@@ -36,6 +36,7 @@ class Places:
             address=node.address,
             mac=node.mac,
             tap=node.kind == "vm",
+            queues=cluster.spec.flavor(node.index).nic.queues,
         )
 
     def head_port(self, cluster: Cluster) -> Port:

@@ -73,7 +73,7 @@ def make_plan(
 ) -> ClusterPlan:
     """The plan that makes the cluster as `spec` says. Refused with the reason when it cannot be."""
     hosts = known_hosts(store, fabric)
-    _require_drivers(drivers, spec)
+    _require_drivers(drivers, spec, owner)
     _known_names(spec, hosts)
     cluster = store.cluster(spec.name)
     nodes = {node.index: node for node in store.nodes(spec.name)}
@@ -118,7 +118,7 @@ def _words(flavor: Flavor) -> str:
     return f"{flavor.kind}, {flavor.cpus:g} CPU{'' if flavor.cpus == 1 else 's'}, {format_size(flavor.memory)}"
 
 
-def _require_drivers(drivers: dict[str, NodeDriver], spec: ClusterSpec) -> None:
+def _require_drivers(drivers: dict[str, NodeDriver], spec: ClusterSpec, owner: Owner) -> None:
     for kind in sorted(spec.kinds):
         driver = drivers.get(kind)
         if driver is None:
@@ -127,7 +127,7 @@ def _require_drivers(drivers: dict[str, NodeDriver], spec: ClusterSpec) -> None:
         if reason := driver.unsupported():
             raise Refused(Code.UNSUPPORTED, f"this machine cannot run nodes of kind {kind!r}", reason, "wherry doctor")
     for flavor in dict.fromkeys(map(spec.flavor, range(spec.size))):
-        drivers[flavor.kind].check(flavor)
+        drivers[flavor.kind].check(flavor, owner)
 
 
 def _known_names(spec: ClusterSpec, hosts: list[Host]) -> None:
@@ -186,7 +186,7 @@ def _place(
 ) -> dict[int, str]:
     """A host per index: of kept nodes their own, of lost ones their own when it can take them, else as `place` says."""
     # Looked for with the owner's rights: root's would tell the owner what lies in closed directories.
-    needs = as_user(owner, lambda: {host.name: fabric.missing_files(host.name, list(spec.needs)) for host in hosts})
+    needs = as_user(owner, lambda: {host.name: fabric.missing_files(host.name, list(spec.files)) for host in hosts})
     missing = {host.name: needs[host.name] + fabric.missing_files(host.name, list(binds)) for host in hosts}
     able = [host for host in hosts if not missing[host.name]]
     gone = {node.name for node in nodes.values()} - {node.name for node in kept.values()}

@@ -33,7 +33,8 @@ NODE_INDEX = 2
 """Interface index of a node's eth0; see `pair`."""
 _TAP_FRAMES = 10000
 """Frames that a TAP keeps for a virtual machine that does not run yet: all that a hold hands over."""
-_TUNSETIFF, _TUNSETPERSIST, _IFF_TAP, _IFF_NO_PI = 0x400454CA, 0x400454CB, 0x2, 0x1000
+_TUNSETIFF, _TUNSETPERSIST = 0x400454CA, 0x400454CB
+_IFF_TAP, _IFF_MULTI_QUEUE, _IFF_NO_PI = 0x2, 0x100, 0x1000
 
 Result = TypeVar("Result")
 
@@ -89,12 +90,13 @@ class Links:
                 peer |= {"address": mac, "index": NODE_INDEX}
             self._route.link("add", ifname=name, kind="veth", mtu=mtu, peer=peer)
 
-    def tap(self, name: str) -> None:
+    def tap(self, name: str, queues: int = 1) -> None:
         """A TAP device that stays when nobody has it open, up. Its carrier comes with the program that opens it."""
+        flags = _IFF_TAP | _IFF_NO_PI | (_IFF_MULTI_QUEUE if queues > 1 else 0)
         if self._index(name) is None:
             device = os.open("/dev/net/tun", os.O_RDWR | os.O_CLOEXEC)
             try:
-                fcntl.ioctl(device, _TUNSETIFF, struct.pack("16sH22x", name.encode(), _IFF_TAP | _IFF_NO_PI))
+                fcntl.ioctl(device, _TUNSETIFF, struct.pack("16sH22x", name.encode(), flags))
                 fcntl.ioctl(device, _TUNSETPERSIST, 1)
             finally:
                 os.close(device)

@@ -182,7 +182,7 @@ class NetnsFabric:
 
     def port_up(self, port: Port) -> str:
         if port.tap:
-            links.inside(self.host_netns(port.host), lambda ip: ip.tap(_port(port)))
+            links.inside(self.host_netns(port.host), lambda ip: ip.tap(_port(port), port.queues))
             return self.port_netns(port)
         name, where = self._port_name(port), self.port_netns(port)
         made = namespaces.exists(name) and links.inside(where, lambda ip: ip.has("eth0", port.address))

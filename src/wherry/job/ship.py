@@ -1,7 +1,8 @@
 """Copies what a job needs to nodes that do not see this machine's files: virtual machines.
 
 A container shows its user's files in their place. A virtual machine has its image, and says in it what it has; what the
-job needs beyond that is copied under the same names into the machine's memory, so it travels with every move:
+job needs beyond that is copied under the same names into the machine's memory, so it travels with every move (on a
+machine with a disk, to that, where what the image has below /usr and the like stays as it is):
 
     the program with its libraries, or the script with its interpreter
     what the cluster's file names under `needs`: files, and directories with all that is in them
@@ -28,8 +29,9 @@ from wherry.job.mpi import Family, Mpi
 from wherry.job.wire import Endpoint, WireError
 from wherry.model.objects import Cluster, Node
 from wherry.model.owner import Owner
+from wherry.model.spec import names_disk
 from wherry.node.as_user import as_user
-from wherry.node.files import FileSet, digest
+from wherry.node.files import FileSet, digest, link_digest
 from wherry.node.vm.image_root import FILES
 
 _AT_ONCE = 8
@@ -41,6 +43,11 @@ _SHARE = 2
 """The files of a job may have one part in so many of a node's memory: they lie in it."""
 _DAEMONS = {Family.OPENMPI: ("orted", "prted"), Family.MPICH: ("hydra_pmi_proxy",)}
 _ENVIRONMENT = {"PATH": "/usr/bin:/bin"}
+_TOP = frozenset(("/bin", "/lib", "/lib64", "/sbin"))
+"""Links in the root, or directories: every system on a disk has its own."""
+_SUMS = "xargs -0 sha256sum 2>/dev/null; true"
+_SUM_SECONDS = 300.0
+"""For reading all the files that a job needs, under emulation."""
 
 
 def targets(nodes: Iterable[Node], ranks: int) -> list[Node]:
@@ -81,10 +88,14 @@ def copy(cluster: Cluster, nodes: Iterable[tuple[Node, Endpoint]], files: FileSe
     try:
         wanted = []
         for node, endpoint in nodes:
-            text = _ask(node, endpoint, ["/bin/cat", FILES], owner).decode(errors="replace")
-            known = _known(node, text)
+            disk = names_disk(cluster.spec.flavor(node.index).image)
+            known = _on_disk(node, endpoint, files, owner, mpi) if disk else _in_image(node, endpoint, owner)
             _require_mpi(cluster, known, mpi)
-            _require_room(node, sum(about.st_size for name, about in files.files.items() if name not in known))
+            if disk:
+                known = _as_it_is(files, known)
+            else:
+                _require_room(node, sum(about.st_size for name, about in files.files.items() if name not in known))
+            text = json.dumps(known, sort_keys=True)
             if text not in packed:
                 packed[text] = _pack(files, owner, known)
             wanted.append((node, endpoint, packed[text]))
@@ -145,22 +156,50 @@ def _ask(
 def _require_mpi(cluster: Cluster, known: Mapping[str, str], mpi: Mpi) -> None:
     """Refused when the nodes lack what the launcher starts on them, or have it of another version."""
     names = [str(mpi.prefix / "bin" / name) for name in _DAEMONS[mpi.family]]
-    here = [name for name in names if os.path.isfile(name)]
+    here = _daemons(mpi)
     remedy = f"wherry image build, then wherry down {cluster.name} and wherry up FILE"
-    if not any(os.path.realpath(name) in known for name in here):
+    if not any(name in known for name in here):
         why = f"their image has none of {', '.join(names)}"
         raise _lacking(cluster, mpi, why, f"use the MPI of Debian's packages: {remedy}")
-    for name in map(os.path.realpath, here):
+    for name in here:
         if known.get(name) != digest(name):
             raise _lacking(cluster, mpi, f"{name} is another one there: the image is older than it", remedy)
+
+
+def _daemons(mpi: Mpi) -> list[str]:
+    """What the launcher starts on nodes, by its real name, as far as it is here."""
+    names = [str(mpi.prefix / "bin" / name) for name in _DAEMONS[mpi.family]]
+    return [os.path.realpath(name) for name in names if os.path.isfile(name)]
 
 
 def _lacking(cluster: Cluster, mpi: Mpi, why: str, remedy: str) -> WherryError:
     return Refused(Code.UNSUPPORTED, f"the nodes of {cluster.name} lack {mpi} of {mpi.prefix}", why, remedy)
 
 
-def _known(node: Node, text: str) -> dict[str, str]:
+def _on_disk(node: Node, endpoint: Endpoint, files: FileSet, owner: Owner, mpi: Mpi) -> dict[str, str]:
+    """Which of the files a node has on its disk, by digest."""
+    with tempfile.TemporaryFile(dir="/var/tmp") as names:
+        names.write(b"".join(os.fsencode(name) + b"\0" for name in [*files.files, *files.links, *_daemons(mpi)]))
+        names.seek(0)
+        said = _ask(node, endpoint, ["/bin/sh", "-c", _SUMS], owner, names, _SUM_SECONDS)
+    rows = (line.partition("  ") for line in os.fsdecode(said).splitlines())
+    return {name: number for number, _, name in rows}
+
+
+def _as_it_is(files: FileSet, known: Mapping[str, str]) -> dict[str, str]:
+    """What a disk has, with the files of its system as if they were the same: they fit each other, not ours."""
+    kept = {name: digest(name) for name in files.files if name in known and _of_the_system(name)}
+    there = {name for name in files.links if name in known and _of_the_system(name)} | _TOP
+    return {**known, **kept, **{name: link_digest(files.links[name]) for name in there & set(files.links)}}
+
+
+def _of_the_system(name: str) -> bool:
+    return name.startswith(("/usr/", "/etc/", *(f"{top}/" for top in _TOP))) and not name.startswith("/usr/local/")
+
+
+def _in_image(node: Node, endpoint: Endpoint, owner: Owner) -> dict[str, str]:
     """What a node has, by digest. Failed when it does not say that."""
+    text = _ask(node, endpoint, ["/bin/cat", FILES], owner).decode(errors="replace")
     try:
         known = json.loads(text)
     except ValueError:

@@ -22,7 +22,8 @@ class ClusterNetwork(BaseModel):
 class Port(BaseModel):
     """A node's (or head's) place in a cluster's network on one host. `owner` is the node's name or CLUSTER-head.
 
-    `tap`: for a virtual machine, whose program opens a TAP device at the host; else a network namespace.
+    `tap`: for a virtual machine, whose program opens a TAP device at the host, once for each of its `queues`; else a
+    network namespace.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -34,6 +35,7 @@ class Port(BaseModel):
     address: str
     mac: str
     tap: bool = False
+    queues: int = 1
 
 
 PREFIX = 24

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import difflib
 import ipaddress
+import math
+import posixpath
 import re
 from typing import Annotated, Any, Literal, Self, TypeVar, get_args
 
@@ -318,11 +320,22 @@ class PlacementSpec(Spec):
 
 
 class NicSpec(Spec):
-    """A virtual machine's network adapter. Without checksum offload every frame is whole when it leaves the guest."""
+    """A virtual machine's network adapter. Without checksum offload every frame is whole when it leaves the guest.
+    Of model virtio alone: `queues`, at most one for each CPU; `vhost`, whether the kernel handles them instead of QEMU
+    (where it can, when nothing is said).
+    """
 
     model: Literal["virtio", "e1000", "e1000e", "rtl8139"] = "virtio"
     checksum_offload: bool = True
     mtu: int = Field(default=1500, ge=576, le=1500)  # MTU of wherry.fabric.links
+    queues: int = Field(default=1, ge=1, le=8)
+    vhost: bool | None = None
+
+    @model_validator(mode="after")
+    def _of_its_model(self) -> Self:
+        if self.model != "virtio" and (self.queues > 1 or self.vhost):
+            raise ValueError(f"{'queues' if self.queues > 1 else 'vhost'}: only for model: virtio")
+        return self
 
 
 _SHORT = {"spread": "site", "pack": "pack"}
@@ -343,9 +356,23 @@ def _enough(value: int) -> int:
     return value
 
 
+def names_disk(image: str) -> bool:
+    """True when an image is not one of Wherry's but a qcow2 file, by its path."""
+    return image.startswith("/")
+
+
+def _image(value: str) -> str:
+    if not names_disk(value):
+        return _name(value)
+    if posixpath.normpath(value) != value or not value.isprintable():
+        raise ValueError(f"{value!r} is not the plain absolute path of a qcow2 file")
+    return value
+
+
 Kind = Literal["container", "vm"]
 Guest = Literal["pvh", "pv"]
 """Kinds of Xen's guests: with the processor's help for virtual machines, and without it."""
+Image = Annotated[str, BeforeValidator(lambda v: _image(v) if isinstance(v, str) else v)]
 Cpus = Annotated[float, Field(gt=0, le=1024)]
 Memory = Annotated[int, BeforeValidator(_size), AfterValidator(_enough)]
 _MOST = 250  # MOST_NODES of wherry.model.network
@@ -357,7 +384,7 @@ class Flavor(Spec):
     kind: Kind
     cpus: Cpus
     memory: Memory
-    image: Name
+    image: Image
     nic: NicSpec
     guest: Guest
 
@@ -369,7 +396,7 @@ class GroupSpec(Spec):
     kind: Kind | None = None
     cpus: Cpus | None = None
     memory: Memory | None = None
-    image: Name | None = None
+    image: Image | None = None
     nic: NicSpec | None = None
     guest: Guest | None = None
 
@@ -398,7 +425,7 @@ class ClusterSpec(Spec):
     placement: Annotated[PlacementSpec, BeforeValidator(_placement)] = PlacementSpec()
     pinned: bool | tuple[int, ...] = False
     needs: tuple[str, ...] = ()
-    image: Name = "default"
+    image: Image = "default"
     nic: NicSpec = NicSpec()
     guest: Guest = "pvh"
 
@@ -425,6 +452,11 @@ class ClusterSpec(Spec):
                 break
         return self._flavor(group)
 
+    @property
+    def files(self) -> tuple[str, ...]:
+        """What every host of its nodes must have."""
+        return (*self.needs, *sorted({f.image for f in map(self._flavor, self.groups) if names_disk(f.image)}))
+
     def _flavor(self, group: GroupSpec) -> Flavor:
         said = {name: getattr(group, name) for name in Flavor.model_fields}
         said = {name: getattr(self, name) if value is None else value for name, value in said.items()}
@@ -442,6 +474,9 @@ class ClusterSpec(Spec):
         flavors = [self._flavor(group) for group in self.groups]
         if any(flavor.kind == "vm" and flavor.memory < SMALLEST_VM for flavor in flavors):
             raise ValueError("memory: a node of kind vm needs at least 128MiB")
+        for flavor in flavors:
+            if flavor.nic.queues > math.ceil(flavor.cpus):
+                raise ValueError(f"nic.queues: {flavor.nic.queues} are more than the CPUs, {flavor.cpus:g}")
         return self
 
     @model_validator(mode="after")

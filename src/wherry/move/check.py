@@ -44,7 +44,7 @@ def check_move(
             Code.WRONG_STATE, f"host {host.name} is drained", "it takes no nodes", f"wherry host restore {host.name}"
         )
     _compatible(source, host, node)
-    files = fabric.missing_files(host.name, [*cluster.spec.needs, *cluster.binds])
+    files = fabric.missing_files(host.name, [*cluster.spec.files, *cluster.binds])
     if files:
         raise _incompatible(node, host, f"it lacks {', '.join(files[:_SHOWN])}")
     used = used_by(store.nodes(), store.moves(unfinished=True)).get(host.name, Used())

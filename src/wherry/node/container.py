@@ -21,6 +21,7 @@ from wherry.base.paths import Instance, native_program
 from wherry.fabric.cgroup import Cgroup
 from wherry.fabric.facts import runtime, runtime_problem
 from wherry.fabric.protocol import Fabric
+from wherry.model.owner import Owner
 from wherry.model.spec import Flavor
 from wherry.model.way import Way
 from wherry.node import criu
@@ -59,7 +60,7 @@ class ContainerDriver:
             return "container nodes need root"
         return runtime_problem()
 
-    def check(self, flavor: Flavor) -> None:
+    def check(self, flavor: Flavor, owner: Owner) -> None:
         pass
 
     def refused(self, way: Way) -> str:

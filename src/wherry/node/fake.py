@@ -11,6 +11,7 @@ from enum import StrEnum
 
 from wherry.base.errors import Bug, Code, Failed
 from wherry.model.objects import Round
+from wherry.model.owner import Owner
 from wherry.model.spec import Flavor
 from wherry.model.way import Way
 from wherry.node.protocol import During, Place, Transferred, Usage, quiet
@@ -70,7 +71,7 @@ class FakeDriver:
     def unsupported(self) -> str:
         return self.cannot
 
-    def check(self, flavor: Flavor) -> None:
+    def check(self, flavor: Flavor, owner: Owner) -> None:
         pass
 
     def refused(self, way: Way) -> str:

@@ -149,8 +149,8 @@ class NodeDriver(Protocol):
     def unsupported(self) -> str:
         """Why this machine cannot run nodes of this kind; empty when it can."""
 
-    def check(self, flavor: Flavor) -> None:
-        """Refuses what is not here and a node of this flavor needs. Changes nothing."""
+    def check(self, flavor: Flavor, owner: Owner) -> None:
+        """Refuses what a node of this flavor needs and its owner has not here. Changes nothing."""
 
     def refused(self, way: Way) -> str:
         """Why no node of this kind can be moved in this way; empty when they can."""

@@ -101,7 +101,7 @@ class Look:
             known.kernel != host.facts.kernel or not known.cpu_features <= host.facts.cpu_features for known in facts
         ):
             return False
-        return not self.domain.fabric.missing_files(host.name, [*spec.needs, *cluster.binds])
+        return not self.domain.fabric.missing_files(host.name, [*spec.files, *cluster.binds])
 
     def _price(self, cluster: Cluster, node: Node) -> Prediction:
         """What moving the node within its site would cost."""

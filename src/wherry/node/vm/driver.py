@@ -15,24 +15,28 @@ from pathlib import Path
 from typing import Any
 
 from wherry.base.errors import Code, Failed, Refused, WherryError
-from wherry.base.paths import Instance
+from wherry.base.paths import Instance, native_program
 from wherry.fabric.cgroup import Cgroup
 from wherry.fabric.protocol import Fabric
-from wherry.model.spec import ClusterSpec, Flavor
+from wherry.model.owner import Owner
+from wherry.model.spec import ClusterSpec, Flavor, names_disk
 from wherry.model.way import Way
 from wherry.node.mounts import remove_tree
 from wherry.node.protocol import Place, Usage
-from wherry.node.vm import engine, job, virt
+from wherry.node.vm import disk, engine, job, virt
 from wherry.node.vm.agent import answers
+from wherry.node.vm.disk import DiskImage, NodeDisk
 from wherry.node.vm.domain import GIVEN, describe
-from wherry.node.vm.hostd import HostDaemon
-from wherry.node.vm.image import VmImage, find_image
+from wherry.node.vm.hostd import HostDaemon, id_of
+from wherry.node.vm.image import VmImage, find_image, list_images
 from wherry.node.vm.mover import VmMover
+from wherry.node.vm.seed import write_seed
 
 OVERHEAD = 256 * 2**20
 """Bytes that QEMU may use beside the guest's memory: its own, translated code, and the image as it loads it."""
-_BOOT_TIMEOUT = 180.0
-"""Seconds that a guest may take until its agent answers; an idle machine needs ten under emulation."""
+_BOOT_TIMEOUT, _DISK_TIMEOUT = 180.0, 900.0
+"""Seconds that a guest may take until its agent answers; an idle machine needs ten under emulation, and for the whole
+system on a disk a hundred and more."""
 _GONE_TIMEOUT = 20.0
 """Seconds that a libvirtd may take to notice that a QEMU is gone."""
 _LAST_WORDS = 3
@@ -61,8 +65,15 @@ class VmDriver:
             return "libvirtd is not installed (make setup-vm)"
         return ""
 
-    def check(self, flavor: Flavor) -> None:
-        find_image(flavor.image)
+    def check(self, flavor: Flavor, owner: Owner) -> None:
+        if names_disk(flavor.image):
+            disk.require_programs()
+            disk.require_safe(Path(flavor.image), owner)
+        else:
+            find_image(flavor.image)
+        if flavor.nic.vhost and (reason := engine.no_vhost(self.emulated(_image(flavor.image)))):
+            what = "nic.vhost: this machine's kernel cannot handle a node's network adapter"
+            raise Refused(Code.UNSUPPORTED, what, reason, "leave nic.vhost out")
         if flavor.guest != ClusterSpec.model_fields["guest"].default:
             what = f"these hosts have no guests of kind {flavor.guest}"
             raise Refused(Code.UNSUPPORTED, what, "that is a kind of Xen's", "leave guest out, or use Xen hosts")
@@ -71,11 +82,12 @@ class VmDriver:
         return job.refusal(way)
 
     def unmovable(self, source: Place, destination: Place) -> str:
-        return engine.unsafe_moves(self.emulated(find_image(source.image)))
+        return engine.unsafe_moves(self.emulated(_image(source.image)))
 
-    def emulated(self, image: VmImage) -> bool:
-        """True when there is no KVM that can run this image."""
-        return bool(engine.kvm(image))
+    def emulated(self, image: VmImage | DiskImage) -> bool:
+        """True when there is no KVM that can run this image, or for a disk, whose kernel cannot be found, any image."""
+        tried = [image] if isinstance(image, VmImage) else [find_image(known.name) for known in list_images()[:1]]
+        return not tried or bool(engine.kvm(tried[0]))
 
     def daemon(self, host: str) -> HostDaemon:
         """The libvirtd of a host, running or not."""
@@ -86,11 +98,13 @@ class VmDriver:
         return self._instance.state / "consoles" / f"{node}.log"
 
     def start(self, place: Place) -> None:
-        image = find_image(place.image)
+        image = _image(place.image)
         self.stop(place)
         self.console(place.node.name).unlink(missing_ok=True)
         try:
             self.ready(place)
+            if isinstance(image, DiskImage):
+                self._make_disk(place, image)
             connection = self.daemon(place.host).connect()
             self._define(connection, place, image)
             self._await_agent(place)
@@ -137,6 +151,8 @@ class VmDriver:
         group.weigh_parent()
         remove_tree(self._given(place))
         self._make_room(place.host)
+        if not any(self.daemon(host.name).qemu(name) for host in self.fabric.spec.hosts):
+            NodeDisk(self._instance, name).remove()  # else it is at the other end of a move
 
     def alive(self, place: Place) -> bool:
         return bool(Cgroup(place.cgroup).pids())
@@ -158,6 +174,7 @@ class VmDriver:
         """Removes every place and console of the instance. Processes die with its cgroups and namespaces."""
         remove_tree(self._instance.run / "vm")
         remove_tree(self._instance.state / "consoles")
+        remove_tree(self._instance.state / "disks")
 
     def last_words(self, place: Place) -> str:
         """The end of the node's console, for an error."""
@@ -168,10 +185,17 @@ class VmDriver:
         said = [line.strip() for line in lines if line.strip()]
         return " | ".join(said[-_LAST_WORDS:]) or "its console is empty"
 
-    def _define(self, connection: Any, place: Place, image: VmImage) -> None:
+    def _make_disk(self, place: Place, image: DiskImage) -> None:
+        files = NodeDisk(self._instance, place.node.name)
+        files.make(image)
+        ours = [str(self._instance.state / "bin"), str(native_program("wherry-rsh").parent)]  # of what jobs copy
+        write_seed(files.seed, place, id_of(self._instance.name, "node", place.node.name), [*place.binds, *ours])
+
+    def _define(self, connection: Any, place: Place, image: VmImage | DiskImage) -> None:
         """The domain, paused until its QEMU is where it belongs."""
-        libvirt, console = virt.load(), self.console(place.node.name)
-        xml = describe(self._instance.name, place, image, self.emulated(image), console)
+        libvirt, name = virt.load(), place.node.name
+        files = NodeDisk(self._instance, name)
+        xml = describe(self._instance.name, place, image, self.emulated(image), self.console(name), files)
         what = f"node {place.node.name} did not start on host {place.host}"
         with virt.told(what):
             domain = connection.createXML(xml, libvirt.VIR_DOMAIN_START_PAUSED)
@@ -180,14 +204,17 @@ class VmDriver:
             domain.resume()
 
     def _await_agent(self, place: Place) -> None:
-        deadline = time.monotonic() + _BOOT_TIMEOUT
+        seconds = _DISK_TIMEOUT if names_disk(place.image) else _BOOT_TIMEOUT
+        deadline = time.monotonic() + seconds
         while not answers(place, 1.0):
             if not self.alive(place):
                 what = f"node {place.node.name} on host {place.host} ended while it booted"
                 raise Failed(Code.FAILED, what, self.last_words(place), f"wherry logs --node {place.node.name}")
             if time.monotonic() > deadline:
                 what = f"node {place.node.name} on host {place.host} does not answer"
-                why = f"waited {_BOOT_TIMEOUT:.0f} s; its console: {self.last_words(place)}"
+                doubt = ", or its image has no cloud-init" if names_disk(place.image) else ""
+                why = f"waited {seconds:.0f} s{doubt}; the end of {self.console(place.node.name)}: "
+                why += self.last_words(place)
                 raise Failed(Code.TIMED_OUT, what, why, f"wherry logs --node {place.node.name}")
             time.sleep(0.05)
 
@@ -217,6 +244,10 @@ class VmDriver:
 
     def _given(self, place: Place) -> Path:
         return self.daemon(place.host).directory / "run" / GIVEN.name / place.node.name
+
+
+def _image(name: str) -> VmImage | DiskImage:
+    return disk.inspect(Path(name)) if names_disk(name) else find_image(name)
 
 
 def _resident(pid: int) -> int:

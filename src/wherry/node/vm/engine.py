@@ -50,18 +50,17 @@ def kvm(image: VmImage) -> str:
     """Why KVM cannot run a guest; empty when the image's kernel boots under it. Found out once after each boot."""
     if not os.access("/dev/kvm", os.R_OK | os.W_OK):
         return "there is no /dev/kvm"
-    asked = " ".join([_BOOT_ID.read_text().strip(), *map(str, version()), image.digest])
-    answer = CACHE / "kvm.json"
+    boot, answers = _BOOT_ID.read_text().strip(), CACHE / "kvm.json"
+    asked = " ".join([boot, *map(str, version()), image.digest])
     try:
-        known = json.loads(answer.read_text())
-        if known["asked"] == asked:
-            return str(known["reason"])
-    except (OSError, ValueError, KeyError):
-        pass  # nobody has asked yet
-    reason = "" if _boots(image) else "a kernel does not boot under /dev/kvm"
-    CACHE.mkdir(parents=True, exist_ok=True, mode=0o700)
-    answer.write_text(json.dumps({"asked": asked, "reason": reason}))
-    return reason
+        known = {key: reason for key, reason in json.loads(answers.read_text()).items() if key.startswith(boot)}
+    except (OSError, ValueError, AttributeError):
+        known = {}  # nobody has asked yet
+    if asked not in known:
+        known[asked] = "" if _boots(image) else "a kernel does not boot under /dev/kvm"
+        CACHE.mkdir(parents=True, exist_ok=True, mode=0o700)
+        answers.write_text(json.dumps(known))
+    return str(known[asked])
 
 
 def _boots(image: VmImage) -> bool:
@@ -74,6 +73,13 @@ def _boots(image: VmImage) -> bool:
         process.kill()
         said, _ = process.communicate()
     return b"Linux version" in said
+
+
+def no_vhost(emulated: bool) -> str:
+    """Why the kernel cannot handle a guest's network adapter; empty when it can."""
+    if emulated:
+        return "a guest that is emulated cannot use it: the kernel reads a guest's memory only under KVM"
+    return "" if os.access("/dev/vhost-net", os.R_OK | os.W_OK) else "there is no /dev/vhost-net (modprobe vhost_net)"
 
 
 def unsafe_moves(emulated: bool) -> str:

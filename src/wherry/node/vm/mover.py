@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 from wherry.base.errors import Code, Failed, LostContact, WherryError
 from wherry.fabric.cgroup import Cgroup
 from wherry.model.objects import Round
+from wherry.model.spec import names_disk
 from wherry.model.way import Way
 from wherry.node.protocol import During, Place, Transferred, quiet
 from wherry.node.vm import job, virt
@@ -199,7 +200,8 @@ class VmMover:
                 raise Failed(Code.MOVE_FAILED, f"node {self._name} does not run on {self._source.host}")
             host = self._destination.host
             peer, address = self._driver.daemon(host).peer_uri, self._driver.fabric.host_address(host)
-            self._job = job.Job(domain, peer, address, self._way, self._rate, self._expected)
+            disks = names_disk(self._source.image)
+            self._job = job.Job(domain, peer, address, self._way, self._rate, self._expected, disks)
         return self._job
 
     def _outlast(self) -> None:

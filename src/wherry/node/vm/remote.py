@@ -20,7 +20,8 @@ from typing import Any
 from wherry.base.errors import Code, Failed, LostContact, Refused, WherryError
 from wherry.base.paths import Instance
 from wherry.fabric.protocol import Fabric
-from wherry.model.spec import Flavor, NicSpec
+from wherry.model.owner import Owner
+from wherry.model.spec import Flavor, NicSpec, names_disk
 from wherry.model.way import Way
 from wherry.node.mounts import remove_tree
 from wherry.node.protocol import Place, Usage
@@ -61,8 +62,14 @@ class RemoteVmDriver:
             return f"{error} ({error.next})"
         return ""
 
-    def check(self, flavor: Flavor) -> None:
+    def check(self, flavor: Flavor, owner: Owner) -> None:
+        if names_disk(flavor.image):
+            what = "nodes on Xen hosts cannot boot from a disk"
+            raise Refused(Code.UNSUPPORTED, what, "they have none: no storage is shared", "name an image of Wherry's")
         find_image(flavor.image)
+        if flavor.nic.queues > 1 or flavor.nic.vhost:
+            what = "nodes on Xen hosts cannot have nic.queues and nic.vhost"
+            raise Refused(Code.UNSUPPORTED, what, "their adapter is Xen's own", "leave them out")
         if flavor.nic.model != NicSpec().model:
             what = f"nodes on Xen hosts cannot have the network adapter {flavor.nic.model}"
             raise Refused(Code.UNSUPPORTED, what, "they have Xen's own", "leave nic.model out")
