@@ -397,9 +397,10 @@ def test_the_orphan_of_a_move_that_failed_is_removed(world: World, driver: Remot
     world.lose = True
     mover = driver.mover(place("x1"), place("x2"))
     mover.prepare()
-    with pytest.raises(Failed, match="could not move"):
+    with pytest.raises(Failed, match="could not move") as caught:
         mover.round(1)
         mover.transfer()
+    assert "on x2" in caught.value.next and "xl destroy wherry-tx-c-0" in caught.value.next
     assert states(world)["x2"] == [World.VIR_DOMAIN_PAUSED]
     for anew in (mover, driver.mover(place("x1"), place("x2"))):
         assert not anew.switched()

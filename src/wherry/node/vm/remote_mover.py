@@ -25,7 +25,7 @@ from wherry.base.errors import Code, Failed, LostContact, WherryError
 from wherry.model.objects import Round
 from wherry.model.uri import parse_uri
 from wherry.node.protocol import During, Place, Transferred, quiet
-from wherry.node.vm import virt
+from wherry.node.vm import virt, xen
 from wherry.node.vm.agent import answers
 
 if TYPE_CHECKING:
@@ -172,7 +172,9 @@ class RemoteMover:
 
     def _check(self) -> None:
         if self._ended() and self._error is not None:
-            raise Failed(Code.MOVE_FAILED, "libvirt could not move it", virt.reason(self._error), "wherry event list")
+            name, host = xen.domain_name(self._driver.instance, self._name), self._destination.host
+            remedy = f"if `xl list` on {host} has {name}, which libvirt then does not know, there: xl destroy {name}"
+            raise Failed(Code.MOVE_FAILED, "libvirt could not move it", virt.reason(self._error), remedy)
 
     def _await_end(self) -> None:
         """Until no migration of the node is under way, ours or one that a killed daemon began. TIMED_OUT."""

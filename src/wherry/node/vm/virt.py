@@ -18,7 +18,7 @@ _REMEDY = "make setup-vm"
 _OPEN = 60.0
 """Seconds that a libvirtd may take to let us in; one that has just started answers when it has looked around."""
 _INTERVAL, _COUNT = 5, 4
-"""A libvirtd that answers none of so many keep-alives, one in so many seconds, counts as dead."""
+"""Seconds between two keep-alives, and how many of them a libvirtd of this machine may leave without an answer."""
 
 
 @functools.cache
@@ -39,8 +39,11 @@ def load() -> Any:
     return libvirt
 
 
-def connect(uri: str, seconds: float = _OPEN) -> Any:
-    """A connection to a libvirtd. LostContact when it does not answer within so many seconds."""
+def connect(uri: str, seconds: float = _OPEN, count: int = _COUNT) -> Any:
+    """A connection to a libvirtd. LostContact when it does not answer within so many seconds.
+
+    It counts as dead when it answers none of `count` keep-alives.
+    """
     libvirt = load()
     found: list[Any] = []
     errors: list[Exception] = []
@@ -48,7 +51,7 @@ def connect(uri: str, seconds: float = _OPEN) -> Any:
     def run() -> None:
         try:
             found.append(libvirt.open(uri))
-            found[0].setKeepAlive(_INTERVAL, _COUNT)
+            found[0].setKeepAlive(_INTERVAL, count)
         except libvirt.libvirtError as error:
             errors.append(error)
 
