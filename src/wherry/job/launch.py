@@ -152,6 +152,7 @@ def _mpich(request: Request, share: list[Seat], ranks: dict[str, str]) -> tuple[
         "MPIR_CVAR_NOLOCAL": "0" if request.whole else "1",
         "UCX_TLS": "tcp,self",
         "UCX_NET_DEVICES": INTERFACE,
+        "UCX_TCP_KEEPIDLE": "inf",  # no keep-alives: a peer that stands for 16 s would be given up, and the job hang
         "FI_PROVIDER": "tcp",
         "FI_TCP_IFACE": INTERFACE,
     }
