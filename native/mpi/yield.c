@@ -5,12 +5,11 @@
  * processes of one cgroup only; every node is one, so a waiting rank would keep its processor to the end of its
  * slice, some milliseconds, while the rank that it waits for is ready.
  *
- *      look yield ... look yield | look sleep ... look sleep | look sleep ...     a message: look, compute, ...
- *      \______ SPINS yields ____/ \____ NAPS of NAP each ___/ \__ LONG each       \_ more than GAP without a yield: anew
+ *      look yield look yield ... look yield | look sleep look sleep ...     a message: look, compute, ...
+ *      \________ SPINS yields _____________/ \__ NAP each __________/       \_ more than GAP without a yield: anew
  *
- * Who waits long looks seldom: a look costs some microseconds, and with many ranks most of them wait.
- * Invariant: sched_yield() still returns 0, soon, changes no errno, and touches nothing but this thread's two
- * variables; a signal ends a nap.
+ * Invariant: sched_yield() still returns 0 at once or soon, changes no errno, and touches nothing but this thread's
+ * two variables; a signal ends a nap.
  */
 #include <errno.h>
 #include <stdint.h>
@@ -20,14 +19,12 @@
 
 enum {
     SPINS = 20,          /* yields that are only that: an answer from the next processor comes within them */
-    NAPS = 10,           /* short ones: together 1 ms with the kernel's timer slack of 50 us */
-    NAP = 50 * 1000,     /* nanoseconds */
-    LONG = 250 * 1000,   /* nanoseconds: what a message that was long waited for is late at most */
-    GAP = 30 * 1000,     /* nanoseconds without a yield after which the rank was not waiting meanwhile */
+    NAP = 50 * 1000,     /* nanoseconds; the kernel's timer slack adds as much */
+    GAP = 200 * 1000,    /* nanoseconds without a yield after which the rank was not waiting meanwhile */
 };
 
 static _Thread_local uint64_t last;
-static _Thread_local unsigned count;
+static _Thread_local unsigned spins;
 
 static uint64_t now(void) {
     struct timespec time;
@@ -37,16 +34,12 @@ static uint64_t now(void) {
 }
 
 int sched_yield(void) {
-    struct timespec nap = {.tv_nsec = NAP};
+    static const struct timespec nap = {.tv_nsec = NAP};
     int before = errno;
 
     if (now() - last > GAP)
-        count = 0;
-    if (count < SPINS + NAPS)
-        count++;
-    else
-        nap.tv_nsec = LONG;
-    if (count <= SPINS)
+        spins = 0;
+    if (++spins <= SPINS)
         syscall(SYS_sched_yield);
     else
         nanosleep(&nap, NULL);
