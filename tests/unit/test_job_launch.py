@@ -81,13 +81,14 @@ def test_ranks_of_one_virtual_machine_share_its_memory() -> None:
 
 def test_waiting_ranks_let_others_run_where_there_are_more_of_them_than_processors() -> None:
     name = "OMPI_MCA_mpi_yield_when_idle"
-    crowded = replace(request(Family.OPENMPI, (4, 1, 4), LD_PRELOAD="theirs.so"), crowded=True)
+    crowded = replace(request(Family.OPENMPI, (4, 1, 4), LD_PRELOAD="theirs.so"), crowd=2.5)
     plan = launch.plan(crowded)
     assert plan.env[name] == "1" and plan.argv[-4:-2] == ["-x", "LD_PRELOAD=/opt/y.so theirs.so"]
     assert launch.plan(replace(crowded, whole=True)).env[name] == "1"
-    plans = [launch.plan(replace(crowded, crowded=False)), launch.plan(replace(crowded, env={name: "0"}))]
+    assert launch.plan(replace(crowded, crowd=2.0)).env[name] == "1"
+    plans = [launch.plan(replace(crowded, crowd=1.0)), launch.plan(replace(crowded, env={name: "0"}))]
     assert name not in plans[0].env and plans[1].env[name] == "0", "the user's word counts"
-    for other in (*plans, launch.plan(replace(crowded, whole=True))):
+    for other in (*plans, launch.plan(replace(crowded, whole=True)), launch.plan(replace(crowded, crowd=2.0))):
         assert not [word for word in other.argv if word.startswith("LD_PRELOAD")]
 
 

@@ -193,7 +193,7 @@ class Jobs:
             yielding=visible.public_file(native_library("libwherry-yield.so"), owner, self._state / "bin"),
             input=order.input,
             whole="container" not in cluster.spec.kinds,
-            crowded=order.ranks + self._ranks_that_run() > len(os.sched_getaffinity(0)),
+            crowd=(order.ranks + self._ranks_that_run()) / len(os.sched_getaffinity(0)),
         )
 
     def _ranks_that_run(self) -> int:

@@ -28,7 +28,9 @@ _FOREIGN = ("WHERRY_", "SLURM_", "PBS_", "LSB_", "PMI_", "PMIX_", "OMPI_COMM_", 
 """Beginnings of variables that would make a launcher believe that it runs inside another scheduler or job."""
 
 _YIELD = "OMPI_MCA_mpi_yield_when_idle"
-"""Whether a rank of Open MPI's that polls lets others run."""
+"""Whether a rank of Open MPI's that polls lets others run; who sets it gets that, and no more."""
+_CROWD = 2.0
+"""With more ranks for each processor those that wait sleep; with fewer, small messages would suffer more by it."""
 
 _ROOT = {
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
@@ -52,7 +54,7 @@ class Request:
     """What to launch. `directory` is the job's own, writable for its user; `agent`, `finalize` and `yielding` are
     seen by nodes.
 
-    `crowded`: there are more ranks than processors below them, so one that waits is in the way of one that computes.
+    `crowd`: ranks for each processor below them, of all jobs; one that waits is in the way of one that computes.
     `whole`: nodes are machines, which move with all their memory, so ranks of one may share it.
     """
 
@@ -71,7 +73,7 @@ class Request:
     finalize: Path
     yielding: Path
     input: bool = False
-    crowded: bool = False
+    crowd: float = 0.0
     whole: bool = False
 
 
@@ -127,8 +129,8 @@ def _openmpi(request: Request, share: list[Seat]) -> tuple[dict[str, str], list[
         "osc": "^ucx",  # one-sided transfers open UCX whatever the pml is
         "btl_tcp_if_include": net,
     }
-    yields = request.crowded and request.env.get(_YIELD, "1") != "0"
-    if yields:  # it would see that by itself if nodes were not hosts to it
+    ours_to_say = _YIELD not in request.env
+    if ours_to_say and request.crowd > 1:  # it would see that by itself if nodes were not hosts to it
         ours["mpi_yield_when_idle"] = "1"
     old = {"plm": "rsh", "plm_rsh_agent": agent, "plm_rsh_no_tree_spawn": "1", "oob_tcp_if_include": net}
     new = {"plm": "ssh", "plm_ssh_agent": agent, "plm_ssh_no_tree_spawn": "1", "prte_if_include": net}
@@ -141,7 +143,7 @@ def _openmpi(request: Request, share: list[Seat]) -> tuple[dict[str, str], list[
         env |= _ROOT
     argv = [str(request.mpi.launcher), "-n", str(request.ranks), "--hostfile", str(request.directory / "hosts")]
     argv += ["--map-by", "slot:OVERSUBSCRIBE", "--bind-to", "none"]
-    if yields and not request.whole:
+    if ours_to_say and request.crowd > _CROWD and not request.whole:
         argv += ["-x", f"LD_PRELOAD={_loaded(request.yielding, request.env)}"]
     return env, argv, "".join(f"{seat.address} slots={seat.slots}\n" for seat in share)
 

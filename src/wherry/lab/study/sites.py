@@ -7,7 +7,6 @@ lacks beside one on nodes is the node; and each host computes as much as every o
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import shutil
 import subprocess
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from wherry.base.errors import Code, Refused
-from wherry.base.paths import instance, native_library
+from wherry.base.paths import instance
 from wherry.lab.study.bench import Bench, Ended
 
 SHARE = 0.2
@@ -89,8 +88,6 @@ def on_hosts(bench: Bench, hosts: Sequence[str], argv: Sequence[str], directory:
     places = ",".join(f"{address}:1" for address in addresses.values())
     words = [*_MPIRUN, "--mca", "plm_rsh_agent", str(agent), "--host", places, "-n", str(len(hosts)), *argv]
     environment = {"OMPI_MCA_mpi_yield_when_idle": "1"}
-    if len(hosts) > len(os.sched_getaffinity(0)):  # as ranks on nodes then are: wherry.job.launch
-        environment["LD_PRELOAD"] = str(native_library("libwherry-yield.so"))
     return bench.plain([str(agent), addresses[hosts[0]], shlex.join(words)], directory, seconds, environment)
 
 
