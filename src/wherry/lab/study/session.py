@@ -22,7 +22,7 @@ from wherry.lab.study.recipe import Study
 from wherry.lab.study.results import Results
 
 _INSTANCE = "study"
-_LOCKS = Path("/run/lock")
+_LOCKS = Path("/run")
 
 
 def run(
