@@ -229,9 +229,9 @@ class Cgroup:
         self._write(Path(self.freezer_dir(), name), word, "frozen" if frozen else "thawed")
 
     def condemn(self) -> bool:
-        """SIGKILL for everything in it and below, frozen or not; none of it runs a program's instruction again.
+        """SIGKILL for everything in it and below; none of that runs a program's instruction again.
 
-        False: there was something, which may take its time to go.
+        False: there was something, which may take its time to go, and if it was not frozen may just have forked.
         """
         left = self.pids()
         if left and self._layout.is_v2("freezer"):

@@ -196,7 +196,11 @@ class ContainerMover:
     def release(self) -> None:
         """Giving back a large memory takes the kernel a while, which nobody needs to wait for before the thaw."""
         self._released = True
-        Cgroup(self._source.cgroup).condemn()
+        source = Cgroup(self._source.cgroup)
+        if self._connections is None:  # made anew: who knows whether it is still frozen, and cannot fork
+            source.kill()
+        else:
+            source.condemn()
 
     def thaw(self) -> None:
         Cgroup(self._destination.cgroup).thaw()
