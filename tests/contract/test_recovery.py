@@ -19,12 +19,13 @@ from conftest import INSTANCE
 from wherry.cluster.clusters import Clusters
 from wherry.cluster.places import Places
 from wherry.fabric.protocol import Fabric
+from wherry.model.objects import CONTROL_PORT
 from wherry.model.owner import Owner
 from wherry.model.spec import ClusterSpec
 from wherry.move.moves import Moves
 from wherry.node import criu
 from wherry.node.channel import in_netns
-from wherry.node.protocol import CONTROL_PORT, NodeDriver
+from wherry.node.protocol import NodeDriver
 from wherry.store.store import Store
 
 OWNER = Owner(uid=0, gid=0, home="/", cwd="/")

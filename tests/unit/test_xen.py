@@ -24,7 +24,7 @@ from wherry.model.spec import ClusterSpec, FabricSpec, NicSpec, parse
 from wherry.model.uri import TRANSPORTS, parse_uri
 from wherry.model.way import Way
 from wherry.node.protocol import Place
-from wherry.node.vm import remote, remote_mover, virt, xen
+from wherry.node.vm import agent, remote, remote_mover, virt, xen
 from wherry.node.vm.image import VmImage
 from wherry.node.vm.reach import processor
 from wherry.node.vm.remote import RemoteVmDriver
@@ -208,7 +208,7 @@ def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[World]:
     monkeypatch.setenv("WHERRY_STATE", str(tmp_path / "state"))
     monkeypatch.setattr(virt, "load", lambda: made)
     monkeypatch.setattr(remote, "find_image", lambda _name: image)
-    for module in (remote, remote_mover):
+    for module in (agent, remote, remote_mover):
         monkeypatch.setattr(module, "answers", answers)
     yield made
     made.proceed.set()
@@ -382,10 +382,10 @@ def test_a_round_ends_when_the_node_stands(world: World, driver: RemoteVmDriver)
     mover.prepare()
 
     def stop(_text: str) -> None:
-        world.work = 0
+        world.work, world.domains["x1"][0].now = 0, World.VIR_DOMAIN_PAUSED
 
     done = mover.round(1, stop)  # which is told so after a second
-    assert done.dirty == 0 and done.seconds > 1.5
+    assert done.dirty == 0 and done.seconds > 1.5 and mover.freeze() >= 1.0
     assert states(world)["x2"] == []  # libvirt is not done
     world.proceed.set()
     mover.transfer()

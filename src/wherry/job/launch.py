@@ -14,9 +14,8 @@ from pathlib import Path
 from pydantic import SecretStr
 
 from wherry.job.mpi import Family, Mpi
-from wherry.model.objects import Node
+from wherry.model.objects import CONTROL_PORT, Node
 from wherry.model.owner import Owner
-from wherry.node.protocol import CONTROL_PORT
 
 INTERFACE = "eth0"
 """Name of a node's (and the head's) interface in the cluster's network."""

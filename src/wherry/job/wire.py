@@ -16,7 +16,7 @@ from typing import IO
 
 from wherry.model.owner import Owner
 from wherry.node.channel import in_netns
-from wherry.node.protocol import CONTROL_PORT
+from wherry.model.objects import CONTROL_PORT
 
 _FRAME_LIMIT = 4 << 20  # bytes in the largest frame
 _PART = 64 << 10  # bytes of input in one frame: the agent keeps whole frames

@@ -15,9 +15,11 @@ from pathlib import Path
 
 from wherry.base.errors import Code, Failed
 from wherry.base.paths import Instance
-from wherry.model.objects import Node
+from wherry.model.objects import CONTROL_PORT, Node
 
 _LIMIT = 300.0
+_ANSWER = 60.0
+"""Seconds until a moved machine counts as lost."""
 
 
 class VirshMove:
@@ -36,18 +38,32 @@ class VirshMove:
         self._ip("tuntap", "add", "dev", self._tap, "mode", "tap")
         self._ip("link", "set", "dev", self._tap, "master", self._bridge, "up")
 
-    def run(self) -> tuple[float, float]:
-        """Seconds of the command, and those that the machine stood as QEMU measured them."""
+    def run(self) -> tuple[float, float, float]:
+        """Seconds until the machine answers at the destination, those of the command, and those that the machine stood
+        as QEMU measured them."""
         address = self._address()
         began = time.monotonic()
         words = ["migrate", "--live", "--p2p", self._node.name, f"qemu+tcp://{address}/system", f"tcp://{address}"]
         _run("virsh", "-c", _uri(self._here), *words)
         took = time.monotonic() - began
+        self._await_answer()
+        answered = time.monotonic() - began
         said = _run("virsh", "-c", _uri(self._there), "domjobinfo", self._node.name, "--completed", "--rawstats")
         found = re.search(r"^\s*downtime:\s*(\d+)", said, re.M)
         if found is None:
             raise Failed(Code.FAILED, "libvirt does not tell the downtime of the move by hand", said.strip()[-200:])
-        return took, int(found[1]) / 1000
+        return answered, took, int(found[1]) / 1000
+
+    def _await_answer(self) -> None:
+        """Until the machine accepts a connection."""
+        deadline = time.monotonic() + _ANSWER
+        connect = ["bash", "-c", "exec 3<>/dev/tcp/$0/$1", self._node.address, str(CONTROL_PORT)]
+        while True:
+            with suppress(Failed):
+                _run("timeout", "0.25", "ip", "netns", "exec", self._netns, *connect)
+                return
+            if time.monotonic() > deadline:
+                raise Failed(Code.TIMED_OUT, "the machine moved by hand does not answer", f"waited {_ANSWER:.0f} s")
 
     def close(self) -> None:
         """Ends the machine at the destination and removes what was made for it. Idempotent."""

@@ -13,6 +13,9 @@ from pydantic import BaseModel, ConfigDict, Field, field_serializer
 
 from wherry.model.spec import ClusterSpec, Kind
 
+CONTROL_PORT = 7310
+"""TCP port of a node's first process (`wherry-init`, a VM's agent) at the node's own address."""
+
 
 class Record(BaseModel):
     """Base of what is stored and sent."""

@@ -180,7 +180,8 @@ class Machine:
         self._progress(f"{self.node.name}: freeze")
         self._store_move(phase=Phase.FREEZE)
         self._frozen_at = time.monotonic()
-        mover.freeze()
+        if stood := mover.freeze():
+            self._frozen_at = min(self._frozen_at, time.monotonic() - stood)
         hold.divert()
         self._fabric.port_unplug(self._ends.source_port)
         self._ended(Phase.FREEZE, fault)

@@ -21,6 +21,7 @@ from wherry.base.paths import Instance, native_program
 from wherry.fabric.cgroup import Cgroup
 from wherry.fabric.facts import runtime, runtime_problem
 from wherry.fabric.protocol import Fabric
+from wherry.model.objects import CONTROL_PORT
 from wherry.model.owner import Owner
 from wherry.model.spec import Flavor
 from wherry.model.way import Way
@@ -28,7 +29,7 @@ from wherry.node import criu
 from wherry.node.channel import in_netns
 from wherry.node.mounts import Layout, remove_tree
 from wherry.node.mover import ContainerMover
-from wherry.node.protocol import CONTROL_PORT, Place, Usage
+from wherry.node.protocol import Place, Usage
 
 _CAPABILITIES = [
     f"CAP_{name}"

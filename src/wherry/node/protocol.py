@@ -18,9 +18,6 @@ from wherry.model.owner import Owner
 from wherry.model.spec import Flavor, Guest, NicSpec
 from wherry.model.way import Way
 
-CONTROL_PORT = 7310
-"""TCP port of a node's first process (`wherry-init`, a VM's agent) at the node's own address."""
-
 
 class Place(BaseModel):
     """A node at a host. `hosts_file` is the text of /etc/hosts inside; `binds` are directories of the user, writable.
@@ -110,8 +107,8 @@ class NodeMover(Protocol):
     def round(self, number: int, during: During = quiet) -> Round:
         """One round of pre-copy. `during` is told meanwhile how far it is; what it raises ends the round."""
 
-    def freeze(self) -> None:
-        """Stops every process of the node at the source."""
+    def freeze(self) -> float | None:
+        """Stops every process of the node at the source; seconds that it stood already, if the engine stopped it."""
 
     def transfer(self) -> Transferred:
         """Sends what is left. The source stays frozen."""

@@ -21,14 +21,14 @@ import contextlib
 import time
 from typing import TYPE_CHECKING, Any
 
-from wherry.base.errors import Code, Failed, LostContact, WherryError
+from wherry.base.errors import Code, Failed, WherryError
 from wherry.fabric.cgroup import Cgroup
 from wherry.model.objects import Round
 from wherry.model.spec import names_disk
 from wherry.model.way import Way
 from wherry.node.protocol import During, Place, Transferred, quiet
 from wherry.node.vm import job, virt
-from wherry.node.vm.agent import answers
+from wherry.node.vm.agent import await_answer
 
 if TYPE_CHECKING:
     from wherry.node.vm.driver import VmDriver
@@ -41,8 +41,6 @@ _NEVER_BY_ITSELF = 1
 """Milliseconds of downtime that QEMU may decide on by itself: so little that it waits for us to freeze."""
 _PATIENCE, _SLOWEST = 60.0, 2e6
 """What is sent while the node stands is given up after so many seconds and those of its memory at so many bytes/s."""
-_ANSWER = 60.0
-"""Seconds that the agent gets to answer after the move."""
 
 
 class VmMover:
@@ -149,23 +147,10 @@ class VmMover:
             Cgroup(self._source.cgroup).kill()
 
     def thaw(self) -> None:
-        domain, libvirt = self._domain(self._destination), virt.load()
-        if domain is None:
-            raise Failed(Code.MOVE_FAILED, f"node {self._name} is not at {self._destination.host}", "its QEMU ended")
-        try:
-            domain.resume()
-        except libvirt.libvirtError as error:
-            if virt.state(domain)[0] != libvirt.VIR_DOMAIN_RUNNING:
-                raise virt.translated(f"node {self._name} could not be thawed", error) from None
+        virt.resume(self._domain(self._destination), self._name, self._destination.host)
 
     def ran_again(self) -> float | None:
-        began = time.monotonic()
-        while time.monotonic() - began < _ANSWER:
-            if answers(self._destination, 1.0):
-                return time.monotonic() - began
-        what = f"node {self._name} does not answer on {self._destination.host}"
-        why = f"waited {_ANSWER:.0f} s; its console: {self._driver.last_words(self._destination)}"
-        raise LostContact(Code.UNREACHABLE, what, why, f"wherry logs --node {self._name}")
+        return await_answer(self._destination, self._driver.last_words)
 
     def roll_back(self) -> None:
         self._end_job()

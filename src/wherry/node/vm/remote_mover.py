@@ -18,15 +18,16 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
-from wherry.base.errors import Code, Failed, LostContact, WherryError
+from wherry.base.errors import Code, Failed, WherryError
 from wherry.model.objects import Round
 from wherry.model.uri import parse_uri
 from wherry.node.protocol import During, Place, Transferred, quiet
 from wherry.node.vm import virt, xen
-from wherry.node.vm.agent import answers
+from wherry.node.vm.agent import answers, await_answer
 
 if TYPE_CHECKING:
     from wherry.node.vm.remote import RemoteVmDriver
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 _STATUS = "wherry status"
 _STILL = 1.0
 """Seconds without a use of its processors after which a node counts as standing, though its agent was asked."""
-_KNOCK = 0.2
+_KNOCK = 1.0
 """Seconds that the agent gets for an answer: who asks it makes a node work that runs, however busy its host is."""
 _LOOK = 0.05
 """Seconds between two looks."""
@@ -42,8 +43,6 @@ _TELL = 1.0
 """Seconds between two words about a round."""
 _PATIENCE, _SLOWEST = 120.0, 1e6
 """A move is given up after so many seconds and those of the node's memory at so many bytes/s."""
-_ANSWER = 60.0
-"""Seconds that the agent gets to answer after the move."""
 
 
 class RemoteMover:
@@ -55,6 +54,8 @@ class RemoteMover:
         self._name = source.node.name
         self._thread: threading.Thread | None = None
         self._error: Exception | None = None
+        self._ran = time.monotonic()
+        """When the source's copy was last seen to run."""
 
     def predict(self) -> tuple[int, float]:
         return self._driver.usage(self._source).memory, 1.0
@@ -73,23 +74,24 @@ class RemoteMover:
             raise Failed(Code.MOVE_FAILED, f"node {self._name} does not run on {self._source.host}", "", _STATUS)
 
     def round(self, number: int, during: During = quiet) -> Round:
-        began = told = ran = time.monotonic()
+        began = told = time.monotonic()
         used: float | None = None
         self._begin()
-        while not self._ended() and time.monotonic() - ran < _STILL:
-            answers(self._source, _KNOCK)
-            now = self._cpu()
-            if now is None or now != used:
-                used, ran = now, time.monotonic()
-            if time.monotonic() - told > _TELL:
-                told = time.monotonic()
-                during(f"{told - began:.0f} s")
-            time.sleep(_LOOK)
+        with self._asked():
+            while not self._ended() and time.monotonic() - self._ran < _STILL:
+                asked, now = time.monotonic(), self._cpu()
+                if now is None or now != used:
+                    used, self._ran = now, max(self._ran, asked)
+                if time.monotonic() - told > _TELL:
+                    told = time.monotonic()
+                    during(f"{told - began:.0f} s")
+                time.sleep(_LOOK)
         self._check()
         return Round(number=number, bytes=0, seconds=time.monotonic() - began, dirty=0)
 
-    def freeze(self) -> None:
-        """Xen does it, when its rounds gain no more."""
+    def freeze(self) -> float:
+        """Xen has done it, when its rounds gained no more."""
+        return time.monotonic() - self._ran
 
     def transfer(self) -> Transferred:
         self._begin()
@@ -111,23 +113,10 @@ class RemoteMover:
         self._driver.stop(self._source)
 
     def thaw(self) -> None:
-        domain, libvirt = self._driver.domain(self._destination), virt.load()
-        if domain is None:
-            raise Failed(Code.MOVE_FAILED, f"node {self._name} is not at {self._destination.host}", "it ended")
-        try:
-            domain.resume()
-        except libvirt.libvirtError as error:
-            if virt.state(domain)[0] != libvirt.VIR_DOMAIN_RUNNING:
-                raise virt.translated(f"node {self._name} could not be thawed", error) from None
+        virt.resume(self._driver.domain(self._destination), self._name, self._destination.host)
 
     def ran_again(self) -> float | None:
-        began = time.monotonic()
-        while time.monotonic() - began < _ANSWER:
-            if answers(self._destination, 1.0):
-                return time.monotonic() - began
-        what = f"node {self._name} does not answer on {self._destination.host}"
-        why = f"waited {_ANSWER:.0f} s; its console: {self._driver.last_words(self._destination)}"
-        raise LostContact(Code.UNREACHABLE, what, why, f"wherry logs --node {self._name}")
+        return await_answer(self._destination, self._driver.last_words)
 
     def roll_back(self) -> None:
         self._await_end()
@@ -144,6 +133,26 @@ class RemoteMover:
             with contextlib.suppress(WherryError):
                 if (domain := self._driver.domain(place)) is not None:
                     self._driver.consoles.follow(self._name, place.host, domain)
+
+    @contextlib.contextmanager
+    def _asked(self) -> Iterator[None]:
+        """Meanwhile the node's agent is asked again and again; its answers tell that the node runs.
+
+        In a thread, as a host that is about to end its copy may keep us waiting for seconds. The last question is not
+        waited for: the node may stand.
+        """
+        self._ran, over = time.monotonic(), threading.Event()
+
+        def ask() -> None:
+            while not over.wait(_LOOK):
+                if answers(self._source, _KNOCK) and not over.is_set():
+                    self._ran = time.monotonic()
+
+        threading.Thread(target=ask, name="move-vm-ask", daemon=True).start()
+        try:
+            yield
+        finally:
+            over.set()
 
     def _begin(self) -> None:
         """The migration, begun when it was not yet."""

@@ -97,6 +97,18 @@ def domain(connection: Any, name: str) -> Any | None:
         ) from None
 
 
+def resume(found: Any | None, name: str, host: str) -> None:
+    """Lets a paused domain run; nothing to do when it runs. MOVE_FAILED when it is gone, or stays paused."""
+    libvirt = load()
+    if found is None:
+        raise Failed(Code.MOVE_FAILED, f"node {name} is not at {host}", "its virtual machine ended")
+    try:
+        found.resume()
+    except libvirt.libvirtError as error:
+        if state(found)[0] != libvirt.VIR_DOMAIN_RUNNING:
+            raise translated(f"node {name} could not be thawed", error) from None
+
+
 def state(found: Any | None) -> tuple[int, int]:
     """State and reason of a domain as libvirt numbers them; (SHUTOFF, 0) when it is gone."""
     libvirt = load()
