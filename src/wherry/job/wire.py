@@ -14,9 +14,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO
 
+from wherry.model.objects import CONTROL_PORT
 from wherry.model.owner import Owner
 from wherry.node.channel import in_netns
-from wherry.model.objects import CONTROL_PORT
 
 _FRAME_LIMIT = 4 << 20  # bytes in the largest frame
 _PART = 64 << 10  # bytes of input in one frame: the agent keeps whole frames

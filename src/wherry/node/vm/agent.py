@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable
 
 from wherry.base.errors import Code, LostContact
-from wherry.node.channel import in_netns
 from wherry.model.objects import CONTROL_PORT
+from wherry.node.channel import in_netns
 from wherry.node.protocol import Place
 
 _HEADER = struct.Struct(">cI")
