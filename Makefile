@@ -1,6 +1,6 @@
 # The front door. `make` alone prints what there is.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-apps demo test test-guest test-xen test-cloud lint bench clean
+.PHONY: help setup setup-apps demo test test-guest test-xen test-cloud test-moves lint bench clean
 
 help: ## show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,6 +30,9 @@ test-xen: setup-vm ## a live move between two emulated Xen hosts (ten minutes, f
 test-cloud: setup ## nodes that boot a whole Debian with cloud-init from a disk (a quarter of an hour without KVM)
 	@scripts/setup-vm
 	@scripts/test-cloud
+
+test-moves: setup-vm ## twenty moves of a virtual machine back and forth, for each network adapter (ten minutes without KVM)
+	@scripts/as-root env WHERRY_LONG_TESTS=1 .venv/bin/python -m pytest -q -rsP -p no:cacheprovider tests/system/test_vm.py -k twenty
 
 lint: setup ## style, types, import directions, file sizes
 	@scripts/lint

@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from realworld import World, world
@@ -141,6 +142,27 @@ def test_containers_and_machines_in_one_job(two: World) -> None:
         assert sorted(done.stdout.split()) == ["mixed-0", "mixed-1"], done.stderr
     finally:
         two("down", "mixed")
+
+
+@pytest.mark.skipif("WHERRY_LONG_TESTS" not in os.environ, reason="it takes minutes (make test-moves)")
+@pytest.mark.parametrize("model", ["virtio", "e1000"])
+def test_twenty_moves(two: World, model: str) -> None:
+    """Back and forth under a job that checks its memory and every message."""
+    text = f"kind: vm\nname: many\nnodes: 2\ncpus: 1\nmemory: 192MiB\nimage: {IMAGE}\nnic: {{model: {model}}}\n"
+    two.json("up", two.file("many.yaml", text))
+    records = list[dict[str, Any]]()
+
+    def moves() -> None:
+        for _ in range(20):
+            records.append(two.move("many-1", other(two.hosts_of("many")["many-1"])))
+            assert (records[-1]["phase"], records[-1]["error"]) == ("done", None)
+
+    try:
+        two.under_a_ring("many", "mpich", moves, ranks=2, seconds=150)
+    finally:
+        two("down", "many")
+    for measure in ("total", "downtime"):
+        print(f"{model}: {measure} {sorted(round(record[measure], 3) for record in records)} s")
 
 
 def test_the_guest_sees_its_adapter(two: World) -> None:
