@@ -6,7 +6,6 @@ all sizes are mixed in one sitting, in an order drawn with a kept seed, and comp
 
 from __future__ import annotations
 
-import os
 import random
 import sys
 import time
@@ -16,13 +15,14 @@ from typing import Any
 from wherry.base.errors import Code, Failed, Refused, WherryError
 from wherry.base.paths import instance
 from wherry.base.units import format_size, parse_size
-from wherry.client import Client, process
+from wherry.client import Client
 from wherry.lab.byhand import ByHand
 from wherry.lab.demo import print_table
 from wherry.lab.environment import environment, load
 from wherry.lab.report import Report, Table
 from wherry.lab.samples import Samples
-from wherry.lab.stats import median, ratio
+from wherry.lab.sitting import sitting
+from wherry.lab.stats import compared
 
 _SEED = 7
 _NODE, _FROM, _TO = "bench-0", "a1", "b1"
@@ -64,17 +64,9 @@ def command(
         raise Refused(
             Code.USAGE, "--sizes is not a list of sizes", str(error), "wherry bench --sizes 64MiB,1GiB"
         ) from None
-    os.environ.setdefault("WHERRY_INSTANCE", "bench")
-    out = out.resolve()
-    out.mkdir(parents=True, exist_ok=True)
-    os.chdir(out)
-    bench = Bench(out, wanted, reps)
-    try:
+    with sitting("bench", out, keep=keep) as place:
+        bench = Bench(place, wanted, reps)
         bench.run()
-    finally:
-        if not keep:
-            process.stop(instance())
-            process.sweep()
     bench.report()
 
 
@@ -125,9 +117,7 @@ class Bench:
             for what in ("downtime", "total"):
                 ours = self._samples.values(what, size=size, kind="wherry")
                 hand = self._samples.values(what, size=size, kind="by hand")
-                cells = [median(samples).text() if samples else "not measured" for samples in (ours, hand)]
-                cells.append(ratio(ours, hand).text() if ours and hand else "not measured")
-                rows.append((format_size(size), what, *cells))
+                rows.append((format_size(size), what, *compared(ours, hand)))
         table = Table("A move by memory size, in seconds", ("memory", "", "wherry", "by hand", "ratio"), rows)
         Report(
             title="A move beside runc by hand",

@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import Any
 
 from wherry.base.errors import Code, Failed, Refused
-from wherry.base.paths import instance
 from wherry.base.units import format_duration, format_size
-from wherry.client import Client, process
+from wherry.client import Client
 from wherry.lab import hpcc
 from wherry.lab.environment import environment, load
 from wherry.lab.report import Report, Table, svg
 from wherry.lab.samples import Samples
+from wherry.lab.sitting import sitting
 from wherry.lab.stats import median, ratio
 from wherry.model.objects import JobState, Move
 
@@ -78,18 +78,11 @@ def command(out: Path = Path("demo-report"), *, reps: int = 3, n: int = 1000, ke
         raise Refused(Code.USAGE, f"--n {n} is out of range", "100 to 1500 keep a run below a minute", "wherry demo")
     if not shutil.which("hpcc"):
         raise Refused(Code.UNSUPPORTED, "hpcc is not installed", "the demo runs HPL in it", "make setup")
-    os.environ.setdefault("WHERRY_INSTANCE", "demo")
-    out = out.resolve()
-    out.mkdir(parents=True, exist_ok=True)
-    os.chdir(out)
-    demo = Demo(out, hpcc.Problem(n=n), reps)
-    try:
+    with sitting("demo", out, keep=keep) as place:
+        demo = Demo(place, hpcc.Problem(n=n), reps)
         demo.run()
-    finally:
         if not keep:
             _tell("taking down what the demo made")
-            process.stop(instance())
-            process.sweep()
     demo.report()
 
 

@@ -52,6 +52,12 @@ def ratio(samples: Sequence[float], base: Sequence[float]) -> Estimate:
     return _estimate(data, lambda draws: np.median(draws[0], axis=-1) / np.median(draws[1], axis=-1))
 
 
+def compared(samples: Sequence[float], base: Sequence[float]) -> tuple[str, str, str]:
+    """Both medians and their ratio, for three cells of a table; samples may be lacking."""
+    ours, theirs = (median(found).text() if found else "not measured" for found in (samples, base))
+    return ours, theirs, ratio(samples, base).text() if samples and base else "not measured"
+
+
 def mann_whitney(samples: Sequence[float], base: Sequence[float]) -> float | None:
     """Probability of a difference as large when both have one distribution (two-sided Mann-Whitney U test).
 

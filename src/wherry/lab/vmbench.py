@@ -8,7 +8,6 @@ seed, and are compared as ratios.
 from __future__ import annotations
 
 import json
-import os
 import random
 import sys
 import time
@@ -19,12 +18,13 @@ from typing import Any
 
 from wherry.base.errors import Code, Failed, Refused, WherryError
 from wherry.base.paths import instance, native_program
-from wherry.client import Client, process
+from wherry.client import Client
 from wherry.lab.demo import print_table
 from wherry.lab.environment import environment, load
 from wherry.lab.report import Report, Table
 from wherry.lab.samples import Samples
-from wherry.lab.stats import median, ratio
+from wherry.lab.sitting import sitting
+from wherry.lab.stats import compared
 from wherry.lab.virshmove import VirshMove
 
 _SEED = 11
@@ -64,17 +64,10 @@ def command(
     if pairs < 1 or memory < 1 or seconds < 1:
         raise Refused(Code.USAGE, "--pairs, --memory and --seconds are at least 1", "", "wherry vmbench --pairs 10")
     program = str(native_program("wherry-ring-mpich"))
-    os.environ.setdefault("WHERRY_INSTANCE", "vmbench")
-    out = out.resolve()
-    out.mkdir(parents=True, exist_ok=True)
-    os.chdir(out)
-    bench = Bench(out, pairs, memory, [program, "--seconds", str(seconds), "--memory", str(memory), "--size", "16384"])
-    try:
+    argv = [program, "--seconds", str(seconds), "--memory", str(memory), "--size", "16384"]
+    with sitting("vmbench", out, keep=keep) as place:
+        bench = Bench(place, pairs, memory, argv)
         bench.run()
-    finally:
-        if not keep:
-            process.stop(instance())
-            process.sweep()
     bench.report()
 
 
@@ -139,8 +132,7 @@ class Bench:
         rows = []
         for name, text in _MEASURES:
             ours, hand = (self._samples.values(name, kind=kind) for kind in _KINDS)
-            cells = [median(samples).text() if samples else "not measured" for samples in (ours, hand)]
-            rows.append((text, *cells, ratio(ours, hand).text() if ours and hand else "not measured"))
+            rows.append((text, *compared(ours, hand)))
         table = Table("A machine's move under a job", ("", "wherry", "virsh", "ratio"), rows)
         Report(
             title="A virtual machine's move beside virsh migrate --live",
