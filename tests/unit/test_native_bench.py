@@ -12,7 +12,10 @@ import pytest
 from wherry.base.errors import Refused
 from wherry.base.paths import native_program
 
-LAUNCHERS = {"openmpi": "mpirun.openmpi --oversubscribe --mca btl tcp,self", "mpich": "mpiexec.mpich"}
+LAUNCHERS = {
+    "openmpi": "mpirun.openmpi --oversubscribe --mca btl tcp,self --mca btl_tcp_if_include lo",
+    "mpich": "mpiexec.mpich",
+}
 ENVIRONMENT = os.environ | {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
 

@@ -14,7 +14,9 @@ from wherry.base.errors import Refused
 from wherry.base.paths import native_library, native_program
 
 COMMANDS = {
-    "openmpi": "mpirun.openmpi --oversubscribe -n 3 --mca btl tcp,self -x LD_PRELOAD={library}",
+    "openmpi": (
+        "mpirun.openmpi --oversubscribe -n 3 --mca btl tcp,self --mca btl_tcp_if_include lo -x LD_PRELOAD={library}"
+    ),
     "mpich": "mpiexec.mpich -n 3 -genv UCX_TLS tcp,self -genv LD_PRELOAD {library}",
 }
 ENVIRONMENT = os.environ | {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}

@@ -21,7 +21,7 @@ from typing import Any
 from wherry.base.errors import Code, Failed, Refused
 from wherry.base.units import format_duration, format_size
 from wherry.client import Client
-from wherry.lab import hpcc
+from wherry.lab import hpcc, native
 from wherry.lab.environment import environment, load
 from wherry.lab.report import Report, Table, svg
 from wherry.lab.samples import Samples
@@ -38,6 +38,8 @@ _SEED = 4
 _POLL = 0.005
 """Seconds between two looks at the output file: the error of a time."""
 _RUN_LIMIT = 600.0
+_SAID = "output"
+"""File with what a native run says."""
 # Ranks share cores here; one that waits gives its core to one that computes, in every variant alike.
 _SHARED_CORES = {"OMPI_MCA_mpi_yield_when_idle": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
@@ -52,7 +54,7 @@ class Variant:
 
 
 NATIVE = Variant("native", "native, TCP")
-SHARED = Variant("native-shm", "native, shared memory", "vader")
+SHARED = Variant("native-shm", "native, shared memory", "shm")
 CLUSTER = Variant("cluster", "virtual cluster")
 MOVED = Variant("moved", "virtual cluster, one move")
 VARIANTS = (NATIVE, SHARED, CLUSTER, MOVED)
@@ -121,7 +123,8 @@ class Demo:
             problem = f"did not end within {_RUN_LIMIT:.0f} s"
         watch.stop()
         result = hpcc.read(directory / hpcc.OUTPUT)
-        problem = problem or watch.problem or ("" if exit_code == 0 else f"exit code {exit_code}")
+        said = f", see {directory / _SAID}" if (directory / _SAID).exists() else ""
+        problem = problem or watch.problem or ("" if exit_code == 0 else f"exit code {exit_code}{said}")
         if not problem and not result.verified(self._problem):
             problem = f"{result.passed} of {self._problem.runs} residual checks passed"
         sample: dict[str, Any] = {
@@ -273,20 +276,19 @@ class _Watch:
 
 
 def _native(variant: Variant) -> int:
-    launcher = shutil.which("mpirun.openmpi") or shutil.which("mpirun")
+    launcher = shutil.which(native.LAUNCHERS["openmpi"]) or shutil.which("mpirun")
     if launcher is None:
         raise Refused(Code.UNSUPPORTED, "Open MPI is not installed", "hpcc is linked against it", "make setup")
-    root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
-    transport = ["--mca", "pml", "ob1", "--mca", "btl", f"{variant.transport},self"]
-    words = [launcher, *root, "--oversubscribe", "--bind-to", "none", "-n", str(_RANKS), *transport, "hpcc"]
-    done = subprocess.run(
-        words,
-        env={**os.environ, **_SHARED_CORES},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        timeout=_RUN_LIMIT,
-        check=False,
-    )
+    with Path(_SAID).open("wb") as said:
+        done = subprocess.run(
+            [launcher, *native.options("openmpi", variant.transport), "-n", str(_RANKS), "hpcc"],
+            env={**os.environ, **_SHARED_CORES},
+            stdin=subprocess.DEVNULL,
+            stdout=said,
+            stderr=subprocess.STDOUT,
+            timeout=_RUN_LIMIT,
+            check=False,
+        )
     return done.returncode
 
 

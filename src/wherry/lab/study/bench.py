@@ -22,10 +22,10 @@ from wherry.base.errors import Code, Refused, WherryError
 from wherry.base.paths import native_program
 from wherry.base.units import format_size
 from wherry.client import Client
+from wherry.lab import native
 from wherry.lab.study.recipe import Cell, SampleFailed
 from wherry.model.objects import Job, JobState, Move, NodeState
 
-_LAUNCHERS = {"openmpi": "mpirun.openmpi", "mpich": "mpiexec.mpich"}
 FABRIC: Mapping[str, Any] = {
     "kind": "fabric",
     "version": 1,
@@ -203,11 +203,11 @@ class Bench:
         env: Mapping[str, str] | None = None,
     ) -> Ended:
         """Runs a program on this machine by MPI's launcher, over loopback TCP or shared memory (`shm`)."""
-        launcher = shutil.which(_LAUNCHERS[mpi])
+        launcher = shutil.which(native.LAUNCHERS[mpi])
         if launcher is None:
-            raise Refused(Code.UNSUPPORTED, f"{_LAUNCHERS[mpi]} is not installed", "", "make setup")
-        words = [launcher, *_native_options(mpi, transport), "-n", str(ranks)]
-        return self.plain([*words, *argv], directory, seconds, {**_native_environment(mpi, transport), **(env or {})})
+            raise Refused(Code.UNSUPPORTED, f"{native.LAUNCHERS[mpi]} is not installed", "", "make setup")
+        words = [launcher, *native.options(mpi, transport), "-n", str(ranks)]
+        return self.plain([*words, *argv], directory, seconds, {**native.environment(mpi, transport), **(env or {})})
 
     def plain(
         self, argv: Sequence[str], directory: Path, seconds: float, env: Mapping[str, str] | None = None
@@ -355,27 +355,6 @@ def installed(name: str, package: str) -> str:
     if found is None:
         raise Refused(Code.UNSUPPORTED, f"{name} is not installed", f"it is in Debian's {package}", "make setup")
     return found
-
-
-def _native_options(mpi: str, transport: str) -> list[str]:
-    if mpi == "mpich":
-        return []
-    btl = "vader,self" if transport == "shm" else "tcp,self"
-    over = [] if transport == "shm" else ["--mca", "btl_tcp_if_include", "lo"]
-    root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
-    return [*root, "--oversubscribe", "--bind-to", "none", "--mca", "pml", "ob1", "--mca", "btl", btl, *over]
-
-
-def _native_environment(mpi: str, transport: str) -> dict[str, str]:
-    if mpi == "openmpi" or transport == "shm":
-        return {}
-    return {
-        "MPIR_CVAR_NOLOCAL": "1",
-        "UCX_TLS": "tcp,self",
-        "UCX_NET_DEVICES": "lo",
-        "FI_PROVIDER": "tcp",
-        "FI_TCP_IFACE": "lo",
-    }
 
 
 def _end_session(child: subprocess.Popen[bytes]) -> None:

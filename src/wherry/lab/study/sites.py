@@ -40,6 +40,9 @@ _MPIRUN = (
         "btl_tcp_if_include",
         "up0",
         "--mca",
+        "btl_tcp_disable_family",  # without it Open MPI 5 pairs no addresses of an interface that has both
+        "6",
+        "--mca",
         "oob_tcp_if_include",
         "up0",
         "--mca",
