@@ -25,7 +25,9 @@
 
 enum {
     FIND_MS = 10000, /* a driver may need a while to find its device */
+    CARRIER_MS = 5000, /* some adapters take seconds; a frame that is sent before is lost */
     PAUSE_US = 5000,
+    DISCARD = 9, /* the port that nobody listens at: RFC 863 */
     NODES = 250,
     HEAD = 254,
 };
@@ -121,6 +123,34 @@ static void set_neighbour(int fd, const struct guest *guest, int number)
         guest_fail("set the neighbours of", NAME, errno);
 }
 
+static bool has_carrier(void)
+{
+    char *text = guest_read("/sys/class/net/" NAME "/carrier");
+    bool has = text && text[0] == '1';
+
+    free(text);
+    return has;
+}
+
+/*
+ * Bridges on the way may know the node's hardware address from another host, where it was started before, and learn
+ * from any frame where it is now. A node asks for no address, and so would be silent until somebody reaches it.
+ */
+static void announce(int fd, const struct guest *guest)
+{
+    uint32_t host_bits = htonl(~(~0u << (32 - guest->prefix)));
+    struct sockaddr_in everyone = {
+        .sin_family = AF_INET, .sin_port = htons(DISCARD), .sin_addr.s_addr = guest->address.s_addr | host_bits};
+    int64_t end = process_now_ms() + CARRIER_MS;
+    int yes = 1;
+
+    while (!has_carrier() && process_now_ms() < end)
+        usleep(PAUSE_US);
+    if (setsockopt(fd, SOL_SOCKET, SO_BROADCAST, &yes, sizeof yes) < 0 ||
+        sendto(fd, "", 0, 0, (struct sockaddr *)&everyone, sizeof everyone) < 0)
+        fprintf(stderr, "wherry-guest: cannot announce %s: %s\n", guest->name, strerror(errno));
+}
+
 void network_up(const struct guest *guest)
 {
     struct ifreq change = {0};
@@ -152,5 +182,6 @@ void network_up(const struct guest *guest)
     if (guest->prefix == 24)
         for (int number = 0; number <= HEAD; number = number == NODES - 1 ? HEAD : number + 1)
             set_neighbour(fd, guest, number);
+    announce(fd, guest);
     close(fd);
 }

@@ -70,11 +70,14 @@ class Ring:
 
 
 class World:
-    """One instance. `directory` is where commands are given; nodes see it."""
+    """One instance. `directory` is where commands are given; nodes see it. `enter` are words that bring a command into
+    namespaces of its own, if it is to be run in some.
+    """
 
-    def __init__(self, name: str, directory: Path, **environment: str) -> None:
+    def __init__(self, name: str, directory: Path, enter: tuple[str, ...] = (), **environment: str) -> None:
         self.instance = Instance(name)
         self.directory = directory
+        self._wherry = (*enter, "env", f"--chdir={directory}", str(WHERRY)) if enter else (str(WHERRY),)
         kept = {key: value for key, value in os.environ.items() if not key.startswith(("WHERRY_", "SUDO_"))}
         self.environment = {**kept, "WHERRY_INSTANCE": name, **environment}
 
@@ -83,7 +86,7 @@ class World:
     def __call__(self, *words: str, **more: str) -> Completed:
         """One command, whatever becomes of it."""
         return subprocess.run(
-            [str(WHERRY), *words],
+            [*self._wherry, *words],
             cwd=self.directory,
             env={**self.environment, **more},
             stdin=subprocess.DEVNULL,
@@ -103,7 +106,7 @@ class World:
     def start(self, *words: str, stdin: int = subprocess.DEVNULL) -> subprocess.Popen[str]:
         """A command that goes on."""
         return subprocess.Popen(
-            [str(WHERRY), *words],
+            [*self._wherry, *words],
             cwd=self.directory,
             env=self.environment,
             stdin=stdin,
@@ -266,12 +269,12 @@ class World:
 
 
 @contextmanager
-def world(role: str, **environment: str) -> Iterator[World]:
+def world(role: str, enter: tuple[str, ...] = (), **environment: str) -> Iterator[World]:
     """An instance that is gone before and after, whatever happened to it. Another checkout's has another name."""
     name = own_name(role)
     with tempfile.TemporaryDirectory(prefix=f"wherry-{name}-") as directory:
         os.chmod(directory, 0o755)
-        made = World(name, Path(directory), **environment)
+        made = World(name, Path(directory), enter, **environment)
         made("down", "--all")
         try:
             yield made

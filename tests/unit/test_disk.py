@@ -79,7 +79,7 @@ def test_the_image_is_the_end_of_the_chain(tmp_path: Path) -> None:
     files = NodeDisk(Instance("x"), "c-1")
     image = DiskImage(Path("/srv/x.qcow2"), 1 << 30)
     nic = NicSpec(queues=2, checksum_offload=False)
-    xml = fromstring(describe("x", place(nic), image, True, tmp_path / "console", files))
+    xml = fromstring(describe(Instance("x"), place(nic), image, True, tmp_path / "console", files))
     written, given = xml.findall("devices/disk")
     assert written.find("backingStore/source").attrib == {"file": "/srv/x.qcow2"}  # type: ignore[union-attr]
     assert written.find("backingStore/backingStore") is not None

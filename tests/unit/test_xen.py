@@ -10,8 +10,8 @@ from types import SimpleNamespace
 from typing import Any
 from xml.etree import ElementTree
 
+import hypothesis
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import SecretStr
 
@@ -24,10 +24,11 @@ from wherry.model.spec import ClusterSpec, FabricSpec, NicSpec, parse
 from wherry.model.uri import TRANSPORTS, parse_uri
 from wherry.model.way import Way
 from wherry.node.protocol import Place
-from wherry.node.vm import agent, remote, remote_mover, virt, xen
+from wherry.node.vm import agent, given, remote, virt, xen, xen_mover
 from wherry.node.vm.image import VmImage
+from wherry.node.vm.names import domain_id
 from wherry.node.vm.reach import processor
-from wherry.node.vm.remote import RemoteVmDriver
+from wherry.node.vm.remote_xen import XenDriver
 
 INSTANCE = Instance("tx")
 HOSTS = [
@@ -109,6 +110,7 @@ class World:
         4
     )
     VIR_MIGRATE_LIVE, VIR_MIGRATE_PEER2PEER, VIR_MIGRATE_PAUSED, VIR_MIGRATE_PARAM_URI = 1, 2, 32, "uri"
+    VIR_STREAM_NONBLOCK = 1
 
     def __init__(self) -> None:
         self.domains: dict[str, list[Domain]] = {"x1": [], "x2": []}
@@ -157,7 +159,7 @@ class Connection:
         raise Error(World.VIR_ERR_NO_STORAGE_POOL)
 
     def storagePoolCreateXML(self, text: str, _flags: int) -> Any:
-        assert ElementTree.fromstring(text).findtext("target/permissions/mode") == "0700"
+        assert ElementTree.fromstring(text).findtext("target/permissions/mode") == "0711"
         return self
 
     def storageVolLookupByName(self, name: str) -> Any:
@@ -208,16 +210,16 @@ def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[World]:
     monkeypatch.setenv("WHERRY_STATE", str(tmp_path / "state"))
     monkeypatch.setattr(virt, "load", lambda: made)
     monkeypatch.setattr(remote, "find_image", lambda _name: image)
-    for module in (agent, remote, remote_mover):
+    for module in (agent, remote, xen_mover):
         monkeypatch.setattr(module, "answers", answers)
     yield made
     made.proceed.set()
 
 
 @pytest.fixture
-def driver(world: World) -> RemoteVmDriver:
+def driver(world: World) -> XenDriver:
     fabric = FakeFabric(parse(FabricSpec, FABRIC, "FILE"))
-    return RemoteVmDriver(INSTANCE, fabric, world)  # type: ignore[arg-type]
+    return XenDriver(INSTANCE, fabric, world)  # type: ignore[arg-type]
 
 
 def states(world: World) -> dict[str, list[int]]:
@@ -253,7 +255,7 @@ def test_a_guest_without_the_processors_help() -> None:
 
 
 def test_what_a_guest_is_given_is_an_archive_of_its_own() -> None:
-    archive = BytesIO(xen.given(place("x1"))).read()
+    archive = BytesIO(given.archive(place("x1"))).read()
     assert archive.startswith(b"070701") and len(archive) % 4 == 0
     assert all(text in archive for text in (b"given/key\0", KEY.encode(), b"given/hosts\0", b"127.0.0.1 localhost\n"))
 
@@ -273,7 +275,7 @@ def test_good_uris(text: str) -> None:
         ("xen:///", "does not say how the host is reached"),
         ("xen+ext://h/?command=/bin/sh", "does not say how"),
         ("xen+ssh://h/?command=/bin/sh", "parameters are not taken"),
-        ("qemu+ssh://h/system", "run Xen"),
+        ("lxc+ssh://h/", "run QEMU or Xen"),
         ("xen+tcp:///", "'' is no name"),
         ("xen+ssh://-oProxyCommand=x/", "is no name"),
         ("xen+ssh://-x@h/", "a user is a name"),
@@ -290,7 +292,7 @@ def test_bad_uris(text: str, words: str) -> None:
         parse_uri(text)
 
 
-@given(st.text(max_size=40) | st.from_regex(r"xen\+(tcp|ssh)://[ -~]{0,20}/?", fullmatch=True))
+@hypothesis.given(st.text(max_size=40) | st.from_regex(r"xen\+(tcp|ssh)://[ -~]{0,20}/?", fullmatch=True))
 def test_what_passes_is_a_name_and_no_option(text: str) -> None:
     try:
         uri = parse_uri(text)
@@ -326,7 +328,7 @@ def test_what_libvirt_says_of_a_processor() -> None:
     assert processor("<capabilities><host/></capabilities>") == ("unknown", frozenset())
 
 
-def test_start_and_stop(world: World, driver: RemoteVmDriver) -> None:
+def test_start_and_stop(world: World, driver: XenDriver) -> None:
     driver.start(place("x1"))
     assert states(world) == RUNS_AT_1 and driver.alive(place("x1"))
     assert driver.usage(place("x1")).model_dump() == {"memory": 150 << 20, "cpu": 3.0, "processes": 1, "throttled": 0.0}
@@ -337,20 +339,20 @@ def test_start_and_stop(world: World, driver: RemoteVmDriver) -> None:
     assert states(world) == {"x1": [], "x2": []} and not driver.alive(place("x1"))
 
 
-def test_only_our_domains_are_touched(world: World, driver: RemoteVmDriver) -> None:
+def test_only_our_domains_are_touched(world: World, driver: XenDriver) -> None:
     other = Domain(world, "x1", "wherry-tx-c-0", "5b6f8f0e-0000-0000-0000-000000000000", World.VIR_DOMAIN_RUNNING)
     world.domains["x1"].append(other)
     driver.stop(place("x1"))
     assert world.domains["x1"] == [other] and not driver.alive(place("x1"))
 
 
-def test_a_host_that_is_silent_has_not_lost_its_nodes(world: World, driver: RemoteVmDriver) -> None:
+def test_a_host_that_is_silent_has_not_lost_its_nodes(world: World, driver: XenDriver) -> None:
     driver.start(place("x1"))
     world.dead.add("x1")
     assert driver.alive(place("x1"))
 
 
-def moved(driver: RemoteVmDriver) -> remote_mover.RemoteMover:
+def moved(driver: XenDriver) -> xen_mover.XenMover:
     """A mover that has done everything before the commit."""
     mover = driver.mover(place("x1"), place("x2"))
     mover.pace(None)
@@ -362,7 +364,7 @@ def moved(driver: RemoteVmDriver) -> remote_mover.RemoteMover:
     return mover
 
 
-def test_a_move(world: World, driver: RemoteVmDriver) -> None:
+def test_a_move(world: World, driver: XenDriver) -> None:
     driver.start(place("x1"))
     mover = moved(driver)
     assert states(world) == {"x1": [], "x2": [World.VIR_DOMAIN_PAUSED]} and mover.switched()
@@ -374,7 +376,7 @@ def test_a_move(world: World, driver: RemoteVmDriver) -> None:
     assert states(world) == RUNS_AT_2
 
 
-def test_a_round_ends_when_the_node_stands(world: World, driver: RemoteVmDriver) -> None:
+def test_a_round_ends_when_the_node_stands(world: World, driver: XenDriver) -> None:
     driver.start(place("x1"))
     world.proceed.clear()
     world.work = 1_000_000
@@ -392,7 +394,7 @@ def test_a_round_ends_when_the_node_stands(world: World, driver: RemoteVmDriver)
     assert states(world)["x2"] == [World.VIR_DOMAIN_PAUSED]
 
 
-def test_the_orphan_of_a_move_that_failed_is_removed(world: World, driver: RemoteVmDriver) -> None:
+def test_the_orphan_of_a_move_that_failed_is_removed(world: World, driver: XenDriver) -> None:
     driver.start(place("x1"))
     world.lose = True
     mover = driver.mover(place("x1"), place("x2"))
@@ -408,11 +410,9 @@ def test_the_orphan_of_a_move_that_failed_is_removed(world: World, driver: Remot
         assert states(world) == RUNS_AT_1
 
 
-def test_an_orphan_that_nobody_could_remove_is_removed_before_the_next_move(
-    world: World, driver: RemoteVmDriver
-) -> None:
+def test_an_orphan_that_nobody_could_remove_is_removed_before_the_next_move(world: World, driver: XenDriver) -> None:
     driver.start(place("x1"))
-    uuid = xen.domain_id(INSTANCE, "c-0")
+    uuid = domain_id(INSTANCE, "c-0")
     world.domains["x2"].append(Domain(world, "x2", "wherry-tx-c-0", uuid, World.VIR_DOMAIN_PAUSED))
     mover = moved(driver)
     mover.release()
@@ -420,7 +420,7 @@ def test_an_orphan_that_nobody_could_remove_is_removed_before_the_next_move(
     assert states(world) == RUNS_AT_2
 
 
-def test_what_is_at_a_destination_that_died_is_ended_when_it_answers(world: World, driver: RemoteVmDriver) -> None:
+def test_what_is_at_a_destination_that_died_is_ended_when_it_answers(world: World, driver: XenDriver) -> None:
     driver.start(place("x1"))
     world.lose = True
     mover = driver.mover(place("x1"), place("x2"))
@@ -432,11 +432,11 @@ def test_what_is_at_a_destination_that_died_is_ended_when_it_answers(world: Worl
     mover.close()
     assert driver.alive(place("x1")) and states(world)["x2"] == [World.VIR_DOMAIN_PAUSED]
     world.dead.clear()
-    reborn = RemoteVmDriver(INSTANCE, driver.fabric, driver.reach)
+    reborn = XenDriver(INSTANCE, driver.fabric, driver.reach)
     assert reborn.alive(place("x1")) and states(world) == RUNS_AT_1
 
 
-def test_an_orphan_is_told_from_the_node(world: World, driver: RemoteVmDriver) -> None:
+def test_an_orphan_is_told_from_the_node(world: World, driver: XenDriver) -> None:
     """The node has moved to where its orphan was: nothing is left to be ended there."""
     driver.start(place("x1"))
     world.dead.add("x2")
@@ -452,10 +452,10 @@ def test_an_orphan_is_told_from_the_node(world: World, driver: RemoteVmDriver) -
 
 def test_the_bridge_of_the_destination() -> None:
     text = xen.describe(INSTANCE, place("x1"), "/k", "/i")
-    assert remote_mover.at_bridge(text, "br7") == xen.describe(INSTANCE, place("x2", device="br7"), "/k", "/i")
+    assert xen_mover.at_bridge(text, "br7") == xen.describe(INSTANCE, place("x2", device="br7"), "/k", "/i")
 
 
-def test_what_is_refused_before_a_move(driver: RemoteVmDriver) -> None:
+def test_what_is_refused_before_a_move(driver: XenDriver) -> None:
     assert driver.refused(Way()) == ""
     for way in (Way(mode="post-copy"), Way(connections=2), Way.model_validate({"downtime": "100ms"})):
         assert "Xen" in driver.refused(way)
@@ -477,5 +477,5 @@ def test_what_is_refused_before_a_move(driver: RemoteVmDriver) -> None:
 def test_pv_moves_where_xen_has_shadow_paging(world: World) -> None:
     hosts = [host | {"shadow_paging": True} for host in HOSTS]
     fabric = FakeFabric(parse(FabricSpec, FABRIC | {"hosts": hosts}, "FILE"))
-    driver = RemoteVmDriver(INSTANCE, fabric, world)  # type: ignore[arg-type]
+    driver = XenDriver(INSTANCE, fabric, world)  # type: ignore[arg-type]
     assert driver.unmovable(place("x1", guest="pv"), place("x2", guest="pv")) == ""

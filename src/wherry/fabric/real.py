@@ -47,7 +47,8 @@ class RealFabric(NetnsFabric):
 
     def __init__(self, spec: FabricSpec, instance: Instance, hosts: Hosts) -> None:
         super().__init__(spec, instance)
-        self._real = hosts
+        self.asked = hosts
+        """Who knows the hosts: drivers ask the same, so that all have one opinion on who answers."""
 
     def up(self) -> None:
         check(self.spec)
@@ -74,14 +75,14 @@ class RealFabric(NetnsFabric):
 
     def facts(self, host: str) -> HostFacts:
         if host not in self._facts:
-            self._facts[host] = self._real.facts(self._host(host).name)
+            self._facts[host] = self.asked.facts(self._host(host).name)
         return self._facts[host]
 
     def missing_files(self, host: str, paths: list[str]) -> list[str]:
         return facts.missing_files(self._host(host), paths)  # of this machine: nodes are given copies
 
     def reachable(self, host: str) -> bool:
-        return self._real.answers(self._host(host).name)
+        return self.asked.answers(self._host(host).name)
 
     def set_down(self, host: str, down: bool) -> None:
         what = f"the loss of host {host} cannot be emulated"
@@ -120,7 +121,7 @@ class RealFabric(NetnsFabric):
         return self.port_netns(port) if port.tap else super().port_up(port)
 
     def port_device(self, port: Port) -> str:
-        return self._host(port.host).bridge if port.tap else super().port_device(port)
+        return self._host(port.host).plug if port.tap else super().port_device(port)
 
     def port_plug(self, port: Port) -> None:
         if not port.tap:

@@ -99,7 +99,8 @@ class FactsSpec(Spec):
 
 class HostSpec(Spec):
     """A host: its site, its size, its speed relative to the others. Emulated, or real: then `uri` says how its libvirtd
-    is reached, `bridge` which of its bridges nodes are at, and `shadow_paging` that its Xen was built with it.
+    is reached, `bridge` which of its bridges nodes are at (`br0`, or `xenbr0` of a Xen host), and `shadow_paging` that
+    its Xen was built with it.
 
     At speed 0.5 a CPU of an emulated host, and each of a node's there, is half a CPU of the machine (CFS quota, period
     5 ms).
@@ -112,8 +113,18 @@ class HostSpec(Spec):
     speed: float = Field(default=1.0, gt=0, le=1)
     facts: FactsSpec = FactsSpec()
     uri: str = ""
-    bridge: Interface = "xenbr0"
+    bridge: Interface | None = None
     shadow_paging: bool = False
+
+    @property
+    def hypervisor(self) -> str:
+        """`qemu` or `xen` of a real host; empty of an emulated one."""
+        return parse_uri(self.uri).hypervisor if self.uri else ""
+
+    @property
+    def plug(self) -> str:
+        """The bridge that nodes are at on a real host."""
+        return self.bridge or ("xenbr0" if self.hypervisor == "xen" else "br0")
 
     @field_validator("uri")
     @classmethod
@@ -220,6 +231,11 @@ class FabricSpec(Spec):
     hosts: tuple[HostSpec, ...] = Field(min_length=1)
     links: tuple[LinkSpec, ...] = ()
 
+    @property
+    def hypervisor(self) -> str:
+        """What all real hosts run, `qemu` or `xen`; empty when hosts are emulated."""
+        return self.hosts[0].hypervisor
+
     def joins(self) -> tuple[LinkSpec, ...]:
         """The links; when none is declared, those that join the sites in a line."""
         names = [site.name for site in self.sites]
@@ -284,11 +300,20 @@ def _as_the_driver_needs(spec: FabricSpec) -> None:
     real = spec.driver == "libvirt"
     for host in spec.hosts:
         if real and not host.uri:
-            raise ValueError(f"host {host.name} has no uri, by which a real host is reached: xen+tcp://10.0.0.1/")
+            raise ValueError(
+                f"host {host.name} has no uri, by which a real host is reached: qemu+ssh://10.0.0.1/system"
+            )
         if real and host.facts != FactsSpec():
             raise ValueError(f"host {host.name} is real, and has its own facts")
         if host.uri and not real:
             raise ValueError(f"host {host.name} has a uri: real hosts need driver: libvirt")
+        if host.shadow_paging and host.hypervisor != "xen":
+            raise ValueError(f"host {host.name} does not run Xen, so shadow_paging means nothing")
+        if host.hypervisor != spec.hypervisor:
+            raise ValueError(
+                f"host {host.name} runs {host.hypervisor} and host {spec.hosts[0].name} {spec.hypervisor}: no node "
+                "moves between them; write a fabric file for each, with an instance of its own (WHERRY_INSTANCE)"
+            )
     if real and spec.bridge is None:
         raise ValueError("bridge: name the bridge of this machine that is on one wire with the hosts' bridges")
     if spec.bridge is not None and not real:

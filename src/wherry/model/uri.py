@@ -1,7 +1,8 @@
-"""How a real host's libvirtd is reached: `xen+tcp://HOST/`, with `tls` or `ssh` in the place of `tcp`.
+"""How a real host's libvirtd is reached: `qemu+ssh://HOST/system` or `xen+ssh://HOST/`; `tls` or `tcp` for `ssh`, too.
 
-Invariant: a URI that passes is a scheme, a host and what is needed to find it, and nothing else. libvirt's parameters
-(`?command=…`) can name programs to run, and a name that begins with a hyphen would be an option of ssh.
+Invariant: a URI that passes is a hypervisor, a transport, a host and what is needed to find it, and nothing else.
+libvirt's parameters (`?command=…`) can name programs to run, and a name that begins with a hyphen would be an option of
+ssh.
 """
 
 from __future__ import annotations
@@ -10,6 +11,9 @@ import re
 from dataclasses import dataclass
 
 TRANSPORTS = ("tcp", "tls", "ssh")
+PATHS = {"qemu": "/system", "xen": "/"}
+"""The hypervisors that hosts can run, and the path of each in a URI."""
+_NAMES = {"qemu": "QEMU", "xen": "Xen"}
 _WHOLE = re.compile(
     r"(?P<hypervisor>[a-z]+)(?:\+(?P<transport>[a-z0-9]+))?://(?P<authority>[^/?#]*)(?P<path>/[^?#]*)?(?P<more>[?#].*)?",
     re.ASCII,
@@ -23,6 +27,7 @@ _PORT = re.compile(r"[1-9][0-9]{0,4}", re.ASCII)
 class HostUri:
     """The parts of a URI; `user` and `port` are empty when they are not given."""
 
+    hypervisor: str
     transport: str
     host: str
     user: str = ""
@@ -30,29 +35,30 @@ class HostUri:
 
     def __str__(self) -> str:
         user, port = f"{self.user}@" if self.user else "", f":{self.port}" if self.port else ""
-        return f"xen+{self.transport}://{user}{self.host}{port}/"
+        return f"{self.hypervisor}+{self.transport}://{user}{self.host}{port}{PATHS[self.hypervisor]}"
 
 
 def parse_uri(text: str) -> HostUri:
     """The URI of a host. ValueError says what is wrong with it."""
-    example = "write it as xen+tcp://10.0.0.1/, xen+tls://… or xen+ssh://…"
+    example = "write it as qemu+ssh://root@10.0.0.1/system, qemu+tls://… or qemu+tcp://…, and for Xen as xen+ssh://…/"
     found = _WHOLE.fullmatch(text)
     if not found:
         raise ValueError(f"{text!r} is no URI of a libvirtd: {example}")
-    if found["hypervisor"] != "xen":
-        raise ValueError(f"{text!r}: hosts that are reached by a URI run Xen; {example}")
+    hypervisor = str(found["hypervisor"])
+    if hypervisor not in PATHS:
+        raise ValueError(f"{text!r}: hosts that are reached by a URI run QEMU or Xen; {example}")
     if found["transport"] not in TRANSPORTS:
         raise ValueError(f"{text!r}: it does not say how the host is reached; {example}")
     if found["more"]:
         raise ValueError(f"{text!r}: parameters are not taken; set them in /etc/libvirt/libvirt.conf or ~/.ssh/config")
     if found["path"] not in (None, "/", "/system"):
-        raise ValueError(f"{text!r}: the path of a Xen host is /")
+        raise ValueError(f"{text!r}: the path of a {_NAMES[hypervisor]} host is {PATHS[hypervisor]}")
     user, at, rest = found["authority"].rpartition("@")
     host, colon, port = rest.partition(":")
     if at and (found["transport"] != "ssh" or not _USER.fullmatch(user)):
-        raise ValueError(f"{text!r}: a user is a name, and for xen+ssh only")
+        raise ValueError(f"{text!r}: a user is a name, and for {hypervisor}+ssh only")
     if not _HOST.fullmatch(host):
         raise ValueError(f"{text!r}: {host!r} is no name or IPv4 address of a host")
     if colon and not (_PORT.fullmatch(port) and int(port) < 65536):
         raise ValueError(f"{text!r}: {port!r} is no port")
-    return HostUri(str(found["transport"]), host, user, port)
+    return HostUri(hypervisor, str(found["transport"]), host, user, port)

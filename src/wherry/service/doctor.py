@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 from wherry.base.errors import WherryError
 from wherry.base.paths import instance, native_program
@@ -20,9 +21,12 @@ from wherry.fabric import overlay, wireguard
 from wherry.fabric.cgroup import machine_layout
 from wherry.fabric.facts import runtime, runtime_problem, runtime_version
 from wherry.job.mpi import parse_version
+from wherry.model.uri import parse_uri
 from wherry.node import criu
-from wherry.node.vm import engine, virt
+from wherry.node.vm import engine, offer, virt
 from wherry.node.vm.image import find_image
+from wherry.node.vm.reach import Reach
+from wherry.node.vm.remote import hosts_used
 
 _PROGRAMS = ("wherry-init", "wherry-launch", "wherry-ns", "wherry-link")
 _LAUNCHERS = ("mpirun.openmpi", "mpiexec.mpich", "mpirun", "mpiexec")
@@ -213,6 +217,26 @@ def _virtual_machines() -> Iterator[Finding]:
     yield _judge("kvm", not without, "a kernel boots under it", bad, "use a machine with KVM", Health.LIMITED)
 
 
+def _real_hosts() -> Iterator[Finding]:
+    """Those that this instance has had nodes on."""
+    for host, uri in hosts_used(instance()).items():
+        try:
+            connection = Reach({host: uri}).connect(host)
+            with virt.told(f"host {host} does not say what it is"):
+                yield _real_host(host, uri, connection)
+        except WherryError as error:
+            yield Finding(f"host {host}", Health.MISSING, str(error), error.next)
+
+
+def _real_host(host: str, uri: str, connection: Any) -> Finding:
+    if parse_uri(uri).hypervisor != "qemu":
+        return Finding(f"host {host}", Health.OK, f"{connection.getType()}, {uri}")
+    text = f"{offer.named(connection)}, {uri}"
+    emulated = offer.offer(connection).emulated
+    bad = engine.unsafe(offer.version(connection)[:2]) or "its nodes are emulated, ten times slower or more"
+    return _judge(f"host {host}", not emulated, text, f"{text}: {bad}", "use a host with KVM", Health.LIMITED)
+
+
 def _room() -> Iterator[Finding]:
     for directory in ("/run", str(_first_there(instance().state))):
         free = shutil.disk_usage(directory).free
@@ -228,5 +252,5 @@ def _first_there(path: Path) -> Path:
 
 _PROBES = (
     *(_root, _kernel, _cgroups, _network, _overlays, _programs),
-    *(_runtime, _criu, _soft_dirty, _tiles, _mpi, _virtual_machines, _room),
+    *(_runtime, _criu, _soft_dirty, _tiles, _mpi, _virtual_machines, _real_hosts, _room),
 )

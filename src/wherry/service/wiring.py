@@ -13,6 +13,7 @@ from wherry.node.protocol import NodeDriver
 
 if TYPE_CHECKING:
     from wherry.node.vm.reach import Reach
+    from wherry.node.vm.remote import RemoteVmDriver
 
 
 def make_fabric(spec: FabricSpec, instance: Instance) -> Fabric:
@@ -45,9 +46,7 @@ def make_drivers(fabric: Fabric, instance: Instance) -> dict[str, NodeDriver]:
     if fabric.driver == "fake":
         return {kind: FakeDriver(kind) for kind in ("container", "vm")}
     if fabric.driver == "libvirt":
-        from wherry.node.vm.remote import RemoteVmDriver
-
-        return {"vm": RemoteVmDriver(instance, fabric, _reach(fabric.spec))}
+        return {"vm": _remote_driver(fabric, instance)}
     return _real_drivers(fabric, instance)
 
 
@@ -56,6 +55,17 @@ def _real_drivers(fabric: Fabric, instance: Instance) -> dict[str, NodeDriver]:
     from wherry.node.vm.driver import VmDriver
 
     return {"container": ContainerDriver(instance, fabric), "vm": VmDriver(instance, fabric)}
+
+
+def _remote_driver(fabric: Fabric, instance: Instance) -> NodeDriver:
+    from wherry.fabric.real import RealFabric
+    from wherry.node.vm.reach import Reach
+    from wherry.node.vm.remote_qemu import QemuDriver
+    from wherry.node.vm.remote_xen import XenDriver
+
+    kinds: dict[str, type[RemoteVmDriver]] = {"qemu": QemuDriver, "xen": XenDriver}
+    assert isinstance(fabric, RealFabric) and isinstance(fabric.asked, Reach)
+    return kinds[fabric.spec.hypervisor](instance, fabric, fabric.asked)
 
 
 def _reach(spec: FabricSpec) -> Reach:

@@ -1,11 +1,14 @@
 """Writes what guests say on their console at a real host into files of this machine.
 
-Invariant: a node has one follower at most, of the host where it was last followed; a follower ends with the guest, or
-with the connection. What is said while nobody follows is kept by the host, as far as its buffer reaches.
+It is done by libvirt's thread of events: a thread that waited for a guest's next word would hold up for seconds all
+else that is asked on the same connection. Invariant: a node has one stream at most, of the host where it was last
+followed; it ends with the guest, or with the connection. What is said while nobody follows is kept by the host, as far
+as its buffer reaches.
 """
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -14,39 +17,64 @@ from typing import Any
 from wherry.node.vm import virt
 
 _PART = 65536
+_NOTHING_YET = -2
+"""What a stream that does not wait gives when there is nothing to read."""
 
 
 class Consoles:
-    """The followers of one driver; `file` tells where a node's console is kept."""
+    """The streams of one driver; `file` tells where a node's console is kept."""
 
     def __init__(self, file: Callable[[str], Path]) -> None:
         self._file = file
         self._lock = threading.Lock()
-        self._followers: dict[str, tuple[str, threading.Thread]] = {}
+        self._streams: dict[str, tuple[str, Any, Any]] = {}
+        """By node: the host, the connection and the stream."""
 
     def follow(self, node: str, host: str, domain: Any) -> None:
         """Writes down what the node says from now on, unless it is written down already."""
         libvirt = virt.load()
         with self._lock:
-            where, thread = self._followers.get(node, ("", None))
-            if where == host and thread is not None and thread.is_alive():
+            where, connection, old = self._streams.get(node, ("", None, None))
+            if where == host and connection.isAlive():
                 return
-            stream = domain.connect().newStream(0)
+            connection = domain.connect()
+            stream = connection.newStream(libvirt.VIR_STREAM_NONBLOCK)
             try:
                 domain.openConsole(None, stream, libvirt.VIR_DOMAIN_CONSOLE_FORCE)
             except libvirt.libvirtError:  # it is going, or its host lets nobody see it: the node is no worse for it
                 return
-            thread = threading.Thread(target=self._write, args=(node, stream), name=f"console-{node}", daemon=True)
-            self._followers[node] = host, thread
-            thread.start()
+            self._file(node).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._streams[node] = host, connection, stream
+            ends = libvirt.VIR_STREAM_EVENT_ERROR | libvirt.VIR_STREAM_EVENT_HANGUP
+            stream.eventAddCallback(libvirt.VIR_STREAM_EVENT_READABLE | ends, self._heard, node)
+        if old is not None:
+            _end(old)
 
-    def _write(self, node: str, stream: Any) -> None:
-        libvirt, file = virt.load(), self._file(node)
-        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    def _heard(self, stream: Any, _events: int, node: str) -> None:
+        libvirt = virt.load()
         try:
-            while part := stream.recv(_PART):
-                with open(file, "ab") as out:
-                    out.write(part)
-            stream.finish()
+            part = stream.recv(_PART)
         except libvirt.libvirtError:  # the guest or the connection has ended
+            part = b""
+        if part:
+            if part != _NOTHING_YET:
+                with contextlib.suppress(OSError), open(self._file(node), "ab") as out:  # the instance is just removed
+                    out.write(part)
             return
+        _end(stream)
+        with self._lock:
+            if self._streams.get(node, ("", None, None))[2] is stream:
+                del self._streams[node]
+
+
+def _end(stream: Any) -> None:
+    """Nothing is read from it any more. The host is told beside, as it may not answer for long."""
+    libvirt = virt.load()
+    with contextlib.suppress(libvirt.libvirtError):
+        stream.eventRemoveCallback()
+
+    def abort() -> None:
+        with contextlib.suppress(libvirt.libvirtError):
+            stream.abort()
+
+    threading.Thread(target=abort, name="console-end", daemon=True).start()

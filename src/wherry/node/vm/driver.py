@@ -27,9 +27,10 @@ from wherry.node.vm import disk, engine, job, virt
 from wherry.node.vm.agent import answers
 from wherry.node.vm.disk import DiskImage, NodeDisk
 from wherry.node.vm.domain import GIVEN, describe
-from wherry.node.vm.hostd import HostDaemon, id_of
+from wherry.node.vm.hostd import HostDaemon
 from wherry.node.vm.image import VmImage, find_image, list_images
 from wherry.node.vm.mover import VmMover
+from wherry.node.vm.names import domain_id
 from wherry.node.vm.seed import write_seed
 
 OVERHEAD = 256 * 2**20
@@ -49,7 +50,7 @@ class VmDriver:
     kind = "vm"
 
     def __init__(self, instance: Instance, fabric: Fabric) -> None:
-        self._instance = instance
+        self.instance = instance
         self.fabric = fabric
 
     def unsupported(self) -> str:
@@ -79,7 +80,7 @@ class VmDriver:
             raise Refused(Code.UNSUPPORTED, what, "that is a kind of Xen's", "leave guest out, or use Xen hosts")
 
     def refused(self, way: Way) -> str:
-        return job.refusal(way)
+        return job.refusal(way, lambda: int(virt.load().getVersion()))
 
     def unmovable(self, source: Place, destination: Place) -> str:
         return engine.unsafe_moves(self.emulated(_image(source.image)))
@@ -91,11 +92,11 @@ class VmDriver:
 
     def daemon(self, host: str) -> HostDaemon:
         """The libvirtd of a host, running or not."""
-        return HostDaemon(self._instance, self.fabric, host)
+        return HostDaemon(self.instance, self.fabric, host)
 
     def console(self, node: str) -> Path:
         """What the node wrote to its serial line since it was started, wherever it ran meanwhile."""
-        return self._instance.state / "consoles" / f"{node}.log"
+        return self.instance.state / "consoles" / f"{node}.log"
 
     def start(self, place: Place) -> None:
         image = _image(place.image)
@@ -152,7 +153,7 @@ class VmDriver:
         remove_tree(self._given(place))
         self._make_room(place.host)
         if not any(self.daemon(host.name).qemu(name) for host in self.fabric.spec.hosts):
-            NodeDisk(self._instance, name).remove()  # else it is at the other end of a move
+            NodeDisk(self.instance, name).remove()  # else it is at the other end of a move
 
     def alive(self, place: Place) -> bool:
         return bool(Cgroup(place.cgroup).pids())
@@ -172,9 +173,9 @@ class VmDriver:
 
     def sweep(self) -> None:
         """Removes every place and console of the instance. Processes die with its cgroups and namespaces."""
-        remove_tree(self._instance.run / "vm")
-        remove_tree(self._instance.state / "consoles")
-        remove_tree(self._instance.state / "disks")
+        remove_tree(self.instance.run / "vm")
+        remove_tree(self.instance.state / "consoles")
+        remove_tree(self.instance.state / "disks")
 
     def last_words(self, place: Place) -> str:
         """The end of the node's console, for an error."""
@@ -186,16 +187,16 @@ class VmDriver:
         return " | ".join(said[-_LAST_WORDS:]) or "its console is empty"
 
     def _make_disk(self, place: Place, image: DiskImage) -> None:
-        files = NodeDisk(self._instance, place.node.name)
+        files = NodeDisk(self.instance, place.node.name)
         files.make(image)
-        ours = [str(self._instance.state / "bin"), str(native_program("wherry-rsh").parent)]  # of what jobs copy
-        write_seed(files.seed, place, id_of(self._instance.name, "node", place.node.name), [*place.binds, *ours])
+        ours = [str(self.instance.state / "bin"), str(native_program("wherry-rsh").parent)]  # of what jobs copy
+        write_seed(files.seed, place, domain_id(self.instance, place.node.name), [*place.binds, *ours])
 
     def _define(self, connection: Any, place: Place, image: VmImage | DiskImage) -> None:
         """The domain, paused until its QEMU is where it belongs."""
         libvirt, name = virt.load(), place.node.name
-        files = NodeDisk(self._instance, name)
-        xml = describe(self._instance.name, place, image, self.emulated(image), self.console(name), files)
+        files = NodeDisk(self.instance, name)
+        xml = describe(self.instance, place, image, self.emulated(image), self.console(name), files)
         what = f"node {place.node.name} did not start on host {place.host}"
         with virt.told(what):
             domain = connection.createXML(xml, libvirt.VIR_DOMAIN_START_PAUSED)

@@ -84,7 +84,12 @@ def no_vhost(emulated: bool) -> str:
 
 def unsafe_moves(emulated: bool) -> str:
     """Why virtual machines should not be moved with this QEMU; empty when they can be."""
-    if not emulated or version() >= _SAFE:
+    return unsafe(version()) if emulated else ""
+
+
+def unsafe(number: tuple[int, int]) -> str:
+    """Why machines that QEMU of this version emulates should not be moved; empty when they can be."""
+    if number >= _SAFE:
         return ""
-    number = ".".join(map(str, version()))
-    return f"QEMU {number} can lose a guest's writes in a move without KVM; {_SAFE[0]}.{_SAFE[1]} and later do not"
+    text = ".".join(map(str, number))
+    return f"QEMU {text} can lose a guest's writes in a move without KVM; {_SAFE[0]}.{_SAFE[1]} and later do not"

@@ -22,7 +22,6 @@ import shutil
 import signal
 import subprocess
 import time
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,10 +32,9 @@ from wherry.base.paths import Instance, native_program
 from wherry.fabric.cgroup import Cgroup
 from wherry.fabric.protocol import Fabric
 from wherry.node.vm import virt
+from wherry.node.vm.names import id_of
 
 CACHE = Path("/var/lib/wherry/libvirt-cache")
-_NAMESPACE = uuid.UUID("5b6f8f0e-5d0d-4c86-9a8f-6f1f5f2a7c11")
-"""Of the ids of hosts and domains, which follow from their names."""
 _START_TIMEOUT = 90.0
 """Seconds until a libvirtd answers; the first one of a machine asks QEMU what it can, which takes ten idle seconds."""
 _MOUNTS = (("etc", "/etc/libvirt"), ("lib", "/var/lib/libvirt"), ("log", "/var/log/libvirt"), ("run", "/run"))
@@ -53,11 +51,6 @@ for pair in "$@"; do mount --bind "$directory/${pair%%:*}" "${pair#*:}"; done
 exec libvirtd --daemon --listen --config /etc/libvirt/libvirtd.conf --pid-file /run/libvirtd.pid
 """
 """/run comes last, as the others' sources lie below it. The new /sys shows the links of the host's network."""
-
-
-def id_of(*words: str) -> str:
-    """A UUID that follows from these names."""
-    return str(uuid.uuid5(_NAMESPACE, "/".join(words)))
 
 
 class HostDaemon:

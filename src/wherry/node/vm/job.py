@@ -21,6 +21,8 @@ from wherry.node.vm import virt
 _ABORT_TIMEOUT = 60.0
 """Seconds that libvirt may take to end a job that it was told to."""
 _MIB = 2**20
+_CURES = {"Userfaultfd not available": "on both hosts, for post-copy: sysctl vm.unprivileged_userfaultfd=1"}
+"""What helps, by a sign in what libvirt says."""
 _LOOK = 0.01
 """Seconds between two looks."""
 
@@ -41,25 +43,28 @@ class Look:
         return f"{format_size(self.left)} left, {speed}"
 
 
+@dataclass(frozen=True)
+class Peer:
+    """The other end: its libvirtd's URI for that of the source, and the address at which its QEMU takes the memory.
+
+    `description` is the domain's XML there, if that differs; `disks`, whether it has some, which both ends see;
+    `remedy` what a person does when the two ends do not come together.
+    """
+
+    uri: str
+    address: str
+    description: str = ""
+    disks: bool = False
+    remedy: str = "wherry event list"
+
+
 class Job:
     """A migration in a thread of its own."""
 
-    def __init__(
-        self,
-        domain: Any,
-        peer_uri: str,
-        address: str,
-        way: Way,
-        rate: float | None,
-        begun: Callable[[], bool],
-        disks: bool,
-    ) -> None:
+    def __init__(self, domain: Any, peer: Peer, way: Way, rate: float | None, begun: Callable[[], bool]) -> None:
         """`begun` is asked until it says that the destination waits for the memory."""
-        self._domain, self._begun = domain, begun
-        self._flags, self._params = _how(address, way, rate)
-        if disks:  # libvirt cannot know that both hosts see these files; the plan and the move's check have looked
-            self._flags |= virt.load().VIR_MIGRATE_UNSAFE
-        self._peer = peer_uri
+        self._domain, self._begun, self._peer = domain, begun, peer
+        self._flags, self._params = _how(peer, way, rate)
         self._error: Exception | None = None
         self.seen = Look()
         """How far it was a moment ago. libvirt does not always answer at once, so a thread of its own asks."""
@@ -80,7 +85,9 @@ class Job:
     def check(self) -> None:
         """Failed with libvirt's reason when it ended badly."""
         if self.ended() and self._error is not None:
-            raise Failed(Code.MOVE_FAILED, "libvirt could not move it", virt.reason(self._error), "wherry event list")
+            why = virt.reason(self._error)
+            cure = next((cure for sign, cure in _CURES.items() if sign in why), self._peer.remedy)
+            raise Failed(Code.MOVE_FAILED, "libvirt could not move it", why, cure)
 
     def wait(self, seconds: float = _ABORT_TIMEOUT) -> None:
         """Until it has ended. TIMED_OUT."""
@@ -100,7 +107,7 @@ class Job:
 
     def _run(self) -> None:
         try:
-            self._domain.migrateToURI3(self._peer, self._params, self._flags)
+            self._domain.migrateToURI3(self._peer.uri, self._params, self._flags)
         except Exception as error:  # told by check()
             self._error = error
         with contextlib.suppress(virt.load().libvirtError):  # the connection may be gone
@@ -156,28 +163,31 @@ def abort(domain: Any) -> None:
         time.sleep(0.02)
 
 
-def refusal(way: Way) -> str:
-    """Why libvirt cannot do it in this way; empty when it can."""
+def refusal(way: Way, version: Callable[[], int]) -> str:
+    """Why libvirt, of that version as it numbers them, cannot do it in this way; empty when it can."""
     if way.mode == "post-copy" and way.connections:
         return "post-copy has one connection"
     if way.zstd and not way.connections:
         return "zstd needs connections of its own: --parallel 2"
     if way.zstd:
         try:
-            libvirt = virt.load()
+            number = version()
         except WherryError as error:
             return str(error)
-        number = libvirt.getVersion()
         if number < 9_004_000:
             return f"libvirt {number // 1_000_000}.{number // 1000 % 1000} cannot compress with zstd; 9.4 and later can"
     return ""
 
 
-def _how(address: str, way: Way, rate: float | None) -> tuple[int, dict[str, Any]]:
+def _how(peer: Peer, way: Way, rate: float | None) -> tuple[int, dict[str, Any]]:
     """Flags and parameters of virDomainMigrateToURI3."""
     libvirt = virt.load()
     flags = libvirt.VIR_MIGRATE_LIVE | libvirt.VIR_MIGRATE_PEER2PEER
-    params: dict[str, Any] = {libvirt.VIR_MIGRATE_PARAM_URI: f"tcp://{address}"}
+    params: dict[str, Any] = {libvirt.VIR_MIGRATE_PARAM_URI: f"tcp://{peer.address}"}
+    if peer.description:
+        params[libvirt.VIR_MIGRATE_PARAM_DEST_XML] = peer.description
+    if peer.disks:  # libvirt cannot know that both hosts see these files; the plan and the move's check have looked
+        flags |= libvirt.VIR_MIGRATE_UNSAFE
     flags |= libvirt.VIR_MIGRATE_POSTCOPY if way.mode == "post-copy" else libvirt.VIR_MIGRATE_PAUSED
     if way.mode == "auto-converge":
         flags |= libvirt.VIR_MIGRATE_AUTO_CONVERGE

@@ -15,7 +15,8 @@ from xml.etree import ElementTree
 
 from wherry.base.errors import LostContact, WherryError
 from wherry.model.objects import HostFacts
-from wherry.node.vm import virt
+from wherry.model.uri import parse_uri
+from wherry.node.vm import offer, virt
 
 _OPEN = 20.0
 """Seconds that a host may take to let us in."""
@@ -63,6 +64,11 @@ class Reach:
         with contextlib.suppress(LostContact):
             self._ask(host)
 
+    def open(self, host: str) -> Any:
+        """A connection of the caller's own, who closes it. LostContact when the host does not answer."""
+        self.connect(host)
+        return virt.connect(self.uris[host], _OPEN, _KEEPALIVES)
+
     def answers(self, host: str) -> bool:
         """True when the host's libvirtd lets us in."""
         try:
@@ -72,14 +78,18 @@ class Reach:
         return True
 
     def facts(self, host: str) -> HostFacts:
-        """What the host says of itself. `kernel` is its hypervisor."""
+        """What the host says of itself. `kernel` is its hypervisor; with QEMU, what a guest has of the processor's
+        features is the guest's own, so a move looks at that instead."""
         connection = self.connect(host)
         with virt.told(f"host {host} does not say what it is"):
-            machine, number = connection.getInfo(), connection.getVersion()
-            said = connection.getCapabilities()
-        model, features = processor(said)
+            machine, said = connection.getInfo(), connection.getCapabilities()
+            model, features = processor(said)
+            if parse_uri(self.uris[host]).hypervisor == "qemu":
+                kernel, features = offer.named(connection), frozenset()
+            else:
+                kernel = f"{connection.getType()} {'.'.join(map(str, offer.version(connection)))}"
         return HostFacts(
-            kernel=f"{connection.getType()} {number // 1_000_000}.{number // 1000 % 1000}.{number % 1000}",
+            kernel=kernel,
             architecture=machine[0],
             cpu_model=model,
             cpu_features=features,

@@ -1,11 +1,13 @@
-"""Node kind `vm` on real hosts: Xen guests under each host's own libvirtd, of which nothing else is asked.
+"""Node kind `vm` on real hosts: machines under each host's own libvirtd, of which nothing else is asked.
 
 A domain is transient and is known by its UUID, which follows from instance and node. Invariants: nothing on a host is
 touched but domains with our UUIDs and the files in our directory; a host that does not answer is no reason to call its
-nodes lost, since a Xen guest runs on without its libvirtd. The instance's directory keeps what must not be forgotten:
+nodes lost, since a machine runs on without its libvirtd. The instance's directory keeps what must not be forgotten:
 
     hosts/HOST           its URI: hosts that were used, so `sweep` finds what is there without a database
     orphans/NODE@HOST    what a move left there when the host did not answer, to be ended as soon as it does
+
+What is the hypervisor's own matter is in remote_qemu.py and remote_xen.py.
 """
 
 from __future__ import annotations
@@ -21,20 +23,20 @@ from wherry.base.errors import Code, Failed, LostContact, Refused, WherryError
 from wherry.base.paths import Instance
 from wherry.fabric.protocol import Fabric
 from wherry.model.owner import Owner
-from wherry.model.spec import Flavor, NicSpec, names_disk
+from wherry.model.spec import Flavor, names_disk
 from wherry.model.way import Way
 from wherry.node.mounts import remove_tree
-from wherry.node.protocol import Place, Usage
-from wherry.node.vm import virt, xen
+from wherry.node.protocol import NodeMover, Place, Usage
+from wherry.node.vm import given, virt
 from wherry.node.vm.agent import answers
 from wherry.node.vm.console import Consoles
 from wherry.node.vm.image import find_image
+from wherry.node.vm.names import domain_id, domain_name
 from wherry.node.vm.reach import Reach
-from wherry.node.vm.remote_mover import RemoteMover
-from wherry.node.vm.upload import Shelf
+from wherry.node.vm.upload import Shelf, drop_initrds
 
 _BOOT_TIMEOUT = 240.0
-"""Seconds that a guest may take until its agent answers; under an emulated Xen it takes twenty."""
+"""Seconds that a guest may take until its agent answers; emulated it takes ten, under an emulated Xen twenty."""
 _GONE_TIMEOUT = 60.0
 """Seconds that a host may take to end a guest."""
 _LAST_WORDS = 3
@@ -64,39 +66,26 @@ class RemoteVmDriver:
 
     def check(self, flavor: Flavor, owner: Owner) -> None:
         if names_disk(flavor.image):
-            what = "nodes on Xen hosts cannot boot from a disk"
+            what = "nodes on real hosts cannot boot from a disk"
             raise Refused(Code.UNSUPPORTED, what, "they have none: no storage is shared", "name an image of Wherry's")
         find_image(flavor.image)
-        if flavor.nic.queues > 1 or flavor.nic.vhost:
-            what = "nodes on Xen hosts cannot have nic.queues and nic.vhost"
-            raise Refused(Code.UNSUPPORTED, what, "their adapter is Xen's own", "leave them out")
-        if flavor.nic.model != NicSpec().model:
-            what = f"nodes on Xen hosts cannot have the network adapter {flavor.nic.model}"
-            raise Refused(Code.UNSUPPORTED, what, "they have Xen's own", "leave nic.model out")
 
     def refused(self, way: Way) -> str:
-        if way.mode != Way().mode:
-            return f"Xen has no {way.mode}: it decides by itself when the rounds gain no more"
-        if way.connections or way.zstd:
-            return "Xen sends over one connection, as it is"
-        return "Xen decides by itself how long the node stands" if way.downtime is not None else ""
+        raise NotImplementedError
 
     def unmovable(self, source: Place, destination: Place) -> str:
-        able = next((host.shadow_paging for host in self.fabric.spec.hosts if host.name == source.host), False)
-        if source.guest != "pv" or able:
-            return ""
-        return (
-            "Xen notes what a guest of kind pv writes only with shadow paging, and libvirt does not tell if it has "
-            f"that. Use guest: pvh; or, where `xl dmesg` on {source.host} says SHADOW_PAGING (if not, build Xen with "
-            "CONFIG_SHADOW_PAGING), say shadow_paging: true for that host"
-        )
+        raise NotImplementedError
+
+    def describe(self, place: Place, kernel: str, initrd: str) -> str:
+        """The XML of a node; `kernel` and `initrd` are paths at its host."""
+        raise NotImplementedError
 
     def console(self, node: str) -> Path:
         return self.instance.state / "consoles" / f"{node}.log"
 
     def domain(self, place: Place) -> Any | None:
         """The place's domain; None when there is none. LostContact when its host does not answer."""
-        return _by_id(self.reach.connect(place.host), xen.domain_id(self.instance, place.node.name))
+        return virt.by_id(self.reach.connect(place.host), domain_id(self.instance, place.node.name))
 
     def start(self, place: Place) -> None:
         image = find_image(place.image)
@@ -104,14 +93,14 @@ class RemoteVmDriver:
         self.console(place.node.name).unlink(missing_ok=True)
         self.note(place.host)
         try:
-            connection, name = self.reach.connect(place.host), xen.domain_name(self.instance, place.node.name)
+            connection, name = self.reach.connect(place.host), domain_name(self.instance, place.node.name)
             libvirt = virt.load()
             with virt.told(f"node {place.node.name} did not start on host {place.host}"), self._shelves[place.host]:
                 shelf = Shelf(connection)
                 kernel = shelf.kernel(image.kernel)
-                initrd = shelf.initrd(name, image.initrd, xen.given(place))
+                initrd = shelf.initrd(name, image.initrd, given.archive(place))
                 try:
-                    description = xen.describe(self.instance, place, kernel, initrd)
+                    description = self.describe(place, kernel, initrd)
                     domain = connection.createXML(description, libvirt.VIR_DOMAIN_START_PAUSED)
                 finally:
                     shelf.drop_initrd(name)
@@ -159,11 +148,20 @@ class RemoteVmDriver:
         if domain is None:
             return Usage(memory=0, cpu=0.0, processes=0)
         with virt.told(f"host {place.host} does not say what node {place.node.name} uses"):
-            _, _, memory, _, nanoseconds = domain.info()
-        return Usage(memory=memory * 1024, cpu=nanoseconds / 1e9, processes=1)
+            return Usage(memory=self.memory(domain), cpu=domain.info()[4] / 1e9, processes=1)
 
-    def mover(self, source: Place, destination: Place, way: Way | None = None) -> RemoteMover:
-        return RemoteMover(self, source, destination)
+    def memory(self, domain: Any) -> int:
+        """Bytes of its host's memory that a domain has."""
+        return int(domain.info()[2]) * 1024
+
+    def mover(self, source: Place, destination: Place, way: Way | None = None) -> NodeMover:
+        raise NotImplementedError
+
+    def kernel(self, place: Place) -> str:
+        """Path at the place's host of the kernel of its image, which is copied there when it is not there yet."""
+        image = find_image(place.image)
+        with virt.told(f"host {place.host} takes no kernel for node {place.node.name}"), self._shelves[place.host]:
+            return Shelf(self.reach.connect(place.host)).kernel(image.kernel)
 
     def note(self, host: str) -> None:
         """Remembers that the instance used this host."""
@@ -210,33 +208,28 @@ class RemoteVmDriver:
 
 def sweep(instance: Instance) -> None:
     """As `RemoteVmDriver.sweep`, by the instance's notes alone."""
-    notes = _notes(instance)
-    for note in sorted(notes.glob("*")):
+    for host, uri in hosts_used(instance).items():
         with contextlib.suppress(WherryError):
-            _end_all(instance, Reach({note.name: note.read_text()}).connect(note.name))
-    remove_tree(notes)
+            _end_all(instance, Reach({host: uri}).connect(host))
+    remove_tree(_notes(instance))
 
 
 def _end_all(instance: Instance, connection: Any) -> None:
     libvirt = virt.load()
     for domain in connection.listAllDomains():
-        node = domain.name().removeprefix(f"{instance.prefix}-")
-        if domain.UUIDString() == xen.domain_id(instance, node):
+        node = domain.name().removeprefix(domain_name(instance, ""))
+        if domain.UUIDString() == domain_id(instance, node):
             with contextlib.suppress(libvirt.libvirtError):  # it is just going
                 domain.destroy()
+    with contextlib.suppress(libvirt.libvirtError):
+        drop_initrds(connection, domain_name(instance, ""))
     connection.close()
+
+
+def hosts_used(instance: Instance) -> dict[str, str]:
+    """The URIs of the hosts that the instance used, by their names."""
+    return {note.name: note.read_text() for note in sorted(_notes(instance).glob("*"))}
 
 
 def _notes(instance: Instance) -> Path:
     return instance.state / "hosts"
-
-
-def _by_id(connection: Any, uuid: str) -> Any | None:
-    libvirt = virt.load()
-    try:
-        return connection.lookupByUUIDString(uuid)
-    except libvirt.libvirtError as error:
-        if error.get_error_code() == libvirt.VIR_ERR_NO_DOMAIN:
-            return None
-        what = f"libvirtd does not tell of {uuid}"
-        raise LostContact(Code.UNREACHABLE, what, virt.reason(error), "wherry doctor") from None

@@ -4,7 +4,8 @@
     DIRECTORY/kernel-SHA256.whole    says that all of the kernel is there
     DIRECTORY/DOMAIN.initrd          a guest's RAM disk, while it is started
 
-Invariant: a kernel is used only when it is whole.
+Invariants: a kernel is used only when it is whole; a RAM disk, which has the node's key, is there while its guest is
+started only, and only root reads it, or whom libvirt lets in for the guest (QEMU may run as somebody else).
 """
 
 from __future__ import annotations
@@ -39,14 +40,14 @@ class Shelf:
 
     def initrd(self, domain: str, file: Path, more: bytes) -> str:
         """Path at the host of the RAM disk of a guest: `file`, and `more` behind it."""
-        self.put(f"{domain}.initrd", [*_parts(file), more], file.stat().st_size + len(more))
+        self.put(f"{domain}.initrd", [*_parts(file), more], file.stat().st_size + len(more), "0600")
         return f"{_DIRECTORY}/{domain}.initrd"
 
     def drop_initrd(self, domain: str) -> None:
         """Removes it. Also when it is not there."""
         self.drop(f"{domain}.initrd")
 
-    def put(self, name: str, parts: Iterable[bytes], size: int) -> None:
+    def put(self, name: str, parts: Iterable[bytes], size: int, mode: str = "0644") -> None:
         """Writes a file of so many bytes; one of that name is replaced."""
         self.drop(name)
         root = Element("volume")
@@ -54,7 +55,7 @@ class Shelf:
         SubElement(root, "capacity", unit="bytes").text = str(size)
         target = SubElement(root, "target")
         SubElement(target, "format", type="raw")
-        _roots(target, "0600")
+        _roots(target, mode)
         volume = self._pool.createXML(tostring(root, encoding="unicode"), 0)
         stream, left = self._connection.newStream(0), iter(parts)
         volume.upload(stream, 0, size, 0)
@@ -94,13 +95,27 @@ class Shelf:
         SubElement(root, "name").text = _POOL
         target = SubElement(root, "target")
         SubElement(target, "path").text = _DIRECTORY
-        _roots(target, "0700")
+        _roots(target, "0711")
         flags = libvirt.VIR_STORAGE_POOL_CREATE_WITH_BUILD
         return self._connection.storagePoolCreateXML(tostring(root, encoding="unicode"), flags)
 
 
+def drop_initrds(connection: Any, prefix: str) -> None:
+    """Removes the RAM disks of domains whose names begin so, which who was killed has left."""
+    libvirt = virt.load()
+    try:
+        pool = connection.storagePoolLookupByName(_POOL)
+    except libvirt.libvirtError as error:
+        if error.get_error_code() == libvirt.VIR_ERR_NO_STORAGE_POOL:
+            return
+        raise
+    for name in pool.listVolumes():
+        if name.startswith(prefix) and name.endswith(".initrd"):
+            pool.storageVolLookupByName(name).delete(0)
+
+
 def _roots(target: Element, mode: str) -> None:
-    """Only root reads it: the RAM disk has the node's key."""
+    """It is root's."""
     permissions = SubElement(target, "permissions")
     for tag, text in (("mode", mode), ("owner", "0"), ("group", "0")):
         SubElement(permissions, tag).text = text

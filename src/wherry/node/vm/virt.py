@@ -97,6 +97,18 @@ def domain(connection: Any, name: str) -> Any | None:
         ) from None
 
 
+def by_id(connection: Any, uuid: str) -> Any | None:
+    """The domain of that id; None when there is none. LostContact when its host does not answer."""
+    libvirt = load()
+    try:
+        return connection.lookupByUUIDString(uuid)
+    except libvirt.libvirtError as error:
+        if error.get_error_code() == libvirt.VIR_ERR_NO_DOMAIN:
+            return None
+        what = f"libvirtd does not tell of {uuid}"
+        raise LostContact(Code.UNREACHABLE, what, reason(error), "wherry doctor") from None
+
+
 def resume(found: Any | None, name: str, host: str) -> None:
     """Lets a paused domain run; nothing to do when it runs. MOVE_FAILED when it is gone, or stays paused."""
     libvirt = load()

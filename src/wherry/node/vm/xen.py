@@ -7,34 +7,22 @@ as every program in the guest can read the kernel's command line.
 from __future__ import annotations
 
 import math
-from io import BytesIO
 from xml.etree.ElementTree import Element, SubElement, tostring
 
 from wherry.base.paths import Instance
 from wherry.node.protocol import Place
-from wherry.node.vm import cpio
-from wherry.node.vm.domain import identity
-from wherry.node.vm.hostd import id_of
+from wherry.node.vm.given import identity
+from wherry.node.vm.names import domain_id, domain_name
 
 _KERNEL = (
     "console=hvc0 quiet mitigations=off nokaslr no5lvl rcupdate.rcu_expedited=1 random.trust_cpu=on cryptomgr.notests "
     "audit=0 net.ifnames=0 panic=-1 rootfstype=ramfs"
 )
-"""As that of QEMU's guests (domain.py), on Xen's console; Xen tells the guest how fast its clocks tick."""
+"""As that of QEMU's guests (qemu.py), on Xen's console; Xen tells the guest how fast its clocks tick."""
 
 
 _KINDS = {"pvh": "xenpvh", "pv": "xen"}
 """What libvirt calls guests that Xen runs with the processor's help for virtual machines, and without it."""
-
-
-def domain_name(instance: Instance, node: str) -> str:
-    """What a node's domain is called: a host may have other domains, and other instances'."""
-    return f"{instance.prefix}-{node}"
-
-
-def domain_id(instance: Instance, node: str) -> str:
-    """The UUID that a node's domain has on every host."""
-    return id_of(instance.name, "node", node)
 
 
 def describe(instance: Instance, place: Place, kernel: str, initrd: str) -> str:
@@ -62,15 +50,6 @@ def describe(instance: Instance, place: Place, kernel: str, initrd: str) -> str:
     console = SubElement(devices, "console", type="pty")
     SubElement(console, "target", type="xen", port="0")
     return tostring(root, encoding="unicode")
-
-
-def given(place: Place) -> bytes:
-    """What the guest is given, as a second archive behind its RAM disk: native/guest/main.c reads it."""
-    archive = BytesIO()
-    key, hosts = place.key.get_secret_value().encode(), place.hosts_file.encode()
-    entries = [cpio.directory("given"), cpio.file("given/key", key, 0o600), cpio.file("given/hosts", hosts)]
-    cpio.write(archive, entries)
-    return archive.getvalue()
 
 
 def _text(parent: Element, tag: str, text: str, **attributes: str) -> None:

@@ -1,4 +1,4 @@
-"""The steps of a move between two real hosts: libvirt's live migration, which Xen carries out by itself.
+"""The steps of a move between two Xen hosts: libvirt's live migration, which Xen carries out by itself.
 
     source                                      destination
     ------                                      -----------
@@ -26,8 +26,9 @@ from wherry.base.errors import Code, Failed, WherryError
 from wherry.model.objects import Round
 from wherry.model.uri import parse_uri
 from wherry.node.protocol import During, Place, Transferred, quiet
-from wherry.node.vm import virt, xen
+from wherry.node.vm import virt
 from wherry.node.vm.agent import answers, await_answer
+from wherry.node.vm.names import domain_name
 
 if TYPE_CHECKING:
     from wherry.node.vm.remote import RemoteVmDriver
@@ -45,8 +46,8 @@ _PATIENCE, _SLOWEST = 120.0, 1e6
 """A move is given up after so many seconds and those of the node's memory at so many bytes/s."""
 
 
-class RemoteMover:
-    """Moves one virtual machine between two real hosts."""
+class XenMover:
+    """Moves one guest between two Xen hosts."""
 
     def __init__(self, driver: RemoteVmDriver, source: Place, destination: Place) -> None:
         self._driver = driver
@@ -181,7 +182,7 @@ class RemoteMover:
 
     def _check(self) -> None:
         if self._ended() and self._error is not None:
-            name, host = xen.domain_name(self._driver.instance, self._name), self._destination.host
+            name, host = domain_name(self._driver.instance, self._name), self._destination.host
             remedy = f"if `xl list` on {host} has {name}, which libvirt then does not know, there: xl destroy {name}"
             raise Failed(Code.MOVE_FAILED, "libvirt could not move it", virt.reason(self._error), remedy)
 

@@ -1,0 +1,240 @@
+"""The steps of a virtual machine's move: libvirt's live migration of QEMU, stopped when the state machine needs it.
+
+    source                                     destination
+    ------                                     -----------
+    prepare   limits                           made ready; nothing runs
+    round n   the migration runs ---- pages -> QEMU receives           (the node runs)
+    freeze    CPUs stopped: nothing is dirtied any more
+    transfer  the rest, the devices ---------> complete, paused        <- libvirt's own point of no return
+    restore                                    seen complete
+    release   QEMU killed
+    thaw                                       CPUs started, agent answers
+
+libvirt ends the source's QEMU as soon as the destination's is complete, whoever asks for what then. So from there on
+`switched` is true and the move can only go on; before that the migration is ended and the source's CPUs run again.
+Invariant: the destination's CPUs are started by `thaw` alone, after the source's QEMU was killed; in post-copy mode by
+QEMU, which then has stopped the source's for good.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import Any
+
+from wherry.base.errors import Code, Failed, LostContact, WherryError
+from wherry.model.objects import Round
+from wherry.model.way import Way
+from wherry.node.protocol import During, Place, Transferred, quiet
+from wherry.node.vm import job, virt
+
+_LOOK = 0.002
+"""Seconds between two looks at a node that is about to stand, or stands."""
+_TELL = 0.5
+"""Seconds between two words about a round."""
+_NEVER_BY_ITSELF = 1
+"""Milliseconds of downtime that QEMU may decide on by itself: so little that it waits for us to freeze."""
+_PATIENCE, _SLOWEST = 60.0, 2e6
+"""What is sent while the node stands is given up after so many seconds and those of its memory at so many bytes/s."""
+
+
+class LiveMove:
+    """Moves one virtual machine between two places. Whose hosts these are is known by who is made of it."""
+
+    def __init__(self, uuid: str, source: Place, destination: Place, way: Way | None) -> None:
+        self._uuid, self._name = uuid, source.node.name
+        self._source, self._destination = source, destination
+        self._way = way or Way()
+        self._rate: float | None = None
+        self._connections: dict[str, Any] = {}
+        self._job: job.Job | None = None
+        self._seen = job.Look()
+
+    # What depends on the hosts.
+
+    def _open(self, host: str) -> Any:
+        """A connection of the mover's own to the host's libvirtd, so that what waits here delays nobody else."""
+        raise NotImplementedError
+
+    def _peer(self, domain: Any) -> job.Peer:
+        """The destination, for the source's libvirtd."""
+        raise NotImplementedError
+
+    def _there(self, place: Place) -> bool:
+        """True when a copy is at the place, whatever its state."""
+        raise NotImplementedError
+
+    def _clear(self) -> None:
+        """Ends what is at the destination."""
+        raise NotImplementedError
+
+    def _settle(self) -> None:
+        """What is left to do when all is over."""
+        raise NotImplementedError
+
+    # The steps.
+
+    def pace(self, rate: float | None) -> None:
+        self._rate = rate
+
+    def can_round(self) -> bool:
+        return True
+
+    def prepare(self) -> None:
+        with virt.told(f"node {self._name} cannot be moved"):
+            self._running().migrateSetMaxDowntime(_NEVER_BY_ITSELF)
+
+    def round(self, number: int, during: During = quiet) -> Round:
+        began, before = time.monotonic(), self._seen
+        told = began
+        moving = self._begin()
+        # When there is little left QEMU stops the node by itself: there will be no further pass.
+        while not moving.ended() and moving.seen.passes <= max(before.passes, 1) and not moving.stopped.is_set():
+            moving.stopped.wait(_LOOK)
+            if time.monotonic() - told > _TELL:
+                told = time.monotonic()
+                during(moving.seen.text())
+        moving.check()
+        self._seen = now = moving.seen
+        left = now.left if now.passes > max(before.passes, 1) else 0
+        return Round(number=number, bytes=now.sent - before.sent, seconds=time.monotonic() - began, dirty=left)
+
+    def freeze(self) -> None:
+        if self._job is not None and self._job.stopped.is_set():
+            return
+        domain, libvirt = self._domain(self._source), virt.load()
+        if domain is not None:
+            try:
+                if self._way.mode == "post-copy":
+                    self._switch(domain)
+                else:
+                    domain.suspend()
+            except libvirt.libvirtError as error:
+                if self._runs(self._source):
+                    raise virt.translated(f"node {self._name} could not be frozen", error) from None
+
+    def transfer(self) -> Transferred:
+        moving = self._begin()
+        deadline = time.monotonic() + self._patience()
+        while not self._complete():
+            moving.check()
+            if time.monotonic() > deadline:
+                raise Failed(Code.TIMED_OUT, f"node {self._name} is not at {self._destination.host} yet", "it is slow")
+            time.sleep(_LOOK)
+        sent, _ = job.cost(self._domain(self._destination))
+        return Transferred(bytes=max(sent - self._seen.sent, 0), frozen=0.0)
+
+    def restore(self) -> float | None:
+        return job.cost(self._domain(self._destination))[1]  # libvirt has it some ms after the copy is whole
+
+    def switched(self) -> bool:
+        if self._fetches():
+            return True
+        with contextlib.suppress(WherryError):
+            self._end_job()
+        return self._domain(self._source) is None and self._complete()
+
+    def thaw(self) -> None:
+        virt.resume(self._domain(self._destination), self._name, self._destination.host)
+
+    def roll_back(self) -> None:
+        self._end_job()
+        domain, libvirt = self._running(), virt.load()
+        self._clear()
+        if virt.state(domain)[0] == libvirt.VIR_DOMAIN_PAUSED:
+            with virt.told(f"node {self._name} could not be thawed"):
+                domain.resume()
+
+    def close(self) -> None:
+        with contextlib.suppress(WherryError):
+            if self._there(self._destination) and self._there(self._source):
+                self._outlast()
+        with contextlib.suppress(WherryError):
+            self._end_job()
+        self._settle()
+        for connection in self._connections.values():
+            with contextlib.suppress(virt.load().libvirtError):
+                connection.close()
+        self._connections = {}
+
+    def _fetches(self) -> bool:
+        """True in post-copy mode from the moment on from which the source's copy cannot run any more.
+
+        The way of the move is not asked: whoever takes over after a killed daemon does not know it.
+        """
+        libvirt = virt.load()
+        try:
+            return self._runs(self._destination)
+        except LostContact:
+            left = (libvirt.VIR_DOMAIN_PAUSED_POSTCOPY, libvirt.VIR_DOMAIN_PAUSED_POSTCOPY_FAILED)
+            state, why = virt.state(self._domain(self._source))
+            return state == libvirt.VIR_DOMAIN_PAUSED and why in left
+
+    def _switch(self, domain: Any) -> None:
+        """Begins post-copy: the node is stopped here and runs there, before all its memory is there."""
+        moving = self._begin()
+        while not moving.seen.passes and not moving.stopped.is_set() and not moving.ended():  # until it has begun
+            time.sleep(_LOOK)
+        domain.migrateStartPostCopy()
+
+    def _begin(self) -> job.Job:
+        """The migration, begun when it was not yet."""
+        if self._job is None:
+            domain = self._running()
+            self._job = job.Job(domain, self._peer(domain), self._way, self._rate, self._expected)
+        return self._job
+
+    def _outlast(self) -> None:
+        """Until a node that runs at its destination has fetched all its memory: libvirt then ends the source."""
+        deadline = time.monotonic() + self._patience()
+        while self._runs(self._destination) and self._there(self._source) and time.monotonic() < deadline:
+            time.sleep(_LOOK)
+
+    def _patience(self) -> float:
+        """Seconds until a move is given up."""
+        return _PATIENCE + self._source.node.memory / min(_SLOWEST, (self._rate or 8 * _SLOWEST) / 8)
+
+    def _expected(self) -> bool:
+        """True when the destination's QEMU waits for the memory."""
+        libvirt = virt.load()
+        try:
+            waits = (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_MIGRATION)
+            return virt.state(self._domain(self._destination)) == waits
+        except WherryError:  # the host is lost; the migration ends by itself
+            return False
+
+    def _end_job(self) -> None:
+        """Ends the migration, ours or one that a killed daemon began, unless it is complete."""
+        domain = self._domain(self._source)
+        if domain is not None:
+            job.abort(domain)
+        if self._job is not None:
+            self._job.wait()
+            self._job = None
+
+    def _complete(self) -> bool:
+        """True when the destination's copy is the node: libvirt says that it is paused as was asked for, or runs."""
+        libvirt = virt.load()
+        whole = (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_USER)
+        found = virt.state(self._domain(self._destination))
+        return found == whole or found[0] == libvirt.VIR_DOMAIN_RUNNING
+
+    def _runs(self, place: Place) -> bool:
+        return virt.state(self._domain(place))[0] == virt.load().VIR_DOMAIN_RUNNING
+
+    def _running(self) -> Any:
+        """The source's domain. MOVE_FAILED when there is none."""
+        domain = self._domain(self._source)
+        if domain is None:
+            what = f"node {self._name} does not run on {self._source.host}"
+            raise Failed(Code.MOVE_FAILED, what, "its virtual machine ended", "wherry status")
+        return domain
+
+    def _domain(self, place: Place) -> Any | None:
+        return virt.by_id(self._connection(place), self._uuid)
+
+    def _connection(self, place: Place) -> Any:
+        found = self._connections.get(place.host)
+        if found is None or not found.isAlive():
+            found = self._connections[place.host] = self._open(place.host)
+        return found

@@ -1,0 +1,204 @@
+"""Two hosts that run QEMU, on one machine: each has a network, processes and mounts of its own, and its own libvirtd.
+
+    namespaces of `lab`                          namespaces of `q1`, and so of `q2`
+    wherryd ── lan0 (bridge) ─────── veth ────── eth0 ── br0 (bridge) ── tap ── a node
+                                                 libvirtd: 10.79.0.11, TLS (16514)
+
+Nothing of Wherry's is there: these are strangers' hosts, set up as libvirt's own pages say
+(https://libvirt.org/kbase/tlscerts.html), with QEMU as a user other than root, and
+without KVM, which is there on some machines and does not work. Invariant: a host is a PID namespace
+that ends with this process, and takes its libvirtd and its QEMUs with it; all that it writes is in one directory.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import uuid
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+ADDRESSES = {"q1": "10.79.0.11", "q2": "10.79.0.12"}
+LAB = "10.79.0.1"
+PROGRAMS = ("qemu-system-x86_64", "libvirtd", "virsh", "busybox", "sqfstar", "openssl", "unshare", "setpriv")
+QEMUS_USER = "libvirt-qemu"
+_UNPRIVILEGED = {"passwd": f"{QEMUS_USER}:x:64055:64055::/:/usr/sbin/nologin\n", "group": f"{QEMUS_USER}:x:64055:\n"}
+_TLS = """\
+listen_tls = 1
+listen_tcp = 0
+auth_tls = "none"
+auth_unix_rw = "none"
+unix_sock_group = "root"
+host_uuid = "{uuid}"
+"""
+_QEMU = """\
+user = "libvirt-qemu"
+group = "libvirt-qemu"
+security_driver = "none"
+cgroup_controllers = []
+namespaces = []
+stdio_handler = "file"
+"""
+"""What a host that is no machine cannot have: security by the kernel, cgroups, a keeper of logs."""
+_HOST = """
+hostname {name}
+[ ! -e /dev/kvm ] || mount --bind {etc}/nothing /dev/kvm
+mount -t sysfs sysfs /sys
+mount -t tmpfs tmpfs /run
+mkdir /run/lock
+mount --bind {etc} /etc
+mount --bind {cache} /var/cache/libvirt
+for each in lib log; do mount --bind {directory}/$each /var/$each/libvirt; done
+mount --bind {directory}/etc /etc/libvirt
+ip link set lo up
+ip link add br0 type bridge forward_delay 0
+ip link set eth0 up master br0
+ip address add {address}/24 dev br0
+ip link set br0 up
+"""
+_LIBVIRTD = ("libvirtd", "--daemon", "--listen", "--pid-file", "/run/libvirtd.pid")
+_LAB = """
+mount --bind {etc} /etc
+ip link set lo up
+ip link add lan0 type bridge forward_delay 0
+ip address add {address}/24 dev lan0
+ip link set lan0 up
+"""
+
+
+class Room:
+    """A set of namespaces that lasts as long as this object's process, which sleeps.
+
+    Where it is the first process of its own it also inherits children, which the kernel buries as it ignores SIGCHLD.
+    """
+
+    def __init__(self, *kinds: str) -> None:
+        words = ["setpriv", "--pdeathsig", "KILL", "unshare", "--propagation", "private", *kinds, "--", "sh", "-c"]
+        wait = "echo $$; exec env --ignore-signal=CHLD sleep infinity"
+        self._process = subprocess.Popen([*words, wait], stdout=subprocess.PIPE, text=True)
+        assert self._process.stdout
+        first = self._process.stdout.readline().strip()
+        own = "--pid" in kinds  # there it calls itself 1
+        self.pid = _child(self._process.pid) if own else int(first)
+        self.enter = ("nsenter", f"--target={self.pid}", "--net", "--mount", *(["--pid", "--uts"] if own else []), "--")
+
+    def run(self, *words: str, seconds: float = 60) -> str:
+        """A command inside, which must go well; what it said."""
+        done = subprocess.run(
+            [*self.enter, *words], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=seconds
+        )
+        assert done.returncode == 0, (words, done.stderr)
+        return done.stdout
+
+    def close(self) -> None:
+        """Ends it; of one with processes of its own, these too."""
+        self._process.kill()
+        self._process.wait()
+
+
+class Lab:
+    """The rooms: where the daemon lives, and the hosts."""
+
+    def __init__(self, directory: Path, lab: Room, hosts: dict[str, Room]) -> None:
+        self.directory = directory
+        self.room = lab
+        self.hosts = hosts
+
+    def virsh(self, host: str, *words: str) -> str:
+        """What virsh says of a host, asked there."""
+        return self.hosts[host].run("virsh", "-q", *words)
+
+    def domains(self) -> dict[str, str]:
+        """The host of each running domain, by its name."""
+        return {name: host for host in self.hosts for name in self.virsh(host, "list", "--name").split()}
+
+    def receives(self, host: str) -> bool:
+        """True when a node's memory comes in there."""
+        return "paused" in self.virsh(host, "list", "--state-paused")
+
+    def start_libvirtd(self, host: str) -> None:
+        """Returns when it answers."""
+        self.hosts[host].run(*_LIBVIRTD)
+        self.virsh(host, "version")
+
+    def kill_libvirtd(self, host: str) -> None:
+        """As `kill -9` does. Its machines run on."""
+        self.hosts[host].run("sh", "-c", "kill -9 $(cat /run/libvirtd.pid)")
+
+    def shelf(self, host: str) -> list[str]:
+        """The files that Wherry keeps at a host."""
+        return sorted(path.name for path in (self.directory / host / "lib" / "wherry").glob("*"))
+
+
+@contextmanager
+def lab(directory: Path) -> Iterator[Lab]:
+    """The hosts, whose libvirtds answer by `qemu+tls://` and know each other."""
+    etc = directory / "etc"
+    shutil.copytree("/etc", etc, symlinks=True)
+    for file, entry in _UNPRIVILEGED.items():
+        if entry.split(":")[0] not in (etc / file).read_text():
+            with open(etc / file, "a") as opened:
+                opened.write(entry)
+    (etc / "nothing").touch(0)
+    _certify(etc / "pki")
+    for name in ("cache", "lib", "log"):
+        Path("/var", name, "libvirt").mkdir(exist_ok=True)
+    (directory / "cache").mkdir()
+    (etc / "libvirt").mkdir(exist_ok=True)
+    with ExitStack() as stack:
+        lab = _room(stack, "--mount", "--net")
+        _script(lab, _LAB, etc=etc, address=LAB)
+        hosts = {
+            name: _room(stack, "--mount", "--net", "--uts", "--pid", "--kill-child", "--mount-proc")
+            for name in ADDRESSES
+        }
+        for name, host in hosts.items():
+            wire = f"link add {name} master lan0 type veth peer name eth0 netns {host.pid}"
+            lab.run("ip", *wire.split())
+            lab.run("ip", "link", "set", name, "up")
+            own = directory / name
+            for part in ("etc", "lib", "log"):
+                (own / part).mkdir(parents=True)
+            (own / "etc/libvirtd.conf").write_text(_TLS.format(uuid=uuid.uuid4()))
+            (own / "etc/qemu.conf").write_text(_QEMU)
+            _script(host, _HOST, name=name, directory=own, etc=etc, cache=directory / "cache", address=ADDRESSES[name])
+        made = Lab(directory, lab, hosts)
+        for name in hosts:
+            made.start_libvirtd(name)
+        yield made
+
+
+def _room(stack: ExitStack, *kinds: str) -> Room:
+    made = Room(*kinds)
+    stack.callback(made.close)
+    return made
+
+
+def _script(room: Room, text: str, **words: Any) -> None:
+    room.run("sh", "-ec", text.format(**words), seconds=120)
+
+
+def _certify(pki: Path) -> None:
+    """An authority, and one certificate for all, which names the hosts' addresses."""
+    private = pki / "libvirt/private"
+    private.mkdir(parents=True)
+    (pki / "CA").mkdir()
+    authority, key = pki / "CA/cacert.pem", pki / "CA/cakey.pem"
+    own, own_key = pki / "libvirt/servercert.pem", private / "serverkey.pem"
+    new = ("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2")
+    names = ",".join(f"IP:{address}" for address in (LAB, *ADDRESSES.values()))
+    for words in (
+        (*new, "-subj", "/CN=lab", "-keyout", key, "-out", authority),
+        (*new, "-CA", authority, "-CAkey", key, "-subj", "/CN=host", "-addext", f"subjectAltName={names}",
+         "-addext", "basicConstraints=critical,CA:FALSE", "-keyout", own_key, "-out", own),
+    ):  # fmt: skip
+        subprocess.run(words, check=True, capture_output=True, timeout=60)
+    shutil.copy(own, pki / "libvirt/clientcert.pem")
+    shutil.copy(own_key, private / "clientkey.pem")
+
+
+def _child(pid: int) -> int:
+    """The only child of a process."""
+    return int(Path(f"/proc/{pid}/task/{pid}/children").read_text())

@@ -1,0 +1,180 @@
+"""Nodes on hosts that are not Wherry's: two libvirtds that run QEMU, reached by TLS, a job, moves, a drain, the end."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from qemuhosts import ADDRESSES, PROGRAMS, Lab, lab
+from realworld import SECONDS, World, eventually, world
+
+from names import own_name
+
+pytestmark = [
+    pytest.mark.skipif(os.geteuid() != 0, reason="clusters are made by root"),
+    pytest.mark.timeout(900),
+]
+IMAGE = own_name("tqh")
+FABRIC = """\
+kind: fabric
+version: 1
+name: qemu
+driver: libvirt
+bridge: lan0
+sites: [{name: q}]
+hosts:
+"""
+
+
+def lacking() -> str:
+    """What hosts need and this machine lacks."""
+    path = f"{os.environ.get('PATH', '')}:/usr/sbin"
+    missing = [name for name in PROGRAMS if not shutil.which(name, path=path)]
+    missing += [] if importlib.util.find_spec("libvirt") else ["libvirt's Python binding"]
+    return f"there is no {', no '.join(missing)} (make setup-vm)" if missing else ""
+
+
+@pytest.fixture(scope="module")
+def hosts() -> Iterator[Lab]:
+    """The hosts; what they write goes with the directory."""
+    if reason := lacking():
+        pytest.skip(reason)
+    with tempfile.TemporaryDirectory(prefix=f"wherry-{IMAGE}-", dir="/var/tmp") as directory:
+        os.chmod(directory, 0o755)
+        with lab(Path(directory)) as made:
+            yield made
+
+
+@pytest.fixture(scope="module")
+def pair(hosts: Lab) -> Iterator[World]:
+    """A machine on each host."""
+    with world("tqh") as outside:  # the lab has no way to Debian's archive
+        built = outside("image", "build", IMAGE)
+        if built.returncode and "apt" in built.stderr:
+            pytest.skip(f"no kernel for the image: {built.stderr}")
+        assert built.returncode == 0, built.stderr
+    with world("tqh", hosts.room.enter, WHERRY_FAULTS="1") as made:
+        try:
+            rows = [
+                f'  - {{name: {host}, site: q, cores: 2, memory: 1GiB, uri: "qemu+tls://{address}/system"}}\n'
+                for host, address in ADDRESSES.items()
+            ]
+            made.json("fabric", "up", made.file("qemu.yaml", FABRIC + "".join(rows)))
+            text = f"kind: vm\nname: pair\nnodes: 2\ncpus: 1\nmemory: 192MiB\nimage: {IMAGE}\n"
+            up = made("up", made.file("pair.yaml", text))
+            assert up.returncode == 0, up.stderr
+            yield made
+        finally:
+            made("image", "remove", IMAGE)
+
+
+@pytest.fixture(scope="module")
+def began(pair: World) -> dict[str, str]:
+    """Where the nodes were first."""
+    return pair.hosts_of("pair")
+
+
+def known(pair: World, hosts: Lab) -> dict[str, str]:
+    """Where the nodes are by Wherry's word, which must be the hosts' word."""
+    where = pair.hosts_of("pair")
+    names = {f"{pair.instance.prefix}-{node}": host for node, host in where.items()}
+    assert eventually(hosts.domains, names) == names
+    return where
+
+
+def silent(pair: World) -> list[str]:
+    """The hosts that do not answer, by Wherry's word."""
+    return [host["name"] for host in pair.json("host", "list")["hosts"] if host["down"]]
+
+
+def other(host: str) -> str:
+    return next(name for name in ADDRESSES if name != host)
+
+
+def test_a_job_runs_while_a_machine_is_moved_there_and_back(pair: World, hosts: Lab, began: dict[str, str]) -> None:
+    """Every byte of the job's messages and memory is checked, by the job itself."""
+
+    def move() -> None:
+        for options in ((), ("--mode", "auto-converge", "--parallel", "2")):
+            destination = other(known(pair, hosts)["pair-1"])
+            record = pair.json("move", "pair-1", "--to", destination, *options)
+            assert (record["phase"], record["error"]) == ("done", None)
+            assert record["rounds"] and record["bytes"] > 0 and 0 < record["downtime"] <= record["total"]
+            assert known(pair, hosts)["pair-1"] == destination
+
+    pair.under_a_ring("pair", "mpich", move, ranks=2, seconds=20)
+    assert known(pair, hosts) == began
+
+
+def test_nothing_secret_stays_at_a_host(pair: World, hosts: Lab) -> None:
+    """Kernels are there, and no RAM disk, which would have the key; other files libvirt was not asked to write."""
+    for host in ADDRESSES:
+        names = {name.removesuffix(".whole") for name in hosts.shelf(host)}
+        assert len(names) == 1 and names.pop().startswith("kernel-")
+
+
+def test_what_is_known_of_the_hosts(pair: World, hosts: Lab) -> None:
+    found = {host["name"]: host["facts"]["kernel"] for host in pair.json("host", "list")["hosts"]}
+    assert found.keys() == ADDRESSES.keys() and all("QEMU" in text and "without KVM" in text for text in found.values())
+    said = {finding["name"]: finding for finding in pair.json("doctor")["findings"]}
+    assert all(said[f"host {host}"]["health"] == "limited" for host in ADDRESSES)
+    assert "pair-0 is at" in pair("logs", "--node", "pair-0").stdout
+
+
+def test_a_host_is_drained(pair: World, hosts: Lab) -> None:
+    host = known(pair, hosts)["pair-0"]
+    drained = pair.json("host", "drain", host)["moves"]
+    assert drained and all((record["phase"], record["error"]) == ("done", None) for record in drained)
+    assert set(known(pair, hosts).values()) == {other(host)}
+    pair.json("host", "restore", host)
+
+
+def test_a_destination_that_dies_leaves_the_node_where_it_was(pair: World, hosts: Lab) -> None:
+    """Its libvirtd is killed while the memory comes in, and is started anew."""
+    where = known(pair, hosts)
+    source, destination = where["pair-0"], other(where["pair-0"])
+    with pair.ring("pair", "openmpi", ranks=2, seconds=12) as ring:
+        moving = pair.start("move", "pair-0", "--to", destination, "--bandwidth", "16Mbit/s")
+        assert eventually(lambda: hosts.receives(destination), True)
+        hosts.kill_libvirtd(destination)
+        _, err = moving.communicate(timeout=SECONDS)
+        assert moving.returncode == 1 and f"runs on {source} as before" in err, err
+        hosts.start_libvirtd(destination)
+        assert eventually(lambda: silent(pair), []) == []
+        assert known(pair, hosts) == where
+        ring.result()
+
+
+@pytest.mark.parametrize("phase", ["rounds", "transfer"])
+def test_a_daemon_that_is_killed(pair: World, hosts: Lab, phase: str) -> None:
+    """The next one takes the move back, or finishes it when libvirt had ended the source's copy: `transfer` means that;
+    a machine that is idle can be there at the end of `rounds`.
+    """
+    source = known(pair, hosts)["pair-1"]
+    operation = pair.begin_move("pair-1", other(source), f"{phase}:kill")
+    pair("op", "wait", operation)
+    assert known(pair, hosts)["pair-1"] == other(source) or phase == "rounds"
+    with pair.ring("pair", "mpich", ranks=2, seconds=1) as ring:
+        ring.result()
+
+
+def test_a_node_that_is_started_elsewhere_than_it_was_is_found(pair: World, hosts: Lab, began: dict[str, str]) -> None:
+    """Bridges remember for minutes where an address was."""
+    if known(pair, hosts)["pair-1"] == began["pair-1"]:
+        pair.move("pair-1", other(began["pair-1"]))
+    assert pair("down", "pair").returncode == 0
+    up = pair("up", "pair.yaml")
+    assert up.returncode == 0, up.stderr
+    assert known(pair, hosts) == began
+
+
+def test_down_leaves_nothing(pair: World, hosts: Lab) -> None:
+    done = pair("down", "--all")
+    assert done.returncode == 0, done.stderr
+    assert hosts.domains() == {}
+    assert not any(pair.everything()[kind] for kind in ("processes", "namespaces", "cgroups", "directories"))
