@@ -2,7 +2,7 @@
 
     namespaces of `lab`                          namespaces of `q1`, and so of `q2`
     wherryd ── lan0 (bridge) ─────── veth ────── eth0 ── br0 (bridge) ── tap ── a node
-                                                 libvirtd: 10.79.0.11, TLS (16514)
+                                                 libvirtd: 10.79.0.11, TLS (16514); sshd, where it is installed
 
 Nothing of Wherry's is there: these are strangers' hosts, set up as libvirt's own pages say
 (https://libvirt.org/kbase/tlscerts.html), with QEMU as a user other than root, and
@@ -12,6 +12,7 @@ that ends with this process, and takes its libvirtd and its QEMUs with it; all t
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import uuid
@@ -22,9 +23,23 @@ from typing import Any
 
 ADDRESSES = {"q1": "10.79.0.11", "q2": "10.79.0.12"}
 LAB = "10.79.0.1"
-PROGRAMS = ("qemu-system-x86_64", "libvirtd", "virsh", "busybox", "sqfstar", "openssl", "unshare", "setpriv")
+PROGRAMS = (
+    "qemu-system-x86_64",
+    "libvirtd",
+    "virsh",
+    "busybox",
+    "sqfstar",
+    "openssl",
+    "ssh-keygen",
+    "unshare",
+    "setpriv",
+)
 QEMUS_USER = "libvirt-qemu"
-_UNPRIVILEGED = {"passwd": f"{QEMUS_USER}:x:64055:64055::/:/usr/sbin/nologin\n", "group": f"{QEMUS_USER}:x:64055:\n"}
+_ENTRIES = {
+    "passwd": [f"{QEMUS_USER}:x:64055:64055::/:/usr/sbin/nologin", "sshd:x:64056:65534::/run/sshd:/usr/sbin/nologin"],
+    "group": [f"{QEMUS_USER}:x:64055:"],
+}
+"""What packages that are not needed otherwise would add."""
 _TLS = """\
 listen_tls = 1
 listen_tcp = 0
@@ -47,7 +62,7 @@ hostname {name}
 [ ! -e /dev/kvm ] || mount --bind {etc}/nothing /dev/kvm
 mount -t sysfs sysfs /sys
 mount -t tmpfs tmpfs /run
-mkdir /run/lock
+mkdir /run/lock /run/sshd
 mount --bind {etc} /etc
 mount --bind {cache} /var/cache/libvirt
 for each in lib log; do mount --bind {directory}/$each /var/$each/libvirt; done
@@ -58,6 +73,21 @@ ip link set eth0 up master br0
 ip address add {address}/24 dev br0
 ip link set br0 up
 """
+_SSHD = """\
+HostKey /etc/ssh/lab
+AuthorizedKeysFile /etc/ssh/lab.pub
+PermitRootLogin prohibit-password
+StrictModes no
+UsePAM no
+PidFile /run/sshd.pid
+"""
+_SSH = """\
+Host *
+    IdentityFile /etc/ssh/lab
+    UserKnownHostsFile /etc/ssh/lab.known
+    BatchMode yes
+"""
+"""One key is everybody's, the hosts' own, too."""
 _LIBVIRTD = ("libvirtd", "--daemon", "--listen", "--pid-file", "/run/libvirtd.pid")
 _LAB = """
 mount --bind {etc} /etc
@@ -123,6 +153,11 @@ class Lab:
         self.hosts[host].run(*_LIBVIRTD)
         self.virsh(host, "version")
 
+    def start_sshd(self) -> None:
+        """On every host, until the host ends."""
+        for host in self.hosts.values():
+            host.run(str(sshd()), "-f", "/etc/ssh/sshd_config")
+
     def kill_libvirtd(self, host: str) -> None:
         """As `kill -9` does. Its machines run on."""
         self.hosts[host].run("sh", "-c", "kill -9 $(cat /run/libvirtd.pid)")
@@ -132,17 +167,23 @@ class Lab:
         return sorted(path.name for path in (self.directory / host / "lib" / "wherry").glob("*"))
 
 
+def sshd() -> str | None:
+    """The path of the SSH daemon, if it is installed."""
+    return shutil.which("sshd", path="/usr/sbin:/usr/local/sbin")
+
+
 @contextmanager
 def lab(directory: Path) -> Iterator[Lab]:
     """The hosts, whose libvirtds answer by `qemu+tls://` and know each other."""
     etc = directory / "etc"
     shutil.copytree("/etc", etc, symlinks=True)
-    for file, entry in _UNPRIVILEGED.items():
-        if entry.split(":")[0] not in (etc / file).read_text():
-            with open(etc / file, "a") as opened:
-                opened.write(entry)
+    for file, entries in _ENTRIES.items():
+        known = (etc / file).read_text()
+        missing = [entry for entry in entries if f"{entry.split(':')[0]}:" not in known]
+        (etc / file).write_text("\n".join([known.rstrip("\n"), *missing, ""]))
     (etc / "nothing").touch(0)
     _certify(etc / "pki")
+    _exchange_keys(etc / "ssh")
     for name in ("cache", "lib", "log"):
         Path("/var", name, "libvirt").mkdir(exist_ok=True)
     (directory / "cache").mkdir()
@@ -197,6 +238,19 @@ def _certify(pki: Path) -> None:
         subprocess.run(words, check=True, capture_output=True, timeout=60)
     shutil.copy(own, pki / "libvirt/clientcert.pem")
     shutil.copy(own_key, private / "clientkey.pem")
+
+
+def _exchange_keys(directory: Path) -> None:
+    """Everybody lets everybody in."""
+    directory.mkdir(exist_ok=True)
+    key = directory / "lab"
+    subprocess.run(("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key), check=True, timeout=60)
+    public = " ".join((directory / "lab.pub").read_text().split()[:2])
+    (directory / "lab.known").write_text("".join(f"{address} {public}\n" for address in ADDRESSES.values()))
+    (directory / "ssh_config").write_text(_SSH)
+    (directory / "sshd_config").write_text(_SSHD)
+    shadow = directory.parent / "shadow"  # an account that is locked lets nobody in
+    shadow.write_text(re.sub("^root:[^:]*:", "root:*:", shadow.read_text(), flags=re.MULTILINE))
 
 
 def _child(pid: int) -> int:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from qemuhosts import ADDRESSES, PROGRAMS, Lab, lab
+from qemuhosts import ADDRESSES, PROGRAMS, Lab, lab, sshd
 from realworld import SECONDS, World, eventually, world
 
 from names import own_name
@@ -60,17 +60,22 @@ def pair(hosts: Lab) -> Iterator[World]:
         assert built.returncode == 0, built.stderr
     with world("tqh", hosts.room.enter, WHERRY_FAULTS="1") as made:
         try:
-            rows = [
-                f'  - {{name: {host}, site: q, cores: 2, memory: 1GiB, uri: "qemu+tls://{address}/system"}}\n'
-                for host, address in ADDRESSES.items()
-            ]
-            made.json("fabric", "up", made.file("qemu.yaml", FABRIC + "".join(rows)))
+            fabric_up(made, "qemu+tls://")
             text = f"kind: vm\nname: pair\nnodes: 2\ncpus: 1\nmemory: 192MiB\nimage: {IMAGE}\n"
             up = made("up", made.file("pair.yaml", text))
             assert up.returncode == 0, up.stderr
             yield made
         finally:
             made("image", "remove", IMAGE)
+
+
+def fabric_up(pair: World, by: str) -> None:
+    """The hosts, reached in this way."""
+    rows = [
+        f'  - {{name: {host}, site: q, cores: 2, memory: 1GiB, uri: "{by}{address}/system"}}\n'
+        for host, address in ADDRESSES.items()
+    ]
+    pair.json("fabric", "up", pair.file("qemu.yaml", FABRIC + "".join(rows)))
 
 
 @pytest.fixture(scope="module")
@@ -150,15 +155,12 @@ def test_a_destination_that_dies_leaves_the_node_where_it_was(pair: World, hosts
         ring.result()
 
 
-@pytest.mark.parametrize("phase", ["rounds", "transfer"])
-def test_a_daemon_that_is_killed(pair: World, hosts: Lab, phase: str) -> None:
-    """The next one takes the move back, or finishes it when libvirt had ended the source's copy: `transfer` means that;
-    a machine that is idle can be there at the end of `rounds`.
-    """
+def test_a_daemon_that_is_killed(pair: World, hosts: Lab) -> None:
+    """When libvirt has ended the source's copy: the next one finishes the move."""
     source = known(pair, hosts)["pair-1"]
-    operation = pair.begin_move("pair-1", other(source), f"{phase}:kill")
+    operation = pair.begin_move("pair-1", other(source), "transfer:kill")
     pair("op", "wait", operation)
-    assert known(pair, hosts)["pair-1"] == other(source) or phase == "rounds"
+    assert known(pair, hosts)["pair-1"] == other(source)
     with pair.ring("pair", "mpich", ranks=2, seconds=1) as ring:
         ring.result()
 
@@ -171,6 +173,21 @@ def test_a_node_that_is_started_elsewhere_than_it_was_is_found(pair: World, host
     up = pair("up", "pair.yaml")
     assert up.returncode == 0, up.stderr
     assert known(pair, hosts) == began
+
+
+def test_by_ssh(pair: World, hosts: Lab) -> None:
+    """The same hosts, reached in another way; they reach each other in this way, too."""
+    if not sshd():
+        pytest.skip("there is no sshd (apt-get install openssh-server)")
+    hosts.start_sshd()
+    assert pair("down", "pair").returncode == 0
+    pair.json("fabric", "down")
+    fabric_up(pair, "qemu+ssh://root@")
+    up = pair("up", pair.file("pair.yaml", f"kind: vm\nname: pair\nnodes: 1\nmemory: 160MiB\nimage: {IMAGE}\n"))
+    assert up.returncode == 0, up.stderr
+    destination = other(known(pair, hosts)["pair-0"])
+    pair.move("pair-0", destination)
+    assert known(pair, hosts) == {"pair-0": destination}
 
 
 def test_down_leaves_nothing(pair: World, hosts: Lab) -> None:

@@ -480,7 +480,7 @@ def test_emulated_machines_stay_where_qemu_is_old(world: World, driver: QemuDriv
     driver.start(place("q1"))
     assert driver.unmovable(place("q1"), place("q2")) == ""
     world.versions[old] = 7_002_000
-    assert "QEMU 7.2 can lose" in driver.unmovable(place("q1"), place("q2"))
+    assert f"host {old}: QEMU 7.2 can lose" in driver.unmovable(place("q1"), place("q2"))
 
 
 # Life.

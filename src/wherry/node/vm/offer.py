@@ -66,13 +66,16 @@ def shared_processor(connection: Any, kind: str, offers: Iterable[Offer]) -> str
         return ""
 
 
-def misfit(description: str, source: Any, destination: Any) -> str:
-    """Why the domain of that XML, which runs at the one host, cannot be moved to the other; empty when it can."""
+def unsafe(description: str, connection: Any) -> str:
+    """Why the domain of that XML should not be moved by the host's QEMU; empty when it can be."""
+    emulated = ElementTree.fromstring(description).get("type") == "qemu"
+    return engine.unsafe(version(connection)[:2]) if emulated else ""
+
+
+def misfit(description: str, destination: Any) -> str:
+    """Why the domain of that XML cannot run at a host; empty when it can."""
     libvirt, root = virt.load(), ElementTree.fromstring(description)
     kind, system, processor = root.get("type", ""), root.find("os/type"), root.find("cpu")
-    for connection in (source, destination) if kind == "qemu" else ():
-        if reason := engine.unsafe(version(connection)[:2]):
-            return reason
     machine = MACHINE if system is None else system.get("machine", MACHINE)
     try:
         destination.getDomainCapabilities(None, ARCHITECTURE, machine, kind, 0)

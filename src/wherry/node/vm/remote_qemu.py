@@ -54,9 +54,13 @@ class QemuDriver(RemoteVmDriver):
         domain, libvirt = self.domain(source), virt.load()
         if domain is None:
             return ""  # the move will say so
-        here, there = self.reach.connect(source.host), self.reach.connect(destination.host)
         with virt.told(f"host {source.host} does not say what node {source.node.name} is"):
-            reason = offer.misfit(domain.XMLDesc(libvirt.VIR_DOMAIN_XML_MIGRATABLE), here, there)
+            description = domain.XMLDesc(libvirt.VIR_DOMAIN_XML_MIGRATABLE)
+        for host in (source.host, destination.host):
+            with virt.told(f"host {host} does not say which QEMU it has"):
+                if reason := offer.unsafe(description, self.reach.connect(host)):
+                    return f"host {host}: {reason}"
+        reason = offer.misfit(description, self.reach.connect(destination.host))
         return f"host {destination.host}: {reason}" if reason else ""
 
     def describe(self, place: Place, kernel: str, initrd: str) -> str:
