@@ -42,7 +42,7 @@ int npb_class_index(void);  /* 0 to NPB_CLASSES - 1 */
 double npb_start(void);     /* begins the timed part together; gives the time of day */
 double npb_stop(void);      /* s of this rank since npb_start */
 double npb_time(void);      /* s since the epoch */
-void npb_say(const char *format, ...) __attribute__((format(printf, 1, 2))); /* rank 0 only, flushed */
+void npb_say(const char *format, ...) __attribute__((format(printf, 1, 2))); /* rank 0 only; may wait a little */
 bool npb_close(const char *what, double got, double right, double tolerance); /* relative; NaN is never close */
 int npb_report(const struct npb_result *result);
 
