@@ -88,7 +88,5 @@ def _estimate(data: list[NDArray[np.float64]], statistic: Statistic) -> Estimate
 
 
 def _range(data: list[NDArray[np.float64]]) -> tuple[float, float]:
-    first = data[0]
-    if len(data) == 1:
-        return float(first.min()), float(first.max())
-    return float(first.min() / data[1].max()), float(first.max() / data[1].min())
+    low, high = float(np.min(data[0])), float(np.max(data[0]))
+    return (low, high) if len(data) == 1 else (low / float(np.max(data[1])), high / float(np.min(data[1])))

@@ -78,14 +78,15 @@ def _serve(place: Instance, group_name: str | None, detach: bool, resume: bool) 
     group = group_id(group_name) if group_name else None
     if resume and not _resumable(place):
         raise Refused(Code.NOT_FOUND, f"instance {place.name} was taken down meanwhile", "", "wherry up FILE")
-    if detach:
-        _detach()
+    held_up = _detach() if detach else None
     _make_directories(place)
     os.umask(_UMASK)
     os.chdir("/")
     log_to_file(place)
     _weigh_session()
     lock = InstanceLock(place)
+    if held_up is not None:
+        os.close(held_up)
     try:
         if resume and not _resumable(place):  # that began while this process did
             return
@@ -121,10 +122,19 @@ def _make_directories(place: Instance) -> None:
         directory.chmod(0o711)
 
 
-def _detach() -> None:
-    """Becomes a process of its own session without a terminal; the caller's process ends at once."""
+def _detach() -> int:
+    """Becomes a process of its own session without a terminal; the caller's process ends when that closes what this
+    returns, or has ended.
+
+    So whoever starts a daemon has, when that command is over, either it or the one that was sooner: none that is late
+    comes up after the other was stopped.
+    """
+    ours, theirs = os.pipe()
     if os.fork():
+        os.close(theirs)
+        os.read(ours, 1)
         os._exit(0)
+    os.close(ours)
     os.setsid()
     if os.fork():
         os._exit(0)
@@ -132,6 +142,7 @@ def _detach() -> None:
     for number in (0, 1, 2):
         os.dup2(null, number)
     os.close(null)
+    return theirs
 
 
 def _run(place: Instance, group: int | None) -> None:
