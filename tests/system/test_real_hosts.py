@@ -97,6 +97,11 @@ def silent(pair: World) -> list[str]:
     return [host["name"] for host in pair.json("host", "list")["hosts"] if host["down"]]
 
 
+def states(pair: World) -> set[str]:
+    """Of the nodes, by Wherry's word."""
+    return {node["state"] for node in pair.json("status", "pair")["nodes"]}
+
+
 def other(host: str) -> str:
     return next(name for name in ADDRESSES if name != host)
 
@@ -139,18 +144,22 @@ def test_a_host_is_drained(pair: World, hosts: Lab) -> None:
     pair.json("host", "restore", host)
 
 
-def test_a_destination_that_dies_leaves_the_node_where_it_was(pair: World, hosts: Lab) -> None:
-    """Its libvirtd is killed while the memory comes in, and is started anew."""
+@pytest.mark.parametrize("end", ["source", "destination"])
+def test_a_libvirtd_is_killed_during_a_move(pair: World, hosts: Lab, end: str) -> None:
+    """And started anew: the node and its job go on where they were, and nothing is left of the move."""
     where = known(pair, hosts)
     source, destination = where["pair-0"], other(where["pair-0"])
-    with pair.ring("pair", "openmpi", ranks=2, seconds=12) as ring:
+    killed = source if end == "source" else destination
+    with pair.ring("pair", "openmpi", ranks=2, seconds=10) as ring:
         moving = pair.start("move", "pair-0", "--to", destination, "--bandwidth", "16Mbit/s")
         assert eventually(lambda: hosts.receives(destination), True)
-        hosts.kill_libvirtd(destination)
+        hosts.kill_libvirtd(killed)
         _, err = moving.communicate(timeout=SECONDS)
-        assert moving.returncode == 1 and f"runs on {source} as before" in err, err
-        hosts.start_libvirtd(destination)
+        said = "is not back yet" if end == "source" else f"runs on {source} as before"
+        assert moving.returncode == 1 and said in err, err
+        hosts.start_libvirtd(killed)
         assert eventually(lambda: silent(pair), []) == []
+        assert eventually(lambda: states(pair), {"running"}) == {"running"}
         assert known(pair, hosts) == where
         ring.result()
 

@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import httpx
 import uvicorn
 
 from wherry.base.clock import now
@@ -166,3 +168,15 @@ def running(top: Path, fabric: bool = True) -> Iterator[Service]:
         server.should_exit = True
         thread.join(20)
         cell.close(5)
+
+
+def ended(http: httpx.Client, answer: httpx.Response) -> dict[str, Any]:
+    """The operation that the answer began, when it has ended."""
+    assert answer.status_code == 202, answer.text
+    found: dict[str, Any] = {}
+    after, lines = 0, []
+    while found.get("state", "running") == "running":
+        data = http.get(answer.headers["Location"], params={"wait": 10, "after": after}).json()
+        found, after = data["operation"], data["next"]
+        lines += data["lines"]
+    return found | {"lines": lines}

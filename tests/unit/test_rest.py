@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
-from rest_service import CLUSTER, Service, running
+from rest_service import CLUSTER, Service, ended, running
 
 from wherry import __version__
 from wherry.base.errors import Code, Failed, Refused
@@ -33,18 +33,6 @@ def http(service: Service) -> Iterator[httpx.Client]:
     transport = httpx.HTTPTransport(uds=str(service.place.socket))
     with httpx.Client(transport=transport, base_url="http://x", timeout=60) as client:
         yield client
-
-
-def ended(http: httpx.Client, answer: httpx.Response) -> dict[str, Any]:
-    """The operation that the answer began, when it has ended."""
-    assert answer.status_code == 202, answer.text
-    found: dict[str, Any] = {}
-    after, lines = 0, []
-    while found.get("state", "running") == "running":
-        data = http.get(answer.headers["Location"], params={"wait": 10, "after": after}).json()
-        found, after = data["operation"], data["next"]
-        lines += data["lines"]
-    return found | {"lines": lines}
 
 
 def test_the_socket_is_its_owners_alone(service: Service) -> None:

@@ -86,12 +86,18 @@ class Moves:
             with self._lock:
                 self._running.discard(machine.move.id)
 
-    def recover(self, progress: Progress = quiet) -> None:
-        """Finishes every committed move that nobody is at, takes back every other. For the start of a daemon.
+    def left(self) -> list[Move]:
+        """Moves that nobody is at and that are neither finished nor taken back, though both hosts answer now."""
+        with self._lock:
+            found = [move for move in self._store.moves(unfinished=True) if move.id not in self._running]
+        return [move for move in found if all(map(self._fabric.reachable, (move.source, move.destination)))]
+
+    def recover(self, progress: Progress = quiet, only: str | None = None) -> None:
+        """Finishes every committed move that nobody is at, takes back every other; or does so with one alone.
 
         Reports what cannot be recovered now; its row stays unfinished for the next time.
         """
-        for id in [move.id for move in self._store.moves(unfinished=True)]:
+        for id in [move.id for move in self._store.moves(unfinished=True) if only in (None, move.id)]:
             with self._lock:
                 move = self._store.move(id)
                 if move is None or move.ended or id in self._running:

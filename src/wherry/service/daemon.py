@@ -153,6 +153,7 @@ def _run(place: Instance, group: int | None) -> None:
     from wherry.service.monitor import Monitor
     from wherry.service.peer import PeerProtocol
     from wherry.service.rest.app import make_app
+    from wherry.service.take_up import TakeUp
     from wherry.store import Store
 
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -161,7 +162,7 @@ def _run(place: Instance, group: int | None) -> None:
         signal.signal(number, lambda *_: None)
     cell = Cell(place, Store(place.state / _ROWS))
     cell.recover()
-    watchers = (Monitor(cell), AutoBalance(cell))
+    watchers = (Monitor(cell), AutoBalance(cell), TakeUp(cell))
     for watcher in watchers:
         watcher.start()
     config = uvicorn.Config(

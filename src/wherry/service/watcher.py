@@ -16,7 +16,7 @@ class Watcher(ABC):
     """One such thread, called `name`, with `every` seconds between two turns."""
 
     def __init__(self, name: str, every: float) -> None:
-        self._every = every
+        self.every = every
         self._log = logging.getLogger(f"wherry.{name}")
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -35,7 +35,7 @@ class Watcher(ABC):
         self._thread.join(10)
 
     def _run(self) -> None:
-        while not self._stop.wait(self._every):
+        while not self._stop.wait(self.every):
             try:
                 self.turn()
             except WherryError as error:  # what it looked at was just removed, or is being worked on

@@ -1,0 +1,110 @@
+"""A move that could neither be finished nor taken back is gone on with by the daemon that is there."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from rest_service import CLUSTER, Service, ended, running
+
+from wherry.base.errors import Code, LostContact
+from wherry.model.objects import NodeState, OperationState, Phase
+from wherry.node.fake import Copy, FakeDriver
+from wherry.service.take_up import TakeUp
+
+
+class Away:
+    """A host that does not answer, from the call `since` on."""
+
+    def __init__(self, driver: FakeDriver, since: str) -> None:
+        self.driver, self.since, self.begun, self.over = driver, since, False, False
+        driver.on_call = self
+
+    def __call__(self, name: str) -> None:
+        self.begun = self.begun or name == self.since
+        if self.begun and not self.over:
+            raise LostContact(Code.UNREACHABLE, "no libvirtd answers")
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[Service]:
+    with running(tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+def http(service: Service) -> Iterator[httpx.Client]:
+    """A client, and a cluster whose first node is on a1."""
+    transport = httpx.HTTPTransport(uds=str(service.place.socket))
+    with httpx.Client(transport=transport, base_url="http://x", timeout=60) as made:
+        ended(made, made.post("/v1/clusters", json={"spec": CLUSTER}))
+        yield made
+
+
+def driver(service: Service) -> FakeDriver:
+    assert service.cell.domain
+    found = service.cell.domain.drivers["container"]
+    assert isinstance(found, FakeDriver)
+    return found
+
+
+def until(look: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not look():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def taken_up(service: Service) -> list[OperationState]:
+    """How the tries stand, oldest first."""
+    return [found.state for found in service.cell.operations.all() if found.kind == "take up"]
+
+
+@pytest.mark.parametrize(("since", "phase"), [("transfer", Phase.ROLLED_BACK), ("release", Phase.DONE)])
+def test_it_is_gone_on_with_when_the_hosts_answer(
+    service: Service, http: httpx.Client, since: str, phase: Phase
+) -> None:
+    cell, watcher = service.cell, TakeUp(service.cell, 0.02)
+    source = next(node.host for node in cell.store.nodes("hello") if node.name == "hello-0")
+    destination = next(host for host in ("a1", "a2", "b1") if host != source)
+    away = Away(driver(service), since)
+    assert cell.domain
+    failed = ended(http, http.post("/v1/moves", json={"node": "hello-0", "host": destination}))
+    assert failed["state"] == "failed" and "tried again" in failed["error"]["next"]
+    (move,) = cell.store.moves()
+    assert move.ended is None and cell.store.node("hello-0").state == NodeState.MOVING  # type: ignore[union-attr]
+
+    cell.domain.fabric.set_down(source, True)
+    watcher.turn()
+    assert taken_up(service) == []  # it would fail again
+
+    cell.domain.fabric.set_down(source, False)
+    watcher.turn()
+    until(lambda: taken_up(service) == [OperationState.FAILED])
+    away.over = True
+    until(lambda: watcher.turn() or OperationState.DONE in taken_up(service))  # type: ignore[func-returns-value]
+    (move,) = cell.store.moves()
+    node = cell.store.node("hello-0")
+    assert move.phase == phase and node is not None and node.state == NodeState.RUNNING
+    assert node.host == (destination if phase == Phase.DONE else source)
+    assert driver(service).copies("hello-0") == {node.host: Copy.RUNNING}
+    tries = len(taken_up(service))
+    watcher.turn()
+    assert len(taken_up(service)) == tries
+
+
+def test_a_move_that_somebody_is_at_is_left_alone(service: Service, http: httpx.Client) -> None:
+    watcher, seen = TakeUp(service.cell, 0.0), list[str]()
+
+    def look(name: str) -> None:
+        watcher.turn()
+        seen.append(name)
+
+    driver(service).on_call = look
+    source = next(node.host for node in service.cell.store.nodes("hello") if node.name == "hello-0")
+    destination = next(host for host in ("a1", "a2", "b1") if host != source)
+    done = ended(http, http.post("/v1/moves", json={"node": "hello-0", "host": destination}))
+    assert done["state"] == "done" and "transfer" in seen and taken_up(service) == []
