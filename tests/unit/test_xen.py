@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path
@@ -392,6 +393,26 @@ def test_a_round_ends_when_the_node_stands(world: World, driver: XenDriver) -> N
     world.proceed.set()
     mover.transfer()
     assert states(world)["x2"] == [World.VIR_DOMAIN_PAUSED]
+
+
+def test_a_host_that_answers_late_does_not_end_a_round(world: World, driver: XenDriver, monkeypatch: Any) -> None:
+    """Its answers take longer than a node may stand; each tells that the node has worked."""
+    driver.start(place("x1"))
+    world.proceed.clear()
+    world.work = 1_000_000
+    monkeypatch.setattr(xen_mover, "answers", lambda _where, _seconds: False)  # nor does the agent have the time
+    mover = driver.mover(place("x1"), place("x2"))
+    mover.prepare()
+    asked = Domain.info
+
+    def late(domain: Domain) -> list[int]:
+        time.sleep(1.2)
+        return asked(domain)
+
+    monkeypatch.setattr(Domain, "info", late)
+    threading.Timer(4.0, world.proceed.set).start()
+    assert mover.round(1).seconds > 3.5
+    mover.transfer()
 
 
 def test_the_orphan_of_a_move_that_failed_is_removed(world: World, driver: XenDriver) -> None:

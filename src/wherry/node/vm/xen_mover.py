@@ -75,14 +75,16 @@ class XenMover:
             raise Failed(Code.MOVE_FAILED, f"node {self._name} does not run on {self._source.host}", "", _STATUS)
 
     def round(self, number: int, during: During = quiet) -> Round:
-        began = told = time.monotonic()
+        began = told = known = time.monotonic()  # known: when its last use was; a busy host may answer late
         used: float | None = None
         self._begin()
         with self._asked():
-            while not self._ended() and time.monotonic() - self._ran < _STILL:
+            while not self._ended():
                 asked, now = time.monotonic(), self._cpu()
                 if now is None or now != used:
-                    used, self._ran = now, max(self._ran, asked)
+                    used, self._ran, known = now, max(self._ran, asked), time.monotonic()
+                elif asked - max(known, self._ran) > _STILL:
+                    break
                 if time.monotonic() - told > _TELL:
                     told = time.monotonic()
                     during(f"{told - began:.0f} s")
