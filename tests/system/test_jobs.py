@@ -78,10 +78,16 @@ def test_streams_stay_apart_and_the_exit_code_is_passed(wherry: World, flavour: 
     assert "to stdout" in kept.stdout and "to stderr" in kept.stderr
 
 
+def repeats() -> bool:
+    """True for Open MPI 5, whose launcher repeats input that it cannot pass on at once (docs/design/0005-jobs.md)."""
+    said = subprocess.run(["mpirun.openmpi", "--version"], capture_output=True, text=True, check=True).stdout
+    return "(Open MPI) 5" in said
+
+
 def test_rank_0_reads_what_we_are_given_also_after_its_node_moved(wherry: World, flavour: str) -> None:
     script = "echo up; exec sed -u s/^/got:/"  # -u: line by line
     words = ("run", "two", "-n", "1", "--mpi", flavour, "--", "/bin/sh", "-c", script)
-    lines = 20_000 if flavour == "openmpi" else 20  # MPICH's launcher gives up when rank 0 reads slowly
+    lines = 20 if flavour == "mpich" else 2_000 if repeats() else 20_000  # MPICH's gives up when rank 0 reads slowly
     client = wherry.start(*words, stdin=subprocess.PIPE)
     try:
         assert client.stdin and client.stdout

@@ -24,7 +24,7 @@ from wherry.base.units import format_size
 from wherry.client import Client
 from wherry.lab import native
 from wherry.lab.study.recipe import Cell, SampleFailed
-from wherry.model.objects import Job, JobState, Move, NodeState
+from wherry.model.objects import Job, JobState, Move
 
 FABRIC: Mapping[str, Any] = {
     "kind": "fabric",
@@ -97,7 +97,7 @@ class Bench:
         self._client: Client | None = None
         self._stack = ExitStack()
         self._up: dict[str, Place] = {}
-        self._suspect = False
+        self._suspects = set[str]()
         self._fabric, self._asked = FABRIC, False
 
     @property
@@ -152,7 +152,7 @@ class Bench:
 
     def suspect(self, _cell: Cell) -> None:
         """A run failed: every cluster is looked at, and repaired, before it is used again."""
-        self._suspect = True
+        self._suspects = set(self._up)
 
     def needs_memory(self, size: int) -> None:
         """SampleFailed when less than `size` bytes are available."""
@@ -164,28 +164,20 @@ class Bench:
 
     def ready(self, place: Place) -> None:
         """Makes the cluster, or repairs it; one that runs is left alone."""
-        if self._suspect:
-            self._up, self._suspect = {name: p for name, p in self._up.items() if self._whole(p)}, False
-        if self._up.get(place.name) == place:
+        if self._up.get(place.name) == place and place.name not in self._suspects:
             return
         os.chdir(self._out)  # what the nodes may write
         self._up[place.name] = place
-        try:
-            self.client.wait(self.client.up(place.spec(), "the study").id)
-            self._end_jobs(place)
-        except WherryError:
-            self._suspect = True
-            raise
+        self._suspects.add(place.name)
+        self.client.wait(self.client.up(place.spec(), "the study").id)  # which looks at each node
+        self._end_jobs(place)
+        self._suspects.remove(place.name)
 
     def _end_jobs(self, place: Place) -> None:
         """Those of a session that was killed; they would run beside what is measured."""
         for job in self.client.jobs(place.name):
             if job.state in (JobState.STARTING, JobState.RUNNING):
                 Running(self.client, job, self._out).cancel()
-
-    def _whole(self, place: Place) -> bool:
-        nodes = [node for node in self.client.nodes() if node.cluster == place.name]
-        return len(nodes) == place.nodes and all(node.state == NodeState.RUNNING for node in nodes)
 
     def addresses(self, place: Place) -> list[str]:
         """The nodes' addresses, by index."""

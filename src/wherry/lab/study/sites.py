@@ -88,7 +88,8 @@ def on_hosts(bench: Bench, hosts: Sequence[str], argv: Sequence[str], directory:
     cases = "\n".join(f"{address}) host={host} ;;" for host, address in addresses.items())
     agent.write_text(_AGENT.format(hosts=cases, roots=f"{_CGROUPS} {_CGROUPS}/cpu", prefix=prefix))
     agent.chmod(0o755)
-    places = ",".join(f"{address}:1" for address in addresses.values())
+    # The first is where the launcher runs: Open MPI 5 knows that one by its name alone.
+    places = ",".join(f"{place}:1" for place in (hosts[0], *list(addresses.values())[1:]))
     words = [*_MPIRUN, "--mca", "plm_rsh_agent", str(agent), "--host", places, "-n", str(len(hosts)), *argv]
     environment = {"OMPI_MCA_mpi_yield_when_idle": "1"}
     return bench.plain([str(agent), addresses[hosts[0]], shlex.join(words)], directory, seconds, environment)
