@@ -29,7 +29,7 @@ class VirshMove:
         self._node = node
         hosts = instance.run / "vm"
         self._here, self._there = hosts / node.host, hosts / host
-        self._netns = f"{instance.prefix}-{host}"
+        self._netns, self._heads = f"{instance.prefix}-{host}", f"{instance.prefix}-*-{node.cluster}-head"
         self._bridge, self._tap = f"c{network}", f"p{network}.{node.index}"
 
     def prepare(self) -> None:
@@ -55,12 +55,13 @@ class VirshMove:
         return answered, took, int(found[1]) / 1000
 
     def _await_answer(self) -> None:
-        """Until the machine accepts a connection."""
+        """Until the machine accepts a connection from the cluster's head."""
         deadline = time.monotonic() + _ANSWER
+        head = next(Path("/run/netns").glob(self._heads)).name
         connect = ["bash", "-c", "exec 3<>/dev/tcp/$0/$1", self._node.address, str(CONTROL_PORT)]
         while True:
             with suppress(Failed):
-                _run("timeout", "0.25", "ip", "netns", "exec", self._netns, *connect)
+                _run("timeout", "0.25", "ip", "netns", "exec", head, *connect)
                 return
             if time.monotonic() > deadline:
                 raise Failed(Code.TIMED_OUT, "the machine moved by hand does not answer", f"waited {_ANSWER:.0f} s")
