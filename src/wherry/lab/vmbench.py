@@ -158,7 +158,8 @@ def _moved(client: Client) -> dict[str, Any]:
     move = client.move(_NODE, _TO)
     took = time.monotonic() - began
     more = {"bytes": move.bytes, "rounds": len(move.rounds), "phases": move.phases}
-    return {"began": move.created, "total": took, "command": took, "downtime": move.downtime, **more}
+    answered = took - move.phases["done"]  # what is tidied up at the source after the agent's answer
+    return {"began": move.created, "total": answered, "command": took, "downtime": move.downtime, **more}
 
 
 @contextmanager
