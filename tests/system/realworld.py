@@ -6,6 +6,7 @@ time. No limit here is a measurement: each is long enough for a loaded machine.
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import shutil
@@ -15,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -281,6 +282,14 @@ def world(role: str, enter: tuple[str, ...] = (), **environment: str) -> Iterato
         finally:
             down = made("down", "--all")
         assert down.returncode == 0, down.stderr
+
+
+def no_machines(programs: Iterable[str]) -> str:
+    """What virtual machines need and this machine lacks; empty when it has all."""
+    path = f"{os.environ.get('PATH', '')}:/usr/sbin"
+    missing = [name for name in programs if not shutil.which(name, path=path)]
+    missing += [] if importlib.util.find_spec("libvirt") else ["libvirt's Python binding"]
+    return f"there is no {', no '.join(missing)} (make setup-vm)" if missing else ""
 
 
 def ring_program(flavour: str, directory: Path) -> str:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
-import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from qemuhosts import ADDRESSES, PROGRAMS, Lab, lab, sshd
-from realworld import SECONDS, World, eventually, world
+from realworld import SECONDS, World, eventually, no_machines, world
 
 from names import own_name
 
@@ -31,18 +29,10 @@ hosts:
 """
 
 
-def lacking() -> str:
-    """What hosts need and this machine lacks."""
-    path = f"{os.environ.get('PATH', '')}:/usr/sbin"
-    missing = [name for name in PROGRAMS if not shutil.which(name, path=path)]
-    missing += [] if importlib.util.find_spec("libvirt") else ["libvirt's Python binding"]
-    return f"there is no {', no '.join(missing)} (make setup-vm)" if missing else ""
-
-
 @pytest.fixture(scope="module")
 def hosts() -> Iterator[Lab]:
     """The hosts; what they write goes with the directory."""
-    if reason := lacking():
+    if reason := no_machines(PROGRAMS):
         pytest.skip(reason)
     with tempfile.TemporaryDirectory(prefix=f"wherry-{IMAGE}-", dir="/var/tmp") as directory:
         os.chmod(directory, 0o755)

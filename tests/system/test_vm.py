@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from realworld import World, world
+from realworld import World, no_machines, world
 
 from names import own_name
 
@@ -22,18 +20,10 @@ IMAGE = own_name("tvm")
 PROGRAMS = ("qemu-system-x86_64", "libvirtd", "busybox", "sqfstar")
 
 
-def lacking() -> str:
-    """What virtual machines need and this machine lacks."""
-    path = f"{os.environ.get('PATH', '')}:/usr/sbin"
-    missing = [name for name in PROGRAMS if not shutil.which(name, path=path)]
-    missing += [] if importlib.util.find_spec("libvirt") else ["libvirt's Python binding"]
-    return f"there is no {', no '.join(missing)} (make setup-vm)" if missing else ""
-
-
 @pytest.fixture(scope="module")
 def two() -> Iterator[World]:
     """Two machines, one on each of two hosts; `deck` is a file that jobs find on them."""
-    if reason := lacking():
+    if reason := no_machines(PROGRAMS):
         pytest.skip(reason)
     with world("tvm") as made:
         built = made("image", "build", IMAGE)
