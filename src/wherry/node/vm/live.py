@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from abc import ABC, abstractmethod
 from typing import Any
 
 from wherry.base.errors import Code, Failed, LostContact, WherryError
@@ -38,7 +39,7 @@ _PATIENCE, _SLOWEST = 60.0, 2e6
 """What is sent while the node stands is given up after so many seconds and those of its memory at so many bytes/s."""
 
 
-class LiveMove:
+class LiveMove(ABC):
     """Moves one virtual machine between two places. Whose hosts these are is known by who is made of it."""
 
     def __init__(self, uuid: str, source: Place, destination: Place, way: Way | None) -> None:
@@ -52,25 +53,25 @@ class LiveMove:
 
     # What depends on the hosts.
 
+    @abstractmethod
     def _open(self, host: str) -> Any:
         """A connection of the mover's own to the host's libvirtd, so that what waits here delays nobody else."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _peer(self, domain: Any) -> job.Peer:
         """The destination, for the source's libvirtd."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _there(self, place: Place) -> bool:
         """True when a copy is at the place, whatever its state."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _clear(self) -> None:
         """Ends what is at the destination."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _settle(self) -> None:
         """What is left to do when all is over."""
-        raise NotImplementedError
 
     # The steps.
 

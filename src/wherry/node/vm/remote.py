@@ -16,6 +16,7 @@ import contextlib
 import os
 import threading
 import time
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ _LAST_WORDS = 3
 """Lines of a console that an error tells."""
 
 
-class RemoteVmDriver:
+class RemoteVmDriver(ABC):
     """Virtual machines of one instance on real hosts."""
 
     kind = "vm"
@@ -70,15 +71,17 @@ class RemoteVmDriver:
             raise Refused(Code.UNSUPPORTED, what, "they have none: no storage is shared", "name an image of Wherry's")
         find_image(flavor.image)
 
+    @abstractmethod
     def refused(self, way: Way) -> str:
-        raise NotImplementedError
+        """As in NodeDriver."""
 
+    @abstractmethod
     def unmovable(self, source: Place, destination: Place) -> str:
-        raise NotImplementedError
+        """As in NodeDriver."""
 
+    @abstractmethod
     def describe(self, place: Place, kernel: str, initrd: str) -> str:
         """The XML of a node; `kernel` and `initrd` are paths at its host."""
-        raise NotImplementedError
 
     def console(self, node: str) -> Path:
         return self.instance.state / "consoles" / f"{node}.log"
@@ -154,8 +157,9 @@ class RemoteVmDriver:
         """Bytes of its host's memory that a domain has."""
         return int(domain.info()[2]) * 1024
 
+    @abstractmethod
     def mover(self, source: Place, destination: Place, way: Way | None = None) -> NodeMover:
-        raise NotImplementedError
+        """As in NodeDriver."""
 
     def kernel(self, place: Place) -> str:
         """Path at the place's host of the kernel of its image, which is copied there when it is not there yet."""

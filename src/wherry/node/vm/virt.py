@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -85,27 +85,23 @@ def reason(error: Exception) -> str:
 
 
 def domain(connection: Any, name: str) -> Any | None:
-    """The domain of that name; None when there is none."""
-    libvirt = load()
-    try:
-        return connection.lookupByName(name)
-    except libvirt.libvirtError as error:
-        if error.get_error_code() == libvirt.VIR_ERR_NO_DOMAIN:
-            return None
-        raise LostContact(
-            Code.UNREACHABLE, f"libvirtd does not tell of {name}", reason(error), "wherry doctor"
-        ) from None
+    """The domain of that name; None when there is none. LostContact when its host does not answer."""
+    return _found(connection.lookupByName, name)
 
 
 def by_id(connection: Any, uuid: str) -> Any | None:
     """The domain of that id; None when there is none. LostContact when its host does not answer."""
+    return _found(connection.lookupByUUIDString, uuid)
+
+
+def _found(look_up: Callable[[str], Any], wanted: str) -> Any | None:
     libvirt = load()
     try:
-        return connection.lookupByUUIDString(uuid)
+        return look_up(wanted)
     except libvirt.libvirtError as error:
         if error.get_error_code() == libvirt.VIR_ERR_NO_DOMAIN:
             return None
-        what = f"libvirtd does not tell of {uuid}"
+        what = f"libvirtd does not tell of {wanted}"
         raise LostContact(Code.UNREACHABLE, what, reason(error), "wherry doctor") from None
 
 
