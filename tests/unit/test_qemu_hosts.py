@@ -85,6 +85,8 @@ class World:
         self.libvirts = {"q1": 9_000_000, "q2": 11_000_000}
         self.unfit = ""
         self.dead: set[str] = set()
+        self.told: list[Callable[..., None]] = []
+        """Who wants to hear of events."""
         self.breaks = False
         """The next migration ends badly when the source's CPUs stand."""
         self.uris = {str(host["name"]): str(host["uri"]) for host in HOSTS}
@@ -206,11 +208,12 @@ class Connection:
     def close(self) -> None:
         """Nothing is kept open."""
 
-    def domainEventRegisterAny(self, *_words: Any) -> int:
+    def domainEventRegisterAny(self, _domain: Machine, _id: int, told: Callable[..., None], _opaque: None) -> int:
+        self.world.told.append(told)
         return 1
 
     def domainEventDeregisterAny(self, _number: int) -> None:
-        """There are no events."""
+        """The next move is another object's."""
 
     def lookupByUUIDString(self, uuid: str) -> Machine:
         if self.host in self.world.dead:
@@ -620,6 +623,19 @@ def test_a_move_whose_source_is_gone_goes_on(world: World, driver: QemuDriver) -
     anew.thaw()
     anew.close()
     assert world.states() == [[], [RUNS]]
+
+
+def test_a_machine_that_qemu_stopped_by_itself_stands_from_then_on(world: World, driver: QemuDriver) -> None:
+    driver.start(place("q1"))
+    mover = driver.mover(place("q1"), place("q2"))
+    mover.prepare()
+    mover.round(1)
+    for event in (World.VIR_DOMAIN_EVENT_SUSPENDED, World.VIR_DOMAIN_EVENT_STOPPED):  # the source is ended later
+        world.told[-1](None, None, event, 0, None)
+        time.sleep(0.05)
+    stood = mover.freeze()
+    assert stood is not None and stood >= 0.1
+    assert driver.mover(place("q1"), place("q2")).freeze() is None  # nobody stopped it but this
 
 
 def test_post_copy(world: World, driver: QemuDriver) -> None:

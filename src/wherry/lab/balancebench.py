@@ -42,8 +42,10 @@ _INSTANCE = "balbench"
 _SEED = 5
 _HOSTS = 3
 """Hosts at each site."""
+_NETWORK_BOUND = frozenset({"cg"})
+"""Programs that are to be packed; any other is to stay spread."""
 _PACKED, _SPREAD = 0.6, 1.05
-"""The goals: total time with the moves over that without, of a job that is packed and of any other."""
+"""The goals: total time with the balancer over that without, of a network-bound program and of any other."""
 _OVER = (JobState.ENDED, JobState.CANCELLED, JobState.LOST)
 
 
@@ -157,28 +159,41 @@ def _report(samples: Samples, asked: Namespace) -> None:
     print(", ".join(f"{key} {machine[key]}" for key in ("cpu", "cpus", "kernel", "load")))
     totals, predictions = [], []
     for job in asked.jobs.split(","):
-        left, moved = (samples.values("total", job=job, balanced=kind) for kind in (False, True))
+        left, balanced = (samples.values("total", job=job, balanced=kind) for kind in (False, True))
         runs = list(samples.good(job=job, balanced=True))
-        packed = sum(run["together"] for run in runs)
-        goal = _PACKED if 2 * packed > len(runs) else _SPREAD
-        told = (median(left).text(), median(moved).text(), ratio(moved, left).text()) if left and moved else ("-",) * 3
-        totals.append((job, *told, f"{goal:g}", f"{packed} of {len(runs)}"))
-        predictions += [(job, *_prediction(run)) for run in runs]
+        if left and balanced:
+            totals.append(_total(job, left, balanced, sum(run["together"] for run in runs)))
+            predictions += [(job, *_prediction(run, median(left).value)) for run in runs]
     title = f"{asked.nodes} + {asked.nodes} nodes, {asked.ranks} ranks, {asked.latency}, room after {asked.after:g} s"
-    print_table(Table(title, ("job", "left (s)", "balanced (s)", "ratio", "goal", "packed"), totals))
-    head = ("job", "total (s)", "kind", "link", "step", "cost (s)", "moved after (s)", "moves", "frozen (s)", "load")
+    print_table(Table(title, ("job", "left (s)", "balanced (s)", "ratio", "packed", "goal", ""), totals))
+    head = ("job", "total (s)", "kind", "link", "step", "cost (s)", "moved after (s)", "break-evens", "moves",
+            "frozen (s)", "load")  # fmt: skip
     print_table(Table("What the daemon found when it last decided, run by run", head, predictions))
+    print("break-evens: how often the predicted cost is earned back in the time that the job still had, left alone")
     print(f"failed: {samples.failed()}; samples: {samples.path}")
 
 
-def _prediction(run: dict[str, Any]) -> tuple[str, ...]:
+def _total(job: str, left: list[float], balanced: list[float], packed: int) -> tuple[str, ...]:
+    """A program's row: the goal is known before, whatever the daemon did."""
+    pack = job.partition(":")[0] in _NETWORK_BOUND
+    found, goal = ratio(balanced, left), _PACKED if pack else _SPREAD
+    met = found.value <= goal and packed == (len(balanced) if pack else 0)
+    wanted = f"at most {goal:g}, {'all' if pack else 'none'} packed"
+    where = f"{packed} of {len(balanced)}"
+    return (job, median(left).text(), median(balanced).text(), found.text(), where, wanted, "met" if met else "missed")
+
+
+def _prediction(run: dict[str, Any], left: float) -> tuple[str, ...]:
     """Of the decision to move, or else of the last one: the predicted step (1: as it was) and what moving costs."""
     acted = [one for one in run["decisions"] if one["data"]["moves"]]
     said = (acted or run["decisions"] or [None])[-1]
-    found = said["data"]["numbers"] if said else {"kind": "none", "link": 0.0, "step": 1.0, "cost": 0.0}
+    found: dict[str, Any] = said["data"]["numbers"] if said else {"kind": "none", "link": 0.0, "step": 1.0, "cost": 0.0}
     frozen = sum(seconds or 0.0 for seconds in run["downtimes"])
-    after = f"{acted[0]['after']:.0f}" if acted else "-"
-    figures = (f"{found['link']:.0%}", f"{found['step']:.2f}", f"{found['cost']:.1f}", after)
+    after, times = "-", "-"
+    if acted:
+        after = f"{acted[0]['after']:.0f}"
+        times = f"{(left - acted[0]['after']) * (1 - found['step']) / found['cost']:.1f}" if found["cost"] else "-"
+    figures = (f"{found['link']:.0%}", f"{found['step']:.2f}", f"{found['cost']:.1f}", after, times)
     return (f"{run['total']:.1f}", str(found["kind"]), *figures, str(run["moves"]), f"{frozen:.1f}", str(run["load"]))
 
 

@@ -38,21 +38,22 @@ class VirshMove:
         self._ip("tuntap", "add", "dev", self._tap, "mode", "tap")
         self._ip("link", "set", "dev", self._tap, "master", self._bridge, "up")
 
-    def run(self) -> tuple[float, float, float]:
-        """Seconds until the machine answers at the destination, those of the command, and those that the machine stood
-        as QEMU measured them."""
+    def run(self) -> tuple[float, float]:
+        """Seconds until the command has ended and the machine answers, and those that it stood as QEMU measured them.
+
+        The answer is asked for when the command has ended, as the expert would: libvirt ends the source before that.
+        """
         address = self._address()
         began = time.monotonic()
         words = ["migrate", "--live", "--p2p", self._node.name, f"qemu+tcp://{address}/system", f"tcp://{address}"]
         _run("virsh", "-c", _uri(self._here), *words)
-        took = time.monotonic() - began
         self._await_answer()
-        answered = time.monotonic() - began
+        total = time.monotonic() - began
         said = _run("virsh", "-c", _uri(self._there), "domjobinfo", self._node.name, "--completed", "--rawstats")
         found = re.search(r"^\s*downtime:\s*(\d+)", said, re.M)
         if found is None:
             raise Failed(Code.FAILED, "libvirt does not tell the downtime of the move by hand", said.strip()[-200:])
-        return answered, took, int(found[1]) / 1000
+        return total, int(found[1]) / 1000
 
     def _await_answer(self) -> None:
         """Until the machine accepts a connection from the cluster's head."""

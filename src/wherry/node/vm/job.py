@@ -70,6 +70,7 @@ class Job:
         """How far it was a moment ago. libvirt does not always answer at once, so a thread of its own asks."""
         self.stopped = threading.Event()
         """Set when the source's CPUs were stopped, by us or by QEMU. To ask for it could take a second just then."""
+        self._stopped_at = 0.0
         libvirt, self._connection = virt.load(), domain.connect()
         self._told = self._connection.domainEventRegisterAny(
             domain, libvirt.VIR_DOMAIN_EVENT_ID_LIFECYCLE, self._event, None
@@ -81,6 +82,10 @@ class Job:
     def ended(self) -> bool:
         """True when libvirt has ended it, well or not."""
         return not self._thread.is_alive()
+
+    def stood(self) -> float | None:
+        """Seconds since the source's CPUs were stopped; None when they were not."""
+        return time.monotonic() - self._stopped_at if self.stopped.is_set() else None
 
     def check(self) -> None:
         """Failed with libvirt's reason when it ended badly."""
@@ -116,6 +121,8 @@ class Job:
     def _event(self, _connection: Any, _domain: Any, event: int, _detail: int, _opaque: Any) -> None:
         libvirt = virt.load()
         if event in (libvirt.VIR_DOMAIN_EVENT_SUSPENDED, libvirt.VIR_DOMAIN_EVENT_STOPPED):
+            if not self.stopped.is_set():
+                self._stopped_at = time.monotonic()
             self.stopped.set()
 
 

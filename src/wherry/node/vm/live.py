@@ -100,9 +100,9 @@ class LiveMove(ABC):
         left = now.left if now.passes > max(before.passes, 1) else 0
         return Round(number=number, bytes=now.sent - before.sent, seconds=time.monotonic() - began, dirty=left)
 
-    def freeze(self) -> None:
-        if self._job is not None and self._job.stopped.is_set():
-            return
+    def freeze(self) -> float | None:
+        if self._job is not None and (stood := self._job.stood()) is not None:
+            return stood  # QEMU found so little left that it stopped the CPUs by itself
         domain, libvirt = self._domain(self._source), virt.load()
         if domain is not None:
             try:
@@ -113,6 +113,7 @@ class LiveMove(ABC):
             except libvirt.libvirtError as error:
                 if self._runs(self._source):
                     raise virt.translated(f"node {self._name} could not be frozen", error) from None
+        return None
 
     def transfer(self) -> Transferred:
         moving = self._begin()
