@@ -41,16 +41,17 @@ _MOUNTS = (("etc", "/etc/libvirt"), ("lib", "/var/lib/libvirt"), ("log", "/var/l
 _ENTRIES = {"passwd": "libvirt-qemu:x:64055:64055::/:/usr/sbin/nologin", "group": "libvirt-qemu:x:64055:"}
 """Whom Debian's libvirtd looks up before it reads that QEMU runs as root; a package that we do not need adds them."""
 _SCRIPT = """
-directory=$1 name=$2 cache=$3; shift 3
+directory=$1 name=$2 cache=$3 reap=$4; shift 4
 hostname "$name"
 mount -t sysfs sysfs /sys
 mount --bind "$directory/passwd" /etc/passwd
 mount --bind "$directory/group" /etc/group
 mount --bind "$cache" /var/cache/libvirt
 for pair in "$@"; do mount --bind "$directory/${pair%%:*}" "${pair#*:}"; done
-exec libvirtd --daemon --listen --config /etc/libvirt/libvirtd.conf --pid-file /run/libvirtd.pid
+exec "$reap" libvirtd --daemon --listen --config /etc/libvirt/libvirtd.conf --pid-file /run/libvirtd.pid
 """
-"""/run comes last, as the others' sources lie below it. The new /sys shows the links of the host's network."""
+"""/run comes last, as the others' sources lie below it. The new /sys shows the links of the host's network. QEMUs that
+end are reaped at once, whatever process 1 does: libvirt waits for that when it ends one, also at the end of a move."""
 
 
 class HostDaemon:
@@ -111,7 +112,8 @@ class HostDaemon:
         for file in group.procs_files():
             enter += ["--cgroup", file]
         unshare = ["unshare", "--mount", "--uts", "--propagation", "private", "/bin/sh", "-ec", _SCRIPT, "libvirtd"]
-        words = [str(self.directory), self.host, str(CACHE), *(f"{name}:{path}" for name, path in _MOUNTS)]
+        reap = str(native_program("wherry-reap"))
+        words = [str(self.directory), self.host, str(CACHE), reap, *(f"{name}:{path}" for name, path in _MOUNTS)]
         environment = {"PATH": os.environ.get("PATH", "/usr/sbin:/usr/bin:/sbin:/bin"), "HOME": "/root"}
         done = subprocess.run(
             [*enter, "--", *unshare, *words],
