@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -88,6 +92,48 @@ def test_ranks_as_the_agent_of_a_virtual_machine_tells_them() -> None:
     assert found["c-0", 7] == Times("job-1", 3, "c-0", 1.3, 0.2, 2.5, 1.0)
     assert [key for key in found] == [("c-0", 7), ("c-0", 8)] and found["c-0", 8].rank == 0
     assert ranks.read("c-0", b"\0\xff/proc/x:") == {}
+
+
+@pytest.mark.parametrize("number", [b"9" * 5000, b"9" * 400, b"-1", b"\xd9\xa3", b"1e999", b"nan"])
+def test_no_number_that_a_user_writes_stops_the_look_at_others(number: bytes) -> None:
+    """Neither in a rank's environment, nor anywhere in what a machine tells that its user has changed."""
+
+    def told(pid: bytes = b"8", rank: bytes = b"1", ticks: bytes = b"1", ran: bytes = b"1") -> bytes:
+        environ = b"WHERRY_JOB_ID=job-1\0/proc/%b/environ:PMI_RANK=%b\0" % (pid, rank)
+        stat = b"%b (a) R 1 1 1 0 -1 4194304 60 0 0 0 %b 2 0 0 20 0\n" % (pid, ticks)
+        return b"/proc/%b/environ:%b/proc/%b/stat:%b\0/proc/%b/schedstat:%b 1 9\n\0" % (
+            pid,
+            environ,
+            pid,
+            stat,
+            pid,
+            ran,
+        )
+
+    assert len(ranks.read("c-0", told())) == 1
+    for bad in (told(pid=number), told(rank=number), told(ticks=number), told(ran=number)):
+        assert [*ranks.read("c-0", bad + told(b"9"))] == [("c-0", 9)]
+
+
+def test_a_process_of_this_machine_whose_user_writes_such_a_number() -> None:
+    """And whose name is no text."""
+    found = []
+    for rank in ("9" * 5000, "3"):
+        variables = {"WHERRY_JOB_ID": "job-1", "PMI_RANK": rank, "PATH": os.environ["PATH"]}
+        found.append(
+            subprocess.Popen(["sh", "-c", r"printf '\377' > /proc/self/comm; read x"], env=variables, stdin=-1)
+        )
+    try:
+        sick, well = (process.pid for process in found)
+        deadline = time.monotonic() + 10
+        while not all(b"\xff" in Path(f"/proc/{pid}/stat").read_bytes() for pid in (sick, well)):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        assert [times.rank for times in ranks.here("c-0", [sick, well], {}).values()] == [3]
+    finally:
+        for process in found:
+            process.kill()
+            process.communicate()
 
 
 def test_what_remains_of_what_was_expected() -> None:

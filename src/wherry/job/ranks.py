@@ -1,7 +1,8 @@
 """The ranks of jobs and their times, as the kernel that runs them tells: this machine's, or that of a virtual machine.
 
-A rank is known by two variables in its environment. Invariant: nothing of a node is stopped or changed; who cannot be
-read is no rank. A virtual machine's agent is asked as the node's user, for whom this is one short program.
+A rank is known by two variables in its environment. Invariants: nothing of a node is stopped or changed; who cannot be
+read is no rank; whatever a node's user writes there, or has his machine tell, hides his own ranks at most. A virtual
+machine's agent is asked as the node's user, for whom this is one short program.
 """
 
 from __future__ import annotations
@@ -20,12 +21,14 @@ from wherry.model.owner import Owner
 
 _TICK = 1.0 / os.sysconf("SC_CLK_TCK")
 """Seconds; 0.01 on every Linux that runs MPI, so also in a virtual machine."""
-_RANK = re.compile(rb"(?:^|\0)(?:OMPI_COMM_WORLD_RANK|PMI_RANK|PMIX_RANK)=(\d+)\0")
+_RANK = re.compile(rb"(?:^|\0)(?:OMPI_COMM_WORLD_RANK|PMI_RANK|PMIX_RANK)=(\d{1,9})\0")
 _JOB = re.compile(rf"(?:^|\0){MARK}=([^\0]*)\0".encode())
 _FILES = ("environ", "stat", "schedstat")
 _ASK = "exec grep -sHz '' " + " ".join(f"/proc/[0-9]*/{name}" for name in _FILES)
 """Every record of these files, each behind the file's name and a colon."""
-_RECORD = re.compile(rb"/proc/(\d+)/(\w+):(.*)", re.DOTALL)
+_RECORD = re.compile(rb"/proc/(\d{1,9})/(\w+):(.*)", re.DOTALL)
+_COUNT = re.compile(r"\d{1,18}", re.ASCII)
+"""Of ticks or nanoseconds."""
 Who = tuple[str, int]
 """Id of the job, and rank."""
 Process = tuple[str, int]
@@ -52,9 +55,9 @@ def here(node: str, pids: Iterable[int], known: dict[Process, Who]) -> dict[Proc
         try:
             who = known.get(("", pid)) or _who(Path(f"/proc/{pid}/environ").read_bytes())
             if who:
-                stat, sched = (Path(f"/proc/{pid}/{name}").read_text() for name in _FILES[1:])
+                stat, sched = (Path(f"/proc/{pid}/{name}").read_text(errors="replace") for name in _FILES[1:])
                 found["", pid] = _times(who, node, stat, sched)
-        except OSError:  # it has ended
+        except (OSError, ValueError, IndexError):  # it has ended
             continue
     return found
 
@@ -90,4 +93,13 @@ def _who(environ: bytes) -> Who | None:
 def _times(who: Who, node: str, stat: str, schedstat: str) -> Times:
     words = stat.rpartition(")")[2].split()
     ran, ready, *_ = schedstat.split()
-    return Times(*who, node, int(words[11]) * _TICK, int(words[12]) * _TICK, int(ran) / 1e9, int(ready) / 1e9)
+    return Times(
+        *who, node, _count(words[11]) * _TICK, _count(words[12]) * _TICK, _count(ran) / 1e9, _count(ready) / 1e9
+    )
+
+
+def _count(word: str) -> int:
+    """A number of the kernel's. ValueError for what none of its counters can say."""
+    if not _COUNT.fullmatch(word):
+        raise ValueError(word)
+    return int(word)

@@ -2,10 +2,13 @@
 
 The protocol is described in native/include/wherry/wire.h. Invariant: a connection is made inside the network namespace
 of the cluster's head, since a cluster's addresses mean nothing anywhere else; the calling thread never changes its own.
+Who answers may be a machine that its user has changed: whatever it says, and however slowly, it ends in time, in a
+WireError.
 """
 
 from __future__ import annotations
 
+import re
 import socket
 import struct
 import time
@@ -21,6 +24,7 @@ from wherry.node.channel import in_netns
 _FRAME_LIMIT = 4 << 20  # bytes in the largest frame
 _PART = 64 << 10  # bytes of input in one frame: the agent keeps whole frames
 _OUTPUT_LIMIT = 16 << 20  # bytes that a program may write: it is the node's user's, and its output is kept here
+_NUMBER = re.compile(r"\d{1,9}", re.ASCII)
 _RETRY_SECONDS = 0.1  # while a node's first process does not listen yet
 
 
@@ -51,9 +55,9 @@ class Endpoint:
         end, reason = time.monotonic() + seconds, ""
         while (left := end - time.monotonic()) > 0:
             try:
-                with self._connected(left) as connection:
-                    _send(connection, b"P", b"")
-                    return int(_expect(connection, b"P"))
+                with self._connected(left) as talk:
+                    talk.send(b"P", b"")
+                    return _number(talk.expect(b"P"))
             except WireError as error:
                 reason = str(error)
                 time.sleep(min(_RETRY_SECONDS, max(0.0, end - time.monotonic())))
@@ -64,22 +68,23 @@ class Endpoint:
     ) -> Ended:
         """Runs a program to its end; `data` is its standard input, which is empty without it.
 
-        WireError when it cannot be run, or is silent for longer. What it writes while it still reads must be little.
+        WireError when it cannot be run, or not to its end within so many seconds. What it writes while it still reads
+        must be little.
         """
         request = [str(who.uid), str(who.gid), ",".join(map(str, who.groups)), who.cwd, str(len(argv)), *argv]
         request += [f"{name}={value}" for name, value in env.items()]
         streams = {b"O": bytearray(), b"E": bytearray()}
-        with self._connected(seconds) as connection:
-            _send(connection, b"R", b"".join(part.encode(errors="surrogateescape") + b"\0" for part in request))
-            _expect(connection, b"S")
+        with self._connected(seconds) as talk:
+            talk.send(b"R", b"".join(part.encode(errors="surrogateescape") + b"\0" for part in request))
+            talk.expect(b"S")
             while part := data.read(_PART) if data else b"":
-                _send(connection, b"I", part)
-            _send(connection, b"I", b"")
+                talk.send(b"I", part)
+            talk.send(b"I", b"")
             while True:
-                kind, payload = _receive(connection)
+                kind, payload = talk.receive()
                 if kind == b"X":
-                    how, _, number = payload.decode().partition(" ")
-                    code = int(number) + (128 if how == "signal" else 0)
+                    how, _, number = payload.decode(errors="replace").partition(" ")
+                    code = _number(number) + (128 if how == "signal" else 0)
                     return Ended(code, bytes(streams[b"O"]), bytes(streams[b"E"]))
                 if kind in streams:
                     streams[kind] += payload
@@ -87,43 +92,66 @@ class Endpoint:
                     raise WireError(f"{argv[0]} wrote more than {_OUTPUT_LIMIT >> 20} MiB")
 
     @contextmanager
-    def _connected(self, seconds: float) -> Iterator[socket.socket]:
+    def _connected(self, seconds: float) -> Iterator[_Talk]:
         try:
             with in_netns(self.netns, lambda: socket.socket(socket.AF_INET, socket.SOCK_STREAM)) as connection:
-                connection.settimeout(max(seconds, 0.01))
-                connection.connect((self.address, self.port))
-                _send(connection, b"H", self.key.encode())
-                yield connection
+                talk = _Talk(connection, time.monotonic() + seconds)
+                talk.open(self.address, self.port)
+                talk.send(b"H", self.key.encode())
+                yield talk
         except TimeoutError:
             raise WireError(f"no answer within {seconds:.0f} s") from None
         except OSError as error:
             raise WireError(error.strerror or str(error)) from None
 
 
-def _send(connection: socket.socket, kind: bytes, payload: bytes) -> None:
-    connection.sendall(kind + struct.pack(">I", len(payload)) + payload)
+class _Talk:
+    """A connection whose every word comes before one deadline (of time.monotonic); else TimeoutError."""
+
+    def __init__(self, connection: socket.socket, deadline: float) -> None:
+        self._connection, self._deadline = connection, deadline
+
+    def open(self, address: str, port: int) -> None:
+        self._hurry()
+        self._connection.connect((address, port))
+
+    def send(self, kind: bytes, payload: bytes) -> None:
+        self._hurry()
+        self._connection.sendall(kind + struct.pack(">I", len(payload)) + payload)
+
+    def receive(self) -> tuple[bytes, bytes]:
+        header = self._exactly(5)
+        (length,) = struct.unpack(">I", header[1:])
+        if length > _FRAME_LIMIT:
+            raise WireError(f"it sent a frame of {length} bytes")
+        return header[:1], self._exactly(length)
+
+    def expect(self, wanted: bytes) -> str:
+        kind, payload = self.receive()
+        text = payload.decode(errors="replace")
+        if kind != wanted:
+            raise WireError(text or f"it answered {kind!r}")
+        return text
+
+    def _exactly(self, count: int) -> bytes:
+        got = bytearray()
+        while len(got) < count:
+            self._hurry()
+            part = self._connection.recv(count - len(got))
+            if not part:
+                raise WireError("it closed the connection")
+            got += part
+        return bytes(got)
+
+    def _hurry(self) -> None:
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        self._connection.settimeout(left)
 
 
-def _receive(connection: socket.socket) -> tuple[bytes, bytes]:
-    header = _exactly(connection, 5)
-    (length,) = struct.unpack(">I", header[1:])
-    if length > _FRAME_LIMIT:
-        raise WireError(f"it sent a frame of {length} bytes")
-    return header[:1], _exactly(connection, length)
-
-
-def _expect(connection: socket.socket, wanted: bytes) -> str:
-    kind, payload = _receive(connection)
-    if kind != wanted:
-        raise WireError(payload.decode(errors="replace") or f"it answered {kind!r}")
-    return payload.decode()
-
-
-def _exactly(connection: socket.socket, count: int) -> bytes:
-    got = bytearray()
-    while len(got) < count:
-        part = connection.recv(count - len(got))
-        if not part:
-            raise WireError("it closed the connection")
-        got += part
-    return bytes(got)
+def _number(text: str) -> int:
+    """WireError for what is none that the agent says."""
+    if not _NUMBER.fullmatch(text):
+        raise WireError(f"it said {text[:40]!r} instead of a number")
+    return int(text)
