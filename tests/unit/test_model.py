@@ -41,6 +41,13 @@ def test_addresses_and_macs_are_unique(one: int, two: int, first: int, second: i
     assert int(mac_of(a, first)[:2], 16) & 3 == 2
 
 
+def test_clusters_of_two_pools_can_share_a_wire() -> None:
+    """The first cluster of each, say: two instances that use the same hosts."""
+    pools = ("10.77.0.0/16", "10.78.0.0/16", "192.168.0.0/20")
+    macs = [mac_of(network_of(pool, number), index) for pool in pools for number in (1, 2) for index in (0, HEAD_INDEX)]
+    assert len(set(macs)) == len(macs)
+
+
 def test_numbers_are_used_again_and_run_out() -> None:
     assert free_number(POOL, []) == 1 and free_number(POOL, [1, 2, 4]) == 3
     with pytest.raises(Refused) as caught:

@@ -1,4 +1,5 @@
-"""Addresses of clusters: a /24 per cluster out of the fabric's pool; names, MACs and VNIs follow from its number."""
+"""Addresses of clusters: a /24 per cluster out of the fabric's pool; names and VNIs follow from its number, MACs from
+its subnet."""
 
 from __future__ import annotations
 
@@ -69,6 +70,10 @@ def address_of(network: ClusterNetwork, index: int) -> str:
 
 
 def mac_of(network: ClusterNetwork, index: int) -> str:
-    """A locally administered MAC that follows from cluster number and node index."""
-    high, middle, low = network.number.to_bytes(3, "big")
-    return f"02:77:{high:02x}:{middle:02x}:{low:02x}:{index & 255:02x}"
+    """A locally administered MAC that follows from subnet and node index.
+
+    So clusters that share a wire have MACs of their own wherever they have addresses of their own, other instances'
+    and other machines' clusters, too. Who knows one of a cluster's knows all: they differ in the last byte only.
+    """
+    subnet = ipaddress.ip_network(network.subnet).network_address.packed[:3]
+    return ":".join(f"{byte:02x}" for byte in (0x02, 0x77, *subnet, index & 255))
