@@ -3,7 +3,8 @@
 It listens only when recovery is done. It never ends by itself; SIGTERM ends it and leaves nodes and jobs running, to be
 adopted by the next one. `wherryd doctor` and `wherryd sweep` need no daemon: they print one JSON document and end.
 
-Invariant: a daemon that listens holds the instance's lock.
+Invariant: a daemon that listens holds the instance's lock, and holds it until its process is gone: what it began and
+does not wait for (a Xen host may be at a move for minutes) must not write beside the next one.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ def main() -> None:
     """The program `wherryd`."""
     arguments = _arguments().parse_args()
     os.environ["PATH"] = f"{os.environ.get('PATH', '')}:{_SYSTEM_PATH}".lstrip(":")
+    code = 0
     try:
         if arguments.act == "serve":
             _serve(instance(), arguments.group, arguments.detach, arguments.resume)
@@ -43,7 +45,10 @@ def main() -> None:
     except WherryError as error:
         log.error("%s", error)
         print(json.dumps({"error": error.to_dict()}))
-        sys.exit(error.code.exit_code)
+        code = error.code.exit_code
+    sys.stdout.flush()
+    logging.shutdown()
+    os._exit(code)  # threads that are left are not waited for
 
 
 def _arguments() -> argparse.ArgumentParser:
@@ -84,7 +89,7 @@ def _serve(place: Instance, group_name: str | None, detach: bool, resume: bool) 
     os.chdir("/")
     log_to_file(place)
     _weigh_session()
-    lock = InstanceLock(place)
+    InstanceLock(place)
     if held_up is not None:
         os.close(held_up)
     try:
@@ -99,8 +104,6 @@ def _serve(place: Instance, group_name: str | None, detach: bool, resume: bool) 
     except Exception as error:
         log.exception("wherryd cannot go on")
         raise Bug("the daemon cannot go on", repr(error)) from error
-    finally:
-        lock.release()
 
 
 def _resumable(place: Instance) -> bool:

@@ -1,0 +1,49 @@
+"""The end of `wherryd`: nobody else is the instance's daemon while a thread of this one may still write."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from names import own_name
+from wherry.base.paths import Instance
+
+PLACE = Instance(own_name("tdae"))
+DAEMON = """
+import fcntl, os, sys, threading, time
+from wherry.service import daemon
+
+def begin(place, _group):
+    def write():  # as a move does that libvirt is at
+        while time.monotonic() < end:
+            with open(place.run / "lock") as lock:
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    os.write(1, b"wrote without the lock")
+                    return
+                except BlockingIOError:
+                    time.sleep(0.001)
+    end = time.monotonic() + 60
+    threading.Thread(target=write).start()
+
+daemon._run = begin
+sys.argv = ["wherryd"]
+daemon.main()
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="the daemon is root's")
+def test_it_ends_at_once_and_holds_the_lock_until_then(tmp_path: Path) -> None:
+    environment = os.environ | {"WHERRY_INSTANCE": PLACE.name, "WHERRY_STATE": str(tmp_path)}
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", DAEMON], env=environment, capture_output=True, text=True, timeout=45, check=False
+        )
+        assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    finally:
+        shutil.rmtree(PLACE.run, ignore_errors=True)
