@@ -71,7 +71,7 @@ def summary(move: Move) -> str:
     downtime = format_duration(move.downtime) if move.downtime is not None else "not measured"
     total = format_duration(move.total or 0.0)
     rounds = f"{len(move.rounds)} round{'' if len(move.rounds) == 1 else 's'}"
-    views = (("the engine", move.downtime_criu), ("a peer", move.downtime_peer), ("a rank", move.downtime_program))
+    views = (("the engine", move.downtime_criu), ("a peer", move.downtime_peer), ("the node", move.downtime_program))
     seen = ", ".join(f"{who} {format_duration(seconds)}" for who, seconds in views if seconds is not None)
     silent = f"But: {move.error['what']}: {move.error['why']}\n" if move.error else ""
     return (

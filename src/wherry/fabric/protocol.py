@@ -14,11 +14,11 @@ from wherry.model.spec import FabricSpec, LinkSpec
 
 
 class HoldReport(Record):
-    """What a hold delivered: frames, their bytes, and for how long (seconds) it held."""
+    """What a hold delivered: frames, their bytes, and for how long (seconds) it held; None when it could not hold."""
 
     frames: int = 0
     bytes: int = 0
-    held: float = 0.0
+    held: float | None = None
 
 
 class Traffic(Record):

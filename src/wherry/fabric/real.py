@@ -10,7 +10,6 @@ namespaces of the instance, or ends with them.
 
 from __future__ import annotations
 
-import time
 import zlib
 from functools import partial
 from typing import Protocol
@@ -155,16 +154,13 @@ class RealFabric(NetnsFabric):
 
 
 class NoHold:
-    """Keeps the time only: on real hosts nothing of ours is in the way of a node's frames."""
-
-    def __init__(self) -> None:
-        self._since = time.monotonic()
+    """On real hosts nothing of ours is in the way of a node's frames."""
 
     def divert(self) -> None:
-        self._since = time.monotonic()
+        """They go on."""
 
     def release(self) -> HoldReport:
-        return HoldReport(held=time.monotonic() - self._since)
+        return HoldReport()
 
     def drop(self) -> None:
         """There is nothing to forget."""

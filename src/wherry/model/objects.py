@@ -171,8 +171,10 @@ class Prediction(Record):
 class Move(Record):
     """The live migration of one node. `phases` maps a phase to its seconds.
 
-    `downtime` is from the freeze to the thaw. The same is kept as others see it: CRIU (its own dump while frozen, and
-    its restore), a peer (how long its frames were kept), the program (from the freeze until a rank ran again).
+    `downtime` is from the freeze to the thaw. The same is kept as others see it, where that is known: the engine in
+    `downtime_criu` (CRIU: its own dump while frozen, and its restore; QEMU: what it says), a peer (how long its frames
+    were kept; on real hosts nobody keeps them), the node in `downtime_program` (from the freeze until a rank ran again;
+    of a virtual machine, until its agent answered).
     """
 
     id: str
