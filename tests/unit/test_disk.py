@@ -107,3 +107,4 @@ def test_a_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert head == "#cloud-config" and commands[-1] == ["/run/wherry/guest", "--join", "/run/wherry"]
     assert [*commands[-2][:-1]] == ["install", "-d", "-o", "1000", "-g", "1000", "-m", "0755"]
     assert commands[-2][-1] == "/home/o'brien"
+    assert any("kernel/panic" in word for command in json.loads(told)["bootcmd"] for word in command)

@@ -26,6 +26,8 @@ from wherry.node.vm.domain import identity
 
 _LABEL = "cidata"
 """By which cloud-init knows the disk."""
+_PANIC = "echo -1 >/proc/sys/kernel/panic"
+"""A panic boots the machine anew at once, which ends the node, as with our own image; it would stand there for ever."""
 _WHERE = "/run/wherry"
 """Where the seed stays mounted in the machine."""
 
@@ -56,7 +58,12 @@ def _user_data(place: Place, directories: Iterable[str]) -> dict[str, object]:
     for directory in directories:
         commands.append(["install", "-d", "-o", str(owner.uid), "-g", str(owner.gid), "-m", "0755", directory])
     commands.append([f"{_WHERE}/guest", "--join", _WHERE])
-    told: dict[str, object] = {"runcmd": commands, "ssh_genkeytypes": ["ed25519"], "locale": False}
+    told: dict[str, object] = {
+        "bootcmd": [["sh", "-c", _PANIC]],
+        "runcmd": commands,
+        "ssh_genkeytypes": ["ed25519"],
+        "locale": False,
+    }
     if owner.uid:
         told["users"] = [{"name": _name(owner.uid), "uid": owner.uid, "lock_passwd": True}]
     return told
