@@ -195,6 +195,15 @@ def test_fault_before_the_commit_goes_back(world: World, phase: str, monkeypatch
     assert_settled(world)
 
 
+def test_a_transfer_that_was_cancelled_goes_back(world: World) -> None:
+    """While it is under way: it may take an hour."""
+    calls = world.driver.calls
+    with pytest.raises(Failed) as caught:
+        world.moves.run(NODE, DESTINATION, cancelled=lambda: "transfer" in calls)
+    assert caught.value.code == Code.CANCELLED and "transfer" not in last_move(world).phases
+    assert_settled(world)
+
+
 @pytest.mark.parametrize("phase", ["commit", "thaw"])
 def test_fault_after_the_commit_is_finished(world: World, phase: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WHERRY_FAULTS", "1")

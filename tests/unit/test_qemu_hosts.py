@@ -11,324 +11,50 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from pydantic import SecretStr
+from qemuworld import (
+    FABRIC,
+    HOSTS,
+    INSTANCE,
+    KEY,
+    RUNS,
+    STANDS,
+    WAITS,
+    Connection,
+    Error,
+    Machine,
+    World,
+    place,
+    qemu_driver,
+    qemu_world,
+    until,
+)
 
 from wherry.base.errors import Code, Failed, LostContact, Refused
 from wherry.base.paths import Instance
-from wherry.fabric.fake import FakeFabric
-from wherry.model.objects import Node
 from wherry.model.owner import Owner
 from wherry.model.spec import ClusterSpec, FabricSpec, NicSpec, parse, parse_yaml
 from wherry.model.uri import parse_uri
 from wherry.model.way import Way
-from wherry.node.protocol import Place
-from wherry.node.vm import live, remote, remote_qemu, virt
+from wherry.node.vm import live, remote
 from wherry.node.vm.console import Consoles
-from wherry.node.vm.image import VmImage
 from wherry.node.vm.names import domain_id
 from wherry.node.vm.reach import Reach
 from wherry.node.vm.remote_qemu import QemuDriver, QemuMover, elsewhere
 
-INSTANCE = Instance("tq")
-HOSTS = [
-    {"name": f"q{n}", "site": "a", "cores": 1, "memory": "1GiB", "uri": f"qemu+tls://10.0.0.{n}/system"} for n in (1, 2)
-]
-FABRIC: dict[str, Any] = {
-    "kind": "fabric", "version": 1, "name": "qemu", "driver": "libvirt", "bridge": "lan0", "sites": [{"name": "a"}],
-    "hosts": HOSTS,
-}  # fmt: skip
-KEY = "ab" * 32
-RUNS, STANDS = (1, 0), (3, 1)
-"""State and reason: running, and paused as was asked for."""
-WAITS, FETCHED = (3, 2), (3, 8)
-"""Paused while memory comes in, and paused as the rest is fetched from here (post-copy)."""
-
-
-class Error(Exception):
-    """As libvirt's, with its number."""
-
-    def __init__(self, number: int, text: str = "") -> None:
-        super().__init__(text or f"libvirt says {number}")
-        self.number = number
-
-    def get_error_code(self) -> int:
-        return self.number
-
-
-class World:
-    """A module `libvirt`, and what is at the hosts."""
-
-    libvirtError = Error
-    VIR_ERR_NO_DOMAIN, VIR_ERR_NO_STORAGE_POOL, VIR_ERR_NO_STORAGE_VOL = 42, 49, 50
-    VIR_DOMAIN_RUNNING, VIR_DOMAIN_PAUSED, VIR_DOMAIN_SHUTOFF = 1, 3, 5
-    VIR_DOMAIN_PAUSED_USER, VIR_DOMAIN_PAUSED_MIGRATION = 1, 2
-    VIR_DOMAIN_PAUSED_POSTCOPY, VIR_DOMAIN_PAUSED_POSTCOPY_FAILED = 8, 9
-    VIR_DOMAIN_START_PAUSED, VIR_DOMAIN_CONSOLE_FORCE, VIR_DOMAIN_JOB_NONE, VIR_STORAGE_POOL_CREATE_WITH_BUILD = range(
-        4
-    )
-    VIR_MIGRATE_LIVE, VIR_MIGRATE_PEER2PEER, VIR_MIGRATE_PAUSED, VIR_MIGRATE_POSTCOPY = 1, 2, 32, 64
-    VIR_MIGRATE_PARAM_URI, VIR_MIGRATE_PARAM_DEST_XML = "uri", "xml"
-    VIR_DOMAIN_XML_MIGRATABLE, VIR_CONNECT_BASELINE_CPU_MIGRATABLE = 8, 2
-    VIR_CONNECT_COMPARE_CPU_FAIL_INCOMPATIBLE = 1
-    VIR_DOMAIN_EVENT_ID_LIFECYCLE, VIR_DOMAIN_EVENT_SUSPENDED, VIR_DOMAIN_EVENT_STOPPED = 0, 3, 5
-    VIR_DOMAIN_JOB_STATS_COMPLETED, VIR_DOMAIN_JOB_STATS_KEEP_COMPLETED, VIR_DOMAIN_JOB_DOWNTIME = 1, 2, "downtime"
-    VIR_DOMAIN_JOB_MEMORY_ITERATION, VIR_DOMAIN_JOB_MEMORY_PROCESSED = "iteration", "processed"
-    VIR_DOMAIN_JOB_MEMORY_REMAINING, VIR_DOMAIN_JOB_MEMORY_BPS = "remaining", "bps"
-    VIR_DOMAIN_JOB_MEMORY_DIRTY_RATE, VIR_DOMAIN_JOB_MEMORY_PAGE_SIZE = "dirty", "page"
-    VIR_STREAM_NONBLOCK, VIR_STREAM_EVENT_READABLE, VIR_STREAM_EVENT_ERROR, VIR_STREAM_EVENT_HANGUP = 1, 1, 4, 8
-
-    def __init__(self) -> None:
-        self.machines: dict[str, list[Machine]] = {"q1": [], "q2": []}
-        self.files: dict[str, dict[str, bytes]] = {"q1": {}, "q2": {}}
-        self.kinds = {"q1": "kvm", "q2": "kvm"}
-        self.versions = {"q1": 10_000_002, "q2": 10_000_002}
-        self.libvirts = {"q1": 9_000_000, "q2": 11_000_000}
-        self.unfit = ""
-        self.dead: set[str] = set()
-        self.told: list[Callable[..., None]] = []
-        """Who wants to hear of events."""
-        self.breaks = False
-        """The next migration ends badly when the source's CPUs stand."""
-        self.uris = {str(host["name"]): str(host["uri"]) for host in HOSTS}
-
-    def connect(self, host: str) -> Connection:
-        """As `Reach` does."""
-        if host in self.dead:
-            raise LostContact(Code.UNREACHABLE, f"no libvirtd answers at {host}")
-        return Connection(self, host)
-
-    open = connect
-
-    def states(self) -> list[list[tuple[int, int]]]:
-        """The states of the machines at each host."""
-        return [[machine.now for machine in found] for found in self.machines.values()]
-
-    def getVersion(self) -> int:
-        """Of the library here."""
-        return 11_000_000
-
-
-class Machine:
-    """At a host."""
-
-    def __init__(self, world: World, host: str, description: str, now: tuple[int, int]) -> None:
-        self.world, self.host, self.description, self.now = world, host, description, now
-        root = ElementTree.fromstring(description)
-        self.id, self._name = root.findtext("uuid") or "", root.findtext("name") or ""
-        self.job = self.aborted = False
-        self.stands = threading.Event()
-
-    def name(self) -> str:
-        return self._name
-
-    def UUIDString(self) -> str:
-        return self.id
-
-    def state(self) -> tuple[int, int]:
-        if self.host in self.world.dead:
-            raise Error(38)
-        return self.now
-
-    def info(self) -> list[int]:
-        return [self.now[0], 160 << 10, 160 << 10, 1, 3_000_000_000]
-
-    def memoryStats(self) -> dict[str, int]:
-        return {"rss": 150 << 10}
-
-    def connect(self) -> Connection:
-        return Connection(self.world, self.host)
-
-    def XMLDesc(self, flags: int) -> str:
-        assert flags == World.VIR_DOMAIN_XML_MIGRATABLE
-        return self.description
-
-    def openConsole(self, *_words: Any) -> None:
-        raise Error(1)
-
-    def resume(self) -> None:
-        self.now = RUNS
-
-    def suspend(self) -> None:
-        self.now = STANDS
-        self.stands.set()
-
-    def destroy(self) -> None:
-        self.world.machines[self.host].remove(self)
-
-    def migrateSetMaxDowntime(self, milliseconds: int) -> None:
-        assert milliseconds == 1
-
-    def jobInfo(self) -> list[int]:
-        return [1 if self.job else World.VIR_DOMAIN_JOB_NONE]
-
-    def jobStats(self, flags: int = 0) -> dict[str, int]:
-        """Two passes over the memory are made at once."""
-        return {"downtime": 30, "processed": 900} if flags else {"iteration": 3, "processed": 800, "remaining": 70}
-
-    def abortJob(self) -> None:
-        self.aborted = True
-        self.stands.set()
-
-    def migrateStartPostCopy(self) -> None:
-        (there,) = self.world.machines["q2"]
-        self.now, there.now = FETCHED, RUNS
-
-    def migrateToURI3(self, peer: str, params: dict[str, str], flags: int) -> None:
-        """As libvirt does: a copy that waits; when the source's CPUs stand it is whole, and the source's is ended."""
-        there = next(str(host["name"]) for host in HOSTS if host["uri"] == peer)
-        assert params["uri"] == f"tcp://{parse_uri(peer).host}" and flags & 3 == 3
-        copy = Machine(self.world, there, params["xml"], WAITS)
-        self.world.machines[there].append(copy)
-        self.job = True
-        try:
-            if flags & World.VIR_MIGRATE_POSTCOPY:
-                self.stands.wait(20)  # until the test says that all is fetched
-            else:
-                assert flags & World.VIR_MIGRATE_PAUSED and self.stands.wait(20)
-            if self.aborted or self.world.breaks:
-                if there not in self.world.dead:
-                    copy.destroy()
-                raise Error(38, "the migration was ended")
-            if copy.now == WAITS:
-                copy.now = STANDS
-            self.destroy()
-        finally:
-            self.job = False
-
-
-class Connection:
-    """To one host; also its only storage pool."""
-
-    def __init__(self, world: World, host: str) -> None:
-        self.world, self.host = world, host
-
-    def isAlive(self) -> bool:
-        return self.host not in self.world.dead
-
-    def close(self) -> None:
-        """Nothing is kept open."""
-
-    def domainEventRegisterAny(self, _domain: Machine, _id: int, told: Callable[..., None], _opaque: None) -> int:
-        self.world.told.append(told)
-        return 1
-
-    def domainEventDeregisterAny(self, _number: int) -> None:
-        """The next move is another object's."""
-
-    def lookupByUUIDString(self, uuid: str) -> Machine:
-        if self.host in self.world.dead:
-            raise Error(38)
-        for machine in self.world.machines[self.host]:
-            if machine.id == uuid:
-                return machine
-        raise Error(World.VIR_ERR_NO_DOMAIN)
-
-    def listAllDomains(self) -> list[Machine]:
-        return list(self.world.machines[self.host])
-
-    def getVersion(self) -> int:
-        return self.world.versions[self.host]
-
-    def getLibVersion(self) -> int:
-        return self.world.libvirts[self.host]
-
-    def getInfo(self) -> list[Any]:
-        return ["x86_64", 8192, 2]
-
-    def getCapabilities(self) -> str:
-        return "<capabilities><host><cpu><model>EPYC</model><feature name='avx'/></cpu></host></capabilities>"
-
-    def getDomainCapabilities(self, _path: None, _arch: str, machine: str, kind: str | None, _flags: int) -> str:
-        own = self.world.kinds[self.host]
-        if (kind == "kvm" and own == "qemu") or machine == "pc-q35-99":
-            raise Error(8, f"no {machine} with {kind} here")
-        cpu = "<mode name='host-model' supported='yes'><model fallback='forbid'>EPYC</model></mode>"
-        return f"<domainCapabilities><domain>{own}</domain><cpu>{cpu}</cpu></domainCapabilities>"
-
-    def baselineHypervisorCPU(
-        self, _path: None, _arch: str, _machine: str, _kind: str, cpus: list[str], _f: int
-    ) -> str:
-        assert all(ElementTree.fromstring(cpu).attrib == {} for cpu in cpus)
-        return f"<cpu mode='custom' match='exact'><model>for{len(cpus)}</model></cpu>"
-
-    def compareHypervisorCPU(self, *_words: Any) -> int:
-        if self.world.unfit:
-            raise Error(60, self.world.unfit)
-        return 2
-
-    def createXML(self, text: str, _flags: int) -> Any:
-        root, files = ElementTree.fromstring(text), self.world.files[self.host]
-        if root.tag == "volume":
-            assert root.findtext("target/permissions/mode") == ("0600" if "initrd" in text else "0644")
-            return SimpleNamespace(upload=lambda stream, _at, _size, _flags: stream.to(root.findtext("name")))
-        assert {Path(root.findtext(f"os/{tag}") or "").name for tag in ("kernel", "initrd")} <= set(files)
-        machine = Machine(self.world, self.host, text, STANDS)
-        self.world.machines[self.host].append(machine)
-        return machine
-
-    def storagePoolLookupByName(self, _name: str) -> Connection:
-        return self
-
-    def listVolumes(self) -> list[str]:
-        return list(self.world.files[self.host])
-
-    def storageVolLookupByName(self, name: str) -> Any:
-        if name not in self.world.files[self.host]:
-            raise Error(World.VIR_ERR_NO_STORAGE_VOL)
-        return SimpleNamespace(delete=lambda _flags: self.world.files[self.host].pop(name))
-
-    def newStream(self, _flags: int) -> Any:
-        stream = SimpleNamespace(name="", finish=lambda: None)
-        stream.to = lambda name: setattr(stream, "name", name)
-        files = self.world.files[self.host]
-        stream.sendAll = lambda more, _opaque: files.update(
-            {stream.name: b"".join(iter(lambda: more(stream, 7, None), b""))}
-        )
-        return stream
-
-
-def place(host: str, **more: Any) -> Place:
-    node = Node(
-        name="c-0", cluster="c", index=0, host=host, cpus=1.5, memory=160 << 20, address="10.77.1.1",
-        mac="02:77:00:00:01:00",
-    )  # fmt: skip
-    words = {"netns": "/head", "cgroup": "c", "key": SecretStr(KEY), "user": "1000:1000:", "device": f"br-{host}"}
-    return Place(node=node, host=host, hosts_file="127.0.0.1 localhost\n", **(words | more))
-
 
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[World]:
-    """A libvirt in memory, an image, agents that answer where a machine runs."""
-    made = World()
-    image = VmImage(tmp_path / "kernel", tmp_path / "initrd.img", "default", "0")
-    image.kernel.write_bytes(b"a kernel")
-    image.initrd.write_bytes(b"a RAM disk")
-    monkeypatch.setenv("WHERRY_STATE", str(tmp_path / "state"))
-    monkeypatch.setattr(virt, "load", lambda: made)
-    for module in (remote, remote_qemu):
-        monkeypatch.setattr(module, "find_image", lambda _name: image)
-    monkeypatch.setattr(remote, "answers", lambda where, _seconds: RUNS in [m.now for m in made.machines[where.host]])
-    monkeypatch.setattr(remote_qemu, "await_answer", lambda _where, _words: 0.1)
-    yield made
-    for machine in [machine for found in made.machines.values() for machine in found]:
-        machine.abortJob()
+    with qemu_world(monkeypatch, tmp_path) as made:
+        yield made
 
 
 @pytest.fixture
 def driver(world: World) -> QemuDriver:
-    return QemuDriver(INSTANCE, FakeFabric(parse(FabricSpec, FABRIC, "FILE")), world)  # type: ignore[arg-type]
+    return qemu_driver(world)
 
 
 def described(driver: QemuDriver, **more: Any) -> ElementTree.Element:
     return ElementTree.fromstring(driver.describe(place("q1", **more), "/k", "/i"))
-
-
-def until(look: Callable[[], bool]) -> None:
-    """The migration runs in a thread of its own."""
-    deadline = time.monotonic() + 10
-    while not look():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 # Files.
@@ -512,8 +238,63 @@ def test_the_sweep_ends_machines_and_removes_ram_disks(world: World, driver: Qem
     monkeypatch.setattr(remote, "Reach", lambda uris: SimpleNamespace(connect=world.connect))
     driver.sweep()
     assert world.machines["q1"] == [foreign]
-    assert "wherry-tqx-c-0.initrd" in world.files["q1"] and "wherry-tq-c-0.initrd" not in world.files["q1"]
-    assert remote.hosts_used(INSTANCE) == {}
+    assert sorted(world.files["q1"]) == ["kernel-1", "wherry-tqx-c-0.initrd"]  # others'
+    assert remote.hosts_used(INSTANCE) == {} and not remote.notes(INSTANCE).exists()
+
+
+@pytest.mark.parametrize("how", ["it is silent", "it tells nothing", "a machine does not end"])
+def test_a_host_that_the_sweep_did_not_reach_is_remembered(
+    world: World, driver: QemuDriver, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    driver.start(place("q1"))
+    driver.note("q2")
+    monkeypatch.setattr(remote, "Reach", lambda uris: SimpleNamespace(connect=world.connect))
+
+    def fail(*_words: Any) -> None:
+        raise Error(38)
+
+    with monkeypatch.context() as bad:
+        if how == "it is silent":
+            world.dead.add("q1")
+        elif how == "it tells nothing":
+            bad.setattr(Connection, "listAllDomains", fail)
+        else:
+            bad.setattr(Machine, "destroy", fail)
+        driver.sweep()
+    assert "q1" in remote.hosts_used(INSTANCE) and world.states()[0] == [RUNS]
+    world.dead.clear()
+    driver.sweep()
+    assert remote.hosts_used(INSTANCE) == {} and world.states() == [[], []]
+
+
+def test_a_ram_disk_that_a_killed_daemon_left_goes_with_the_node(world: World, driver: QemuDriver) -> None:
+    driver.start(place("q1"))
+    world.files["q1"] |= {"wherry-tq-c-0.initrd": b"a key", "wherry-tq-c-01.initrd": b"another's"}
+    driver.stop(place("q1"))
+    left = [name for name in world.files["q1"] if name.endswith("initrd")]
+    assert left == ["wherry-tq-c-01.initrd"]
+
+
+def test_instances_have_kernels_of_their_own(world: World, driver: QemuDriver) -> None:
+    """One that is at it, or is removed, takes no other's away."""
+    QemuDriver(Instance("other"), driver.fabric, driver.reach).start(place("q1"))
+    theirs = set(world.files["q1"])
+    driver.start(place("q1"))
+    ours = set(world.files["q1"]) - theirs
+    assert len(theirs) == len(ours) == 2 and all(name.startswith("wherry-tq-kernel-") for name in ours)
+
+
+def test_what_a_node_said_before_it_was_started_anew_is_kept(driver: QemuDriver) -> None:
+    console = driver.console("c-0")
+    console.parent.mkdir(parents=True)
+    for said in ("a panic\n", "another\n"):
+        console.write_text(said)
+        driver.start(place("q1"))
+    assert [file.read_text() for file in driver.said("c-0") or []] == ["another\n"] and not console.exists()
+    console.write_text("it runs\n")
+    assert [file.read_text() for file in driver.said("c-0") or []] == ["another\n", "it runs\n"]
+    driver.forget("c-0")
+    assert driver.said("c-0") == [] and not list(console.parent.iterdir())
 
 
 def test_facts(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -581,6 +362,28 @@ def test_a_move_is_taken_back(world: World, driver: QemuDriver, step: str, anew:
     assert world.states() == [[RUNS], []]
 
 
+def test_a_transfer_that_was_cancelled_is_taken_back(
+    world: World, driver: QemuDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The node stands, and what is left takes long: whoever waits may call it off."""
+    driver.start(place("q1"))
+    mover = driver.mover(place("q1"), place("q2"))
+    mover.prepare()
+    mover.round(1)
+    monkeypatch.setattr(Machine, "suspend", lambda machine: setattr(machine, "now", STANDS))  # the rest does not come
+    mover.freeze()
+
+    def cancel(_text: str) -> None:
+        raise Failed(Code.CANCELLED, "the move was cancelled")
+
+    with pytest.raises(Failed, match="cancelled"):
+        mover.transfer(cancel)
+    assert not mover.switched()
+    mover.roll_back()
+    mover.close()
+    assert world.states() == [[RUNS], []]
+
+
 def test_an_orphan_of_a_host_that_died_is_ended_when_it_answers(world: World, driver: QemuDriver) -> None:
     driver.start(place("q1"))
     mover = driver.mover(place("q1"), place("q2"))
@@ -594,9 +397,13 @@ def test_an_orphan_of_a_host_that_died_is_ended_when_it_answers(world: World, dr
     assert not mover.switched()
     mover.roll_back()
     mover.close()
-    assert world.states() == [[RUNS], [WAITS]] and driver.alive(place("q1"))
+    assert world.states() == [[RUNS], [WAITS]] and driver.orphans() == [("c-0", "q2")]
+    with pytest.raises(LostContact):
+        driver.end_orphan("c-0", "q2")
     world.dead.clear()
-    assert driver.alive(place("q1")) and world.states() == [[RUNS], []]
+    assert driver.alive(place("q1")) and world.states() == [[RUNS], [WAITS]]  # to look changes nothing
+    driver.end_orphan("c-0", "q2")
+    assert world.states() == [[RUNS], []] and driver.orphans() == []
 
 
 def test_a_migration_that_fails_says_what_to_look_at(world: World, driver: QemuDriver) -> None:
@@ -636,27 +443,6 @@ def test_a_machine_that_qemu_stopped_by_itself_stands_from_then_on(world: World,
     stood = mover.freeze()
     assert stood is not None and stood >= 0.1
     assert driver.mover(place("q1"), place("q2")).freeze() is None  # nobody stopped it but this
-
-
-def test_post_copy(world: World, driver: QemuDriver) -> None:
-    driver.start(place("q1"))
-    mover = driver.mover(place("q1"), place("q2"), Way(mode="post-copy"))
-    mover.prepare()
-    mover.round(1)
-    mover.freeze()
-    mover.transfer()
-    assert world.states() == [[FETCHED], [RUNS]]
-    anew = driver.mover(place("q1"), place("q2"))  # which does not know the way
-    assert mover.switched() and anew.switched()
-    world.dead.add("q2")
-    assert driver.mover(place("q1"), place("q2")).switched()  # the source's copy cannot run any more
-    world.dead.clear()
-    mover.release()
-    mover.thaw()
-    assert world.states() == [[FETCHED], [RUNS]]  # the rest still comes from there
-    world.machines["q1"][0].stands.set()
-    mover.close()
-    assert world.states() == [[], [RUNS]]
 
 
 def test_a_destination_that_is_silent_decides_nothing(world: World, driver: QemuDriver) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from rest_service import CLUSTER, Service, ended, running
 from wherry.base.errors import Code, LostContact
 from wherry.model.objects import NodeState, OperationState, Phase
 from wherry.node.fake import Copy, FakeDriver
+from wherry.service.monitor import Monitor
 from wherry.service.take_up import TakeUp
 
 
@@ -108,3 +110,29 @@ def test_a_move_that_somebody_is_at_is_left_alone(service: Service, http: httpx.
     destination = next(host for host in ("a1", "a2", "b1") if host != source)
     done = ended(http, http.post("/v1/moves", json={"node": "hello-0", "host": destination}))
     assert done["state"] == "done" and "transfer" in seen and taken_up(service) == []
+
+
+def test_what_a_move_left_at_a_host_is_ended_when_that_answers(service: Service, http: httpx.Client) -> None:
+    """By an operation with the node's claim, so beside no other; a look at nodes ends nothing."""
+    cell, watcher, fake = service.cell, TakeUp(service.cell, 0.02), driver(service)
+    row = cell.store.node("hello-0")
+    assert cell.domain and row
+    elsewhere = next(host for host in ("a1", "a2", "b1") if host != row.host)
+    fake.left = [("hello-0", elsewhere), ("hello-0", row.host), ("gone-1", elsewhere)]
+    Monitor(cell).look()
+    cell.domain.fabric.set_down(elsewhere, True)
+    watcher.turn()
+    until(lambda: not cell.store.operations(running=True))
+    assert fake.left == [("hello-0", elsewhere), ("hello-0", row.host), ("gone-1", elsewhere)]
+    cell.domain.fabric.set_down(elsewhere, False)
+    busy, over = threading.Event(), threading.Event()
+    fake.on_call = lambda name: (busy.set(), over.wait(20)) if name == "transfer" else None  # type: ignore[assignment]
+    destination = next(host for host in ("a1", "a2", "b1") if host not in (elsewhere, row.host))
+    move = http.post("/v1/moves", json={"node": "hello-0", "host": destination})
+    assert busy.wait(20)
+    until(lambda: watcher.turn() or ("gone-1", elsewhere) not in fake.left)  # type: ignore[func-returns-value]
+    assert ("hello-0", elsewhere) in fake.left  # as the move is at it
+    over.set()
+    assert ended(http, move)["state"] == "done"
+    until(lambda: watcher.turn() or not fake.left)  # type: ignore[func-returns-value]
+    assert fake.copies("hello-0") == {destination: Copy.RUNNING}

@@ -227,6 +227,7 @@ class Clusters:
 
     def _remove(self, node: Node) -> None:
         self._unmake(node)
+        self._driver(node).forget(node.name)
         self._store.drop_node(node.name)
 
     def _unmake(self, node: Node) -> None:

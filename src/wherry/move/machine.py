@@ -188,7 +188,7 @@ class Machine:
 
         # From here to the commit nothing is written or told: recovery needs no more than "not committed", peers wait.
         self._note(phase=Phase.TRANSFER)
-        sent = mover.transfer()
+        sent = mover.transfer(lambda _: self._stop_if_cancelled())
         self._note(bytes=self.move.bytes + sent.bytes)
         self._ended(Phase.TRANSFER, fault)
         return sent

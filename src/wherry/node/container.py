@@ -136,8 +136,17 @@ class ContainerDriver:
     def mover(self, source: Place, destination: Place, way: Way | None = None) -> ContainerMover:
         return ContainerMover(self, self._fabric, source, destination)
 
-    def console(self, node: str) -> None:
+    def said(self, node: str) -> None:
         return None
+
+    def forget(self, node: str) -> None:
+        pass
+
+    def orphans(self) -> list[tuple[str, str]]:
+        return []
+
+    def end_orphan(self, node: str, host: str) -> None:
+        pass
 
     def sweep(self) -> None:
         """Removes every place of the instance: mounts and directories. Processes die with the instance's cgroups."""

@@ -47,6 +47,8 @@ class FakeDriver:
         self.calls: list[str] = []
         self.places: dict[tuple[str, str], Copy] = {}
         self.rates: dict[str, float | None] = {}
+        self.left: list[tuple[str, str]] = []
+        """Its orphans."""
 
     def entering(self, name: str) -> None:
         """Notes a call, and fails when the test asked for it."""
@@ -99,8 +101,18 @@ class FakeDriver:
     def mover(self, source: Place, destination: Place, way: Way | None = None) -> FakeMover:
         return FakeMover(self, source, destination)
 
-    def console(self, node: str) -> None:
+    def said(self, node: str) -> None:
         return None
+
+    def forget(self, node: str) -> None:
+        pass
+
+    def orphans(self) -> list[tuple[str, str]]:
+        return list(self.left)
+
+    def end_orphan(self, node: str, host: str) -> None:
+        self.entering("end_orphan")
+        self.left.remove((node, host))
 
     def sweep(self) -> None:
         self.entering("sweep")
@@ -143,8 +155,9 @@ class FakeMover:
         self._expect(self._source, Copy.RUNNING)
         self._driver.put(self._source, Copy.FROZEN)
 
-    def transfer(self) -> Transferred:
+    def transfer(self, during: During = quiet) -> Transferred:
         self._driver.entering("transfer")
+        during("")
         self._expect(self._source, Copy.FROZEN)
         if self._driver.switches:
             self._driver.put(self._destination, Copy.FROZEN)

@@ -135,7 +135,7 @@ class ContainerMover:
             time.sleep(pause)
         group.freeze()
 
-    def transfer(self) -> Transferred:
+    def transfer(self, during: During = quiet) -> Transferred:
         tree = self._streams["tree"]
         tree_sent = Background(lambda: self._send(tree, self._from.private))
         try:

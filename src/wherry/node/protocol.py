@@ -110,8 +110,9 @@ class NodeMover(Protocol):
     def freeze(self) -> float | None:
         """Stops every process of the node at the source; seconds that it stood already, if the engine stopped it."""
 
-    def transfer(self) -> Transferred:
-        """Sends what is left. The source stays frozen."""
+    def transfer(self, during: During = quiet) -> Transferred:
+        """Sends what is left. The source stays frozen. An engine that can be stopped calls `during` now and then; what
+        it raises ends the transfer."""
 
     def restore(self) -> float | None:
         """Ends with the node restored at the destination, still frozen; seconds that the engine says it took."""
@@ -170,8 +171,18 @@ class NodeDriver(Protocol):
     def mover(self, source: Place, destination: Place, way: Way | None = None) -> NodeMover:
         """The steps of a move between two places of one node, in a way that is not refused."""
 
-    def console(self, node: str) -> Path | None:
-        """The file of what a node's kernel said on its console; None for a kind that has none. It may not be there."""
+    def said(self, node: str) -> list[Path] | None:
+        """The files of what a node's kernel said on its console, before it was last started and since, as far as they
+        are there; None for a kind that has no console."""
+
+    def forget(self, node: str) -> None:
+        """The node is no more: removes what was kept of it beside its places."""
+
+    def orphans(self) -> list[tuple[str, str]]:
+        """Node and host of each copy that a move left there, since the host did not answer."""
+
+    def end_orphan(self, node: str, host: str) -> None:
+        """Ends such a copy. LostContact when the host still does not answer."""
 
     def sweep(self) -> None:
         """Removes everything that any node of this kind of this instance left on the machine."""

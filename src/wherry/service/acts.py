@@ -8,6 +8,7 @@ is changed by that user or root alone, what all share (the fabric) by root.
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 
 from wherry.base.errors import Code, Refused, WherryError
@@ -240,17 +241,11 @@ class Acts:
         """The end of what a node's kernel said on its console, as text."""
         node = find_node(self.cell.store, name)
         self._require_cluster(node.cluster)
-        file = self.cell.need_domain().drivers[node.kind].console(name)
-        if file is None:
+        files = self.cell.need_domain().drivers[node.kind].said(name)
+        if files is None:
             why = f"it is a {node.kind}: what its programs write is the output of their job"
             raise Refused(Code.UNSUPPORTED, f"node {name} has no console", why, f"wherry logs {node.cluster}")
-        try:
-            with open(file, "rb") as opened:
-                opened.seek(max(0, os.fstat(opened.fileno()).st_size - _CONSOLE))
-                text = opened.read().decode(errors="replace")
-        except FileNotFoundError:
-            text = ""
-        return {"node": name, "text": text}
+        return {"node": name, "text": f"\nwherry: {name} was started anew\n".join(map(_end_of, files))}
 
     def _known(self, cluster: str | None) -> str | None:
         return None if cluster is None else find_cluster(self.cell.store, cluster).name
@@ -260,3 +255,12 @@ class Acts:
 
     def _start(self, kind: str, target: str, body: Body, **claims: Any) -> Operation:
         return self.cell.operations.start(kind, target, body, uid=self.peer.uid, **claims)
+
+
+def _end_of(file: Path) -> str:
+    try:
+        with open(file, "rb") as opened:
+            opened.seek(max(0, os.fstat(opened.fileno()).st_size - _CONSOLE))
+            return opened.read().decode(errors="replace")
+    except FileNotFoundError:  # the node is just removed
+        return ""

@@ -1,7 +1,8 @@
 """Removes everything that an instance ever made on this machine, with or without its database.
 
 Invariant: what it removes it finds by the instance's name alone (cgroups, namespaces, directories), so it works after
-`kill -9`, a lost database, or a half-made cluster; it never touches another instance's.
+`kill -9`, a lost database, or a half-made cluster; it never touches another instance's. Real hosts that do not answer
+are remembered until they were swept, too.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from wherry.fabric.cgroup import Cgroup
 from wherry.manycore.board import Board
 from wherry.node.mounts import mounted, remove_tree
 from wherry.service.lock import InstanceLock
-from wherry.service.wiring import sweep_machine
+from wherry.service.wiring import hosts_used, sweep_machine
 
 
 def sweep(instance: Instance) -> dict[str, list[str]]:
@@ -31,8 +32,11 @@ def sweep(instance: Instance) -> dict[str, list[str]]:
             os.kill(pid, signal.SIGKILL)
     sweep_machine(instance)
     _remove_cgroups(instance.prefix)
+    notes, silent = hosts_used(instance)
+    state = [path for path in instance.state.glob("*") if path != notes] if silent else [instance.state]
+    for path in (instance.run, *state):
+        remove_tree(path)
     for directory in (instance.run, instance.state):
-        remove_tree(directory)
         with contextlib.suppress(OSError):  # other instances have theirs beside it
             directory.parent.rmdir()
     left = remains(instance)
@@ -53,7 +57,7 @@ def _end_tiles(instance: Instance) -> None:
 
 
 def remains(instance: Instance) -> dict[str, list[str]]:
-    """What there is of an instance: processes, namespaces, cgroups, mounts, directories."""
+    """What there is of an instance: processes, namespaces, cgroups, mounts, directories; real hosts that it used."""
     names = namespaces.names(instance.prefix)
     pids = set(Cgroup(instance.prefix).pids()) | _helpers(instance)
     for name in names:
@@ -65,6 +69,7 @@ def remains(instance: Instance) -> dict[str, list[str]]:
         "cgroups": _cgroups(instance.prefix),
         "mounts": [point for point, _, _ in mounted() if Path(point).is_relative_to(instance.run)],
         "directories": [str(path) for path in (instance.run, instance.state) if path.exists()],
+        "hosts": [f"{host} ({uri})" for host, uri in hosts_used(instance)[1].items()],
     }
 
 

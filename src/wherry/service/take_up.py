@@ -1,17 +1,21 @@
-"""Goes on with moves that could neither be finished nor taken back when they failed, as a host did not answer.
+"""Goes on with what moves left undone as a host did not answer: moves that could neither be finished nor taken back
+when they failed, and copies of nodes at hosts that they were not moved to.
 
 Invariant: each try is an operation with the claims of a move, so nothing else works on the node meanwhile; it is made
-while both hosts answer, and after one that fails the next comes later.
+while the hosts answer, and after one that fails the next comes later.
 """
 
 from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from wherry.base.errors import Code, Failed, WherryError
 from wherry.model.objects import Move
+from wherry.node.protocol import NodeDriver
 from wherry.service.acts import FABRIC, cluster_claim, node_claim
 from wherry.service.cell import Cell, Domain
 from wherry.service.operations import Task
@@ -24,25 +28,45 @@ _LONGEST = 600.0
 
 
 class TakeUp(Watcher):
-    """Looks for such moves every few seconds."""
+    """Looks for such moves and copies every few seconds."""
 
     def __init__(self, cell: Cell, every: float = _EVERY) -> None:
         super().__init__("take-up", every)
         self._cell = cell
         self._pauses: dict[str, tuple[float, float]] = {}
-        """By move: when the next try is due, and the seconds after that until the one after."""
+        """By move, or node and host: when the next try is due, and the seconds after that until the one after."""
 
     def turn(self) -> None:
         """Begins what is due."""
         domain = self._cell.domain
-        left = domain.moves.left() if domain else []
-        self._pauses = {move.id: self._pauses[move.id] for move in left if move.id in self._pauses}
-        for move in left:
-            due, pause = self._pauses.get(move.id, (0.0, self.every))
-            if domain and time.monotonic() >= due:
-                self._pauses[move.id] = time.monotonic() + pause, min(2 * pause, _LONGEST)
+        if domain is None:
+            self._pauses = {}
+            return
+        due: dict[str, Callable[[], None]] = {}
+        for move in domain.moves.left():
+            due[move.id] = partial(self._begin, domain, move)
+        for driver in domain.drivers.values():
+            for node, host in driver.orphans():
+                if domain.fabric.reachable(host):
+                    due[f"{node}@{host}"] = partial(self._end_orphan, driver, node, host)
+        self._pauses = {what: pause for what, pause in self._pauses.items() if what in due}
+        for what, begin in due.items():
+            when, pause = self._pauses.get(what, (0.0, self.every))
+            if time.monotonic() >= when:
+                self._pauses[what] = time.monotonic() + pause, min(2 * pause, _LONGEST)
                 with contextlib.suppress(WherryError):  # something else works on the node
-                    self._begin(domain, move)
+                    begin()
+
+    def _end_orphan(self, driver: NodeDriver, node: str, host: str) -> None:
+        def body(_task: Task) -> None:
+            row = self._cell.store.node(node)
+            if row is None or row.host != host:  # else it was started there, which has ended the orphan
+                driver.end_orphan(node, host)
+
+        shared = [FABRIC, cluster_claim(node.rpartition("-")[0])]
+        self._cell.operations.start(
+            "end orphan", f"{node} at {host}", body, may_cancel=False, shared=shared, exclusive=[node_claim(node)]
+        )
 
     def _begin(self, domain: Domain, move: Move) -> None:
         def body(task: Task) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wherry.base.paths import Instance
@@ -89,7 +90,8 @@ def imagined(spec: FabricSpec) -> Fabric:
 
 
 def sweep_machine(instance: Instance) -> None:
-    """Removes what any driver of this instance left on the machine, found by name alone. Processes end first."""
+    """Removes what any driver of this instance left on the machine, found by name alone, and at the real hosts that it
+    used, as far as they answer. Processes end first."""
     from wherry.fabric import netns
     from wherry.fabric.default import default_fabric
     from wherry.node.vm import remote
@@ -98,3 +100,10 @@ def sweep_machine(instance: Instance) -> None:
     netns.sweep(instance)
     for driver in _real_drivers(FakeFabric(default_fabric()), instance).values():
         driver.sweep()
+
+
+def hosts_used(instance: Instance) -> tuple[Path, dict[str, str]]:
+    """Real hosts where something of the instance may be, with their URIs, and the directory that remembers them."""
+    from wherry.node.vm import remote
+
+    return remote.notes(instance), remote.hosts_used(instance)

@@ -37,16 +37,16 @@ class Consoles:
             where, connection, old = self._streams.get(node, ("", None, None))
             if where == host and connection.isAlive():
                 return
-            connection = domain.connect()
-            stream = connection.newStream(libvirt.VIR_STREAM_NONBLOCK)
+            self._file(node).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             try:
+                connection = domain.connect()
+                stream = connection.newStream(libvirt.VIR_STREAM_NONBLOCK)
                 domain.openConsole(None, stream, libvirt.VIR_DOMAIN_CONSOLE_FORCE)
+                ends = libvirt.VIR_STREAM_EVENT_ERROR | libvirt.VIR_STREAM_EVENT_HANGUP
+                stream.eventAddCallback(libvirt.VIR_STREAM_EVENT_READABLE | ends, self._heard, node)
             except libvirt.libvirtError:  # it is going, or its host lets nobody see it: the node is no worse for it
                 return
-            self._file(node).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._streams[node] = host, connection, stream
-            ends = libvirt.VIR_STREAM_EVENT_ERROR | libvirt.VIR_STREAM_EVENT_HANGUP
-            stream.eventAddCallback(libvirt.VIR_STREAM_EVENT_READABLE | ends, self._heard, node)
         if old is not None:
             _end(old)
 
@@ -65,6 +65,27 @@ class Consoles:
         with self._lock:
             if self._streams.get(node, ("", None, None))[2] is stream:
                 del self._streams[node]
+
+
+def put_aside(file: Path) -> None:
+    """The node of this console starts anew: what it said until then, a panic perhaps, is kept until the next time."""
+    with contextlib.suppress(FileNotFoundError):
+        file.replace(_aside(file))
+
+
+def both(file: Path) -> list[Path]:
+    """What was put aside, and the console itself; as far as they are there."""
+    return [path for path in (_aside(file), file) if path.exists()]
+
+
+def remove(file: Path) -> None:
+    """The node is no more."""
+    for path in both(file):
+        path.unlink(missing_ok=True)
+
+
+def _aside(file: Path) -> Path:
+    return file.with_suffix(f".1{file.suffix}")
 
 
 def _end(stream: Any) -> None:

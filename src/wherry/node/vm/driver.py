@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from wherry.node.mounts import remove_tree
 from wherry.node.protocol import Place, Usage
 from wherry.node.vm import disk, engine, job, virt
 from wherry.node.vm.agent import answers
+from wherry.node.vm.console import both, put_aside, remove
 from wherry.node.vm.disk import DiskImage, NodeDisk
 from wherry.node.vm.domain import GIVEN, describe
 from wherry.node.vm.hostd import HostDaemon
@@ -52,6 +54,7 @@ class VmDriver:
     def __init__(self, instance: Instance, fabric: Fabric) -> None:
         self.instance = instance
         self.fabric = fabric
+        self._room = threading.Lock()
 
     def unsupported(self) -> str:
         if os.geteuid() != 0:
@@ -98,10 +101,22 @@ class VmDriver:
         """What the node wrote to its serial line since it was started, wherever it ran meanwhile."""
         return self.instance.state / "consoles" / f"{node}.log"
 
+    def said(self, node: str) -> list[Path] | None:
+        return both(self.console(node))
+
+    def forget(self, node: str) -> None:
+        remove(self.console(node))
+
+    def orphans(self) -> list[tuple[str, str]]:
+        return []  # every host is this machine
+
+    def end_orphan(self, node: str, host: str) -> None:
+        pass
+
     def start(self, place: Place) -> None:
         image = _image(place.image)
         self.stop(place)
-        self.console(place.node.name).unlink(missing_ok=True)
+        put_aside(self.console(place.node.name))
         try:
             self.ready(place)
             if isinstance(image, DiskImage):
@@ -239,9 +254,10 @@ class VmDriver:
         """A host's memory is for nodes: what QEMU takes beside comes on top of it."""
         declared = next((h.memory for h in self.fabric.spec.hosts if h.name == host), None)
         group = Cgroup(self.fabric.cgroup(host))
-        if declared is not None and group.exists():
-            here = len(list((self.daemon(host).directory / "run" / GIVEN.name).glob("*")))
-            group.limit_memory(declared + here * OVERHEAD if here else declared)
+        with self._room:  # who counts last sets the limit last
+            if declared is not None and group.exists():
+                here = len(list((self.daemon(host).directory / "run" / GIVEN.name).glob("*")))
+                group.limit_memory(declared + here * OVERHEAD if here else declared)
 
     def _given(self, place: Place) -> Path:
         return self.daemon(place.host).directory / "run" / GIVEN.name / place.node.name

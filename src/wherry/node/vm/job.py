@@ -126,9 +126,11 @@ class Job:
             self.stopped.set()
 
 
-def look(domain: Any) -> Look:
+def look(domain: Any | None) -> Look:
     """How far the domain's migration is; zeros when there is none."""
     libvirt = virt.load()
+    if domain is None:
+        return Look()
     try:
         stats = domain.jobStats()
     except libvirt.libvirtError:  # it is just ending

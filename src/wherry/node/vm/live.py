@@ -13,7 +13,7 @@
 libvirt ends the source's QEMU as soon as the destination's is complete, whoever asks for what then. So from there on
 `switched` is true and the move can only go on; before that the migration is ended and the source's CPUs run again.
 Invariant: the destination's CPUs are started by `thaw` alone, after the source's QEMU was killed; in post-copy mode by
-QEMU, which then has stopped the source's for good.
+QEMU, which then has stopped the source's for good. Post-copy that breaks leaves no whole copy: the node is lost.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from abc import ABC, abstractmethod
 from typing import Any
 
 from wherry.base.errors import Code, Failed, LostContact, WherryError
+from wherry.base.units import format_size
 from wherry.model.objects import Round
 from wherry.model.way import Way
 from wherry.node.protocol import During, Place, Transferred, quiet
@@ -35,6 +36,9 @@ _TELL = 0.5
 """Seconds between two words about a round."""
 _NEVER_BY_ITSELF = 1
 """Milliseconds of downtime that QEMU may decide on by itself: so little that it waits for us to freeze."""
+_STALLED, _OUTLAST = 30.0, 0.02
+"""Seconds without a byte after which memory that is fetched in post-copy mode will not come any more, and those between
+two looks. libvirt calls post-copy failed also when only libvirtds lost each other; QEMU then goes on by itself."""
 _PATIENCE, _SLOWEST = 60.0, 2e6
 """What is sent while the node stands is given up after so many seconds and those of its memory at so many bytes/s."""
 
@@ -50,6 +54,10 @@ class LiveMove(ABC):
         self._connections: dict[str, Any] = {}
         self._job: job.Job | None = None
         self._seen = job.Look()
+        self._lost: Failed | None = None
+        """Said when post-copy broke and what was left of the node at its destination was ended."""
+        self._apart = False
+        """True when the node was let run at its destination before all its memory was there."""
 
     # What depends on the hosts.
 
@@ -68,6 +76,10 @@ class LiveMove(ABC):
     @abstractmethod
     def _clear(self) -> None:
         """Ends what is at the destination."""
+
+    @abstractmethod
+    def _end_source(self) -> None:
+        """Kills the source's copy."""
 
     @abstractmethod
     def _settle(self) -> None:
@@ -115,10 +127,11 @@ class LiveMove(ABC):
                     raise virt.translated(f"node {self._name} could not be frozen", error) from None
         return None
 
-    def transfer(self) -> Transferred:
+    def transfer(self, during: During = quiet) -> Transferred:
         moving = self._begin()
         deadline = time.monotonic() + self._patience()
         while not self._complete():
+            during("")
             moving.check()
             if time.monotonic() > deadline:
                 raise Failed(Code.TIMED_OUT, f"node {self._name} is not at {self._destination.host} yet", "it is slow")
@@ -136,8 +149,18 @@ class LiveMove(ABC):
             self._end_job()
         return self._domain(self._source) is None and self._complete()
 
+    def release(self) -> None:
+        if self._lost:
+            raise self._lost
+        self._apart = self._fetching()
+        if not self._apart:
+            self._end_source()
+        elif not self._runs(self._destination):  # post-copy failed, and libvirt starts no CPUs then
+            self._give_up()
+
     def thaw(self) -> None:
-        virt.resume(self._domain(self._destination), self._name, self._destination.host)
+        if not self._runs(self._destination):  # while it fetches, libvirt keeps whoever resumes it waiting
+            virt.resume(self._domain(self._destination), self._name, self._destination.host)
 
     def roll_back(self) -> None:
         self._end_job()
@@ -148,29 +171,41 @@ class LiveMove(ABC):
                 domain.resume()
 
     def close(self) -> None:
-        with contextlib.suppress(WherryError):
-            if self._there(self._destination) and self._there(self._source):
+        try:
+            if self._apart:
                 self._outlast()
-        with contextlib.suppress(WherryError):
-            self._end_job()
-        self._settle()
-        for connection in self._connections.values():
-            with contextlib.suppress(virt.load().libvirtError):
-                connection.close()
-        self._connections = {}
+            with contextlib.suppress(WherryError):
+                self._end_job()
+            self._settle()
+        finally:
+            for connection in self._connections.values():
+                with contextlib.suppress(virt.load().libvirtError):
+                    connection.close()
+            self._connections = {}
 
     def _fetches(self) -> bool:
-        """True in post-copy mode from the moment on from which the source's copy cannot run any more.
+        """True in post-copy mode from the moment on from which the source's copy cannot run any more. TIMED_OUT.
 
         The way of the move is not asked: whoever takes over after a killed daemon does not know it.
         """
+        deadline = time.monotonic() + _STALLED
+        while time.monotonic() < deadline:
+            try:
+                if self._runs(self._destination) or self._broken(self._destination):
+                    return True
+            except LostContact:
+                return self._left()
+            if not self._left():
+                return False
+            time.sleep(_OUTLAST)  # the CPUs of the destination's copy are about to be started
+        raise Failed(Code.TIMED_OUT, f"node {self._name} stands at both ends", "post-copy has begun and does not go on")
+
+    def _left(self) -> bool:
+        """True when the source's copy is what post-copy left of it, from which memory is fetched."""
         libvirt = virt.load()
-        try:
-            return self._runs(self._destination)
-        except LostContact:
-            left = (libvirt.VIR_DOMAIN_PAUSED_POSTCOPY, libvirt.VIR_DOMAIN_PAUSED_POSTCOPY_FAILED)
-            state, why = virt.state(self._domain(self._source))
-            return state == libvirt.VIR_DOMAIN_PAUSED and why in left
+        left = (libvirt.VIR_DOMAIN_PAUSED_POSTCOPY, libvirt.VIR_DOMAIN_PAUSED_POSTCOPY_FAILED)
+        state, why = virt.state(self._domain(self._source))
+        return state == libvirt.VIR_DOMAIN_PAUSED and why in left
 
     def _switch(self, domain: Any) -> None:
         """Begins post-copy: the node is stopped here and runs there, before all its memory is there."""
@@ -187,10 +222,57 @@ class LiveMove(ABC):
         return self._job
 
     def _outlast(self) -> None:
-        """Until a node that runs at its destination has fetched all its memory: libvirt then ends the source."""
-        deadline = time.monotonic() + self._patience()
-        while self._runs(self._destination) and self._there(self._source) and time.monotonic() < deadline:
-            time.sleep(_LOOK)
+        """Until a node that runs at its destination has fetched all its memory: libvirt then ends the source.
+
+        MOVE_FAILED when that broke for good; TIMED_OUT when nothing comes and nobody says that it broke.
+        """
+        sent, since = -1, time.monotonic()
+        while self._fetching():
+            now = self._how_far().sent
+            if now != sent:
+                sent, since = now, time.monotonic()
+            elif time.monotonic() - since > _STALLED:
+                if self._broken(self._destination) or self._broken(self._source):
+                    self._give_up()
+                what = f"node {self._name} has not all its memory at {self._destination.host}"
+                raise Failed(Code.TIMED_OUT, what, f"none came for {_STALLED:.0f} s")
+            time.sleep(_OUTLAST)
+
+    def _fetching(self) -> bool:
+        """True while memory of a node that runs at its destination is at its source, or is lost."""
+        libvirt = virt.load()
+        state, why = virt.state(self._domain(self._destination))
+        if state != libvirt.VIR_DOMAIN_RUNNING:
+            return (state, why) == (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_POSTCOPY_FAILED)
+        if why in (libvirt.VIR_DOMAIN_RUNNING_POSTCOPY, libvirt.VIR_DOMAIN_RUNNING_POSTCOPY_FAILED):
+            return True
+        return self._there(self._source) and self._left()
+
+    def _broken(self, place: Place) -> bool:
+        """True when libvirt says of the copy there that its post-copy failed."""
+        libvirt = virt.load()
+        return virt.state(self._domain(place)) in (
+            (libvirt.VIR_DOMAIN_RUNNING, libvirt.VIR_DOMAIN_RUNNING_POSTCOPY_FAILED),
+            (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_POSTCOPY_FAILED),
+        )
+
+    def _how_far(self) -> job.Look:
+        """The migration as the source tells of it; zeros when it is gone or silent."""
+        with contextlib.suppress(LostContact):
+            return job.look(self._domain(self._source))
+        return job.Look()
+
+    def _give_up(self) -> None:
+        """Ends what is at the destination, which waits for ever for memory that it lacks. MOVE_FAILED, then and later.
+
+        What is left at the source cannot run without what the node wrote since; it is ended by who finds the node lost.
+        """
+        what = f"node {self._name} lost the part of its memory that was not at {self._destination.host} yet"
+        left = self._how_far().left
+        why = f"{format_size(left)} were left at {self._source.host}" if left else f"{self._source.host} has it no more"
+        self._lost = Failed(Code.MOVE_FAILED, what, f"post-copy broke: {why}", "wherry up FILE starts it again")
+        self._clear()
+        raise self._lost
 
     def _patience(self) -> float:
         """Seconds until a move is given up."""

@@ -62,9 +62,9 @@ class VmMover(LiveMove):
         return super().switched()
 
     def release(self) -> None:
-        self._driver.seat(self._destination, bounded=False)
-        if not self._runs(self._destination):  # else it still fetches memory from the source
-            Cgroup(self._source.cgroup).kill()
+        if not self._lost:
+            self._driver.seat(self._destination, bounded=False)
+        super().release()
 
     def ran_again(self) -> float | None:
         return await_answer(self._destination, self._driver.last_words)
@@ -79,6 +79,9 @@ class VmMover(LiveMove):
 
     def _clear(self) -> None:
         self._driver.stop(self._destination)
+
+    def _end_source(self) -> None:
+        Cgroup(self._source.cgroup).kill()
 
     def _settle(self) -> None:
         if self._driver.alive(self._destination) and not self._driver.alive(self._source):

@@ -30,11 +30,11 @@ from wherry.node.mounts import remove_tree
 from wherry.node.protocol import NodeMover, Place, Usage
 from wherry.node.vm import given, virt
 from wherry.node.vm.agent import answers
-from wherry.node.vm.console import Consoles
+from wherry.node.vm.console import Consoles, both, put_aside, remove
 from wherry.node.vm.image import find_image
 from wherry.node.vm.names import domain_id, domain_name
 from wherry.node.vm.reach import Reach
-from wherry.node.vm.upload import Shelf, drop_initrds
+from wherry.node.vm.upload import Shelf, drop_all, drop_initrd
 
 _BOOT_TIMEOUT = 240.0
 """Seconds that a guest may take until its agent answers; emulated it takes ten, under an emulated Xen twenty."""
@@ -84,7 +84,14 @@ class RemoteVmDriver(ABC):
         """The XML of a node; `kernel` and `initrd` are paths at its host."""
 
     def console(self, node: str) -> Path:
+        """What the node wrote to its console since it was started, wherever it ran meanwhile."""
         return self.instance.state / "consoles" / f"{node}.log"
+
+    def said(self, node: str) -> list[Path] | None:
+        return both(self.console(node))
+
+    def forget(self, node: str) -> None:
+        remove(self.console(node))
 
     def domain(self, place: Place) -> Any | None:
         """The place's domain; None when there is none. LostContact when its host does not answer."""
@@ -93,13 +100,13 @@ class RemoteVmDriver(ABC):
     def start(self, place: Place) -> None:
         image = find_image(place.image)
         self.stop(place)
-        self.console(place.node.name).unlink(missing_ok=True)
+        put_aside(self.console(place.node.name))
         self.note(place.host)
         try:
             connection, name = self.reach.connect(place.host), domain_name(self.instance, place.node.name)
             libvirt = virt.load()
             with virt.told(f"node {place.node.name} did not start on host {place.host}"), self._shelves[place.host]:
-                shelf = Shelf(connection)
+                shelf = Shelf(connection, self.instance.prefix)
                 kernel = shelf.kernel(image.kernel)
                 initrd = shelf.initrd(name, image.initrd, given.archive(place))
                 try:
@@ -111,21 +118,26 @@ class RemoteVmDriver(ABC):
                 domain.resume()
             self._await_agent(place)
         except BaseException:
-            with contextlib.suppress(LostContact):  # the first error says more
+            with contextlib.suppress(WherryError):  # the first error says more
                 self.stop(place)
             raise
 
     def stop(self, place: Place) -> None:
+        self.end_orphan(place.node.name, place.host)
+
+    def end_orphan(self, node: str, host: str) -> None:
         libvirt, deadline = virt.load(), time.monotonic() + _GONE_TIMEOUT
-        while (domain := self.domain(place)) is not None:
+        connection = self.reach.connect(host)
+        while (domain := virt.by_id(connection, domain_id(self.instance, node))) is not None:
             try:
                 domain.destroy()
             except libvirt.libvirtError as error:  # it is just going, or something else is at it
                 if time.monotonic() > deadline:
-                    what = f"node {place.node.name} on host {place.host} does not end"
-                    raise virt.translated(what, error) from None
+                    raise virt.translated(f"node {node} on host {host} does not end", error) from None
             time.sleep(0.05)
-        self._orphan(place.node.name, place.host).unlink(missing_ok=True)
+        with virt.told(f"the RAM disk of node {node}, which has its key, may still be at host {host}"):
+            drop_initrd(connection, domain_name(self.instance, node))
+        self._orphan(node, host).unlink(missing_ok=True)
 
     def abandon(self, place: Place) -> None:
         """Ends what a move left at the place: now, or as soon as its host answers."""
@@ -136,8 +148,12 @@ class RemoteVmDriver(ABC):
             orphan.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             orphan.touch()
 
+    def orphans(self) -> list[tuple[str, str]]:
+        notes = sorted(self._orphan("", "").parent.glob("*@*"))
+        found = [(note.name.rpartition("@")[0], note.name.rpartition("@")[2]) for note in notes]
+        return [(node, host) for node, host in found if host in self.reach.uris]
+
     def alive(self, place: Place) -> bool:
-        self._end_orphans(place)
         try:
             domain = self.domain(place)
             if domain is not None:
@@ -165,11 +181,11 @@ class RemoteVmDriver(ABC):
         """Path at the place's host of the kernel of its image, which is copied there when it is not there yet."""
         image = find_image(place.image)
         with virt.told(f"host {place.host} takes no kernel for node {place.node.name}"), self._shelves[place.host]:
-            return Shelf(self.reach.connect(place.host)).kernel(image.kernel)
+            return Shelf(self.reach.connect(place.host), self.instance.prefix).kernel(image.kernel)
 
     def note(self, host: str) -> None:
         """Remembers that the instance used this host."""
-        directory = _notes(self.instance)
+        directory = notes(self.instance)
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         (directory / host).write_text(self.reach.uris[host])
 
@@ -189,14 +205,6 @@ class RemoteVmDriver(ABC):
     def _orphan(self, node: str, host: str) -> Path:
         return self.instance.state / "orphans" / f"{node}@{host}"
 
-    def _end_orphans(self, place: Place) -> None:
-        """Those of this node that are elsewhere than at its place."""
-        for note in self._orphan(place.node.name, "").parent.glob(f"{place.node.name}@*"):
-            host = note.name.rpartition("@")[2]
-            if host != place.host and host in self.reach.uris:
-                with contextlib.suppress(WherryError):
-                    self.stop(place.model_copy(update={"host": host}))
-
     def _await_agent(self, place: Place) -> None:
         deadline = time.monotonic() + _BOOT_TIMEOUT
         while not answers(place, 2.0):
@@ -211,29 +219,41 @@ class RemoteVmDriver(ABC):
 
 
 def sweep(instance: Instance) -> None:
-    """As `RemoteVmDriver.sweep`, by the instance's notes alone."""
+    """As `RemoteVmDriver.sweep`, by the instance's notes alone. That of a host stays until nothing of ours is there."""
     for host, uri in hosts_used(instance).items():
         with contextlib.suppress(WherryError):
-            _end_all(instance, Reach({host: uri}).connect(host))
-    remove_tree(_notes(instance))
+            _end_all(instance, Reach({host: uri}).connect(host), host)
+            (notes(instance) / host).unlink()
+    if not hosts_used(instance):
+        remove_tree(notes(instance))
 
 
-def _end_all(instance: Instance, connection: Any) -> None:
+def _end_all(instance: Instance, connection: Any, host: str) -> None:
+    """Ends every domain of the instance at a host, and removes its files there. Failed when one stays."""
     libvirt = virt.load()
-    for domain in connection.listAllDomains():
-        node = domain.name().removeprefix(domain_name(instance, ""))
-        if domain.UUIDString() == domain_id(instance, node):
+    with virt.told(f"host {host} does not tell which machines it runs"):
+        for domain in _ours(instance, connection):
             with contextlib.suppress(libvirt.libvirtError):  # it is just going
                 domain.destroy()
-    with contextlib.suppress(libvirt.libvirtError):
-        drop_initrds(connection, domain_name(instance, ""))
+        left = [domain.name() for domain in _ours(instance, connection)]
+    if left:
+        raise Failed(Code.FAILED, f"machines at host {host} do not end", ", ".join(left), "wherry down --all")
+    with virt.told(f"files of the instance are at host {host} still"):
+        drop_all(connection, f"{instance.prefix}-")
     connection.close()
+
+
+def _ours(instance: Instance, connection: Any) -> list[Any]:
+    prefix = domain_name(instance, "")
+    domains = [(domain, domain.name()) for domain in connection.listAllDomains()]
+    return [d for d, name in domains if d.UUIDString() == domain_id(instance, name.removeprefix(prefix))]
 
 
 def hosts_used(instance: Instance) -> dict[str, str]:
     """The URIs of the hosts that the instance used, by their names."""
-    return {note.name: note.read_text() for note in sorted(_notes(instance).glob("*"))}
+    return {note.name: note.read_text() for note in sorted(notes(instance).glob("*"))}
 
 
-def _notes(instance: Instance) -> Path:
+def notes(instance: Instance) -> Path:
+    """The directory of what must not be forgotten of hosts."""
     return instance.state / "hosts"

@@ -124,10 +124,6 @@ class QemuMover(LiveMove):
         self._kernel = self._driver.kernel(self._destination)
         super().prepare()
 
-    def release(self) -> None:
-        if not self._runs(self._destination):  # else it still fetches memory from the source
-            self._driver.stop(self._source)
-
     def ran_again(self) -> float | None:
         return await_answer(self._destination, self._driver.last_words)
 
@@ -149,6 +145,9 @@ class QemuMover(LiveMove):
 
     def _clear(self) -> None:
         self._driver.abandon(self._destination)
+
+    def _end_source(self) -> None:
+        self._driver.stop(self._source)
 
     def _settle(self) -> None:
         for place in (self._destination, self._source):

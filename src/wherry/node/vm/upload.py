@@ -1,11 +1,12 @@
 """Files for guests on a real host, through libvirt's storage API: all that we can write there.
 
-    DIRECTORY/kernel-SHA256          kernels, kept for the next guest
-    DIRECTORY/kernel-SHA256.whole    says that all of the kernel is there
-    DIRECTORY/DOMAIN.initrd          a guest's RAM disk, while it is started
+    DIRECTORY/PREFIX-kernel-SHA256          kernels, kept for the instance's next guest
+    DIRECTORY/PREFIX-kernel-SHA256.whole    says that all of the kernel is there
+    DIRECTORY/DOMAIN.initrd                 a guest's RAM disk, while it is started
 
-Invariants: a kernel is used only when it is whole; a RAM disk, which has the node's key, is there while its guest is
-started only, and only root reads it, or whom libvirt lets in for the guest (QEMU may run as somebody else).
+Invariants: every name begins with an instance's prefix, so no two write or remove the same file; a kernel is used only
+when it is whole; a RAM disk, which has the node's key, is there while its guest is started only, and only root reads
+it, or whom libvirt lets in for the guest (QEMU may run as somebody else).
 """
 
 from __future__ import annotations
@@ -23,16 +24,16 @@ _PART = 1 << 20
 
 
 class Shelf:
-    """The directory at one host. One caller at a time."""
+    """The directory at one host, for the instance whose names begin with `prefix`. One caller at a time."""
 
-    def __init__(self, connection: Any) -> None:
-        self._connection = connection
+    def __init__(self, connection: Any, prefix: str) -> None:
+        self._connection, self._prefix = connection, prefix
         self._pool = self._find_pool()
 
     def kernel(self, file: Path) -> str:
         """Path at the host of a kernel that is `file` here; copied when it is not there."""
         with open(file, "rb") as opened:
-            name = f"kernel-{hashlib.file_digest(opened, 'sha256').hexdigest()}"
+            name = f"{self._prefix}-kernel-{hashlib.file_digest(opened, 'sha256').hexdigest()}"
         if self._volume(f"{name}.whole") is None:
             self.put(name, _parts(file), file.stat().st_size)
             self.put(f"{name}.whole", [b"\n"], 1)
@@ -100,18 +101,31 @@ class Shelf:
         return self._connection.storagePoolCreateXML(tostring(root, encoding="unicode"), flags)
 
 
-def drop_initrds(connection: Any, prefix: str) -> None:
-    """Removes the RAM disks of domains whose names begin so, which who was killed has left."""
+def drop_initrd(connection: Any, domain: str) -> None:
+    """Removes the RAM disk of a guest, which who was killed has left. Also when it is not there."""
+    for pool in _pools(connection):
+        for name in pool.listVolumes():
+            if name == f"{domain}.initrd":
+                pool.storageVolLookupByName(name).delete(0)
+
+
+def drop_all(connection: Any, prefix: str) -> None:
+    """Removes every file whose name begins so."""
+    for pool in _pools(connection):
+        for name in pool.listVolumes():
+            if name.startswith(prefix):
+                pool.storageVolLookupByName(name).delete(0)
+
+
+def _pools(connection: Any) -> list[Any]:
+    """Ours, if it is there."""
     libvirt = virt.load()
     try:
-        pool = connection.storagePoolLookupByName(_POOL)
+        return [connection.storagePoolLookupByName(_POOL)]
     except libvirt.libvirtError as error:
         if error.get_error_code() == libvirt.VIR_ERR_NO_STORAGE_POOL:
-            return
+            return []
         raise
-    for name in pool.listVolumes():
-        if name.startswith(prefix) and name.endswith(".initrd"):
-            pool.storageVolLookupByName(name).delete(0)
 
 
 def _roots(target: Element, mode: str) -> None:

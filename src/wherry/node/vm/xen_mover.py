@@ -96,7 +96,7 @@ class XenMover:
         """Xen has done it, when its rounds gained no more."""
         return time.monotonic() - self._ran
 
-    def transfer(self) -> Transferred:
+    def transfer(self, during: During = quiet) -> Transferred:
         self._begin()
         self._await_end()
         self._check()

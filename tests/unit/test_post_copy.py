@@ -1,0 +1,124 @@
+"""Post-copy of nodes on real hosts, with a libvirt in memory: it goes well, or it breaks, and the node is lost."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from qemuworld import BROKEN, FETCHED, FETCHES, LACKS, RUNS, World, place, qemu_driver, qemu_world, until
+
+from wherry.base.errors import Code, Failed
+from wherry.model.way import Way
+from wherry.node.vm import live
+from wherry.node.vm.remote_qemu import QemuDriver, QemuMover
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[World]:
+    with qemu_world(monkeypatch, tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+def driver(world: World) -> QemuDriver:
+    return qemu_driver(world)
+
+
+def test_post_copy(world: World, driver: QemuDriver) -> None:
+    driver.start(place("q1"))
+    mover = driver.mover(place("q1"), place("q2"), Way(mode="post-copy"))
+    mover.prepare()
+    mover.round(1)
+    mover.freeze()
+    mover.transfer()
+    assert world.states() == [[FETCHED], [FETCHES]]
+    anew = driver.mover(place("q1"), place("q2"))  # which does not know the way
+    assert mover.switched() and anew.switched()
+    world.dead.add("q2")
+    assert driver.mover(place("q1"), place("q2")).switched()  # the source's copy cannot run any more
+    world.dead.clear()
+    mover.release()
+    mover.thaw()
+    assert world.states() == [[FETCHED], [FETCHES]]  # the rest still comes from there
+    world.machines["q1"][0].stands.set()
+    mover.close()
+    assert world.states() == [[], [RUNS]]
+
+
+def fetching(driver: QemuDriver) -> QemuMover:
+    """A mover whose node runs at its destination without the rest of its memory, after the commit."""
+    driver.start(place("q1"))
+    mover = driver.mover(place("q1"), place("q2"), Way(mode="post-copy"))
+    mover.prepare()
+    mover.round(1)
+    mover.freeze()
+    mover.transfer()
+    mover.release()
+    mover.thaw()
+    return mover
+
+
+@pytest.mark.parametrize("anew", [False, True])
+@pytest.mark.parametrize("how", ["the wire broke", "the source's QEMU died", "the source's host died"])
+def test_post_copy_that_breaks_loses_the_node(
+    world: World, driver: QemuDriver, monkeypatch: pytest.MonkeyPatch, how: str, anew: bool
+) -> None:
+    """And says so: what waits for memory that will not come is ended, and none of the steps goes well from then on."""
+    monkeypatch.setattr(live, "_STALLED", 0.3)
+    mover, (source,), (there,) = fetching(driver), world.machines["q1"], world.machines["q2"]
+    world.severed = True
+    source.stands.set()
+    until(lambda: world.states() == [[BROKEN], [LACKS]])
+    if how == "the source's QEMU died":
+        source.destroy()
+    elif how == "the source's host died":
+        world.dead.add("q1")
+    if anew:
+        mover = driver.mover(place("q1"), place("q2"))
+        mover.release()
+        mover.thaw()
+    with pytest.raises(Failed, match="lost the part of its memory") as caught:
+        mover.close()
+    assert "wherry up" in caught.value.next and not driver.alive(place("q2"))
+    with pytest.raises(Failed, match="lost the part of its memory"):
+        mover.release()
+    assert there not in world.machines["q2"]
+
+
+def test_post_copy_that_goes_on_though_libvirt_gave_it_up(
+    world: World, driver: QemuDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when the libvirtds lose each other and their QEMUs do not."""
+    monkeypatch.setattr(live, "_STALLED", 0.3)
+    mover, (source,), (there,) = fetching(driver), world.machines["q1"], world.machines["q2"]
+    source.now, there.now = BROKEN, LACKS
+    began, sent = time.monotonic(), 800
+
+    def stats(_flags: int = 0) -> dict[str, int]:
+        nonlocal sent
+        sent += 1
+        if time.monotonic() - began > 1.0:
+            there.now = RUNS
+            source.stands.set()
+        return {"iteration": 3, "processed": sent, "remaining": 70}
+
+    monkeypatch.setattr(source, "jobStats", stats)
+    mover.close()
+    assert world.states() == [[], [RUNS]]
+
+
+def test_memory_that_does_not_come_though_nothing_broke_ends_nothing(
+    world: World, driver: QemuDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "_STALLED", 0.3)
+    mover = fetching(driver)
+    with pytest.raises(Failed) as caught:
+        mover.close()
+    assert caught.value.code == Code.TIMED_OUT and world.states() == [[FETCHED], [FETCHES]]
+    world.machines["q1"][0].stands.set()
+    mover.release()
+    mover.thaw()
+    mover.close()
+    assert world.states() == [[], [RUNS]]
