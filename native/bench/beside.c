@@ -2,7 +2,10 @@
  * wherry-beside: what the tiles are measured beside, on the same machine in the same minute. Prints one JSON line.
  *
  *   wherry-beside memcpy BYTES TIMES   median of copies between two parts of one shared memory file, both warm
- *   wherry-beside threads COUNT TIMES  pthreads: medians of creating COUNT, and of joining them
+ *   wherry-beside threads COUNT TIMES [STACK]
+ *                                      pthreads: medians of creating COUNT, and of joining them. Without STACK, in
+ *                                      bytes, each has 8 MiB, of which the C library keeps five at most for reuse: the
+ *                                      others are mapped and unmapped each time
  *   wherry-beside stand FILE BYTES     an ordinary process: writes all its memory again and again, and keeps in FILE
  *                                      (mapped: two 64-bit words) its rounds and the longest time between two looks
  *                                      at the clock, until SIGTERM
@@ -87,16 +90,24 @@ static void *nothing(void *argument)
     return argument;
 }
 
-static int threads(size_t count, size_t times)
+static int threads(size_t count, size_t times, size_t stack)
 {
     int64_t *create = allocate(times * sizeof(*create)), *join = allocate(times * sizeof(*join));
     pthread_t all[THREADS_MOST];
+    pthread_attr_t attr;
+    int error = pthread_attr_init(&attr);
 
+    if (error == 0 && stack)
+        error = pthread_attr_setstacksize(&attr, stack);
+    if (error) {
+        fprintf(stderr, "wherry-beside: no stacks of %zu bytes: %s\n", stack, strerror(error));
+        return 1;
+    }
     for (size_t i = 0; i < times && count <= THREADS_MOST; i++) {
         int64_t begin = now();
 
         for (size_t t = 0; t < count; t++)
-            if (pthread_create(&all[t], NULL, nothing, NULL) != 0)
+            if (pthread_create(&all[t], &attr, nothing, NULL) != 0)
                 return 1;
         create[i] = now() - begin;
         begin = now();
@@ -104,8 +115,9 @@ static int threads(size_t count, size_t times)
             pthread_join(all[t], NULL);
         join[i] = now() - begin;
     }
-    printf("{\"threads\": %zu, \"create_ns\": %ld, \"join_ns\": %ld}\n", count, (long)median(create, times),
-           (long)median(join, times));
+    pthread_attr_getstacksize(&attr, &stack);
+    printf("{\"threads\": %zu, \"stack\": %zu, \"create_ns\": %ld, \"join_ns\": %ld}\n", count, stack,
+           (long)median(create, times), (long)median(join, times));
     return 0;
 }
 
@@ -212,15 +224,17 @@ int main(int argc, char **argv)
 {
     const char *what = argc > 1 ? argv[1] : "";
     size_t first = argc > 2 ? strtoul(argv[2], NULL, 10) : 0, second = argc > 3 ? strtoul(argv[3], NULL, 10) : 0;
+    size_t third = argc > 4 ? strtoul(argv[4], NULL, 10) : 0;
 
     if (strcmp(what, "memcpy") == 0 && first && second)
         return copy(first, second);
     if (strcmp(what, "threads") == 0 && first && first <= THREADS_MOST && second)
-        return threads(first, second);
+        return threads(first, second, third);
     if (strcmp(what, "stand") == 0 && second >= STRIDE)
         return stand(argv[2], second);
     if (strcmp(what, "count") == 0 && first)
         return count(argv[2]);
-    fprintf(stderr, "usage: wherry-beside memcpy BYTES TIMES | threads COUNT TIMES | stand FILE BYTES | count PID\n");
+    fprintf(stderr, "usage: wherry-beside memcpy BYTES TIMES | threads COUNT TIMES [STACK] | "
+                    "stand FILE BYTES | count PID\n");
     return 2;
 }

@@ -81,6 +81,7 @@ struct move {
     uint64_t before;               /* bytes copied before the freeze */
     char why[REASON_SIZE];
     uint64_t bytes;                /* copied while the process stood */
+    uint32_t at_most;              /* its times are bounds: the two hosts have two clocks (board/clock.h) */
     int64_t asked, freezing, frozen, copied, committed; /* nanoseconds of CLOCK_MONOTONIC */
     _Atomic int64_t first, all;    /* the first thread, every thread that was ready runs again */
     uint8_t piece[PAGE_SIZE];

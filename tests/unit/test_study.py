@@ -293,6 +293,7 @@ def made_up(results: Results, cell: Cell, scale: int) -> Any:
     names = ("factor", "solve", "seconds", "rate", "downtime", "total", "bytes", "rounds", "rtt_mean", "result_crc")
     names += ("ping_latency", "ring_latency", "ring_bandwidth", "latency", "bandwidth", "throttled")
     names += ("first", "all", "seen", "freeze", "copy", "commit", "resume", "memcpy", "create", "join", "first_mean")
+    names += ("observed", "memcpy_same", "overlap")
     for name in names:
         values.append(Value(name, float(scale), "s"))
     return Run(results.next_number(), scale, False, True, cell, 0.0, 1.0, values=values)

@@ -23,7 +23,7 @@ struct client {
     char line[LINE_MAX_SIZE];
     size_t count;
     uint32_t attached; /* bit N: the output of process N goes there */
-    int moving;        /* destination of the move it waits for; -1 none */
+    uint32_t moving;   /* bit N: it waits for the move to tile N */
     char awaits[NAME_SIZE]; /* the name it waits for; empty: none */
 };
 

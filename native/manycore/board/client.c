@@ -21,7 +21,7 @@ void client_accept(struct board *board)
     for (int i = 0; fd >= 0 && i < CLIENT_MAX; i++)
         if (board->clients[i].fd < 0) {
             setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
-            board->clients[i] = (struct client){.fd = fd, .moving = -1};
+            board->clients[i] = (struct client){.fd = fd};
             return;
         }
     if (fd >= 0)
@@ -31,8 +31,8 @@ void client_accept(struct board *board)
 void client_close(struct client *client)
 {
     close(client->fd);
-    client->fd = client->moving = -1;
-    client->attached = 0;
+    client->fd = -1;
+    client->attached = client->moving = 0;
     client->awaits[0] = 0;
 }
 
@@ -170,20 +170,23 @@ static void start(struct board *board, struct client *client, int count, char **
         client_close(client);
 }
 
+/* All are asked for before any is answered. The first that is refused ends it; those before it go on unheard. */
 static void move(struct board *board, struct client *client, int count, char **words)
 {
-    int mode = count == 4 ? moves_mode(words[3]) : -EINVAL, error;
+    int mode = count >= 4 && count % 2 == 0 ? moves_mode(words[1]) : -EINVAL, error = 0;
     char why[REASON_SIZE];
 
     if (mode < 0) {
-        refuse(client, mode, "a process, a tile and a mode (faithful, direct, handoff, precopy) are needed");
+        refuse(client, mode, "a mode (faithful, direct, handoff, precopy) and processes with a tile each are needed");
         return;
     }
-    error = moves_ask(board, number(words[1]), number(words[2]), (uint32_t)mode, why, sizeof(why));
+    for (int i = 2; error == 0 && i < count; i += 2) {
+        error = moves_ask(board, number(words[i]), number(words[i + 1]), (uint32_t)mode, why, sizeof(why));
+        if (error == 0)
+            client->moving |= 1u << number(words[i + 1]);
+    }
     if (error < 0)
         refuse(client, error, why);
-    else
-        client->moving = (int)number(words[2]);
 }
 
 static void list(struct board *board, struct client *client)
@@ -269,7 +272,7 @@ void client_read(struct board *board, struct client *client)
 
     if (count < 0 && (errno == EINTR || errno == EAGAIN))
         return;
-    if (count <= 0 || client->attached || client->moving >= 0 || client->awaits[0]) { /* gone, or talks after its command */
+    if (count <= 0 || client->attached || client->moving || client->awaits[0]) { /* gone, or talks after its command */
         client_close(client);
         return;
     }

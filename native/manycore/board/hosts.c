@@ -357,6 +357,7 @@ int net_start(struct board *board, const char *layout, const char *address)
         return error < 0 ? error : -EINVAL;
     window->here = net->tiles[net->host];
     net->hello = (struct hello){net->host, window->version, window->xfeatures, window->xsize};
+    clock_identify(&net->clock);
     return net->host == 0 ? listen_for_hosts(net) : 0;
 }
 

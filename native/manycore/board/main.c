@@ -8,7 +8,7 @@
  *   ranks COUNT PROGRAM ARGUMENT...    started, output..., then ended or lost of each
  *   start TILE|any PROGRAM ARGUMENT... started
  *   attach PROCESS                     output..., then ended or lost
- *   move PROCESS TILE MODE             moved, or failed
+ *   move MODE [PROCESS TILE]...        moved, or failed, of each, begun together
  *   await NAME                         named, when a program has linked it
  *   ps                                 tiles
  *   loads                              loads: CPU time of tiles, who has said how much to whom
@@ -162,7 +162,7 @@ int main(int argc, char **argv)
         return 2;
     }
     for (int i = 0; i < CLIENT_MAX; i++)
-        board.clients[i].fd = board.clients[i].moving = -1;
+        board.clients[i].fd = -1;
     board.signal_fd = open_signals();
     board.event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     board.window_fd = window_create((uint32_t)tiles, (uint32_t)cores, &board.window);

@@ -381,7 +381,6 @@ static void send_state(struct board *board, struct move *move)
     relay_announce_leave(board, move->process);
     relay_flush(board); /* all it has said goes before it */
     state_capture(board, move->process, &state, &buffer);
-    mirror_of(board, move)->sealed = window_now();
     send_lent(board, move, FRAME_STATE, buffer.bytes, buffer.size, parts,
               state_list_memory(&state, window_area(window, slot), window_image(window, slot), parts));
     free(buffer.bytes);
@@ -519,19 +518,22 @@ void mirror_committed(struct board *board, uint32_t process)
 }
 
 /*
- * The old owner: since when it runs there, on our clock. The clocks of two hosts differ; but the STATE was under way as
- * long as the answer, and what the answer's sender says of the time in between is of one clock.
+ * The old owner: since when it runs there, on our clock. Where the two hosts have one clock, as emulated hosts of one
+ * machine do, that is what the other has read on it. Where they have two, it is a bound: as if the answer had taken no
+ * time. Half of the way there and back would be too little, as the STATE is a thousand times as large as the answer.
  */
 void mirror_runs(struct board *board, uint32_t process, const struct runs *runs)
 {
     struct move *move = find_record(board, process, runs->serial, false);
-    int64_t sealed, way, come;
+    int64_t come = window_now() - runs->told;
 
     if (!move || !move->committed || atomic_load(&move->step) != MOVE_FROZEN)
         return;
-    sealed = mirror_of(board, move)->sealed;
-    way = (window_now() - sealed - runs->told) / 2;
-    come = sealed + (way > 0 ? way : 0);
+    move->at_most = !clock_is_shared(&board->net.clock, &runs->clock);
+    if (!move->at_most && runs->come < come)
+        come = runs->come;
+    if (come < move->frozen)
+        come = move->frozen;
     move->bytes = runs->bytes;
     move->before = runs->before;
     move->rounds = runs->rounds;
@@ -560,6 +562,8 @@ bool mirror_finish(struct board *board, struct move *move, bool aborted)
     runs.first = first ? first - move->frozen : runs.committed;
     runs.all = all ? all - move->frozen : runs.first;
     runs.told = window_now() - move->frozen;
+    runs.come = move->frozen;
+    runs.clock = board->net.clock;
     move->serial = 0; /* of the leader, the record waits for MOVED now */
     atomic_store(&move->step, board->net.host == 0 ? MOVE_ELSEWHERE : MOVE_NONE);
     net_send(board, 0, FRAME_RUNS, move->process, &runs, sizeof(runs));

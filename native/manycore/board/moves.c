@@ -179,6 +179,7 @@ static void tell_leader(struct board *board, const struct move *move, bool done)
         .to = move->to,
         .rounds = move->rounds,
         .tracking = move->tracking,
+        .at_most = move->at_most,
         .bytes = move->bytes,
         .before = move->before,
         .prepare = move->freezing - move->asked,
@@ -205,23 +206,28 @@ static void tell(struct board *board, const struct move *move, bool done)
     for (int i = 0; i < CLIENT_MAX; i++) {
         struct client *client = &board->clients[i];
 
-        if (client->fd < 0 || client->moving != (int)move->to)
+        if (client->fd < 0 || !(client->moving >> move->to & 1))
             continue;
         if (done)
             client_say(client,
                        "{\"event\": \"moved\", \"process\": %u, \"from\": %u, \"to\": %u, \"mode\": \"%s\", "
                        "\"bytes\": %" PRIu64 ", \"before\": %" PRIu64 ", \"rounds\": %u, \"tracking\": \"%s\", "
-                       "\"prepare_ns\": %" PRId64 ", \"freeze_ns\": %" PRId64
+                       "\"at_most\": %s, \"asked_ns\": %" PRId64
+                       ", \"prepare_ns\": %" PRId64 ", \"freeze_ns\": %" PRId64
                        ", \"copy_ns\": %" PRId64 ", \"commit_ns\": %" PRId64 ", \"first_ns\": %" PRId64
                        ", \"all_ns\": %" PRId64 "}",
                        move->process, move->from, move->to, modes[move->mode], move->bytes,
                        move->before, move->rounds, trackings[move->tracking % TRACKING_KINDS],
+                       move->at_most ? "true" : "false", move->asked,
                        move->freezing - move->asked, move->frozen - move->freezing, move->copied - move->frozen,
                        move->committed - move->copied,
                        move->first ? move->first - move->freezing : 0, move->all ? move->all - move->freezing : 0);
         else
-            client_say(client, "{\"event\": \"failed\", \"code\": \"MOVE_FAILED\", \"why\": \"%s\"}", why);
-        client_close(client);
+            client_say(client, "{\"event\": \"failed\", \"process\": %u, \"code\": \"MOVE_FAILED\", \"why\": \"%s\"}",
+                       move->process, why);
+        client->moving &= ~(1u << move->to);
+        if (!client->moving)
+            client_close(client);
     }
 }
 

@@ -43,6 +43,7 @@
 #include <netinet/in.h>
 
 #include "../window.h"
+#include "clock.h"
 #include "hello.h"
 #include "link.h"
 
@@ -103,10 +104,13 @@ struct runs { /* durations of the destination's clock, in nanoseconds from when 
     uint32_t serial, rounds;
     uint64_t bytes, before;
     int64_t copied, committed, first, all, told; /* told: until this was sent */
+    int64_t come;                                /* when the STATE had come, by the clock */
+    struct clock clock;
 };
 
 struct cost {
     uint32_t serial, to, rounds, tracking;
+    uint32_t at_most, unused;
     uint64_t bytes, before;
     int64_t prepare, freezing, copying, committing, first, all; /* nanoseconds, each of one host's clock */
 };
@@ -140,7 +144,7 @@ struct passage {
 /* What our board has told the other side of a move's record, and when that last got on. */
 struct mirror {
     uint32_t step, wanted, scanned, allow, sent, taken;
-    int64_t since, sealed;
+    int64_t since;
 };
 
 struct net {
@@ -152,6 +156,7 @@ struct net {
     struct sockaddr_in leader;
     struct hello hello;
     struct secret secret;
+    struct clock clock;
     struct queue pending[PROCESS_MAX]; /* have come for a process of ours that has no room */
     struct queue held[PROCESS_MAX];    /* the leader: for a process that is on its way between hosts */
     uint32_t credit[PROCESS_MAX];      /* of ours on their way to a process */

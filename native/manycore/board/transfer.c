@@ -195,8 +195,8 @@ static void take_cost(struct board *board, uint32_t process, const struct cost *
     move->before = cost->before;
     move->rounds = cost->rounds;
     move->tracking = cost->tracking;
-    move->asked = 0;
-    move->freezing = cost->prepare;
+    move->at_most = cost->at_most;
+    move->freezing = move->asked + cost->prepare;
     move->frozen = move->freezing + cost->freezing;
     move->copied = move->frozen + cost->copying;
     move->committed = move->copied + cost->committing;

@@ -569,7 +569,7 @@ static void begin_host(uint32_t host)
     board->net.hosts = HOSTS;
     board->net.listen_fd = -1;
     for (int i = 0; i < CLIENT_MAX; i++)
-        board->clients[i].fd = board->clients[i].moving = -1;
+        board->clients[i].fd = -1;
     for (uint32_t other = 0; other < HOSTS; other++)
         board->net.tiles[other] = EACH;
     memset(board->window->tiles, 0, sizeof(board->window->tiles));
@@ -655,11 +655,44 @@ static void run(uint64_t seed, enum victim victim)
         forget_host(host);
 }
 
+/* The STATE has been under way for 8 ms, the answer for 1 ms: what is told of that, and that it is a bound if it is one. */
+static void check_way(bool shared)
+{
+    enum { MS = 1000000 };
+    struct board *board = &world.boards[0];
+    struct move *move;
+    struct runs runs = {.serial = 7, .copied = 1, .committed = 2, .first = 3, .all = 4, .told = MS};
+    int64_t now;
+
+    memset(&world, 0, sizeof(world));
+    begin_host(0);
+    strcpy(board->net.clock.boot, "one");
+    strcpy(runs.clock.boot, shared ? "one" : "other");
+    move = &board->window->moves[EACH];
+    move->process = 1;
+    move->serial = runs.serial;
+    move->to = EACH;
+    atomic_store(&move->step, MOVE_FROZEN);
+    now = window_now();
+    move->frozen = now - 10 * MS;
+    move->committed = now;
+    runs.come = now - 2 * MS;
+    mirror_runs(board, 1, &runs);
+    CHECK(atomic_load(&move->step) == MOVE_DONE && move->at_most == !shared);
+    if (shared)
+        CHECK(move->copied == runs.come + 1 && atomic_load(&move->first) == runs.come + 3);
+    else
+        CHECK(atomic_load(&move->first) >= now - MS + 3); /* as if the answer had taken no time */
+    forget_host(0);
+}
+
 int main(int argc, char **argv)
 {
     uint64_t seeds = argc > 1 ? strtoul(argv[1], NULL, 10) : 40;
     uint32_t moves = 0;
 
+    check_way(true);
+    check_way(false);
     for (uint64_t seed = 1; seed <= seeds; seed++)
         for (int victim = NOBODY; victim < VICTIMS; victim++) {
             run(seed, (enum victim)victim);

@@ -96,7 +96,16 @@ class Board:
 
     def move(self, process: int, tile: int, mode: str = "direct") -> Event:
         """Moves a process. Returns what it cost, durations in nanoseconds; see `docs/design/0008-manycore.md`."""
-        return self._one("move", str(process), str(tile), mode)
+        return self._one("move", mode, str(process), str(tile))
+
+    def moves(self, tiles: dict[int, int], mode: str = "direct") -> Iterator[Event]:
+        """Moves processes to a tile each, begun together; what each cost, as they end. One that fails is raised."""
+        left = len(tiles)
+        for event in self._ask("move", mode, *(str(word) for pair in tiles.items() for word in pair)):
+            left -= 1
+            yield event
+        if left:
+            raise LostContact(Code.UNREACHABLE, "the tiles are gone", "their name server has ended", "wherry tile up")
 
     def ps(self) -> Event:
         """Tiles and processes."""

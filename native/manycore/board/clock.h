@@ -1,0 +1,22 @@
+/*
+ * Which clock CLOCK_MONOTONIC is. Two processes of one kernel and one time namespace read the same: emulated hosts are
+ * such, and what one has read means something to the other. Two machines have two, however well they are set.
+ */
+#ifndef WHERRY_MANYCORE_CLOCK_H
+#define WHERRY_MANYCORE_CLOCK_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define BOOT_SIZE 36 /* a UUID in letters */
+
+struct clock {
+    char boot[BOOT_SIZE + 4]; /* drawn by the kernel when it starts; empty: unknown, and nobody's */
+    uint64_t space;           /* the time namespace; 0 where the kernel has none */
+};
+
+/* Of this process. */
+void clock_identify(struct clock *clock);
+bool clock_is_shared(const struct clock *one, const struct clock *other);
+
+#endif

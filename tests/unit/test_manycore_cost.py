@@ -1,0 +1,77 @@
+"""What moves of tiles say they cost, as the study `manycore` relies on it: real tiles, as in test_manycore."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from test_manycore import Run, build, place, start, until
+
+from wherry.base.errors import Refused
+from wherry.manycore.board import MODES, Board
+
+__all__ = ["build", "start"]  # fixtures
+
+USER_BASE = 0x40000000  # abi.h
+
+
+def image(pid: int) -> list[bytes]:
+    """The pages of a tile's user region, but for the stacks."""
+    with Path(f"/proc/{pid}/mem").open("rb") as memory:
+        memory.seek(USER_BASE)
+        return [memory.read(4096) for _ in range(360)]
+
+
+def test_the_first_thread_writes_its_working_set(start: Callable[..., Board]) -> None:
+    """All of it, and nothing else: that is what a move has to carry while the process stands."""
+    board = start(1, 2)
+    run = Run(board, "busy", 0, 40, 0, 30)
+    run.said("ready")
+    pid = board.ps()["tiles"][0]["pid"]
+    before = image(pid)
+
+    def written() -> int:
+        return sum(now != then for now, then in zip(image(pid), before, strict=True))
+
+    until(lambda: written() >= 30, "30 pages are written")
+    time.sleep(0.1)
+    assert written() <= 30 + 1  # and a page of the program's own data
+
+
+def test_moves_begun_together(start: Callable[..., Board]) -> None:
+    board = start(8, 2)
+    runs = [Run(board, "busy", 0, 8, tile=2 * i) for i in range(4)]
+    for run in runs:
+        run.said("ready")
+    for mode in MODES:
+        for side in (1, 0):
+            before = time.monotonic_ns()
+            costs = list(board.moves({run.process: 2 * i + side for i, run in enumerate(runs)}, mode))
+            assert sorted((cost["process"], cost["to"]) for cost in costs) == [
+                (run.process, 2 * i + side) for i, run in enumerate(runs)
+            ]
+            asked = [cost["asked_ns"] for cost in costs]
+            ended = [cost["asked_ns"] + cost["prepare_ns"] + cost["all_ns"] for cost in costs]
+            assert before <= min(asked) and max(asked) < min(ended), "all are asked for before one has ended"
+    with pytest.raises(Refused, match="no process 30"):
+        list(board.moves({runs[0].process: 1, 30: 7}, "direct"))
+    until(lambda: place(board, runs[0].process)["tile"] == 1, "the one before it goes on")
+    with pytest.raises(Refused, match="a mode .* and processes with a tile each"):
+        list(board.moves({}, "direct"))
+
+
+@pytest.mark.parametrize(("fault", "at_most"), [("", False), ("clock:other", True)])
+def test_times_between_hosts_are_of_one_clock_or_bounds(
+    start: Callable[..., Board], monkeypatch: pytest.MonkeyPatch, fault: str, at_most: bool
+) -> None:
+    monkeypatch.setenv("WHERRY_TILE_FAULT", fault)
+    board = start(1, 3, hosts=3)
+    run = Run(board, "busy", 1, 40)
+    run.said("ready")
+    for to in (1, 2, 0):  # from the leader, between two others, and to it
+        cost = board.move(run.process, to, "direct")
+        assert cost["at_most"] == at_most
+        assert 0 < cost["freeze_ns"] < cost["freeze_ns"] + cost["copy_ns"] + cost["commit_ns"] <= cost["first_ns"]
+    assert board.ps()["processes"][0]["moves"] == 3

@@ -1,0 +1,91 @@
+"""What the study `manycore` varies, how it judges, and what it says of who waits for what."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from wherry.base.paths import native_program
+from wherry.lab.stats import Estimate
+from wherry.lab.study.manycore import LARGEST, TCP, WORKING_SETS, Manycore, cell_of, most_at_once
+from wherry.lab.study.manycore_page import judged
+from wherry.lab.study.recipe import Cell, Value
+from wherry.lab.study.results import Results, Run
+from wherry.manycore.board import MODES
+
+
+def test_a_goal_is_reached_only_with_its_whole_interval() -> None:
+    def verdict(low: float, value: float, high: float, **bounds: float) -> str:
+        return judged(Estimate(value, low, high, 20, "bootstrap"), **bounds)[1]
+
+    assert verdict(1.5, 1.8, 2.0, most=2) == "reached"
+    assert verdict(1.5, 1.8, 2.1, most=2) == "not certain"
+    assert verdict(1.9, 2.1, 2.2, most=2) == "not certain"
+    assert verdict(2.1, 2.2, 2.3, most=2) == "missed"
+    assert verdict(101, 150, 200, least=100) == "reached"
+    assert verdict(99, 150, 200, least=100) == "not certain"
+    assert verdict(50, 60, 99, least=100) == "missed"
+    assert judged(None, most=2) == ("not measured", "")
+
+
+def test_how_many_stood_at_the_same_time() -> None:
+    assert most_at_once([(0, 10)]) == 1
+    assert most_at_once([(0, 10), (10, 20), (20, 30)]) == 1  # one ends where the next begins
+    assert most_at_once([(0, 10), (9, 20), (8, 9)]) == 2
+    assert most_at_once([(0, 10), (2, 3), (2, 9), (8, 12)]) == 3
+
+
+def test_the_axes_are_those_of_the_question() -> None:
+    cells = set(Manycore(quick=False).cells())
+    for mode in MODES:
+        for threads in map(str, range(1, 18)):
+            assert cell_of("move", mode, threads, "0") in cells and cell_of("move", mode, threads, "32") in cells
+    for how in ("precopy", "direct", *TCP):
+        for written in WORKING_SETS:
+            assert cell_of("move", how, "0", LARGEST, written) in cells
+        assert cell_of("move", how, "17", "32") in cells
+
+
+def filled(directory: Path, quick: bool = True) -> Results:
+    """Every cell twice, with numbers."""
+    study = Manycore(quick)
+    results = Results.create(directory, study, 2)
+    for cell in study.cells():
+        for _ in range(2):
+            results.add(run(results, cell))
+    return results
+
+
+def run(results: Results, cell: Cell) -> Run:
+    names = ("first", "all", "observed", "seen", "freeze", "copy", "commit", "resume", "create", "join", "first_mean")
+    values = [Value(name, 3.0, "s") for name in names]
+    values += [Value("memcpy", 2.0, "s"), Value("memcpy_same", 1.0, "s"), Value("downtime", 900.0, "s")]
+    values += [Value("bytes", 4096.0, "B"), Value("rounds", 1.0, ""), Value("overlap", 2.0, "")]
+    return Run(results.next_number(), 1, False, True, cell, 0.0, 1.0, values=values)
+
+
+def test_the_page_says_what_was_written_and_who_waits_for_whom(tmp_path: Path) -> None:
+    results = filled(tmp_path)
+    tables = {table.title.split(":")[0].split(",")[0]: table for table in results.study.page(results).tables}
+    goals = tables["What was to be reached"].rows
+    assert [row[1] for row in goals] == [f"8 of {LARGEST}", f"64 of {LARGEST}", f"{LARGEST} (all)"] * 4 + ["all"] * 2
+    assert all(row[3].startswith("1.5 ") and row[5].startswith("3 ") for row in goals[:-2])
+    assert [row[0].split(" : ")[1] for row in goals[-2:]] == ["precopy", "direct"]
+    waits = {row[0]: row[-1] for row in tables["From the first thread to the last"].rows}
+    assert waits["14"] == "Linux: a CPU" and waits["15"].startswith("the tile: one of its 15 cores")
+
+
+@pytest.mark.parametrize(("stack", "has"), [([], 8 << 20), (["32768"], 32768)])
+def test_pthreads_have_the_stacks_that_are_asked_for(stack: list[str], has: int) -> None:
+    command = [str(native_program("wherry-beside")), "threads", "17", "2", *stack]
+    found = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    assert (found["threads"], found["stack"]) == (17, has) and found["create_ns"] > 0
+
+
+def test_a_stack_that_cannot_be_is_refused() -> None:
+    command = [str(native_program("wherry-beside")), "threads", "17", "2", "1"]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert done.returncode == 1 and "no stacks of 1 bytes" in done.stderr
