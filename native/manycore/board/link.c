@@ -241,7 +241,8 @@ static bool read_once(struct link *link, link_handler *handler, void *context)
         return false;
     }
     link->in_count -= (size_t)used;
-    memmove(link->in, link->in + used, link->in_count);
+    if (used) /* of a large frame that is not all there yet, nothing */
+        memmove(link->in, link->in + used, link->in_count);
     return (size_t)count == room || link->in_count > 0;
 }
 

@@ -103,6 +103,20 @@ static bool is_leaving(const struct board *board, uint32_t process)
     return false;
 }
 
+/* What is looked at in every endpoint while a process stands, in pages that nobody here may have touched yet. */
+static void touch_endpoints(const struct board *board)
+{
+    const volatile struct endpoint *endpoints = board->window->endpoints;
+
+    for (uint32_t process = 0; process < PROCESS_MAX; process++) {
+        for (uint32_t port = 0; port < PORT_MAX; port++)
+            (void)endpoints[process].ports[port].count;
+        for (uint32_t portal = 0; portal < PORTAL_MAX; portal++)
+            (void)endpoints[process].portals[portal].from;
+        (void)endpoints[process].turn;
+    }
+}
+
 /* The owner. */
 void mirror_give(struct board *board, uint32_t process, const struct order *order)
 {
@@ -126,6 +140,7 @@ void mirror_give(struct board *board, uint32_t process, const struct order *orde
     move->slot = NO_SLOT;
     move->place = place_pack(place);
     atomic_store(&move->step, MOVE_ASKED);
+    touch_endpoints(board);
     area = window_area(window, place.slot);
     offer = (struct offer){order->serial, place.tile, order->to, order->mode, area->text_end, area->rodata_end};
     net_send(board, 0, FRAME_OFFER, process, &offer, sizeof(offer));
@@ -185,6 +200,7 @@ void mirror_offer(struct board *board, uint32_t process, const struct offer *off
     move->slot = slot;
     move->place = arrival->place;
     touch(board, slot);
+    touch_endpoints(board);
     window_area(window, slot)->text_end = offer->text_end;
     window_area(window, slot)->rodata_end = offer->rodata_end;
     change_step(board, move, atomic_load(&move->step), MOVE_ASKED);
