@@ -19,6 +19,7 @@
 #include "tile.h"
 
 #define SIGNAL_STACK_EXTRA 65536
+#define WRITE_FAULT 2 /* of a page fault's error code: Intel SDM volume 3, 4.7 */
 #ifndef PR_SET_SYSCALL_USER_DISPATCH
 #define PR_SET_SYSCALL_USER_DISPATCH 59
 #define PR_SYS_DISPATCH_ON 1
@@ -140,7 +141,8 @@ static void on_fault(int number, siginfo_t *what, void *context)
     uint64_t rip = (uint64_t)at->uc_mcontext.gregs[REG_RIP];
 
     clear_alignment_check();
-    if (number == SIGSEGV && fault_tracking && tracking_fault(fault_tracking, (uint64_t)what->si_addr))
+    if (number == SIGSEGV && at->uc_mcontext.gregs[REG_ERR] & WRITE_FAULT && fault_tracking &&
+        tracking_fault(fault_tracking, (uint64_t)what->si_addr))
         return;
     if (core && number == SIGTRAP && what->si_code == TRAP_TRACE) {
         if (is_user(rip)) {

@@ -112,7 +112,8 @@ core_enter:
         xor     %edx, %edx
         xrstor64 CONTEXT_XSTATE(%rbx)
         jmp     2f
-1:      ldmxcsr CONTEXT_MXCSR(%rbx)
+1:      fninit                          /* whose numbers are left there is not known; a call returns to an empty stack */
+        ldmxcsr CONTEXT_MXCSR(%rbx)
         fldcw   CONTEXT_FCW(%rbx)
 2:      mov     CONTEXT_RAX(%rbx), %rax
         mov     CONTEXT_RCX(%rbx), %rcx

@@ -210,8 +210,10 @@ bool tracking_fault(struct tracking *tracking, uint64_t address)
     uint64_t offset = address - USER_BASE;
     uint32_t page;
 
-    if (!tracking->on || tracking->kind != TRACKING_MPROTECT)
+    if (tracking->kind != TRACKING_MPROTECT)
         return false;
+    if (!tracking->on) /* it ended between the fault and here: the page can be written by now, or it never could */
+        return madvise((void *)(uintptr_t)(address & ~(uint64_t)(PAGE_SIZE - 1)), PAGE_SIZE, MADV_POPULATE_WRITE) == 0;
     if (offset >= USER_SIZE)
         offset = address - (uintptr_t)tracking->image;
     else if (is_guard((uint32_t)offset & ~(uint32_t)(PAGE_SIZE - 1)))
@@ -219,8 +221,11 @@ bool tracking_fault(struct tracking *tracking, uint64_t address)
     if (offset < tracking->from || offset >= USER_SIZE)
         return false;
     page = (uint32_t)offset / PAGE_SIZE;
+    /* Marked last: a scan in between would take the mark and leave a page that is written without one. */
+    if (!protect_page(tracking, page, PROT_READ | PROT_WRITE))
+        return false;
     atomic_fetch_or(&tracking->written[page / 64], 1ull << page % 64);
-    return protect_page(tracking, page, PROT_READ | PROT_WRITE);
+    return true;
 }
 
 enum tracking_kind tracking_probe(const char **lacks)

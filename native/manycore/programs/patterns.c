@@ -30,8 +30,7 @@ __asm__(
     "push %rsi\n"                       /* where to store */
     "push %rcx\n"                       /* level */
     "push %rdx\n"                       /* counts down in memory: every register holds a pattern */
-    "mov %rdi, %rax\n"
-    "fninit\n"
+    "mov %rdi, %rax\n"                  /* the x87 stack is empty in every function's beginning, or the next lines overflow it */
     ".set i, 0\n"
     ".rept 8\n fldt 2238+16*i(%rax)\n .set i, i+1\n .endr\n"
     "ldmxcsr 2232(%rax)\n"
