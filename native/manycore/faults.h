@@ -1,9 +1,10 @@
 /*
  * Faults on demand, for tests: WHERRY_TILE_FAULT=SIDE:STEP makes the source or destination of a move fail at a step.
- * Steps that kill: reserved, scanned, frozen, copied, committed. "destination:flip" flips a bit of the User Area that
- * came. Of hosts, the board of the destination dies: "host:state" with the frozen process, "host:come" when that already
- * runs there. "clock:other": no host has another's clock. "tracking:mprotect" and "tracking:none" hide what the machine
- * has. "step:MODE" moves a process that has set its trap flag to the next tile after every instruction.
+ * Steps that kill: reserved, scanned, frozen, copied, committed; "stop:SIDE:STEP" stops instead, until SIGCONT.
+ * "destination:flip" flips a bit of the User Area that came. Of hosts, the board of the destination dies: "host:state" with
+ * the frozen process, "host:come" when that already runs there. "clock:other": no host has another's clock.
+ * "tracking:mprotect" and "tracking:none" hide what the machine has. "step:MODE" moves a process that has set its trap flag
+ * to the next tile after every instruction.
  */
 #ifndef WHERRY_MANYCORE_FAULTS_H
 #define WHERRY_MANYCORE_FAULTS_H
@@ -31,6 +32,10 @@ static inline int fault_number(const char *what)
 
 static inline void fault_point(const char *where)
 {
+    const char *asked = getenv("WHERRY_TILE_FAULT");
+
+    if (asked && strncmp(asked, "stop:", 5) == 0 && strcmp(asked + 5, where) == 0)
+        raise(SIGSTOP); /* to this thread, which then goes no further */
     if (fault_is(where)) {
         kill(getpid(), SIGKILL);
         pause();

@@ -53,6 +53,20 @@ static void begin(struct tile *tile, struct move *move, bool source)
     flow->wrong = NULL;
 }
 
+/*
+ * From here to finish() the record is that of this move, and its slot ours to write to. Said first and looked at then: who
+ * makes it another's says that first and looks then whether somebody has it in hand.
+ */
+static void take_in_hand(struct tile *tile, const struct move *move)
+{
+    atomic_store(&tile->window->tiles[tile->index].in_hand, 1 + (uint32_t)(move - tile->window->moves));
+}
+
+static void let_go(struct tile *tile)
+{
+    atomic_store(&tile->window->tiles[tile->index].in_hand, 0);
+}
+
 static int arm(void *context)
 {
     struct tile *tile = context;
@@ -62,17 +76,44 @@ static int arm(void *context)
 }
 
 /* A move of our process that wants something of us. */
-static struct move *find_request(struct tile *tile)
+static bool is_request(const struct tile *tile, const struct move *move)
+{
+    uint32_t step = atomic_load(&move->step);
+
+    return (step == MOVE_TRACKING || step == MOVE_RESERVED) && move->from == tile->index &&
+           move->process == tile->process && move->place == tile->place;
+}
+
+static bool begin_source(struct tile *tile)
 {
     for (uint32_t to = 0; to < tile->window->tile_count; to++) {
         struct move *move = &tile->window->moves[to];
-        uint32_t step = atomic_load(&move->step);
 
-        if ((step == MOVE_TRACKING || step == MOVE_RESERVED) && move->from == tile->index &&
-            move->process == tile->process && move->place == tile->place)
-            return move;
+        if (!is_request(tile, move))
+            continue;
+        take_in_hand(tile, move);
+        if (is_request(tile, move)) {
+            begin(tile, move, true);
+            return true;
+        }
+        let_go(tile);
     }
-    return NULL;
+    return false;
+}
+
+static bool begin_destination(struct tile *tile)
+{
+    struct move *move = &tile->window->moves[tile->index];
+
+    if (atomic_load(&move->step) != MOVE_ASKED)
+        return false;
+    take_in_hand(tile, move);
+    if (atomic_load(&move->step) == MOVE_ASKED) {
+        begin(tile, move, false);
+        return true;
+    }
+    let_go(tile);
+    return false;
 }
 
 /* A process that the location entry gives to us and that we do not run: the name server has started it here. */
@@ -89,22 +130,13 @@ static bool find_own(const struct tile *tile, uint32_t *process)
 
 static int wait_idle(struct tile *tile)
 {
-    struct move *own = &tile->window->moves[tile->index], *request;
     uint32_t process;
 
-    if (tile->area) {
-        request = find_request(tile);
-        if (!request)
-            return EXIT_AGAIN;
-        begin(tile, request, true);
-        return EXIT_NEXT;
-    }
+    if (tile->area)
+        return begin_source(tile) ? EXIT_NEXT : EXIT_AGAIN;
     if (find_own(tile, &process))
         return EXIT_STARTED;
-    if (atomic_load(&own->step) != MOVE_ASKED)
-        return EXIT_AGAIN;
-    begin(tile, own, false);
-    return EXIT_ASKED;
+    return begin_destination(tile) ? EXIT_ASKED : EXIT_AGAIN;
 }
 
 static int wait_source(struct tile *tile)
@@ -192,6 +224,7 @@ static int finish(void *context)
     tracking_end(&tile->flow.tracking);
     if (!tile->flow.source && !tile->area)
         tile_unmap_user(tile);
+    let_go(tile);
     return EXIT_NEXT;
 }
 

@@ -168,7 +168,7 @@ int take_commit(void *context)
         move->bytes = (uint64_t)tile->flow.pieces * PAGE_SIZE;
     move->copied = window_now();
     fault_point("destination:copied");
-    if (!window_commit(tile->window, move->process, move->place, place)) {
+    if (!window_commit(tile->window, tile->flow.process, tile->flow.place, place)) {
         tile->flow.wrong = "the source has taken the process back";
         return EXIT_FAILED;
     }
@@ -182,7 +182,7 @@ int take_adopt(void *context)
     struct tile *tile = context;
     struct move *move = tile->flow.move;
 
-    atomic_fetch_add(&tile->window->locations[move->process].moves, 1);
+    atomic_fetch_add(&tile->window->locations[tile->flow.process].moves, 1);
     moving_step(tile, move, MOVE_FROZEN, MOVE_DONE); /* first: who resumes the last thread tells the name server */
     atomic_store(&tile->window->tiles[tile->index].polling, 0); /* what rings from here on is for the master */
     tile_adopt(tile, tile->flow.process, window_place(tile->window, tile->flow.process), move);

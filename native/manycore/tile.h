@@ -52,7 +52,7 @@ struct flow {
     struct tasks tasks;
     struct move *move;         /* NULL: none */
     bool source;
-    uint32_t process, peer;    /* the record may already be of another move when the source looks at the end */
+    uint32_t process, peer;
     uint64_t place;
     int64_t deadline;
     const char *wrong;         /* why this side gives up */

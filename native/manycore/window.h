@@ -66,6 +66,8 @@ enum move_step { MOVE_NONE, MOVE_ASKED, MOVE_TRACKING, MOVE_RESERVED, MOVE_FROZE
  * entry. ABORTED by who finds a reason; it decides nothing, the location entry does.
  * Whoever changes something here rings the other side. Between hosts each of the two has such a record, in which its board
  * plays the other side. ELSEWHERE: other hosts do it, and the leader waits (board/net.h).
+ * NONE: it is over and answered; but a tile that was slow to notice may still have the record in hand, and write into the
+ * slot. Both are free when it has not, or is dead.
  */
 struct move {
     _Atomic uint32_t step;
@@ -93,6 +95,7 @@ struct tile_record {
     _Atomic uint32_t alive, ready;
     _Atomic uint32_t wish;   /* a process asks for a move: 1 + (tile | mode << 8), WISH_TAKEN; 0 none */
     _Atomic int32_t answer;  /* to the wish that was refused: negative errno; 0 none */
+    _Atomic uint32_t in_hand; /* 1 + the move whose record, and slot, the tile works with; 0 none */
     int32_t pid;
 };
 

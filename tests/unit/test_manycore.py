@@ -458,7 +458,7 @@ def words_of(process: Path) -> str:
 def failure(act: Callable[..., Any], *words: Any) -> Exception | None:
     try:
         act(*words)
-    except (Failed, LostContact) as error:
+    except (Failed, LostContact, Refused) as error:
         return error
     return None
 
@@ -589,6 +589,22 @@ def test_the_name_server_dies(start: Callable[..., Board]) -> None:
         assert time.monotonic() < deadline
         time.sleep(0.01)
     board.path.unlink()
+
+
+def test_a_destination_that_stands_still(start: Callable[..., Board], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The source takes its process back; the tile and the slot that was copied to are nobody else's until it has noticed."""
+    monkeypatch.setenv("WHERRY_TILE_FAULT", "stop:destination:copied")
+    board = start()
+    run = Run(board, "count", 200, 2000000, tile=0)
+    run.said("1\n")
+    with pytest.raises(Failed, match="did not answer"):
+        board.move(run.process, 1, "direct")
+    with pytest.raises(Refused, match="tile 1 has a process, expects one, or is dead"):
+        board.start(program("count"), ["3"], 1)
+    os.kill(board.ps()["tiles"][1]["pid"], signal.SIGCONT)
+    until(lambda: failure(board.start, program("hold"), [], 1) is None, "the tile is free again")
+    assert run.ended()["status"] == 0 and run.end["moves"] == 0
+    assert run.text.splitlines()[-1] == f"sum {count_sum(200 * 2000000):x}"
 
 
 def test_a_source_dies_between_rounds(start: Callable[..., Board], monkeypatch: pytest.MonkeyPatch) -> None:

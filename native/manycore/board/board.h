@@ -83,6 +83,8 @@ void moves_serve(struct board *board);
 /* Tells a process, wherever it is, that its wish to move is refused. */
 void moves_answer(struct board *board, uint32_t process, int error);
 bool moves_reserve_slot(const struct board *board, uint32_t *slot);
+/* Whether a tile still works with the record of the last move to this one. */
+bool moves_is_in_hand(const struct board *board, uint32_t to);
 bool moves_is_free(const struct board *board, uint32_t tile);
 int moves_mode(const char *name);
 

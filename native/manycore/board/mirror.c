@@ -131,7 +131,7 @@ void mirror_give(struct board *board, uint32_t process, const struct order *orde
         mirror_refuse(board, process, order->serial, order->to, "the process has ended");
         return;
     }
-    if (!is_unused(&window->moves[order->to]) || is_leaving(board, process)) {
+    if (!is_unused(&window->moves[order->to]) || moves_is_in_hand(board, order->to) || is_leaving(board, process)) {
         mirror_refuse(board, process, order->serial, order->to, "its last move is not over");
         return;
     }
@@ -154,7 +154,8 @@ static bool is_free(struct board *board, uint32_t tile)
         if (place.state == PLACE_RUNNING && place.tile == tile)
             return false;
     }
-    return atomic_load(&board->window->tiles[tile].alive) && is_unused(&board->window->moves[tile]);
+    return atomic_load(&board->window->tiles[tile].alive) && is_unused(&board->window->moves[tile]) &&
+           !moves_is_in_hand(board, tile);
 }
 
 static bool is_image(const struct offer *offer)

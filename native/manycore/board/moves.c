@@ -1,6 +1,6 @@
 /*
  * Moves as the name server sees them: it refuses what cannot be, reserves a slot, asks, and reports. A tile has at most
- * one move towards it; the record is its own from ASKED until the answer has been told.
+ * one move towards it; the record is its own from ASKED until the answer has been told and no tile has it in hand any more.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -20,10 +20,19 @@ int moves_mode(const char *name)
     return -EINVAL;
 }
 
+/* A tile that stood still when the other side gave up may still write into the slot, or take the next move for its own. */
+bool moves_is_in_hand(const struct board *board, uint32_t to)
+{
+    for (uint32_t tile = 0; tile < board->window->tile_count; tile++)
+        if (atomic_load(&board->window->tiles[tile].alive) && atomic_load(&board->window->tiles[tile].in_hand) == 1 + to)
+            return true;
+    return false;
+}
+
 bool moves_is_free(const struct board *board, uint32_t tile)
 {
     if (tile >= board->window->tile_count || !atomic_load(&board->window->tiles[tile].alive) ||
-        atomic_load(&board->window->moves[tile].step) != MOVE_NONE)
+        atomic_load(&board->window->moves[tile].step) != MOVE_NONE || moves_is_in_hand(board, tile))
         return false;
     for (uint32_t process = 1; process < PROCESS_MAX; process++) {
         struct place place = window_place(board->window, process);
@@ -45,7 +54,8 @@ bool moves_reserve_slot(const struct board *board, uint32_t *slot)
             used |= 1u << place.slot;
     }
     for (uint32_t tile = 0; tile < board->window->tile_count; tile++)
-        if (atomic_load(&board->window->moves[tile].step) != MOVE_NONE && board->window->moves[tile].slot < TILE_MAX)
+        if ((atomic_load(&board->window->moves[tile].step) != MOVE_NONE || moves_is_in_hand(board, tile)) &&
+            board->window->moves[tile].slot < TILE_MAX)
             used |= 1u << board->window->moves[tile].slot;
     for (*slot = 0; *slot < TILE_MAX; ++*slot)
         if (!(used >> *slot & 1))
