@@ -28,7 +28,7 @@ from wherry.manycore.launch import Place
 from wherry.manycore.spec import TilesSpec, read_tiles
 
 NATIVE = Path(__file__).resolve().parents[2] / "native"
-C_TESTS = ("uarea", "elf", "tasks", "protocol", "tracking", "hosts")
+C_TESTS = ("uarea", "elf", "tasks", "protocol", "tracking", "state", "hosts")
 MANY = int(os.environ.get("WHERRY_TILE_MOVES", "150"))  # 10000 takes half a minute on a quiet machine
 WAIT = 60.0  # seconds for what takes milliseconds, on a loaded machine
 

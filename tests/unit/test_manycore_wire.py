@@ -28,6 +28,7 @@ GREETING = HEAD.size + 16 + NONCE + PROOF  # struct greeting
 HELLO, START, OFFER, WANT, PAGES, STATE, READY, REFUSED, ABORT = 0, 6, 9, 10, 11, 13, 14, 15, 19  # of enum frame_kind
 KINDS = 27
 ORDER, OFFER_, WANT_, PAGES_ = 12 + 120, struct.Struct("<6I"), struct.Struct("<5I"), struct.Struct("<4I8Q")
+CHECKSUM = 24  # its offset in struct state
 TRACKING, RESERVED = 2, 3  # of enum move_step
 DIRECT, PRECOPY = 1, 3  # of the modes
 SECRET = "0123456789abcdef0123456789abcdef"
@@ -118,6 +119,16 @@ def follower(start: Start) -> Iterator[tuple[subprocess.Popen[bytes], Peer, sock
         peer = Peer(listener.accept()[0])  # the same build: what it said of itself
         yield board, peer, listener
         peer.connection.close()
+
+
+def crc32c(words: bytes) -> int:
+    """As RFC 3720 has it: the reflected polynomial of Castagnoli."""
+    rest = 0xFFFFFFFF
+    for byte in words:
+        rest ^= byte
+        for _ in range(8):
+            rest = rest >> 1 ^ (0x82F63B78 if rest & 1 else 0)
+    return rest ^ 0xFFFFFFFF
 
 
 def flip(words: bytes, at: int, bit: int) -> bytes:
@@ -237,7 +248,11 @@ def move_in(peer: Peer, serial: int, process: int, started: bytes, chance: rando
         peer.send(PAGES, process, pages + bytes(4096 * sum(word.bit_count() for word in written)))
     state = bytearray(started if mode == DIRECT else started[: area + 2 * 4096])  # the User Area with one thread
     struct.pack_into("<4I", state, 0, serial, 1, mode, 2)
-    if serial > 1:
+    if serial > 1 and serial % 2:
+        state[chance.randrange(area)] ^= 1 << chance.randrange(8)  # and sealed: the checksum does not find it
+    struct.pack_into("<I", state, CHECKSUM, 0)
+    struct.pack_into("<I", state, CHECKSUM, crc32c(state[:area]))
+    if serial % 2 == 0:
         state[chance.randrange(len(state))] ^= 1 << chance.randrange(8)
     peer.send(STATE, process, bytes(state))
     while True:

@@ -148,6 +148,7 @@ void net_handle(struct board *board, uint32_t from, const struct frame_head *hea
         memcpy(&news, payload, sizeof(news));
     if (head->size == sizeof(order))
         memcpy(&order, payload, sizeof(order));
+    order.why[REASON_SIZE - 1] = 0;
     switch (head->kind) {
     case FRAME_PARCEL:
         if (head->size < sizeof(parcel))

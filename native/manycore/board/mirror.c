@@ -135,6 +135,11 @@ void mirror_give(struct board *board, uint32_t process, const struct order *orde
         mirror_refuse(board, process, order->serial, order->to, "its last move is not over");
         return;
     }
+    if (relay_is_behind(board) || relay_count_bytes(&board->net.pending[process]) > STATE_PENDING_MAX) {
+        mirror_refuse(board, process, order->serial, order->to,
+                      "more messages are under way from or to its host than can be sent with it");
+        return;
+    }
     move = &window->moves[order->to];
     begin(board, move, process, order->serial, place.tile, order->to, order->mode);
     move->slot = NO_SLOT;
@@ -184,6 +189,11 @@ void mirror_offer(struct board *board, uint32_t process, const struct offer *off
         net_is_here(board, process) || board->net.arriving[process] || !is_free(board, offer->to) ||
         !moves_reserve_slot(board, &slot)) {
         mirror_refuse(board, process, offer->serial, offer->to, "the tile has a process, or is dead");
+        return;
+    }
+    if (relay_is_behind(board)) {
+        mirror_refuse(board, process, offer->serial, offer->to,
+                      "more messages are under way from its new host than can be sent before it");
         return;
     }
     arrival = calloc(1, sizeof(*arrival));
@@ -380,9 +390,16 @@ static void send_pages(struct board *board, struct move *move)
     send_lent(board, move, FRAME_PAGES, &pages, sizeof(pages), parts, state_list_pages(pages.written, image, parts));
 }
 
+static void forget_given(struct board *board, uint32_t process)
+{
+    free(board->net.given[process]);
+    board->net.given[process] = NULL;
+}
+
 /* The process is frozen and sealed. */
 static void send_state(struct board *board, struct move *move)
 {
+    size_t count, all;
     struct window *window = board->window;
     uint32_t slot = place_unpack(move->place).slot;
     struct iovec parts[STATE_PARTS];
@@ -398,8 +415,16 @@ static void send_state(struct board *board, struct move *move)
     relay_announce_leave(board, move->process);
     relay_flush(board); /* all it has said goes before it */
     state_capture(board, move->process, &state, &buffer);
-    send_lent(board, move, FRAME_STATE, buffer.bytes, buffer.size, parts,
-              state_list_memory(&state, window_area(window, slot), window_image(window, slot), parts));
+    count = state_list_memory(&state, window_area(window, slot), window_image(window, slot), parts);
+    all = buffer.size;
+    for (size_t i = 0; i < count; i++)
+        all += parts[i].iov_len;
+    if (all <= FRAME_MAX) {
+        send_lent(board, move, FRAME_STATE, buffer.bytes, buffer.size, parts, count);
+    } else { /* so much has come for it since it was asked */
+        forget_given(board, move->process);
+        spoil(board, move, "more messages wait for it than can be sent with it");
+    }
     free(buffer.bytes);
 }
 
@@ -500,12 +525,6 @@ void mirror_go(struct board *board, uint32_t process)
     free(board->net.arriving[process]); /* NULL of an owner whose move was called off */
     board->net.arriving[process] = NULL;
     relay_open(board, process);
-}
-
-static void forget_given(struct board *board, uint32_t process)
-{
-    free(board->net.given[process]);
-    board->net.given[process] = NULL;
 }
 
 /* The old owner. Its tile may have died meanwhile: the process has not. */

@@ -52,6 +52,7 @@
 #define ALONE_MS 5000 /* a board that has not heard the leader for so long ends: before it is taken for gone */
 #define SILENT_MS 2000 /* a connection on which nothing comes for so long is made anew; reports come more often */
 #define CREDIT 16    /* parcels on their way to one process from one board */
+#define FLUSHED 128  /* more than that on their way to one: no process moves from or to this board, as that sends still more */
 #define NO_SLOT 255
 
 enum parcel_kind { PARCEL_MAIL, PARCEL_SIGNAL, PARCEL_PIECE, PARCEL_ALLOW };
@@ -197,6 +198,9 @@ void net_handle(struct board *board, uint32_t from, const struct frame_head *hea
 void relay_serve(struct board *board);
 /* Takes out all that our tiles have said to processes of other hosts, whatever the credit. */
 void relay_flush(struct board *board);
+/* Whether somebody to whom our tiles have said much does not read it. */
+bool relay_is_behind(const struct board *board);
+size_t relay_count_bytes(const struct queue *queue);
 void relay_route(struct board *board, uint32_t process, const struct parcel *parcel, const uint8_t *bytes);
 void relay_keep(struct queue *queue, const struct parcel *parcel, const uint8_t *bytes);
 void relay_forget(struct queue *queue);

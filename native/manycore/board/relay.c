@@ -356,6 +356,23 @@ void relay_flush(struct board *board)
             drain(board, process, true);
 }
 
+bool relay_is_behind(const struct board *board)
+{
+    for (uint32_t process = 0; process < PROCESS_MAX; process++)
+        if (board->net.credit[process] > FLUSHED)
+            return true;
+    return false;
+}
+
+size_t relay_count_bytes(const struct queue *queue)
+{
+    size_t size = 0;
+
+    for (const struct kept *kept = queue->first; kept; kept = kept->next)
+        size += sizeof(kept->parcel) + kept->parcel.size;
+    return size;
+}
+
 void relay_clear(struct board *board, uint32_t process)
 {
     relay_forget(&board->net.pending[process]);

@@ -6,6 +6,8 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "../crc.h"
+
 #define NOBODY 255 /* origin of a parcel for which nobody has given credit */
 
 static void append(struct buffer *buffer, const void *bytes, size_t size)
@@ -83,6 +85,22 @@ void state_describe(const struct location *location, struct state *state)
     describe_facts(location, &state->facts);
 }
 
+static uint32_t checksum(const struct state *state, const uint8_t *parcels)
+{
+    static const uint32_t zero;
+    const size_t at = offsetof(struct state, checksum), after = at + sizeof(zero);
+    uint32_t sum = crc32c(0, state, at);
+
+    sum = crc32c(sum, &zero, sizeof(zero));
+    sum = crc32c(sum, (const uint8_t *)state + after, sizeof(*state) - after);
+    return crc32c(sum, parcels, state->parcels_size);
+}
+
+void state_seal(struct state *state, const uint8_t *parcels)
+{
+    state->checksum = checksum(state, parcels);
+}
+
 void state_capture(struct board *board, uint32_t process, struct state *state, struct buffer *buffer)
 {
     struct endpoint *endpoint = &board->window->endpoints[process];
@@ -105,6 +123,7 @@ void state_capture(struct board *board, uint32_t process, struct state *state, s
         append_parcel(buffer, &kept->parcel, kept->bytes);
     capture_leave(board, process, buffer);
     state->parcels_size = (uint32_t)(buffer->size - sizeof(*state));
+    state_seal(state, buffer->bytes + sizeof(*state));
     memcpy(buffer->bytes, state, sizeof(*state));
     board->net.given[process] = given;
 }
@@ -244,17 +263,29 @@ static const char *take_memory(struct reader *reader, const struct state *state,
     return take_pages(reader, state, area, image) && !reader->left ? NULL : "its pages are cut off";
 }
 
-/* `from`: offset of the first page that can be written. */
-static bool is_operation(const struct operation *operation, uint32_t from)
+/* Whether the program has these bytes, as for a call of its own (user_memory() of calls.c). */
+static bool has_memory(const struct operation *operation, uint32_t from, uint32_t end)
 {
+    uint32_t limit = operation->offset >= ARGUMENTS_OFFSET ? USER_SIZE : end;
+
+    return operation->offset >= from && operation->offset <= limit && operation->size <= limit - operation->offset;
+}
+
+/* What call_start() would have started, and has come so far. `from`, `end`: what of the image can be written. */
+static bool is_operation(const struct operation *operation, uint32_t from, uint32_t end)
+{
+    bool is_mail = operation->kind <= START_MAIL_RECEIVE;
     bool receives = operation->kind == START_MAIL_RECEIVE || operation->kind == START_PORTAL_RECEIVE;
 
-    return operation->state == OPERATION_FREE ||
-           (operation->state <= OPERATION_DONE && operation->kind <= START_PORTAL_RECEIVE &&
-            operation->process < PROCESS_MAX &&
-            operation->port < (operation->kind <= START_MAIL_RECEIVE ? PORT_MAX : PORTAL_MAX) &&
-            operation->offset <= USER_SIZE && operation->size <= USER_SIZE - operation->offset &&
-            operation->done <= operation->size && (!receives || operation->offset >= from));
+    if (operation->state == OPERATION_FREE)
+        return true;
+    if (operation->state > OPERATION_DONE || operation->kind > START_PORTAL_RECEIVE ||
+        operation->process >= PROCESS_MAX || operation->port >= (is_mail ? PORT_MAX : PORTAL_MAX) ||
+        (operation->kind == START_MAIL_SEND && operation->size > MAIL_SIZE) || operation->done > operation->size)
+        return false;
+    if (operation->state == OPERATION_PENDING && operation->done == operation->size)
+        return false;
+    return has_memory(operation, receives ? from : 0, end);
 }
 
 const char *state_take(struct board *board, uint32_t process, uint32_t slot, const struct arrival *arrival,
@@ -268,6 +299,8 @@ const char *state_take(struct board *board, uint32_t process, uint32_t slot, con
         return "its state is cut off";
     if (state->mode >= MODE_COUNT || state->mode == MODE_HANDOFF)
         return "it comes in no way that there is";
+    if (state->checksum != checksum(state, reader.bytes))
+        return "the checksum of its messages is wrong";
     *parcels = reader.bytes;
     reader.bytes += state->parcels_size;
     reader.left -= state->parcels_size;
@@ -277,7 +310,8 @@ const char *state_take(struct board *board, uint32_t process, uint32_t slot, con
         (area->text_end != arrival->text_end || area->rodata_end != arrival->rodata_end))
         wrong = "its image has other bounds than it was offered with";
     for (int i = 0; !wrong && i < OPERATION_MAX; i++)
-        if (!is_operation(&state->operations[i], arrival ? arrival->rodata_end : area->rodata_end))
+        if (!is_operation(&state->operations[i], arrival ? arrival->rodata_end : area->rodata_end,
+                          state->mode == MODE_FAITHFUL ? ARGUMENTS_OFFSET : area->end)) /* there it comes later */
             wrong = "an operation of it is impossible";
     return wrong;
 }

@@ -6,7 +6,7 @@
  * The parcels are what the process has not read yet, what it is allowed to send, and the pieces in its portals; at the
  * destination they go the way of parcels that come later. Memory is the User Area (its head and the used slots) and,
  * by mode, all pages that uarea_list_extents() lists, those marked in `written`, or, `faithful`, nothing at all: there
- * even the User Area comes by pieces. A receiver checks every length, and the User Area entirely.
+ * even the User Area comes by pieces. A receiver checks every length, the checksums, and the User Area entirely.
  */
 #ifndef WHERRY_MANYCORE_STATE_H
 #define WHERRY_MANYCORE_STATE_H
@@ -21,6 +21,7 @@ struct state_portal {
 struct state {
     uint32_t serial, to, mode, tracking; /* to: tile */
     uint32_t parcels_size, turn;
+    uint32_t checksum, unused;           /* CRC-32C of this, and of the parcels; the User Area has its own */
     uint64_t written[WRITTEN_WORDS];
     struct news facts;
     uint32_t signals[SYNC_MAX][PROCESS_MAX];
@@ -54,8 +55,15 @@ struct buffer {
     size_t size, room;
 };
 
+/* What waits for a process beside its endpoint, so much of it that all of the rest fits into a frame with it. */
+#define STATE_PENDING_MAX                                                                                       \
+    (FRAME_MAX - sizeof(struct state) - sizeof(struct uarea) - USER_SIZE -                                      \
+     PORT_MAX * MAIL_DEPTH * (sizeof(struct parcel) + MAIL_SIZE) -                                              \
+     PORTAL_MAX * PIECE_DEPTH * (sizeof(struct parcel) + PAGE_SIZE) - PROCESS_MAX * PORTAL_MAX * sizeof(struct parcel))
 #define STATE_PARTS (1 + THREAD_MAX + USER_SIZE / PAGE_SIZE)
 
+/* Its checksum, with the parcels that go with it. */
+void state_seal(struct state *state, const uint8_t *parcels);
 /* Everything of a frozen process but its memory: the state, and the parcels behind it. `state->serial` and so on are set. */
 void state_capture(struct board *board, uint32_t process, struct state *state, struct buffer *buffer);
 /* Of a process that has said and heard nothing yet. */

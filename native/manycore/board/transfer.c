@@ -31,6 +31,7 @@ void transfer_start(struct board *board, uint32_t process, uint32_t tile, const 
     state.to = tile;
     state.mode = MODE_DIRECT;
     state_describe(&board->window->locations[process], &state);
+    state_seal(&state, NULL);
     count = state_list_memory(&state, area, image, parts);
     for (size_t i = 0; i < count; i++)
         size += parts[i].iov_len;

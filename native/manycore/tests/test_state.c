@@ -1,0 +1,263 @@
+/*
+ * What travels of a process between hosts (board/state.h): one that arrives broken is refused, whatever its checksum says;
+ * and one with more messages than a frame holds does not set out.
+ */
+#include "../board/state.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "check.h"
+
+#define PROCESS 1
+#define OTHER 2
+#define PORT 3
+#define HERE 1 /* our only tile; 0 is the leader's */
+#define SLOT 0
+#define FREE_SLOT 5
+#define END 0x10000
+
+static struct board board;
+static struct buffer sent; /* a STATE */
+static struct state spoiled;
+static uint32_t last_kind, frames;
+
+/* The link: what was sent last. */
+
+void link_send_lent(struct link *link, enum frame_kind kind, uint32_t process, uint32_t host, const void *own,
+                    size_t own_size, const struct iovec *lent, size_t lent_count)
+{
+    (void)link, (void)process, (void)host, (void)own, (void)own_size, (void)lent, (void)lent_count;
+    last_kind = kind;
+    frames++;
+}
+
+void link_send_parts(struct link *link, enum frame_kind kind, uint32_t process, uint32_t host, const void *one,
+                     size_t one_size, const void *two, size_t two_size)
+{
+    (void)two, (void)two_size;
+    link_send_lent(link, kind, process, host, one, one_size, NULL, 0);
+}
+
+void link_send(struct link *link, enum frame_kind kind, uint32_t process, uint32_t host, const void *payload,
+               size_t size)
+{
+    link_send_lent(link, kind, process, host, payload, size, NULL, 0);
+}
+
+int link_start(struct link *link)
+{
+    (void)link;
+    return 0;
+}
+
+void link_connect(struct link *link, int fd, uint64_t received)
+{
+    (void)link, (void)fd, (void)received;
+}
+
+void link_disconnect(struct link *link)
+{
+    (void)link;
+}
+
+bool link_wants_to_write(const struct link *link)
+{
+    (void)link;
+    return false;
+}
+
+void link_write(struct link *link)
+{
+    (void)link;
+}
+
+void link_read(struct link *link, link_handler *handler, void *context)
+{
+    (void)link, (void)handler, (void)context;
+}
+
+static struct operation *operation(void)
+{
+    return &board.window->endpoints[PROCESS].operations[0];
+}
+
+/* A process of ours with a message that it has not read, and an operation of each kind under way. */
+static void make_process(void)
+{
+    struct uarea *area = window_area(board.window, SLOT);
+    struct place place = {.state = PLACE_RUNNING, .slot = SLOT, .tile = HERE};
+    uint64_t before = atomic_load(&board.window->locations[PROCESS].word);
+
+    endpoint_clear(board.window, PROCESS);
+    uarea_init(area, PROCESS, board.window->xfeatures, board.window->xsize);
+    area->text_end = 0x2000;
+    area->rodata_end = 0x3000;
+    area->end = END;
+    uarea_add_thread(area, USER_BASE + 0x100, 0, 0);
+    uarea_seal(area);
+    CHECK(window_commit(board.window, PROCESS, before, place));
+    CHECK(inbox_put(board.window, PROCESS, PORT, OTHER, "hello", 5) == 0);
+    for (uint8_t kind = 0; kind <= START_PORTAL_RECEIVE; kind++)
+        operation()[kind] = (struct operation){
+            .kind = kind, .state = OPERATION_PENDING, .port = 1, .process = OTHER, .offset = 0x4000, .size = 100,
+        };
+}
+
+static void append(const void *bytes, size_t size)
+{
+    CHECK(sent.size + size <= sent.room);
+    memcpy(sent.bytes + sent.size, bytes, size);
+    sent.size += size;
+}
+
+static void capture(void)
+{
+    struct iovec parts[STATE_PARTS];
+    struct state state = {.serial = 1, .to = HERE, .mode = MODE_DIRECT};
+    struct buffer buffer = {NULL, 0, 0};
+    size_t count;
+
+    state_capture(&board, PROCESS, &state, &buffer);
+    sent.size = 0;
+    append(buffer.bytes, buffer.size);
+    free(buffer.bytes);
+    free(board.net.given[PROCESS]);
+    board.net.given[PROCESS] = NULL;
+    count = state_list_memory(&state, window_area(board.window, SLOT), window_image(board.window, SLOT), parts);
+    for (size_t i = 0; i < count; i++)
+        append(parts[i].iov_base, parts[i].iov_len);
+}
+
+static const char *take(void)
+{
+    const uint8_t *parcels;
+
+    return state_take(&board, PROCESS, FREE_SLOT, NULL, sent.bytes, sent.size, &spoiled, &parcels);
+}
+
+static void test_every_bit(void)
+{
+    size_t count;
+
+    make_process();
+    capture();
+    CHECK(take() == NULL && spoiled.parcels_size == sizeof(struct parcel) + 5);
+    count = sizeof(struct state) + spoiled.parcels_size;
+    for (size_t bit = 0; bit < count * 8; bit++) {
+        sent.bytes[bit / 8] ^= (uint8_t)(1 << bit % 8);
+        CHECK(take() != NULL);
+        sent.bytes[bit / 8] ^= (uint8_t)(1 << bit % 8);
+    }
+    CHECK(take() == NULL);
+}
+
+/* What a checksum does not find, because it was wrong before it was made. */
+#define IS_TAKEN(change)        \
+    (make_process(), (void)(change), capture(), take() == NULL)
+
+static void test_operations(void)
+{
+    CHECK(IS_TAKEN(operation()[0].size = MAIL_SIZE));
+    CHECK(!IS_TAKEN(operation()[0].size = MAIL_SIZE + 1)); /* it would be copied into a slot of that many bytes */
+    CHECK(!IS_TAKEN(operation()[0].size = 0));
+    CHECK(!IS_TAKEN(operation()[0].kind = START_PORTAL_RECEIVE + 1));
+    CHECK(!IS_TAKEN(operation()[0].state = OPERATION_DONE + 1));
+    CHECK(!IS_TAKEN(operation()[0].process = PROCESS_MAX));
+    CHECK(!IS_TAKEN(operation()[0].port = PORT_MAX));
+    CHECK(!IS_TAKEN(operation()[2].port = PORTAL_MAX));
+    CHECK(!IS_TAKEN(operation()[2].done = 100)); /* then it would be done */
+    CHECK(!IS_TAKEN(operation()[2].done = 101));
+    CHECK(IS_TAKEN(operation()[2].size = END - 0x4000));
+    CHECK(!IS_TAKEN(operation()[2].size = END - 0x4000 + 1));
+    CHECK(!IS_TAKEN(operation()[2].offset = END + 1));
+    CHECK(IS_TAKEN(operation()[2].offset = ARGUMENTS_OFFSET));
+    CHECK(IS_TAKEN(operation()[2].offset = 0x2000));
+    CHECK(!IS_TAKEN(operation()[3].offset = 0x2000)); /* receives do not write there */
+    CHECK(!IS_TAKEN(operation()[3].offset = USER_SIZE - 50));
+    CHECK(IS_TAKEN(operation()[3].state = OPERATION_FREE));
+}
+
+static void test_a_reason_without_an_end(void)
+{
+    struct order order = {.mode = 3};
+    struct frame_head head = {.size = sizeof(order), .kind = FRAME_END, .process = PROCESS};
+
+    make_process();
+    memset(order.why, 'x', sizeof(order.why));
+    net_handle(&board, 0, &head, (const uint8_t *)&order);
+    CHECK(strlen(board.window->locations[PROCESS].why) == REASON_SIZE - 1);
+    atomic_store(&board.window->locations[PROCESS].end, 0);
+}
+
+static void give(uint32_t answer)
+{
+    struct order order = {.serial = 7, .to = 0, .mode = MODE_DIRECT};
+    struct frame_head head = {.size = sizeof(order), .kind = FRAME_GIVE, .process = PROCESS};
+
+    frames = 0;
+    net_handle(&board, 0, &head, (const uint8_t *)&order);
+    CHECK(frames == 1 && last_kind == answer);
+}
+
+static void keep(size_t count)
+{
+    static const uint8_t page[PAGE_SIZE];
+    struct parcel parcel = {PARCEL_PIECE, OTHER, 0, 0, 0, PAGE_SIZE, 0};
+
+    while (count--)
+        relay_keep(&board.net.pending[PROCESS], &parcel, page);
+}
+
+/* A link takes frames of at most FRAME_MAX; a longer one would break it for ever, with the process frozen. */
+static void test_too_much_to_send(void)
+{
+    struct move *move = &board.window->moves[0];
+
+    make_process();
+    board.net.credit[OTHER] = FLUSHED + 1; /* it reads nothing, and a move would send it more */
+    give(FRAME_REFUSED);
+    board.net.credit[OTHER] = FLUSHED;
+    keep(FRAME_MAX / PAGE_SIZE);
+    give(FRAME_REFUSED);
+    relay_forget(&board.net.pending[PROCESS]);
+    give(FRAME_OFFER);
+
+    atomic_store(&move->step, MOVE_FROZEN);
+    keep(FRAME_MAX / PAGE_SIZE); /* it came after that */
+    frames = 0;
+    mirror_serve(&board);
+    CHECK(frames == 0 && atomic_load(&move->step) == MOVE_ABORTED && !board.net.given[PROCESS]);
+    relay_forget(&board.net.pending[PROCESS]);
+
+    atomic_store(&move->step, MOVE_FROZEN);
+    mirror_serve(&board);
+    CHECK(frames == 1 && last_kind == FRAME_STATE);
+}
+
+int main(void)
+{
+    int fd = window_create(2, 2, &board.window);
+
+    CHECK(fd >= 0 && dup2(fd, WINDOW_FD) == WINDOW_FD);
+    board.event_fd = -1;
+    board.net.host = 1;
+    board.net.hosts = 2;
+    board.net.tiles[0] = board.net.tiles[1] = 1;
+    board.window->first_tile = HERE;
+    board.window->here = 1;
+    atomic_store(&board.window->tiles[0].alive, 1);
+    atomic_store(&board.window->tiles[HERE].alive, 1);
+    sent.room = FRAME_MAX;
+    sent.bytes = malloc(sent.room);
+    CHECK(sent.bytes);
+    test_every_bit();
+    test_operations();
+    test_a_reason_without_an_end();
+    test_too_much_to_send();
+    free(board.net.given[PROCESS]);
+    free(sent.bytes);
+    return 0;
+}
