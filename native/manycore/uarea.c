@@ -183,7 +183,7 @@ static const char *check_xstate(const struct uarea *area, const struct context *
 
 static bool is_word(const struct uarea *area, uint32_t offset)
 {
-    return offset % 4 == 0 && offset <= USER_SIZE - 4 && (offset >= STACKS_OFFSET || offset < area->end);
+    return offset % 4 == 0 && offset <= USER_SIZE - 4 && (offset >= ARGUMENTS_OFFSET || offset < area->end);
 }
 
 static bool is_wait(const struct uarea *area, const struct thread *thread)

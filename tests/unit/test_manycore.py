@@ -6,6 +6,7 @@ say (a sanitizer would).
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -22,6 +23,7 @@ import pytest
 
 from wherry.base.errors import Code, Failed, LostContact, Refused, WherryError
 from wherry.base.paths import native_program
+from wherry.manycore import balancer
 from wherry.manycore import launch as launch_module
 from wherry.manycore.board import MODES, Board
 from wherry.manycore.launch import Place
@@ -512,6 +514,48 @@ def test_boot_rings(start: Callable[..., Board]) -> None:
     with pytest.raises(Failed, match="server 'two' has not linked its name") as failure:
         board.boot(TilesSpec.model_validate({"rings": [[late]]}), seconds=0.5)
     assert "has ended" in failure.value.why
+
+
+def test_a_client_that_does_not_read_holds_up_nobody(start: Callable[..., Board]) -> None:
+    """All that it was told waits for it, and others are served meanwhile."""
+    board = start(1, 2)
+    with board.connect() as idle:
+        idle.sendall(b"\t".join([b"run", b"any", bytes(program("count")), b"20000", b"1"]) + b"\n")
+        until(lambda: [p["state"] for p in board.ps()["processes"]] == ["ended"], "it has said all")
+        events = [json.loads(line) for line in idle.makefile("r")]
+    assert events[-1]["event"] == "ended" and events[-1]["status"] == 0
+    text = "".join(event["text"] for event in events if event["event"] == "output")
+    assert text.splitlines()[:-1] == [str(n) for n in range(1, 20001)]
+
+
+def test_clients_without_end(start: Callable[..., Board], build: Path) -> None:
+    """Who is one too many is told so; and nobody takes that for no tiles, and their socket for free."""
+    board = start(1, 2)
+    assert board.path.stat().st_mode & 0o777 == 0o600
+    many = [board.connect() for _ in range(32)]
+    with pytest.raises(Refused, match="32 clients are connected") as refusal:
+        board.ps()
+    assert refusal.value.code == Code.NO_CAPACITY
+    with pytest.raises(Refused, match="up already"):
+        board.up(TilesSpec())
+    second = [str(build / "bin" / "wherry-tiles"), "--socket", str(board.path), "--tiles", "1", "--cores", "2"]
+    said = subprocess.run(second, capture_output=True, text=True, timeout=WAIT).stdout
+    assert "tiles are up there already" in json.loads(said)["why"]
+    for connection in many:
+        connection.close()
+    until(lambda: failure(board.ps) is None, "there is a place again")
+
+
+def test_a_balancer_ends_with_its_tiles(start: Callable[..., Board]) -> None:
+    """Also when others are up at the same socket before it looks again."""
+    board = start(1, 2)
+    ended = threading.Thread(target=balancer.balance, args=(board,), daemon=True)
+    ended.start()
+    time.sleep(0.2)
+    board.down()
+    start(1, 2)
+    ended.join(WAIT)
+    assert not ended.is_alive()
 
 
 def test_a_sender_to_a_full_port_waits_and_one_to_nobody_is_told(start: Callable[..., Board]) -> None:

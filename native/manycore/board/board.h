@@ -17,9 +17,17 @@
 #define LINE_MAX_SIZE 8192 /* bytes of one command */
 #define NAMES_MAX 256
 #define KEPT_MAX (1 << 20) /* bytes of a process's output that are kept for who attaches late */
+#define QUEUE_MAX (8 * KEPT_MAX) /* what is kept, with every byte escaped, is less */
 
+/*
+ * What a client does not read at once waits for it here: the name server waits for nobody, as all hosts would wait with
+ * it. Who lets more than QUEUE_MAX wait is dropped.
+ */
 struct client {
     int fd; /* -1: free */
+    char *queue;
+    size_t queued, room;
+    bool leaving; /* it has its answer, and is closed when that has been written */
     char line[LINE_MAX_SIZE];
     size_t count;
     uint32_t attached; /* bit N: the output of process N goes there */
@@ -91,6 +99,9 @@ int moves_mode(const char *name);
 /* client.c */
 void client_accept(struct board *board);
 void client_read(struct board *board, struct client *client);
+/* Writes what waits for it. */
+void client_write(struct client *client);
+/* When it has got its answer. */
 void client_close(struct client *client);
 void client_say(struct client *client, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* The same, of any length. */

@@ -4,36 +4,58 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/time.h>
 #include <unistd.h>
 
 #include "board.h"
 
 #define WORD_MAX (ARGUMENT_MAX + 2)
-#define SEND_SECONDS 5 /* a client that does not read that long is dropped */
 #define ANSWER_MAX 16384
+
+static void drop(struct client *client)
+{
+    close(client->fd);
+    free(client->queue);
+    *client = (struct client){.fd = -1};
+}
+
+/* A free place, or that of one that does not come for its answer. */
+static struct client *find_place(struct board *board)
+{
+    for (int i = 0; i < CLIENT_MAX; i++)
+        if (board->clients[i].fd < 0)
+            return &board->clients[i];
+    for (int i = 0; i < CLIENT_MAX; i++)
+        if (board->clients[i].leaving) {
+            drop(&board->clients[i]);
+            return &board->clients[i];
+        }
+    return NULL;
+}
 
 void client_accept(struct board *board)
 {
-    const struct timeval limit = {.tv_sec = SEND_SECONDS};
-    int fd = accept4(board->listen_fd, NULL, NULL, SOCK_CLOEXEC);
+    struct client *client, guest = {0};
 
-    for (int i = 0; fd >= 0 && i < CLIENT_MAX; i++)
-        if (board->clients[i].fd < 0) {
-            setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
-            board->clients[i] = (struct client){.fd = fd};
-            return;
-        }
-    if (fd >= 0)
-        close(fd);
+    guest.fd = accept4(board->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    if (guest.fd < 0)
+        return;
+    client = find_place(board);
+    if (client) {
+        *client = guest;
+        return;
+    }
+    client_say(&guest, "{\"event\": \"refused\", \"code\": \"NO_CAPACITY\", \"why\": \"%d clients are connected, as many as "
+                       "there can be\"}", CLIENT_MAX);
+    drop(&guest);
 }
 
 void client_close(struct client *client)
 {
-    close(client->fd);
-    client->fd = -1;
     client->attached = client->moving = 0;
     client->awaits[0] = 0;
+    client->leaving = true;
+    if (!client->queued)
+        drop(client);
 }
 
 void client_escape(const char *bytes, size_t count, char *to)
@@ -49,20 +71,78 @@ void client_escape(const char *bytes, size_t count, char *to)
     *to = 0;
 }
 
+/* Returns how much of it is written; negative when nobody is there any more. */
+static ssize_t write_some(const struct client *client, const char *bytes, size_t count)
+{
+    size_t done = 0;
+
+    while (done < count) {
+        ssize_t sent = send(client->fd, bytes + done, count - done, MSG_NOSIGNAL | MSG_DONTWAIT);
+
+        if (sent < 0 && errno == EAGAIN)
+            break;
+        if (sent < 0 && errno != EINTR)
+            return -errno;
+        done += sent > 0 ? (size_t)sent : 0;
+    }
+    return (ssize_t)done;
+}
+
+/* Nothing more is said to it; the next read finds the end and drops it. */
+static void give_up(struct client *client)
+{
+    shutdown(client->fd, SHUT_RDWR);
+    client->queued = 0;
+}
+
+static bool make_room(struct client *client, size_t count)
+{
+    size_t room = client->room ? client->room : ANSWER_MAX;
+    char *queue;
+
+    while (room < client->queued + count)
+        room *= 2;
+    queue = room > client->room ? realloc(client->queue, room) : client->queue;
+    if (!queue)
+        return false;
+    client->queue = queue;
+    client->room = room;
+    return true;
+}
+
 static void send_all(struct client *client, const char *bytes, size_t count)
 {
-    while (count) {
-        ssize_t sent = send(client->fd, bytes, count, MSG_NOSIGNAL);
+    ssize_t sent = client->queued ? 0 : write_some(client, bytes, count);
 
-        if (sent < 0 && errno == EINTR)
-            continue;
-        if (sent <= 0) {
-            shutdown(client->fd, SHUT_RDWR); /* the next read finds the end and closes it */
-            return;
-        }
-        bytes += sent;
-        count -= (size_t)sent;
+    if (sent == (ssize_t)count)
+        return;
+    if (sent < 0 || client->queued + count - (size_t)sent > QUEUE_MAX || !make_room(client, count - (size_t)sent)) {
+        give_up(client);
+        return;
     }
+    memcpy(client->queue + client->queued, bytes + sent, count - (size_t)sent);
+    client->queued += count - (size_t)sent;
+}
+
+void client_write(struct client *client)
+{
+    ssize_t sent = write_some(client, client->queue, client->queued);
+
+    if (sent < 0) {
+        give_up(client);
+        return;
+    }
+    client->queued -= (size_t)sent;
+    memmove(client->queue, client->queue + sent, client->queued);
+    if (client->queued)
+        return;
+    if (client->leaving) {
+        drop(client);
+        return;
+    }
+    free(client->queue);
+    client->queue = NULL;
+    client->room = 0;
 }
 
 void client_say(struct client *client, const char *format, ...)
@@ -272,8 +352,8 @@ void client_read(struct board *board, struct client *client)
 
     if (count < 0 && (errno == EINTR || errno == EAGAIN))
         return;
-    if (count <= 0 || client->attached || client->moving || client->awaits[0]) { /* gone, or talks after its command */
-        client_close(client);
+    if (count <= 0 || client->leaving || client->attached || client->moving || client->awaits[0]) {
+        drop(client); /* it is gone, or talks after its command */
         return;
     }
     client->count += (size_t)count;

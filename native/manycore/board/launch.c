@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
-#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -183,11 +182,12 @@ static bool find_processes(struct board *board, uint32_t count, uint32_t process
     return found == count;
 }
 
-static int map_file(const char *path, const uint8_t **file, size_t *size)
+/* Read, not mapped: a file that is made shorter meanwhile must not end us. */
+static int read_file(const char *path, uint8_t **file, size_t *size)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC), error = 0;
     struct stat facts;
-    void *at;
+    ssize_t count = 0;
 
     if (fd < 0)
         return -errno;
@@ -195,12 +195,19 @@ static int map_file(const char *path, const uint8_t **file, size_t *size)
         error = -ENOEXEC;
     else if (facts.st_size > FILE_MAX)
         error = -EFBIG;
-    at = error ? NULL : mmap(NULL, (size_t)facts.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
-    if (at == MAP_FAILED)
-        error = -errno;
+    *file = error ? NULL : malloc((size_t)facts.st_size);
+    if (!error && !*file)
+        error = -ENOMEM;
+    for (*size = 0; !error && *size < (size_t)facts.st_size; *size += (size_t)count) {
+        count = read(fd, *file + *size, (size_t)facts.st_size - *size);
+        if (count < 0)
+            error = -errno;
+        if (count <= 0)
+            break;
+    }
+    if (error)
+        free(*file);
     close(fd);
-    *file = at;
-    *size = (size_t)facts.st_size;
     return error;
 }
 
@@ -208,10 +215,10 @@ static int load(struct board *board, uint32_t process, uint32_t slot, int argc, 
                 size_t room)
 {
     struct uarea *area = window_area(board->window, slot);
-    const uint8_t *file;
     const char *wrong;
+    uint8_t *file = NULL;
     size_t size = 0;
-    int error = map_file(argv[0], &file, &size);
+    int error = read_file(argv[0], &file, &size);
 
     if (error < 0) {
         snprintf(why, room, "%s: %s", argv[0], strerror(-error));
@@ -219,7 +226,7 @@ static int load(struct board *board, uint32_t process, uint32_t slot, int argc, 
     }
     uarea_init(area, process, board->window->xfeatures, board->window->xsize);
     wrong = elf_load(file, size, argc, argv, window_image(board->window, slot), area);
-    munmap((void *)file, size);
+    free(file);
     if (!wrong)
         return 0;
     snprintf(why, room, "%s: %s", argv[0], wrong);

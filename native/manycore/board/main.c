@@ -23,14 +23,18 @@
  * SIGKILL, every tile ends.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <getopt.h>
+#include <limits.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/file.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -39,8 +43,26 @@
 
 #define TEND_MS 50 /* how often it looks whether the other hosts are there */
 
+/* Nobody else listens there, or it would lose its socket to us: a lock, which ends with us however we end. */
+static int lock(const char *path)
+{
+    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    struct stat facts;
+
+    if (fd < 0)
+        return -errno;
+    if (flock(fd, LOCK_EX | LOCK_NB) < 0 || fstat(fd, &facts) < 0 || facts.st_nlink == 0) { /* 0: it is just ending */
+        close(fd);
+        return -EADDRINUSE;
+    }
+    return 0;
+}
+
 static int listen_at(const char *path)
 {
+    mode_t before;
+    int error;
+
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 
@@ -52,11 +74,12 @@ static int listen_at(const char *path)
     }
     strcpy(address.sun_path, path);
     unlink(path);
-    if (bind(fd, (struct sockaddr *)&address, sizeof(address)) < 0 || listen(fd, CLIENT_MAX) < 0) {
+    before = umask(0177);
+    error = bind(fd, (struct sockaddr *)&address, sizeof(address)) < 0 || listen(fd, CLIENT_MAX) < 0 ? -errno : 0;
+    umask(before);
+    if (error < 0)
         close(fd);
-        return -errno;
-    }
-    return fd;
+    return error < 0 ? error : fd;
 }
 
 static int open_signals(void)
@@ -95,7 +118,7 @@ static void serve(struct board *board)
     int others;
 
     for (int i = 0; i < CLIENT_MAX; i++)
-        fds[3 + i] = (struct pollfd){board->clients[i].fd, POLLIN, 0};
+        fds[3 + i] = (struct pollfd){board->clients[i].fd, (short)(POLLIN | (board->clients[i].queued ? POLLOUT : 0)), 0};
     others = net_poll(board, fds + 3 + CLIENT_MAX);
     if (poll(fds, 3 + CLIENT_MAX + (nfds_t)others, others ? TEND_MS : -1) < 0)
         return;
@@ -103,9 +126,12 @@ static void serve(struct board *board)
         eventfd_read(board->event_fd, &count);
     if (fds[1].revents)
         take_signals(board);
-    for (int i = 0; i < CLIENT_MAX; i++)
-        if (fds[3 + i].revents && board->clients[i].fd >= 0)
+    for (int i = 0; i < CLIENT_MAX; i++) {
+        if (fds[3 + i].revents & POLLOUT && board->clients[i].fd == fds[3 + i].fd)
+            client_write(&board->clients[i]);
+        if (fds[3 + i].revents & ~POLLOUT && board->clients[i].fd == fds[3 + i].fd)
             client_read(board, &board->clients[i]);
+    }
     if (fds[2].revents)
         client_accept(board);
     net_serve(board, fds + 3 + CLIENT_MAX, others);
@@ -116,9 +142,9 @@ static void serve(struct board *board)
     client_serve(board);
 }
 
-static int fail(const char *what, int error)
+static int fail(const char *what, const char *why)
 {
-    printf("{\"event\": \"failed\", \"why\": \"cannot %s: %s\"}\n", what, strerror(-error));
+    printf("{\"event\": \"failed\", \"why\": \"cannot %s: %s\"}\n", what, why);
     return 1;
 }
 
@@ -141,6 +167,7 @@ int main(int argc, char **argv)
     static struct board board;
     const char *layout = NULL, *leader = NULL;
     unsigned long tiles = 0, cores = 0;
+    char lock_path[PATH_MAX];
     int option, error;
 
     while ((option = getopt_long(argc, argv, "", options, NULL)) != -1) {
@@ -167,13 +194,17 @@ int main(int argc, char **argv)
     board.event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     board.window_fd = window_create((uint32_t)tiles, (uint32_t)cores, &board.window);
     if (board.window_fd < 0)
-        return fail("make the tiles' memory", board.window_fd);
+        return fail("make the tiles' memory", strerror(-board.window_fd));
     error = net_start(&board, layout, leader);
     if (error < 0)
-        return fail("reach the other hosts", error);
-    board.listen_fd = listen_at(board.socket_path);
+        return fail("reach the other hosts", strerror(-error));
+    snprintf(lock_path, sizeof(lock_path), "%s.lock", board.socket_path);
+    error = lock(lock_path);
+    if (error == -EADDRINUSE)
+        return fail("listen on the socket", "tiles are up there already");
+    board.listen_fd = error < 0 ? error : listen_at(board.socket_path);
     if (board.listen_fd < 0)
-        return fail("listen on the socket", board.listen_fd);
+        return fail("listen on the socket", strerror(-board.listen_fd));
     error = launch_tiles(&board);
     if (error == 0)
         error = net_wait_for_all(&board);
@@ -188,5 +219,6 @@ int main(int argc, char **argv)
     net_stop(&board);
     launch_stop(&board);
     unlink(board.socket_path);
-    return error < 0 ? fail("start the tiles", error) : 0;
+    unlink(lock_path);
+    return error < 0 ? fail("start the tiles", strerror(-error)) : 0;
 }

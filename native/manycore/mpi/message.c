@@ -3,12 +3,16 @@
 
 #define PORT 8              /* mailbox port of packets */
 #define EAGER_MAX 96        /* bytes in a packet */
-#define REQUEST_MAX 128
+#define REQUEST_MAX 128     /* mpi.h says so */
 #define UNEXPECTED_MAX 256  /* packets that came before their receive; then the mailbox fills, and senders wait */
 #define NOTHING (-1)        /* no operation */
-#define SEND_OPERATIONS 16  /* of the kernel's 32; a receive has at most one for each of 8 portals, and one is the mailbox's */
+/* The kernel has 32 operations. Of receives there are at most two for each of the 8 portals, and one is the mailbox's. */
+#define PACKET_OPERATIONS 5 /* of sends: packets on their way; a receiver that waits takes them out of its mailbox */
+#define BULK_OPERATIONS 6   /* portal sends that begin at once, and perhaps wait long for their receive */
+#define ASKED_OPERATIONS 4  /* portal sends whose receive has asked for them: they get on */
 
-enum packet_kind { PACKET_EAGER, PACKET_ANNOUNCED };
+/* ANNOUNCED: its portal send goes on. ASKING: it will when a READY with its ticket has come back from the receive. */
+enum packet_kind { PACKET_EAGER, PACKET_ANNOUNCED, PACKET_ASKING, PACKET_READY };
 
 struct packet {
     int kind, context, source, tag;
@@ -32,7 +36,8 @@ struct request {
     int peer, tag, context; /* of a receive: what it wants, with wildcards */
     unsigned char *bytes;
     size_t size;
-    int mail, bulk;         /* operations */
+    int mail, bulk;         /* operations; a receive's mail is its READY */
+    bool owes, asked;       /* ASKING: its portal send is still to be started; its receive has asked for it */
     unsigned long turn;     /* requests are looked at in the order in which they were made */
     struct packet packet;   /* what is sent, or what matched */
 };
@@ -99,33 +104,57 @@ static struct request *next_of(enum state state, const struct request *after)
     return found;
 }
 
-static int count_send_operations(void)
+static int count_packets(void)
 {
     int count = 0;
 
     for (int i = 0; i < REQUEST_MAX; i++)
-        if (requests[i].state == ACTIVE && requests[i].sends)
-            count += (requests[i].mail != NOTHING) + (requests[i].bulk != NOTHING);
+        count += requests[i].state == ACTIVE && requests[i].sends && requests[i].mail != NOTHING;
     return count;
 }
 
-/* Starts the oldest sends, so many that receives always find an operation free. */
+static int count_bulks(enum packet_kind kind)
+{
+    int count = 0;
+
+    for (int i = 0; i < REQUEST_MAX; i++)
+        count += requests[i].state == ACTIVE && requests[i].sends && requests[i].bulk != NOTHING &&
+                 requests[i].packet.kind == (int)kind;
+    return count;
+}
+
+static void send_bulk(struct request *request)
+{
+    const struct packet *packet = &request->packet;
+
+    request->owes = false;
+    request->bulk = start_portal_send(processes[request->peer], (int)(packet->ticket % PORTAL_MAX), (int)packet->ticket,
+                                      request->bytes, request->size);
+    if (request->bulk < 0)
+        message_fail("cannot send to rank", request->peer);
+}
+
+/* The oldest packets, in order: that of a send is never behind another's bulk, which may wait for what comes after it. */
 static void start_sends(void)
 {
     struct request *request;
 
-    while ((request = next_of(QUEUED, NULL)) && count_send_operations() + 2 <= SEND_OPERATIONS) {
-        const struct packet *packet = &request->packet;
-        int to = processes[request->peer];
+    while ((request = next_of(QUEUED, NULL)) && count_packets() < PACKET_OPERATIONS) {
+        struct packet *packet = &request->packet;
 
-        if (packet->kind == PACKET_ANNOUNCED)
-            request->bulk = start_portal_send(to, (int)(packet->ticket % PORTAL_MAX), (int)packet->ticket,
-                                              request->bytes, request->size);
-        request->mail = start_mail_send(to, PORT, packet, sizeof(*packet));
-        if (request->mail < 0 || (packet->kind == PACKET_ANNOUNCED && request->bulk < 0))
+        if (packet->kind == PACKET_ANNOUNCED && count_bulks(PACKET_ANNOUNCED) < BULK_OPERATIONS)
+            send_bulk(request);
+        else if (packet->kind == PACKET_ANNOUNCED)
+            packet->kind = PACKET_ASKING;
+        request->owes = packet->kind == PACKET_ASKING;
+        request->mail = start_mail_send(processes[request->peer], PORT, packet, sizeof(*packet));
+        if (request->mail < 0)
             message_fail("cannot send to rank", request->peer);
         request->state = ACTIVE;
     }
+    for (request = NULL; (request = next_of(ACTIVE, request)) && count_bulks(PACKET_ASKING) < ASKED_OPERATIONS; )
+        if (request->owes && request->asked)
+            send_bulk(request);
 }
 
 int message_send(const void *bytes, size_t size, int to, int tag, int context)
@@ -172,6 +201,12 @@ static void start_bulk(struct request *request)
         message_fail("cannot receive from rank", packet->source);
     portals_in_use |= 1u << portal;
     request->state = ACTIVE;
+    if (packet->kind != PACKET_ASKING)
+        return;
+    request->packet.kind = PACKET_READY; /* it goes back as it came: the ticket says whose it is */
+    request->mail = start_mail_send(processes[packet->source], PORT, packet, sizeof(*packet));
+    if (request->mail < 0)
+        message_fail("cannot receive from rank", packet->source);
 }
 
 static void match(struct request *request, const struct packet *packet)
@@ -196,9 +231,20 @@ static int find_unexpected(int from, int tag, int context)
     return -1;
 }
 
-/* A packet that has come: to its receive, or aside. Returns false when there is no room for it. */
+static void note_asked(unsigned ticket)
+{
+    for (int i = 0; i < REQUEST_MAX; i++)
+        if (requests[i].state == ACTIVE && requests[i].owes && requests[i].packet.ticket == ticket)
+            requests[i].asked = true;
+}
+
+/* A packet that has come: to its send, to its receive, or aside. Returns false when there is no room for it. */
 static bool deliver(const struct packet *packet)
 {
+    if (packet->kind == PACKET_READY) {
+        note_asked(packet->ticket);
+        return true;
+    }
     for (struct request *request = NULL; (request = next_of(POSTED, request)); )
         if (is_wanted(packet, request->peer, request->tag, request->context)) {
             match(request, packet);
@@ -267,7 +313,7 @@ static void finish(struct request *request, unsigned done)
         mail_may = is_finished(&request->mail, request);
     if (bulk_may)
         bulk_may = is_finished(&request->bulk, request);
-    if (!mail_may || !bulk_may)
+    if (!mail_may || !bulk_may || request->owes)
         return;
     if (!request->sends)
         portals_in_use &= ~(1u << request->packet.ticket % PORTAL_MAX);

@@ -160,6 +160,20 @@ static void test_nonsense(void)
     CHECK(uarea_check(&area, 7, xfeatures ^ 4, xsize) != NULL);
 }
 
+/* A program may wait for any word that it can write. */
+static void test_words(void)
+{
+    static const uint32_t words[] = {0x3000, 0xfffc, ARGUMENTS_OFFSET + 8, STACKS_OFFSET + PAGE_SIZE, USER_SIZE - 4};
+
+    for (size_t i = 0; i < sizeof(words) / sizeof(*words); i++) {
+        make();
+        area.threads[1].wait = WAIT_WORD;
+        area.threads[1].object = words[i];
+        uarea_seal(&area);
+        CHECK(check(&area) == NULL);
+    }
+}
+
 static void test_checksum(void)
 {
     static const char digits[] = "123456789";
@@ -178,6 +192,7 @@ int main(void)
     test_threads();
     test_extents();
     test_nonsense();
+    test_words();
     test_every_bit();
     return 0;
 }

@@ -36,13 +36,21 @@ def decide(board: Board, before: Event, after: Event, seconds: float, resting: f
     return choose_move(tiles, load, talk, dict(enumerate(map(float, after["cpus"]))), resting)
 
 
+def tell_apart(board: Board) -> list[int]:
+    """What is different for tiles that were started anew at the same socket."""
+    return [tile["pid"] for tile in board.ps()["tiles"]]
+
+
 def balance(board: Board) -> None:
-    """Until the tiles are gone."""
+    """Until the tiles are gone, or others are in their place, who have a balancer of their own if they want one."""
     moved: dict[int, float] = {}
     wanted: TileMove | None = None
+    ours = tell_apart(board)
     before, looked = board.loads(), time.monotonic()
     while True:
         time.sleep(LOOK)
+        if tell_apart(board) != ours:
+            return
         after, now = board.loads(), time.monotonic()
         resting = frozenset(process for process, when in moved.items() if now - when < REST)
         last, wanted = wanted, decide(board, before, after, now - looked, resting)

@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from wherry.base.errors import Code, Failed, LostContact, Refused, WherryError
+from wherry.base.errors import Code, Failed, LostContact, Refused
 from wherry.base.paths import instance
 from wherry.manycore.launch import Place, launch
 from wherry.manycore.spec import TilesSpec
@@ -42,11 +42,14 @@ class Board:
         return launch(self.path, spec, places or [], program)
 
     def is_up(self) -> bool:
-        """Whether the name server answers."""
+        """Whether a name server listens, however busy it is; only where none does may another take its place."""
         try:
-            return bool(list(self._ask("ps")))
-        except WherryError:
+            self.connect().close()
+        except (FileNotFoundError, ConnectionRefusedError):
             return False
+        except OSError:
+            return True
+        return True
 
     def run(self, program: Path, words: list[str], tile: int | None = None) -> Iterator[Event]:
         """Starts a program and follows it: `started`, `output`…, then `ended` or `lost`."""
@@ -130,7 +133,7 @@ class Board:
     def down(self) -> None:
         """Ends the tiles and what runs on them. Returns when the name server has gone."""
         self._one("down")
-        with suppress(OSError), self._connect() as connection:  # accepted or not: it is closed at the end
+        with suppress(OSError), self.connect() as connection:  # accepted or not: it is closed at the end
             connection.settimeout(_ANSWER)
             connection.recv(1)
         for log in self.path.parent.glob(f"{self.path.stem}*.log"):
@@ -152,7 +155,8 @@ class Board:
     def _one(self, *words: str) -> Event:
         return list(self._ask(*words))[-1]
 
-    def _connect(self) -> socket.socket:
+    def connect(self) -> socket.socket:
+        """To its name server; what is said there is in native/manycore/board/main.c."""
         connection = socket.socket(socket.AF_UNIX)
         connection.connect(str(self.path))
         return connection
@@ -163,7 +167,7 @@ class Board:
         TimeoutError: nobody links the name that is awaited within `seconds`.
         """
         try:
-            connection = self._connect()
+            connection = self.connect()
         except OSError:
             why = f"{self.path} does not answer{self._last_words()}"
             raise Refused(Code.NOT_FOUND, "no tiles are up", why, "wherry tile up") from None
@@ -171,7 +175,8 @@ class Board:
         with connection, connection.makefile("r") as answers:
             try:
                 connection.settimeout(None if patient else seconds)
-                connection.sendall(("\t".join(words) + "\n").encode())
+                with suppress(BrokenPipeError):  # it has refused us before we asked: that is in the answers
+                    connection.sendall(("\t".join(words) + "\n").encode())
                 for line in answers:
                     event = json.loads(line)
                     _raise_refusal(event, words[0])
