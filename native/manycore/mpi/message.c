@@ -23,6 +23,7 @@ struct packet {
 };
 
 _Static_assert(sizeof(struct packet) == MAIL_SIZE, "a packet is a message");
+_Static_assert(1 + 2 * PORTAL_MAX + PACKET_OPERATIONS + BULK_OPERATIONS + ASKED_OPERATIONS <= OPERATION_MAX, "operations");
 
 /*
  * A send: QUEUED until it is its turn, then ACTIVE until they are done.
@@ -51,6 +52,7 @@ static int unexpected_count;
 static struct packet incoming;
 static int incoming_operation = NOTHING;
 static bool is_stalled; /* `incoming` holds a packet for which there is no room */
+static int owed;        /* requests that owe their portal send */
 static unsigned long turns;
 static unsigned tickets, portals_in_use;
 
@@ -87,6 +89,7 @@ static struct request *make(void)
     for (int i = 0; i < REQUEST_MAX; i++)
         if (requests[i].state == FREE) {
             requests[i].turn = turns++;
+            requests[i].owes = requests[i].asked = false;
             return &requests[i];
         }
     message_fail("there are too many requests", REQUEST_MAX);
@@ -127,6 +130,8 @@ static void send_bulk(struct request *request)
 {
     const struct packet *packet = &request->packet;
 
+    if (request->owes)
+        owed--;
     request->owes = false;
     request->bulk = start_portal_send(processes[request->peer], (int)(packet->ticket % PORTAL_MAX), (int)packet->ticket,
                                       request->bytes, request->size);
@@ -147,12 +152,13 @@ static void start_sends(void)
         else if (packet->kind == PACKET_ANNOUNCED)
             packet->kind = PACKET_ASKING;
         request->owes = packet->kind == PACKET_ASKING;
+        owed += request->owes;
         request->mail = start_mail_send(processes[request->peer], PORT, packet, sizeof(*packet));
         if (request->mail < 0)
             message_fail("cannot send to rank", request->peer);
         request->state = ACTIVE;
     }
-    for (request = NULL; (request = next_of(ACTIVE, request)) && count_bulks(PACKET_ASKING) < ASKED_OPERATIONS; )
+    for (request = NULL; owed && (request = next_of(ACTIVE, request)) && count_bulks(PACKET_ASKING) < ASKED_OPERATIONS; )
         if (request->owes && request->asked)
             send_bulk(request);
 }

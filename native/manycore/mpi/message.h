@@ -3,8 +3,10 @@
  *
  * Every message begins with a packet in the receiver's mailbox, so messages of one sender arrive in order. Up to 96
  * bytes are in the packet; of more, it is an announcement: the sender has started a portal send under a ticket, and the
- * receiver allows that ticket when it knows where the bytes go. Everything is an operation of the kernel and goes on
- * beside the program, through moves too; what has to be decided is decided in message_advance(), inside MPI's calls.
+ * receiver allows that ticket when it knows where the bytes go. When as many portal sends wait as may, the announcement
+ * says that, and the receiver asks for the bytes when it has allowed them: so a message that is received gets on, however
+ * many before it are not. Everything is an operation of the kernel and goes on beside the program, through moves too;
+ * what has to be decided is decided in message_advance(), inside MPI's calls.
  */
 #ifndef WHERRY_TILE_MPI_MESSAGE_H
 #define WHERRY_TILE_MPI_MESSAGE_H

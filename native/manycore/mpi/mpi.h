@@ -3,7 +3,8 @@
  * what is not here is not declared, so a program that needs more does not compile. One thread of a rank calls MPI.
  *
  * A rank is a tile process: its number and its messages stay with it wherever it moves. An error ends all ranks, as
- * MPI_ERRORS_ARE_FATAL, the standard's default, wants it.
+ * MPI_ERRORS_ARE_FATAL, the standard's default, wants it. So does a rank's 129th request that is not complete, and its
+ * 257th message that has come before its receive while nothing else can go on.
  */
 #ifndef WHERRY_TILE_MPI_H
 #define WHERRY_TILE_MPI_H

@@ -129,6 +129,25 @@ static void crowd(int round)
         require(out[i * BIG] == left * 100 + i, "crowd", round);
 }
 
+/* More large messages under way than a rank can have sends beside it; others pass them, and the last is received first. */
+static void late(int round)
+{
+    enum { MANY = 24, SIZE = 200 };
+    MPI_Request requests[MANY];
+    int right = (rank + 1) % ranks, left = (rank + ranks - 1) % ranks;
+
+    for (int i = 0; i < MANY; i++) {
+        in[i * SIZE] = rank * 100 + i;
+        MPI_Isend(in + i * SIZE, SIZE, MPI_LONG, right, 40 + i, MPI_COMM_WORLD, &requests[i]);
+    }
+    MPI_Barrier(MPI_COMM_WORLD);
+    for (int i = MANY - 1; i >= 0; i--) {
+        MPI_Recv(out, SIZE, MPI_LONG, left, 40 + i, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+        require(out[0] == left * 100 + i, "late", round);
+    }
+    MPI_Waitall(MANY, requests, MPI_STATUSES_IGNORE);
+}
+
 int main(int argc, char **argv)
 {
     int rounds = argc > 1 ? atoi(argv[1]) : 5;
@@ -143,6 +162,7 @@ int main(int argc, char **argv)
         if (ranks > 1)
             wildcards(round);
         crowd(round);
+        late(round);
     }
     if (rank == 0)
         printf("ok, %d rounds\n", rounds);
