@@ -122,6 +122,18 @@ static void end(struct tile *tile)
     tile_end_process(tile, tile->status, why);
 }
 
+/* Milliseconds to the end of our lease; -1: there is none. When it is over, our processes are reported lost, so nothing runs on. */
+static int look_at_lease(const struct tile *tile)
+{
+    int64_t lease = atomic_load(&tile->window->lease), left = lease - window_now();
+
+    if (!lease)
+        return -1;
+    if (left <= 0)
+        kill(getpid(), SIGKILL);
+    return 1 + (int)(left / 1000000);
+}
+
 static void run_master(struct tile *tile)
 {
     struct tile_record *record = &tile->window->tiles[tile->index];
@@ -130,6 +142,7 @@ static void run_master(struct tile *tile)
     while (!atomic_load(&tile->window->stop)) {
         uint32_t seen = atomic_load(&record->bell);
         bool time_is_up = window_now() >= next_tick;
+        int lease;
 
         moving_run(tile);
         if (serve(tile, time_is_up))
@@ -138,7 +151,8 @@ static void run_master(struct tile *tile)
             tile->ticking = false;
         if (time_is_up)
             next_tick = window_now() + PREEMPT_MS * 1000000ll;
-        window_wait(&record->bell, seen, tile->ticking ? PREEMPT_MS : moving_is_active(tile) ? SLICE_MS : -1);
+        lease = look_at_lease(tile);
+        window_wait(&record->bell, seen, tile->ticking ? PREEMPT_MS : moving_is_active(tile) ? SLICE_MS : lease);
     }
 }
 

@@ -105,6 +105,7 @@ struct window {
     uint32_t first_tile, here;                /* of `tile_count` on all hosts, those from first_tile on are here */
     uint32_t xfeatures, xsize;
     _Atomic uint32_t stop;
+    _Atomic int64_t lease;                    /* when tiles end by themselves (CLOCK_MONOTONIC); 0: never */
     struct tile_record tiles[TILE_MAX];
     struct location locations[PROCESS_MAX];
     struct move moves[TILE_MAX];

@@ -432,6 +432,20 @@ def test_a_host_dies(start: Callable[..., Board], tmp_path: Path) -> None:
     (tmp_path / "tiles.1.sock").unlink()
 
 
+def test_a_host_whose_board_stands_still(start: Callable[..., Board], tmp_path: Path) -> None:
+    """When the leader reports its processes lost, its tiles have ended, with nobody there to end them."""
+    board = start(1, 2, hosts=2)
+    there = Run(board, "busy", tile=1)
+    there.said("ready")
+    follower = next(p for p in Path("/proc").glob("[0-9]*") if str(tmp_path / "tiles.1.sock") in words_of(p))
+    tiles = (follower / "task" / follower.name / "children").read_text().split()
+    os.kill(int(follower.name), signal.SIGSTOP)
+    assert there.ended()["event"] == "lost" and "host 1 has not answered" in there.end["why"]
+    assert tiles and not [pid for pid in tiles if Path(f"/proc/{pid}/root").exists()]  # a zombie has none
+    os.kill(int(follower.name), signal.SIGKILL)
+    (tmp_path / "tiles.1.sock").unlink()
+
+
 @pytest.mark.parametrize(("fault", "mode"), [("host:state", "direct"), ("host:come", "precopy")])
 def test_a_host_dies_with_a_frozen_process(
     start: Callable[..., Board], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fault: str, mode: str

@@ -197,6 +197,25 @@ def test_a_leader_and_noise(
     board.down()
 
 
+def test_strangers_hold_up_nobody(
+    start: Start, follower: tuple[subprocess.Popen[bytes], Peer, socket.socket], tmp_path: Path
+) -> None:
+    """While they are silent, others are served; and however many they are, there is a place for who belongs here."""
+    leader, port = lead(start)
+    strangers = [socket.create_connection(("127.0.0.1", port)) for _ in range(20)]
+    peer = Peer(socket.create_connection(("127.0.0.1", port)), follower[1].facts)
+    assert leader.stdout and json.loads(leader.stdout.readline())["event"] == "ready"
+    strangers.append(socket.create_connection(("127.0.0.1", port)))
+    assert strangers[-1].recv(NONCE, socket.MSG_WAITALL)
+    assert len(Board(tmp_path / "0.sock").ps()["tiles"]) == 2
+    strangers[-1].setblocking(False)
+    with pytest.raises(BlockingIOError):  # it is still there, and nobody has waited for it
+        strangers[-1].recv(1)
+    for stranger in strangers:
+        stranger.close()
+    peer.connection.close()
+
+
 def test_a_follower_and_spoiled_processes(
     start: Start, follower: tuple[subprocess.Popen[bytes], Peer, socket.socket], tmp_path: Path
 ) -> None:

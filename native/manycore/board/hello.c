@@ -62,15 +62,16 @@ static int check(const struct secret *secret, const char *name, const uint8_t as
     return memeql_sec(proof, greeting->proof, PROOF_SIZE) ? 0 : -EACCES;
 }
 
-int hello_hear(int fd, const struct secret *secret, struct greeting *theirs, uint8_t nonce[NONCE_SIZE])
+int hello_challenge(int fd, uint8_t nonce[NONCE_SIZE])
 {
     int error = make_nonce(nonce);
 
-    if (error == 0)
-        error = say(fd, nonce, NONCE_SIZE);
-    if (error == 0)
-        error = hear(fd, theirs, sizeof(*theirs));
-    return error == 0 ? check(secret, NAME_OF_FOLLOWER, nonce, theirs) : error;
+    return error == 0 ? say(fd, nonce, NONCE_SIZE) : error;
+}
+
+int hello_check(const struct secret *secret, const struct greeting *theirs, const uint8_t nonce[NONCE_SIZE])
+{
+    return check(secret, NAME_OF_FOLLOWER, nonce, theirs);
 }
 
 int hello_answer(int fd, const struct secret *secret, const struct hello *mine, uint64_t received,

@@ -39,7 +39,9 @@ struct secret {
 };
 
 /* The leader: challenges who has connected. Returns 0 and the nonce that was used, or negative errno. */
-int hello_hear(int fd, const struct secret *secret, struct greeting *theirs, uint8_t nonce[NONCE_SIZE]);
+int hello_challenge(int fd, uint8_t nonce[NONCE_SIZE]);
+/* Whether a greeting answers that. Returns 0 or negative errno. */
+int hello_check(const struct secret *secret, const struct greeting *theirs, const uint8_t nonce[NONCE_SIZE]);
 /* The leader: says who it is. Returns 0 or negative errno. */
 int hello_answer(int fd, const struct secret *secret, const struct hello *mine, uint64_t received,
                  const struct greeting *theirs, const uint8_t nonce[NONCE_SIZE]);

@@ -209,15 +209,25 @@ static void set_room(int fd)
         setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &room, sizeof(room));
 }
 
+static void set_options(int fd)
+{
+    const int on = 1;
+
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+    setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
+}
+
 static void set_timeout(int fd, int ms)
 {
     const struct timeval limit = {ms / 1000, ms % 1000 * 1000};
-    const int on = 1;
 
     setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
     setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
-    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-    setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
+}
+
+static bool is_over(int64_t since, int ms)
+{
+    return window_now() - since > ms * 1000000ll;
 }
 
 static bool is_same_build(const struct hello *one, const struct hello *two)
@@ -225,32 +235,70 @@ static bool is_same_build(const struct hello *one, const struct hello *two)
     return one->version == two->version && one->xfeatures == two->xfeatures && one->xsize == two->xsize;
 }
 
-static void accept_host(struct board *board)
+static void drop(struct guest *guest)
 {
-    struct net *net = &board->net;
-    int fd = accept4(net->listen_fd, NULL, NULL, SOCK_CLOEXEC);
-    uint8_t nonce[NONCE_SIZE];
-    struct greeting other;
-    struct link *link;
+    close(guest->fd);
+    guest->since = 0;
+}
+
+/* Who connects has to greet, and may take his time: he is not waited for, and when too many do, the oldest has to go. */
+static void accept_guest(struct net *net)
+{
+    struct guest *guest = &net->guests[0];
+    int fd = accept4(net->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 
     if (fd < 0)
         return;
-    set_timeout(fd, HELLO_MS);
-    if (hello_hear(fd, &net->secret, &other, nonce) < 0 || other.hello.host == 0 || other.hello.host >= net->hosts ||
-        net->gone[other.hello.host]) {
-        close(fd);
+    for (int i = 1; i < GUEST_MAX; i++)
+        if (net->guests[i].since < guest->since)
+            guest = &net->guests[i];
+    if (guest->since)
+        drop(guest);
+    *guest = (struct guest){.fd = fd, .since = window_now()};
+    set_options(fd);
+    if (hello_challenge(fd, guest->nonce) < 0)
+        drop(guest);
+}
+
+/* It has greeted. */
+static void admit(struct board *board, struct guest *guest)
+{
+    const struct greeting *other = &guest->greeting;
+    struct net *net = &board->net;
+    uint32_t host = other->hello.host;
+    bool known = hello_check(&net->secret, other, guest->nonce) == 0 && host && host < net->hosts && !net->gone[host];
+
+    if (known && !is_same_build(&other->hello, &net->hello)) {
+        fprintf(stderr, "wherry-tiles: the board of host %u is of another build, or its CPU is another\n", host);
+        known = false;
+    }
+    if (!known || hello_answer(guest->fd, &net->secret, &net->hello, net->links[host].received, other, guest->nonce) < 0) {
+        drop(guest);
         return;
     }
-    link = &net->links[other.hello.host];
-    if (!is_same_build(&other.hello, &net->hello)) {
-        fprintf(stderr, "wherry-tiles: the board of host %u is of another build, or its CPU is another\n",
-                other.hello.host);
-        close(fd);
-    } else if (hello_answer(fd, &net->secret, &net->hello, link->received, &other, nonce) < 0) {
-        close(fd);
-    } else {
-        link_connect(link, fd, other.head.received);
-    }
+    link_connect(&net->links[host], guest->fd, other->head.received);
+    guest->since = 0;
+}
+
+static void hear(struct board *board, struct guest *guest)
+{
+    size_t left = sizeof(guest->greeting) - guest->count;
+    ssize_t count = recv(guest->fd, (uint8_t *)&guest->greeting + guest->count, left, MSG_DONTWAIT);
+
+    if (count < 0 && (errno == EAGAIN || errno == EINTR) && !is_over(guest->since, HELLO_MS))
+        return;
+    guest->count += count > 0 ? (size_t)count : 0;
+    if (count <= 0)
+        drop(guest);
+    else if (guest->count == sizeof(guest->greeting))
+        admit(board, guest);
+}
+
+static void serve_guests(struct board *board)
+{
+    for (int i = 0; i < GUEST_MAX; i++)
+        if (board->net.guests[i].since)
+            hear(board, &board->net.guests[i]);
 }
 
 /* Returns 0 or negative errno. */
@@ -263,6 +311,7 @@ static int join_leader(struct board *board)
     if (fd < 0)
         return -errno;
     set_room(fd); /* before the connection, which agrees on a window */
+    set_options(fd);
     set_timeout(fd, HELLO_MS);
     error = connect(fd, (const struct sockaddr *)&net->leader, sizeof(net->leader)) < 0 ? -errno : 0;
     if (error == 0)
@@ -375,10 +424,12 @@ int net_wait_for_all(struct board *board)
             continue;
         if (window_now() > deadline)
             return -ETIMEDOUT;
-        if (net->host == 0)
-            accept_host(board);
-        else
+        if (net->host == 0) {
+            accept_guest(net);
+            serve_guests(board);
+        } else {
             join_leader(board);
+        }
         usleep(5000);
     }
     return 0;
@@ -395,12 +446,9 @@ int net_poll(struct board *board, struct pollfd *fds)
     for (uint32_t host = 0; host < net->hosts; host++)
         fds[count++] = (struct pollfd){net->links[host].fd,
                                        (short)(POLLIN | (link_wants_to_write(&net->links[host]) ? POLLOUT : 0)), 0};
+    for (int i = 0; i < GUEST_MAX; i++)
+        fds[count++] = (struct pollfd){net->guests[i].since ? net->guests[i].fd : -1, POLLIN, 0};
     return count;
-}
-
-static bool is_over(const struct link *link, int ms)
-{
-    return window_now() - link->heard > ms * 1000000ll;
 }
 
 static void lose_host(struct board *board, uint32_t host)
@@ -437,12 +485,12 @@ static void tend_leader(struct board *board)
 
     if (error == -ECONNREFUSED)
         fprintf(stderr, "wherry-tiles: host 0, the name server, has ended; the processes here end with it\n");
-    else if (is_over(link, ALONE_MS))
+    else if (is_over(link->answered, ALONE_MS))
         fprintf(stderr, "wherry-tiles: host 0, the name server, has not answered for %d s; the processes here end\n",
                 ALONE_MS / 1000);
     else
         return;
-    board->stopping = true;
+    board->stopping = board->net.alone = true;
 }
 
 static void tend_links(struct board *board)
@@ -450,14 +498,14 @@ static void tend_links(struct board *board)
     struct net *net = &board->net;
 
     for (uint32_t host = 0; host < net->hosts; host++)
-        if (net->links[host].fd >= 0 && is_over(&net->links[host], SILENT_MS))
+        if (net->links[host].fd >= 0 && is_over(net->links[host].heard, SILENT_MS))
             link_disconnect(&net->links[host]);
     if (net->host != 0) {
         tend_leader(board);
         return;
     }
     for (uint32_t host = 1; host < net->hosts; host++)
-        if (!net->gone[host] && is_over(&net->links[host], LOST_MS))
+        if (!net->gone[host] && is_over(net->links[host].heard, LOST_MS))
             lose_host(board, host);
 }
 
@@ -494,8 +542,9 @@ void net_serve(struct board *board, const struct pollfd *fds, int count)
     if (net->hosts == 1)
         return;
     if (count && fds[0].revents)
-        accept_host(board);
-    for (int at = 1; at < count; at++) {
+        accept_guest(net);
+    serve_guests(board);
+    for (int at = 1; at < count && at <= (int)net->hosts; at++) {
         struct link *link = &net->links[at - 1];
 
         if (fds[at].revents & POLLOUT && link->fd == fds[at].fd)
@@ -504,6 +553,8 @@ void net_serve(struct board *board, const struct pollfd *fds, int count)
             link_read(link, on_frame, board);
     }
     tend_links(board);
+    if (net->host != 0) /* should we stand still from here on, they know when to end without us */
+        atomic_store(&board->window->lease, net->links[0].answered + ALONE_MS * 1000000ll);
     if (net->host != 0 && window_now() - net->reported > REPORT_MS * 1000000ll) {
         report_make(board, &net->reports[net->host]);
         net_send(board, 0, FRAME_REPORT, 0, &net->reports[net->host], sizeof(struct report));

@@ -144,7 +144,7 @@ void launch_reap(struct board *board)
 
 void launch_stop(struct board *board)
 {
-    int64_t deadline = window_now() + STOP_MS * 1000000ll;
+    int64_t deadline = window_now() + (board->net.alone ? 0 : STOP_MS * 1000000ll);
     struct window *window = board->window;
 
     atomic_store(&window->stop, 1);

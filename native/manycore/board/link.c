@@ -18,7 +18,7 @@ int link_start(struct link *link)
 {
     memset(link, 0, sizeof(*link));
     link->fd = -1;
-    link->heard = window_now();
+    link->heard = link->answered = window_now();
     link->in = malloc(sizeof(struct frame_head) + FRAME_MAX);
     if (!link->in)
         return -ENOMEM;
@@ -36,6 +36,7 @@ static void forget_received(struct link *link, uint64_t received)
             link->written = 0;
         }
         link->first = frame->next;
+        link->answered = frame->made > link->answered ? frame->made : link->answered;
         free(frame->lent);
         free(frame);
     }
@@ -47,7 +48,7 @@ void link_connect(struct link *link, int fd, uint64_t received)
 {
     link_disconnect(link);
     link->fd = fd;
-    link->heard = window_now();
+    link->heard = link->answered = window_now(); /* who greets has heard our greeting */
     forget_received(link, received);
     link->next = link->first;
     link_write(link);
@@ -65,6 +66,8 @@ void link_disconnect(struct link *link)
 
 static void queue(struct link *link, struct frame *frame)
 {
+    if (frame->head.size > FRAME_MAX)
+        abort(); /* the other side would not take it, now or ever */
     if (link->last)
         link->last->next = frame;
     else
@@ -89,6 +92,7 @@ static struct frame *make_frame(struct link *link, enum frame_kind kind, uint32_
     frame->lent = NULL;
     frame->lent_count = 0;
     frame->own = own;
+    frame->made = window_now();
     frame->head = (struct frame_head){
         .size = (uint32_t)own,
         .kind = (uint16_t)kind,

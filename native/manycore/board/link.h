@@ -60,6 +60,7 @@ struct frame {
     struct frame *next;
     struct iovec *lent;
     size_t lent_count, own;
+    int64_t made;
     struct frame_head head;
     uint8_t payload[];
 };
@@ -67,6 +68,7 @@ struct frame {
 struct link {
     int fd; /* -1: not connected */
     int64_t heard; /* the last of the other side, nanoseconds of CLOCK_MONOTONIC */
+    int64_t answered; /* when we made the last frame that it has acknowledged: it has heard us later than that */
     uint64_t sent, received, told; /* numbers: last given to a frame, last that came, last that we acknowledged */
     struct frame *first, *last;    /* not acknowledged yet */
     struct frame *next;            /* to be written next */

@@ -109,7 +109,7 @@ static void take_signals(struct board *board)
 
 static void serve(struct board *board)
 {
-    struct pollfd fds[3 + CLIENT_MAX + 1 + HOST_MAX] = {
+    struct pollfd fds[3 + CLIENT_MAX + 1 + HOST_MAX + GUEST_MAX] = {
         {board->event_fd, POLLIN, 0},
         {board->signal_fd, POLLIN, 0},
         {board->listen_fd, POLLIN, 0},

@@ -48,8 +48,9 @@
 #include "link.h"
 
 #define HOST_MAX 8
+#define GUEST_MAX 8 /* connections whose greeting has not come yet */
 #define LOST_MS 8000 /* a host that the leader has not heard for so long is gone, and its processes are lost */
-#define ALONE_MS 5000 /* a board that has not heard the leader for so long ends: before it is taken for gone */
+#define ALONE_MS 5000 /* when the leader has acknowledged nothing of so late, a board and its tiles end: before they are taken for gone */
 #define SILENT_MS 2000 /* a connection on which nothing comes for so long is made anew; reports come more often */
 #define CREDIT 16    /* parcels on their way to one process from one board */
 #define FLUSHED 128  /* more than that on their way to one: no process moves from or to this board, as that sends still more */
@@ -148,11 +149,21 @@ struct mirror {
     int64_t since;
 };
 
+struct guest {
+    int64_t since; /* when it connected; 0: there is none */
+    int fd;
+    size_t count;  /* bytes of its greeting */
+    uint8_t nonce[NONCE_SIZE];
+    struct greeting greeting;
+};
+
 struct net {
     uint32_t host, hosts;        /* 0 of 1: there is only this host */
     uint32_t tiles[HOST_MAX];    /* of each host, in order of their numbers */
     struct link links[HOST_MAX]; /* the leader: one for each other host. Others: links[0] */
     bool gone[HOST_MAX];
+    bool alone;                  /* without the leader: nothing here may go on */
+    struct guest guests[GUEST_MAX];
     int listen_fd;
     struct sockaddr_in leader;
     struct hello hello;

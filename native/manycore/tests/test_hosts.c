@@ -465,7 +465,7 @@ static void kill_host(uint32_t host)
     drop_all(0, host);
     world.boards[0].net.links[host].heard = 0;
     for (uint32_t other = 1; host == 0 && other < HOSTS; other++)
-        world.boards[other].net.links[0].heard = 0;
+        world.boards[other].net.links[0].heard = world.boards[other].net.links[0].answered = 0;
 }
 
 static void kill_somebody(void)
@@ -486,7 +486,7 @@ static void serve(uint32_t host)
         return;
     for (uint32_t other = 0; other < HOSTS; other++)
         if (host == 0 ? !world.dead[other] : other == 0 && !world.dead[0])
-            board->net.links[other].heard = now;
+            board->net.links[other].heard = board->net.links[other].answered = now;
     board->net.reported = now;
     net_serve(board, NULL, 0);
     moves_serve(board);
