@@ -6,7 +6,6 @@ say (a sanitizer would).
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -23,7 +22,6 @@ import pytest
 
 from wherry.base.errors import Code, Failed, LostContact, Refused, WherryError
 from wherry.base.paths import native_program
-from wherry.manycore import balancer
 from wherry.manycore import launch as launch_module
 from wherry.manycore.board import MODES, Board
 from wherry.manycore.launch import Place
@@ -432,20 +430,6 @@ def test_a_host_dies(start: Callable[..., Board], tmp_path: Path) -> None:
     (tmp_path / "tiles.1.sock").unlink()
 
 
-def test_a_host_whose_board_stands_still(start: Callable[..., Board], tmp_path: Path) -> None:
-    """When the leader reports its processes lost, its tiles have ended, with nobody there to end them."""
-    board = start(1, 2, hosts=2)
-    there = Run(board, "busy", tile=1)
-    there.said("ready")
-    follower = next(p for p in Path("/proc").glob("[0-9]*") if str(tmp_path / "tiles.1.sock") in words_of(p))
-    tiles = (follower / "task" / follower.name / "children").read_text().split()
-    os.kill(int(follower.name), signal.SIGSTOP)
-    assert there.ended()["event"] == "lost" and "host 1 has not answered" in there.end["why"]
-    assert tiles and not [pid for pid in tiles if Path(f"/proc/{pid}/root").exists()]  # a zombie has none
-    os.kill(int(follower.name), signal.SIGKILL)
-    (tmp_path / "tiles.1.sock").unlink()
-
-
 @pytest.mark.parametrize(("fault", "mode"), [("host:state", "direct"), ("host:come", "precopy")])
 def test_a_host_dies_with_a_frozen_process(
     start: Callable[..., Board], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fault: str, mode: str
@@ -530,48 +514,6 @@ def test_boot_rings(start: Callable[..., Board]) -> None:
     assert "has ended" in failure.value.why
 
 
-def test_a_client_that_does_not_read_holds_up_nobody(start: Callable[..., Board]) -> None:
-    """All that it was told waits for it, and others are served meanwhile."""
-    board = start(1, 2)
-    with board.connect() as idle:
-        idle.sendall(b"\t".join([b"run", b"any", bytes(program("count")), b"20000", b"1"]) + b"\n")
-        until(lambda: [p["state"] for p in board.ps()["processes"]] == ["ended"], "it has said all")
-        events = [json.loads(line) for line in idle.makefile("r")]
-    assert events[-1]["event"] == "ended" and events[-1]["status"] == 0
-    text = "".join(event["text"] for event in events if event["event"] == "output")
-    assert text.splitlines()[:-1] == [str(n) for n in range(1, 20001)]
-
-
-def test_clients_without_end(start: Callable[..., Board], build: Path) -> None:
-    """Who is one too many is told so; and nobody takes that for no tiles, and their socket for free."""
-    board = start(1, 2)
-    assert board.path.stat().st_mode & 0o777 == 0o600
-    many = [board.connect() for _ in range(32)]
-    with pytest.raises(Refused, match="32 clients are connected") as refusal:
-        board.ps()
-    assert refusal.value.code == Code.NO_CAPACITY
-    with pytest.raises(Refused, match="up already"):
-        board.up(TilesSpec())
-    second = [str(build / "bin" / "wherry-tiles"), "--socket", str(board.path), "--tiles", "1", "--cores", "2"]
-    said = subprocess.run(second, capture_output=True, text=True, timeout=WAIT).stdout
-    assert "tiles are up there already" in json.loads(said)["why"]
-    for connection in many:
-        connection.close()
-    until(lambda: failure(board.ps) is None, "there is a place again")
-
-
-def test_a_balancer_ends_with_its_tiles(start: Callable[..., Board]) -> None:
-    """Also when others are up at the same socket before it looks again."""
-    board = start(1, 2)
-    ended = threading.Thread(target=balancer.balance, args=(board,), daemon=True)
-    ended.start()
-    time.sleep(0.2)
-    board.down()
-    start(1, 2)
-    ended.join(WAIT)
-    assert not ended.is_alive()
-
-
 def test_a_sender_to_a_full_port_waits_and_one_to_nobody_is_told(start: Callable[..., Board]) -> None:
     board = start()
     receiver = Run(board, "busy")
@@ -647,22 +589,6 @@ def test_the_name_server_dies(start: Callable[..., Board]) -> None:
         assert time.monotonic() < deadline
         time.sleep(0.01)
     board.path.unlink()
-
-
-def test_a_destination_that_stands_still(start: Callable[..., Board], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The source takes its process back; the tile and the slot that was copied to are nobody else's until it has noticed."""
-    monkeypatch.setenv("WHERRY_TILE_FAULT", "stop:destination:copied")
-    board = start()
-    run = Run(board, "count", 200, 2000000, tile=0)
-    run.said("1\n")
-    with pytest.raises(Failed, match="did not answer"):
-        board.move(run.process, 1, "direct")
-    with pytest.raises(Refused, match="tile 1 has a process, expects one, or is dead"):
-        board.start(program("count"), ["3"], 1)
-    os.kill(board.ps()["tiles"][1]["pid"], signal.SIGCONT)
-    until(lambda: failure(board.start, program("hold"), [], 1) is None, "the tile is free again")
-    assert run.ended()["status"] == 0 and run.end["moves"] == 0
-    assert run.text.splitlines()[-1] == f"sum {count_sum(200 * 2000000):x}"
 
 
 def test_a_source_dies_between_rounds(start: Callable[..., Board], monkeypatch: pytest.MonkeyPatch) -> None:
