@@ -72,7 +72,8 @@ def test_the_page_says_what_was_written_and_who_waits_for_whom(tmp_path: Path) -
     tables = {table.title.split(":")[0].split(",")[0]: table for table in results.study.page(results).tables}
     goals = tables["What was to be reached"].rows
     assert [row[1] for row in goals] == [f"8 of {LARGEST}", f"64 of {LARGEST}", f"{LARGEST} (all)"] * 4 + ["all"] * 2
-    assert all(row[3].startswith("1.5 ") and row[5].startswith("3 ") for row in goals[:-2])
+    assert all(row[3].startswith("1.5 ") and row[6].startswith("3 ") for row in goals[:-2])
+    assert {row[5].split()[0] for row in goals[:-2]} == {"4"}  # KiB that were copied while it stood
     assert [row[0].split(" : ")[1] for row in goals[-2:]] == ["precopy", "direct"]
     waits = {row[0]: row[-1] for row in tables["From the first thread to the last"].rows}
     assert waits["14"] == "Linux: a CPU" and waits["15"].startswith("the tile: one of its 15 cores")

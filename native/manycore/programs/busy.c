@@ -1,7 +1,7 @@
 /*
  * busy THREADS PAGES [MS [WRITTEN]]: the first thread and so many more compute, to be moved; MS 0 is for ever. Each
  * writes a random word of the first WRITTEN of PAGES grown pages (default: of all) in every step, a few nanoseconds
- * apart: so WRITTEN is the working set, and between two looks a few microseconds apart all of it has been written.
+ * apart. So WRITTEN is the working set: within a fraction of a millisecond every line of it has been written.
  */
 #include "tile.h"
 
@@ -16,7 +16,7 @@ static unsigned long compute(unsigned long value)
     for (int i = 0; i < STEPS; i++) {
         value = value * 6364136223846793005u + 1442695040888963407u;
         if (written)
-            pages[(value >> 33) % (unsigned long)written * (PAGE_SIZE / sizeof(*pages))] = value;
+            pages[(value >> 33) % ((unsigned long)written * (PAGE_SIZE / sizeof(*pages)))] = value;
     }
     return value;
 }
