@@ -5,12 +5,14 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from wherry.base.errors import Code, Failed
 from wherry.node import connections, streams
 from wherry.node.connections import _open_wide
-from wherry.node.streams import Pace, Stream
+from wherry.node.streams import Pace, Stream, receive_tree
 
 Ends = tuple[socket.socket, socket.socket]
 
@@ -47,6 +49,22 @@ def test_a_connection_that_is_cut_is_told(ends: Ends, monkeypatch: pytest.Monkey
     with pytest.raises(OSError, match="cut"):
         _open_wide((near, far), 8e6, 1e9, 64 << 20)  # a megabyte a second
     cut.join()
+
+
+def test_a_stream_that_takes_too_long_is_given_up(ends: Ends, tmp_path: Path) -> None:
+    source, sink = tmp_path / "source", tmp_path / "sink"
+    source.mkdir()
+    sink.mkdir()
+    (source / "file").write_bytes(bytes(range(256)) * (1 << 18))  # more than the kernel keeps on its way
+    stream = Stream("tree", ends, receive_tree(sink), stdin=True)
+    stream.pace(8e3)
+    with pytest.raises(Failed, match="was not sent") as late:
+        stream.send_tree(source, 0.2)
+    assert late.value.code == Code.TIMED_OUT
+    with pytest.raises(Failed, match="did not take") as late:
+        stream.finish(0.2)
+    assert late.value.code == Code.TIMED_OUT
+    stream.close()
 
 
 class Told(Stream):

@@ -21,7 +21,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import os
+import signal
 import socket
 import threading
 import time
@@ -48,7 +50,8 @@ if TYPE_CHECKING:
 
 _ENGINE_TIMEOUT, _ENGINE_RATE = 30, 20e6
 """A dump or a restore is given up after so many seconds, and one more for so many bytes that the node may have: a tenth
-of what a loaded machine does. CRIU itself may wait for ever for a restored process that has died."""
+of what a loaded machine does, or of a slow link, of which what is sent may have to share its part with another stream.
+CRIU itself may wait for ever for a restored process that has died."""
 _URGENT = -15
 """Nice value of the thread that moves, and so of all that it starts: what runs beside prolongs the downtime less."""
 _RAN_AGAIN = 0.2
@@ -59,6 +62,8 @@ _SETTLE = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128)
 _CPU = ("cpu", "cpuacct")
 _OF_A_PASS = ("pages", "images", BACK)
 """Connections that each round, and the transfer, has of its own."""
+_RECEIVERS = (b"\0page-server\0", b"\0--extract\0")
+"""Words of the programs that wait for what is sent."""
 _NET_KEY = "wherry-net"
 """What the images call the node's network namespace, which is never dumped: each place has its own."""
 
@@ -118,7 +123,7 @@ class ContainerMover:
         began = time.monotonic()
         self._connect(*_OF_A_PASS)  # the next one's
         self._dump(criu_rpc.PRE_DUMP, {"track_mem": True})
-        sent = self._streams.pop("pages").finish()
+        sent = self._streams.pop("pages").finish(self._patience_to_send())
         self._streams.pop("images").close()
         self._open_pass(self._pass + 1)
         return Round(number=number, bytes=sent, seconds=time.monotonic() - began)
@@ -156,7 +161,8 @@ class ContainerMover:
             warm.result()
         finally:
             tree_sent.result()
-        sent = sum(self._streams.pop(name).finish() for name in ("pages", "images", "tree"))
+        patience = self._patience_to_send()
+        sent = sum(self._streams.pop(name).finish(patience) for name in ("pages", "images", "tree"))
         return Transferred(bytes=sent, frozen=criu_rpc.engine_seconds(self._from.images / "stats-dump"))
 
     def restore(self) -> float | None:
@@ -183,7 +189,7 @@ class ContainerMover:
         if verification is None:
             raise Failed(Code.MOVE_FAILED, "the restore was not prepared")
         verification.list(self._patience())
-        self._request("restore", criu_rpc.RESTORE, options, self._to, stage)
+        self._request("restore", criu_rpc.RESTORE, options, self._to, stage, self._patience())
         verification.require_same(self._patience())
         if self._destination.owner.uid != 0:
             require_same(Cgroup(self._source.cgroup).pids(), group.pids(), self._to.private)
@@ -214,6 +220,7 @@ class ContainerMover:
         return None
 
     def roll_back(self) -> None:
+        _end_receivers(self._to.directory)
         self.close()
         self._driver.stop(self._destination)
         self._await_engine()
@@ -297,7 +304,7 @@ class ContainerMover:
 
     def _send(self, stream: Stream, directory: Path) -> None:
         with self._pace.sending(stream):
-            stream.send_tree(directory)
+            stream.send_tree(directory, self._patience_to_send())
 
     def _common(self, act: str, images: Path) -> dict[str, object]:
         for name, path in (("images", images), ("work", images.parent)):
@@ -329,7 +336,13 @@ class ContainerMover:
         return f"; it held {ended} connections, so messages may be lost: see wherry job list" if ended else ""
 
     def _patience(self) -> int:
+        """Seconds for what reads or writes the node's memory on its host."""
         return _ENGINE_TIMEOUT + int(self._source.node.memory / _ENGINE_RATE)
+
+    def _patience_to_send(self) -> int:
+        """Seconds for what takes it to the other host."""
+        slowest = min(_ENGINE_RATE, (self._pace.rate or math.inf) / 8 / 2)
+        return _ENGINE_TIMEOUT + int(self._source.node.memory / slowest)
 
     def _dump(self, kind: int, more: dict[str, object]) -> None:
         from wherry.node.container import first_process
@@ -354,16 +367,23 @@ class ContainerMover:
         pages = self._streams["pages"]
         # CRIU corks the connection; its last words would wait 200 ms in the kernel for more to send
         with self._pace.sending(pages):
-            self._request("dump", kind, options, self._from, lambda _script, _pid: pages.uncork())
+            patience = self._patience_to_send()
+            self._request("dump", kind, options, self._from, lambda _script, _pid: pages.uncork(), patience)
 
     def _request(
-        self, act: str, kind: int, options: dict[str, object], layout: Layout, stage: Callable[[str, int], None]
+        self,
+        act: str,
+        kind: int,
+        options: dict[str, object],
+        layout: Layout,
+        stage: Callable[[str, int], None],
+        patience: int,
     ) -> None:
         worker = self._workers.pop(act, None)
         if worker is None:
             raise Failed(Code.MOVE_FAILED, f"the {act} was not prepared")
         try:
-            worker.request(kind, options, stage, timeout=self._patience() + 10)
+            worker.request(kind, options, stage, timeout=patience + 10)
         except Failed as error:
             worker.close()
             reason = criu_rpc.first_error(layout.images / f"{act}.log")
@@ -440,6 +460,15 @@ def soft_dirty() -> bool:
         except (OSError, struct.error):
             return False
     return bool(entry >> 55 & 1)
+
+
+def _end_receivers(directory: Path) -> None:
+    """Ends what a killed daemon left there to receive, so that CRIU gives up now, and not when all has been sent."""
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            words = (entry / "cmdline").read_bytes()
+            if f"{directory}/".encode() in words and any(word in words for word in _RECEIVERS):
+                os.kill(int(entry.name), signal.SIGKILL)
 
 
 def _traced(pid: int) -> bool:

@@ -21,7 +21,6 @@ _TCPI_BYTES_SENT = 200
 """Offset of tcpi_bytes_sent and tcpi_bytes_retrans (u64) in struct tcp_info, linux/tcp.h."""
 _SO_MAX_PACING_RATE = 47
 """asm-generic/socket.h; bytes per second as u64. The kernel paces TCP itself, with any queue discipline."""
-_RECEIVER_TIMEOUT = 120.0
 _SEND = ("tar", "--create", "--file=-", "--sparse", "--numeric-owner", "--warning=no-file-ignored")
 _RECEIVE = (
     "tar",
@@ -65,29 +64,36 @@ class Stream:
         """Makes the kernel send what it holds back."""
         self._near.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 0)
 
-    def send_tree(self, directory: Path) -> None:
-        """Sends a directory tree: files with holes, links, devices, owners, modes and times. Sockets stay behind."""
-        sender = subprocess.run(
-            [*_SEND, f"--directory={directory}", "."],
-            stdin=subprocess.DEVNULL,
-            stdout=self._near.fileno(),
-            stderr=subprocess.PIPE,
-            timeout=_RECEIVER_TIMEOUT,
-            check=False,
-        )
+    def send_tree(self, directory: Path, patience: float) -> None:
+        """Sends a directory tree: files with holes, links, devices, owners, modes and times. Sockets stay behind.
+
+        TIMED_OUT after `patience` seconds.
+        """
+        try:
+            sender = subprocess.run(
+                [*_SEND, f"--directory={directory}", "."],
+                stdin=subprocess.DEVNULL,
+                stdout=self._near.fileno(),
+                stderr=subprocess.PIPE,
+                timeout=patience,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise Failed(Code.TIMED_OUT, f"the {self.what} was not sent", f"waited {patience:.0f} s") from None
         if sender.returncode:
             why = "its connection was cut" if sender.returncode == -signal.SIGPIPE else _last_line(sender.stderr)
             raise Failed(Code.MOVE_FAILED, f"the {self.what} was not sent", why)
 
-    def finish(self) -> int:
-        """Ends the sending side, waits for the receiver's good end; bytes that it got."""
+    def finish(self, patience: float) -> int:
+        """Ends the sending side, waits for the receiver's good end, so many seconds at most; bytes that it got."""
         try:
             self._near.shutdown(socket.SHUT_WR)
-            _, stderr = self._receiver.communicate(timeout=_RECEIVER_TIMEOUT)
+            _, stderr = self._receiver.communicate(timeout=patience)
         except OSError as error:
             raise Failed(Code.MOVE_FAILED, f"the connection for the {self.what} broke", str(error)) from None
         except subprocess.TimeoutExpired:
-            raise Failed(Code.TIMED_OUT, f"the destination did not take the {self.what}") from None
+            what = f"the destination did not take the {self.what}"
+            raise Failed(Code.TIMED_OUT, what, f"waited {patience:.0f} s") from None
         if self._receiver.returncode:
             raise Failed(Code.MOVE_FAILED, f"the destination did not get the {self.what} whole", _last_line(stderr))
         sent = _sent(self._near) - self._before
