@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jobs_in_mind import NOW, Imagined, Job, hosts_at, nodes_on, ring
 
-from wherry.model.balance import Kind
+from wherry.model.balance import Kind, Verdict
 from wherry.schedule.balance import Rule, confirmed, plan
 
 APART = ["a1", "a2", "b1", "b2"]
@@ -124,18 +124,56 @@ def test_one_room_is_given_once_and_to_who_gains_most() -> None:
 def test_a_decision_is_confirmed_by_the_one_before() -> None:
     world = Imagined(hosts_at("ab", 4), jobs=[Job(nodes_on("cg", APART), pairs=ring(4))])
     (verdict,) = world.plan().verdicts
-    assert confirmed(verdict, verdict) == verdict
-    waits = confirmed(verdict, None)
+    site = {host.name: host.site for host in world.hosts}
+    assert confirmed(verdict, verdict, site) == verdict
+    waits = confirmed(verdict, None, site)
     assert waits.moves == () and waits.after == waits.before and "to be confirmed" in waits.text
 
 
-def test_flows_that_were_not_counted_move_nothing_over_links() -> None:
+def test_another_host_of_the_site_confirms_and_another_site_does_not() -> None:
     world = Imagined(hosts_at("ab", 4), jobs=[Job(nodes_on("cg", APART), pairs=ring(4))])
+    (verdict,) = world.plan().verdicts
+    site = {host.name: host.site for host in world.hosts}
+
+    def elsewhere(number: str, swap: bool) -> Verdict:
+        moves = []
+        for move in verdict.moves:
+            at = site[move.destination]
+            at = {"a": "b", "b": "a"}[at] if swap else at
+            moves.append(move.model_copy(update={"destination": f"{at}{number}"}))
+        return verdict.model_copy(update={"moves": tuple(moves)})
+
+    assert confirmed(verdict, elsewhere("4", swap=False), site).moves == verdict.moves
+    assert confirmed(verdict, elsewhere("4", swap=True), site).moves == ()
+
+
+def test_a_host_that_would_refuse_a_node_is_not_proposed_and_says_why() -> None:
+    job = Job(nodes_on("cg", APART), pairs=ring(4))
+    world = Imagined(hosts_at("ab", 4), jobs=[job])
+    shown = world.world()
+    outside = {("cg-2", f"a{n}"): "it lacks /srv" for n in range(1, 5)} | {("cg-0", "b3"): "no CRIU"}
+
+    def planned(refused: dict[tuple[str, str], str]) -> Verdict:
+        (verdict,) = plan([replace(job.case(shown), refused=refused)], shown, world.nodes(), [], NOW, Rule()).verdicts
+        return verdict
+
+    moves = {(move.node, move.destination) for move in planned(outside).moves}
+    assert {node for node, _ in moves} == {"cg-0", "cg-1"} and ("cg-0", "b3") not in moves
+    none = planned({(node.name, host): "no CRIU" for node in job.nodes for host in shown.hosts})
+    assert none.moves == () and "no CRIU" in none.text
+
+
+@pytest.mark.parametrize("speed", [1.0, 0.5])
+def test_flows_that_were_not_counted_move_nothing_over_links(speed: float) -> None:
+    """Not to a site of faster hosts either: what the link takes is not known."""
+    hosts = [*hosts_at("a", 4, speed=speed), *hosts_at("b", 4)]
+    world = Imagined(hosts, jobs=[Job(nodes_on("cg", APART), work=1.0, pairs=ring(4))])
     shown = world.world()
     case = world.jobs[0].case(shown)
-    blind = case.profile.model_copy(update={"flows": None})
+    blind = case.profile.model_copy(update={"flows": None, "uncounted": "nobody looks"})
     (verdict,) = plan([replace(case, profile=blind)], shown, world.nodes(), [], NOW, Rule()).verdicts
     assert verdict.kind is Kind.UNKNOWN and verdict.moves == ()
+    assert "nobody looks" in verdict.text and "take at most" not in verdict.text
 
 
 # What never happens, whatever is measured.

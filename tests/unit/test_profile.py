@@ -8,15 +8,20 @@ import subprocess
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from wherry.base.clock import now
+from wherry.base.paths import Instance
+from wherry.cluster.places import Places
 from wherry.fabric.pairs import Count, _elements
+from wherry.fabric.real import RealFabric
 from wherry.job import ranks
-from wherry.job.profile import Sample, foreign, profile
+from wherry.job.profile import Sample, Sampler, foreign, profile
 from wherry.job.ranks import Times
-from wherry.model.objects import Job, JobState, Node, NodeState
+from wherry.model.objects import HostFacts, Job, JobState, Node, NodeState
+from wherry.model.spec import FabricSpec
 
 NODES = [
     Node(
@@ -167,7 +172,36 @@ def test_ranks_that_came_or_moved_are_left_out_and_of_a_script_the_program_count
 
 def test_what_others_use_of_a_host() -> None:
     before, after = samples(times(0, 1, 0, 1), times(1, 1, 0, 1))
-    assert foreign(before, after, ["a1", "b1"]) == {"a1": pytest.approx(0.5), "b1": 0.0}
+    assert foreign(before, after, ["a1", "b1"]) == {"a1": pytest.approx(0.5)}, "b1 is not counted"
+
+
+def test_where_nothing_can_be_counted_nothing_passes_for_counted() -> None:
+    """On real hosts: frames of nodes do not pass this machine, and it has no cgroup of a host."""
+    hosts = [
+        {"name": name, "site": name[0], "cores": 1, "memory": "1GiB", "uri": f"qemu+ssh://{name}.example/system"}
+        for name in ("a1", "b1")
+    ]
+    sites = [{"name": "a"}, {"name": "b"}]
+    spec = FabricSpec.model_validate(
+        {"kind": "fabric", "version": 1, "name": "real", "driver": "libvirt", "bridge": "br0"}
+        | {"sites": sites, "hosts": hosts}
+    )
+    fabric = RealFabric(spec, Instance("test"), Nobody())
+    sampler = Sampler(fabric, cast(Places, None))  # no nodes, no places
+    before, after = sampler.take([], set()), sampler.take([], set())
+    found = profile(before, after, "c", [a_job()], NODES, None)
+    assert found.flows is None and "real hosts" in found.uncounted
+    assert foreign(before, after, ["a1", "b1"]) == {}, "not 0: it is not known"
+
+
+class Nobody:
+    """Real hosts that nobody asks."""
+
+    def answers(self, host: str) -> bool:
+        raise AssertionError(host)
+
+    def facts(self, host: str) -> HostFacts:
+        raise AssertionError(host)
 
 
 def test_the_counters_as_nft_prints_them() -> None:

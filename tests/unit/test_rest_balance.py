@@ -8,11 +8,16 @@ from pathlib import Path
 import pytest
 from rest_service import CLUSTER, FABRIC, Service, running
 
-from wherry.base.errors import Code, WherryError
+from wherry.base.clock import now
+from wherry.base.errors import Code, Failed, WherryError
 from wherry.client import Client
 from wherry.model.balance import BalancePlan, Kind, ProposedMove, Verdict
-from wherry.service.balance import carry_out, start
+from wherry.model.objects import Job, JobState, Move, Phase
+from wherry.node.fake import FakeDriver
+from wherry.node.protocol import NodeMover, Place
+from wherry.service.balance import AUTO, carry_out, start
 from wherry.service.balance_auto import AutoBalance
+from wherry.service.balance_look import Look, _Past
 
 
 @pytest.fixture
@@ -92,3 +97,152 @@ def test_the_daemon_acts_on_what_two_measurements_say_and_repeats_no_event(servi
     (operation,) = [operation for operation in client.operations() if operation.kind == "balance"]
     client.wait(operation.id)
     assert [move.node for move in client.moves()] == [first.moves[0].node]
+
+
+def test_names_with_other_numbers_are_news_and_other_figures_are_not(service: Service) -> None:
+    balancing = AutoBalance(service.cell)
+    stays = Verdict(cluster="hello", kind=Kind.NETWORK, text="")
+
+    def news(text: str) -> bool:
+        return balancing._news(stays.model_copy(update={"text": text}))
+
+    assert news("hello-3 is pinned and not at a1: 12.5 s") and not news("hello-3 is pinned and not at a1: 8 s")
+    assert news("hello-5 is pinned and not at a1: 8 s") and news("hello-5 is pinned and not at a2: 8 s")
+
+
+def run_job(service: Service, cluster: str, id: str) -> Job:
+    """A row of a job that runs."""
+    job = Job(
+        id=id, cluster=cluster, argv=("sleep",), ranks=1, mpi="openmpi", uid=0, gid=0, cwd="/",
+        state=JobState.RUNNING, created=now(), started=now(),
+    )  # fmt: skip
+    service.cell.store.put_job(job)
+    return job
+
+
+class Scripted(Look):
+    """Proposes one move always, but to a host that refused it."""
+
+    def __init__(self, service: Service, verdict: Verdict) -> None:
+        domain = service.cell.need_domain()
+        super().__init__(service.cell, domain)
+        self._verdict = verdict
+
+    def plan(self, before, after, clusters, remaining=None, refused=None):  # type: ignore[no-untyped-def]
+        (move,) = self._verdict.moves
+        stays = (move.node, move.destination) in (refused or {})
+        verdict = self._verdict.model_copy(update={"moves": () if stays else (move,)})
+        return BalancePlan(verdicts=(verdict,) if self._verdict.cluster in clusters else ())
+
+
+def balancing(service: Service, verdict: Verdict) -> AutoBalance:
+    """The daemon's, switched on, with such a look."""
+    service.cell.store.put_setting(AUTO, "on")
+    made = AutoBalance(service.cell)
+    made._look = Scripted(service, verdict)
+    return made
+
+
+def balances(client: Client) -> int:
+    """Operations of balancing that there were, when all have ended."""
+    found = [operation for operation in client.operations() if operation.kind == "balance"]
+    for operation in found:
+        with pytest.raises(WherryError):
+            client.wait(operation.id)
+    return len(found)
+
+
+def test_a_move_that_is_refused_is_tried_once(service: Service, client: Client) -> None:
+    """It has no row, so neither the cool-down nor the hold would count from it."""
+    run_job(service, "hello", "job-1")
+    driver = service.cell.need_domain().drivers["container"]
+    assert isinstance(driver, FakeDriver)
+    driver.immovable = "no CAP_SYS_RESOURCE"
+    made = balancing(service, proposed(client))
+    for _ in range(3):  # the first sample, the first measurement, the second that confirms it
+        made.turn()
+    assert balances(client) == 1 and client.moves() == []
+    for _ in range(4):
+        made.turn()
+    assert balances(client) == 1
+    events = [event for event in client.events() if event.kind == "balance.decision"]
+    assert sum(bool(event.data["moves"]) for event in events) == 1
+
+
+@pytest.mark.parametrize("between", ["idle", "another job at once", "switched off"])
+def test_what_was_said_of_one_job_confirms_nothing_of_the_next(service: Service, client: Client, between: str) -> None:
+    job = run_job(service, "hello", "job-1")
+    driver = service.cell.need_domain().drivers["container"]
+    assert isinstance(driver, FakeDriver)
+    driver.immovable = "it stays"
+    made = balancing(service, proposed(client))
+    made.turn()
+    made.turn()
+    assert made._before, "said once"
+    if between == "switched off":
+        client.auto_balance(False)
+        made.turn()
+        client.auto_balance(True)
+    else:
+        service.cell.store.put_job(job.model_copy(update={"state": JobState.ENDED}))
+        if between == "idle":
+            made.turn()
+        run_job(service, "hello", "job-2")
+    if between == "another job at once":
+        made.turn()
+    else:
+        made.turn()
+        made.turn()
+    assert balances(client) == 0
+    made.turn()
+    assert balances(client) == 1
+
+
+def test_one_cluster_that_cannot_be_priced_leaves_the_plan_of_the_others(
+    service: Service, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.wait(client.up({"name": "other", "nodes": 1, "cpus": 0.1, "memory": "16MiB"}, "FILE").id)
+    for cluster in ("hello", "other"):
+        run_job(service, cluster, f"job-{cluster}")
+    usable = FakeDriver.mover
+
+    def mover(driver: FakeDriver, source: Place, destination: Place, way: object = None) -> NodeMover:
+        if source.node.cluster == "hello":
+            raise Failed(Code.FAILED, "it just ended")
+        return usable(driver, source, destination)
+
+    monkeypatch.setattr(FakeDriver, "mover", mover)
+    first, second = client.balance(None, 0.01).verdicts
+    assert (first.cluster, first.kind) == ("hello", Kind.UNKNOWN) and "it just ended" in first.text
+    assert (second.cluster, second.kind) == ("other", Kind.IDLE)
+
+
+def test_the_price_of_a_move_is_learnt_from_those_of_its_kind_within_a_site(client: Client) -> None:
+    node = client.nodes()[0]
+    nodes = [node, node.model_copy(update={"name": "hello-1", "kind": "vm"})]
+    hosts = {host.name: host for host in client.hosts()}
+
+    def moved(name: str, source: str, destination: str) -> Move:
+        return Move(
+            id=f"{name}-{source}-{destination}", node=name, cluster="hello", source=source, destination=destination,
+            phase=Phase.DONE, created=0.0, ended=1.0,
+        )  # fmt: skip
+
+    within = moved("hello-0", "a1", "a2")
+    others = [moved("hello-1", "a1", "a2"), moved("hello-0", "a1", "b1"), moved("hello-0", "gone", "lost")]
+    assert _Past([within, *others], nodes, hosts).near("container") == [within]
+    assert _Past([within, *others], nodes, hosts).near("vm") == others[:1]
+
+
+def test_a_host_that_a_move_would_refuse_is_refused_in_the_plan(service: Service, client: Client) -> None:
+    cell = service.cell
+    domain, nodes = cell.need_domain(), client.nodes()
+    cluster, hosts = cell.store.cluster("hello"), cell.hosts()
+    assert cluster is not None
+    driver = domain.drivers["container"]
+    assert isinstance(driver, FakeDriver)
+    look, known = Look(cell, domain), {host.name: host for host in hosts}
+    assert look._refused(cluster, nodes, known, hosts) == {}
+    driver.immovable = "no CAP_SYS_RESOURCE"
+    found = look._refused(cluster, nodes, known, hosts)
+    assert len(found) == len(nodes) * (len(hosts) - 1) and all("no CAP_SYS" in why for why in found.values())

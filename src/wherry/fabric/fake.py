@@ -22,6 +22,7 @@ class FakeFabric:
     """Hosts, networks and ports as dictionaries. `calls` keeps the names of all calls; `on_call` sees each first."""
 
     driver = "fake"
+    uncounted = ""
 
     def __init__(self, spec: FabricSpec) -> None:
         self.spec = spec

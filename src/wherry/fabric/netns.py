@@ -65,6 +65,7 @@ class NetnsFabric:
     """The fabric of one instance."""
 
     driver = "netns"
+    uncounted = ""
 
     def __init__(self, spec: FabricSpec, instance: Instance, criu_version: Callable[[], str] = lambda: "") -> None:
         self.spec = spec

@@ -72,6 +72,8 @@ class Fabric(Protocol):
 
     driver: str
     spec: FabricSpec
+    uncounted: str
+    """Why neither what nodes send nor what others use of hosts can be counted from here; empty when it can."""
 
     def up(self) -> None:
         """Makes every site, host and link."""

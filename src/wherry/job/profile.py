@@ -77,6 +77,8 @@ class Sampler:
             sample.cpu[node.name] = group.cpu_seconds()
             sample.ranks.update(ranks.here(node.name, group.pids(), self._known))
         self._known = {process: (times.job, times.rank) for process, times in sample.ranks.items()}
+        if self._fabric.uncounted:
+            return replace(sample, uncounted=self._fabric.uncounted)
         for host in self._fabric.spec.hosts:
             group = Cgroup(self._fabric.cgroup(host.name))
             sample.throttled[host.name], sample.cpu[host.name] = group.throttled(), group.cpu_seconds()
@@ -142,9 +144,9 @@ def _left(jobs: Sequence[Job], ran: float, told: float | None) -> tuple[float, s
 
 
 def foreign(before: Sample, after: Sample, hosts: Sequence[str]) -> dict[str, float]:
-    """CPUs that others than nodes used on each host between two samples."""
+    """CPUs that others than nodes used between two samples, on each host of which that is counted."""
     seconds, found = max(after.time - before.time, 1e-3), dict[str, float]()
-    for host in hosts:
+    for host in (host for host in hosts if host in before.cpu and host in after.cpu):
         nodes = [name for name, where in after.where.items() if where == host and name in before.cpu]
         used = _grown(before, after, host) - sum(_grown(before, after, name) for name in nodes)
         found[host] = max(0.0, used / seconds)

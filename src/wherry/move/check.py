@@ -36,6 +36,25 @@ def check_move(
     if host.name == node.host:
         others = ", ".join(h.name for h in hosts if h.name != node.host)
         raise Refused(Code.WRONG_STATE, f"{name} is on {host.name} already", "", f"other hosts: {others}")
+    check_host(fabric, drivers, places, cluster, node, source, host)
+    used = used_by(store.nodes(), store.moves(unfinished=True)).get(host.name, Used())
+    if reason := lacks(host, used, NodeNeed(node.cpus, node.memory)):
+        raise Refused(Code.NO_CAPACITY, f"{name} does not fit on {host.name}", reason, "wherry status")
+    if reason := drivers[node.kind].refused(way or Way()):
+        raise Refused(Code.UNSUPPORTED, f"{name} cannot be moved in this way", reason, f"wherry move {name} --to HOST")
+    return node
+
+
+def check_host(
+    fabric: Fabric,
+    drivers: dict[str, NodeDriver],
+    places: Places,
+    cluster: Cluster,
+    node: Node,
+    source: Host,
+    host: Host,
+) -> None:
+    """Refuses a host that cannot have the node, however much room it has. Balancing asks this of every host."""
     for end in (source, host):
         if end.down:
             raise Refused(Code.HOST_DOWN, f"host {end.name} is down", "it does not answer", "wherry status")
@@ -47,14 +66,8 @@ def check_move(
     files = fabric.missing_files(host.name, [*cluster.spec.files, *cluster.binds])
     if files:
         raise _incompatible(node, host, f"it lacks {', '.join(files[:_SHOWN])}")
-    used = used_by(store.nodes(), store.moves(unfinished=True)).get(host.name, Used())
-    if reason := lacks(host, used, NodeNeed(node.cpus, node.memory)):
-        raise Refused(Code.NO_CAPACITY, f"{name} does not fit on {host.name}", reason, "wherry status")
     if reason := drivers[node.kind].unmovable(places.place(node), places.place(node, host.name)):
-        raise Refused(Code.UNSUPPORTED, f"{name} cannot be moved", reason, "wherry doctor")
-    if reason := drivers[node.kind].refused(way or Way()):
-        raise Refused(Code.UNSUPPORTED, f"{name} cannot be moved in this way", reason, f"wherry move {name} --to HOST")
-    return node
+        raise Refused(Code.UNSUPPORTED, f"{node.name} cannot be moved", reason, "wherry doctor")
 
 
 def _state(node: Node, cluster: Cluster) -> None:

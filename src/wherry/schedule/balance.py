@@ -39,8 +39,9 @@ class Rule:
 
 @dataclass(frozen=True)
 class Case:
-    """One cluster: what was measured, its nodes, the hosts that may take them, those that are not to move, what a move
-    within a site costs each, when a node moved last, and when a node left a host (seconds since the epoch)."""
+    """One cluster: what was measured, its nodes, the hosts that its file allows, what a move within a site costs each
+    node, those that are not to move, how many a host may have, when a node moved last, when it left a host or was
+    refused by it (seconds since the epoch), and why a host cannot have a node."""
 
     profile: Profile
     nodes: tuple[Node, ...]
@@ -50,6 +51,7 @@ class Case:
     most: int | None = None
     moved: Mapping[str, float] = field(default_factory=dict)
     left: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    refused: Mapping[tuple[str, str], str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -95,16 +97,17 @@ def _worlds(cases: Sequence[Case], world: World) -> list[World]:
     return [replace(world, busy={host: total[host] - own.get(host, 0.0) for host in total}) for own in owns]
 
 
-def confirmed(now: Verdict, before: Verdict | None) -> Verdict:
-    """The verdict if the measurement before said the same; else the same without moves."""
-    if not now.moves or before is not None and _aim(before) == _aim(now):
+def confirmed(now: Verdict, before: Verdict | None, site: Mapping[str, str]) -> Verdict:
+    """The verdict if the measurement before said the same: the same nodes to the same sites, told by host. Else it
+    without moves."""
+    if not now.moves or before is not None and _aim(before, site) == _aim(now, site):
         return now
     text = f"to be confirmed by the next measurement: {now.text}"
     return now.model_copy(update={"moves": (), "after": now.before, "cost": 0.0, "text": text})
 
 
-def _aim(verdict: Verdict) -> set[str]:
-    return {move.node for move in verdict.moves}
+def _aim(verdict: Verdict, site: Mapping[str, str]) -> set[tuple[str, str | None]]:
+    return {(move.node, site.get(move.destination)) for move in verdict.moves}
 
 
 def _verdict(case: Case, world: World, used: Mapping[str, Used], now: float, rule: Rule) -> Verdict:
@@ -117,10 +120,11 @@ def _verdict(case: Case, world: World, used: Mapping[str, Used], now: float, rul
         cluster=profile.cluster, kind=_kind(profile, stay.step, world, case, rule), text="",
         before=profile.remaining, after=profile.remaining, link=stay.step.link, busiest=stay.step.computing,
     )  # fmt: skip
+    described = _described(profile, seen, stay.step)
     options, hindrances = _options(case, model, world, used, now, rule)
     best = min(options, key=lambda option: (not _moves(option, stay), _score(profile, option)))
     if _gain(best) <= 0 or not _moves(best, stay):
-        return seen.model_copy(update={"text": "; ".join([_described(seen, stay.step), *_why_not(seen, hindrances)])})
+        return seen.model_copy(update={"text": "; ".join([described, *_why_not(seen, hindrances)])})
     gained = _gain(best) * profile.remaining
     figures = (
         f"a step would take {best.step.total:.2f} of the time, {gained:.1f} s less in the {profile.remaining:.0f} s "
@@ -129,10 +133,10 @@ def _verdict(case: Case, world: World, used: Mapping[str, Used], now: float, rul
     proposed = seen.model_copy(update={"step": best.step.total})
     against = _against(case, best, gained, now, rule)
     if against:
-        return proposed.model_copy(update={"text": f"{_described(seen, stay.step)}; {figures}: {against}"})
+        return proposed.model_copy(update={"text": f"{described}; {figures}: {against}"})
     return proposed.model_copy(
         update={
-            "text": f"{_described(seen, stay.step)}; {figures}: that pays after {best.cost / _gain(best):.0f} s",
+            "text": f"{described}; {figures}: that pays after {best.cost / _gain(best):.0f} s",
             "after": profile.remaining * best.step.total + best.cost,
             "cost": best.cost,
             "moves": tuple(_proposed(case, best, world, *move) for move in _moves(best, stay)),
@@ -144,11 +148,11 @@ def _options(
     case: Case, model: Model, world: World, used: Mapping[str, Used], now: float, rule: Rule
 ) -> tuple[list[Option], list[str]]:
     """Every placement worth a look, and what stands in the way of others."""
-    barred = {where for where, time in case.left.items() if now - time < rule.hold}
+    barred = {where for where, time in case.left.items() if now - time < rule.hold} | set(case.refused)
     start = Trial(case.nodes, world, used, barred, case.most)
     hosts = sorted((world.hosts[name] for name in case.allowed), key=lambda host: (-host.speed, host.name))
     options, hindrances = [_improved(case, model, world, hosts, start, {})], []
-    if len({world.hosts[node.host].site for node in _busy(case)}) > 1:
+    if case.profile.flows is not None and _apart(case, world):
         for site in sorted({host.site for host in hosts}):
             trial, why = _packed(case, world, [host for host in hosts if host.site == site], start.copy(), site)
             hindrances += [why] if why else []
@@ -177,11 +181,13 @@ def _packed(case: Case, world: World, hosts: list[Host], trial: Trial, site: str
         while best and not trial.takes(node, best[0][1]):
             passed.append(heapq.heappop(best))
         if not best:
-            return None, f"site {site} has room for {count} of the {len(outside)} nodes that are elsewhere"
+            why = f"site {site} has room for {count} of the {len(outside)} nodes that are elsewhere"
+            refused = [case.refused[node.name, host.name] for host in hosts if (node.name, host.name) in case.refused]
+            return None, "; ".join([why, *refused[:1]])
         host = best[0][1]
         trial.move(node, host)
         heapq.heapreplace(best, (-trial.gives(node, host), host))
-        for one in passed if case.left else ():  # barred for this node, but not for the next one
+        for one in passed if case.left or case.refused else ():  # barred for this node, but not for the next one
             heapq.heappush(best, one)
     return trial, ""
 
@@ -267,20 +273,26 @@ def _against(case: Case, best: Option, gained: float, now: float, rule: Rule) ->
 
 
 def _kind(profile: Profile, step: Step, world: World, case: Case, rule: Rule) -> Kind:
-    apart = len({world.hosts[node.host].site for node in _busy(case)}) > 1
-    if profile.flows is None and apart:
+    if profile.flows is None and _apart(case, world):
         return Kind.UNKNOWN
     if step.link >= rule.network:
         return Kind.NETWORK
     return Kind.CPU if step.computing >= 0.5 else Kind.WAITING
 
 
-def _described(verdict: Verdict, step: Step) -> str:
-    return (
-        f"{verdict.kind}: links between sites take at most {step.link:.0%} of its time "
-        f"({step.turns:.0f} answers/s, {step.crossing / 1e6:.2f} MB/s over them), "
-        f"{step.busiest or 'no node'} computes {step.computing:.0%}"
+def _apart(case: Case, world: World) -> bool:
+    return len({world.hosts[node.host].site for node in _busy(case)}) > 1
+
+
+def _described(profile: Profile, verdict: Verdict, step: Step) -> str:
+    links = (
+        f"links between sites take at most {step.link:.0%} of its time "
+        f"({step.turns:.0f} answers/s, {step.crossing / 1e6:.2f} MB/s over them)"
     )
+    if profile.flows is None:
+        why = f" ({profile.uncounted})" if profile.uncounted else ""
+        links = f"what links take of its time is not known{why}, so nothing is moved over one"
+    return f"{verdict.kind}: {links}, {step.busiest or 'no node'} computes {step.computing:.0%}"
 
 
 def _why_not(verdict: Verdict, hindrances: Collection[str]) -> list[str]:

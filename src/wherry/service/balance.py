@@ -18,7 +18,7 @@ from wherry.service.balance_look import check_seconds, look
 from wherry.service.cell import UNDER_WAY, Cell
 from wherry.service.operations import Task
 from wherry.service.peer import Peer
-from wherry.service.together import move_together
+from wherry.service.together import Refusal, move_together, unheard
 
 AUTO = "balance.auto"
 """The setting that lets the daemon balance by itself."""
@@ -97,12 +97,13 @@ def start(cell: Cell, target: str, names: Sequence[str], body: Any, uid: int) ->
     return cell.operations.start("balance", target, body, uid=uid, shared=shared, exclusive=[_CLAIM])
 
 
-def carry_out(cell: Cell, task: Task, found: BalancePlan) -> dict[str, Any]:
-    """Does the moves of a plan, after writing down every decision. PARTLY_DONE names the moves that failed."""
+def carry_out(cell: Cell, task: Task, found: BalancePlan, refused: Refusal = unheard) -> dict[str, Any]:
+    """Does the moves of a plan, after writing down every decision. PARTLY_DONE names the moves that failed, `refused`
+    is told those that could not begin."""
     for verdict in found.verdicts:
         note(cell, verdict)
     targets = {move.node: move.destination for move in found.moves}
-    moved = move_together(cell.need_domain().moves, task, targets, "the nodes are balanced in part")
+    moved = move_together(cell.need_domain().moves, task, targets, "the nodes are balanced in part", refused)
     return {"plan": found.model_dump(mode="json"), "moves": moved}
 
 

@@ -7,18 +7,21 @@ what it remembers may be lost at any time, as the cool-down counts from the rows
 from __future__ import annotations
 
 import re
+from functools import partial
 
+from wherry.base.clock import now
 from wherry.job.profile import Sample
 from wherry.model.balance import BalancePlan, Verdict
 from wherry.schedule.balance import confirmed
 from wherry.service.balance import AUTO, carry_out, clusters_up, note, start
-from wherry.service.balance_look import Look
+from wherry.service.balance_look import Look, Where
 from wherry.service.cell import UNDER_WAY, Cell
 from wherry.service.watcher import Watcher
 
 _EVERY = 4.0
 """Seconds of one measurement."""
-_NUMBERS = re.compile(r"[\d.,]+")
+_NUMBERS = re.compile(r"(?<![\w-])\d[\d.,]*")
+"""Not those of names, as `cg-3` and `a1`."""
 
 
 class AutoBalance(Watcher):
@@ -30,25 +33,35 @@ class AutoBalance(Watcher):
         self._look: Look | None = None
         self._sample: Sample | None = None
         self._before: dict[str, Verdict] = {}
+        self._jobs: dict[str, set[str]] = {}
+        """Ids of the jobs that ran on each cluster when it was last measured."""
+        self._refused: dict[Where, float] = {}
+        """When a move that was planned was refused: it has no row that would say so."""
         self._said: dict[str, str] = {}
 
     def turn(self) -> None:
         """One measurement, since the last one; and what follows from it."""
-        domain = self._cell.domain
-        running = {job.cluster for job in self._cell.store.jobs() if job.state in UNDER_WAY}
+        domain, running = self._cell.domain, dict[str, set[str]]()
+        for job in self._cell.store.jobs():
+            if job.state in UNDER_WAY:
+                running.setdefault(job.cluster, set()).add(job.id)
         idle = domain is None or not running or self._cell.store.setting(AUTO) != "on"
         if domain is None or idle or self._under_way():
-            self._sample = None
+            self._sample, self._before = None, {}
             return
+        # what was said of other jobs confirms nothing
+        self._before = {name: v for name, v in self._before.items() if self._jobs.get(name) == running.get(name)}
+        self._jobs = running
         if self._look is None or self._look.domain is not domain:
             self._look, self._sample = Look(self._cell, domain), None
         before, self._sample = self._sample, self._look.sample()
         if before is not None:
             names = [name for name in clusters_up(self._cell) if name in running]
-            self._decide(self._look.plan(before, self._sample, names))
+            self._decide(self._look.plan(before, self._sample, names, refused=self._refused))
 
     def _decide(self, found: BalancePlan) -> None:
-        verdicts = [confirmed(verdict, self._before.get(verdict.cluster)) for verdict in found.verdicts]
+        site = {host.name: host.site for host in self._cell.hosts()}
+        verdicts = [confirmed(verdict, self._before.get(verdict.cluster), site) for verdict in found.verdicts]
         self._before = {verdict.cluster: verdict for verdict in found.verdicts}
         act = [verdict for verdict in verdicts if verdict.moves]
         for verdict in verdicts:
@@ -59,7 +72,12 @@ class AutoBalance(Watcher):
             agreed = BalancePlan(verdicts=tuple(act))
             for verdict in act:
                 self._news(verdict)
-            start(self._cell, ", ".join(names), names, lambda task: carry_out(self._cell, task, agreed), 0)
+            body = partial(carry_out, self._cell, found=agreed, refused=self._refuse)
+            start(self._cell, ", ".join(names), names, body, 0)
+
+    def _refuse(self, node: str, host: str) -> None:
+        """Whatever the reason was, it will hardly be another one in the next measurement."""
+        self._refused[node, host] = now()
 
     def _under_way(self) -> bool:
         """True while nodes are moved by a plan: what is measured then tells nothing."""

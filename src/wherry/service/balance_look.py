@@ -6,19 +6,23 @@ Invariant: it looks and changes nothing (but that frames are counted from the fi
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 
 from wherry.base.clock import now
-from wherry.base.errors import Code, LostContact, Refused
+from wherry.base.errors import Code, LostContact, Refused, WherryError
 from wherry.job.profile import Sample, Sampler, foreign, profile
 from wherry.model.balance import BalancePlan, Kind, Verdict
 from wherry.model.objects import Cluster, Host, Move, Node, NodeState, Phase, Prediction
 from wherry.model.profile import Profile
+from wherry.move.check import check_host
 from wherry.move.predict import estimate
 from wherry.schedule.balance import Case, Rule, plan
 from wherry.schedule.roads import Roads
 from wherry.schedule.score import World
 from wherry.service.cell import UNDER_WAY, Cell, Domain
+
+Where = tuple[str, str]
+"""A node, and a host for it."""
 
 
 class Look:
@@ -51,65 +55,109 @@ class Look:
         return profile(before, after, cluster, jobs, self._cell.store.nodes(cluster), remaining)
 
     def plan(
-        self, before: Sample, after: Sample, clusters: Collection[str], remaining: float | None = None
+        self,
+        before: Sample,
+        after: Sample,
+        clusters: Collection[str],
+        remaining: float | None = None,
+        refused: Mapping[Where, float] | None = None,
     ) -> BalancePlan:
-        """The verdicts on these clusters, from what was seen between two samples."""
-        store, hosts = self._cell.store, self._cell.hosts()
+        """The verdicts on these clusters, from what was seen between two samples. `refused` is when a host refused a
+        node that it should have had."""
+        store, hosts = self._cell.store, {host.name: host for host in self._cell.hosts()}
         cases, aside = list[Case](), list[Verdict]()
-        moves = store.moves()
+        moves, nodes = store.moves(), store.nodes()
         for name in clusters:
-            cluster, nodes = store.cluster(name), store.nodes(name)
+            cluster, own = store.cluster(name), [node for node in nodes if node.cluster == name]
             if cluster is None:
                 continue
-            if why := _unsteady(before, after, nodes):
+            why = _unsteady(before, after, own)
+            try:
+                if not why:
+                    seen = self.profile(before, after, name, remaining)
+                    cases.append(self._case(cluster, own, seen, hosts, _Past(moves, nodes, hosts), refused or {}))
+            except WherryError as error:  # a node that is just ending, say: the other clusters are planned all the same
+                why = str(error)
+            if why:
                 aside.append(Verdict(cluster=name, kind=Kind.UNKNOWN, text=why))
-                continue
-            seen = self.profile(before, after, name, remaining)
-            cases.append(self._case(cluster, nodes, seen, hosts, [move for move in moves if move.cluster == name]))
-        names = [host.name for host in hosts]
         roads = Roads(self.domain.fabric.spec.joins())
-        world = World({host.name: host for host in hosts}, roads, foreign(before, after, names), {})
-        found = plan(cases, world, store.nodes(), store.moves(unfinished=True), now(), Rule())
+        world = World(hosts, roads, foreign(before, after, list(hosts)), {})
+        found = plan(cases, world, nodes, [move for move in moves if not move.ended], now(), Rule())
         verdicts = {verdict.cluster: verdict for verdict in (*found.verdicts, *aside)}
         return BalancePlan(verdicts=tuple(verdicts[name] for name in clusters if name in verdicts))
 
-    def _case(self, cluster: Cluster, nodes: list[Node], seen: Profile, hosts: list[Host], moves: list[Move]) -> Case:
-        ended = [move for move in moves if move.ended and move.created >= cluster.created]  # not of its namesake
+    def _case(
+        self,
+        cluster: Cluster,
+        nodes: list[Node],
+        seen: Profile,
+        hosts: Mapping[str, Host],
+        past: _Past,
+        refused: Mapping[Where, float],
+    ) -> Case:
+        spec, ended = cluster.spec, past.of(cluster)
         left = {(move.node, move.source): move.ended or 0.0 for move in ended if move.phase == Phase.DONE}
         left |= {(move.node, move.destination): move.ended or 0.0 for move in ended if move.phase != Phase.DONE}
+        allowed = [
+            host
+            for host in hosts.values()
+            if (not spec.sites or host.site in spec.sites) and (not spec.hosts or host.name in spec.hosts)
+        ]
         return Case(
             profile=seen,
             nodes=tuple(nodes),
-            allowed=frozenset(host.name for host in hosts if self._may_take(cluster, nodes, host, hosts)),
-            costs={node.name: self._price(cluster, node) for node in nodes} if seen.jobs else {},
-            pinned=frozenset(node.name for node in nodes if cluster.spec.is_pinned(node.index)),
-            most=cluster.spec.placement.max_per_host,
+            allowed=frozenset(host.name for host in allowed),
+            costs={node.name: self._price(node, past) for node in nodes} if seen.jobs else {},
+            pinned=frozenset(node.name for node in nodes if spec.is_pinned(node.index)),
+            most=spec.placement.max_per_host,
             moved={move.node: move.ended or 0.0 for move in ended},
-            left=left,
+            left={**left, **refused},
+            refused=self._refused(cluster, nodes, hosts, allowed) if seen.jobs else {},
         )
 
-    def _may_take(self, cluster: Cluster, nodes: list[Node], host: Host, hosts: list[Host]) -> bool:
-        """What a move checks too (`wherry.move.check`), and where the cluster's file allows its nodes."""
-        spec = cluster.spec
-        if host.down or host.drained or (spec.sites and host.site not in spec.sites):
-            return False
-        if spec.hosts and host.name not in spec.hosts:
-            return False
-        here = {node.host for node in nodes}
-        facts = [other.facts for other in hosts if other.name in here and other.facts]
-        if host.facts and any(
-            known.kernel != host.facts.kernel or not known.cpu_features <= host.facts.cpu_features for known in facts
-        ):
-            return False
-        return not self.domain.fabric.missing_files(host.name, [*spec.files, *cluster.binds])
+    def _refused(
+        self, cluster: Cluster, nodes: list[Node], hosts: Mapping[str, Host], allowed: list[Host]
+    ) -> dict[Where, str]:
+        """Why a move would refuse a host to a node, for each that it would."""
+        domain, found = self.domain, dict[Where, str]()
+        for node in nodes:
+            for host in allowed:
+                if host.name == node.host:
+                    continue
+                try:
+                    check_host(domain.fabric, domain.drivers, domain.places, cluster, node, hosts[node.host], host)
+                except WherryError as error:
+                    found[node.name, host.name] = str(error)
+        return found
 
-    def _price(self, cluster: Cluster, node: Node) -> Prediction:
+    def _price(self, node: Node, past: _Past) -> Prediction:
         """What moving the node within its site would cost."""
         place = self.domain.places.place(node)
         mover = self.domain.drivers[node.kind].mover(place, place)
-        site = {host.name: host.site for host in self.domain.fabric.spec.hosts}
-        near = [move for move in self._cell.store.moves() if site.get(move.source) == site.get(move.destination)]
-        return estimate(*mover.predict(), mover.can_round(), near)
+        return estimate(*mover.predict(), mover.can_round(), past.near(node.kind))
+
+
+class _Past:
+    """The moves that were made, oldest first, and what can be learnt of them."""
+
+    def __init__(self, moves: Sequence[Move], nodes: Sequence[Node], hosts: Mapping[str, Host]) -> None:
+        self._moves = moves
+        self._kinds = {node.name: node.kind for node in nodes}
+        self._sites = {name: host.site for name, host in hosts.items()}
+
+    def of(self, cluster: Cluster) -> list[Move]:
+        """Those of a cluster, and not of its namesake, that are over."""
+        return [m for m in self._moves if m.cluster == cluster.name and m.ended and m.created >= cluster.created]
+
+    def near(self, kind: str) -> list[Move]:
+        """Those of nodes of this kind between two hosts of one site."""
+        return [
+            move
+            for move in self._moves
+            if self._kinds.get(move.node) == kind
+            and move.source in self._sites
+            and self._sites[move.source] == self._sites.get(move.destination)
+        ]
 
 
 def look(cell: Cell) -> Look:

@@ -5,18 +5,27 @@ Invariant: it returns or raises when every move has ended, so nothing of it goes
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from wherry.base.errors import Code, Failed, WherryError
+from wherry.base.errors import Code, Failed, Refused, WherryError
 from wherry.model.objects import Move
 from wherry.move.moves import Moves
 from wherry.schedule.cost import AT_ONCE
 from wherry.service.operations import Task
 
+Refusal = Callable[[str, str], None]
+"""Is told a node, and the host to which it may not move."""
 
-def move_together(moves: Moves, task: Task, targets: Mapping[str, str], partly: str) -> list[dict[str, Any]]:
+
+def unheard(_node: str, _host: str) -> None:
+    """For those who do not ask what was refused."""
+
+
+def move_together(
+    moves: Moves, task: Task, targets: Mapping[str, str], partly: str, refused: Refusal = unheard
+) -> list[dict[str, Any]]:
     """Moves nodes (name -> host), some at the same time; PARTLY_DONE, with `partly`, names those that did not move."""
     if not targets:
         return []
@@ -27,6 +36,8 @@ def move_together(moves: Moves, task: Task, targets: Mapping[str, str], partly: 
             task.check()
             return moves.run(node, target, task.progress, task.cancelled)
         except WherryError as error:
+            if isinstance(error, Refused):
+                refused(node, target)
             return f"{node}: {error}"
 
     with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="together") as pool:
