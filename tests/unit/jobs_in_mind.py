@@ -11,10 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from wherry.model.balance import BalancePlan
-from wherry.model.objects import Host, Node, NodeState, Prediction
+from wherry.model.objects import Host, Move, Node, NodeState, Prediction
 from wherry.model.profile import Flow, NodeLoad, Profile
 from wherry.model.spec import LinkSpec
 from wherry.schedule.balance import Case, Rule, plan
+from wherry.schedule.place import Used, used_by
 from wherry.schedule.roads import Roads
 from wherry.schedule.score import World
 
@@ -53,6 +54,8 @@ class Imagined:
     foreign: dict[str, float] = field(default_factory=dict)
     jobs: list[Job] = field(default_factory=list)
     idle: tuple[Node, ...] = ()
+    under_way: tuple[Move, ...] = ()
+    """Moves of idle nodes that are not over: both their hosts hold the node."""
 
     def nodes(self) -> list[Node]:
         """All that there are."""
@@ -71,7 +74,7 @@ class Imagined:
         """What the rule says of all jobs."""
         world = self.world()
         cases = [job.case(world, jitter) for job in self.jobs]
-        return plan(cases, world, self.nodes(), [], now, rule or Rule())
+        return plan(cases, world, self.nodes(), self.under_way, now, rule or Rule())
 
     def apply(self, found: BalancePlan, now: float = NOW) -> None:
         """Does the moves at once."""
@@ -84,12 +87,13 @@ class Imagined:
 
     def overfull(self) -> list[str]:
         """Hosts with more than they have."""
-        found = []
-        for host in self.hosts:
-            here = [node for node in self.nodes() if node.host == host.name]
-            if sum(node.cpus for node in here) > host.cores + 1e-6 or sum(node.memory for node in here) > host.memory:
-                found.append(host.name)
-        return found
+        used = used_by(self.nodes(), self.under_way)
+        taken = {host.name: used.get(host.name, Used()) for host in self.hosts}
+        return [
+            host.name
+            for host in self.hosts
+            if taken[host.name].cpus > host.cores + 1e-6 or taken[host.name].memory > host.memory
+        ]
 
 
 @dataclass
@@ -105,6 +109,7 @@ class Job:
     remaining: float = 600.0
     pinned: frozenset[str] = frozenset()
     allowed: frozenset[str] | None = None
+    most: int | None = None
     moved: dict[str, float] = field(default_factory=dict)
     left: dict[tuple[str, str], float] = field(default_factory=dict)
 
@@ -150,7 +155,7 @@ class Job:
         )  # fmt: skip
         allowed = frozenset(world.hosts) if self.allowed is None else self.allowed
         costs = {node.name: COST for node in self.nodes}
-        return Case(profile, self.nodes, allowed, costs, self.pinned, None, self.moved, self.left)
+        return Case(profile, self.nodes, allowed, costs, self.pinned, self.most, self.moved, self.left)
 
     def _site(self, world: World, index: int) -> str:
         return world.hosts[self.nodes[index].host].site

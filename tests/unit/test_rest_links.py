@@ -7,16 +7,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rest_service import FABRIC, running
+from rest_service import FABRIC, Service, running
 
 from wherry.base.errors import WherryError
 from wherry.base.units import parse_duration
 from wherry.client import Client
+from wherry.fabric.fake import FakeFabric
 
 
 @pytest.fixture
-def client(tmp_path: Path) -> Iterator[Client]:
-    with running(tmp_path) as service, Client(service.place, start=False) as client:
+def service(tmp_path: Path) -> Iterator[Service]:
+    with running(tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+def client(service: Service) -> Iterator[Client]:
+    with Client(service.place, start=False) as client:
         client.wait(client.fabric_up(FABRIC, "FILE").id)
         yield client
 
@@ -33,13 +40,15 @@ def test_a_change_is_of_both_directions_or_of_one(client: Client) -> None:
     assert figures(client) == {"there": both, "back": both}
     client.wait(client.set_link("b", "a", {"loss": "1%"}, one_way=True).id)
     assert figures(client) == {"there": both, "back": both | {"loss": 0.01}}
-    assert client.links()[0]["measured"] == {"latency": 0.01, "there": None, "back": None}
+    assert client.links()[0]["measured"] == {"latency": 0.01, "latency_back": 0.01, "there": None, "back": None}
     assert any(event.kind == "link.set" and "loss 1%" in event.text for event in client.events())
 
 
 def test_one_way_leaves_the_other_as_the_machine_is(client: Client) -> None:
     client.wait(client.set_link("a", "b", {"latency": "10ms"}, one_way=True).id)
     assert figures(client) == {"there": {"latency": 0.01}, "back": {"latency": 0.0}}
+    measured = client.links()[0]["measured"]
+    assert (measured["latency"], measured["latency_back"]) == (0.01, 0.0)
 
 
 def test_a_file_with_other_figures_changes_the_links_under_clusters(client: Client) -> None:
@@ -49,6 +58,28 @@ def test_a_file_with_other_figures_changes_the_links_under_clusters(client: Clie
     assert figures(client)["there"] == {"latency": parse_duration("5ms")}
     with pytest.raises(WherryError, match="cannot be replaced"):
         client.fabric_up(other | {"links": [{"between": ["b", "a"]}]}, "FILE")
+
+
+def test_other_figures_that_cannot_be_had_leave_row_and_links_as_they_were(service: Service, client: Client) -> None:
+    client.wait(client.up({"name": "hello", "nodes": 1}).id)
+    fabric = service.cell.need_domain().fabric
+    assert isinstance(fabric, FakeFabric)
+    fabric.fail_at["up"] = "no wires"
+    other = FABRIC | {"links": [{"between": ["a", "b"], "latency": "5ms"}]}
+    with pytest.raises(WherryError, match="no wires"):
+        client.wait(client.fabric_up(other, "FILE").id)
+    kept = service.cell.store.fabric()
+    assert kept == fabric.spec and kept is not None and kept.joins()[0].latency is None
+    assert fabric.calls[-1] == "relink", "what was made of the other figures is made again as it was"
+
+
+def test_a_daemon_makes_the_links_what_their_row_says(service: Service, client: Client) -> None:
+    """The one before it may have been killed after the row and before the wires."""
+    fabric = service.cell.need_domain().fabric
+    assert isinstance(fabric, FakeFabric)
+    before = len(fabric.calls)
+    service.cell.recover()
+    assert "relink" in fabric.calls[before:] and "up" not in fabric.calls[before:]
 
 
 @pytest.mark.parametrize(

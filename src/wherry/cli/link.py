@@ -25,7 +25,19 @@ def list_(*, measure: bool = False, output: Output = "text") -> None:
     with Client() as client:
         links = client.links(measure)
     rows = [row for link in links for row in _rows(link)]
-    header = ("FROM", "TO", "OVERLAY", "LATENCY", "MEASURED", "BANDWIDTH", "MEASURED", "LOSS", "LOST", "DROPPED")
+    header = (
+        "FROM",
+        "TO",
+        "OVERLAY",
+        "STATE",
+        "LATENCY",
+        "MEASURED",
+        "BANDWIDTH",
+        "MEASURED",
+        "LOSS",
+        "LOST",
+        "DROPPED",
+    )
     emit(output, "links", {"links": links}, lambda: table(header, rows, "There is one site."))
 
 
@@ -75,17 +87,23 @@ def _rows(found: dict[str, Any]) -> list[tuple[object, ...]]:
     """A row for each direction."""
     link, measured = found["link"], found["measured"]
     rows = list[tuple[object, ...]]()
-    for way, (one, other) in (("there", link["between"]), ("back", reversed(link["between"]))):
+    ways = (("there", "latency", link["between"]), ("back", "latency_back", reversed(link["between"])))
+    for way, latency, (one, other) in ways:
         figures, traffic = found["declared"][way], found[way] or {}
         rows.append(
             (
-                one, other, link["overlay"], _duration(figures["latency"], figures["jitter"]),
-                _duration(measured["latency"]), _rate(figures["bandwidth"]), _rate(measured[way]),
+                one, other, link["overlay"], _state(found), _duration(figures["latency"], figures["jitter"]),
+                _duration(measured[latency]), _rate(figures["bandwidth"]), _rate(measured[way]),
                 "-" if figures["loss"] is None else f"{figures['loss'] * 100:g}%",
                 traffic.get("lost", "-"), traffic.get("dropped", "-"),
             )
         )  # fmt: skip
     return rows
+
+
+def _state(found: dict[str, Any]) -> str:
+    dead = [what for what, key in (("emulation", "emulation"), ("overlay", "overlay")) if found[key] == "dead"]
+    return f"{' and '.join(dead)} dead" if dead else "up"
 
 
 def _duration(seconds: float | None, around: float | None = None) -> str:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 
 from wherry.base.errors import Bug, Code, Failed, Refused
-from wherry.fabric.protocol import HoldReport, LinkMeasure, LinkState
+from wherry.fabric.protocol import HoldReport, LinkMeasure, LinkState, Tended
 from wherry.model.network import ClusterNetwork, Port
 from wherry.model.objects import Host, HostFacts
 from wherry.model.spec import FabricSpec, HostSpec, LinkSpec
@@ -119,12 +119,17 @@ class FakeFabric:
 
     def measure_link(self, link: LinkSpec, bandwidth: bool) -> LinkMeasure:
         there, back = link.directions()
-        latency = ((there.latency or 0) + (back.latency or 0)) / 2
         return LinkMeasure(
-            latency=latency, there=there.bandwidth if bandwidth else None, back=back.bandwidth if bandwidth else None
+            latency=there.latency or 0,
+            latency_back=back.latency or 0,
+            there=there.bandwidth if bandwidth else None,
+            back=back.bandwidth if bandwidth else None,
         )
 
-    def tend(self) -> list[str]:
+    def relink(self) -> None:
+        self.entering("relink")
+
+    def tend(self) -> list[Tended]:
         return []
 
     def host_netns(self, host: str) -> str:

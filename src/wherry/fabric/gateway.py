@@ -43,7 +43,8 @@ class Gateway:
 
     def pid(self) -> int | None:
         """Its process id while it runs."""
-        if self._child is not None and self._child.poll() is not None:
+        child = self._child
+        if child is not None and child.poll() is not None:
             self._child = None  # reaped
         try:
             pid = int(self._number.read_text())

@@ -1,43 +1,98 @@
-"""What a link does, measured from outside of whatever emulates it: by ping, and by TCP that fills it.
+"""What a link does, measured from outside of whatever emulates it: by timed datagrams, and by TCP that fills it.
 
 Invariant: it measures between two hosts, so what it gives is what a node gets; the emulator's figures take no part.
 """
 
 from __future__ import annotations
 
-import functools
-import re
+import contextlib
 import socket
-import subprocess
+import statistics
+import struct
 import threading
 import time
 
 from wherry.fabric import links, namespaces
 from wherry.fabric.protocol import LinkMeasure
+from wherry.model.spec import DirectionSpec
 
 End = tuple[str, str]
 """Path of a host's namespace, and its address."""
 _STREAMS = 4
 _SECONDS = 1.5
 """Of TCP that are counted, after it has had time to find its pace."""
-_MEAN = re.compile(r"= [\d.]+/([\d.]+)/")
+_DATAGRAMS, _APART = 9, 0.02
+"""How many time a direction, and seconds between two."""
+_SPARE = 2.0
+"""Seconds beyond what is declared until a datagram is taken for lost."""
+_LOOK = 0.1
+_HELLO = b"hello"
+_SO_RCVBUFFORCE, _SO_TIMESTAMPNS = 33, 35
+"""asm-generic/socket.h; the second's answer is a struct timespec of the kernel's CLOCK_REALTIME."""
 
 
-def measure(one: End, other: End, bandwidth: bool) -> LinkMeasure:
-    """The latency; and the bandwidth in each direction when asked for."""
-    latency = _latency(one[0], other[1], count=4)
-    if not bandwidth or latency is None:
-        return LinkMeasure(latency=latency)
-    return LinkMeasure(latency=latency, there=_bandwidth(one, other, latency), back=_bandwidth(other, one, latency))
+def measure(one: End, other: End, declared: tuple[DirectionSpec, DirectionSpec], bandwidth: bool) -> LinkMeasure:
+    """The latency in each direction; and the bandwidth when asked for. `declared` tells how long to wait."""
+    trip = sum((way.latency or 0) + (way.jitter or 0) for way in declared)
+    latency, latency_back = _latency(one, other, trip), _latency(other, one, trip)
+    if not bandwidth or latency is None or latency_back is None:
+        return LinkMeasure(latency=latency, latency_back=latency_back)
+    mean = (latency + latency_back) / 2
+    return LinkMeasure(
+        latency=latency,
+        latency_back=latency_back,
+        there=_bandwidth(one, other, mean),
+        back=_bandwidth(other, one, mean),
+    )
 
 
-def _latency(netns: str, address: str, count: int) -> float | None:
-    """Half of the mean round trip in seconds; None when nothing comes back. A first ping, for ARP, does not count."""
-    ping = functools.partial(subprocess.run, capture_output=True, text=True, timeout=200)
-    namespaces.inside(netns, lambda: ping(["ping", "-q", "-c1", "-W1", address]))
-    said = namespaces.inside(netns, lambda: ping(["ping", "-q", "-i0.05", f"-c{count}", "-W1", address])).stdout
-    found = _MEAN.search(said)
-    return float(found[1]) / 2e3 if found else None
+def delays(source: End, sink: End, count: int, pause: float, trip: float) -> list[float]:
+    """Seconds that datagrams took from one to the other, of `count` those that came, sent `pause` seconds apart.
+    A round trip of the link takes up to `trip` seconds.
+
+    Both ends have one clock; the moment of arrival is the kernel's, so a reader that is late does no harm.
+    """
+    receiving = namespaces.inside(sink[0], lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+    sending = namespaces.inside(source[0], lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+    with receiving, sending:
+        receiving.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
+        receiving.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, 1024 * (count + 100))
+        receiving.bind((sink[1], 0))
+        sending.connect(receiving.getsockname())
+        if not _reached(sending, receiving, _SPARE + 2 * trip):
+            return []
+        for _ in range(count):
+            sending.send(time.clock_gettime_ns(time.CLOCK_REALTIME).to_bytes(8, "big"))
+            time.sleep(pause)
+        found, deadline = list[float](), time.monotonic() + _SPARE + trip
+        while len(found) < count and (left := deadline - time.monotonic()) > 0:
+            receiving.settimeout(left)
+            try:
+                data, extra, _, _ = receiving.recvmsg(8, 64)
+            except TimeoutError:
+                break
+            if data != _HELLO:
+                seconds, more = struct.unpack("=qq", extra[0][2])
+                found.append((seconds * 10**9 + more - int.from_bytes(data, "big")) * 1e-9)
+        return found
+
+
+def _reached(sending: socket.socket, receiving: socket.socket, patience: float) -> bool:
+    """True when something comes through: the first ones wait for ARP, or are lost while it is given up and repeated."""
+    receiving.settimeout(_LOOK)
+    deadline = time.monotonic() + patience
+    while time.monotonic() < deadline:
+        sending.send(_HELLO)
+        with contextlib.suppress(TimeoutError):
+            receiving.recv(8)
+            return True
+    return False
+
+
+def _latency(source: End, sink: End, trip: float) -> float | None:
+    """Seconds of one way; None when nothing comes through."""
+    found = delays(source, sink, _DATAGRAMS, _APART, trip)
+    return statistics.median(found) if found else None
 
 
 def _bandwidth(source: End, sink: End, latency: float) -> float | None:

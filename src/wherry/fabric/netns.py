@@ -31,7 +31,7 @@ from wherry.fabric.cgroup import sweep as sweep_cgroups
 from wherry.fabric.hold import NetnsHold
 from wherry.fabric.links import Links
 from wherry.fabric.netlink import IFF_LOWER_UP, IFF_UP, Announcer, Switch, set_neighbours
-from wherry.fabric.protocol import LinkMeasure, LinkState
+from wherry.fabric.protocol import LinkMeasure, LinkState, Tended
 from wherry.fabric.sitelinks import SiteLinks
 from wherry.model.network import HEAD_INDEX, MOST_NODES, ClusterNetwork, Port, address_of, mac_of
 from wherry.model.objects import Host, HostFacts
@@ -145,9 +145,13 @@ class NetnsFabric:
         if not all(site in first for site in link.between):
             return LinkMeasure()
         one, other = ((self.host_netns(first[site]), self.host_address(first[site])) for site in link.between)
-        return linkprobe.measure(one, other, bandwidth)
+        return linkprobe.measure(one, other, link.directions(), bandwidth)
 
-    def tend(self) -> list[str]:
+    def relink(self) -> None:
+        with self._links.lock:
+            self._links.remake(self.spec)
+
+    def tend(self) -> list[Tended]:
         with self._links.lock:  # the spec of now, and not of before a change
             return self._links.tend(self.spec)
 

@@ -35,23 +35,33 @@ class Traffic(Record):
 class LinkState(Record):
     """A link: how it is emulated, what it carried (None: not counted), and the CPU seconds of that.
 
-    `emulation` is `netem`, `wherry-link`, `none` (not at all) or `dead` (about to be repaired).
+    `emulation` is `netem`, `wherry-link`, `none` (not at all) or `dead` (about to be repaired); `overlay` is `up` when
+    both gateways are there, else `dead`; None when there is none.
     """
 
     link: LinkSpec
     emulation: str
+    overlay: str | None = None
     there: Traffic | None = None
     back: Traffic | None = None
     cpu: float | None = None
 
 
 class LinkMeasure(Record):
-    """What was measured between the first hosts of two sites: half a round trip (seconds), and what TCP filled the
-    wire with in each direction (bit/s, headers counted). None: not measured, or nothing came through."""
+    """What was measured between the first hosts of two sites: the latency there and back (seconds, one way), and what
+    TCP filled the wire with in each direction (bit/s, headers counted). None: not measured, or nothing came through."""
 
     latency: float | None = None
+    latency_back: float | None = None
     there: float | None = None
     back: float | None = None
+
+
+class Tended(Record):
+    """What was done about a link that had died: it is started anew, or that failed, with the reason."""
+
+    text: str
+    failed: bool = False
 
 
 class Hold(Protocol):
@@ -108,8 +118,13 @@ class Fabric(Protocol):
     def measure_link(self, link: LinkSpec, bandwidth: bool) -> LinkMeasure:
         """Measures the latency, and the bandwidth when asked to, which fills the link for seconds."""
 
-    def tend(self) -> list[str]:
-        """Starts anew what of the fabric has died by itself; a text for each. Nothing when the fabric is down."""
+    def relink(self) -> None:
+        """Makes every link what `spec` says: a daemon that was killed may have left it between two. Failed, after all
+        others are made, when one could not be."""
+
+    def tend(self) -> list[Tended]:
+        """Starts anew what of the fabric has died by itself; what failed is told once for each reason, and tried
+        again ever later. Nothing when the fabric is down."""
 
     def host_netns(self, host: str) -> str:
         """Path of the host's network namespace."""

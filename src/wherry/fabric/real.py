@@ -19,7 +19,7 @@ from wherry.base.paths import Instance
 from wherry.fabric import facts, links, namespaces
 from wherry.fabric.links import Links
 from wherry.fabric.netns import NetnsFabric, bridge_of
-from wherry.fabric.protocol import Hold, HoldReport, LinkMeasure, LinkState
+from wherry.fabric.protocol import Hold, HoldReport, LinkMeasure, LinkState, Tended
 from wherry.model.network import ClusterNetwork, Port
 from wherry.model.objects import Host, HostFacts
 from wherry.model.spec import FabricSpec, LinkSpec
@@ -97,7 +97,10 @@ class RealFabric(NetnsFabric):
     def measure_link(self, link: LinkSpec, bandwidth: bool) -> LinkMeasure:
         return LinkMeasure()
 
-    def tend(self) -> list[str]:
+    def relink(self) -> None:
+        """They are as they are."""
+
+    def tend(self) -> list[Tended]:
         return []
 
     def host_netns(self, host: str) -> str:

@@ -14,18 +14,33 @@ from __future__ import annotations
 import functools
 import shutil
 import threading
+import time
 from pathlib import Path
+from typing import NamedTuple
 
+from wherry.base.errors import Code, Failed
 from wherry.base.paths import Instance
 from wherry.fabric import links, namespaces, netem, overlay
 from wherry.fabric.emulator import Emulator
 from wherry.fabric.links import Links
-from wherry.fabric.protocol import LinkState, Traffic
+from wherry.fabric.protocol import LinkState, Tended, Traffic
 from wherry.fabric.tunnel import Tunnel
 from wherry.model.spec import FabricSpec, LinkSpec
 
 BRIDGE = "lan"
 """The bridge of every site."""
+
+
+_FIRST, _LONGEST = 2.0, 60.0
+"""Seconds until a link that could not be repaired is tried again; twice as many each time, up to so many."""
+
+
+class _Trouble(NamedTuple):
+    """Why a link could not be repaired, and when (by a clock that never jumps) it is tried again: after how long."""
+
+    reason: str
+    pause: float
+    until: float
 
 
 def check(spec: FabricSpec) -> None:
@@ -44,51 +59,88 @@ class SiteLinks:
         """Held while links are made or looked at. Not the fabric's: ports are plugged meanwhile."""
         self._emulators: dict[str, Emulator] = {}
         self._tunnels: dict[tuple[str, str], Tunnel] = {}
+        self._troubles: dict[str, _Trouble] = {}
+        """By link, what came of the last try to repair it, when that failed."""
 
     def up(self, spec: FabricSpec, link: LinkSpec) -> None:
         """Makes a link, or makes what is there into it, and waits until it carries frames."""
         with self.lock:
             self._make(spec, link)
+            self._troubles.pop(link.name, None)
             if link.overlay != "none":
                 self._tunnel(spec, link, link.overlay).wait()
 
-    def tend(self, spec: FabricSpec) -> list[str]:
-        """Starts anew what has died; a text for each. Leaves alone a link whose sites are not there."""
-        repaired = []
+    def remake(self, spec: FabricSpec) -> None:
+        """Makes every link what it should be, without waiting for overlays. Failed at the end if one could not be."""
+        reasons = []
         with self.lock:
             for link in spec.joins():
-                ends = self._ends(spec, link)
-                if not all(namespaces.exists(Path(netns).name) for netns, _ in ends):
+                try:
+                    self._make(spec, link)
+                except Exception as error:  # one link is no reason to leave another as it is
+                    reasons.append(f"{link.name}: {error}")
+        if reasons:
+            raise Failed(Code.FAILED, "not every link could be made", "; ".join(reasons), "wherry site link")
+
+    def tend(self, spec: FabricSpec) -> list[Tended]:
+        """Starts anew what has died. Leaves alone a link whose sites are not there, or with which it failed lately."""
+        found = []
+        with self.lock:
+            for link in spec.joins():
+                trouble = self._troubles.get(link.name)
+                if trouble is not None and time.monotonic() < trouble.until:
                     continue
-                dead = []
-                if _making(link) == "wherry-link" and not self._emulator(link).alive():
-                    dead.append("emulator")
-                if link.overlay != "none" and not self._tunnel(spec, link, link.overlay).alive():
-                    dead.append(f"{link.overlay} gateway")
-                if dead:
-                    self._make(spec, link)  # without a wait: frames may be lost on it for long
-                    repaired.append(f"the {' and the '.join(dead)} of the link {link.name} had died: started anew")
-        return repaired
+                try:
+                    text = self._mend(spec, link)
+                except Exception as error:  # one link is no reason to leave another dead
+                    pause = min(2 * trouble.pause, _LONGEST) if trouble else _FIRST
+                    self._troubles[link.name] = _Trouble(str(error), pause, time.monotonic() + pause)
+                    if trouble is None or trouble.reason != str(error):
+                        text = f"the link {link.name} could not be repaired, and is tried again: {error}"
+                        found.append(Tended(text=text, failed=True))
+                    continue
+                self._troubles.pop(link.name, None)
+                if text:
+                    found.append(Tended(text=text))
+        return found
+
+    def _mend(self, spec: FabricSpec, link: LinkSpec) -> str:
+        """Starts anew what has died of a link; what that was."""
+        if not all(namespaces.exists(Path(netns).name) for netns, _ in self._ends(spec, link)):
+            return ""
+        dead = []
+        if _making(link) == "wherry-link" and not self._emulator(link).alive():
+            dead.append("emulator")
+        if link.overlay != "none" and not self._tunnel(spec, link, link.overlay).alive():
+            dead.append(f"{link.overlay} gateway")
+        if not dead:
+            return ""
+        self._make(spec, link)  # without a wait: frames may be lost on it for long
+        return f"the {' and the '.join(dead)} of the link {link.name} had died: started anew"
 
     def state(self, spec: FabricSpec, link: LinkSpec) -> LinkState:
         """What the link is and what it has carried."""
-        making = _making(link)
+        making, overlay_ = _making(link), None
+        if link.overlay != "none":
+            overlay_ = "up" if self._tunnel(spec, link, link.overlay).alive() else "dead"
         if making == "none":
-            return LinkState(link=link, emulation=making)
+            return LinkState(link=link, emulation=making, overlay=overlay_)
         if making == "netem":
             one, other = (netem.traffic(end) for end in self._ends(spec, link))
-            return LinkState(link=link, emulation=making, there=one, back=other)
+            return LinkState(link=link, emulation=making, overlay=overlay_, there=one, back=other)
         found = self._emulator(link).counters()
         if found is None:
-            return LinkState(link=link, emulation="dead")
+            return LinkState(link=link, emulation="dead", overlay=overlay_)
         there, back = (Traffic(**found[way]) for way in ("there", "back"))
-        return LinkState(link=link, emulation=making, there=there, back=back, cpu=found["cpu_us"] / 1e6)
+        cpu = found["cpu_us"] / 1e6
+        return LinkState(link=link, emulation=making, overlay=overlay_, there=there, back=back, cpu=cpu)
 
     def forget(self) -> None:
         """Forgets the processes; they are ended by the sweep of their namespaces."""
         with self.lock:
             self._emulators.clear()
             self._tunnels.clear()
+            self._troubles.clear()
 
     def _make(self, spec: FabricSpec, link: LinkSpec) -> None:
         ends, emulator = self._ends(spec, link), self._emulator(link)

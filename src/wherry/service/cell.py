@@ -117,16 +117,29 @@ class Cell:
             if self._domain is not None and not self._domain.fabric.spec.differs_in_figures_only(spec):
                 self.fabric_down()
             domain = self._domain or self.make_domain(wiring.make_fabric(spec, self.instance))
+            before = domain.fabric.spec
             self.store.put_fabric(spec)
             domain.fabric.spec = spec
             self._domain = domain
             try:
                 domain.fabric.up()
             except Exception:
-                if not self.store.clusters():
+                if self.store.clusters():
+                    self._links_as(before)
+                else:
                     self.fabric_down()
                 raise
             self.store.add_event("fabric.up", spec.name, f"fabric {spec.name} is up with {len(spec.hosts)} hosts")
+
+    def _links_as(self, spec: FabricSpec) -> None:
+        """Goes back to these figures, row and wires."""
+        fabric = self.need_domain().fabric
+        self.store.put_fabric(spec)
+        fabric.spec = spec
+        try:
+            fabric.relink()
+        except Exception:  # why the other figures could not be had is what counts
+            log.exception("links could not be made as they were")
 
     def fabric_down(self) -> None:
         """Removes the fabric. WRONG_STATE while clusters stand on it; nothing to do when there is none."""
@@ -172,7 +185,9 @@ class Cell:
         with self._lock:
             domain = self._domain
             if domain is not None:
-                if not domain.fabric.is_up():
+                if domain.fabric.is_up():
+                    self._attempt("the links", domain.fabric.relink)
+                else:
                     self._attempt("the fabric", domain.fabric.up)
                 self._attempt("moves", lambda: domain.moves.recover(log.info))
                 self._attempt("jobs", domain.jobs.adopt)

@@ -47,8 +47,9 @@ class Monitor(Watcher):
             self._cell.operations.while_idle(cluster_claim(cluster.name), verify)
         for job in jobs:
             domain.jobs.poll(job.id)
-        for text in domain.fabric.tend():  # last, as it may fail for long
-            self._cell.store.add_event("fabric.repaired", domain.fabric.spec.name, text)
+        for tended in domain.fabric.tend():  # last, as it may take long
+            kind = "fabric.repair-failed" if tended.failed else "fabric.repaired"
+            self._cell.store.add_event(kind, domain.fabric.spec.name, tended.text)
 
     def tidy(self) -> None:
         """Forgets what is old."""
