@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -21,6 +23,7 @@ from wherry.fabric import namespaces, overlay
 from wherry.fabric.cgroup import Cgroup
 from wherry.fabric.default import default_fabric
 from wherry.fabric.netns import NetnsFabric, sweep
+from wherry.fabric.pairs import _RULES, Pairs, _nft
 from wherry.model.network import ClusterNetwork, Port, address_of, mac_of, network_of
 from wherry.model.spec import LinkSpec
 
@@ -159,6 +162,25 @@ def test_a_link_that_cannot_be_made_is_refused_first(monkeypatch: pytest.MonkeyP
     with pytest.raises(Refused, match="wireguard"):
         NetnsFabric(spec, INSTANCE).up()
     assert left() == before
+
+
+@pytest.mark.skipif(shutil.which("nft") is None, reason="there is no nft")
+def test_frames_are_counted_once_however_many_begin_to_count(fabric: NetnsFabric) -> None:
+    """Each request of a profile has counters of its own, and the daemon's balancing too."""
+    place = fabric.host_netns("a1")
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda _: Pairs().read({place: frozenset()}), range(8)))
+
+    def rules() -> str:
+        words = ["nft", "list", "table", "bridge", "wherry"]
+        return namespaces.inside(
+            place, lambda: subprocess.run(words, capture_output=True, text=True, check=True).stdout
+        )
+
+    once = rules()
+    assert once.count("jump data") == once.count("update @pairs") == once.count("update @turns") == 1
+    _nft(place, "-f", "-", text=_RULES)
+    assert rules() == once, "nor when another daemon adds them"
 
 
 def test_a_sweep_finds_the_half_made_and_its_processes(fabric: NetnsFabric, network: ClusterNetwork) -> None:

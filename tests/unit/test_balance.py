@@ -9,12 +9,14 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from jobs_in_mind import MIB, NOW, Imagined, Job, hosts_at, nodes_on, ring
+from jobs_in_mind import COST, MIB, NOW, Imagined, Job, hosts_at, nodes_on, ring
 
 from wherry.model.balance import Kind, Verdict
 from wherry.model.objects import Move, Node, Phase
 from wherry.schedule.balance import Rule, confirmed, plan
+from wherry.schedule.cost import downtime
 from wherry.schedule.place import NodeNeed, Used, lacks
+from wherry.schedule.roads import SHARE
 
 APART = ["a1", "a2", "b1", "b2"]
 AT_ONCE = Rule(cooldown=0.0, hold=0.0)
@@ -66,6 +68,12 @@ def test_a_slow_link_makes_the_moves_dear() -> None:
     world = Imagined(hosts_at("ab", 4), bandwidth="1Mbit/s", jobs=[Job(nodes_on("cg", APART), pairs=ring(4))])
     (verdict,) = world.plan().verdicts
     assert verdict.moves == () and "must gain" in verdict.text
+
+
+def test_a_move_is_priced_with_what_links_leave_to_moves() -> None:
+    world = Imagined(hosts_at("ab", 1), bandwidth="8Mbit/s", latency="0ms").world()
+    one, other = world.hosts["a1"], world.hosts["b1"]
+    assert downtime(COST, one, other, world.roads) == pytest.approx(COST.downtime + COST.bytes / (SHARE * 1e6))
 
 
 def test_an_overloaded_host_is_relieved() -> None:

@@ -11,8 +11,9 @@ from fakeworld import World, fabric_spec
 from wherry.base.errors import Code, Failed, Refused
 from wherry.model.objects import Move, Phase
 from wherry.model.spec import FabricSpec
-from wherry.move.budget import SHARE, Crossing, Turns, crossing
+from wherry.move.budget import Crossing, Turns, crossing
 from wherry.move.predict import estimate
+from wherry.schedule.roads import SHARE
 
 
 def chain(**links: object) -> FabricSpec:

@@ -15,7 +15,10 @@ from rest_service import CLUSTER, FABRIC, Service, running
 
 import wherry.client.client
 from wherry import __version__
+from wherry.cli.balance import _show_profile
 from wherry.cli.main import _COMMANDS, _run
+from wherry.model.objects import Host
+from wherry.model.profile import Flow, NodeLoad, Profile
 
 Said = Callable[..., tuple[int, str, str]]
 
@@ -211,3 +214,29 @@ def test_help_imports_neither_the_client_nor_the_model() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
+
+
+def test_balance_says_whether_the_daemon_does_it(service: Service, wherry_: Said) -> None:
+    assert wherry_("up", "hello.yaml")[0] == 0
+    code, out, _ = wherry_("balance", "--seconds", "10ms")
+    assert code == 0 and "Balancing by the daemon is off." in out
+    assert wherry_("balance", "--auto", "on")[0] == 0
+    code, out, _ = wherry_("balance", "hello", "--seconds", "10ms")
+    assert "Balancing by the daemon is on" in out
+    assert json.loads(wherry_("balance", "--seconds", "10ms", "-o", "json")[1])["auto"] is True
+
+
+def test_a_profile_shows_what_the_rule_counts(capsys: pytest.CaptureFixture[str]) -> None:
+    nodes = tuple(
+        NodeLoad(node=f"c-{i}", host=host, ranks=1, cpu=1.0, computing=0.5, waiting=0.5)
+        for i, host in enumerate(["a1", "b1"])
+    )
+    flow = Flow(source="c-0", target="c-1", messages=30.0, bytes=100.0, turns=20.0)
+    found = Profile(
+        cluster="c", jobs=("job-1",), time=0.0, seconds=3.0, ran=3.0, remaining=3.0, basis="", nodes=nodes,
+        flows=(flow,),
+    )  # fmt: skip
+    _show_profile(found, [Host(name=name, site=name[0], cores=1, memory=1) for name in ("a1", "b1")])
+    said = capsys.readouterr().out
+    assert "30 messages/s, 20 answers/s" in said and "ANSWERS" in said
+    assert [line.split()[-1] for line in said.splitlines() if line.startswith("c-")] == ["20/s", "20/s"]

@@ -246,3 +246,16 @@ def test_a_host_that_a_move_would_refuse_is_refused_in_the_plan(service: Service
     driver.immovable = "no CAP_SYS_RESOURCE"
     found = look._refused(cluster, nodes, known, hosts)
     assert len(found) == len(nodes) * (len(hosts) - 1) and all("no CAP_SYS" in why for why in found.values())
+
+
+def test_a_node_that_a_user_moved_after_the_plan_stays_where_it_is(service: Service, client: Client) -> None:
+    verdict, cell = proposed(client), service.cell
+    (move,) = verdict.moves
+    (elsewhere,) = {host.name for host in client.hosts()} - {move.source, move.destination}
+    client.wait(client.begin_move(move.node, elsewhere).id)
+    plan = BalancePlan(verdicts=(verdict,))
+    operation = start(cell, "hello", ["hello"], lambda task: carry_out(cell, task, plan), 0)
+    with pytest.raises(WherryError, match="balanced in part") as partly:
+        client.wait(operation.id)
+    assert partly.value.code == Code.PARTLY_DONE and "moved after this was planned" in partly.value.why
+    assert len(client.moves()) == 1 and client.nodes()[0].host == elsewhere

@@ -18,7 +18,7 @@ FABRIC: dict[str, Any] = {
     "name": "two-sites",
     "sites": [{"name": "a"}, {"name": "b"}, {"name": "c"}],
     "hosts": [{"name": "a1", "site": "a", "cores": 2, "memory": "4GiB"}],
-    "links": [{"between": ["a", "b"]}],
+    "links": [{"between": ["a", "b"]}, {"between": ["b", "c"]}],
 }
 CLUSTER: dict[str, Any] = {"name": "hello", "nodes": 4}
 
@@ -148,6 +148,11 @@ def test_bad_fabric(change: dict[str, Any], words: str) -> None:
     assert words in refused(FabricSpec, FABRIC | change)
 
 
+def test_a_site_without_a_way_to_the_others_is_named() -> None:
+    links = [{"between": ["a", "c"]}]
+    assert "no way leads from site 'a' to site 'b'" in refused(FabricSpec, FABRIC | {"links": links})
+
+
 def test_a_loop_beside_a_site_without_links() -> None:
     sites = [{"name": name} for name in "abcd"]
     links = [{"between": pair} for pair in (["a", "b"], ["b", "c"], ["c", "a"])]
@@ -156,7 +161,7 @@ def test_a_loop_beside_a_site_without_links() -> None:
 
 def test_a_link_is_the_same_both_ways_but_for_what_the_reverse_declares() -> None:
     link = LINK | {"latency": "10ms", "bandwidth": "1Gbit/s", "loss": "1%", "reverse": {"bandwidth": "10Mbit/s"}}
-    spec = parse(FabricSpec, FABRIC | {"links": [link]}, "FILE")
+    spec = parse(FabricSpec, FABRIC | {"sites": FABRIC["sites"][:2], "links": [link]}, "FILE")
     there, back = spec.joins()[0].directions()
     assert (there.latency, there.bandwidth, there.loss) == (0.01, 10**9, 0.01)
     assert (back.latency, back.bandwidth, back.loss) == (0.01, 10**7, 0.01)

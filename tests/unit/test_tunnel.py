@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from wherry.base.errors import Code, Failed
 from wherry.fabric import gateway, tunnel
 from wherry.fabric.gateway import Gateway
+from wherry.fabric.openvpn import OpenVpn
 from wherry.fabric.tunnel import Tunnel
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(100)"]
@@ -29,12 +31,12 @@ class Half(Tunnel):
     fails = 1
 
     def _gateway(self, side: int, netns: str) -> Gateway:
-        return Gateway(self._directory, side, netns, f"mark-{side}")
+        return Gateway(self._directory, side, netns)
 
     def _make(self) -> None:
-        for side, one in enumerate(self._gateways):
+        for one in self._gateways:
             if one.pid() is None:
-                one.start([*SLEEP, f"mark-{side}"])
+                one.start(SLEEP)
         if self.fails:
             self.fails -= 1
             raise Failed(Code.FAILED, "no luck")
@@ -50,7 +52,7 @@ def test_what_is_made_by_half_does_not_pass_for_whole(tmp_path: Path) -> None:
     assert not made.alive()
     made.up()
     assert made.alive() and os.stat(tmp_path / "keys").st_mode & 0o077 == 0
-    before = [int((tmp_path / "keys" / f"{side}.pid").read_text()) for side in (0, 1)]
+    before = [int((tmp_path / "keys" / f"{side}.pid").read_text().split()[0]) for side in (0, 1)]
     made.fails = 1
     with pytest.raises(Failed):
         made.up()
@@ -63,12 +65,30 @@ def test_what_is_made_by_half_does_not_pass_for_whole(tmp_path: Path) -> None:
 
 def test_another_process_of_that_number_is_left_alone(tmp_path: Path) -> None:
     stranger = subprocess.Popen(SLEEP)
-    (tmp_path / "0.pid").write_text(str(stranger.pid))
-    one = Gateway(tmp_path, 0, "", "mark-0")
-    while not Path(f"/proc/{stranger.pid}/cmdline").read_bytes():
-        continue
+    one = Gateway(tmp_path, 0, "")
+    one.start(SLEEP)
+    assert one.pid() is not None
+    started = (tmp_path / "0.pid").read_text().split()[1]
+    one.end()
+    (tmp_path / "0.pid").write_text(f"{stranger.pid} {int(started) + 1000}")
+    assert one.pid() is None
+    (tmp_path / "0.pid").write_text(f"2 {started}")  # the kernel's thread that starts all others, which has no words
     assert one.pid() is None
     one.end()
     assert stranger.poll() is None
     stranger.kill()
     stranger.wait()
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="there is no openssl")
+def test_a_certificate_that_was_made_by_half_is_made_anew(tmp_path: Path) -> None:
+    """Killed while openssl wrote it: a file that is there counts as whole."""
+    keys = tmp_path / "keys"
+    keys.mkdir()
+    made = OpenVpn(keys, "a--b", [("one", "s1"), ("other", "s0")], 0, "lan")
+    for name in ("0.key.new", "0.crt.new"):
+        (keys / name).write_text("-----BEGIN")
+    fingerprint = made._certificate(0)
+    assert len(fingerprint) == 95 and made._certificate(0) == fingerprint
+    assert sorted(path.name for path in keys.iterdir()) == ["0.crt", "0.key"]
+    assert (keys / "0.key").stat().st_mode & 0o077 == 0

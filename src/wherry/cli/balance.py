@@ -60,8 +60,9 @@ def balance(
     with Client() as client:
         if not apply:
             found = client.balance(cluster, measured, left)
-            data = {"plan": found, "before": found.before, "after": found.after}
-            emit(output, "balance", data, lambda: _show(found, "Nothing was changed."))
+            on = client.auto_balance()
+            data = {"plan": found, "before": found.before, "after": found.after, "auto": on}
+            emit(output, "balance", data, lambda: _show(found, "No node was moved.", on))
             return
         operation = client.begin_balance(cluster, measured, left)
         if detach:
@@ -74,6 +75,8 @@ def balance(
 
 def profile(job: str, /, *, seconds: str = "3s", output: Output = "text") -> None:
     """Measure what a running job spends its time on: who computes, who waits, who sends how much to whom.
+
+    ANSWERS are messages over links that a node may have waited for: the first since it sent something itself.
 
     Parameters
     ----------
@@ -91,11 +94,15 @@ def profile(job: str, /, *, seconds: str = "3s", output: Output = "text") -> Non
 def _auto(word: str, output: str) -> None:
     with Client() as client:
         on = client.auto_balance(word == "on")
-    text = "on: nodes are moved when it pays; see wherry event" if on else "off"
-    emit(output, "balance-auto", {"auto": on}, lambda: print(f"Balancing by the daemon is {text}."))
+    emit(output, "balance-auto", {"auto": on}, lambda: print(_by_itself(on)))
 
 
-def _show(found: BalancePlan, end: str) -> None:
+def _by_itself(on: bool) -> str:
+    text = "on: nodes are moved when it pays; see wherry event list" if on else "off"
+    return f"Balancing by the daemon is {text}."
+
+
+def _show(found: BalancePlan, end: str, auto: bool | None = None) -> None:
     rows = [
         (
             v.cluster,
@@ -114,6 +121,8 @@ def _show(found: BalancePlan, end: str) -> None:
         print(f"Score: {found.before:.0f} s before, {found.after:.0f} s after. {end}")
     else:
         print("Score: nothing to gain." if found.verdicts else "Next: wherry up FILE")
+    if auto is not None:
+        print(_by_itself(auto))
 
 
 def _show_verdict(verdict: Verdict) -> None:
@@ -129,12 +138,13 @@ def _move(move: ProposedMove) -> str:
 
 def _show_profile(found: Profile, hosts: list[Host]) -> None:
     site, where = {host.name: host.site for host in hosts}, {load.node: load.host for load in found.nodes}
-    sums = defaultdict[str, list[float]](lambda: [0.0, 0.0, 0.0])
+    sums = defaultdict[str, list[float]](lambda: [0.0, 0.0, 0.0, 0.0])
     for flow in found.flows or ():
         far = site.get(where[flow.source]) != site.get(where[flow.target])
         for node in (flow.source, flow.target):
             sums[node][far] += flow.bytes
             sums[node][2] += flow.messages if far else 0.0
+            sums[node][3] += flow.turns if far else 0.0
     rows = [
         (
             load.node, load.host, load.ranks, f"{load.cpu:.2f}", f"{load.computing:.0%}", f"{load.waiting:.0%}",
@@ -153,6 +163,7 @@ def _show_profile(found: Profile, hosts: list[Host]) -> None:
         "WITHIN SITE",
         "OVER LINKS",
         "MESSAGES",
+        "ANSWERS",
     )
     jobs = ", ".join(found.jobs) or "no job"
     print(f"{found.cluster}: {jobs}, {found.ran:.0f} s so far, seen for {found.seconds:.1f} s")
@@ -160,11 +171,12 @@ def _show_profile(found: Profile, hosts: list[Host]) -> None:
     if found.uncounted:
         print(f"Messages are not counted: {found.uncounted}")
     for flow in sorted(found.flows or (), key=lambda flow: -flow.bytes)[:_PAIRS]:
-        print(f"  {flow.source} -> {flow.target}: {flow.messages:.0f} messages/s, {_rate(flow.bytes)}")
+        figures = f"{flow.messages:.0f} messages/s, {flow.turns:.0f} answers/s, {_rate(flow.bytes)}"
+        print(f"  {flow.source} -> {flow.target}: {figures}")
 
 
-def _sums(sums: list[float], counted: bool) -> tuple[str, str, str]:
-    return (_rate(sums[0]), _rate(sums[1]), f"{sums[2]:.0f}/s") if counted else ("-", "-", "-")
+def _sums(sums: list[float], counted: bool) -> tuple[str, str, str, str]:
+    return (_rate(sums[0]), _rate(sums[1]), f"{sums[2]:.0f}/s", f"{sums[3]:.0f}/s") if counted else ("-",) * 4
 
 
 def _rate(size: float) -> str:

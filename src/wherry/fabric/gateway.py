@@ -1,8 +1,7 @@
 """A process that is one end of a VPN, in its site's namespace.
 
-It outlives the daemon that started it. Invariant: it is told by the file of its process id, and is ours only when its
-command line has a word that nobody else's has: so a daemon that was killed finds it again, and a process that was
-given the same number is left alone.
+It outlives the daemon that started it. Invariant: it is told by a file of its process id and of when it started: so a
+daemon that was killed finds it again, and a process that was given the same number is left alone.
 """
 
 from __future__ import annotations
@@ -18,12 +17,11 @@ from wherry.base.paths import native_program
 
 
 class Gateway:
-    """The process of one side (0 or 1), whether it runs or not. `mark` is the word of its command line."""
+    """The process of one side (0 or 1), whether it runs or not."""
 
-    def __init__(self, directory: Path, side: int, netns: str, mark: str) -> None:
+    def __init__(self, directory: Path, side: int, netns: str) -> None:
         self._log, self._number = directory / f"{side}.log", directory / f"{side}.pid"
         self._netns = netns
-        self._mark = mark
         self._child: subprocess.Popen[bytes] | None = None
 
     def start(self, words: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
@@ -39,7 +37,8 @@ class Gateway:
                 start_new_session=True,
                 cwd="/",
             )
-        self._number.write_text(str(self._child.pid))
+        started = _stat(self._child.pid)[1]
+        self._number.write_text(f"{self._child.pid} {started}")
 
     def pid(self) -> int | None:
         """Its process id while it runs."""
@@ -47,13 +46,11 @@ class Gateway:
         if child is not None and child.poll() is not None:
             self._child = None  # reaped
         try:
-            pid = int(self._number.read_text())
-            words = Path(f"/proc/{pid}/cmdline").read_bytes()
-            state = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0]
+            pid, started = map(int, self._number.read_text().split())
+            state, since = _stat(pid)
         except (OSError, ValueError):
             return None
-        starts = not words and state != "Z"  # the kernel shows no words while a program takes another's place
-        return pid if starts or self._mark.encode() in words else None
+        return pid if state != "Z" and since == started else None
 
     def end(self) -> None:
         """Ends it; also when it does not run."""
@@ -68,6 +65,12 @@ class Gateway:
     def said(self) -> str:
         """Its output."""
         return self._log.read_text(errors="replace") if self._log.exists() else ""
+
+
+def _stat(pid: int) -> tuple[str, int]:
+    """State of a process, and when it started (clock ticks since the machine did; proc(5), fields 3 and 22)."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
+    return fields[0], int(fields[19])
 
 
 def inside(netns: str, *words: str) -> list[str]:

@@ -27,7 +27,7 @@ class OpenVpn(Tunnel):
     """The two gateways of one link."""
 
     def _gateway(self, side: int, netns: str) -> Gateway:
-        return Gateway(self._directory, side, netns, str(self._directory))
+        return Gateway(self._directory, side, netns)
 
     def _make(self) -> None:
         prints = [self._certificate(side) for side in (0, 1)]
@@ -61,7 +61,12 @@ class OpenVpn(Tunnel):
         if not certificate.exists():
             subject = f"/CN=wherry {self._name} gateway {side}"
             new = ["-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "3650"]
-            _openssl("req", *new, "-subj", subject, "-keyout", str(key), "-out", str(certificate))
+            made = {path: path.with_name(f"{path.name}.new") for path in (key, certificate)}
+            for half in made.values():  # left by a daemon that was killed
+                half.unlink(missing_ok=True)
+            _openssl("req", *new, "-subj", subject, "-keyout", str(made[key]), "-out", str(made[certificate]))
+            for path, whole in made.items():  # the certificate last: where it is, so is its key
+                whole.replace(path)
         said = _openssl("x509", "-in", str(certificate), "-noout", "-fingerprint", "-sha256")
         return said.strip().partition("=")[2]
 

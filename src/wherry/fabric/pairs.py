@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -34,6 +35,7 @@ _MOST = 65536
 _SET = f"typeof ether saddr . ether daddr; size {_MOST};"
 _RULES = f"""\
 add table bridge wherry
+flush table bridge wherry
 add set bridge wherry pairs {{ {_SET} flags dynamic; counter; }}
 add set bridge wherry turns {{ {_SET} flags dynamic; counter; }}
 add set bridge wherry asked {{ {_SET} flags dynamic,timeout; timeout 1m; gc-interval 100ms; }}
@@ -50,6 +52,8 @@ add chain bridge wherry count {{ type filter hook prerouting priority -200; poli
 add rule bridge wherry count ip protocol tcp ip length > {_BARE} jump data
 """
 _SECONDS = 20
+_adding = threading.Lock()
+"""Held from the look whether a host counts to its rules: two that look at once would have each frame counted twice."""
 Pair = tuple[str, str]
 """MAC of who sends, MAC of who receives."""
 
@@ -76,8 +80,10 @@ class Pairs:
         """
         frames, size, turns = Counter[Pair](), Counter[Pair](), Counter[Pair]()
         for netns, macs in far.items():
-            if netns not in self._far and "table bridge wherry" not in _nft(netns, "list", "tables", "bridge"):
-                _nft(netns, "-f", "-", text=_RULES)
+            if netns not in self._far:
+                with _adding:
+                    if "table bridge wherry" not in _nft(netns, "list", "tables", "bridge"):
+                        _nft(netns, "-f", "-", text=_RULES)
             if self._far.get(netns) != macs:
                 wanted = [f"add element bridge wherry far {{ {', '.join(sorted(macs))} }}"] if macs else []
                 _nft(netns, "-f", "-", text="\n".join(["flush set bridge wherry far", *wanted, ""]))

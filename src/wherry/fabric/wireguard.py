@@ -53,7 +53,7 @@ class WireGuard(Tunnel):
     """The two gateways of one link."""
 
     def _gateway(self, side: int, netns: str) -> Gateway:
-        return Gateway(self._directory, side, netns, _interface(self._directory, side))
+        return Gateway(self._directory, side, netns)
 
     def down(self) -> None:
         if self._directory.exists():

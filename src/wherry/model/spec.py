@@ -11,6 +11,7 @@ import ipaddress
 import math
 import posixpath
 import re
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal, Self, TypeVar, get_args
 
 import yaml
@@ -289,6 +290,7 @@ class FabricSpec(Spec):
         if len(joined) != len(self.links):
             raise ValueError("two links join the same pair of sites")
         _no_loop(sites, joined)
+        _no_island([site.name for site in self.sites], self.joins())
         _as_the_driver_needs(self)
         if ipaddress.ip_network(self.pool).overlaps(ipaddress.ip_network(self.underlay)):
             raise ValueError(f"pool {self.pool} and underlay {self.underlay} overlap")
@@ -332,6 +334,17 @@ def _no_loop(sites: set[str], links: set[frozenset[str]]) -> None:
         group[one] |= group[other]
         for site in group[other]:
             group[site] = group[one]
+
+
+def _no_island(sites: Sequence[str], links: Sequence[LinkSpec]) -> None:
+    reached = list(sites[:1])
+    for here in reached:
+        reached += [end for link in links if here in link.between for end in link.between if end not in reached]
+    if left := [site for site in sites if site not in reached]:
+        raise ValueError(
+            f"no way leads from site {sites[0]!r} to site {left[0]!r}: declare a link, as {{between: [{sites[0]}, "
+            f"{left[0]}]}}, or no links at all, which joins the sites in a line"
+        )
 
 
 class PlacementSpec(Spec):

@@ -16,9 +16,8 @@ from dataclasses import dataclass, field
 from wherry.base.errors import Code, Refused
 from wherry.base.units import format_rate
 from wherry.model.spec import FabricSpec
+from wherry.schedule.roads import SHARE
 
-SHARE = 0.9
-"""Of a link's bandwidth. The rest keeps its queue empty, in which the job's messages would wait behind the move's."""
 _LOOK = 0.1
 """Seconds between two looks whether a move that waits was cancelled."""
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from wherry.base.clock import now
 from wherry.base.errors import Code, Failed, LostContact, Refused
 from wherry.base.ids import new_id
+from wherry.base.units import format_rate
 from wherry.cluster.clusters import Progress, never, quiet
 from wherry.cluster.lookup import find_cluster, find_node
 from wherry.cluster.places import Places
@@ -25,6 +26,9 @@ from wherry.move.machine import Ends, Machine
 from wherry.move.predict import estimate
 from wherry.node.protocol import NodeDriver
 from wherry.store.store import Store
+
+_LEAST_OF_VMS = 8 * 2**20
+"""Bit/s: VIR_MIGRATE_PARAM_BANDWIDTH is in MiB/s, and 0 means no limit."""
 
 
 class Moves:
@@ -45,8 +49,14 @@ class Moves:
         check_move(self._store, self._fabric, self._drivers, self._places, node, host, way)
 
     def crossing(self, node: str, host: str, bandwidth: int | None = None) -> Crossing:
-        """The links between node and host. Refused when one of them has less than `bandwidth` bit/s."""
-        return crossing(self._fabric.spec, find_node(self._store, node).host, host, bandwidth)
+        """The links between node and host. Refused when one of them has less than `bandwidth` bit/s, or when that is
+        less than what moves the node can keep to."""
+        found = find_node(self._store, node)
+        if found.kind == "vm" and bandwidth is not None and bandwidth < _LEAST_OF_VMS:
+            what = f"the move of {node} cannot keep to {format_rate(bandwidth)}"
+            why = f"libvirt counts in MiB/s: {format_rate(_LEAST_OF_VMS)} is the least for a virtual machine"
+            raise Refused(Code.UNSUPPORTED, what, why, "give a larger --bandwidth")
+        return crossing(self._fabric.spec, found.host, host, bandwidth)
 
     def predict(self, node: str, host: str, bandwidth: int | None = None) -> Prediction:
         """What the move would cost, sending at most `bandwidth` bit/s. Refused when it may not be made; changes

@@ -304,7 +304,7 @@ def _why_not(verdict: Verdict, hindrances: Collection[str]) -> list[str]:
 def _proposed(case: Case, best: Option, world: World, name: str, source: str, destination: str) -> ProposedMove:
     predicted, hosts = case.costs[name], world.hosts
     frozen = cost.downtime(predicted, hosts[source], hosts[destination], world.roads)
-    wire = world.roads.seconds(dict.fromkeys(world.roads.way(hosts[source].site, hosts[destination].site).hops,
+    wire = world.roads.moving(dict.fromkeys(world.roads.way(hosts[source].site, hosts[destination].site).hops,
                                              predicted.bytes))  # fmt: skip
     return ProposedMove(
         node=name, source=source, destination=destination, reason=best.reasons.get(name, ""),

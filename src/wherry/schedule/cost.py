@@ -26,7 +26,7 @@ def downtime(predicted: Prediction, source: Host, destination: Host, roads: Road
     """Seconds for which a node is frozen, from the prediction for a move within its site."""
     way = roads.way(source.site, destination.site)
     frozen = predicted.bytes / _LEFT if predicted.rounds else predicted.bytes
-    return predicted.downtime + 2 * _TRIPS * way.latency + roads.seconds(dict.fromkeys(way.hops, frozen))
+    return predicted.downtime + 2 * _TRIPS * way.latency + roads.moving(dict.fromkeys(way.hops, frozen))
 
 
 def cost(moves: Sequence[tuple[str, str, str]], costs: Mapping[str, Prediction], hosts: Mapping[str, Host],
@@ -39,4 +39,4 @@ def cost(moves: Sequence[tuple[str, str, str]], costs: Mapping[str, Prediction],
         copied += predicted.seconds / AT_ONCE
         for hop in roads.way(one.site, other.site).hops:
             load[hop] += predicted.bytes
-    return frozen + SLOWER * max(copied, roads.seconds(load))
+    return frozen + SLOWER * max(copied, roads.moving(load))

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 from wherry.model.spec import LinkSpec
 
+SHARE = 0.9
+"""Of a link's bandwidth that moves may take. The rest keeps its queue empty, in which the job's messages would wait."""
 Hop = tuple[str, str]
 """A link in one direction: from site, to site."""
 _UNJOINED = 3600.0
@@ -51,6 +53,10 @@ class Roads:
     def seconds(self, load: Mapping[Hop, float]) -> float:
         """How long the links need for so many bytes each, all at the same time: the slowest one decides."""
         return max((size / self.bandwidth[hop] for hop, size in load.items()), default=0.0)
+
+    def moving(self, load: Mapping[Hop, float]) -> float:
+        """The same for what moves send, which have a share of each link."""
+        return self.seconds(load) / SHARE
 
     def _search(self, one: str, other: str) -> Way:
         ways, front = {one: Way(0.0)}, [one]

@@ -103,7 +103,16 @@ def carry_out(cell: Cell, task: Task, found: BalancePlan, refused: Refusal = unh
     for verdict in found.verdicts:
         note(cell, verdict)
     targets = {move.node: move.destination for move in found.moves}
-    moved = move_together(cell.need_domain().moves, task, targets, "the nodes are balanced in part", refused)
+    sources = {move.node: move.source for move in found.moves}
+
+    def check(name: str) -> None:
+        node = cell.store.node(name)
+        if node is not None and node.host != sources[name]:
+            what = f"{name} is on {node.host} now, and stays there"
+            raise Refused(Code.WRONG_STATE, what, "it was moved after this was planned", "wherry balance")
+
+    partly = "the nodes are balanced in part"
+    moved = move_together(cell.need_domain().moves, task, targets, partly, refused, check)
     return {"plan": found.model_dump(mode="json"), "moves": moved}
 
 

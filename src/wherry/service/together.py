@@ -19,12 +19,25 @@ Refusal = Callable[[str, str], None]
 """Is told a node, and the host to which it may not move."""
 
 
+Check = Callable[[str], None]
+"""Refuses a node that is not to be moved after all."""
+
+
+def unchecked(_node: str) -> None:
+    """For those whose nodes nobody else can move meanwhile."""
+
+
 def unheard(_node: str, _host: str) -> None:
     """For those who do not ask what was refused."""
 
 
 def move_together(
-    moves: Moves, task: Task, targets: Mapping[str, str], partly: str, refused: Refusal = unheard
+    moves: Moves,
+    task: Task,
+    targets: Mapping[str, str],
+    partly: str,
+    refused: Refusal = unheard,
+    check: Check = unchecked,
 ) -> list[dict[str, Any]]:
     """Moves nodes (name -> host), some at the same time; PARTLY_DONE, with `partly`, names those that did not move."""
     if not targets:
@@ -34,6 +47,7 @@ def move_together(
         node, target = item
         try:
             task.check()
+            check(node)
             return moves.run(node, target, task.progress, task.cancelled)
         except WherryError as error:
             if isinstance(error, Refused):

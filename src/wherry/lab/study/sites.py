@@ -102,12 +102,29 @@ def _address(host: str) -> str:
     return address
 
 
-def throttled() -> float:
-    """Seconds for which processes of the limited hosts have waited for the next period, of all hosts together."""
+Throttled = Mapping[str, Mapping[Path, float]]
+"""By limited host, and there by cgroup, the seconds for which its processes have waited for the next period."""
+
+
+def throttled() -> Throttled:
+    """The counters now."""
     root = _CGROUPS / "cpu" if (_CGROUPS / "cpu").is_dir() else _CGROUPS
-    total = 0.0
-    for host in (*NEAR, *FAR):
-        for file in (root / f"{instance().prefix}" / host).rglob("cpu.stat"):
-            stat = dict(line.split() for line in file.read_text().splitlines())
-            total += int(stat.get("throttled_time", 0)) * 1e-9 + int(stat.get("throttled_usec", 0)) * 1e-6
-    return total
+    return {host: _throttled(root / instance().prefix / host) for host in (*NEAR, *FAR)}
+
+
+def waited(before: Throttled, after: Throttled) -> float:
+    """Seconds of waiting between two looks, of all hosts together; on each that of the group that waited most. A rank's
+    own limit and its host's hold it back at the same time, and both count that."""
+    return sum(
+        max((total - before.get(host, {}).get(group, 0.0) for group, total in groups.items()), default=0.0)
+        for host, groups in after.items()
+    )
+
+
+def _throttled(host: Path) -> dict[Path, float]:
+    found = {}
+    for file in host.rglob("cpu.stat"):
+        stat = dict(line.split() for line in file.read_text().splitlines())
+        nanoseconds, microseconds = int(stat.get("throttled_time", 0)), int(stat.get("throttled_usec", 0))
+        found[file.parent] = nanoseconds * 1e-9 + microseconds * 1e-6
+    return found
