@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,7 +17,7 @@ from realworld import World, eventually, world
 from wherry.base.errors import Refused
 from wherry.base.paths import native_program
 from wherry.client import Client
-from wherry.fabric.cgroup import machine_layout
+from wherry.fabric.cgroup import Cgroup, machine_layout
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces are root's")
 FABRIC = """\
@@ -226,4 +228,46 @@ def test_a_job_that_computes_stays_apart(far: World) -> None:
         assert computes == "CPU-bound" and stays["moves"] == [] and stays["link"] < 0.1 and not packed(far)
         assert [rank["rank"] for rank in seen["ranks"]] == [0, 1] and seen["uncounted"] == ""
         assert all(load["computing"] > 0.5 for load in seen["nodes"])
+        far.json("job", "cancel", job)
+
+
+@contextmanager
+def foreign(far: World, host: str) -> Iterator[None]:
+    """Two processes that compute without end on a host, beside its nodes."""
+    group = Cgroup(f"{far.instance.prefix}/{host}/others")
+    group.create()
+    spinning = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2)]
+    try:
+        for process in spinning:
+            group.add(process.pid)
+        yield
+    finally:
+        for process in spinning:
+            process.kill()
+            process.wait()
+        group.remove()
+
+
+def test_an_overloaded_host_is_relieved(far: World) -> None:
+    try:
+        shutil.copy(native_program("npb-ep-openmpi"), far.directory)
+    except Refused:
+        pytest.skip("npb-ep-openmpi is not built: no mpicc of openmpi")
+    with apart(far):
+        far.json("down", "other")
+        (node,) = (node for node, host in far.hosts_of("job").items() if host == "a1")
+        job = far("run", "job", "-n", "2", "--detach", "--", "./npb-ep-openmpi", "B").stdout.strip()
+
+        def planned() -> list[tuple[str, str, bool]]:
+            return [
+                (move["node"], move["destination"], "wait for it" in move["reason"]) for move in verdict(far)["moves"]
+            ]
+
+        assert eventually(planned, [], pause=0) == []
+        with foreign(far, "a1"):
+            relieved = [(node, "a2", True)]
+            assert eventually(planned, relieved, pause=0) == relieved
+            verdict(far, "--apply")
+            assert far.hosts_of("job")[node] == "a2"
+        assert planned() == []
         far.json("job", "cancel", job)
