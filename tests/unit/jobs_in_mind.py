@@ -77,13 +77,15 @@ class Imagined:
         return plan(cases, world, self.nodes(), self.under_way, now, rule or Rule())
 
     def apply(self, found: BalancePlan, now: float = NOW) -> None:
-        """Does the moves at once."""
-        where = {move.node: move.destination for move in found.moves}
+        """Does the moves at once: what is left of a job is the same work, done in another time."""
+        where, world = {move.node: move.destination for move in found.moves}, self.world()
         for job in self.jobs:
+            before = job.round(world)[0]
             for node in job.nodes:
                 if node.name in where:
                     job.moved[node.name] = job.left[node.name, node.host] = now
             job.nodes = tuple(n.model_copy(update={"host": where.get(n.name, n.host)}) for n in job.nodes)
+            job.remaining *= job.round(world)[0] / before
 
     def overfull(self) -> list[str]:
         """Hosts with more than they have."""

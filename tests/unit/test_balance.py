@@ -90,6 +90,14 @@ def test_the_loaded_rank_gets_the_faster_host() -> None:
     assert [(m.node, m.destination) for m in verdict.moves] == [("x-1", "b1")]
 
 
+def test_nodes_that_are_slow_together_leave_together() -> None:
+    """To the free host, although the next one would do for the first of them while the second is as slow as it was."""
+    hosts = hosts_at("ab", 2, speed=0.5)
+    foreign = {"a1": 0.5, "a2": 0.5, "b2": 0.5}
+    world = Imagined(hosts, foreign=foreign, jobs=[Job(nodes_on("x", ["a2", "a2"], cpus=0.5))])
+    assert {(move.node, move.destination) for move in world.plan().moves} == {("x-0", "b1"), ("x-1", "b1")}
+
+
 def test_a_faster_host_beyond_a_link_is_not_worth_it_for_who_talks() -> None:
     hosts = [*hosts_at("a", 2, speed=0.5), *hosts_at("b", 1)]
     world = Imagined(hosts, jobs=[Job(nodes_on("x", ["a1", "a2"]), pairs=ring(2))])

@@ -226,7 +226,8 @@ def _improved(
 
 
 def _better_host(case: Case, node: Node, model: Model, world: World, hosts: list[Host], trial: Trial) -> str | None:
-    """Of each site the host that gives the node most; of these the one with the shortest step, the own site first."""
+    """Of each site the host that gives the node most; of these the one with the shortest step. While others are as slow
+    as the node, that is any, and it is the one that gives most; the own site's, unless another gives more by far."""
     wanted, found = _FASTER * trial.gives(node, trial.where[node.name]), dict[str, tuple[float, str]]()
     home = world.hosts[trial.where[node.name]].site
     for host in hosts:
@@ -237,8 +238,14 @@ def _better_host(case: Case, node: Node, model: Model, world: World, hosts: list
         given = trial.gives(node, host.name)
         if given >= wanted and given > found.get(host.site, (0.0, ""))[0]:
             found[host.site] = given, host.name
-    names = [found[site][1] for site in sorted(found, key=lambda site: (site != home, site))]
-    return min(names, key=lambda host: model.step({**trial.where, node.name: host}).total, default=None)
+
+    def worth(site: str) -> tuple[float, float]:
+        given, host = found[site]
+        total = model.step({**trial.where, node.name: host}).total
+        return total, -given * (_FASTER if site == home else 1.0)
+
+    best = min(sorted(found, key=lambda site: (site != home, site)), key=worth, default=None)
+    return None if best is None else found[best][1]
 
 
 def _option(case: Case, model: Model, world: World, trial: Trial, reasons: Mapping[str, str]) -> Option:
