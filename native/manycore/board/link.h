@@ -44,6 +44,7 @@ enum frame_kind {
     FRAME_REPORT,    /* to the leader, now and then: struct report */
     FRAME_DOWN,      /* leader to all */
     FRAME_GONE,      /* leader to all: a host is gone */
+    FRAME_NOTHING,   /* of the size of a process, first of all: TCP learns that it may send as much at once */
     FRAME_KINDS
 };
 
