@@ -115,7 +115,7 @@ def test_nothing_secret_stays_at_a_host(pair: World, hosts: Lab) -> None:
     """Kernels are there, and no RAM disk, which would have the key; other files libvirt was not asked to write."""
     for host in ADDRESSES:
         names = {name.removesuffix(".whole") for name in hosts.shelf(host)}
-        assert len(names) == 1 and names.pop().startswith("kernel-")
+        assert len(names) == 1 and names.pop().startswith(f"{pair.instance.prefix}-kernel-")
 
 
 def test_what_is_known_of_the_hosts(pair: World, hosts: Lab) -> None:
@@ -190,7 +190,14 @@ def test_by_ssh(pair: World, hosts: Lab) -> None:
 
 
 def test_down_leaves_nothing(pair: World, hosts: Lab) -> None:
+    """At a host that did not answer the command fails, and remembers where to go on."""
+    host = known(pair, hosts)["pair-0"]
+    hosts.kill_libvirtd(host)
+    failed = pair("down", "--all")
+    assert failed.returncode == 6 and f"{host} (qemu+" in failed.stderr, failed.stderr
+    hosts.start_libvirtd(host)
+    assert hosts.domains() != {}
     done = pair("down", "--all")
     assert done.returncode == 0, done.stderr
-    assert hosts.domains() == {}
+    assert hosts.domains() == {} and not any(hosts.shelf(host) for host in ADDRESSES)
     assert not any(pair.everything()[kind] for kind in ("processes", "namespaces", "cgroups", "directories"))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
-from realworld import World, no_machines, world
+from realworld import SECONDS, World, eventually, no_machines, world
 
 from names import own_name
 
@@ -17,18 +19,26 @@ pytestmark = [
     pytest.mark.timeout(900),
 ]
 IMAGE = own_name("tvm")
-PROGRAMS = ("qemu-system-x86_64", "libvirtd", "busybox", "sqfstar")
+_LONG = "WHERRY_LONG_TESTS" in os.environ
+PROGRAMS = ("qemu-system-x86_64", "libvirtd", "virsh", "busybox", "sqfstar")
+
+
+def cannot(reason: str) -> NoReturn:
+    """Skips all of this, but where it was asked for by name (make test-moves)."""
+    if _LONG:
+        pytest.fail(reason)
+    pytest.skip(reason)
 
 
 @pytest.fixture(scope="module")
 def two() -> Iterator[World]:
     """Two machines, one on each of two hosts; `deck` is a file that jobs find on them."""
     if reason := no_machines(PROGRAMS):
-        pytest.skip(reason)
+        cannot(reason)
     with world("tvm") as made:
         built = made("image", "build", IMAGE)
         if built.returncode and "apt" in built.stderr:
-            pytest.skip(f"no kernel for the image: {built.stderr}")
+            cannot(f"no kernel for the image: {built.stderr}")
         assert built.returncode == 0, built.stderr
         try:
             deck = made.directory / "deck"
@@ -36,7 +46,7 @@ def two() -> Iterator[World]:
             text = f"kind: vm\nname: two\nnodes: 2\ncpus: 1\nmemory: 192MiB\nimage: {IMAGE}\nneeds: [{deck}]\n"
             up = made("up", made.file("two.yaml", text))
             if up.returncode == 4:
-                pytest.skip(up.stderr)
+                cannot(up.stderr)
             assert up.returncode == 0, up.stderr
             yield made
         finally:
@@ -103,6 +113,118 @@ def test_the_image_is_told(two: World) -> None:
     assert any(name.startswith("linux-image-") for name in found["packages"])
 
 
+def virsh(two: World, host: str, *words: str) -> str:
+    """What the libvirtd of a host says; nothing when it does not."""
+    socket = two.instance.run / "vm" / host / "run/libvirt/libvirt-sock"
+    command = ["virsh", "-q", "-c", f"qemu+unix:///system?socket={socket}", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False).stdout
+
+
+def known(two: World) -> dict[str, str]:
+    """Where the nodes are by Wherry's word, which must be the libvirtds' word."""
+    where = two.hosts_of("two")
+    domains = eventually(lambda: domains_of(two), where)
+    assert domains == where
+    return where
+
+
+def states(two: World) -> dict[str, str]:
+    """Of the nodes, by Wherry's word."""
+    return {node["name"]: node["state"] for node in two.json("status", "two")["nodes"]}
+
+
+def domains_of(two: World) -> dict[str, str]:
+    return {name: host for host in two.hosts() for name in virsh(two, host, "list", "--all", "--name").split()}
+
+
+def state(two: World, host: str, node: str) -> str:
+    return virsh(two, host, "domstate", "--reason", node)
+
+
+def kill(two: World, host: str, file: str) -> None:
+    """`kill -9` of who wrote this file at a host."""
+    os.kill(int((two.instance.run / "vm" / host / "run" / file).read_text()), signal.SIGKILL)
+
+
+def moving(two: World, *options: str) -> tuple[str, str, subprocess.Popen[str]]:
+    """A move of the second node that goes on: from where, to where, and the command. Skips where it cannot be."""
+    source = known(two)["two-1"]
+    refused = two("move", "two-1", "--to", other(source), "--dry-run")
+    if refused.returncode == 4 and "QEMU" in refused.stderr:
+        pytest.skip(refused.stderr)
+    return source, other(source), two.start("move", "two-1", "--to", other(source), *options)
+
+
+def switched(two: World, host: str, command: subprocess.Popen[str]) -> None:
+    """Until the node runs there and fetches its memory."""
+
+    def seen() -> bool:
+        return command.poll() is not None or "post-copy" in state(two, host, "two-1")
+
+    assert eventually(seen, True, SECONDS, 0.02)
+    if command.poll() is not None:
+        err = command.communicate()[1]
+        if "userfaultfd" in err.lower():
+            pytest.skip(err)
+        pytest.fail(f"it was over before it was seen: {err}")
+
+
+FETCH_SLOWLY = ("--mode", "post-copy", "--max-rounds", "0", "--bandwidth", "64Mbit/s")
+
+
+def test_post_copy(two: World) -> None:
+    """The node runs at its destination before its memory is there, and its job goes on right."""
+    with two.ring("two", "mpich", ranks=2, seconds=30) as ring:
+        source, destination, command = moving(two, *FETCH_SLOWLY)
+        switched(two, destination, command)
+        assert "post-copy" in state(two, source, "two-1")
+        out, err = command.communicate(timeout=SECONDS)
+        assert command.returncode == 0, err
+        assert known(two)["two-1"] == destination and "running" in state(two, destination, "two-1")
+        ring.result()
+
+
+def test_hybrid_leaves_the_choice_to_the_policy(two: World) -> None:
+    """A node that does little is frozen, as its rounds gain."""
+    source = known(two)["two-1"]
+    record = two.json("move", "two-1", "--to", other(source), "--mode", "hybrid")
+    assert (record["phase"], record["error"]) == ("done", None) and record["rounds"]
+    assert known(two)["two-1"] == other(source)
+    with two.ring("two", "openmpi", ranks=2, seconds=2) as ring:
+        ring.result()
+
+
+@pytest.mark.parametrize("end", ["source", "destination"])
+def test_a_libvirtd_is_killed_during_a_move(two: World, end: str) -> None:
+    """The node runs on where it was, its job goes on right, and nothing is left of the move."""
+    with two.ring("two", "openmpi", ranks=2, seconds=40) as ring:
+        source, destination, command = moving(two, "--bandwidth", "16Mbit/s")
+        assert eventually(lambda: "paused" in state(two, destination, "two-1"), True, SECONDS)
+        kill(two, source if end == "source" else destination, "libvirtd.pid")
+        _, err = command.communicate(timeout=SECONDS)
+        assert command.returncode == 1 and "was not moved" in err, err
+        assert eventually(lambda: set(states(two).values()), {"running"}) == {"running"}
+        assert known(two)["two-1"] == source
+        ring.result()
+
+
+@pytest.mark.skipif(not _LONG, reason="it takes minutes (make test-moves)")
+def test_post_copy_that_breaks_is_told(two: World) -> None:
+    """The source's QEMU dies with memory that the node has not fetched: it is lost, nothing stays, and `up` repairs."""
+    source, destination, command = moving(two, *FETCH_SLOWLY)
+    switched(two, destination, command)
+    kill(two, source, "libvirt/qemu/two-1.pid")
+    _, err = command.communicate(timeout=SECONDS)
+    assert command.returncode == 1 and "lost the part of its memory" in err and "wherry up" in err, err
+    assert states(two) == {"two-0": "running", "two-1": "lost"} and "two-1" not in domains_of(two)
+    said = two("logs", "--node", "two-1").stdout
+    two.json("up", "two.yaml")
+    assert set(known(two)) == {"two-0", "two-1"}
+    assert two("logs", "--node", "two-1").stdout.startswith(said) and said
+    with two.ring("two", "mpich", ranks=2, seconds=2) as ring:
+        ring.result()
+
+
 def test_containers_and_machines_in_one_job(two: World) -> None:
     """One node of each kind, each moved by its own driver while the job checks every message; a host is drained."""
     nodes = f"nodes:\n  - {{kind: container, memory: 128MiB}}\n  - {{kind: vm, image: {IMAGE}, memory: 192MiB}}\n"
@@ -134,7 +256,7 @@ def test_containers_and_machines_in_one_job(two: World) -> None:
         two("down", "mixed")
 
 
-@pytest.mark.skipif("WHERRY_LONG_TESTS" not in os.environ, reason="it takes minutes (make test-moves)")
+@pytest.mark.skipif(not _LONG, reason="it takes minutes (make test-moves)")
 @pytest.mark.parametrize("model", ["virtio", "e1000"])
 def test_twenty_moves(two: World, model: str) -> None:
     """Back and forth under a job that checks its memory and every message."""

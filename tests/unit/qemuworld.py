@@ -66,6 +66,7 @@ class World:
         4
     )
     VIR_MIGRATE_LIVE, VIR_MIGRATE_PEER2PEER, VIR_MIGRATE_PAUSED, VIR_MIGRATE_POSTCOPY = 1, 2, 32, 64
+    VIR_MIGRATE_PARAM_BANDWIDTH, VIR_MIGRATE_PARAM_BANDWIDTH_POSTCOPY = "bandwidth", "bandwidth.postcopy"
     VIR_MIGRATE_PARAM_URI, VIR_MIGRATE_PARAM_DEST_XML = "uri", "xml"
     VIR_DOMAIN_XML_MIGRATABLE, VIR_CONNECT_BASELINE_CPU_MIGRATABLE = 8, 2
     VIR_CONNECT_COMPARE_CPU_FAIL_INCOMPATIBLE = 1
@@ -88,6 +89,8 @@ class World:
         """Who wants to hear of events."""
         self.breaks = False
         """The next migration ends badly when the source's CPUs stand."""
+        self.params: dict[str, Any] = {}
+        """Of the last migration."""
         self.severed = False
         """In post-copy mode the rest does not come."""
         self.uris = {str(host["name"]): str(host["uri"]) for host in HOSTS}
@@ -176,6 +179,7 @@ class Machine:
 
     def migrateToURI3(self, peer: str, params: dict[str, str], flags: int) -> None:
         """As libvirt does: a copy that waits; when the source's CPUs stand it is whole, and the source's is ended."""
+        self.world.params = params
         there = next(str(host["name"]) for host in HOSTS if host["uri"] == peer)
         assert params["uri"] == f"tcp://{parse_uri(peer).host}" and flags & 3 == 3
         copy = Machine(self.world, there, params["xml"], WAITS)

@@ -13,9 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wherry.base.errors import Code, Failed, LostContact, Refused
-from wherry.model.objects import Move, Node, NodeState, Phase
+from wherry.model.objects import Move, Node, NodeState, Phase, Round
+from wherry.model.way import Way
 from wherry.move import machine
-from wherry.node.fake import Copy, FakeMover
+from wherry.node.fake import Copy, FakeDriver, FakeMover
 
 NODE, SOURCE, DESTINATION = "hello-2", "b1", "a2"
 STEPS = 60
@@ -192,6 +193,20 @@ def test_fault_before_the_commit_goes_back(world: World, phase: str, monkeypatch
     assert caught.value.code == Code.MOVE_FAILED and "runs on b1 as before" in caught.value.what
     move = last_move(world)
     assert move.phase == Phase.ROLLED_BACK and move.error and move.error["code"] == "MOVE_FAILED"
+    assert_settled(world)
+
+
+@pytest.mark.parametrize(("written", "step"), [(0.5, "freeze"), (0.95, "switch")])
+def test_the_policy_tells_the_engine_to_switch(
+    world: World, monkeypatch: pytest.MonkeyPatch, written: float, step: str
+) -> None:
+    def send(mover: FakeMover, number: int, _during: object) -> Round:
+        return Round(number=number, bytes=2**24, seconds=1, dirty=int(written**number * 2**24))
+
+    monkeypatch.setattr(FakeMover, "round", send)
+    monkeypatch.setattr(FakeDriver, "refused", lambda _driver, _way: "")
+    world.moves.run(NODE, DESTINATION, way=Way(mode="hybrid"))
+    assert {"freeze", "switch"} & set(world.driver.calls) == {step}
     assert_settled(world)
 
 

@@ -14,7 +14,8 @@ from wherry.base.units import format_duration, format_size, parse_duration, pars
 from wherry.model.network import HEAD_INDEX, address_of, free_number, mac_of, network_of
 from wherry.model.objects import Cluster, ClusterState, HostFacts, Move, Phase, Prediction, Round
 from wherry.model.spec import ClusterSpec
-from wherry.move.policy import MAX_ROUNDS, another
+from wherry.model.way import Way
+from wherry.move.policy import MAX_ROUNDS, another, switches
 from wherry.move.predict import estimate
 
 POOL = "10.77.0.0/16"
@@ -111,6 +112,24 @@ def test_policy_goes_on_while_it_gains() -> None:
     assert not another(rounds(2**28, 2**28))
     assert not another(rounds(2**30))
     assert not another(rounds(2**28, 2**19))
+
+
+def test_policy_switches_a_node_that_outruns_the_rounds() -> None:
+    """Dirty rate over bandwidth: what a round left over what it sent."""
+    sizes = 100 * 2**20
+    for mode, written, more, switched in (
+        ("pre-copy", 0.95, False, False),  # stands for it
+        ("hybrid", 0.95, False, True),
+        ("hybrid", 0.85, False, False),  # gains too little, and is no more than as much again
+        ("hybrid", 0.5, True, False),
+        ("post-copy", 0.5, True, True),
+    ):
+        way = Way.model_validate({"mode": mode})
+        seen = [Round(number=1, bytes=sizes, seconds=1, dirty=int(written * sizes))]
+        assert (another(seen, way=way), switches(seen, way)) == (more, switched), (mode, written)
+    hybrid = Way.model_validate({"mode": "hybrid", "downtime": "2s"})
+    assert not switches([Round(number=1, bytes=sizes, seconds=1, dirty=sizes)], hybrid)  # it may stand so long
+    assert not switches([], Way(mode="hybrid")) and not switches(rounds(2**19), Way(mode="hybrid"))
 
 
 def test_policy_without_a_count_of_dirty_pages() -> None:

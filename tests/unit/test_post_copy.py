@@ -31,7 +31,7 @@ def test_post_copy(world: World, driver: QemuDriver) -> None:
     mover = driver.mover(place("q1"), place("q2"), Way(mode="post-copy"))
     mover.prepare()
     mover.round(1)
-    mover.freeze()
+    mover.freeze(post_copy=True)
     mover.transfer()
     assert world.states() == [[FETCHED], [FETCHES]]
     anew = driver.mover(place("q1"), place("q2"))  # which does not know the way
@@ -53,7 +53,7 @@ def fetching(driver: QemuDriver) -> QemuMover:
     mover = driver.mover(place("q1"), place("q2"), Way(mode="post-copy"))
     mover.prepare()
     mover.round(1)
-    mover.freeze()
+    mover.freeze(post_copy=True)
     mover.transfer()
     mover.release()
     mover.thaw()
@@ -61,7 +61,9 @@ def fetching(driver: QemuDriver) -> QemuMover:
 
 
 @pytest.mark.parametrize("anew", [False, True])
-@pytest.mark.parametrize("how", ["the wire broke", "the source's QEMU died", "the source's host died"])
+@pytest.mark.parametrize(
+    "how", ["the wire broke", "the source's QEMU died", "it died unseen", "the source's host died"]
+)
 def test_post_copy_that_breaks_loses_the_node(
     world: World, driver: QemuDriver, monkeypatch: pytest.MonkeyPatch, how: str, anew: bool
 ) -> None:
@@ -71,8 +73,9 @@ def test_post_copy_that_breaks_loses_the_node(
     world.severed = True
     source.stands.set()
     until(lambda: world.states() == [[BROKEN], [LACKS]])
-    if how == "the source's QEMU died":
+    if how in ("the source's QEMU died", "it died unseen"):
         source.destroy()
+        there.now = FETCHES if how == "it died unseen" else LACKS
     elif how == "the source's host died":
         world.dead.add("q1")
     if anew:
@@ -122,3 +125,19 @@ def test_memory_that_does_not_come_though_nothing_broke_ends_nothing(
     mover.thaw()
     mover.close()
     assert world.states() == [[], [RUNS]]
+
+
+def test_hybrid_that_is_not_told_to_switch(world: World, driver: QemuDriver) -> None:
+    """The node stands for the rest, and libvirt lets it run at its destination: nothing is missing there."""
+    driver.start(place("q1"))
+    mover = driver.mover(place("q1"), place("q2"), Way(mode="hybrid"))
+    mover.pace(8e7)
+    mover.prepare()
+    mover.round(1)
+    mover.freeze()
+    mover.transfer()
+    mover.release()
+    mover.thaw()
+    mover.close()
+    assert world.states() == [[], [RUNS]]
+    assert world.params["bandwidth"] == world.params["bandwidth.postcopy"] == 9

@@ -20,7 +20,7 @@ def move(
     dry_run: bool = False,
     max_rounds: Annotated[int | None, Parameter(show_default=False)] = None,
     bandwidth: str | None = None,
-    mode: Literal["pre-copy", "auto-converge", "post-copy"] = "pre-copy",
+    mode: Literal["pre-copy", "auto-converge", "post-copy", "hybrid"] = "pre-copy",
     parallel: int = 0,
     zstd: Annotated[bool, Parameter(negative=())] = False,
     max_downtime: str | None = None,
@@ -42,7 +42,8 @@ def move(
         The most that the move sends, for instance 500Mbit/s; else 90 % of what the links on its way have.
     mode
         For virtual machines. auto-converge slows the node down until the rounds gain; post-copy lets it run at the host
-        before all its memory is there: until it is, the loss of either host is the loss of the node.
+        before all its memory is there: until it is, the loss of either host is the loss of the node; hybrid does so
+        only when the node writes nearly as fast as is sent.
     parallel
         For virtual machines: so many connections at the same time.
     zstd

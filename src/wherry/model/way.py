@@ -15,12 +15,13 @@ class Way(Record):
 
     `mode`: `pre-copy` sends in rounds while the node runs and freezes it for the rest; `auto-converge` slows the node
     down until the rounds gain; `post-copy` lets the node run at its destination when rounds gain no more, and fetches
-    the rest: until that is there, the loss of either host is the loss of the node. `connections` send at the same time
-    (0: one, as it always was), compressed with zstd or not. `downtime`: freeze as soon as the rest fits into so many
+    the rest: until that is there, the loss of either host is the loss of the node; `hybrid` does so only with a node
+    that writes nearly as fast as is sent, or faster, and freezes every other. `connections` send at the same time (0:
+    one, as it always was), compressed with zstd or not. `downtime`: freeze as soon as the rest fits into so many
     seconds.
     """
 
-    mode: Literal["pre-copy", "auto-converge", "post-copy"] = "pre-copy"
+    mode: Literal["pre-copy", "auto-converge", "post-copy", "hybrid"] = "pre-copy"
     connections: Annotated[int, Field(ge=0, le=64)] = 0
     zstd: bool = False
     downtime: Annotated[Duration, Field(gt=0, le=60)] | None = None

@@ -23,7 +23,7 @@ from wherry.model.objects import Move, Node, NodeState, Phase
 from wherry.model.way import Way
 from wherry.move.budget import Crossing, Turns
 from wherry.move.faults import Fault
-from wherry.move.policy import MAX_ROUNDS, another
+from wherry.move.policy import MAX_ROUNDS, another, switches
 from wherry.node.protocol import NodeDriver, NodeMover, Place, Transferred
 from wherry.store.store import Store
 
@@ -180,7 +180,7 @@ class Machine:
         self._progress(f"{self.node.name}: freeze")
         self._store_move(phase=Phase.FREEZE)
         self._frozen_at = time.monotonic()
-        if stood := mover.freeze():
+        if stood := mover.freeze(switches(self.move.rounds, self._ends.way)):
             self._frozen_at = min(self._frozen_at, time.monotonic() - stood)
         hold.divert()
         self._fabric.port_unplug(self._ends.source_port)

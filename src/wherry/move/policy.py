@@ -1,4 +1,4 @@
-"""When to send memory once more while the node runs, and when to freeze.
+"""When to send memory once more while the node runs, when to freeze, and when to let it run on before all is sent.
 
 Pure. Invariant: it ends for every program, also for one that dirties memory faster than it can be sent.
 """
@@ -19,6 +19,7 @@ _GAIN = 0.8
 
 _OUTRUN = 0.9
 """A program that dirties this share of what is sent meanwhile, or more, outruns the rounds."""
+_SWITCHING = ("post-copy", "hybrid")
 PATIENT = 4
 """How many times as many rounds a node gets that is slowed down from round to round until they gain."""
 
@@ -31,16 +32,34 @@ def another(rounds: Sequence[Round], limit: int = MAX_ROUNDS, way: Way | None = 
     if not rounds:
         return True
     left = _left(rounds[-1])
-    if left <= _SMALL or (way.downtime is not None and left <= way.downtime * _rate(rounds[-1])):
+    if _fits(rounds[-1], way):
         return False
     if way.mode == "auto-converge":
         return True
-    if way.mode == "post-copy" and left >= _OUTRUN * rounds[-1].bytes:
+    if way.mode in _SWITCHING and _outruns(rounds[-1]):
         return False
     if len(rounds) == 1 and rounds[0].dirty is None:
         return True
     before = _left(rounds[-2]) if len(rounds) > 1 else rounds[0].bytes
     return left <= _GAIN * before
+
+
+def switches(rounds: Sequence[Round], way: Way) -> bool:
+    """True when the node is to run on at its destination and fetch the rest (post-copy), and not to stand for it."""
+    if way.mode == "hybrid":
+        return bool(rounds) and not _fits(rounds[-1], way) and _outruns(rounds[-1])
+    return way.mode == "post-copy"
+
+
+def _fits(round: Round, way: Way) -> bool:
+    """True when what is left is sent in no time, or in as much as may pass."""
+    left = _left(round)
+    return left <= _SMALL or (way.downtime is not None and left <= way.downtime * _rate(round))
+
+
+def _outruns(round: Round) -> bool:
+    """True when the dirty rate over the bandwidth, both over the same round, passes the limit."""
+    return _left(round) >= _OUTRUN * round.bytes
 
 
 def _rate(round: Round) -> float:

@@ -150,8 +150,8 @@ class FakeMover:
         sent, self._dirty = self._dirty, max(self._dirty // 2, _PAGE)
         return Round(number=number, bytes=sent, seconds=sent / 1e9, dirty=self._dirty)
 
-    def freeze(self) -> None:
-        self._driver.entering("freeze")
+    def freeze(self, post_copy: bool = False) -> None:
+        self._driver.entering("switch" if post_copy else "freeze")
         self._expect(self._source, Copy.RUNNING)
         self._driver.put(self._source, Copy.FROZEN)
 

@@ -128,7 +128,7 @@ class ContainerMover:
         self._open_pass(self._pass + 1)
         return Round(number=number, bytes=sent, seconds=time.monotonic() - began)
 
-    def freeze(self) -> None:
+    def freeze(self, post_copy: bool = False) -> None:
         group = Cgroup(self._source.cgroup)
         group.prefer(True)
         group.limit(None, self._source.node.memory)

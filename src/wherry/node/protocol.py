@@ -107,8 +107,12 @@ class NodeMover(Protocol):
     def round(self, number: int, during: During = quiet) -> Round:
         """One round of pre-copy. `during` is told meanwhile how far it is; what it raises ends the round."""
 
-    def freeze(self) -> float | None:
-        """Stops every process of the node at the source; seconds that it stood already, if the engine stopped it."""
+    def freeze(self, post_copy: bool = False) -> float | None:
+        """Stops every process of the node at the source; seconds that it stood already, if the engine stopped it.
+
+        With `post_copy`, of which an engine is told that was asked for a way that has it, the destination's goes on at
+        once and fetches what is left.
+        """
 
     def transfer(self, during: During = quiet) -> Transferred:
         """Sends what is left. The source stays frozen. An engine that can be stopped calls `during` now and then; what

@@ -1,7 +1,8 @@
 """One live migration of a domain as libvirt runs it: begun, watched, stopped, and what it cost.
 
 libvirtd to libvirtd, peer to peer: it goes on when the daemon that began it is killed. The destination's copy stays
-paused (VIR_MIGRATE_PAUSED) whatever happens; so at most one copy ever runs by libvirt's doing, the source's.
+paused (VIR_MIGRATE_PAUSED) whatever happens; so at most one copy ever runs by libvirt's doing, the source's. But in
+modes with post-copy libvirt lets the destination's run, once it has stopped the source's for good.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ _ABORT_TIMEOUT = 60.0
 _MIB = 2**20
 _CURES = {"Userfaultfd not available": "on both hosts, for post-copy: sysctl vm.unprivileged_userfaultfd=1"}
 """What helps, by a sign in what libvirt says."""
+POSTCOPY = ("post-copy", "hybrid")
+"""Modes that may end so. libvirt itself lets a copy run at the destination then, also one that was sent to its end."""
 _LOOK = 0.01
 """Seconds between two looks."""
 
@@ -174,7 +177,7 @@ def abort(domain: Any) -> None:
 
 def refusal(way: Way, version: Callable[[], int]) -> str:
     """Why libvirt, of that version as it numbers them, cannot do it in this way; empty when it can."""
-    if way.mode == "post-copy" and way.connections:
+    if way.mode in POSTCOPY and way.connections:
         return "post-copy has one connection"
     if way.zstd and not way.connections:
         return "zstd needs connections of its own: --parallel 2"
@@ -197,7 +200,7 @@ def _how(peer: Peer, way: Way, rate: float | None) -> tuple[int, dict[str, Any]]
         params[libvirt.VIR_MIGRATE_PARAM_DEST_XML] = peer.description
     if peer.disks:  # libvirt cannot know that both hosts see these files; the plan and the move's check have looked
         flags |= libvirt.VIR_MIGRATE_UNSAFE
-    flags |= libvirt.VIR_MIGRATE_POSTCOPY if way.mode == "post-copy" else libvirt.VIR_MIGRATE_PAUSED
+    flags |= libvirt.VIR_MIGRATE_POSTCOPY if way.mode in POSTCOPY else libvirt.VIR_MIGRATE_PAUSED
     if way.mode == "auto-converge":
         flags |= libvirt.VIR_MIGRATE_AUTO_CONVERGE
     if way.connections:
@@ -208,4 +211,6 @@ def _how(peer: Peer, way: Way, rate: float | None) -> tuple[int, dict[str, Any]]
         params[libvirt.VIR_MIGRATE_PARAM_COMPRESSION] = "zstd"
     if rate is not None:
         params[libvirt.VIR_MIGRATE_PARAM_BANDWIDTH] = max(1, int(rate / 8 / _MIB))
+        if way.mode in POSTCOPY:
+            params[libvirt.VIR_MIGRATE_PARAM_BANDWIDTH_POSTCOPY] = params[libvirt.VIR_MIGRATE_PARAM_BANDWIDTH]
     return flags, params

@@ -38,7 +38,8 @@ _NEVER_BY_ITSELF = 1
 """Milliseconds of downtime that QEMU may decide on by itself: so little that it waits for us to freeze."""
 _STALLED, _OUTLAST = 30.0, 0.02
 """Seconds without a byte after which memory that is fetched in post-copy mode will not come any more, and those between
-two looks. libvirt calls post-copy failed also when only libvirtds lost each other; QEMU then goes on by itself."""
+two looks. libvirt calls post-copy failed also when only libvirtds lost each other; QEMU then goes on by itself. And it
+does not always notice: of a destination whose source's QEMU was killed libvirt 9.0 says that it fetches, for ever."""
 _PATIENCE, _SLOWEST = 60.0, 2e6
 """What is sent while the node stands is given up after so many seconds and those of its memory at so many bytes/s."""
 
@@ -56,6 +57,8 @@ class LiveMove(ABC):
         self._seen = job.Look()
         self._lost: Failed | None = None
         """Said when post-copy broke and what was left of the node at its destination was ended."""
+        self._stands = False
+        """True when the node was stopped for what was left: its memory is whole at the destination when that runs."""
         self._apart = False
         """True when the node was let run at its destination before all its memory was there."""
 
@@ -112,13 +115,15 @@ class LiveMove(ABC):
         left = now.left if now.passes > max(before.passes, 1) else 0
         return Round(number=number, bytes=now.sent - before.sent, seconds=time.monotonic() - began, dirty=left)
 
-    def freeze(self) -> float | None:
+    def freeze(self, post_copy: bool = False) -> float | None:
+        self._stands = True
         if self._job is not None and (stood := self._job.stood()) is not None:
             return stood  # QEMU found so little left that it stopped the CPUs by itself
         domain, libvirt = self._domain(self._source), virt.load()
         if domain is not None:
             try:
-                if self._way.mode == "post-copy":
+                if post_copy:
+                    self._stands = False
                     self._switch(domain)
                 else:
                     domain.suspend()
@@ -152,7 +157,7 @@ class LiveMove(ABC):
     def release(self) -> None:
         if self._lost:
             raise self._lost
-        self._apart = self._fetching()
+        self._apart = not self._stands and self._fetching()  # who asks the source just then waits for its end
         if not self._apart:
             self._end_source()
         elif not self._runs(self._destination):  # post-copy failed, and libvirt starts no CPUs then
@@ -232,7 +237,8 @@ class LiveMove(ABC):
             if now != sent:
                 sent, since = now, time.monotonic()
             elif time.monotonic() - since > _STALLED:
-                if self._broken(self._destination) or self._broken(self._source):
+                gone = self._broken(self._destination) or self._domain(self._source) is None
+                if gone or self._broken(self._source):
                     self._give_up()
                 what = f"node {self._name} has not all its memory at {self._destination.host}"
                 raise Failed(Code.TIMED_OUT, what, f"none came for {_STALLED:.0f} s")

@@ -45,12 +45,12 @@ class VmMover(LiveMove):
         self._connection(self._destination)
         super().prepare()
 
-    def freeze(self) -> float | None:
+    def freeze(self, post_copy: bool = False) -> float | None:
         # only what sends the rest runs from here on, and everybody waits for it
         group = Cgroup(self._source.cgroup)
         group.prefer(True)
         group.limit(None, None)
-        return super().freeze()
+        return super().freeze(post_copy)
 
     def restore(self) -> float | None:
         self._driver.seat(self._destination, bounded=False)

@@ -92,7 +92,7 @@ class XenMover:
         self._check()
         return Round(number=number, bytes=0, seconds=time.monotonic() - began, dirty=0)
 
-    def freeze(self) -> float:
+    def freeze(self, post_copy: bool = False) -> float:
         """Xen has done it, when its rounds gained no more."""
         return time.monotonic() - self._ran
 
