@@ -1,14 +1,16 @@
 /*
  * wherry-ring: an MPI program that notices every byte that a move has changed, lost or doubled.
  *
- *   mpirun ... wherry-ring [--seconds S] [--size BYTES] [--memory MIB] [--json]
+ *   mpirun ... wherry-ring [--seconds S] [--size BYTES] [--memory MIB] [--pages N] [--json]
  *
  * Each iteration, every rank sends BYTES to the next rank and checks every byte of what the one before sent: the
  * content follows from iteration and sender. Every 16th iteration is a checked MPI_Allreduce, and rank 0 decides for
- * all whether to go on. MIB MiB of memory per rank are checked and rewritten page by page, and all checked at the end.
+ * all whether to go on. MIB MiB of memory per rank are checked and rewritten page by page, N pages of 4 KiB in each
+ * iteration (16), which is what a move finds changed; all are checked at the end.
  * Rank 0 prints "iteration N" every second (not with --json), and at the end one JSON line: sums over the ranks, and
- * the largest gap between two iterations at any rank with the time when it began. Times are CLOCK_REALTIME: inside a
- * moved node other clocks hide the gap. Exit code 1: some content was wrong.
+ * the largest gap between two iterations at any rank with the time when it began; written_bytes are those of that
+ * memory alone. Times are CLOCK_REALTIME: inside a moved node other clocks hide the gap. Exit code 1: some content was
+ * wrong.
  */
 #include <getopt.h>
 #include <mpi.h>
@@ -19,16 +21,16 @@
 #include <string.h>
 #include <time.h>
 
-enum { PAGE = 4096, WORDS = PAGE / 8, PAGES_A_TIME = 16, COLLECTIVE_EVERY = 16, COMPLAINTS_MAX = 5 };
+enum { PAGE = 4096, WORDS = PAGE / 8, COLLECTIVE_EVERY = 16, COMPLAINTS_MAX = 5 };
 
 struct ring {
     int rank, ranks;
     double seconds;
-    size_t size, page_count, next_page;
+    size_t size, page_count, next_page, pages_a_time;
     bool json;
     uint64_t *memory, *counters; /* counters: what each page was last written with */
     uint8_t *out, *in;
-    uint64_t iteration, checked_bytes, errors;
+    uint64_t iteration, checked_bytes, written_bytes, errors;
     double gap, gap_at; /* s, epoch s */
 };
 
@@ -134,9 +136,10 @@ static void check_page(struct ring *ring, size_t page)
 
 static void touch_memory(struct ring *ring)
 {
-    for (size_t i = 0; i < PAGES_A_TIME && i < ring->page_count; i++) {
+    for (size_t i = 0; i < ring->pages_a_time && i < ring->page_count; i++) {
         check_page(ring, ring->next_page);
         write_page(ring, ring->next_page, ring->iteration);
+        ring->written_bytes += PAGE;
         ring->next_page = (ring->next_page + 1) % ring->page_count;
     }
 }
@@ -176,24 +179,24 @@ static void run(struct ring *ring)
 /* Returns the errors of all ranks. */
 static uint64_t report(const struct ring *ring, double seconds)
 {
-    uint64_t mine[2] = {ring->checked_bytes, ring->errors}, sums[2];
+    uint64_t mine[3] = {ring->checked_bytes, ring->written_bytes, ring->errors}, sums[3];
     double gap[2] = {ring->gap, ring->gap_at}, *gaps = malloc(2 * sizeof *gaps * (size_t)ring->ranks);
 
     if (!gaps)
         MPI_Abort(MPI_COMM_WORLD, 1);
-    MPI_Allreduce(mine, sums, 2, MPI_UINT64_T, MPI_SUM, MPI_COMM_WORLD);
+    MPI_Allreduce(mine, sums, 3, MPI_UINT64_T, MPI_SUM, MPI_COMM_WORLD);
     MPI_Gather(gap, 2, MPI_DOUBLE, gaps, 2, MPI_DOUBLE, 0, MPI_COMM_WORLD);
     for (int rank = 0; ring->rank == 0 && rank < ring->ranks; rank++)
         if (gaps[2 * rank] > gap[0])
             memcpy(gap, gaps + 2 * rank, sizeof gap);
     if (ring->rank == 0)
-        printf("{\"iterations\": %llu, \"checked_bytes\": %llu, \"errors\": %llu, \"max_gap_ms\": %.3f, "
-               "\"max_gap_at\": %.6f, \"seconds\": %.3f, \"ranks\": %d}\n",
+        printf("{\"iterations\": %llu, \"checked_bytes\": %llu, \"written_bytes\": %llu, \"errors\": %llu, "
+               "\"max_gap_ms\": %.3f, \"max_gap_at\": %.6f, \"seconds\": %.3f, \"ranks\": %d}\n",
                (unsigned long long)ring->iteration, (unsigned long long)sums[0], (unsigned long long)sums[1],
-               1e3 * gap[0], gap[1], seconds, ring->ranks);
+               (unsigned long long)sums[2], 1e3 * gap[0], gap[1], seconds, ring->ranks);
     fflush(stdout);
     free(gaps);
-    return sums[1];
+    return sums[2];
 }
 
 static void read_options(int argc, char **argv, struct ring *ring)
@@ -201,6 +204,7 @@ static void read_options(int argc, char **argv, struct ring *ring)
     static const struct option options[] = {{"seconds", required_argument, NULL, 's'},
                                             {"size", required_argument, NULL, 'b'},
                                             {"memory", required_argument, NULL, 'm'},
+                                            {"pages", required_argument, NULL, 'p'},
                                             {"json", no_argument, NULL, 'j'},
                                             {0}};
     int option;
@@ -212,14 +216,16 @@ static void read_options(int argc, char **argv, struct ring *ring)
             ring->size = strtoul(optarg, NULL, 10);
         else if (option == 'm')
             ring->page_count = strtoul(optarg, NULL, 10) * (1 << 20) / PAGE;
+        else if (option == 'p')
+            ring->pages_a_time = strtoul(optarg, NULL, 10);
         else if (option == 'j')
             ring->json = true;
         else
             optind = argc + 1;
     }
-    if (optind != argc || ring->seconds < 0 || ring->size < 1 || ring->size > INT32_MAX) {
+    if (optind != argc || ring->seconds < 0 || ring->size < 1 || ring->size > INT32_MAX || ring->pages_a_time < 1) {
         if (ring->rank == 0)
-            fputs("usage: wherry-ring [--seconds S] [--size BYTES] [--memory MIB] [--json]\n", stderr);
+            fputs("usage: wherry-ring [--seconds S] [--size BYTES] [--memory MIB] [--pages N] [--json]\n", stderr);
         MPI_Finalize();
         exit(2);
     }
@@ -227,7 +233,7 @@ static void read_options(int argc, char **argv, struct ring *ring)
 
 int main(int argc, char **argv)
 {
-    struct ring ring = {.seconds = 10, .size = 64 << 10};
+    struct ring ring = {.seconds = 10, .size = 64 << 10, .pages_a_time = 16};
     uint64_t errors;
     double start;
 

@@ -45,8 +45,18 @@ def test_it_checks_and_reports(flavour: str) -> None:
     assert 0 < report["max_gap_ms"] / 1000 <= report["seconds"]
 
 
+@pytest.mark.parametrize(("pages", "written"), [("1", 1), ("40", 40), ("9999", 256)])
+def test_it_writes_as_many_pages_in_each_iteration_as_it_is_told(pages: str, written: int) -> None:
+    """At most all of its memory, here 256 pages a rank."""
+    done = ring("openmpi", "--seconds", "0.2", "--memory", "1", "--pages", pages, "--json")
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert report["errors"] == 0 and report["written_bytes"] == 3 * report["iterations"] * written * 4096
+
+
 @pytest.mark.parametrize("flavour", sorted(COMMANDS))
-def test_a_wrong_option_is_refused(flavour: str) -> None:
-    done = ring(flavour, "--size", "0")
+@pytest.mark.parametrize("option", ["--size", "--pages"])
+def test_a_wrong_option_is_refused(flavour: str, option: str) -> None:
+    done = ring(flavour, option, "0")
     assert done.returncode != 0
     assert "usage: wherry-ring" in done.stderr

@@ -68,6 +68,11 @@ class Problem:
         """Floating-point operations of all runs: 2/3 n^3 + 3/2 n^2 each, as HPL counts (HPL_pdtest.c)."""
         return self.runs * (2 / 3 * self.n**3 + 3 / 2 * self.n**2)
 
+    @property
+    def said(self) -> str:
+        """For a person."""
+        return f"n = {self.n}, {self.p} x {self.q} ranks, {self.runs} factorisations"
+
     def shown(self, program: str) -> str:
         """A script that runs hpcc with this problem and shows its output file, for nodes whose files stay in them."""
         return SHOWN.format(input=INPUT, output=OUTPUT, text=self.text().rstrip("\n"), program=program)

@@ -52,6 +52,12 @@ def ratio(samples: Sequence[float], base: Sequence[float]) -> Estimate:
     return _estimate(data, lambda draws: np.median(draws[0], axis=-1) / np.median(draws[1], axis=-1))
 
 
+def difference(samples: Sequence[float], base: Sequence[float]) -> Estimate:
+    """Median of `samples` less median of `base`."""
+    data = [np.asarray(samples, dtype=float), np.asarray(base, dtype=float)]
+    return _estimate(data, lambda draws: np.median(draws[0], axis=-1) - np.median(draws[1], axis=-1))
+
+
 def compared(samples: Sequence[float], base: Sequence[float]) -> tuple[str, str, str]:
     """Both medians and their ratio, for three cells of a table; samples may be lacking."""
     ours, theirs = (median(found).text() if found else "not measured" for found in (samples, base))
@@ -79,7 +85,7 @@ def _estimate(data: list[NDArray[np.float64]], statistic: Statistic) -> Estimate
         raise ValueError("no samples")
     value = float(statistic([d[None, :] for d in data])[0])
     if count < _FEW:
-        low, high = _range(data)
+        low, high = _range(data, statistic)
         return Estimate(value, low, high, count, "range")
     generator = np.random.default_rng(_SEED)
     draws = [d[generator.integers(0, len(d), (_RESAMPLES, len(d)))] for d in data]
@@ -87,6 +93,10 @@ def _estimate(data: list[NDArray[np.float64]], statistic: Statistic) -> Estimate
     return Estimate(value, float(low), float(high), count, "bootstrap")
 
 
-def _range(data: list[NDArray[np.float64]]) -> tuple[float, float]:
-    low, high = float(np.min(data[0])), float(np.max(data[0]))
-    return (low, high) if len(data) == 1 else (low / float(np.max(data[1])), high / float(np.min(data[1])))
+def _range(data: list[NDArray[np.float64]], statistic: Statistic) -> tuple[float, float]:
+    """The least and the most that single samples give: it falls with the second's."""
+    ours, *base = data
+    low = [np.min(ours), *map(np.max, base)]
+    high = [np.max(ours), *map(np.min, base)]
+    least, most = (float(statistic([end.reshape(1, 1) for end in ends])[0]) for ends in (low, high))
+    return least, most

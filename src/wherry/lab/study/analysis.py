@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from wherry.lab.report import Table
-from wherry.lab.stats import Estimate, mann_whitney, ratio
+from wherry.lab.stats import Estimate, difference, mann_whitney, ratio
 from wherry.lab.study.figures import Curves, size_text
 from wherry.lab.study.recipe import Cell, Factor, Level
 from wherry.lab.study.results import Results
@@ -48,6 +48,11 @@ def bandwidth(size: float, seconds: float) -> float:
 def compare_samples(samples: Sequence[float], base: Sequence[float]) -> Estimate | None:
     """Ratio of medians, or None when either has no sample."""
     return ratio(samples, base) if samples and base else None
+
+
+def cost(samples: Sequence[float], base: Sequence[float]) -> Estimate | None:
+    """Difference of medians, or None when either has no sample."""
+    return difference(samples, base) if samples and base else None
 
 
 def verdict(samples: Sequence[float], base: Sequence[float]) -> str:

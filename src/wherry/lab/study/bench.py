@@ -266,10 +266,11 @@ class Bench:
         copy.with_suffix(".new").replace(copy)  # one that runs keeps its own
         return str(copy)
 
-    def move(self, node: str, hosts: tuple[str, str], max_rounds: int | None = None) -> Move:
-        """Moves a node to that one of two hosts where it is not."""
+    def move(self, node: str, hosts: tuple[str, str], max_rounds: int | None = None, mode: str | None = None) -> Move:
+        """Moves a node to that one of two hosts where it is not; a virtual machine in this mode."""
         here = next(found.host for found in self.client.nodes() if found.name == node)
-        operation = self.client.begin_move(node, hosts[here == hosts[0]], max_rounds)
+        way: dict[str, object] | None = {"mode": mode} if mode else None
+        operation = self.client.begin_move(node, hosts[here == hosts[0]], max_rounds, way=way)
         return self.client.moved(self.client.wait(operation.id))
 
 

@@ -8,10 +8,9 @@ from typing import Any
 
 from wherry.base.errors import Code, Refused
 from wherry.lab.stats import mann_whitney, ratio
+from wherry.lab.study.recipe import RESULT
 from wherry.lab.study.results import Results
 
-RESULT = "result_crc"
-"""The metric that names a program's result, whose size says nothing."""
 _NO_SIZES = (RESULT, "repetitions")
 
 

@@ -151,13 +151,20 @@ def estimates(series: Mapping[str, Mapping[float, Estimate]], ylabel: str, top: 
     return Drawing(draw, 3.5)
 
 
-def scatter(groups: Mapping[str, Sequence[tuple[float, float]]], xlabel: str, ylabel: str) -> Drawing:
-    """Points of (x, y), a colour for each group."""
+def scatter(
+    groups: Mapping[str, Sequence[tuple[float, float]]],
+    xlabel: str,
+    ylabel: str,
+    lines: Mapping[str, Sequence[tuple[float, float]]] | None = None,
+) -> Drawing:
+    """Points of (x, y), a colour for each group; lines are what is expected of them."""
 
     def draw(axes: Any) -> None:
         for number, (label, points) in enumerate(groups.items()):
             marker, colour = MARKERS[number % len(MARKERS)], COLOURS[number % len(COLOURS)]
             axes.plot(*zip(*points, strict=True), marker, color=colour, label=label, markersize=4, alpha=0.8)
+        for style, (label, points) in zip(("--", ":", "-."), (lines or {}).items(), strict=False):
+            axes.plot(*zip(*points, strict=True), style, color=_BLACK, label=label, linewidth=1)
         axes.set_xlabel(xlabel)
         axes.set_ylabel(ylabel)
         axes.axhline(0, color="#888", linewidth=0.8)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 from wherry.base.errors import Refused
 from wherry.base.paths import native_program
@@ -13,7 +14,11 @@ VM = "vm"
 """Why there are no virtual machines as nodes."""
 VM_MOVES = "vm-moves"
 """Why they cannot be moved."""
+POST_COPY = "post-copy"
+"""Why they cannot run at a host before their memory is there."""
 _KVM = "kvm"
+_USERFAULTFD = Path("/proc/sys/vm/unprivileged_userfaultfd")
+"""There when the kernel has it; emulated hosts' QEMU is root's, so what it says does not matter."""
 _VM_NEEDS = ("libvirt", "image")
 """The doctor's findings without which there are none; without KVM they are emulated, and slow."""
 
@@ -25,12 +30,19 @@ def lacking() -> dict[str, str]:
         found[VM] = without[0]
     if _KVM in found and "qemu" in found:  # only where it emulates
         found[VM_MOVES] = found["qemu"]
+    if not _USERFAULTFD.exists():
+        found[POST_COPY] = "this kernel has no userfaultfd, by which memory that is not there yet is fetched"
     for kernel in ("sp",):
         try:
             native_program(f"npb-{kernel}-openmpi")
         except Refused as error:
             found[f"npb-{kernel}"] = str(error)
     return found | applications.lacking()
+
+
+def emulated(lacks: Mapping[str, str]) -> bool:
+    """True where virtual machines have no KVM: they are slow, and what is run on them is cut."""
+    return _KVM in lacks
 
 
 def no_machines(lacks: Mapping[str, str], quick: bool, *, moved: bool = False, heavy: bool = False) -> str:

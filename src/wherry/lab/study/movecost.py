@@ -1,27 +1,40 @@
 """`migration-cost`: what the move of one node costs the job that runs on it.
 
-Workload x memory x mode of the move x link that it crosses. Each move has its run without a move in the same turn, so
-the slowdown is a ratio of runs made side by side.
+Workload x memory x how fast that is written x mode of the move x link that it crosses, on container nodes and on
+virtual machines, which have modes of their own. Each move has its run without a move in the same turn, so the slowdown
+is a ratio of runs made side by side. Not everything is combined with everything (`_combined`), and the report says what
+is not.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from wherry.base.units import format_size
 from wherry.lab import hpcc
 from wherry.lab.report import Table
-from wherry.lab.stats import median
+from wherry.lab.stats import Estimate, median
 from wherry.lab.study import analysis, applications, figures, workloads
 from wherry.lab.study.bench import FABRIC, Bench, Place
-from wherry.lab.study.recipe import Cell, Factor, Level, Page, Study, Value
+from wherry.lab.study.lacks import POST_COPY, no_machines
+from wherry.lab.study.recipe import RESULT, Cell, Factor, Level, Page, Study, Value
 from wherry.lab.study.results import Results
 from wherry.lab.study.workloads import Moving
 
+CONTAINER, VM = "container", "vm"
 NONE, STOP, ROUNDS = "none", "stop", "rounds"
-_RING = "ring"
+_VM_MODES = ("pre-copy", "auto-converge", "post-copy")
+_MODES = {CONTAINER: (NONE, STOP, ROUNDS), VM: (NONE, *_VM_MODES)}
+RING = "ring"
+OWN = "own"
+"""Memory and dirty rate of a program that has its own."""
+_MEMORIES = ("16", "64", "256", "1024")
+_LEAST, VARIED = "16", "64"
+"""The memory that crosses a link with --quick, and that of which different amounts are written in a step."""
+_RARE, USUAL, OFTEN = "1", "16", "256"
+"""Pages in a step: some ten MB/s, some hundred, and as fast as a core can, while messages wait for no link."""
 _BARE = "bare"
 _LINKS: dict[str, dict[str, str]] = {_BARE: {}, "fast": {"bandwidth": "1Gbit/s"}, "slow": {"bandwidth": "100Mbit/s"}}
 _MOST_OVER_A_LINK = 64
@@ -41,8 +54,10 @@ class MigrationCost(Study):
     repetitions = 10
     quick_repetitions = 2
     shows = (
-        "Slowdown of the job, total time and downtime of a move, bytes sent and rounds, by workload, memory and mode, "
-        "and that the result is the same: wherry-ring checks every byte, HPL its residuals, whose digits are compared.",
+        "Slowdown of the job, total time and downtime of a move, bytes sent and rounds, by workload, memory, how fast "
+        "that is written, link and mode, and that the result is the same: wherry-ring checks every byte; what HPL, SP, "
+        "LAMMPS and GROMACS print of their results must be that of the runs without a move to the digit, else the run "
+        "does not count.",
     )
     cannot = (
         "The hosts are emulated on this machine: bytes cross no wire, and source, destination and ranks share the same "
@@ -50,151 +65,217 @@ class MigrationCost(Study):
     )
 
     def factors(self) -> Sequence[Factor]:
-        no_rounds = self.lacks.get("soft-dirty", "")
-        no_sp = self.lacks.get("npb-sp", "")
+        long = "not with --quick" if self.quick else ""
+        no_vm = no_machines(self.lacks, self.quick, moved=True)
+        no_post_copy = no_vm or self.lacks.get(POST_COPY, "")
+        workload = (
+            Level(RING, "wherry-ring, 2 ranks; 3 over a link"),
+            Level("hpl", "HPL, 3 ranks"),
+            Level("sp", "NPB SP", self.lacks.get("npb-sp", "")),
+            *applications.levels(self.lacks),
+        )
+        memory = tuple(Level(m, f"{m} MiB", long if m not in (_LEAST, VARIED) else "") for m in _MEMORIES)
+        dirty = (
+            Level(_RARE, "1 page of 4 KiB", long),
+            Level(USUAL, f"{USUAL} pages"),
+            Level(OFTEN, f"{OFTEN} pages"),
+            Level("others", f"1 and {OFTEN} pages with other memory than {VARIED} MiB", "it would take hours more"),
+        )
+        mode = (
+            Level(NONE, "no move"),
+            Level(STOP, "containers: all memory while frozen"),
+            Level(ROUNDS, "containers: rounds of pre-copy, then frozen", self.lacks.get("soft-dirty", "")),
+            Level("pre-copy", "VMs: rounds of pre-copy, then frozen", no_vm),
+            Level("auto-converge", "VMs: the same, slowed down until the rounds gain", no_vm),
+            Level("post-copy", "VMs: run at the destination before all memory is there", no_post_copy),
+        )
+        link = (
+            Level(_BARE, "the emulated network as it is"),
+            Level("fast", f"1 Gbit/s, {_LATENCY}", long),
+            Level("slow", f"100 Mbit/s, {_LATENCY}"),
+            Level(
+                "far-programs",
+                "HPL, SP, LAMMPS and GROMACS over a link",
+                "their time would be the link's: the ring shows what one adds to a move, multi-site to a program",
+            ),
+            Level("far-memory", f"more than {_MOST_OVER_A_LINK} MiB over a link", "it would take hours more"),
+        )
+        kind = (
+            Level(CONTAINER, "container nodes"),
+            Level(VM, f"VM nodes, the ring with {VARIED} MiB", no_vm),
+            Level(
+                "vm-others",
+                "VM nodes with other memory, 1 page a step, or 100 Mbit/s; HPL and SP on them",
+                no_vm or "it would take hours more; HPL and SP on VM nodes are in xen-migration",
+            ),
+        )
+        own = Level(OWN, "the program's own")
         return [
-            Factor(
-                "workload",
-                "what runs",
-                (
-                    Level(_RING, "wherry-ring, 2 ranks; 3 over a link"),
-                    Level("hpl", "HPL, 3 ranks"),
-                    Level("sp", "NPB SP", no_sp),
-                    *applications.levels(self.lacks),
-                ),
-            ),
-            Factor("memory", "MiB that each rank of the ring rewrites", tuple(Level(m, m) for m in self._memories())),
-            Factor(
-                "mode",
-                "how the node moves",
-                (
-                    Level(NONE, "no move"),
-                    Level(STOP, "all memory while frozen"),
-                    Level(ROUNDS, "rounds of pre-copy, then frozen", no_rounds),
-                ),
-            ),
-            Factor(
-                "link",
-                "what is between the hosts",
-                (
-                    Level(_BARE, "the emulated network as it is"),
-                    Level("fast", f"1 Gbit/s, {_LATENCY}", "not with --quick" if self.quick else ""),
-                    Level("slow", f"100 Mbit/s, {_LATENCY}"),
-                ),
-            ),
+            Factor("kind", "the nodes", kind),
+            Factor("workload", "what runs", workload),
+            Factor("memory", "what each rank of the ring rewrites", (*memory, own)),
+            Factor("dirty", "how much of it the ring rewrites in each step", (*dirty, own)),
+            Factor("mode", "how the node moves", mode),
+            Factor("link", "what is between the hosts", link),
         ]
 
-    def _memories(self) -> tuple[str, ...]:
-        return ("16", "128") if self.quick else ("16", "64", "256", "1024")
-
     def cells(self) -> Sequence[Cell]:
-        workload, _, mode, links = self.factors()
-        cells = []
-        for name in workload.measured():
-            for memory in self._memories() if name == _RING else self._memories()[:1]:
-                linked = name == _RING and int(memory) <= _MOST_OVER_A_LINK
-                for link in links.measured() if linked else (_BARE,):
-                    cells += [Cell.of(workload=name, memory=memory, mode=m, link=link) for m in mode.measured()]
-        return cells
+        kinds, programs, memories, dirty, modes, links = (factor.measured() for factor in self.factors())
+        bases = [
+            Cell.of(kind=kind, workload=RING, memory=memory, dirty=pages, mode=NONE, link=link)
+            for kind in kinds
+            for memory in memories
+            for pages in dirty
+            for link in links
+            if OWN not in (memory, pages) and self._combined(kind, memory, pages, link)
+        ]
+        bases += [
+            Cell.of(kind=CONTAINER, workload=name, memory=OWN, dirty=OWN, mode=NONE, link=_BARE)
+            for name in programs
+            if name != RING
+        ]
+        return [_with(base, mode=mode) for base in bases for mode in _MODES[base["kind"]] if mode in modes]
+
+    def _combined(self, kind: str, memory: str, pages: str, link: str) -> bool:
+        """Whether the ring is run so. Every memory at one dirty rate, every dirty rate with one memory."""
+        if kind == VM:
+            return memory == VARIED and pages != _RARE and link != "slow"
+        if pages != USUAL and memory != VARIED:
+            return False
+        if link == _BARE:
+            return True
+        return memory == _LEAST if self.quick else int(memory) <= _MOST_OVER_A_LINK
+
+    def unmoved(self, cell: Cell) -> Cell | None:
+        return None if cell["workload"] == RING or cell["mode"] == NONE else _with(cell, mode=NONE)
 
     def measure(self, bench: Bench, cell: Cell, directory: Path) -> list[Value]:
         bench.stand_on(_fabric(cell["link"]))
-        if cell["workload"] == _RING:
+        if cell["workload"] == RING:
             return self._ring(bench, cell, directory)
         if cell["workload"] == "sp":
             place = Place("four", 4, ("a1", "a2", "b1"), memory="256MiB")
-            moving = self._moving(cell, "four-2", 1.0 if self.quick else 5.0)
+            moving = _moving(cell, "four-2", 1.0 if self.quick else 5.0)
             return workloads.npb(bench, place, "sp", "W" if self.quick else "A", 4, directory, moving)
         place = Place("three", 3, ("a1", "a2", "b1"))
         if cell["workload"] in applications.APPLICATIONS:
-            moving = self._moving(cell, "three-2", 0.5 if self.quick else 3.0)
+            moving = _moving(cell, "three-2", 0.5 if self.quick else 3.0)
             return applications.run(bench, cell["workload"], place, directory, moving, quick=self.quick)
-        moving = self._moving(cell, "three-2", 0.3 if self.quick else 2.0)
+        moving = _moving(cell, "three-2", 0.3 if self.quick else 2.0)
         return workloads.hpl(bench, place, problem(self.quick), directory, moving)
 
     def _ring(self, bench: Bench, cell: Cell, directory: Path) -> list[Value]:
-        memory, link = int(cell["memory"]), cell["link"]
-        size = "256MiB" if memory <= 64 else f"{memory + 192}MiB"
+        memory = int(cell["memory"])
         bench.needs_memory(5 * memory << 20)
-        place = Place(f"ring-{memory}", 2, ("a1", "b1"), memory=size)
-        if link != _BARE:  # with its third node at either site the ring crosses the link twice
-            place = Place(f"far-{memory}", 3, ("a1", "b1", "b2"), memory=size)
-        moving = self._moving(cell, f"{place.name}-{place.nodes - 1}", 1.5 if self.quick else 5.0)
-        seconds = 5.0 if self.quick else 20.0
-        if link == "slow":  # a megabyte takes 0.1 s
-            seconds += 0.2 * memory
-        return workloads.ring(bench, place, memory, seconds, place.nodes, directory, moving)
-
-    @staticmethod
-    def _moving(cell: Cell, node: str, after: float) -> Moving | None:
-        if cell["mode"] == NONE:
-            return None
-        hosts = ("b1", "b2") if cell["link"] == _BARE else ("b2", "a2")
-        return Moving(node, hosts, after, 0 if cell["mode"] == STOP else None)
+        place = _place(cell)
+        moving = _moving(cell, f"{place.name}-{place.nodes - 1}", 1.5 if self.quick else 5.0)
+        seconds = 4.0 if self.quick else 40.0 if cell["kind"] == VM else 20.0
+        if cell["link"] == "slow":  # a megabyte takes 0.1 s
+            seconds += 1.0 + 0.2 * memory
+        return workloads.ring(bench, place, memory, seconds, place.nodes, directory, moving, int(cell["dirty"]))
 
     def page(self, results: Results) -> Page:
         page = Page()
         page.tables += [self._slowdowns(results), self._moves(results), self._identical(results)]
-        groups = {}
-        for cell in self.cells():
-            if cell["mode"] != NONE:
-                data = {name: results.values(cell, name) for name in ("downtime", "total")}
-                groups[f"{_short(cell)}\n{cell['mode']}"] = data
-        page.figures.append(("Downtime and total time of a move.", figures.bars(groups, "seconds")))
-        page.remarks.append(
+        page.figures += self._figures(results)
+        page.remarks += [
             "The job's slowdown is that of its rate (ring: iterations a second in a fixed time) or of its "
-            "seconds (HPL, NPB), against runs without a move in the same turns. A short run shows a large share: the "
-            "cost in seconds is what carries over to longer ones."
-        )
+            "seconds (HPL, NPB, LAMMPS, GROMACS), against runs without a move in the same turns. A short run shows a "
+            "large share: the cost in seconds is what carries over to longer ones. The ring's is the part of its fixed "
+            "time in which, at the rate without a move, it would have done what it did less.",
+            "`written` is what a rank of the ring wrote to its memory in a second, in the runs without a move; its "
+            "messages are not counted. Each step sends one, so over a link the same pages a step are fewer a second.",
+        ]
         return page
+
+    def _moved(self) -> list[Cell]:
+        return [cell for cell in self.cells() if cell["mode"] != NONE]
 
     def _slowdowns(self, results: Results) -> Table:
         rows = []
-        for cell in self.cells():
-            if cell["mode"] == NONE:
-                continue
-            base = Cell(tuple((f, NONE if f == "mode" else v) for f, v in cell.levels))
-            if cell["workload"] == _RING:
-                data = [results.values(one, "rate") for one in (base, cell)]
-            else:
-                data = [results.values(one, "seconds") for one in (cell, base)]
-            found = analysis.compare_samples(data[0], data[1])
-            text = found.text() if found else "not measured"
-            test = analysis.verdict(data[0], data[1]) if found else ""
-            rows.append((_short(cell), cell["mode"], text, test))
-        return Table("Slowdown of the job (1: none)", ("workload", "mode", "with : without", "test"), rows)
+        for cell in self._moved():
+            longer, costs, tested = _slowdown(results, cell)
+            texts = [found.text() if found else "not measured" for found in (longer, costs)]
+            rows.append((short(cell), cell["mode"], *texts, tested))
+        head = ("workload", "mode", "with : without", "a move costs, s", "test")
+        return Table("Slowdown of the job (1: none), and what a move costs it", head, rows)
 
     def _moves(self, results: Results) -> Table:
+        scales = {"downtime": 1, "total": 1, "largest_gap": 1, "bytes": 1e-6, "rounds": 1}
         rows = []
-        for cell in self.cells():
-            data = {
-                name: results.values(cell, name) for name in ("downtime", "total", "bytes", "rounds", "largest_gap")
-            }
+        for cell in self._moved():
+            data = {name: [by * y for y in results.values(cell, name)] for name, by in scales.items()}
             if data["downtime"]:
-                gap = data["largest_gap"]
-                sent = format_size(median(data["bytes"]).value)
-                rounds = f"{median(data['rounds']).value:g}"
-                times = [median(data[name]).text() for name in ("downtime", "total")]
-                rows.append((_short(cell), cell["mode"], *times, median(gap).text() if gap else "-", sent, rounds))
-        head = ("workload", "mode", "downtime, s", "total, s", "largest gap seen by the program, s", "sent", "rounds")
-        return Table("The moves", head, rows)
+                written = [1e-6 * y for y in results.values(_with(cell, mode=NONE), "written")]
+                texts = [median(found).text() if found else "-" for found in (written, *data.values())]
+                rows.append((short(cell), cell["mode"], *texts))
+        head = ("workload", "mode", "written, MB/s", "downtime, s", "total, s", "largest gap seen by the program, s")
+        return Table("The moves", (*head, "sent, MB", "rounds"), rows)
 
     def _identical(self, results: Results) -> Table:
         rows = []
-        for workload in self.factors()[0].measured():
+        for workload in self.factors()[1].measured():
             cells = [cell for cell in self.cells() if cell["workload"] == workload]
-            moved = sum(len(results.counted(cell)) for cell in cells if cell["mode"] != NONE)
-            if workload == _RING:
-                said = f"every byte right in {moved} of {moved} runs with a move that count"
+            moved = [cell for cell in cells if cell["mode"] != NONE]
+            right = sum(len(results.counted(cell)) for cell in moved)
+            runs = right + sum(run.cell in moved for run in results.failed())
+            unmoved = {crc for cell in cells if cell["mode"] == NONE for crc in results.values(cell, RESULT)}
+            if workload == RING:
+                said = f"every byte right in {right} of {runs} runs with a move"
+            elif unmoved:
+                said = f"every digit as without a move in {right} of {runs} runs with a move"
             else:
-                right = {crc for cell in cells if cell["mode"] == NONE for crc in results.values(cell, "result_crc")}
-                got = [crc for cell in cells if cell["mode"] != NONE for crc in results.values(cell, "result_crc")]
-                same = sum({crc} == right for crc in got)
-                said = f"every digit as without a move in {same} of {len(got)} runs with a move"
-                if len(right) > 1:
-                    said += "; but runs without a move differ among themselves"
+                said = f"nothing to compare {right} runs with a move with: no run without one counts"
+            if right < runs:
+                said += "; the others do not count"
+            if len(unmoved) > 1:
+                said += "; but runs without a move differ among themselves"
             rows.append((workload, said))
         return Table("Results", ("workload", "identical"), rows)
+
+    def _figures(self, results: Results) -> list[tuple[str, figures.Drawing]]:
+        parts = {
+            "containers": [c for c in self._moved() if c["kind"] == CONTAINER and c["link"] == _BARE],
+            "containers, over links": [c for c in self._moved() if c["kind"] == CONTAINER and c["link"] != _BARE],
+            "VMs": [c for c in self._moved() if c["kind"] == VM],
+        }
+        found = []
+        for what, cells in parts.items():
+            groups = {
+                f"{short(cell)}\n{cell['mode']}": {name: results.values(cell, name) for name in ("downtime", "total")}
+                for cell in cells
+            }
+            if groups:
+                found.append((f"Downtime and total time of a move: {what}.", figures.bars(groups, "seconds")))
+        points: dict[str, list[tuple[float, float]]] = {}
+        for cell in self._moved():
+            written = results.values(_with(cell, mode=NONE), "written")
+            if written and cell["memory"] == VARIED and cell["link"] == _BARE:
+                x = 1e-6 * median(written).value
+                points.setdefault(f"{cell['kind']}, {cell['mode']}", []).extend(
+                    (x, y) for y in results.values(cell, "downtime")
+                )
+        points = {label: pairs for label, pairs in points.items() if pairs}
+        if points:
+            caption = f"Downtime over what a rank writes to its {VARIED} MiB; by nodes and mode, without a link."
+            found.append((caption, figures.scatter(points, "written without a move, MB/s", "downtime, s")))
+        return found
+
+
+def _slowdown(results: Results, cell: Cell) -> tuple[Estimate | None, Estimate | None, str]:
+    """How many times as long, how many seconds more, and whether that is beyond chance."""
+    base = _with(cell, mode=NONE)
+    if cell["workload"] != RING:
+        data = [results.values(one, "seconds") for one in (cell, base)]
+        longer, costs = analysis.compare_samples(*data), analysis.cost(*data)
+        return longer, costs, analysis.verdict(*data) if longer else ""
+    data = [results.values(one, "rate") for one in (base, cell)]
+    longer, done = analysis.compare_samples(*data), analysis.compare_samples(data[1], data[0])
+    if longer is None or done is None:
+        return None, None, ""
+    seconds = median(results.values(cell, "seconds")).value
+    lost = [seconds * (1 - share) for share in (done.value, done.high, done.low)]
+    return longer, replace(done, value=lost[0], low=lost[1], high=lost[2]), analysis.verdict(*data)
 
 
 def problem(quick: bool, factor: int = 1) -> hpcc.Problem:
@@ -207,14 +288,38 @@ def problem(quick: bool, factor: int = 1) -> hpcc.Problem:
     return hpcc.Problem(n=3000, p=1, q=3, pfacts=1, rfacts=1, bcasts=3 * factor, depths=1)
 
 
+def _place(cell: Cell) -> Place:
+    """Where the ring runs: with its third node at either site it crosses a link twice."""
+    memory, machines = int(cell["memory"]), cell["kind"] == VM
+    place = Place(f"ring-{memory}", 2, ("a1", "b1"), memory=f"{max(256, memory + 192)}MiB")
+    if cell["link"] != _BARE:
+        place = replace(place, name=f"far-{memory}", nodes=3, hosts=("a1", "b1", "b2"))
+    return replace(place, name=f"vm-{place.name}", nic="virtio") if machines else place
+
+
+def _moving(cell: Cell, node: str, after: float) -> Moving | None:
+    if cell["mode"] == NONE:
+        return None
+    hosts = ("b1", "b2") if cell["link"] == _BARE else ("b2", "a2")
+    if cell["mode"] in _VM_MODES:
+        return Moving(node, hosts, after, mode=cell["mode"])
+    return Moving(node, hosts, after, 0 if cell["mode"] == STOP else None)
+
+
 def _fabric(link: str) -> Mapping[str, Any]:
     """The studies' fabric with this link between its sites."""
     figures = {"latency": _LATENCY, **_LINKS[link]} if _LINKS[link] else {}
     return {**FABRIC, "links": [{"between": ["a", "b"], **figures}]}
 
 
-def _short(cell: Cell) -> str:
-    if cell["workload"] != _RING:
+def _with(cell: Cell, **levels: str) -> Cell:
+    return Cell(tuple((factor, levels.get(factor, level)) for factor, level in cell.levels))
+
+
+def short(cell: Cell) -> str:
+    """What ran, for tables and figures; how its node moved stands beside."""
+    if cell["workload"] != RING:
         return cell["workload"]
-    over = {_BARE: "", "fast": " over 1 Gbit/s", "slow": " over 100 Mbit/s"}
-    return f"ring, {cell['memory']} MiB{over[cell['link']]}"
+    over = {_BARE: "", "fast": ", 1 Gbit/s", "slow": ", 100 Mbit/s"}[cell["link"]]
+    pages = f", {cell['dirty']} page{'' if cell['dirty'] == _RARE else 's'} a step"
+    return f"ring, {cell['memory']} MiB{pages}{over}{', VMs' if cell['kind'] == VM else ''}"

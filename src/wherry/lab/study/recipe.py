@@ -73,6 +73,10 @@ class Value(NamedTuple):
     x: float | None = None
 
 
+RESULT = "result_crc"
+"""The metric that names a program's result, whose size says nothing."""
+
+
 class SampleFailed(Exception):
     """A run that does not count, and why."""
 
@@ -115,6 +119,13 @@ class Study(ABC):
     @abstractmethod
     def measure(self, bench: Bench, cell: Cell, directory: Path) -> list[Value]:
         """One run, its files in `directory`. SampleFailed when it does not count."""
+
+    def unmoved(self, cell: Cell) -> Cell | None:
+        """For a combination with a move, the one without; None where their results are not compared.
+
+        A run whose `RESULT` is none of those that count there does not count.
+        """
+        return None
 
     @abstractmethod
     def page(self, results: Results) -> Page:

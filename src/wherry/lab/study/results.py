@@ -2,8 +2,9 @@
 
 Invariants: a run is in samples.csv wholly or not at all: its rows are appended at once and end with the row `run`,
 and a run without that row does not count. What was appended is never changed. A failed run has that row only,
-with its problem, and no number of it is ever counted. A small file is kept in reserve, so that a full
-disk leaves room to say that it is full.
+with its problem, and no number of it is ever counted. Nor is one of a run with a move whose result is another than
+without: that is known only when both are there, so it is found from the rows, not kept in them. A small file is kept in
+reserve, so that a full disk leaves room to say that it is full.
 """
 
 from __future__ import annotations
@@ -22,13 +23,14 @@ from typing import Any
 
 from wherry.base.errors import Code, Failed, Refused
 from wherry.lab.environment import environment, load
-from wherry.lab.study.recipe import Cell, Study, Value
+from wherry.lab.study.recipe import RESULT, Cell, Study, Value
 
 SCHEMA = "wherry/study/1"
 _COLUMNS_BEFORE = ("run", "turn", "warmup", "ok")
 _COLUMNS_AFTER = ("metric", "x", "value", "unit", "started", "load", "problem")
 _RUN = "run"
 """Metric of the last row of each run: its seconds in all."""
+_CHANGED = "its result is another than without a move"
 _RESERVE = 4 << 20
 """Bytes: a report and its figures."""
 
@@ -47,6 +49,11 @@ class Run:
     load: float = 0.0
     problem: str = ""
     values: list[Value] = field(default_factory=list)
+
+    @property
+    def result(self) -> float | None:
+        """What names the program's result, if it has one."""
+        return next((value.value for value in self.values if value.metric == RESULT), None)
 
     @property
     def counts(self) -> bool:
@@ -150,6 +157,7 @@ class Results:
             os.truncate(self.samples, end)
             raise Failed(Code.FAILED, f"{self.samples} cannot be written", str(error), "make room there") from error
         self.runs.append(run)
+        self._judge()
 
     def add_failed(self, run: Run) -> None:
         """Appends a run that does not count, from the reserve if need be."""
@@ -207,6 +215,15 @@ class Results:
                 values.append(Value(row["metric"], float(row["value"]), row["unit"], _number(row["x"])))
                 continue
             self.runs.append(self._run(row, values))
+        self._judge()
+
+    def _judge(self) -> None:
+        """Fails runs with a move whose result is none of those without; says nothing while there is none of these."""
+        for run in self.runs:
+            base = self.study.unmoved(run.cell) if run.problem in ("", _CHANGED) else None
+            if base and (right := set(self.values(base, RESULT))):
+                run.ok = run.result in (None, *right)
+                run.problem = "" if run.ok else _CHANGED
 
     def _run(self, row: dict[str, str], values: list[Value]) -> Run:
         return Run(

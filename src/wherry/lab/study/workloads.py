@@ -19,7 +19,7 @@ from wherry.base.units import parse_size
 from wherry.lab import hpcc
 from wherry.lab.study.bench import Bench, Ended, Place, Running, installed, program
 from wherry.lab.study.parse import json_lines
-from wherry.lab.study.recipe import SampleFailed, Value
+from wherry.lab.study.recipe import RESULT, SampleFailed, Value
 from wherry.model.objects import Move
 
 # Ranks share cores here; one that waits gives its core to one that computes, in every variant alike.
@@ -37,18 +37,28 @@ _NPB_RESULT = re.compile(r"^.*relative error.*$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Moving:
-    """Which node goes to and fro between two hosts, how many seconds after the start, with how many rounds at most."""
+    """Which node goes to and fro between two hosts, how many seconds after the start, with how many rounds at most.
+
+    `mode` is how a virtual machine's memory is sent (see `wherry.model.way`); containers have one way.
+    """
 
     node: str
     hosts: tuple[str, str]
     after: float
     max_rounds: int | None = None
+    mode: str | None = None
 
 
 def hpl(
-    bench: Bench, place: Place | None, problem: hpcc.Problem, directory: Path, moving: Moving | None = None
+    bench: Bench,
+    place: Place | None,
+    problem: hpcc.Problem,
+    directory: Path,
+    moving: Moving | None = None,
+    transport: str = "tcp",
 ) -> list[Value]:
-    """HPL in Debian's hpcc: seconds of HPL's part, seen from outside, its rate, and its residuals. No place: native."""
+    """HPL in Debian's hpcc: seconds of HPL's part, seen from outside, its rate, and its residuals. No place: native,
+    its messages over `transport`."""
     output, ranks, argv = directory / hpcc.OUTPUT, problem.p * problem.q, [installed("hpcc", "hpcc")]
     marks = (hpcc.BEGIN, hpcc.END)
     if place and place.nic:
@@ -57,7 +67,7 @@ def hpl(
         seconds, moved = shown(bench, place, argv, ranks, directory, marks, moving)
     else:
         (directory / hpcc.INPUT).write_text(problem.text())
-        seconds, moved = between(bench, place, argv, ranks, directory, output, marks, moving)
+        seconds, moved = between(bench, place, argv, ranks, directory, output, marks, moving, transport)
     result = hpcc.read(output)
     if not result.verified(problem):
         raise SampleFailed(f"{result.passed} of {problem.runs} of HPL's residual checks passed")
@@ -80,6 +90,7 @@ def between(
     log: Path,
     marks: tuple[str, str],
     moving: Moving | None = None,
+    transport: str = "tcp",
 ) -> tuple[float, Move | None]:
     """Runs a program that writes `log`; seconds between the moments when two texts appear in it, seen from outside.
 
@@ -90,7 +101,7 @@ def between(
     watch, moved = _Watch(log, marks), None
     try:
         if place is None:
-            done = bench.native(argv, ranks, directory, _LONGEST, env=SHARED_CORES)
+            done = bench.native(argv, ranks, directory, _LONGEST, transport, env=SHARED_CORES)
         else:
             job = bench.start(place, argv, ranks, directory, mpi="openmpi", env=SHARED_CORES)
             if moving:
@@ -148,32 +159,23 @@ def npb(
     ranks: int,
     directory: Path,
     moving: Moving | None = None,
+    transport: str = "tcp",
 ) -> list[Value]:
-    """An NPB program of class `letter`: its own seconds (by the time of day) and its result. No place: native.
+    """An NPB program of class `letter`: its own seconds (by the time of day) and its result. No place: native, its
+    messages over `transport`.
 
-    The clock of a virtual machine stands while it is moved: its seconds are from the first step to the end, seen here.
+    Its seconds are those of the slowest rank. So they are right also when a virtual machine moves, whose clock stands
+    meanwhile: the ranks on the others have counted the time for which they waited for it.
     """
     argv = [str(native_program(f"npb-{kernel}-openmpi")), letter]
     if place is None:
-        return npb_values(bench.native(argv, ranks, directory, _LONGEST, env=SHARED_CORES))
+        return npb_values(bench.native(argv, ranks, directory, _LONGEST, transport, env=SHARED_CORES))
     # A node does not see its own limit, and a rank that exceeds it is killed without a word.
     env = {**SHARED_CORES, "NPB_NODE_MEMORY": str(parse_size(place.memory))}
-    job, moved, began = bench.start(place, argv, ranks, directory, "openmpi", env), None, 0.0
-
-    def steps() -> None:
-        nonlocal began
-        job.said(_STEPS)
-        began = time.time()
-
-    if moving:
-        moved = _moved(bench, job, moving, steps)
-    elif place.nic:
-        steps()
+    job = bench.start(place, argv, ranks, directory, "openmpi", env)
+    moved = _moved(bench, job, moving, lambda: job.said(_STEPS)) if moving else None
     values = npb_values(job.wait(_LONGEST))
     _in_time(moved, job.ended)
-    if place.nic:
-        outside = Value("seconds", (job.ended or time.time()) - began, "s")
-        values = [outside, *(value for value in values if value.metric != outside.metric)]
     return [*values, *move_values(moved)]
 
 
@@ -190,10 +192,18 @@ def npb_values(done: Ended) -> list[Value]:
 
 
 def ring(
-    bench: Bench, place: Place, memory: int, seconds: float, ranks: int, directory: Path, moving: Moving | None = None
+    bench: Bench,
+    place: Place,
+    memory: int,
+    seconds: float,
+    ranks: int,
+    directory: Path,
+    moving: Moving | None = None,
+    pages: int = 16,
 ) -> list[Value]:
-    """wherry-ring with `memory` MiB a rank: iterations per second, the largest gap, and every byte checked."""
-    argv = [program("ring", "openmpi"), "--seconds", f"{seconds:g}", "--memory", str(memory)]
+    """wherry-ring with `memory` MiB a rank, of which it writes so many `pages` in each iteration: iterations and bytes
+    written per second (of a rank), the largest gap, and every byte checked."""
+    argv = [program("ring", "openmpi"), "--seconds", f"{seconds:g}", "--memory", str(memory), "--pages", str(pages)]
     job = bench.start(place, argv, ranks, directory, env=SHARED_CORES)
     moved = _moved(bench, job, moving, lambda: job.said(_TURNS)) if moving else None
     done = job.wait(_LONGEST)
@@ -205,6 +215,8 @@ def ring(
     return [
         Value("rate", last["iterations"] / last["seconds"], "1/s"),
         Value("largest_gap", last["max_gap_ms"] * 1e-3, "s"),
+        Value("seconds", last["seconds"], "s"),
+        Value("written", last["written_bytes"] / last["seconds"] / last["ranks"], "B/s"),
         Value("checked", last["checked_bytes"], "B"),
         *move_values(moved),
     ]
@@ -213,7 +225,7 @@ def ring(
 def idle(bench: Bench, place: Place, moving: Moving) -> list[Value]:
     """A move of a node on which nothing runs."""
     bench.ready(place)
-    return move_values(bench.move(moving.node, moving.hosts, moving.max_rounds))
+    return move_values(bench.move(moving.node, moving.hosts, moving.max_rounds, moving.mode))
 
 
 def move_values(move: Move | None) -> list[Value]:
@@ -236,7 +248,7 @@ def _moved(bench: Bench, job: Running, moving: Moving, ready: Callable[[], None]
     try:
         ready()
         time.sleep(moving.after)
-        return bench.move(moving.node, moving.hosts, moving.max_rounds)
+        return bench.move(moving.node, moving.hosts, moving.max_rounds, moving.mode)
     except BaseException:
         job.cancel()
         raise
@@ -251,7 +263,7 @@ def fingerprint(text: str) -> Value:
     """The result as printed, as a number that is the same only when every digit is."""
     if not text:
         raise SampleFailed("the program printed no result")
-    return Value("result_crc", zlib.crc32(text.encode()), "")
+    return Value(RESULT, zlib.crc32(text.encode()), "")
 
 
 class _Watch:

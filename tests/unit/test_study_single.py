@@ -1,0 +1,346 @@
+"""The single studies, each on made-up numbers: what they combine, what they compare with what, and what they say."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from wherry.lab import hpcc, native
+from wherry.lab.report import Table
+from wherry.lab.stats import difference, median, ratio
+from wherry.lab.study import lacks, render, runner, workloads, xen
+from wherry.lab.study.bench import Bench, Ended, Place
+from wherry.lab.study.colocated import Colocated
+from wherry.lab.study.movecost import MigrationCost
+from wherry.lab.study.nic import NicDegradation
+from wherry.lab.study.recipe import Cell, SampleFailed, Study, Value
+from wherry.lab.study.results import Results, Run
+from wherry.lab.study.workloads import Moving
+from wherry.lab.study.xen import XenMigration
+from wherry.model.objects import Move, Phase
+
+NO_KVM = {"kvm": "no KVM here"}
+
+
+def keep(results: Results, cell: Cell, turn: int, problem: str = "", **values: float) -> None:
+    """One run with these numbers, or one that failed."""
+    run = Run(results.next_number(), turn, False, True, cell, 0.0, 1.0)
+    if problem:
+        run.problem = problem
+        results.add_failed(run)
+        return
+    run.values = [Value(name, value, "") for name, value in values.items()]
+    results.add(run)
+
+
+def table(study: Study, results: Results, title: str) -> Table:
+    return next(one for one in study.page(results).tables if one.title.startswith(title))
+
+
+def left_out(study: Study) -> dict[str, str]:
+    return {level.text: level.left_out for factor in study.factors() for level in factor.levels if level.left_out}
+
+
+# migration-cost
+
+
+def ring(**levels: str) -> Cell:
+    usual = {"kind": "container", "workload": "ring", "memory": "64", "dirty": "16", "mode": "none", "link": "bare"}
+    return Cell.of(**{**usual, **levels})
+
+
+def program(name: str, mode: str) -> Cell:
+    return ring(workload=name, memory="own", dirty="own", mode=mode)
+
+
+@pytest.mark.parametrize("quick", [True, False])
+def test_how_fast_memory_is_written_is_a_factor_of_moves(quick: bool) -> None:
+    cells = set(MigrationCost(quick).cells())
+    rates = {cell["dirty"] for cell in cells if cell["memory"] == "64" and cell["mode"] == "stop"}
+    assert rates == ({"16", "256"} if quick else {"1", "16", "256"})
+    assert all(Cell.of(**{**dict(cell.levels), "mode": "none"}) in cells for cell in cells), "each has its run without"
+    over = {cell["link"] for cell in cells if cell["dirty"] == "256"}
+    assert over == ({"bare"} if quick else {"bare", "fast", "slow"})
+
+
+def test_virtual_machines_move_in_each_of_their_modes_and_containers_in_theirs() -> None:
+    def modes(kind: str, quick: bool = False, **lacks: str) -> set[str]:
+        return {cell["mode"] for cell in MigrationCost(quick, lacks).cells() if cell["kind"] == kind}
+
+    assert modes("vm") == {"none", "pre-copy", "auto-converge", "post-copy"}
+    assert modes("container") == {"none", "stop", "rounds"}
+    assert modes("vm", quick=True) == set() == modes("vm", **{"vm-moves": "QEMU 7"})
+    assert modes("vm", **{"post-copy": "no userfaultfd"}) == {"none", "pre-copy", "auto-converge"}
+    assert {cell["link"] for cell in MigrationCost(False).cells() if cell["kind"] == "vm"} == {"bare", "fast"}
+
+
+def test_what_is_not_combined_is_left_out_by_name() -> None:
+    said = left_out(MigrationCost(False, {"post-copy": "no userfaultfd"}))
+    for text in ("HPL, SP, LAMMPS and GROMACS over a link", "more than 64 MiB over a link", "HPL and SP on them"):
+        assert any(text in level for level in said), text
+    assert "no userfaultfd" in said.values()
+    quick = left_out(MigrationCost(True))
+    assert {"256 MiB", "1024 MiB", "1 page of 4 KiB", "1 Gbit/s, 10ms"} <= set(quick)
+
+
+def test_a_kernel_without_userfaultfd_has_no_post_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lacks.process, "examine", list)
+    assert lacks.POST_COPY not in lacks.lacking()
+    monkeypatch.setattr(lacks, "_USERFAULTFD", tmp_path / "absent")
+    assert "userfaultfd" in lacks.lacking()[lacks.POST_COPY]
+
+
+def test_a_move_that_changes_a_digit_does_not_count(tmp_path: Path) -> None:
+    """Also when the run without a move came later, and when the study is opened again."""
+    study = MigrationCost(True)
+    results = Results.create(tmp_path, study, 2)
+    moved, unmoved = program("lammps", "stop"), program("lammps", "none")
+    keep(results, moved, 0, seconds=9.0, downtime=0.1, total=0.2, result_crc=7.0)
+    assert len(results.counted(moved)) == 1
+    assert "nothing to compare 1 runs" in dict(table(study, results, "Results").rows)["lammps"]
+    keep(results, unmoved, 0, seconds=3.0, result_crc=5.0)
+    keep(results, moved, 1, seconds=3.5, downtime=0.1, total=0.2, result_crc=5.0)
+    for found in (results, Results(tmp_path, study, results.about)):
+        assert found.values(moved, "seconds") == [3.5]
+        assert [run.problem for run in found.failed()] == ["its result is another than without a move"]
+        assert (0, moved) in runner.plan(found), "it is run again"
+        assert "another than without a move" in render.write(found)[0].read_text()
+        said = dict(table(study, found, "Results").rows)["lammps"]
+        assert said.startswith("every digit as without a move in 1 of 2 runs")
+
+
+def test_failed_runs_of_the_ring_are_among_those_that_were_not_right(tmp_path: Path) -> None:
+    study = MigrationCost(True)
+    results = Results.create(tmp_path, study, 2)
+    keep(results, ring(mode="stop"), 0, rate=5.0)
+    keep(results, ring(mode="stop"), 1, problem="the ring found wrong content")
+    keep(results, ring(), 0, problem="a run without a move")
+    said = dict(table(study, results, "Results").rows)["ring"]
+    assert said == "every byte right in 1 of 2 runs with a move; the others do not count"
+
+
+def test_what_a_move_costs_is_told_in_seconds(tmp_path: Path) -> None:
+    study = MigrationCost(True)
+    results = Results.create(tmp_path, study, 2)
+    for turn, more in enumerate((0.0, 0.2)):
+        keep(results, program("hpl", "none"), turn, seconds=10.0 + more, result_crc=1.0)
+        keep(results, program("hpl", "stop"), turn, seconds=12.0 + more, result_crc=1.0)
+        keep(results, ring(), turn, rate=100.0, seconds=4.0, written=5e8)
+        moved = {"downtime": 0.5, "total": 0.6, "bytes": (3 + more) * 1e7, "rounds": 2 + 5 * more, "largest_gap": 0.5}
+        keep(results, ring(mode="stop"), turn, rate=75.0, seconds=4.0, written=4e8, **moved)
+    rows = {row[:2]: row[2:] for row in table(study, results, "Slowdown").rows}
+    assert rows["hpl", "stop"][1].startswith("2 [1.8, 2.2]")
+    assert rows["ring, 64 MiB, 16 pages a step", "stop"][:2] == ("1.33 [1.33, 1.33] n=2", "1 [1, 1] n=2")
+    (move,) = table(study, results, "The moves").rows
+    assert move[2].startswith("500 ") and move[-2].startswith("31 [30, 32]") and move[-1].startswith("2.5 [2, 3]")
+
+
+class Told(Bench):
+    """Runs nothing: keeps what it was asked for; programs print what the test says."""
+
+    def __init__(self, stdout: str = "") -> None:
+        self.stdout = stdout
+        self.asked = list[tuple[Place, list[str]]]()
+        self.transports = list[str]()
+        self.modes = list[str | None]()
+
+    def native(self, argv: Sequence[str], *rest: Any, **_: Any) -> Ended:
+        _ranks, _directory, _seconds, transport = rest
+        self.transports.append(transport)
+        raise SampleFailed("nothing runs")
+
+    def start(self, place: Place, argv: Sequence[str], *_: Any, **__: Any) -> Any:
+        self.asked.append((place, list(argv)))
+        ended = Ended(0, self.stdout, "")
+        return SimpleNamespace(wait=lambda _: ended, said=lambda _: None, ended=2000.0, cancel=lambda: None)
+
+    def on(self, place: Place, argv: Sequence[str], *_: Any, **__: Any) -> Ended:
+        self.asked.append((place, list(argv)))
+        raise SampleFailed("nothing runs")
+
+    def move(self, node: str, hosts: Any, max_rounds: int | None = None, mode: str | None = None) -> Move:
+        self.modes.append(mode)
+        times = {"created": 1000.0, "ended": 1001.0, "downtime": 0.5, "total": 1.0}
+        return Move(id="m", node=node, cluster="c", source="b1", destination="b2", phase=Phase.DONE, **times)
+
+    def stand_on(self, fabric: Any) -> None:
+        pass
+
+
+RING = {"iterations": 160, "checked_bytes": 1, "written_bytes": 6_000_000, "errors": 0, "max_gap_ms": 5.0}
+
+
+def test_the_ring_is_told_how_much_to_write_and_a_machine_its_mode(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workloads, "program", lambda *names: "-".join(names))
+    monkeypatch.setattr(workloads.time, "sleep", lambda _: None)
+    bench = Told(json.dumps({**RING, "seconds": 2.0, "ranks": 3}) + "\n")
+    machine = ring(kind="vm", dirty="256", mode="auto-converge", link="fast")
+    values = MigrationCost(False).measure(bench, machine, tmp_path)
+    assert {value.metric: value.value for value in values}["written"] == 1e6
+    place, argv = bench.asked[0]
+    assert argv[argv.index("--pages") + 1] == "256" and (place.nic, place.nodes) == ("virtio", 3)
+    MigrationCost(False).measure(bench, ring(mode="rounds"), tmp_path)
+    assert bench.asked[1][0].nic == "" and bench.modes == ["auto-converge", None]
+
+
+# xen-migration
+
+SP = """ Time in seconds = 12.5
+ Residual 1     1.0E+00  relative error  1.0E-10
+ Verification    = SUCCESSFUL
+"""
+
+
+def test_programs_on_machines_are_timed_as_native_ones_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By themselves: seconds from outside would have what comes before and after their timed part."""
+    monkeypatch.setattr(workloads, "native_program", Path)
+    place = Place("vm", 4, ("a1",), nic="virtio")
+    for moving in (None, Moving("vm-2", ("b1", "b2"), 0.0)):
+        values = workloads.npb(Told(SP), place, "sp", "S", 4, tmp_path, moving)
+        assert [value.value for value in values if value.metric == "seconds"] == [12.5]
+
+
+def test_programs_are_compared_with_native_runs_over_tcp_and_over_shared_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workloads, "native_program", Path)
+    monkeypatch.setattr(workloads, "installed", lambda name, package: name)
+    bench, study = Told(), XenMigration(False)
+    for test in ("hpl3", "hpl6", "sp"):
+        for how in ("native-tcp", "native"):
+            with pytest.raises(SampleFailed):
+                study.measure(bench, Cell.of(test=test, how=how), tmp_path)
+    assert bench.transports == ["tcp", "shm"] * 3
+
+
+def test_the_report_tells_sizes_moments_and_tests(tmp_path: Path) -> None:
+    study = XenMigration(False, {"vm": "no VMs"})
+    results = Results.create(tmp_path, study, 4)
+    for turn in range(4):
+        for test in ("hpl3", "hpl6", "sp"):
+            for number, how in enumerate(("native-tcp", "native", "nodes", "moved")):
+                cell = Cell.of(test=test, how=how)
+                if cell in study.cells():
+                    seconds = 10.0 + number + turn / 10
+                    keep(results, cell, turn, seconds=seconds, flops=100 / seconds, downtime=0.1, total=0.2, bytes=1e6)
+        keep(results, Cell.of(test="idle", how="moved"), turn, downtime=0.1, total=0.1, bytes=1e6)
+    text = render.write(results)[0].read_text()
+    for said in (
+        "n = 3000, 1 x 3 ranks, 3 factorisations, a move 2 s after",
+        "n = 3000, 2 x 3 ranks, 8 factorisations",
+        "a move 2.8 s after its first step",
+        "n = 3000 here, 8000 there",
+        "2.35 / 2.6 GFlops = 0.904",
+        "times 1 to 2 % lower",
+        "1.3 is 1.011 x 1.284",
+        "totals by `time` are left out",
+        "1258 and 189 Mbit/s",
+        "NetPIPE: 300 measurements",
+    ):
+        assert said.replace("'", "&#39;") in text, said
+    assert "disagree" not in text
+    costs = {row[:2]: row[2:] for row in table(study, results, "What one move costs").rows}
+    assert costs["HPL, 3 nodes", "container nodes, one of them moves"][1].startswith("1 [0.7, 1.3]")
+    assert costs["NPB SP, 4 nodes", "container nodes, one of them moves"][-1].startswith("differs, p =")
+    beside = table(study, results, "Beside")
+    assert "test" in beside.head and sum("differs, p =" in " ".join(row) for row in beside.rows) == 7
+    assert not any("VM" in row[0] for row in beside.rows), "what was not measured has no row"
+    times = table(study, results, "Times")
+    assert {row[1]: row[-1] for row in times.rows if row[0] == "NPB SP, 4 nodes"}["native, TCP"] == ""
+    assert all(row[-1].startswith("differs") for row in times.rows if row[1] == "container nodes")
+
+
+def test_machines_are_in_the_costs_over_the_length_too(tmp_path: Path) -> None:
+    study = XenMigration(False)
+    results = Results.create(tmp_path, study, 1)
+    for test, how, seconds in (("sp", "vms", 50.0), ("sp", "vms-moved", 55.0), ("hpl3", "vms", 20.0)):
+        keep(results, Cell.of(test=test, how=how), 0, seconds=seconds)
+    drawn = study.page(results).figures[-1][1].alone().axes[0]
+    labels = [text.get_text() for text in drawn.get_legend().get_texts()]
+    assert labels == ["NPB SP, 4 nodes, VMs", "5 s over the length, VMs"]
+
+
+# colocated, nic-degradation
+
+
+def test_both_mpis_are_compared(tmp_path: Path) -> None:
+    study = Colocated(False, {"vm": "no VMs"})
+    results = Results.create(tmp_path, study, 1)
+    for number, cell in enumerate(study.cells(), 1):
+        run = Run(results.next_number(), 0, False, True, cell, 0.0, 1.0)
+        run.values = [Value("latency_median", 1e-3 * number, "s", float(6 << 20))]
+        results.add(run)
+    assert [row[1] for row in table(study, results, "Times with MPICH").rows]
+    beside = table(study, results, "Beside")
+    assert {row[0].partition(":")[0] for row in beside.rows} == {"Open MPI", "MPICH"}
+    assert "test" in beside.head and not any("VM" in row[0] for row in beside.rows)
+
+
+def largest(study: Study, cell: Cell, directory: Path, monkeypatch: pytest.MonkeyPatch) -> int:
+    bench = Told()
+    for module in ("colocated", "nic"):
+        monkeypatch.setattr(f"wherry.lab.study.{module}.program", lambda *names: "-".join(names))
+    monkeypatch.setattr(bench, "needs_memory", lambda _: None)
+    with pytest.raises(SampleFailed):
+        study.measure(bench, cell, directory)
+    argv = bench.asked[0][1]
+    return int(argv[argv.index("--max") + 1])
+
+
+def test_machines_with_kvm_send_larger_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    vm = Cell.of(where="vm-one-host", mpi="openmpi")
+    assert largest(Colocated(False), vm, tmp_path, monkeypatch) == 1 << 30
+    assert largest(Colocated(False, NO_KVM), vm, tmp_path, monkeypatch) == 1 << 20
+    card = Cell.of(nic="e1000", tool="pingpong", mpi="openmpi")
+    assert largest(NicDegradation(False), card, tmp_path, monkeypatch) == 8 << 20
+    assert largest(NicDegradation(False, NO_KVM), card, tmp_path, monkeypatch) == 1 << 20
+    for found, size in (({}, "up to 8 MiB"), (NO_KVM, "up to 1 MiB")):
+        study = NicDegradation(False, found)
+        remarks = study.page(Results.create(tmp_path / size, study, 1)).remarks
+        assert any(size in remark for remark in remarks)
+
+
+def test_netpipe_measures_as_often_on_machines_with_kvm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(xen, "installed", lambda name, package: name)
+    for found, often in (({}, "300"), (NO_KVM, "10")):
+        bench, study = Told(), XenMigration(False, found)
+        with pytest.raises(SampleFailed):
+            study.measure(bench, Cell.of(test="netpipe", how="vm-one-host"), tmp_path)
+        argv = bench.asked[0][1]
+        assert argv[argv.index("-n") + 1] == often
+        remarks = study.page(Results.create(tmp_path / often, study, 1)).remarks
+        assert any(f"between VM nodes {often};" in remark for remark in remarks)
+
+
+# what they share
+
+
+def test_native_ranks_of_mpich_are_told_what_those_on_nodes_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over TCP: the barrier before the end, and no peer given up that stands."""
+    monkeypatch.setattr(native, "native_library", lambda name: Path("/lib") / name)
+    monkeypatch.setenv("LD_PRELOAD", "theirs.so")
+    assert native.options("mpich", "tcp") == ["-genv", "LD_PRELOAD", "/lib/libwherry-finalize.so theirs.so"]
+    assert native.options("mpich", "shm") == [] and native.environment("mpich", "shm") == {}
+    assert native.environment("mpich", "tcp")["UCX_TCP_KEEPIDLE"] == "inf"
+    assert "LD_PRELOAD" not in native.options("openmpi", "tcp")
+
+
+def test_a_difference_has_an_interval() -> None:
+    few = difference([3.0, 4.0], [1.0, 2.0])
+    assert (few.value, few.low, few.high, few.method) == (2.0, 1.0, 3.0, "range")
+    many = difference([10.0 + i / 10 for i in range(10)], [1.0 + i / 10 for i in range(10)])
+    assert many.value == pytest.approx(9.0) and 8.0 < many.low < 9.0 < many.high < 10.0
+    assert (ratio([4.0, 8.0], [2.0, 4.0]).low, ratio([4.0, 8.0], [2.0, 4.0]).high) == (1.0, 4.0)
+    assert (median([1.0, 2.0]).low, median([1.0, 2.0]).high) == (1.0, 2.0)
+
+
+def test_a_problem_of_hpl_is_said() -> None:
+    small = hpcc.Problem(n=7, p=1, q=3, pfacts=1, rfacts=1, bcasts=3, depths=1)
+    assert small.said == "n = 7, 1 x 3 ranks, 3 factorisations"
