@@ -79,6 +79,16 @@ def test_virtual_machines_move_in_each_of_their_modes_and_containers_in_theirs()
     assert {cell["link"] for cell in MigrationCost(False).cells() if cell["kind"] == "vm"} == {"bare", "fast"}
 
 
+def test_a_quick_study_moves_programs_in_one_mode() -> None:
+    """Where rounds can be made it would take longer than five minutes else, and its report says so."""
+
+    def programs(**lacks: str) -> set[str]:
+        return {cell["mode"] for cell in MigrationCost(True, lacks).cells() if cell["workload"] == "hpl"}
+
+    assert programs() == {"none", "rounds"}
+    assert programs(**{"soft-dirty": "no"}) == {"none", "stop"}
+
+
 def test_what_is_not_combined_is_left_out_by_name() -> None:
     said = left_out(MigrationCost(False, {"post-copy": "no userfaultfd"}))
     for text in ("HPL, SP, LAMMPS and GROMACS over a link", "more than 64 MiB over a link", "HPL and SP on them"):
@@ -86,6 +96,7 @@ def test_what_is_not_combined_is_left_out_by_name() -> None:
     assert "no userfaultfd" in said.values()
     quick = left_out(MigrationCost(True))
     assert {"256 MiB", "1024 MiB", "1 page of 4 KiB", "1 Gbit/s, 10ms"} <= set(quick)
+    assert "HPL, SP, LAMMPS and GROMACS: all memory while frozen" in quick
 
 
 def test_a_kernel_without_userfaultfd_has_no_post_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,7 +108,7 @@ def test_a_kernel_without_userfaultfd_has_no_post_copy(tmp_path: Path, monkeypat
 
 def test_a_move_that_changes_a_digit_does_not_count(tmp_path: Path) -> None:
     """Also when the run without a move came later, and when the study is opened again."""
-    study = MigrationCost(True)
+    study = MigrationCost(True, {"soft-dirty": "no"})
     results = Results.create(tmp_path, study, 2)
     moved, unmoved = program("lammps", "stop"), program("lammps", "none")
     keep(results, moved, 0, seconds=9.0, downtime=0.1, total=0.2, result_crc=7.0)
@@ -125,7 +136,7 @@ def test_failed_runs_of_the_ring_are_among_those_that_were_not_right(tmp_path: P
 
 
 def test_what_a_move_costs_is_told_in_seconds(tmp_path: Path) -> None:
-    study = MigrationCost(True)
+    study = MigrationCost(True, {"soft-dirty": "no"})
     results = Results.create(tmp_path, study, 2)
     for turn, more in enumerate((0.0, 0.2)):
         keep(results, program("hpl", "none"), turn, seconds=10.0 + more, result_crc=1.0)

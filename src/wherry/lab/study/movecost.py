@@ -85,6 +85,11 @@ class MigrationCost(Study):
             Level(NONE, "no move"),
             Level(STOP, "containers: all memory while frozen"),
             Level(ROUNDS, "containers: rounds of pre-copy, then frozen", self.lacks.get("soft-dirty", "")),
+            *(
+                [Level("stop-programs", "HPL, SP, LAMMPS and GROMACS: all memory while frozen", long)]
+                if self._short_of_time()
+                else []
+            ),
             Level("pre-copy", "VMs: rounds of pre-copy, then frozen", no_vm),
             Level("auto-converge", "VMs: the same, slowed down until the rounds gain", no_vm),
             Level("post-copy", "VMs: run at the destination before all memory is there", no_post_copy),
@@ -134,7 +139,16 @@ class MigrationCost(Study):
             for name in programs
             if name != RING
         ]
-        return [_with(base, mode=mode) for base in bases for mode in _MODES[base["kind"]] if mode in modes]
+        return [
+            _with(base, mode=mode)
+            for base in bases
+            for mode in _MODES[base["kind"]]
+            if mode in modes and not (mode == STOP and base["workload"] != RING and self._short_of_time())
+        ]
+
+    def _short_of_time(self) -> bool:
+        """With rounds as well --quick would take more than its five minutes."""
+        return self.quick and not self.lacks.get("soft-dirty", "")
 
     def _combined(self, kind: str, memory: str, pages: str, link: str) -> bool:
         """Whether the ring is run so. Every memory at one dirty rate, every dirty rate with one memory."""
@@ -169,9 +183,11 @@ class MigrationCost(Study):
         bench.needs_memory(5 * memory << 20)
         place = _place(cell)
         moving = _moving(cell, f"{place.name}-{place.nodes - 1}", 1.5 if self.quick else 5.0)
-        seconds = 4.0 if self.quick else 40.0 if cell["kind"] == VM else 20.0
+        seconds = 5.0 if self.quick else 20.0
+        if cell["kind"] == VM:  # without KVM a move of one takes ten seconds, and some half a minute over a link
+            seconds = 40.0 if cell["link"] == _BARE else 80.0
         if cell["link"] == "slow":  # a megabyte takes 0.1 s
-            seconds += 1.0 + 0.2 * memory
+            seconds += 0.2 * memory
         return workloads.ring(bench, place, memory, seconds, place.nodes, directory, moving, int(cell["dirty"]))
 
     def page(self, results: Results) -> Page:
