@@ -11,6 +11,7 @@ import pytest
 
 from wherry.base.errors import Refused
 from wherry.base.paths import native_program
+from wherry.lab import native
 
 LAUNCHERS = {
     "openmpi": "mpirun.openmpi --oversubscribe --mca btl tcp,self --mca btl_tcp_if_include lo",
@@ -50,6 +51,19 @@ def test_pingpong_prints_a_line_for_each_size(flavour: str) -> None:
     for line in lines:
         assert 0 < line["min"] <= line["median"] <= line["p95"] <= line["max"] and line["errors"] == 0
         assert line["bits_per_second"] == pytest.approx(8 * line["bytes"] / line["mean"], rel=1e-4)
+
+
+def test_ranks_of_mpich_over_tcp_end_as_those_on_nodes_do() -> None:
+    """As the lab runs them natively; the library is in the ranks, and what they send is right."""
+    if not shutil.which(native.LAUNCHERS["mpich"]):
+        pytest.skip("no MPICH on this machine")
+    command = [native.LAUNCHERS["mpich"], *native.options("mpich", "tcp"), "-n", "2"]
+    env = {**os.environ, **native.environment("mpich", "tcp")}
+    done = subprocess.run([*command, "cat", "/proc/self/maps"], capture_output=True, text=True, timeout=60, env=env)
+    assert "libwherry-finalize.so" in done.stdout, done.stderr
+    words = [*command, built("wherry-pingpong-mpich"), "--max", "8"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, env=env)
+    assert done.returncode == 0 and len(done.stdout.splitlines()) == 4, done.stderr
 
 
 @pytest.mark.parametrize("ranks", [1, 3])

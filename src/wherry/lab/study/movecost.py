@@ -250,19 +250,14 @@ class MigrationCost(Study):
         return Table("Results", ("workload", "identical"), rows)
 
     def _figures(self, results: Results) -> list[tuple[str, figures.Drawing]]:
-        parts = {
-            "containers": [c for c in self._moved() if c["kind"] == CONTAINER and c["link"] == _BARE],
-            "containers, over links": [c for c in self._moved() if c["kind"] == CONTAINER and c["link"] != _BARE],
-            "VMs": [c for c in self._moved() if c["kind"] == VM],
-        }
-        found = []
-        for what, cells in parts.items():
-            groups = {
-                f"{short(cell)}\n{cell['mode']}": {name: results.values(cell, name) for name in ("downtime", "total")}
-                for cell in cells
-            }
-            if groups:
-                found.append((f"Downtime and total time of a move: {what}.", figures.bars(groups, "seconds")))
+        parts: dict[str, dict[str, figures.Samples]] = {}
+        for cell in self._moved():
+            data = {name: results.values(cell, name) for name in ("downtime", "total")}
+            parts.setdefault(_part(cell), {})[f"{short(cell)}\n{cell['mode']}"] = data
+        found = [
+            (f"Downtime and total time of a move: {what}.", figures.bars(groups, "seconds"))
+            for what, groups in parts.items()
+        ]
         points: dict[str, list[tuple[float, float]]] = {}
         for cell in self._moved():
             written = results.values(_with(cell, mode=NONE), "written")
@@ -330,6 +325,15 @@ def _fabric(link: str) -> Mapping[str, Any]:
 
 def _with(cell: Cell, **levels: str) -> Cell:
     return Cell(tuple((factor, levels.get(factor, level)) for factor, level in cell.levels))
+
+
+def _part(cell: Cell) -> str:
+    """The figure that shows it: one for all would have too many bars."""
+    if cell["workload"] != RING:
+        return "programs on containers"
+    if cell["kind"] == VM:
+        return "the ring on VMs"
+    return f"the ring on containers{'' if cell['link'] == _BARE else ', over links'}"
 
 
 def short(cell: Cell) -> str:
