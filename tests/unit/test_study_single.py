@@ -76,7 +76,7 @@ def test_virtual_machines_move_in_each_of_their_modes_and_containers_in_theirs()
     assert modes("container") == {"none", "stop", "rounds"}
     assert modes("vm", quick=True) == set() == modes("vm", **{"vm-moves": "QEMU 7"})
     assert modes("vm", **{"post-copy": "no userfaultfd"}) == {"none", "pre-copy", "auto-converge"}
-    assert {cell["link"] for cell in MigrationCost(False).cells() if cell["kind"] == "vm"} == {"bare", "fast"}
+    assert {cell["link"] for cell in MigrationCost(False).cells() if cell["kind"] == "vm"} == {"bare", "slow"}
 
 
 def test_a_quick_study_moves_programs_in_one_mode() -> None:
@@ -192,7 +192,7 @@ def test_the_ring_is_told_how_much_to_write_and_a_machine_its_mode(
     monkeypatch.setattr(workloads, "program", lambda *names: "-".join(names))
     monkeypatch.setattr(workloads.time, "sleep", lambda _: None)
     bench = Told(json.dumps({**RING, "seconds": 2.0, "ranks": 3}) + "\n")
-    machine = ring(kind="vm", dirty="256", mode="auto-converge", link="fast")
+    machine = ring(kind="vm", dirty="256", mode="auto-converge", link="slow")
     values = MigrationCost(False).measure(bench, machine, tmp_path)
     assert {value.metric: value.value for value in values}["written"] == 1e6
     place, argv = bench.asked[0]
