@@ -121,7 +121,7 @@ class Bench:
         table = Table("A move by memory size, in seconds", ("memory", "", "wherry", "by hand", "ratio"), rows)
         Report(
             title="A move beside runc by hand",
-            summary="One node, one program that holds memory and waits. Medians with 95 % intervals; below five "
+            summary="One node, one program that holds memory and waits. Medians with 95 % intervals; below six "
             "samples the interval is the range.",
             tables=[table],
             remarks=[

@@ -155,7 +155,7 @@ class Demo:
             title="HPL while a node moves",
             summary=(
                 f"HPL (N={self._problem.n}, {self._problem.runs} factorisations) in Debian's hpcc, {_RANKS} ranks, "
-                f"{self._reps} runs of each variant in turn. Medians with 95 % intervals; below five runs the "
+                f"{self._reps} runs of each variant in turn. Medians with 95 % intervals; below six runs the "
                 "interval is the range."
             ),
             tables=tables,

@@ -136,7 +136,7 @@ class Bench:
         Report(
             title="A virtual machine's move beside virsh migrate --live",
             summary=f"Two machines, a ring of messages over them; each rank writes to {self._memory} MiB again and "
-            "again. Medians with 95 % intervals; below five samples the interval is the range.",
+            "again. Medians with 95 % intervals; below six samples the interval is the range.",
             tables=[table],
             remarks=[
                 "A move is whole when the machine answers at its destination and its source is free. wherry's seconds "

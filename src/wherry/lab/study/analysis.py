@@ -55,9 +55,23 @@ def cost(samples: Sequence[float], base: Sequence[float]) -> Estimate | None:
     return difference(samples, base) if samples and base else None
 
 
+TESTED = ", p = "
+"""What a verdict has that a test has decided."""
+
+
 def verdict(samples: Sequence[float], base: Sequence[float]) -> str:
     """Whether the two differ beyond chance: a two-sided Mann-Whitney test at 5 %."""
     p = mann_whitney(samples, base)
     if p is None:
         return "too few runs to tell"
-    return f"{'differs' if p < 0.05 else 'no difference shown'}, p = {p:.2g}"
+    return f"{'differs' if p < 0.05 else 'no difference shown'}{TESTED}{p:.2g}"
+
+
+def by_chance(tests: int) -> list[str]:
+    """What must be said of several tests, none of which is corrected for the others."""
+    if tests < 2:
+        return []
+    return [
+        f"{tests} differences were tested, each by itself at 5 %: by chance alone {0.05 * tests:.2g} of so many are "
+        "called different, on average. A single verdict among them says little."
+    ]
