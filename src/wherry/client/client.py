@@ -7,10 +7,12 @@ refuses the bare numbers that it is written with there.
 from __future__ import annotations
 
 import base64
+import math
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from wherry.base.errors import Refused, from_dict
+from wherry.base.errors import Code, Failed, Refused, from_dict
 from wherry.base.paths import Instance, instance
 from wherry.client import who
 from wherry.client.transport import Transport
@@ -31,6 +33,9 @@ def quiet(_text: str) -> None:
 
 class Client:
     """A connection to the service of this instance; the daemon is started when none runs."""
+
+    interrupted = False
+    """True when Ctrl-C came while an operation was waited for, however that ended."""
 
     def __init__(self, place: Instance | None = None, start: bool = True) -> None:
         self._transport = Transport(place or instance(), start)
@@ -55,19 +60,23 @@ class Client:
         """Asks an operation to end."""
         return Operation(**self._transport.ask("POST", f"/v1/operations/{id}/cancel"))
 
-    def wait(self, id: str, progress: Progress = quiet) -> Operation:
-        """Waits until the operation is done; its error is raised. Ctrl-C cancels it, a second one leaves it alone."""
-        after, interrupted = 0, False
+    def wait(self, id: str, progress: Progress = quiet, seconds: float = math.inf) -> Operation:
+        """Waits until the operation is done; its error is raised. Ctrl-C cancels it, a second one leaves it alone.
+
+        TIMED_OUT when it is not done in so many seconds; it is cancelled then, and may still be ending.
+        """
+        after, interrupted, deadline = 0, False, time.monotonic() + seconds
         while True:
+            left = max(0.0, deadline - time.monotonic())
             try:
-                found = self._get(f"/v1/operations/{id}", wait=_POLL, after=after)
+                found = self._get(f"/v1/operations/{id}", wait=min(_POLL, left), after=after)
                 after = found["next"]
                 for line in found["lines"]:
                     progress(line)
             except KeyboardInterrupt:
                 if interrupted:
                     raise
-                interrupted = True
+                interrupted = self.interrupted = True
                 progress("cancelling; Ctrl-C again leaves it running")
                 self._cancel_quietly(id, progress)
                 continue
@@ -76,6 +85,10 @@ class Client:
                 return operation
             if operation.state != OperationState.RUNNING:
                 raise from_dict(operation.error or {})
+            if not left:
+                self._cancel_quietly(id, progress)
+                what = f"{operation.kind} did not end within {seconds:g} s"
+                raise Failed(Code.TIMED_OUT, what, "it was told to end", f"wherry op show {id}")
 
     def _cancel_quietly(self, id: str, progress: Progress) -> None:
         try:
@@ -292,21 +305,25 @@ class Client:
                 taken = self._transport.ask("PUT", f"/v1/jobs/{id}/input", body=body, again=True, wait=_POLL)
                 rest, offset, ended = rest[taken["next"] - offset :], taken["next"], taken["ended"]
 
-    def output(self, id: str, follow: bool = True) -> Iterator[Chunk]:
-        """What the job writes, until its end; without `follow` until now."""
-        offset = 0
+    def output(self, id: str, follow: bool = True, seconds: float = math.inf) -> Iterator[Chunk]:
+        """What the job writes, until its end; without `follow` until now. TIMED_OUT when it writes on after `seconds`,
+        or is silent then."""
+        offset, deadline = 0, time.monotonic() + seconds
         while True:
-            found = self._get(f"/v1/jobs/{id}/output", offset=offset, wait=_POLL if follow else 0)
+            left = max(0.0, deadline - time.monotonic())
+            found = self._get(f"/v1/jobs/{id}/output", offset=offset, wait=min(_POLL, left) if follow else 0)
             for chunk in found["chunks"]:
                 yield chunk["stream"], chunk["time"], base64.b64decode(chunk["data"])
             offset = found["next"]
             if found["end"] or not (follow or found["chunks"]):
                 return
+            if not left:
+                raise Failed(Code.TIMED_OUT, f"{id} did not end within {seconds:g} s", "", f"wherry job cancel {id}")
 
-    def cancel_job(self, id: str, progress: Progress = quiet) -> Job:
-        """Ends a job and returns it when nothing of it is left."""
+    def cancel_job(self, id: str, progress: Progress = quiet, seconds: float = math.inf) -> Job:
+        """Ends a job and returns it when nothing of it is left. TIMED_OUT when something is after `seconds`."""
         operation = Operation(**self._transport.ask("DELETE", f"/v1/jobs/{id}"))
-        return Job.model_validate((self.wait(operation.id, progress).result or {})["job"])
+        return Job.model_validate((self.wait(operation.id, progress, seconds).result or {})["job"])
 
     # Profiles and balancing.
 

@@ -1,30 +1,34 @@
 """Where runs are made: natively on this machine, or on clusters of the study's instance.
 
 Invariants: nothing polls while a program is measured (the end of a job is waited for by one long request); every
-program has a limit of time; what was started is ended, and what was made is taken down by `close`. Programs
-run as root here and there, so that flood pings and moves are allowed and both sides are alike.
+program and every act of the service has a limit of time, and Ctrl-C ends the run that it meets; what was started is
+ended, and what was made is taken down by `close`. Programs run as root here and there, so that flood pings and moves
+are allowed and both sides are alike. The command of each is kept with the variables that it was given.
 """
 
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import signal
 import subprocess
-import threading
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from wherry.base.errors import Code, Refused, WherryError
+from wherry.base.errors import Code, Failed, Refused, WherryError
 from wherry.base.paths import native_program
 from wherry.base.units import format_size
 from wherry.client import Client
+from wherry.client.client import Chunk
 from wherry.lab import native
 from wherry.lab.study.recipe import Cell, SampleFailed
-from wherry.model.objects import Job, JobState, Move
+from wherry.model.objects import Job, JobState, Move, Operation
+from wherry.model.spec import DirectionSpec, LinkSpec
 
 FABRIC: Mapping[str, Any] = {
     "kind": "fabric",
@@ -37,6 +41,10 @@ FABRIC: Mapping[str, Any] = {
 }
 _TEXT_MOST = 64 << 20
 """Bytes of a program's output: more is a mistake."""
+_LONGEST = 1800.0
+"""Seconds for a program, and for one act of the service: a move, a cluster of virtual machines that are emulated."""
+_ENDING = 120.0
+"""Seconds for the end of a job that is cancelled."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +107,7 @@ class Bench:
         self._up: dict[str, Place] = {}
         self._suspects = set[str]()
         self._fabric, self._asked = FABRIC, False
+        self._stood: dict[str, None] = {}
 
     @property
     def client(self) -> Client:
@@ -111,12 +120,24 @@ class Bench:
         return self._client
 
     def fabric(self) -> str:
-        """What the clusters stood on, for the report; nothing when there were none."""
-        if self._client is None:
-            return ""
-        found = self._client.fabric()
+        """What the clusters stood on, with every state of its links, for the report; nothing when there were none."""
+        return "; ".join(self._stood)
+
+    def _note_fabric(self, client: Client) -> None:
+        found = client.fabric()["fabric"]
         hosts = ", ".join(f"{host['name']} at {host['site']}" for host in found["hosts"])
-        return f"{found['fabric']['name']} ({found['fabric']['driver']}): hosts {hosts}"
+        for text in (f"{found['name']} ({found['driver']}): hosts {hosts}", *map(_link_text, found["links"])):
+            self._stood[text] = None
+
+    def _done(self, operation: Operation) -> Operation:
+        """The operation when it is done. One that ended well although Ctrl-C came ends the run nevertheless."""
+        done = self.client.wait(operation.id, seconds=_LONGEST)
+        self._heed()
+        return done
+
+    def _heed(self) -> None:
+        if self.client.interrupted:
+            raise KeyboardInterrupt
 
     def stand_on(self, fabric: Mapping[str, Any]) -> None:
         """Makes the study's fabric into this one; while clusters stand on it only its links' figures may change."""
@@ -130,22 +151,24 @@ class Bench:
 
     def _make_fabric(self, client: Client) -> None:
         """The one that was asked for; when none was, the studies' own, unless this instance has one already."""
-        try:
-            if client.fabric()["up"] and not self._asked:
-                return
-        except Refused as error:
-            if error.code != Code.NOT_FOUND:
-                raise
-        client.wait(client.fabric_up(dict(self._fabric), "the study's fabric").id)
+        if self._asked or not _is_up(client):
+            self._done(client.fabric_up(dict(self._fabric), "the study's fabric"))
+        self._note_fabric(client)
 
     def close(self) -> None:
-        """Takes the clusters down."""
+        """Takes the clusters down; the others, too, when one of them cannot be."""
         if self._client is None:
             return
+        client, problem = self._client, None
         try:
-            for cluster in self._client.clusters():
-                if cluster["name"] in self._up:
-                    self._client.wait(self._client.down(cluster["name"]).id)
+            for cluster in client.clusters():
+                try:
+                    if cluster["name"] in self._up:
+                        client.wait(client.down(cluster["name"]).id, seconds=_LONGEST)
+                except WherryError as error:
+                    problem = error
+            if problem:
+                raise problem
         finally:
             self._client = None
             self._stack.close()
@@ -169,7 +192,7 @@ class Bench:
         os.chdir(self._out)  # what the nodes may write
         self._up[place.name] = place
         self._suspects.add(place.name)
-        self.client.wait(self.client.up(place.spec(), "the study").id)  # which looks at each node
+        self._done(self.client.up(place.spec(), "the study"))  # which looks at each node
         self._end_jobs(place)
         self._suspects.remove(place.name)
 
@@ -205,7 +228,7 @@ class Bench:
         self, argv: Sequence[str], directory: Path, seconds: float, env: Mapping[str, str] | None = None
     ) -> Ended:
         """Runs a program on this machine as it is."""
-        (directory / "command").write_text(" ".join(argv) + "\n")
+        _keep_command(directory, argv, env)
         with (directory / "stdout").open("wb") as out, (directory / "stderr").open("wb") as err:
             child = subprocess.Popen(
                 list(argv),
@@ -248,12 +271,14 @@ class Bench:
         self.ready(place)
         argv = [self._shown(argv[0]), *argv[1:]]
         os.chdir(directory)
-        (directory / "command").write_text(f"wherry run {place.name} -n {ranks} -- {' '.join(argv)}\n")
-        return Running(
-            self.client,
-            self.client.run(place.name, list(argv), ranks, mpi, {**os.environ, **(env or {})}),
-            directory,
-        )
+        chosen = ["--mpi", mpi] if mpi else []
+        _keep_command(directory, ["wherry", "run", place.name, "-n", str(ranks), *chosen, "--", *argv], env)
+        job = self.client.run(place.name, list(argv), ranks, mpi, {**os.environ, **(env or {})})
+        started = Running(self.client, job, directory)
+        if self.client.interrupted:
+            started.cancel()
+        self._heed()
+        return started
 
     def _shown(self, program: str) -> str:
         """The program, or its copy among the results: of a checkout below /tmp or /run nodes see nothing else."""
@@ -271,43 +296,40 @@ class Bench:
         here = next(found.host for found in self.client.nodes() if found.name == node)
         way: dict[str, object] | None = {"mode": mode} if mode else None
         operation = self.client.begin_move(node, hosts[here == hosts[0]], max_rounds, way=way)
-        return self.client.moved(self.client.wait(operation.id))
+        return self.client.moved(self._done(operation))
 
 
 class Running:
-    """A job of a study."""
+    """A job of a study. Its limits of time count from its start."""
 
     def __init__(self, client: Client, job: Job, directory: Path) -> None:
         self.client, self.job, self._directory = client, job, directory
+        self._began = time.monotonic()
         self.ended: float | None = None
 
     def wait(self, seconds: float) -> Ended:
         """Waits for its end; the job is cancelled and TimeoutExpired raised after `seconds`."""
-        late = threading.Event()
-
-        def cancel() -> None:
-            late.set()
-            with Client() as other:  # this one is busy waiting
-                other.cancel_job(self.job.id)
-
-        timer = threading.Timer(seconds, cancel)
-        timer.start()
         texts = {"stdout": bytearray(), "stderr": bytearray()}
         try:
-            for stream, _, data in self.client.output(self.job.id):
-                if len(texts[stream]) < _TEXT_MOST:
-                    texts[stream] += data
-        except BaseException:
-            self.cancel()
-            raise
+            with self._output(seconds) as chunks:
+                for stream, _, data in chunks:
+                    if len(texts[stream]) < _TEXT_MOST:
+                        texts[stream] += data
         finally:
-            timer.cancel()
-            timer.join()
-        for name, text in texts.items():
-            (self._directory / name).write_bytes(text)
-        if late.is_set():
-            raise subprocess.TimeoutExpired(self.job.argv, seconds)
+            for name, text in texts.items():
+                (self._directory / name).write_bytes(text)
         return self._ended(texts["stdout"].decode(errors="replace"), texts["stderr"].decode(errors="replace"))
+
+    @contextmanager
+    def _output(self, seconds: float) -> Iterator[Iterator[Chunk]]:
+        """What it writes until its end. Whatever else ends the reading ends the job."""
+        try:
+            yield self.client.output(self.job.id, seconds=self._began + seconds - time.monotonic())
+        except BaseException as error:
+            self.cancel()
+            if isinstance(error, Failed) and error.code == Code.TIMED_OUT:
+                raise subprocess.TimeoutExpired(self.job.argv, seconds) from None
+            raise
 
     def _ended(self, stdout: str, stderr: str) -> Ended:
         job = self.client.job(self.job.id)
@@ -316,13 +338,14 @@ class Running:
         self.ended = job.ended
         return Ended(job.exit_code, stdout, stderr)
 
-    def said(self, text: bytes) -> None:
-        """Returns when its standard output has `text`; SampleFailed when it ends without."""
+    def said(self, text: bytes, seconds: float = _LONGEST) -> None:
+        """Returns when its standard output has `text`; SampleFailed when it ends without. As `wait` after `seconds`."""
         seen = b""
-        for stream, _, data in self.client.output(self.job.id):
-            seen += data if stream == "stdout" else b""
-            if text in seen:
-                return
+        with self._output(seconds) as chunks:
+            for stream, _, data in chunks:
+                seen += data if stream == "stdout" else b""
+                if text in seen:
+                    return
         raise SampleFailed(f"the program ended without {text.decode()!r} in its output")
 
     def over(self) -> bool:
@@ -332,9 +355,31 @@ class Running:
     def cancel(self) -> None:
         """Ends the job, if it still runs."""
         try:
-            self.client.cancel_job(self.job.id)
+            self.client.cancel_job(self.job.id, seconds=_ENDING)
         except WherryError:
             return
+
+
+def _is_up(client: Client) -> bool:
+    try:
+        return bool(client.fabric()["up"])
+    except Refused as error:
+        if error.code != Code.NOT_FOUND:
+            raise
+        return False
+
+
+def _link_text(link: Mapping[str, Any]) -> str:
+    """A link of a fabric as the service tells it, with what is declared of it."""
+    spec = LinkSpec.model_construct(**{**link, "reverse": DirectionSpec.model_construct(**link["reverse"])})
+    return f"link {spec.name}: {spec.described()}"
+
+
+def _keep_command(directory: Path, argv: Sequence[str], env: Mapping[str, str] | None) -> None:
+    """As it can be typed again, behind those of the same run before it."""
+    added = [f"{name}={shlex.quote(value)}" for name, value in (env or {}).items()]
+    with (directory / "command").open("a") as file:
+        file.write(" ".join([*added, shlex.join(argv)]) + "\n")
 
 
 def program(name: str, mpi: str | None = None) -> str:
