@@ -23,6 +23,7 @@ import pytest
 
 from names import own_name
 from wherry.base.errors import Failed
+from wherry.client import process
 from wherry.lab.study import render, runner, workloads
 from wherry.lab.study.bench import FABRIC, Bench, Place, program
 from wherry.lab.study.lacks import lacking
@@ -199,7 +200,7 @@ def test_too_little_memory_fails(case: Path, bench: Bench) -> None:
 @pytest.fixture
 def small_disk(case: Path) -> Iterator[Path]:
     path = case / "disk"
-    path.mkdir()
+    path.mkdir(exist_ok=True)
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", str(path)], check=True)
     yield path
     for _ in range(10):
@@ -228,6 +229,34 @@ def test_a_full_disk_fails_samples_and_leaves_a_report(small_disk: Path, bench: 
     assert len(kept.counted()) == 2 and len(kept.failed()) == 5
 
 
+def test_a_disk_that_is_full_again_and_again_costs_no_row(small_disk: Path, bench: Bench) -> None:
+    """Each row is longer than a page, so it needs room; and another program takes what there is, then gives it back."""
+    other = small_disk / "other"
+    turns = iter(range(8))
+
+    def fill() -> None:
+        with other.open("wb") as file:
+            while True:
+                file.write(bytes(4096))
+                file.flush()
+
+    def act(_bench: Bench, directory: Path) -> list[Value]:
+        if next(turns) % 2:
+            other.unlink()
+            return [Value("seconds", 1.0, "s")]
+        try:
+            fill()
+        except OSError as error:
+            raise SampleFailed(f"{error} {'x' * 5000}") from None
+        return []
+
+    results = results_of(small_disk / "study", act, 8)
+    run(results, bench)
+    assert (len(results.counted()), len(results.failed())) == (4, 4)
+    kept = Results(results.directory, results.study, Results.about_of(results.directory))
+    assert [one.ok for one in kept.runs] == [False, True] * 4
+
+
 class TwoSites(MultiSite):
     """Its smallest cut: a program on limited hosts without nodes, and on nodes, over a link of 10 ms with a VPN."""
 
@@ -238,7 +267,7 @@ class TwoSites(MultiSite):
 
 
 def test_one_cluster_over_two_sites(case: Path, bench: Bench) -> None:
-    results = Results.create(case / "sites", TwoSites(True, lacking()), 1)
+    results = Results.create(case / "sites", TwoSites(True, lacking(process.examine())), 1)
     try:
         run(results, bench)
     finally:

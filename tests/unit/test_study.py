@@ -6,79 +6,19 @@ import csv
 import json
 import os
 import subprocess
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fakestudy import Fake, make, page_text, rows, run, usual
 
 from wherry.base.errors import Failed, Refused
 from wherry.lab import hpcc
-from wherry.lab.report import Table
-from wherry.lab.study import compare, parse, render, runner
+from wherry.lab.study import parse, runner
 from wherry.lab.study.analysis import verdict
 from wherry.lab.study.catalog import STUDIES, find
-from wherry.lab.study.recipe import Cell, Factor, Level, Page, SampleFailed, Study, Value
+from wherry.lab.study.recipe import Cell, SampleFailed, Study, Value
 from wherry.lab.study.results import Results
-
-Act = Callable[[Cell], list[Value]]
-
-
-def usual(cell: Cell) -> list[Value]:
-    return [Value("seconds", 2.0 if cell["size"] == "large" else 1.0, "s"), Value("at", 3.0, "s", 8.0)]
-
-
-class Fake(Study):
-    """Two factors; what a run does is the test's."""
-
-    name = "fake"
-    title = "A fake"
-    question = "Does the lab work?"
-    repetitions = 4
-    act: Act = staticmethod(usual)
-
-    def factors(self) -> Sequence[Factor]:
-        sizes = Factor("size", "how large", (Level("small", "small"), Level("large", "large")))
-        return [sizes, Factor("kind", "of what", (Level("a", "an A"), Level("vm", "a VM", "there are no VMs")))]
-
-    def cells(self) -> Sequence[Cell]:
-        return [Cell.of(size=size, kind="a") for size in ("small", "large")]
-
-    def measure(self, bench: Any, cell: Cell, directory: Path) -> list[Value]:
-        (directory / "command").write_text(f"run {cell}")
-        return self.act(cell)
-
-    def page(self, results: Results) -> Page:
-        rows = [(str(cell), str(len(results.values(cell, "seconds")))) for cell in self.cells()]
-        return Page([Table("Fakes", ("cell", "runs"), rows)], [], ["a remark"])
-
-
-class NoBench:
-    """Nothing to run on."""
-
-    def __init__(self) -> None:
-        self.suspected = 0
-
-    def suspect(self, _cell: Cell) -> None:
-        self.suspected += 1
-
-
-def make(directory: Path, act: Act = usual, repetitions: int = 4) -> Results:
-    study = Fake(quick=False)
-    study.act = act  # type: ignore[method-assign]
-    return Results.create(directory, study, repetitions)
-
-
-def run(results: Results) -> list[str]:
-    said: list[str] = []
-    with results.session():
-        runner.run(results, NoBench(), lambda done, total, text, left: said.append(text))  # type: ignore[arg-type]
-    return said
-
-
-def rows(results: Results) -> list[dict[str, str]]:
-    with results.samples.open() as file:
-        return list(csv.DictReader(file))
 
 
 def test_every_turn_has_each_cell_once_in_an_order_of_its_own() -> None:
@@ -202,12 +142,6 @@ def test_two_sessions_cannot_work_at_once(tmp_path: Path) -> None:
         pass
 
 
-def page_text(results: Results) -> str:
-    files = render.write(results)
-    assert files[1].read_bytes().startswith(b"%PDF") and files[2].read_text().count("\n") >= 1
-    return files[0].read_text()
-
-
 def test_the_report_names_what_was_left_out_and_needs_no_other_file(tmp_path: Path) -> None:
     results = make(tmp_path)
     run(results)
@@ -304,27 +238,6 @@ def test_names_of_studies_are_suggested() -> None:
     with pytest.raises(Refused, match="no study colocate") as raised:
         find("colocate")
     assert "colocated" in raised.value.why
-
-
-def test_two_studies_are_compared_as_ratios(tmp_path: Path) -> None:
-    old, new = make(tmp_path / "old"), make(tmp_path / "new", lambda cell: [Value("seconds", 3.0, "s")])
-    run(old)
-    run(new)
-    found = compare.differences(old, new)
-    assert {(one.cell, one.ratio) for one in found} == {("size=small kind=a", 3.0), ("size=large kind=a", 1.5)}
-    assert all(one.p is not None and one.p < 0.05 and one.metric == "seconds" for one in found)
-    assert compare.caveats(old, new)[0].startswith("The two were not run in turns")
-
-
-def test_a_result_is_compared_as_such_and_not_as_a_number(tmp_path: Path) -> None:
-    def act(crc: float) -> Act:
-        return lambda cell: [Value("result_crc", crc if cell["size"] == "large" else 5.0, "")]
-
-    old, new = make(tmp_path / "old", act(7.0)), make(tmp_path / "new", act(8.0))
-    run(old)
-    run(new)
-    assert compare.differences(old, new) == []
-    assert compare.caveats(old, new)[1:] == ["size=large kind=a: the program's result is not the same"]
 
 
 def test_too_few_runs_give_no_verdict() -> None:

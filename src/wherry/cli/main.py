@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from cyclopts import App, CycloptsError, Group, Parameter
 
 from wherry import __version__
-from wherry.base.errors import Code, Refused, WherryError
+from wherry.base.errors import Code, Failed, Refused, WherryError
 
 _DAILY = Group("Every day", sort_key=1)
 _NOUNS = Group("Things", sort_key=2)
@@ -87,6 +87,15 @@ def _run(words: list[str]) -> int:
     except BrokenPipeError:  # the reader of our output has gone, e.g. `| head`
         sys.stderr.close()
         return 1
+    except OSError as error:  # a file of another user, a disk that is full
+        return _report(_of_the_system(error, words), words)
+
+
+def _of_the_system(error: OSError, words: list[str]) -> WherryError:
+    what, why = str(error.filename or "the system refused something"), error.strerror or type(error).__name__
+    if isinstance(error, PermissionError):
+        return Failed(Code.PERMISSION, what, why, " ".join(["sudo wherry", *words]))
+    return Failed(Code.FAILED, what, why)
 
 
 def _usage(error: CycloptsError) -> WherryError:

@@ -25,25 +25,27 @@ def list_(*, output: Output = "text") -> None:
     """List the studies."""
     from wherry.lab.study.catalog import STUDIES
 
-    rows = [(study.name, study.question) for study in STUDIES]
-    data = {"studies": [{"name": name, "question": question} for name, question in rows]}
-    emit(output, "study-list", data, lambda: table(("STUDY", "QUESTION"), rows, "no studies"))
+    rows = [(study.name, *study.lasts, study.question) for study in STUDIES]
+    keys = ("name", "lasts", "lasts_quick", "question")
+    data = {"studies": [dict(zip(keys, row, strict=True)) for row in rows]}
+    emit(output, "study-list", data, lambda: table(("STUDY", "LASTS", "QUICK", "QUESTION"), rows, "no studies"))
 
 
 @app.command
 def show(name: str, /, *, quick: Quick = False, output: Output = "text") -> None:
-    """Show a study's recipe: what it varies, how often, what it can and cannot show.
+    """Show a study's recipe: what it varies, how often, what is verified, what it can and cannot show.
 
     Parameters
     ----------
     name
         The study.
     """
+    from wherry.client import process
     from wherry.lab.study.catalog import find
     from wherry.lab.study.lacks import lacking
     from wherry.lab.study.session import describe
 
-    data = describe(find(name)(quick, lacking()))
+    data = describe(find(name)(quick, lacking(process.examine())))
     emit(output, "study", data, lambda: _print_recipe(data))
 
 
@@ -176,8 +178,11 @@ def _print_recipe(data: dict[str, Any]) -> None:
         for level in factor["levels"]:
             reason = f" (left out: {level['left_out']})" if level["left_out"] else ""
             print(f"  {level['name']}: {level['text']}{reason}")
-    print(f"\n{data['repetitions']} runs of each of {len(data['combinations'])} combinations.")
-    for title, key in (("Shows", "shows"), ("Cannot show", "cannot_show")):
+    warm = f"after {data['warmups']} to warm up in each session" if data["warmups"] else "none to warm up"
+    print(f"\n{data['repetitions']} runs of each of {len(data['combinations'])} combinations, {warm}.")
+    print(f"Their order is drawn with seed {data['seed']}. It lasts {data['lasts']} on two cores.")
+    parts = (("A run counts when", "verified"), ("Tables", "tables"), ("Figures", "figures"))
+    for title, key in (*parts, ("Shows", "shows"), ("Cannot show", "cannot_show")):
         print(f"{title}:")
         for line in data[key]:
             print(f"  {line}")

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import shutil
 import subprocess
 from pathlib import Path
 
 import wherry
+from wherry.base.errors import WherryError
+from wherry.base.paths import native_program
 from wherry.base.units import format_size
+
+_PACKAGES = (
+    *("hpcc", "netpipe-openmpi", "netpipe-mpich2", "iputils-ping", "lammps", "gromacs"),
+    *("openvpn", "wireguard-go", "wireguard-tools"),
+)
+_BUILT_BY = re.compile(rb"\0([^\0]*(?:GCC: |clang version )[^\0]*)")
+"""What a compiler notes in the section .comment of what it makes."""
 
 
 def environment() -> dict[str, str]:
@@ -26,7 +36,8 @@ def environment() -> dict[str, str]:
         "mpich": _mpich(),
         "runc": _first_line("runc", "--version"),
         "lapack, blas": ", ".join(_library(name) for name in ("liblapack.so.3", "libblas.so.3")),
-        "packages": _packages("hpcc", "netpipe-openmpi", "netpipe-mpich2", "iputils-ping", "lammps", "gromacs"),
+        "packages": _packages(*_PACKAGES),
+        "compiler": _compiler(),
         "memory": format_size(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")),
         "wherry": wherry.__version__,
         "load": load(),
@@ -71,6 +82,15 @@ def _library(name: str) -> str:
 def _packages(*names: str) -> str:
     """Versions of Debian packages, those that are installed."""
     return ", ".join(_lines("dpkg-query", "-W", "-f", "${Package} ${Version}\n", *names))
+
+
+def _compiler() -> str:
+    """That of the measuring programs, by what it left in one of them."""
+    try:
+        found = _BUILT_BY.search(native_program("wherry-linpack").read_bytes())
+    except (WherryError, OSError):
+        return "the measuring programs are not built"
+    return found[1].decode(errors="replace") if found else "not noted in the measuring programs"
 
 
 def _first_line(*command: str) -> str:

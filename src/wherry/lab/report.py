@@ -18,6 +18,8 @@ class Table:
     title: str
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
+    main: bool = False
+    """Whether it is what the page is there for, however long: it stands before the figures."""
 
     @property
     def kinds(self) -> list[str]:

@@ -50,6 +50,8 @@ class Colocated(Study):
     name = "colocated"
     title = "Two ranks that talk: in one node, on one host, on two hosts"
     question = "What do two nodes on one host lose against two ranks in one node, and against native runs?"
+    verified = ("every message of every size comes back with its content.",)
+    lasts = ("about an hour", "a minute")
     repetitions = 10
     shows = (
         "What the network between container nodes costs, by message size, beside the same program run natively over "

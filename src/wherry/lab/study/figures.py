@@ -1,6 +1,7 @@
 """The papers' forms of figures: bars with their samples, and curves over message size with their intervals.
 
-Invariant: every sample is a dot in its figure; what is published and not measured here is black, and named so.
+Invariant: every sample that a figure shows the median of is a dot in it, and what a figure leaves out it says; what is
+published and not measured here is black, and named so.
 """
 
 from __future__ import annotations
@@ -147,6 +148,10 @@ def estimates(series: Mapping[str, Mapping[float, Estimate]], ylabel: str, top: 
         if top is not None:
             axes.set_ylim(bottom=max(-top, min(0, axes.get_ylim()[0])), top=top)
             axes.axhline(0, color="#888", linewidth=0.8)
+            below = sum(one.value < -top for points in series.values() for one in points.values())
+            if below:
+                text = f"{below} values are below {-top:g} and not shown: see the tables"
+                axes.annotate(text, (0.5, 0.02), xycoords="axes fraction", ha="center", fontsize=7)
 
     return Drawing(draw, 3.5)
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from wherry.base.errors import Refused
 from wherry.base.paths import native_program
-from wherry.client import process
 from wherry.lab.study import applications
+from wherry.lab.study.recipe import Cell, Study
 
 VM = "vm"
 """Why there are no virtual machines as nodes."""
@@ -23,9 +23,18 @@ _VM_NEEDS = ("libvirt", "image")
 """The doctor's findings without which there are none; without KVM they are emulated, and slow."""
 
 
-def lacking() -> dict[str, str]:
+_VERSIONS = ("criu", "libvirt", "qemu", "image", "wireguard")
+"""The doctor's findings that name what moves, runs and joins nodes."""
+
+
+def versions(findings: Sequence[Mapping[str, str]]) -> dict[str, str]:
+    """What of the doctor's findings belongs to the environment that numbers were taken in."""
+    return {finding["name"]: finding["text"] for finding in findings if finding["name"] in _VERSIONS}
+
+
+def lacking(findings: Sequence[Mapping[str, str]]) -> dict[str, str]:
     """Name -> reason: the doctor's findings, programs that were not built, applications that are not installed."""
-    found = {finding["name"]: finding["text"] for finding in process.examine() if finding["health"] != "ok"}
+    found = {finding["name"]: finding["text"] for finding in findings if finding["health"] != "ok"}
     if without := [found[name] for name in _VM_NEEDS if name in found]:
         found[VM] = without[0]
     if _KVM in found and "qemu" in found:  # only where it emulates
@@ -43,6 +52,21 @@ def lacking() -> dict[str, str]:
 def emulated(lacks: Mapping[str, str]) -> bool:
     """True where virtual machines have no KVM: they are slow, and what is run on them is cut."""
     return _KVM in lacks
+
+
+def machines(lacks: Mapping[str, str]) -> str:
+    """What the processors of virtual machines are, for the report."""
+    if why := lacks.get(VM, ""):
+        return f"none: {why}"
+    return f"emulated (TCG): {lacks[_KVM]}" if _KVM in lacks else "run by KVM"
+
+
+def emulated_cells(study: Study) -> list[Cell]:
+    """The combinations with virtual machines whose processors were emulated: those that are not there without any."""
+    if _KVM not in study.lacks or VM in study.lacks:
+        return []
+    without = type(study)(study.quick, {**study.lacks, VM: "none"}).cells()
+    return [cell for cell in study.cells() if cell not in without]
 
 
 def no_machines(lacks: Mapping[str, str], quick: bool, *, moved: bool = False, heavy: bool = False) -> str:

@@ -45,6 +45,8 @@ class MultiSite(Study):
     name = "multi-site"
     title = "One cluster over two sites"
     question = "What do nodes at two sites, a VPN between them and the latency of the link cost a job or win for it?"
+    verified = ("NPB's verification succeeds, NetPIPE wrote its times.",)
+    lasts = ("some hours", "three to five minutes")
     repetitions = 5
     quick_repetitions = 2
     shows = (

@@ -60,19 +60,17 @@ def ratio(
 
 
 def table(rows: Sequence[Beside], source: str = "") -> Table:
-    """The table of published values; `source` is what all of them are from."""
+    """The table of published values that have one of ours beside them; `source` is what all of them are from."""
+    ours = [(row, row.ours if isinstance(row.ours, str) else row.ours.text()) for row in rows if row.ours is not None]
     tested = any(row.test for row in rows)
+    shown = [
+        (row.quantity, row.published, row.where, text, *([row.test] if tested else []), row.may) for row, text in ours
+    ]
+    if len(ours) < len(rows):
+        shown.append((f"and {len(rows) - len(ours)} more", "", "", "not measured", *([""] if tested else []), ""))
     return Table(
         f"Beside the published values{f' ({source})' if source else ''}",
         ("quantity", "published", "where", "here", *(["test"] if tested else []), "what may be compared"),
-        [
-            (row.quantity, row.published, row.where, _ours(row.ours), *([row.test] if tested else []), row.may)
-            for row in rows
-        ],
+        shown,
+        main=True,
     )
-
-
-def _ours(ours: Estimate | str | None) -> str:
-    if ours is None:
-        return "not measured"
-    return ours if isinstance(ours, str) else ours.text()

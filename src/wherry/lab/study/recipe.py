@@ -98,9 +98,14 @@ class Study(ABC):
     question: str
     shows: Sequence[str] = ()
     cannot: Sequence[str] = ()
+    verified: Sequence[str] = ()
+    """What a run must have shown to count."""
+    lasts: tuple[str, str] = ("", "")
+    """How long it takes on two cores: the whole, and with --quick."""
     repetitions: int = 10
     quick_repetitions: int = 3
-    warmups: int = 0
+    warmups: int = 1
+    """Runs of each combination that a session begins with and that do not count; none with --quick."""
     seed: int = 20_061
 
     def __init__(self, quick: bool, lacks: Mapping[str, str] | None = None) -> None:
@@ -134,6 +139,10 @@ class Study(ABC):
     def default_repetitions(self) -> int:
         """How often each cell is run when nobody says otherwise."""
         return self.quick_repetitions if self.quick else self.repetitions
+
+    def default_warmups(self) -> int:
+        """How often a session runs each of its combinations before those that count."""
+        return 0 if self.quick else self.warmups
 
     def turn(self, number: int) -> list[Cell]:
         """The cells in the order of turn `number`: each once, drawn from the seed and the number alone."""

@@ -6,40 +6,57 @@ Invariant: made from the directory alone, so a report can be made again, anywher
 from __future__ import annotations
 
 import csv
+import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import compress
+from operator import not_
 from pathlib import Path
 
+from wherry.base.errors import Code, Failed, Refused
 from wherry.lab.report import Report, Table, svg
 from wherry.lab.stats import median
 from wherry.lab.study import pdf, runner
-from wherry.lab.study.recipe import Study
+from wherry.lab.study.analysis import TESTED, by_chance
+from wherry.lab.study.lacks import emulated_cells
+from wherry.lab.study.recipe import Cell, Study
 from wherry.lab.study.results import Results, counts_table
 
 _PROBLEMS_MOST = 20
 _FIRST_MOST = 16
-"""Rows of a table that stands before the figures; longer ones are behind them."""
+"""Rows of a table that stands before the figures; longer ones are behind them, but for those that are `main`."""
 _BUSY = 1.5
-"""Load for each CPU from which a report says that the machine was busy; a study of two ranks makes 1 itself."""
+"""Load for each CPU from which a report says that ranks waited for CPUs. Two ranks alone make 1 on two CPUs."""
+_OTHERS = 0.5
+"""Load for each CPU before a session from which a report says that something else was running."""
+PAGE = "report.html"
 _STATISTICS = ("median", "low", "high", "method", "q1", "q3", "mean", "sd")
 
 
 def write(results: Results) -> list[Path]:
-    """Writes the report's files and returns their paths."""
+    """Writes the report's files and returns their paths. Failed or Refused when they cannot be written."""
     page = results.study.page(results)
+    first = [table.main or len(table.rows) <= _FIRST_MOST for table in page.tables]
     report = Report(
         title=results.study.title,
         summary=_summary(results),
-        tables=[table for table in page.tables if len(table.rows) <= _FIRST_MOST],
-        details=[*(table for table in page.tables if len(table.rows) > _FIRST_MOST), *_bookkeeping(results)],
-        remarks=[*results.study.shows, *results.study.cannot, *page.remarks, *_always(results)],
+        tables=list(compress(page.tables, first)),
+        details=[*compress(page.tables, map(not_, first)), *_bookkeeping(results)],
+        remarks=[*results.study.shows, *results.study.cannot, *page.remarks, *_always(results, page.tables)],
         environment=_environment(results),
     )
-    files = [results.directory / name for name in ("report.html", "report.pdf", "summary.csv")]
-    pdf.write(report, page.figures, files[1])
-    report.figures = [(caption, svg(drawing.alone())) for caption, drawing in page.figures]
-    report.write(files[0])
-    _summary_csv(results, files[2])
+    files = [results.directory / name for name in (PAGE, "report.pdf", "summary.csv")]
+    try:
+        pdf.write(report, page.figures, files[1])
+        report.figures = [(caption, svg(drawing.alone())) for caption, drawing in page.figures]
+        report.write(files[0])
+        _summary_csv(results, files[2])
+    except PermissionError as error:
+        what, again = "the report is another user's", f"sudo wherry study report {results.directory}"
+        raise Refused(Code.PERMISSION, what, str(error), again) from None
+    except OSError as error:
+        again = f"make room, then: wherry study report {results.directory}"
+        raise Failed(Code.FAILED, "the report cannot be written; the samples are kept", str(error), again) from None
     return files
 
 
@@ -49,10 +66,15 @@ def _summary(results: Results) -> str:
     cut = f" It was cut short: {left} of {asked * len(study.cells())} runs are missing." if left else ""
     quick = " Made with --quick: shorter runs and fewer of them." if study.quick else ""
     return (
-        f"{study.question} {asked} runs of each combination, in turns whose order was drawn with seed {study.seed}."
-        f"{quick}{cut} Numbers are medians with 95 % intervals (bootstrap) and the count of runs; with fewer than five "
-        "runs the interval is their range."
+        f"{study.question} {asked} runs of each combination, in turns whose order was drawn with seed {study.seed}"
+        f"{_warmed(results)}.{quick}{cut} Numbers are medians with 95 % intervals (bootstrap) and the count of runs; "
+        "with fewer than six runs the interval is their range."
     )
+
+
+def _warmed(results: Results) -> str:
+    warm = sum(run.warmup for run in results.runs)
+    return f", after {warm} runs to warm up, which do not count" if warm else ", without runs to warm up"
 
 
 def _bookkeeping(results: Results) -> Iterator[Table]:
@@ -70,38 +92,97 @@ def _bookkeeping(results: Results) -> Iterator[Table]:
     ]
     if left_out:
         yield Table("Left out", ("factor", "level", "why"), left_out)
+    if commands := _commands(results):
+        yield Table("Commands", ("combination", "command of a run"), commands)
 
 
-def _always(results: Results) -> list[str]:
+def _commands(results: Results) -> list[tuple[str, str]]:
+    """What was run for each combination, by one of its runs, of those that count if there are such."""
+    found: dict[Cell, str] = {}
+    for run in sorted(results.runs, key=lambda run: not run.counts):
+        kept = results.directory_of(run) / "command"
+        if run.cell not in found and kept.exists():
+            # Wherever the study was when it ran: a run's files are the same everywhere.
+            found[run.cell] = re.sub(rf"[^\s='\"]*/{kept.parent.name}\b", "RUN", kept.read_text().strip())
+    same: dict[str, list[str]] = {}
+    for cell in results.study.cells():
+        if cell in found:
+            same.setdefault("; ".join(found[cell].splitlines()), []).append(str(cell))
+    return [("; ".join(cells), command) for command, cells in same.items()]
+
+
+def _always(results: Results, tables: Sequence[Table]) -> list[str]:
     remarks = [
-        f"Runs that failed and do not count: {len(results.failed())}. No run that counts was dropped; every sample is "
-        "a dot in the figures.",
-        "Ratios compare runs of one sitting on one machine, made in turns; absolute times are this machine's.",
+        f"Runs that failed and do not count: {len(results.failed())}. No run that counts was dropped; what a figure "
+        "shows of samples has each of them as a dot, what it shows of ratios has the ratio of the medians and its "
+        "interval.",
+        *by_chance(sum(TESTED in cell for table in tables for row in table.rows for cell in row)),
+        _sittings(results),
+        *_changes(results),
+        *_machines(results),
+        *_load(results),
     ]
-    cpus = float(results.about["sessions"][-1]["before"]["cpus"]) if results.about["sessions"] else 1.0
-    busy = [run for run in results.counted() if run.load > cpus * _BUSY]
-    if busy:
-        remarks.append(
-            f"The machine was busy: at the end of {len(busy)} of {len(results.counted())} runs its load of the last "
-            f"minute was above {cpus * _BUSY:g} on {cpus:g} CPUs (in samples.csv for each run). Two ranks that wait "
-            "for each other then measure the scheduler too: read the minima, or run the study again on a quiet machine."
-        )
     if not results.counted():
         remarks.append("Nothing could be measured: no run counts.")
     return remarks
 
 
+def _sittings(results: Results) -> str:
+    many = results.sittings()
+    if many < 2:
+        return "Ratios compare runs of one sitting on one machine, made in turns; absolute times are this machine's."
+    return (
+        f"The runs were made in {many} sittings, in turns in each: what was different between them is in the ratios of "
+        "combinations whose runs are not spread alike over them. Absolute times are this machine's."
+    )
+
+
+def _changes(results: Results) -> list[str]:
+    changed = {key: texts for key, texts in results.machine().items() if len(texts) > 1}
+    if not changed:
+        return []
+    said = ". ".join(f"{key}: {'; then '.join(texts)}" for key, texts in changed.items())
+    return [f"The environment was not the same in all sittings. {said}."]
+
+
+def _machines(results: Results) -> list[str]:
+    if not any(results.counted(cell) for cell in emulated_cells(results.study)):
+        return []
+    return [
+        f"The processors of virtual machines were emulated ({results.study.lacks['kvm']}): their numbers say that it "
+        "works and in which direction a cost goes, nothing of what a machine, or its network card, costs with KVM."
+    ]
+
+
+def _load(results: Results) -> list[str]:
+    """What else the machine did, as far as that can be told."""
+    remarks = []
+    sessions, counted = results.about["sessions"], results.counted()
+    cpus = float(sessions[-1]["before"]["cpus"]) if sessions else 1.0
+    before = [float(session["before"]["load"].split()[0]) for session in sessions]
+    if before and max(before) > cpus * _OTHERS:
+        remarks.append(
+            f"Something else ran on the machine when a session began: its load was {max(before):g} on {cpus:g} CPUs, "
+            "before anything of the study had started."
+        )
+    busy = [run for run in counted if run.load > cpus * _BUSY]
+    if busy:
+        remarks.append(
+            f"CPUs were short: at the end of {len(busy)} of {len(counted)} runs the load of the last minute was above "
+            f"{cpus * _BUSY:g} on {cpus:g} CPUs (in samples.csv for each run). The study's own ranks are in it, those "
+            "of the run before, too, so it does not tell whose load it was; but ranks that wait for each other then "
+            "measure the scheduler as well. Read the minima, or take a machine with more CPUs, where nothing else runs."
+        )
+    return remarks
+
+
 def _environment(results: Results) -> dict[str, str]:
-    rows: dict[str, str] = {}
+    rows = {key: "; then ".join(texts) for key, texts in results.machine().items()}
     for number, session in enumerate(results.about["sessions"], 1):
-        before = session["before"]
-        changed = {key: text for key, text in before.items() if key != "load" and rows.get(key) != text}
-        rows |= {f"{key}{'' if number == 1 else f' (session {number})'}": text for key, text in changed.items()}
         begun = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(session["started"]))
-        rows[f"session {number}"] = f"{begun}, load before {before['load']}, after {session['after'].get('load', '?')}"
-    rows["fabric"] = results.about.get("fabric", "none: no cluster was made, or the study was cut short")
-    if commands := sorted({file.read_text().strip() for file in results.directory.glob("runs/*/command")}):
-        rows["commands"] = "; ".join(commands[:8])
+        loads = f"load before {session['before']['load']}, after {session['after'].get('load', '?')}"
+        rows[f"session {number}"] = f"{begun}, {loads}"
+    rows.setdefault("fabric", "none: no cluster was made")
     return rows
 
 

@@ -4,7 +4,8 @@ Invariants: a run is in samples.csv wholly or not at all: its rows are appended 
 and a run without that row does not count. What was appended is never changed. A failed run has that row only,
 with its problem, and no number of it is ever counted. Nor is one of a run with a move whose result is another than
 without: that is known only when both are there, so it is found from the rows, not kept in them. A small file is kept in
-reserve, so that a full disk leaves room to say that it is full.
+reserve, so that a full disk leaves room to say that it is full. Who only reads changes nothing; who writes holds the
+lock. All sittings were taken on one machine, with the same kernel and the same libraries.
 """
 
 from __future__ import annotations
@@ -15,14 +16,16 @@ import io
 import json
 import os
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from wherry.base.errors import Code, Failed, Refused
 from wherry.lab.environment import environment, load
+from wherry.lab.study.lacks import machines
 from wherry.lab.study.recipe import RESULT, Cell, Study, Value
 
 SCHEMA = "wherry/study/1"
@@ -33,6 +36,10 @@ _RUN = "run"
 _CHANGED = "its result is another than without a move"
 _RESERVE = 4 << 20
 """Bytes: a report and its figures."""
+_SAME = ("cpu", "cpus", "kernel", "open mpi", "mpich", "lapack, blas", "wherry")
+"""Of the environment: what no two sittings of a study may differ in. Of the rest the report says what changed."""
+_LOADS = "load"
+"""Of the environment: what differs at any time."""
 
 
 @dataclass
@@ -81,10 +88,10 @@ class Results:
         """What study.json says. NOT_FOUND when the directory is not a study's."""
         try:
             about: dict[str, Any] = json.loads((directory / "study.json").read_text())
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             what = f"{directory} is not the directory of a study"
             raise Refused(Code.NOT_FOUND, what, "it has no study.json", "wherry study run NAME --out DIR") from None
-        except ValueError as error:
+        except (OSError, ValueError) as error:
             raise Refused(Code.INVALID_FILE, f"{directory / 'study.json'} cannot be read", str(error)) from None
         if about.get("schema") != SCHEMA:
             why = f"its schema is {about.get('schema')!r}, this version reads {SCHEMA!r}"
@@ -97,40 +104,64 @@ class Results:
         asked = {"study": study.name, "quick": study.quick, "seed": study.seed}
         try:
             directory.mkdir(parents=True, exist_ok=True)
-            if (directory / "study.json").exists():
-                about = Results.about_of(directory)
-                found = {key: about.get(key) for key in asked}
-                if found != asked:
-                    why = f"it holds {_words(found)}, this is {_words(asked)}"
-                    raise Refused(Code.NAME_TAKEN, f"{directory} holds another study", why, "choose another --out")
-            else:
-                about = {"schema": SCHEMA, **asked, "lacks": study.lacks, "sessions": []}
-            about["repetitions"] = max(repetitions, about.get("repetitions", 0))
-            results = Results(directory, study, about)
-            results._keep_reserve()
-            results.save()
+            with _locked(directory):
+                if (directory / "study.json").exists():
+                    about = Results.about_of(directory)
+                    found = {key: about.get(key) for key in asked}
+                    if found != asked:
+                        why = f"it holds {_words(found)}, this is {_words(asked)}"
+                        raise Refused(Code.NAME_TAKEN, f"{directory} holds another study", why, "choose another --out")
+                else:
+                    about = {"schema": SCHEMA, **asked, "lacks": study.lacks, "sessions": []}
+                about["repetitions"] = max(repetitions, about.get("repetitions", 0))
+                results = Results(directory, study, about)
+                results._mend()
+                results._keep_reserve()
+                results.save()
         except OSError as error:
             raise Refused(Code.FAILED, f"{directory} cannot be written", str(error), "choose another --out") from None
         return results
 
     @contextmanager
-    def session(self) -> Iterator[None]:
-        """Notes the environment before and after; only one session at a time works in the directory."""
-        with (self.directory / ".lock").open("w") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                what = f"another run of this study works in {self.directory}"
-                raise Refused(Code.WRONG_STATE, what, "", "wait for it, or choose another --out") from None
-            session: dict[str, Any] = {"started": time.time(), "before": environment(), "after": {}}
-            self.about["sessions"].append(session)
+    def session(self, versions: Mapping[str, str] | None = None) -> Iterator[None]:
+        """Notes the environment before, with what else is known of its `versions`, and after; only one session at a
+        time works in the directory. Refused when the sessions before were on another machine."""
+        with _locked(self.directory):
+            session: dict[str, Any] = {"started": time.time(), "before": {**environment(), **(versions or {})}}
+            self._refuse_another(session["before"])
+            self.about["sessions"].append(session | {"after": {}})
             self.save()
             try:
                 yield
             finally:
-                session |= {"ended": time.time(), "after": {"load": load()}}
+                self.about["sessions"][-1] |= {"ended": time.time(), "after": {_LOADS: load()}}
                 self._with_reserve(self.save)
-                (self.directory / ".lock").unlink()
+
+    def _refuse_another(self, now: Mapping[str, str]) -> None:
+        """What was measured there and what is measured here would be one median."""
+        for session in self.about["sessions"]:
+            before = session["before"]
+            changed = [f"{k}: {before[k]} then, {now[k]} now" for k in _SAME if k in before and before[k] != now.get(k)]
+            if changed:
+                what = f"{self.directory} was begun on another machine, or on this one before it was changed"
+                after = "choose another --out, then: wherry study compare OLD NEW"
+                raise Refused(Code.WRONG_STATE, what, "; ".join(changed), after)
+
+    def machine(self) -> dict[str, list[str]]:
+        """What the numbers were taken on: each fact with its texts, one unless it changed between sittings."""
+        found = {"virtual machines": [machines(self.about["lacks"])]}
+        for session in self.about["sessions"]:
+            for key, text in session["before"].items():
+                if key != _LOADS and text not in found.setdefault(key, []):
+                    found[key].append(text)
+        if fabric := self.about.get("fabric"):
+            found["fabric"] = [fabric]
+        return found
+
+    def sittings(self) -> int:
+        """In how many sessions the runs that count were made."""
+        begun = [session["started"] for session in self.about["sessions"]]
+        return len({bisect_right(begun, run.started) for run in self.counted()})
 
     def save(self) -> None:
         """Writes study.json, whole or not at all."""
@@ -164,9 +195,18 @@ class Results:
         run.ok, run.values = False, []
         self._with_reserve(lambda: self.add(run))
 
+    def renew(self) -> None:
+        """Keeps the reserve again, when it was used and there is room by now."""
+        with suppress(OSError):
+            self._keep_reserve()
+
     def release(self) -> None:
         """Gives the reserve back to the disk."""
         (self.directory / ".reserve").unlink(missing_ok=True)
+
+    def directory_of(self, run: Run) -> Path:
+        """Where its command and its output are."""
+        return self.directory / "runs" / f"{run.number:04d}-{'-'.join(level for _, level in run.cell.levels)}"
 
     def next_number(self) -> int:
         """A number that no run has had."""
@@ -194,15 +234,31 @@ class Results:
         found = {v.x for run in self.counted(cell) for v in run.values if v.metric == metric and v.x is not None}
         return sorted(found)
 
+    def _head(self) -> list[str]:
+        return [*_COLUMNS_BEFORE, *self._factors, *_COLUMNS_AFTER]
+
+    def _lines(self) -> str:
+        """The lines of samples.csv that are whole; nothing when there is no such file yet."""
+        try:
+            data = self.samples.read_bytes()
+            return data[: data.rfind(b"\n") + 1].decode()
+        except FileNotFoundError:
+            return ""
+        except (OSError, ValueError) as error:
+            raise Refused(Code.INVALID_FILE, f"{self.samples} cannot be read", str(error)) from None
+
+    def _mend(self) -> None:
+        """Begins samples.csv, and cuts off a line that a power cut tore: its run has no end and does not count."""
+        whole = self._lines().encode()
+        if not whole:
+            self.samples.write_text(",".join(self._head()) + "\n")
+        elif len(whole) < self.samples.stat().st_size:
+            os.truncate(self.samples, len(whole))
+
     def _read(self) -> None:
-        head = [*_COLUMNS_BEFORE, *self._factors, *_COLUMNS_AFTER]
-        if not self.samples.exists():
-            self.samples.write_text(",".join(head) + "\n")
+        text, head = self._lines(), self._head()
+        if not text:
             return
-        text = self.samples.read_text()
-        if not text.endswith("\n"):  # torn by a power cut: the run has no end and is dropped below
-            text = text[: text.rfind("\n") + 1]
-            os.truncate(self.samples, len(text.encode()))
         reader = csv.DictReader(io.StringIO(text))
         if list(reader.fieldnames or ()) != head:
             why = f"its columns are {','.join(reader.fieldnames or ())}, this version writes {','.join(head)}"
@@ -251,9 +307,14 @@ class Results:
 
     def _keep_reserve(self) -> None:
         reserve = self.directory / ".reserve"
-        if not reserve.exists():
+        if reserve.exists():
+            return
+        try:
             with reserve.open("wb") as file:
                 os.posix_fallocate(file.fileno(), 0, _RESERVE)
+        except OSError:
+            reserve.unlink(missing_ok=True)
+            raise
 
     def _with_reserve(self, act: Any) -> None:
         try:
@@ -261,6 +322,20 @@ class Results:
         except (OSError, Failed):
             self.release()
             act()
+
+
+@contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    with (directory / ".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            what = f"another run of this study works in {directory}"
+            raise Refused(Code.WRONG_STATE, what, "", "wait for it, or choose another --out") from None
+        try:
+            yield
+        finally:
+            (directory / ".lock").unlink()
 
 
 def _number(text: str) -> float | None:

@@ -1,8 +1,8 @@
 """Runs a study: turn after turn, every cell once in each, in the turn's own order; skips what is there already.
 
-Invariants: a run that raised is kept as failed and the study goes on; whatever ends it (Ctrl-C, a full disk, kill -9),
-the runs that ended before are kept, and the next session goes on behind them. A failed run is tried again by the next
-session, never by the same one.
+Invariants: a run that raised, whatever it raised, is kept as failed and the study goes on; whatever ends the study
+(Ctrl-C, a full disk, kill -9), the runs that ended before are kept, and the next session goes on behind them. A failed
+run is tried again by the next session, never by the same one.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ from __future__ import annotations
 import shutil
 import subprocess
 import time
+import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from wherry.base.errors import Code, Failed, WherryError
@@ -30,7 +32,7 @@ def plan(results: Results) -> list[tuple[int, Cell]]:
     study, done = results.study, results.done()
     left = [(n, cell) for n in range(results.about["repetitions"]) for cell in study.turn(n) if (n, cell) not in done]
     needed = {cell for _, cell in left}
-    warm = [(n, cell) for n in range(-study.warmups, 0) for cell in study.turn(n) if cell in needed]
+    warm = [(n, cell) for n in range(-study.default_warmups(), 0) for cell in study.turn(n) if cell in needed]
     return warm + left
 
 
@@ -53,9 +55,9 @@ def run(results: Results, bench: Bench, tell: Tell) -> None:
 
 
 def _one(results: Results, bench: Bench, turn: int, cell: Cell) -> Run:
-    number = results.next_number()
-    one = Run(number, turn, warmup=turn < 0, ok=True, cell=cell, started=time.time())
-    directory = results.directory / "runs" / f"{number:04d}-{'-'.join(level for _, level in cell.levels)}"
+    one = Run(results.next_number(), turn, warmup=turn < 0, ok=True, cell=cell, started=time.time())
+    directory = results.directory_of(one)
+    results.renew()
     begin = time.monotonic()
     try:
         shutil.rmtree(directory, ignore_errors=True)
@@ -72,12 +74,14 @@ def _one(results: Results, bench: Bench, turn: int, cell: Cell) -> Run:
         one.problem = str(error)
     except subprocess.TimeoutExpired as error:
         one.problem = f"did not end within {error.timeout:.0f} s"
-    except (OSError, ValueError, KeyError) as error:  # a full disk, output that is cut off
+    except Exception as error:  # a full disk, output that is cut off, a mistake of ours
         one.problem = f"{type(error).__name__}: {error}"
+        with suppress(OSError):
+            (directory / "traceback").write_text(traceback.format_exc())
     one.seconds = time.monotonic() - begin
     bench.suspect(cell)
+    _keep_only_text(directory)  # first: its row may need the room
     results.add_failed(one)
-    _keep_only_text(directory)
     return one
 
 

@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from wherry.base.errors import Code, Refused
+from wherry.base.errors import Code, Failed, Refused
 from wherry.base.paths import instance
 from wherry.client import process
 from wherry.lab.study import render, runner
 from wherry.lab.study.bench import Bench
 from wherry.lab.study.catalog import find
-from wherry.lab.study.lacks import lacking
+from wherry.lab.study.lacks import lacking, versions
 from wherry.lab.study.recipe import Study
 from wherry.lab.study.results import Results
 
@@ -38,21 +38,32 @@ def run(
     os.environ.setdefault("WHERRY_INSTANCE", _INSTANCE)
     directory = (out or Path(f"study-{name}{'-quick' if quick else ''}")).resolve()
     with _alone():
-        study = kind(quick, _lacks(directory))
+        findings = process.examine()
+        study = kind(quick, _lacks(directory, findings))
         results = Results.create(directory, study, repetitions or study.default_repetitions())
-        return results, _sit(results, keep, tell, user)
+        try:
+            return results, _sit(results, versions(findings), keep, tell, user)
+        except KeyboardInterrupt:
+            counted, missing = len(results.counted()), runner.missing(study, results)
+            what = f"interrupted: {counted} runs count, {len(results.failed())} failed, {missing} are missing"
+            again = f"wherry study run {name}{' --quick' if quick else ''}{f' --out {out}' if out else ''}"
+            raise Failed(Code.CANCELLED, what, f"see {directory / render.PAGE}", f"{again}   # goes on") from None
 
 
-def _sit(results: Results, keep: bool, tell: runner.Tell, user: tuple[int, int] | None) -> list[Path]:
+def _sit(
+    results: Results, found: Mapping[str, str], keep: bool, tell: runner.Tell, user: tuple[int, int] | None
+) -> list[Path]:
     here = Path.cwd()
     try:
-        with results.session():
+        with results.session(found):
             _run(results, keep, tell)
     finally:
         os.chdir(here)
         results.release()
-        files = render.write(results)
-        _give(results.directory, user)
+        try:
+            files = render.write(results)
+        finally:
+            _give(results.directory, user)
     return files
 
 
@@ -76,11 +87,13 @@ def _run(results: Results, keep: bool, tell: runner.Tell) -> None:
     bench = Bench(results.directory)
     try:
         runner.run(results, bench, tell)
-        if fabric := bench.fabric():
-            results.note(fabric=fabric)
     finally:
-        if not keep:
-            _take_down(bench)
+        try:
+            if fabric := bench.fabric():
+                results.note(fabric=fabric)
+        finally:
+            if not keep:
+                _take_down(bench)
 
 
 def load(directory: Path) -> Results:
@@ -90,20 +103,22 @@ def load(directory: Path) -> Results:
     return Results(directory, study, about)
 
 
-def _lacks(directory: Path) -> dict[str, str]:
+def _lacks(directory: Path, findings: Sequence[Mapping[str, str]]) -> dict[str, str]:
     """As it was found when the study began: what was left out then stays left out."""
     if (directory / "study.json").exists():
         found: dict[str, str] = Results.about_of(directory)["lacks"]
         return found
-    return lacking()
+    return lacking(findings)
 
 
 def _take_down(bench: Bench) -> None:
     """The clusters; and when the instance is the lab's own, all of it."""
-    bench.close()
-    if instance().name == _INSTANCE:
-        process.stop(instance())
-        process.sweep()
+    try:
+        bench.close()
+    finally:
+        if instance().name == _INSTANCE:
+            process.stop(instance())
+            process.sweep()
 
 
 def _become_root_alone() -> tuple[int, int] | None:
@@ -122,11 +137,16 @@ def _give(directory: Path, user: tuple[int, int] | None) -> None:
 
 def describe(study: Study) -> dict[str, object]:
     """What `wherry study show` tells."""
+    about = {"lacks": study.lacks, "sessions": [], "repetitions": study.default_repetitions()}
+    page = study.page(Results(Path("/nonexistent"), study, about))  # as it is before the first run
     return {
         "name": study.name,
         "title": study.title,
         "question": study.question,
+        "lasts": study.lasts[study.quick],
         "repetitions": study.default_repetitions(),
+        "warmups": study.default_warmups(),
+        "seed": study.seed,
         "factors": [
             {
                 "name": factor.name,
@@ -136,6 +156,9 @@ def describe(study: Study) -> dict[str, object]:
             for factor in study.factors()
         ],
         "combinations": [str(cell) for cell in study.cells()],
+        "verified": list(study.verified),
+        "tables": [table.title for table in page.tables],
+        "figures": [caption for caption, _ in page.figures],
         "shows": list(study.shows),
         "cannot_show": list(study.cannot),
     }

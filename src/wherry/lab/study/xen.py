@@ -73,6 +73,11 @@ class XenMigration(Study):
     name = "xen-migration"
     title = "Computing, messages and moves: the paper on Xen, with container nodes and virtual machines"
     question = "What do virtual nodes and one move of a node cost the programs that the paper measured?"
+    verified = (
+        "Linpack's and HPL's residual checks pass, NPB's verification succeeds, NetPIPE wrote its times;",
+        "and a move that was asked for began after the measured part did, ended before it, and changed no digit of the result.",
+    )
+    lasts = ("some hours", "some minutes")
     repetitions = 30
     quick_repetitions = 2
     shows = (

@@ -1,0 +1,79 @@
+"""A study whose runs do what a test wants, on nothing."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from wherry.lab.report import Table
+from wherry.lab.study import render, runner
+from wherry.lab.study.recipe import Cell, Factor, Level, Page, Study, Value
+from wherry.lab.study.results import Results
+
+Act = Callable[[Cell], list[Value]]
+
+
+def usual(cell: Cell) -> list[Value]:
+    return [Value("seconds", 2.0 if cell["size"] == "large" else 1.0, "s"), Value("at", 3.0, "s", 8.0)]
+
+
+class Fake(Study):
+    """Two factors; what a run does is the test's."""
+
+    name = "fake"
+    title = "A fake"
+    question = "Does the lab work?"
+    repetitions = 4
+    warmups = 0
+    act: Act = staticmethod(usual)
+
+    def factors(self) -> Sequence[Factor]:
+        sizes = Factor("size", "how large", (Level("small", "small"), Level("large", "large")))
+        return [sizes, Factor("kind", "of what", (Level("a", "an A"), Level("vm", "a VM", "there are no VMs")))]
+
+    def cells(self) -> Sequence[Cell]:
+        return [Cell.of(size=size, kind="a") for size in ("small", "large")]
+
+    def measure(self, bench: Any, cell: Cell, directory: Path) -> list[Value]:
+        (directory / "command").write_text(f"run {cell}")
+        return self.act(cell)
+
+    def page(self, results: Results) -> Page:
+        rows = [(str(cell), str(len(results.values(cell, "seconds")))) for cell in self.cells()]
+        return Page([Table("Fakes", ("cell", "runs"), rows)], [], ["a remark"])
+
+
+class NoBench:
+    """Nothing to run on."""
+
+    def __init__(self) -> None:
+        self.suspected = 0
+
+    def suspect(self, _cell: Cell) -> None:
+        self.suspected += 1
+
+
+def make(directory: Path, act: Act = usual, repetitions: int = 4, quick: bool = False) -> Results:
+    study = Fake(quick)
+    study.act = act  # type: ignore[method-assign]
+    return Results.create(directory, study, repetitions)
+
+
+def run(results: Results) -> list[str]:
+    said: list[str] = []
+    with results.session():
+        runner.run(results, NoBench(), lambda done, total, text, left: said.append(text))  # type: ignore[arg-type]
+    return said
+
+
+def rows(results: Results) -> list[dict[str, str]]:
+    with results.samples.open() as file:
+        return list(csv.DictReader(file))
+
+
+def page_text(results: Results) -> str:
+    files = render.write(results)
+    assert files[1].read_bytes().startswith(b"%PDF") and files[2].read_text().count("\n") >= 1
+    return files[0].read_text()

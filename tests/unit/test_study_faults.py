@@ -1,0 +1,228 @@
+"""What goes wrong around a study: mistakes of ours, full disks, torn files, other machines, Ctrl-C, files of others."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakestudy import Act, Fake, make, page_text, run, usual
+
+from wherry.base.errors import Code, Failed, Refused
+from wherry.cli import main
+from wherry.lab.study import catalog, render, runner, session
+from wherry.lab.study.bench import Bench
+from wherry.lab.study.recipe import Cell, Value
+from wherry.lab.study.results import Results
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        TypeError("'NoneType' object is not subscriptable"),
+        StopIteration(),
+        IndexError("list index out of range"),
+        subprocess.CalledProcessError(1, ["ip"]),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_a_mistake_fails_its_run_and_not_the_study(tmp_path: Path, error: Exception) -> None:
+    mistakes = [error]
+
+    def act(cell: Cell) -> list[Value]:
+        if mistakes:
+            raise mistakes.pop()
+        return usual(cell)
+
+    results = make(tmp_path, act)
+    run(results)
+    assert len(results.counted()) == 7
+    (failed,) = results.failed()
+    assert failed.problem.startswith(type(error).__name__)
+    assert "in act" in (results.directory_of(failed) / "traceback").read_text()
+
+
+def test_the_files_of_a_failed_run_are_removed_before_its_row_is_written(tmp_path: Path) -> None:
+    """On a full disk they have the room that the row needs."""
+    results = make(tmp_path)
+
+    def fills(cell: Cell) -> list[Value]:
+        found = max(tmp_path.glob("runs/*"))  # the newest: their names begin with a number
+        (found / "big").write_bytes(bytes(2 << 20))
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    add = results.add_failed
+    seen: list[list[Path]] = []
+
+    def watched(one: Any) -> None:
+        seen.append(list(tmp_path.glob("runs/*/big")))
+        add(one)
+
+    results.study.act = fills  # type: ignore[attr-defined]
+    results.add_failed = watched  # type: ignore[method-assign]
+    with pytest.raises(Failed, match="in a row"):
+        run(results)
+    assert seen == [[]] * 5
+
+
+def test_the_reserve_is_there_again_when_there_is_room(tmp_path: Path) -> None:
+    results = make(tmp_path)
+    results.release()
+    run(results)
+    assert (tmp_path / ".reserve").stat().st_size == 4 << 20
+
+
+def test_a_reserve_that_does_not_fit_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(Refused, match="cannot be written"):
+        make(tmp_path)
+    assert not (tmp_path / ".reserve").exists(), "the next session would believe that it has one"
+
+
+def test_who_only_reads_changes_nothing(tmp_path: Path) -> None:
+    """A report, or a comparison, may be asked for while a run is being written."""
+    results = make(tmp_path)
+    run(results)
+    with results.samples.open("a") as file:
+        file.write("9,4,0,1,small,a,sec")
+    before = results.samples.read_bytes()
+    assert len(Results(tmp_path, results.study, results.about).counted()) == 8
+    assert results.samples.read_bytes() == before
+    results.samples.unlink()
+    assert Results(tmp_path, results.study, results.about).counted() == []
+    assert not results.samples.exists()
+    make(tmp_path)
+    assert results.samples.read_text().startswith("run,turn,")
+
+
+def test_a_study_that_runs_is_not_begun_again(tmp_path: Path) -> None:
+    results = make(tmp_path, repetitions=2)
+    with results.session(), pytest.raises(Refused, match="another run of this study"):
+        make(tmp_path, repetitions=9)
+    assert Results.about_of(tmp_path)["repetitions"] == 2
+
+
+@pytest.mark.parametrize("fact", ["cpu", "kernel", "open mpi", "mpich", "lapack, blas", "wherry"])
+def test_a_study_stays_on_one_machine(tmp_path: Path, fact: str) -> None:
+    run(make(tmp_path, repetitions=1))
+    about = json.loads((tmp_path / "study.json").read_text())
+    about["sessions"][0]["before"][fact] = "another"
+    (tmp_path / "study.json").write_text(json.dumps(about))
+    results = make(tmp_path, repetitions=2)
+    with pytest.raises(Refused, match="another machine") as raised:
+        run(results)
+    assert f"{fact}: another then, " in raised.value.why and "compare" in raised.value.next
+    assert len(results.counted()) == 2 and len(Results.about_of(tmp_path)["sessions"]) == 1
+    again = make(tmp_path, repetitions=2)
+    again.about["sessions"][0]["before"] = {"load": "0 0 0"}  # of a version that noted less
+    run(again)
+    assert len(again.counted()) == 4
+
+
+def test_everything_is_taken_down_also_when_clusters_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Stuck:
+        def close(self) -> None:
+            raise Failed(Code.FAILED, "the cluster cannot be taken down")
+
+    acts: list[str] = []
+    monkeypatch.setenv("WHERRY_INSTANCE", "study")
+    monkeypatch.setattr(session.process, "stop", lambda place: acts.append("stop"))
+    monkeypatch.setattr(session.process, "sweep", lambda: acts.append("sweep"))
+    with pytest.raises(Failed, match="taken down"):
+        session._take_down(Stuck())  # type: ignore[arg-type]
+    assert acts == ["stop", "sweep"]
+
+
+Say = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Say:
+    """The command line, with one fake study, whose runs stand on nothing."""
+
+    def run(act: Act, *words: str) -> tuple[int, str]:
+        fake = type("Said", (Fake,), {"act": staticmethod(act)})
+        monkeypatch.setattr(catalog, "STUDIES", (fake,))
+        code = main._run(["study", *words])
+        return code, capsys.readouterr().err
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WHERRY_INSTANCE", "unitstu")
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(session, "_LOCKS", tmp_path)
+    monkeypatch.setattr(session.process, "examine", lambda: [{"name": "criu", "health": "ok", "text": "4.2 (here)"}])
+    return run
+
+
+def test_ctrl_c_says_what_there_is_and_how_to_go_on(tmp_path: Path, say: Say) -> None:
+    calls: list[Cell] = []
+
+    def interrupted(cell: Cell) -> list[Value]:
+        calls.append(cell)
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        return usual(cell)
+
+    code, said = say(interrupted, "run", "fake", "--out", "here")
+    assert code == 130, said
+    assert "3 runs count, 0 failed, 5 are missing" in said
+    assert f"{tmp_path}/here/report.html" in said and "wherry study run fake --out here" in said
+    assert "5 of 8 runs are missing" in (tmp_path / "here/report.html").read_text()
+    code, said = say(usual, "run", "fake", "--out", "here")
+    assert code == 0
+    assert Results.about_of(tmp_path / "here")["sessions"][1]["before"]["criu"] == "4.2 (here)"
+
+
+def test_what_clusters_stood_on_is_noted_also_of_a_session_that_was_cut_short(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ends(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(runner, "run", ends)
+    monkeypatch.setattr(Bench, "fabric", lambda self: "two hosts")
+    results = make(tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        session._run(results, True, lambda *_: None)
+    assert Results.about_of(tmp_path)["fabric"] == "two hosts"
+    assert "two hosts" in page_text(results)
+
+
+def test_a_report_that_cannot_be_written_ends_in_three_lines(
+    tmp_path: Path, say: Say, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert say(usual, "run", "fake", "--out", "here")[0] == 0
+    (tmp_path / "here/summary.csv").unlink()
+    (tmp_path / "here/summary.csv").mkdir()
+    code, said = say(usual, "report", "here")
+    assert code == 1 and "the report cannot be written; the samples are kept" in said and "study report" in said
+
+    def refused(*_: Any) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", "report.pdf")
+
+    monkeypatch.setattr(render.pdf, "write", refused)
+    code, said = say(usual, "report", "here")
+    assert code == 4 and "sudo wherry study report here" in said and "report.pdf" in said
+    (tmp_path / "file").touch()
+    assert say(usual, "report", "file")[0] == 3
+    (tmp_path / "here/samples.csv").unlink()
+    (tmp_path / "here/samples.csv").mkdir()
+    code, said = say(usual, "report", "here")
+    assert code == 2 and "samples.csv cannot be read" in said
+
+
+def test_what_the_system_refuses_is_no_traceback(say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: Any) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", "/there")
+
+    monkeypatch.setattr(session, "load", refused)
+    code, said = say(usual, "report", "here")
+    assert code == 4 and "/there" in said and "Permission denied" in said and "sudo wherry study report here" in said

@@ -1,0 +1,156 @@
+"""What a report says of how its numbers were taken: sittings, machines, load, tests, warm-ups, commands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakestudy import Fake, make, page_text, run
+
+from wherry.lab.environment import environment
+from wherry.lab.report import Table
+from wherry.lab.stats import Estimate, median, ratio
+from wherry.lab.study import figures, published
+from wherry.lab.study.catalog import STUDIES, find
+from wherry.lab.study.lacks import emulated_cells, lacking, versions
+from wherry.lab.study.recipe import Page, Study, Value
+from wherry.lab.study.results import Results, Run
+from wherry.lab.study.session import describe
+
+
+def test_an_interval_that_is_the_range_is_called_so() -> None:
+    """With five samples a bootstrap has the least and the greatest as its ends, and they hold less than 95 %."""
+    data = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0]
+    for few in (median(data[:5]), ratio(data, data[:5])):
+        assert few.method == "range" and few.count == 5
+    assert median(data).method == "bootstrap"
+    assert median(data).low > 1.0 and median(data).high < 32.0
+
+
+def test_runs_of_several_sittings_are_not_said_to_be_of_one(tmp_path: Path) -> None:
+    results = make(tmp_path, repetitions=2)
+    run(results)
+    assert "one sitting on one machine" in page_text(results) and "was not the same" not in page_text(results)
+    again = make(tmp_path, repetitions=4)
+    again.about["sessions"][0]["before"]["governor"] = "powersave"
+    run(again)
+    text = page_text(again)
+    assert "made in 2 sittings" in text and "one sitting" not in text
+    assert "was not the same in all sittings. governor: powersave; then " in text
+    run(again)  # in which nothing was left to be done
+    assert len(again.about["sessions"]) == 3 and "made in 2 sittings" in page_text(again)
+
+
+def with_machines(directory: Path, lacks: dict[str, str]) -> tuple[Study, str]:
+    study = find("colocated")(False, lacks)
+    results = Results.create(directory, study, 1)
+    for cell in study.cells():
+        values = [Value("latency_median", 1e-6, "s", 1.0)]
+        results.add(Run(results.next_number(), 0, False, True, cell, 0.0, 1.0, values=values))
+    return study, page_text(results)
+
+
+def test_emulated_machines_are_said_to_be(tmp_path: Path) -> None:
+    study, text = with_machines(tmp_path / "tcg", {"kvm": "no /dev/kvm"})
+    assert {cell["where"] for cell in emulated_cells(study)} == {"vm-one-host"}
+    assert "processors of virtual machines were emulated (no /dev/kvm)" in text
+    assert "emulated (TCG): no /dev/kvm" in text
+    study, text = with_machines(tmp_path / "kvm", {})
+    assert not emulated_cells(study) and "were emulated" not in text and "run by KVM" in text
+    study, text = with_machines(tmp_path / "none", {"kvm": "no /dev/kvm", "vm": "no libvirt"})
+    assert not emulated_cells(study) and "were emulated" not in text and "none: no libvirt" in text
+    assert not emulated_cells(find("colocated")(True, {"kvm": "no /dev/kvm"})), "not with --quick"
+
+
+def test_load_is_not_laid_to_others_when_it_may_be_the_studys_own(tmp_path: Path) -> None:
+    results = make(tmp_path)
+    run(results)
+    results.about["sessions"][0]["before"] |= {"cpus": "2", "load": "0.10 0.10 0.10"}
+    for one in results.runs:
+        one.load = 3.5
+    text = page_text(results)
+    assert "at the end of 8 of 8 runs" in text and "own ranks are in it" in text and "Something else ran" not in text
+    results.about["sessions"][0]["before"]["load"] = "2.75 1.00 1.00"
+    assert "its load was 2.75 on 2 CPUs" in page_text(results)
+
+
+class Long(Fake):
+    """Two long tables, of which one is what the page is there for, with so many tests."""
+
+    def page(self, results: Results) -> Page:
+        rows = [(str(n), "differs, p = 0.03") for n in range(40)]
+        return Page([Table("Behind", ("n", "test"), rows), Table("Before", ("n", "test"), rows, main=True)])
+
+
+def test_what_the_page_is_there_for_is_not_folded_however_long(tmp_path: Path) -> None:
+    text = page_text(Results.create(tmp_path, Long(quick=False), 1))
+    assert "<h2>Before</h2>" in text and "<h2>Behind</h2>" not in text and "<summary>Behind" in text
+    assert "80 differences were tested" in text and "by chance alone 4 of so many" in text
+
+
+def test_published_values_without_ours_are_counted_and_not_listed() -> None:
+    rows = [
+        published.Beside("ratio", "1.09", "Figure 5", Estimate(1.1, 1.0, 1.2, 9, "bootstrap"), "the ratio"),
+        published.Beside("other", "1.04", "Figure 8", None, "the ratio"),
+    ]
+    table = published.table(rows, "a paper")
+    assert [row[0] for row in table.rows] == ["ratio"] and table.main
+    assert "1 more were not measured" in table.title
+    assert "not measured" not in published.table(rows[:1]).title
+
+
+def test_a_figure_says_what_it_does_not_show() -> None:
+    def drawn(value: float) -> str:
+        points = {"virtio": {1.0: Estimate(value, value, value, 9, "range"), 2.0: Estimate(5, 5, 5, 9, "range")}}
+        axes = figures.estimates(points, "degradation, %", 100).alone().axes[0]
+        return " ".join(text.get_text() for text in axes.texts)
+
+    assert "1 values are below -100 and not shown" in drawn(-250.0)
+    assert drawn(-20.0) == ""
+
+
+def test_commands_are_in_the_report_once_for_each_combination(tmp_path: Path) -> None:
+    results = make(tmp_path)
+
+    def act(_study: Any, _bench: Any, cell: Any, directory: Path) -> list[Value]:
+        (directory / "command").write_text(f"A=1 NPopenmpi -o {directory}/np.out\nsecond {cell['size']}\n")
+        return [Value("seconds", 1.0, "s")]
+
+    results.study.measure = act.__get__(results.study)  # type: ignore[attr-defined]
+    run(results)
+    text = page_text(results)
+    for size in ("small", "large"):
+        assert text.count(f"A=1 NPopenmpi -o RUN/np.out; second {size}<") == 1
+    assert str(tmp_path) not in text
+
+
+def test_what_runs_moves_and_joins_nodes_is_in_the_environment() -> None:
+    findings = [
+        {"name": "criu", "health": "ok", "text": "4.2 (/usr/sbin/criu)"},
+        {"name": "image", "health": "limited", "text": "no nodes of kind vm: no image"},
+        {"name": "tiles", "health": "limited", "text": "no"},
+    ]
+    assert versions(findings) == {"criu": "4.2 (/usr/sbin/criu)", "image": "no nodes of kind vm: no image"}
+    assert {"vm", "image", "tiles"} <= set(lacking(findings)) and "criu" not in lacking(findings)
+    assert "GCC" in environment()["compiler"] or "clang" in environment()["compiler"]
+
+
+def test_warm_ups_belong_to_whole_studies_and_reports_say_so(tmp_path: Path) -> None:
+    assert all(kind(False).default_warmups() == 1 and kind(True).default_warmups() == 0 for kind in STUDIES)
+    results = make(tmp_path / "without")
+    run(results)
+    assert "without runs to warm up" in page_text(results)
+    study = Fake(quick=False)
+    study.warmups = 1
+    results = Results.create(tmp_path / "with", study, 1)
+    run(results)
+    assert "after 2 runs to warm up, which do not count" in page_text(results)
+
+
+@pytest.mark.parametrize("kind", STUDIES, ids=lambda kind: kind.name)
+def test_a_recipe_tells_all_of_itself_before_it_is_run(kind: type[Study]) -> None:
+    whole, quick = describe(kind(False)), describe(kind(True))
+    assert (whole["seed"], whole["warmups"], quick["warmups"]) == (20_061, 1, 0)
+    assert whole["lasts"] and quick["lasts"] and whole["lasts"] != quick["lasts"]
+    assert whole["verified"] and whole["tables"] and whole["figures"]
