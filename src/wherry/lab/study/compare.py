@@ -1,4 +1,8 @@
-"""Two studies beside each other: each number of the new one as a ratio to the old one's, also across machines."""
+"""Two studies beside each other: each number of the new one as a ratio to the old one's, also across machines.
+
+Invariant: nothing that only one of them measured goes without a word, and neither does anything that the two were not
+measured alike in.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +11,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from wherry.base.errors import Code, Refused
-from wherry.lab.stats import mann_whitney, ratio
-from wherry.lab.study.recipe import RESULT
+from wherry.lab.stats import can_tell, mann_whitney, ratio
+from wherry.lab.study.analysis import by_chance
+from wherry.lab.study.recipe import RESULT, Cell
 from wherry.lab.study.results import Results
 
 _NO_SIZES = (RESULT, "repetitions")
@@ -34,38 +39,79 @@ class Difference:
 
 
 def differences(old: Results, new: Results) -> list[Difference]:
-    """Every number that both have. Refused when the two are not of one study."""
+    """Every number that both have. Refused when the two are not of one study, or not of one size."""
     if old.study.name != new.study.name:
         what = f"{old.directory} holds {old.study.name}, {new.directory} holds {new.study.name}"
         raise Refused(Code.USAGE, "two different studies cannot be compared", what, "wherry study compare --help")
+    if old.study.quick != new.study.quick:
+        quick, whole = (old, new) if old.study.quick else (new, old)
+        why = f"{quick.directory} was made with --quick, whose problems are smaller; {whole.directory} was not"
+        other = f"wherry study run {old.study.name}{'' if whole is old else ' --quick'} --out DIR"
+        raise Refused(Code.USAGE, "a short study cannot be compared with a whole one", why, other)
     return list(_differences(old, new))
 
 
+@dataclass(frozen=True)
+class _Number:
+    """The samples of one number of one cell, of which either may have none."""
+
+    cell: Cell
+    metric: str
+    x: float | None
+    before: list[float]
+    after: list[float]
+
+    @property
+    def divides(self) -> bool:
+        """False where one of them is zero: rounds, for instance."""
+        return all(value > 0 for value in (*self.before, *self.after))
+
+
+def _numbers(old: Results, new: Results) -> Iterator[_Number]:
+    for cell in dict.fromkeys([*new.study.cells(), *old.study.cells()]):
+        runs = [*new.counted(cell), *old.counted(cell)]
+        for metric, x in dict.fromkeys((v.metric, v.x) for run in runs for v in run.values):
+            if metric not in _NO_SIZES:
+                yield _Number(cell, metric, x, old.values(cell, metric, x), new.values(cell, metric, x))
+
+
 def _differences(old: Results, new: Results) -> Iterator[Difference]:
-    for cell in new.study.cells():
-        keys = dict.fromkeys((v.metric, v.x) for run in new.counted(cell) for v in run.values)
-        for metric, x in keys:
-            before, after = old.values(cell, metric, x), new.values(cell, metric, x)
-            if metric in _NO_SIZES or not before or any(value <= 0 for value in (*before, *after)):
-                continue  # nothing to divide by
-            found = ratio(after, before)
-            p = mann_whitney(after, before)
-            counts = (len(before), len(after))
-            yield Difference(str(cell), metric, x, found.value, found.low, found.high, *counts, p)
+    for one in _numbers(old, new):
+        if one.before and one.after and one.divides:
+            found, p = ratio(one.after, one.before), mann_whitney(one.after, one.before)
+            counts = (len(one.before), len(one.after))
+            yield Difference(str(one.cell), one.metric, one.x, found.value, found.low, found.high, *counts, p)
 
 
 def caveats(old: Results, new: Results) -> list[str]:
     """What the reader of a comparison must know."""
     said = ["The two were not run in turns: what the machine did meanwhile is in the ratios."]
-    keys = ("cpu", "cpus", "kernel", "open mpi", "mpich", "wherry")
-    before, after = (results.about["sessions"][-1]["before"] for results in (old, new))
-    for key in keys:
-        if before.get(key) != after.get(key):
-            said.append(f"{key}: {before.get(key)} before, {after.get(key)} now")
-    if old.study.quick != new.study.quick:
-        said.append("one was made with --quick, the other was not: only what both measured is compared")
-    for cell in new.study.cells():
-        results = [set(one.values(cell, RESULT)) for one in (old, new)]
-        if all(results) and results[0] != results[1]:
-            said.append(f"{cell}: the program's result is not the same")
+    numbers = list(_numbers(old, new))
+    both = [one for one in numbers if one.before and one.after]
+    said += by_chance(sum(can_tell(one.before, one.after) for one in both if one.divides))
+    if zero := dict.fromkeys(f"{one.metric} of {one.cell}" for one in both if not one.divides):
+        said.append(f"no ratio, as some runs have 0 or less there: {', '.join(zero)}")
+    before, after = old.machine(), new.machine()
+    for key in dict.fromkeys([*before, *after]):
+        texts = ["; then ".join(found.get(key, ["not noted"])) for found in (before, after)]
+        if texts[0] != texts[1]:
+            said.append(f"{key}: {texts[0]} before, {texts[1]} now")
+    for cell in dict.fromkeys([*new.study.cells(), *old.study.cells()]):
+        said += _of_a_cell(old, new, cell, [one for one in numbers if one.cell == cell])
     return said
+
+
+def _of_a_cell(old: Results, new: Results, cell: Cell, numbers: list[_Number]) -> Iterator[str]:
+    runs = [one.counted(cell) for one in (old, new)]
+    if all(runs):
+        for alone, count in ((old, sum(not n.after for n in numbers)), (new, sum(not n.before for n in numbers))):
+            if count:
+                yield f"{cell}: {count} of its numbers are in {alone.directory} alone"
+        crcs = [set(one.values(cell, RESULT)) for one in (old, new)]
+        if all(crcs) and crcs[0] != crcs[1]:
+            yield f"{cell}: the program's result is not the same"
+    elif any(runs):
+        have, lack = (old, new) if runs[0] else (new, old)
+        failed = [run.problem for run in lack.failed() if run.cell == cell]
+        why = f"its {len(failed)} runs there failed, the last: {failed[-1]}" if failed else "it was not run there"
+        yield f"{cell}: only {have.directory} measured it; {lack.directory} did not ({why})"

@@ -54,7 +54,8 @@ class MigrationCost(Study):
     verified = (
         "every byte of the ring is right, HPL's residual checks pass, NPB's verification succeeds, LAMMPS and GROMACS "
         "took all their steps;",
-        "and a move that was asked for began after the measured part did, ended before it, and changed no digit of the result.",
+        "and a move that was asked for began after the measured part did, ended before it, and changed no digit of the "
+        "result.",
     )
     lasts = ("about an hour", "some minutes")
     repetitions = 10

@@ -75,7 +75,8 @@ class XenMigration(Study):
     question = "What do virtual nodes and one move of a node cost the programs that the paper measured?"
     verified = (
         "Linpack's and HPL's residual checks pass, NPB's verification succeeds, NetPIPE wrote its times;",
-        "and a move that was asked for began after the measured part did, ended before it, and changed no digit of the result.",
+        "and a move that was asked for began after the measured part did, ended before it, and changed no digit of the "
+        "result.",
     )
     lasts = ("some hours", "some minutes")
     repetitions = 30
