@@ -6,6 +6,7 @@ measured alike in.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -89,8 +90,8 @@ def caveats(old: Results, new: Results) -> list[str]:
     numbers = list(_numbers(old, new))
     both = [one for one in numbers if one.before and one.after]
     said += by_chance(sum(can_tell(one.before, one.after) for one in both if one.divides))
-    if zero := dict.fromkeys(f"{one.metric} of {one.cell}" for one in both if not one.divides):
-        said.append(f"no ratio, as some runs have 0 or less there: {', '.join(zero)}")
+    zero = Counter(one.metric for one in both if not one.divides)
+    said += [f"{metric}: {count} without a ratio, as some runs have 0 there" for metric, count in zero.items()]
     before, after = old.machine(), new.machine()
     for key in dict.fromkeys([*before, *after]):
         texts = ["; then ".join(found.get(key, ["not noted"])) for found in (before, after)]

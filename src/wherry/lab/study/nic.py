@@ -36,7 +36,7 @@ class NicDegradation(Study):
     title = "Degradation of messages by virtual networks"
     question = "By how much does each kind of virtual network lengthen messages against the machine's own?"
     verified = ("every message of every size comes back with its content; every ping comes back.",)
-    lasts = ("about forty minutes; with virtual machines half an hour more", "half a minute")
+    lasts = ("forty minutes; seventy with virtual machines", "half a minute")
     repetitions = 10
     shows = ("How much longer a message or a ping takes between two container nodes than on the machine itself.",)
     cannot = (

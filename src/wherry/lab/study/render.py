@@ -28,7 +28,7 @@ _FIRST_MOST = 16
 _BUSY = 1.5
 """Load for each CPU from which a report says that ranks waited for CPUs. Two ranks alone make 1 on two CPUs."""
 _OTHERS = 0.5
-"""Load for each CPU before a session from which a report says that something else was running."""
+"""Load for each CPU before a session from which a report says that something else ran."""
 PAGE = "report.html"
 _STATISTICS = ("median", "low", "high", "method", "q1", "q3", "mean", "sd")
 
@@ -162,8 +162,8 @@ def _load(results: Results) -> list[str]:
     before = [float(session["before"]["load"].split()[0]) for session in sessions]
     if before and max(before) > cpus * _OTHERS:
         remarks.append(
-            f"Something else ran on the machine when a session began: its load was {max(before):g} on {cpus:g} CPUs, "
-            "before anything of the study had started."
+            f"Before a session began the load of the last minute was {max(before):g} on {cpus:g} CPUs, without "
+            "anything of this study: something else ran on the machine, or had just ended."
         )
     busy = [run for run in counted if run.load > cpus * _BUSY]
     if busy:
