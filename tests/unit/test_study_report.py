@@ -110,6 +110,19 @@ def test_a_figure_says_what_it_does_not_show() -> None:
     assert drawn(-20.0) == ""
 
 
+@pytest.mark.parametrize("kind", STUDIES, ids=lambda kind: kind.name)
+def test_a_study_that_was_cut_short_has_a_report(tmp_path: Path, kind: type[Study]) -> None:
+    """Ctrl-C may come before a figure has its first number, or its second curve."""
+    study = kind(True)
+    results = Results.create(tmp_path, study, 1)
+    assert "no run counts" in page_text(results)
+    values = [Value(name, 1e-6, "s", 1.0) for name in ("latency_median", "latency_mean")] + [Value("seconds", 1.0, "s")]
+    results.add(Run(results.next_number(), 0, False, True, study.cells()[-1], 0.0, 1.0, values=values))
+    assert "are missing" in page_text(results)
+    results.add(Run(results.next_number(), 0, False, True, study.cells()[1], 0.0, 1.0, values=values))
+    assert "are missing" in page_text(results)
+
+
 def test_commands_are_in_the_report_once_for_each_combination(tmp_path: Path) -> None:
     results = make(tmp_path)
 

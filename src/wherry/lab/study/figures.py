@@ -142,7 +142,8 @@ def estimates(series: Mapping[str, Mapping[float, Estimate]], ylabel: str, top: 
 
     def draw(axes: Any) -> None:
         for number, (label, points) in enumerate(series.items()):
-            _curve(axes, label, points, number)
+            if points:  # an axis of sizes refuses a line without any
+                _curve(axes, label, points, number)
         _size_axis(axes, log_y=False)
         axes.set_ylabel(ylabel)
         if top is not None:

@@ -80,7 +80,7 @@ def _tables(tables: Sequence[Table]) -> list[str]:
 def _table(table: Table) -> list[str]:
     """Rows in columns; a cell that is too wide goes on below itself."""
     rows = [[str(cell) for cell in row] for row in (table.head, *table.rows)]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(table.head))]
+    widths = [max(1, *(len(row[i]) for row in rows)) for i in range(len(table.head))]  # 1: textwrap takes no less
     while sum(widths) + 2 * len(widths) > _COLUMNS:
         widths[widths.index(max(widths))] -= 1
     lines = []
