@@ -88,6 +88,25 @@ def test_a_quick_study_from_the_command_line(case: Path) -> None:
     assert refused.returncode == 4 and "holds another study" in refused.stderr
 
 
+def test_ctrl_c_says_what_there_is_and_takes_everything_down(case: Path) -> None:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("WHERRY_", "SUDO_"))}
+    words = [str(WHERRY), "study", "run", "nic-degradation", "--quick", "--out", "cut"]
+    child = subprocess.Popen(
+        words, cwd=case, env={**kept, "WHERRY_INSTANCE": INSTANCE}, stderr=subprocess.PIPE, text=True
+    )
+    with child:
+        assert child.stderr
+        said = child.stderr.readline()
+        child.send_signal(signal.SIGINT)
+        said += child.stderr.read()
+    assert child.returncode == 130, said
+    assert "error CANCELLED: interrupted: " in said and "Traceback" not in said
+    assert "wherry study run nic-degradation --quick --out cut" in said
+    assert "runs are missing" in (case / "cut" / "report.html").read_text()
+    assert json.loads((case / "cut" / "study.json").read_text())["sessions"][0]["before"]["criu"]
+    assert json.loads(wherry("status", "-o", "json", cwd=case).stdout)["clusters"] == []
+
+
 Act = Callable[[Bench, Path], list[Value]]
 
 
