@@ -126,9 +126,7 @@ class Colocated(Study):
 
     def _beside(self, results: Results) -> Table:
         where, mpi = self.factors()
-        found = (
-            row for name in mpi.measured() for row in _beside(results, name, mpi.label(name), where.measured())
-        )
+        found = (row for name in mpi.measured() for row in _beside(results, name, mpi.label(name), where.measured()))
         return published.table(list(found), published.XEN)
 
     def _ratios(self, results: Results, mpi: str) -> Table:

@@ -30,9 +30,7 @@ ON_ONE_HOST = (
     Published(6 << 20, 180 * _NETPIPE_MEGABIT, "paper: two machines, 180 x 2^20 bit/s"),
 )
 """Of its Figure 4: Mbit/s at 6 MB on one host, which NetPIPE counts in 2^20 bits and our axes in 10^6."""
-STARS = (
-    "Stars are the paper's 1200 and 180 Mbps at 6 MB, taken as NetPIPE's of 2^20 bits: 1258 and 189 Mbit/s of 10^6."
-)
+STARS = "Stars are the paper's 1200 and 180 Mbps at 6 MB, taken as NetPIPE's of 2^20 bits: 1258 and 189 Mbit/s of 10^6."
 """What a figure with them says."""
 
 
