@@ -15,7 +15,7 @@
 #ifndef WHERRY_MANYCORE_ABI_H
 #define WHERRY_MANYCORE_ABI_H
 
-#define TILE_ABI 2                     /* changes with anything in this file */
+#define TILE_ABI 3                     /* changes with anything in this file */
 #define TILE_MAGIC 0x656c697479727268  /* "hrrytile", little-endian */
 #define GATE_ADDRESS 0x3ffff000
 #define GATE_CALL_SIZE 7               /* bytes of the call instruction */
@@ -63,7 +63,9 @@
 #define CALL_START 18        /* (START_..., process, port, bytes, size) -> operation; -EAGAIN: there are 32 */
 #define CALL_FINISH 19       /* (operation, struct mail_from *) -> size, or its error; -EAGAIN: it goes on */
 #define CALL_WAIT 20         /* (set of operations) -> set of those that are done; waits for the first */
-#define CALL_COUNT 21
+#define CALL_FREEZE 21       /* (): when it returns, no other thread of the process runs on any core, nor will before */
+#define CALL_UNFREEZE 22     /* (), by the same thread; -EPERM */
+#define CALL_COUNT 23
 
 /* The port word of a portal is port | ticket << 8. Of a receive, the process is not looked at. */
 #define START_MAIL_SEND 0

@@ -1,12 +1,13 @@
 /*
- * The kernel calls; those about messages are in messages.c. One that must wait puts the thread's instruction pointer back to its call instruction, says in the
- * User Area what it waits for, and is executed again from its words when there is reason to; so a waiting thread is
- * data, and whatever tile has the process then finishes the call.
+ * The kernel calls; those about messages are in messages.c. One that must wait puts the thread's instruction pointer back
+ * to its call instruction, says in the User Area what it waits for, and is executed again from its words when there is
+ * reason to; so a waiting thread is data, and whatever tile has the process then finishes the call.
  *
  * A call changes something only in its last step, after which it is complete: it is never half done.
  *
- * Who executes: calls that concern more than threads and messages are the master's, as in the paper. Messages are sent
- * and received by the calling core: on a host, forwarding would cost two wake-ups for a copy of 128 bytes.
+ * Who executes: growing, moving and ending are the master's calls, as every call but the simplest is in the paper. All about
+ * threads, words, messages, portals and syncs is done by the calling core, under the tile's lock: forwarding would cost two
+ * wake-ups for what takes less than one.
  */
 #include <errno.h>
 #include <string.h>
@@ -64,12 +65,46 @@ static int64_t do_create(const struct call *call)
     return call->tile->area->threads[slot].id;
 }
 
+/* Each core that runs another thread acknowledges by giving it up; then the call is made again, and is alone. */
+static int64_t do_freeze(const struct call *call)
+{
+    struct tile *tile = call->tile;
+    struct uarea *area = tile->area;
+
+    if (area->only && area->only != call->thread->id)
+        return call_park(call, WAIT_FREEZE, 0);
+    area->only = call->thread->id;
+    if (tile->running == 1)
+        return 0;
+    for (uint32_t index = 1; index < tile->window->core_count; index++)
+        if (tile->cores[index].thread >= 0 && (int)index != call->core)
+            pthread_kill(tile->cores[index].pthread, PREEMPT_SIGNAL);
+    return call_park(call, WAIT_FREEZE, 0);
+}
+
+static void unfreeze(struct tile *tile)
+{
+    tile->area->only = 0;
+    tile_retry(tile, WAIT_FREEZE, -1, THREAD_MAX);
+    tile_wake_cores(tile);
+}
+
+static int64_t do_unfreeze(const struct call *call)
+{
+    if (call->tile->area->only != call->thread->id)
+        return -EPERM;
+    unfreeze(call->tile);
+    return 0;
+}
+
 static int64_t do_thread_exit(const struct call *call)
 {
     uint32_t id = call->thread->id;
 
     uarea_end_thread(call->tile->area, call->slot, (int64_t)call->words[0]);
     tile_retry(call->tile, WAIT_JOIN, id, THREAD_MAX);
+    if (call->tile->area->only == id)
+        unfreeze(call->tile);
     if (!call->tile->area->used) {
         call->tile->ending = true;
         window_ring(call->tile->window, call->tile->index);
@@ -235,6 +270,8 @@ static const struct {
     [CALL_START] = {call_start, false},
     [CALL_FINISH] = {call_finish, false},
     [CALL_WAIT] = {call_wait, false},
+    [CALL_FREEZE] = {do_freeze, false},
+    [CALL_UNFREEZE] = {do_unfreeze, false},
 };
 
 bool call_is_masters(uint64_t number)

@@ -221,6 +221,8 @@ static void let_go(struct core *core)
     core->thread = -1;
     if (--tile->running == 0) {
         tile->errand = tile->errand || tile->giving;
+        if (tile->area->only) /* who has frozen the others may have waited for this one */
+            tile_retry(tile, WAIT_FREEZE, -1, THREAD_MAX);
         pthread_cond_signal(&tile->quiet);
     }
 }

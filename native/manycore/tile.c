@@ -59,7 +59,7 @@ void tile_wake_cores(struct tile *tile)
     if (tile->frozen)
         return;
     for (int slot = area->ready_first; slot >= 0; slot = area->threads[slot].next)
-        unmet |= 1u << slot;
+        unmet |= (uint32_t)uarea_may_run(area, slot) << slot;
     for (uint32_t index = 1; unmet && index < tile->window->core_count; index++) {
         struct core *core = &tile->cores[index];
 
@@ -190,7 +190,7 @@ void tile_adopt(struct tile *tile, uint32_t process, struct place place, struct 
     tile->resuming = 0;
     tile->resumed_move = move;
     for (int slot = area->ready_first; move && slot >= 0; slot = area->threads[slot].next)
-        tile->resuming |= 1u << slot;
+        tile->resuming |= (uint32_t)uarea_may_run(area, slot) << slot;
     if (move && !tile->resuming) { /* all wait: nothing has to run for the process to be there */
         atomic_store(&move->first, window_now());
         atomic_store(&move->all, window_now());

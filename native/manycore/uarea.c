@@ -96,6 +96,11 @@ void uarea_make_ready(struct uarea *area, int slot)
     area->ready_last = (int8_t)slot;
 }
 
+bool uarea_may_run(const struct uarea *area, int slot)
+{
+    return !area->only || area->threads[slot].id == area->only;
+}
+
 int uarea_take_ready(struct uarea *area, int core)
 {
     int before = -1;
@@ -103,7 +108,7 @@ int uarea_take_ready(struct uarea *area, int core)
     for (int slot = area->ready_first; slot >= 0; before = slot, slot = area->threads[slot].next) {
         struct thread *thread = &area->threads[slot];
 
-        if (!(thread->affinity >> core & 1))
+        if (!(thread->affinity >> core & 1) || !uarea_may_run(area, slot))
             continue;
         if (before < 0)
             area->ready_first = thread->next;
@@ -200,6 +205,7 @@ static bool is_wait(const struct uarea *area, const struct thread *thread)
     case WAIT_SYNC:
         return thread->object < SYNC_MAX;
     case WAIT_MOVE:
+    case WAIT_FREEZE:
     case WAIT_OPERATION: /* any set */
         return true;
     default:
@@ -266,6 +272,8 @@ const char *uarea_check(const struct uarea *area, uint32_t process, uint32_t xfe
     if (area->text_end > area->rodata_end || area->rodata_end > area->end || area->end > ARGUMENTS_OFFSET ||
         area->text_end % PAGE_SIZE || area->rodata_end % PAGE_SIZE || area->end % PAGE_SIZE)
         return "its image has impossible bounds";
+    if (area->only && uarea_find_thread(area, area->only) < 0)
+        return "its threads are frozen by none of them";
     if (area->exit_next >= EXIT_VALUES)
         return "its exit values are out of order";
     for (int slot = 0; slot < THREAD_MAX; slot++) {

@@ -11,8 +11,9 @@
  *   slot 0  READY   next -1        slot 1  WAITING  WAIT_MAIL 4        slot 2  READY  next 0
  *
  * Invariants, all checked by uarea_check() on what arrives: the ready queue has no cycle and holds exactly the READY
- * threads; a WAITING or CALLING thread's instruction pointer is at or after a kernel call in the text; every stack
- * pointer lies in the slot's own stack or the image; nothing in the extended state would make XRSTOR fault.
+ * threads; every instruction pointer lies in the text, a CALLING thread's with room for a call before it; every stack
+ * pointer lies in the user region (a program may run on a stack of its own making); nothing in the extended state would
+ * make XRSTOR fault. What the program would do there is its own affair: a call is looked at when it is made (core_call).
  * No thread is RUNNING in a sealed User Area.
  */
 #ifndef WHERRY_MANYCORE_UAREA_H
@@ -24,13 +25,14 @@
 #include "context.h"
 
 #define UAREA_MAGIC 0x6165726172657375ull /* "userarea" */
-#define UAREA_VERSION 1
+#define UAREA_VERSION 2 /* changes with anything in this file; boards and tiles of different builds do not meet (window.h) */
 #define EXIT_VALUES 32 /* of ended threads that nobody has joined; the oldest is forgotten */
 #define PROCESS_MAX 32
 
 enum thread_state { THREAD_FREE, THREAD_READY, THREAD_RUNNING, THREAD_WAITING, THREAD_CALLING };
 enum wait_kind {
-    WAIT_NOTHING, WAIT_WORD, WAIT_JOIN, WAIT_MAIL, WAIT_SEND, WAIT_MOVE, WAIT_SYNC, WAIT_OPERATION, WAIT_KINDS
+    WAIT_NOTHING, WAIT_WORD, WAIT_JOIN, WAIT_MAIL, WAIT_SEND, WAIT_MOVE, WAIT_SYNC, WAIT_OPERATION, WAIT_FREEZE,
+    WAIT_KINDS
 };
 
 struct thread {
@@ -58,6 +60,7 @@ struct uarea {
             int8_t ready_first, ready_last;
             uint16_t exit_next;
             uint32_t text_end, rodata_end, end;  /* offsets in the region; `end` moves when the program grows */
+            uint32_t only;                       /* id of the thread that has frozen the others; 0: none */
             struct { uint32_t thread; int64_t value; } exits[EXIT_VALUES];
         };
         uint8_t head[PAGE_SIZE];
@@ -81,6 +84,8 @@ void uarea_end_thread(struct uarea *area, int slot, int64_t value);
 bool uarea_take_exit(struct uarea *area, uint32_t thread, int64_t *value);
 /* Slot of a living thread, or -1. */
 int uarea_find_thread(const struct uarea *area, uint32_t thread);
+/* Whether a thread is not frozen by another. */
+bool uarea_may_run(const struct uarea *area, int slot);
 /* Puts a thread at the end of the ready queue. */
 void uarea_make_ready(struct uarea *area, int slot);
 /* Takes the first ready thread that may run on `core`. Returns its slot or -1. */

@@ -70,7 +70,7 @@ int window_create(uint32_t tile_count, uint32_t core_count, struct window **wind
     for (int process = 0; process < PROCESS_MAX; process++)
         pthread_mutex_init(&(*window)->endpoints[process].lock, &robust);
     pthread_mutexattr_destroy(&robust);
-    (*window)->version = TILE_ABI << 16 | UAREA_VERSION;
+    (*window)->build = WHERRY_TILES_BUILD;
     (*window)->tile_count = (*window)->here = tile_count;
     (*window)->core_count = core_count;
     (*window)->xfeatures = cpu_xfeatures();
@@ -85,7 +85,7 @@ int window_open(int fd, struct window **window)
 
     if (error < 0)
         return error;
-    if ((*window)->magic != WINDOW_MAGIC || (*window)->version != (TILE_ABI << 16 | UAREA_VERSION) ||
+    if ((*window)->magic != WINDOW_MAGIC || (*window)->build != WHERRY_TILES_BUILD ||
         (*window)->xfeatures != cpu_xfeatures() || (*window)->xsize != cpu_xsize())
         return -EPROTO;
     return 0;

@@ -101,7 +101,8 @@ struct tile_record {
 
 struct window {
     uint64_t magic;
-    uint32_t version, tile_count, core_count; /* cores of each tile, the master included */
+    uint32_t build;                           /* a hash of the sources, so of everything that is laid out here */
+    uint32_t tile_count, core_count;          /* cores of each tile, the master included */
     uint32_t first_tile, here;                /* of `tile_count` on all hosts, those from first_tile on are here */
     uint32_t xfeatures, xsize;
     _Atomic uint32_t stop;

@@ -168,6 +168,15 @@ def test_threads_while_moving(start: Callable[..., Board], mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
+def test_a_thread_freezes_the_others(start: Callable[..., Board], mode: str) -> None:
+    """Two that do so in turns, four that would count, three cores; also through moves."""
+    board = start(3, 4)
+    run = Run(board, "freeze", 300)
+    assert move_around(board, run, mode, 20) > 0
+    assert run.ended()["status"] == 0 and run.text == "ok 300\n"
+
+
+@pytest.mark.parametrize("mode", MODES)
 def test_every_register_survives(start: Callable[..., Board], mode: str) -> None:
     """General, SSE to AVX-512, masks, x87 and the control words and flags, of four threads that take turns."""
     board = start()

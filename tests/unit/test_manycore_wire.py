@@ -175,6 +175,8 @@ def test_a_leader_and_noise(
         assert answer_to(port, lambda asked, words=words: words) == b""
     assert answer_to(port, lambda asked: greet(facts, asked, b"follow", "another secret, as long")) == b""
     assert answer_to(port, lambda asked: greet(facts, asked, b"leader")) == b""
+    assert answer_to(port, lambda asked: greet(flip(facts, 4, 0), asked, b"follow")) == b""
+    assert "the board of host 1 is of another build" in (tmp_path / "0.log").read_text()
     for _ in range(40):  # each bit of a greeting counts
         place, bit = chance.randrange(GREETING), chance.randrange(8)
         assert answer_to(port, lambda asked, at=place, bit=bit: flip(greet(facts, asked, b"follow"), at, bit)) == b""

@@ -22,7 +22,7 @@
 #define SECRET_MAX 64 /* bytes of the secret that count */
 
 struct hello {
-    uint32_t host, version, xfeatures, xsize;
+    uint32_t host, build, xfeatures, xsize;
 };
 
 struct greeting {

@@ -250,7 +250,7 @@ static bool is_over(int64_t since, int ms)
 
 static bool is_same_build(const struct hello *one, const struct hello *two)
 {
-    return one->version == two->version && one->xfeatures == two->xfeatures && one->xsize == two->xsize;
+    return one->build == two->build && one->xfeatures == two->xfeatures && one->xsize == two->xsize;
 }
 
 static void drop(struct guest *guest)
@@ -424,7 +424,7 @@ int net_start(struct board *board, const char *layout, const char *address)
     if (error < 0 || total != window->tile_count)
         return error < 0 ? error : -EINVAL;
     window->here = net->tiles[net->host];
-    net->hello = (struct hello){net->host, window->version, window->xfeatures, window->xsize};
+    net->hello = (struct hello){net->host, window->build, window->xfeatures, window->xsize};
     clock_identify(&net->clock);
     return net->host == 0 ? listen_for_hosts(net) : 0;
 }

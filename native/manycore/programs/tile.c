@@ -23,6 +23,16 @@ int thread_affinity(unsigned cores)
     return (int)kernel_call(CALL_AFFINITY, (long)cores);
 }
 
+void threads_freeze(void)
+{
+    kernel_call(CALL_FREEZE);
+}
+
+int threads_unfreeze(void)
+{
+    return (int)kernel_call(CALL_UNFREEZE);
+}
+
 void thread_yield(void)
 {
     kernel_call(CALL_YIELD);

@@ -30,6 +30,9 @@ int thread_create(long (*function)(void *), void *argument);
 int thread_join(int thread, long *value);
 int thread_affinity(unsigned cores);
 void thread_yield(void);
+/* Stops every other thread, wherever it is: when this returns none runs. What a frozen thread would do is not waited for. */
+void threads_freeze(void);
+int threads_unfreeze(void);
 void thread_exit(long value) __attribute__((noreturn));
 void process_exit(int status) __attribute__((noreturn));
 

@@ -237,6 +237,17 @@ static void test_too_much_to_send(void)
     CHECK(frames == 1 && last_kind == FRAME_STATE);
 }
 
+/* Whatever has changed in the sources: what lies where in the shared memory is known to one build only. */
+static void test_another_build(void)
+{
+    struct window *window;
+
+    CHECK(window_open(WINDOW_FD, &window) == 0);
+    board.window->build ^= 1;
+    CHECK(window_open(WINDOW_FD, &window) == -EPROTO);
+    board.window->build ^= 1;
+}
+
 int main(void)
 {
     int fd = window_create(2, 2, &board.window);
@@ -253,6 +264,7 @@ int main(void)
     sent.room = FRAME_MAX;
     sent.bytes = malloc(sent.room);
     CHECK(sent.bytes);
+    test_another_build();
     test_every_bit();
     test_operations();
     test_a_reason_without_an_end();

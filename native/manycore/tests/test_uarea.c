@@ -54,6 +54,17 @@ static void test_queue(void)
     CHECK(area.ready_first == -1 && area.ready_last == -1);
 }
 
+static void test_frozen(void)
+{
+    make();
+    area.only = 1; /* the thread in slot 0 */
+    uarea_seal(&area);
+    CHECK(check(&area) == NULL);
+    CHECK(uarea_take_ready(&area, 1) == 0 && uarea_take_ready(&area, 1) == -1);
+    area.only = 0;
+    CHECK(uarea_take_ready(&area, 1) == 2);
+}
+
 static void test_threads(void)
 {
     int64_t value = 0;
@@ -124,6 +135,7 @@ static void test_nonsense(void)
     REFUSED(area.text_end = area.end + PAGE_SIZE);
     REFUSED(area.rodata_end++);
     REFUSED(area.exit_next = EXIT_VALUES);
+    REFUSED(area.only = 99);
     REFUSED(area.ready_first = 5);
     REFUSED(area.ready_first = -1);
     REFUSED(area.ready_first = -3);
@@ -189,6 +201,7 @@ int main(void)
     xsize = cpu_xsize();
     test_checksum();
     test_queue();
+    test_frozen();
     test_threads();
     test_extents();
     test_nonsense();
