@@ -1,6 +1,6 @@
 # The front door. `make` alone prints what there is.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-apps demo test test-guest test-xen test-cloud test-moves lint bench clean
+.PHONY: help setup setup-apps demo test test-guest test-xen test-cloud test-moves test-tiles lint bench clean
 
 help: ## show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,6 +33,11 @@ test-cloud: setup ## nodes that boot a whole Debian with cloud-init from a disk 
 
 test-moves: setup-vm ## twenty moves of a virtual machine, for each adapter, and post-copy that breaks (a quarter of an hour without KVM)
 	@scripts/as-root env WHERRY_LONG_TESTS=1 .venv/bin/python -m pytest -q -rsP -p no:cacheprovider tests/system/test_vm.py -k "twenty or breaks"
+
+test-tiles: setup ## ten thousand moves of a tile process under load, and the protocols of moves with many seeds (some minutes)
+	@scripts/as-root env WHERRY_TILE_MOVES=10000 .venv/bin/python -m pytest -q -p no:cacheprovider tests/unit/test_manycore.py -k many_moves
+	@build/native/tests/test_manycore_protocol 10
+	@build/native/tests/test_manycore_hosts 200 2>/dev/null
 
 lint: setup ## style, types, import directions, file sizes
 	@scripts/lint

@@ -5,9 +5,9 @@
  *
  * A call changes something only in its last step, after which it is complete: it is never half done.
  *
- * Who executes: growing, moving and ending are the master's calls, as every call but the simplest is in the paper. All about
- * threads, words, messages, portals and syncs is done by the calling core, under the tile's lock: forwarding would cost two
- * wake-ups for what takes less than one.
+ * Who executes: growing, moving and ending are the master's calls; all about threads, words, messages, portals and syncs is
+ * done by the calling core, under the tile's lock. In the paper creating a thread, sending, receiving and signalling are the
+ * master's as well: two wake-ups, for what takes less than one.
  */
 #include <errno.h>
 #include <string.h>

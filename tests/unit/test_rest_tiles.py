@@ -53,7 +53,7 @@ def test_tiles_are_started_used_and_ended(client: Client) -> None:
     assert kinds == ["tiles.up", "tiles.move", "tiles.move", "tiles.down"]
 
 
-def test_what_is_refused(client: Client) -> None:
+def test_what_is_refused(service: Service, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(code: Code, act: Any, *words: Any) -> None:
         with pytest.raises(WherryError) as caught:
             act(*words)
@@ -67,6 +67,9 @@ def test_what_is_refused(client: Client) -> None:
     client.wait(client.fabric_up(FABRIC, "FILE").id)
     refused(Code.NOT_FOUND, client.tiles_up, {**TILES, "hosts": ["a9"]}, "FILE")
     refused(Code.NOT_FOUND, client.tiles_up, {**TILES, "rings": [[{"name": "x", "program": "names"}]]}, "FILE")
+    fabric = service.cell.need_domain().fabric
+    monkeypatch.setattr(fabric, "spec", fabric.spec.model_copy(update={"driver": "libvirt"}))
+    refused(Code.UNSUPPORTED, client.tiles_up, {**TILES, "hosts": ["a1"]}, "FILE")
     client.tiles_up(TILES, "FILE")
     refused(Code.WRONG_STATE, client.tiles_up, TILES, "FILE")
     refused(Code.NOT_FOUND, client.start_on_tile, "hold", [])

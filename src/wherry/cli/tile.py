@@ -19,7 +19,7 @@ from wherry.base.units import format_duration, format_size
 from wherry.cli.output import Output, emit, say, table
 from wherry.client import Client
 from wherry.manycore.board import Board, Event
-from wherry.manycore.launch import Place
+from wherry.manycore.launch import Place, check_hosts
 from wherry.manycore.spec import TilesSpec, read_tiles
 from wherry.model.spec import parse
 
@@ -67,7 +67,9 @@ def _places(hosts: list[str]) -> list[Place]:
     if not hosts:
         return []
     with Client() as client:
-        places = client.fabric()["places"]
+        fabric = client.fabric()
+    check_hosts(fabric["fabric"]["driver"])
+    places = fabric["places"]
     for host in hosts:
         if host not in places:
             why = f"it has {', '.join(places)}" if places else "it is down"
@@ -158,7 +160,7 @@ def ps(*, output: Output = "text") -> None:
 
 
 @app.command
-def move(process: int, /, *, to: int, mode: Mode = "direct", output: Output = "text") -> None:
+def move(process: int, /, *, to: int, mode: Mode = "precopy", output: Output = "text") -> None:
     """Move a process to another tile while it runs.
 
     Parameters

@@ -97,7 +97,7 @@ class Board:
         """What a process has said and will say, then `ended` or `lost`."""
         return self._ask("attach", str(process), patient=True)
 
-    def move(self, process: int, tile: int, mode: str = "direct") -> Event:
+    def move(self, process: int, tile: int, mode: str = "precopy") -> Event:
         """Moves a process. Returns what it cost, durations in nanoseconds; see `docs/design/0008-manycore.md`."""
         return self._one("move", mode, str(process), str(tile))
 

@@ -29,6 +29,14 @@ class Place(NamedTuple):
     address: str
 
 
+def check_hosts(driver: str) -> None:
+    """UNSUPPORTED: hosts of a fabric that are other machines."""
+    if driver == "libvirt":
+        why = "tiles are started on this machine, in the network namespaces of emulated hosts"
+        what = "tiles do not run on the real hosts of a fabric"
+        raise Refused(Code.UNSUPPORTED, what, why, "leave out hosts: in the tiles file")
+
+
 def launch(socket: Path, spec: TilesSpec, places: list[Place], program: Path | None) -> dict[str, Any]:
     """The tiles, with the first place's name server at `socket`. Returns what that says when all are there."""
     tiles = program or native_program("wherry-tiles")

@@ -29,7 +29,7 @@ class ServerSpec(Spec):
 
 class TilesSpec(Spec):
     """The tiles of one host, or so many on each of several. More cores than CPUs are possible and cost the host's
-    scheduling; messages and moves between hosts go over TCP."""
+    scheduling; messages and moves between hosts go over TCP. Hosts are emulated ones."""
 
     kind: Literal["tiles"] = "tiles"
     version: Literal[1] = 1

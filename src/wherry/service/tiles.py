@@ -11,7 +11,7 @@ from typing import Any
 
 from wherry.base.errors import Code, Refused
 from wherry.manycore.board import Board, Event
-from wherry.manycore.launch import Place
+from wherry.manycore.launch import Place, check_hosts
 from wherry.manycore.spec import TilesSpec
 from wherry.service.cell import Cell
 from wherry.service.peer import Peer
@@ -68,6 +68,7 @@ class Tiles:
         if not hosts:
             return []
         fabric = self._cell.need_domain().fabric
+        check_hosts(fabric.spec.driver)
         names = [host.name for host in fabric.spec.hosts]
         for host in hosts:
             if host not in names:
