@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from wherry.manycore.launch import Place
 from wherry.manycore.spec import TilesSpec, read_tiles
 
 NATIVE = Path(__file__).resolve().parents[2] / "native"
-C_TESTS = ("uarea", "elf", "tasks", "protocol", "tracking", "state", "hosts")
+C_TESTS = ("uarea", "elf", "tasks", "protocol", "tracking", "state", "frames", "hosts")
 MANY = int(os.environ.get("WHERRY_TILE_MOVES", "150"))  # 10000 takes half a minute on a quiet machine
 WAIT = 60.0  # seconds for what takes milliseconds, on a loaded machine
 
@@ -40,13 +41,18 @@ def build(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         return native_program("wherry-tiles").parents[1]
     if not shutil.which("cmake") or not shutil.which("cc"):
         pytest.skip("no C compiler or no CMake")
-    directory = tmp_path_factory.mktemp("sanitized")
+    return sanitized(tmp_path_factory.getbasetemp() / "sanitized")
+
+
+@cache
+def sanitized(directory: Path) -> Path:
+    """Built once, for all modules that have tests of it."""
     targets = ["--target", "wherry-tile", "wherry-tiles", *(f"test_manycore_{name}" for name in C_TESTS)]
     for command in (
         ["cmake", "-S", str(NATIVE), "-B", str(directory), "-DWHERRY_SANITIZE=ON"],
         ["cmake", "--build", str(directory), *targets],
     ):
-        subprocess.run(command, check=True, timeout=300, stdout=subprocess.PIPE)
+        subprocess.run(command, check=True, timeout=900, stdout=subprocess.PIPE)
     return directory
 
 

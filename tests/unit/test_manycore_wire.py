@@ -18,9 +18,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from test_manycore import build
 
 from wherry.base.paths import native_program
 from wherry.manycore.board import Board
+
+__all__ = ["build"]  # a fixture
 
 HEAD = struct.Struct("<IHBBQQ")  # struct frame_head: size, kind, process, host, number, received
 NONCE, PROOF = 32, 32
@@ -86,7 +89,7 @@ class Peer:
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
+def start(tmp_path: Path, build: Path) -> Iterator[Start]:
     """Starts the board of a host of two with one tile each."""
     boards = []
 
@@ -97,7 +100,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
         with (tmp_path / f"{host}.log").open("wb") as log:
             boards.append(
                 subprocess.Popen(
-                    [str(native_program("wherry-tiles")), *words], stdout=subprocess.PIPE, stderr=log, env=environment
+                    [str(build / "bin" / "wherry-tiles"), *words], stdout=subprocess.PIPE, stderr=log, env=environment
                 )
             )
         return boards[-1]
