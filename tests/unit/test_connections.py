@@ -27,7 +27,7 @@ def ends() -> Iterator[Ends]:
 
 
 def test_a_near_host_needs_no_opening(ends: Ends) -> None:
-    _open_wide(ends, None, 1.0, 1 << 20)
+    _open_wide(ends, Pace(None), 1.0, 1 << 20)
     ends[1].setblocking(False)
     with pytest.raises(BlockingIOError):
         ends[1].recv(1)
@@ -35,7 +35,7 @@ def test_a_near_host_needs_no_opening(ends: Ends) -> None:
 
 def test_nothing_of_the_opening_is_left(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "_NEAR", 0.0)
-    _open_wide(ends, 1e12, 1e6, 5 << 20)
+    _open_wide(ends, Pace(1e12), 1e6, 5 << 20)
     near, far = ends
     near.sendall(b"first")
     assert far.recv(100) == b"first" and far.gettimeout() is None
@@ -47,7 +47,7 @@ def test_a_connection_that_is_cut_is_told(ends: Ends, monkeypatch: pytest.Monkey
     cut = threading.Timer(0.2, near.shutdown, (socket.SHUT_RDWR,))
     cut.start()
     with pytest.raises(OSError, match="cut"):
-        _open_wide((near, far), 8e6, 1e9, 64 << 20)  # a megabyte a second
+        _open_wide((near, far), Pace(8e6), 1e9, 64 << 20)  # a megabyte a second
     cut.join()
 
 
@@ -65,6 +65,32 @@ def test_a_stream_that_takes_too_long_is_given_up(ends: Ends, tmp_path: Path) ->
         stream.finish(0.2)
     assert late.value.code == Code.TIMED_OUT
     stream.close()
+
+
+class Sender:
+    """Something else of the move that sends."""
+
+    rate = 0.0
+
+    def pace(self, rate: float) -> None:
+        self.rate = rate
+
+
+def test_what_opens_a_window_shares_the_rate_of_the_move(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "_NEAR", 0.0)
+    rates, pace, other = list[float](), Pace(100e6), Sender()
+    set_pace = connections.set_pace
+
+    def noted(end: socket.socket, rate: float) -> None:
+        rates.append(rate)
+        set_pace(end, rate)
+
+    monkeypatch.setattr(connections, "set_pace", noted)
+    with pace.sending(other):
+        assert other.rate == 100e6
+        _open_wide(ends, pace, 1e6, 1 << 20)
+        assert rates == [50e6, 100e6], "its share meanwhile, and all of it for what it sends later by itself"
+        assert other.rate == 100e6
 
 
 class Told(Stream):

@@ -2,8 +2,9 @@
 
 A link gives moves a share of its bandwidth in each direction. A move is told how fast it may send, and fills the link
 only when that still fits beside the moves before it: so moves at full speed go one after another, and moves that were
-told to be slow go together. Invariants: what the moves in one direction of a link may send never adds up to more than
-its budget; nobody overtakes a move that wants the same link, so none waits for ever; a node that waits runs on.
+told to be slow go together. Invariants: what the moves that have their turn may send in one direction of a link never
+adds up to more than its budget (one that prepares itself opens its windows beside them: 2.5 round trips' worth at
+most); nobody overtakes a move that wants the same link, so none waits for ever; a node that waits runs on.
 """
 
 from __future__ import annotations

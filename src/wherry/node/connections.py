@@ -17,7 +17,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from wherry.base.errors import Code, Failed
 from wherry.fabric.protocol import Fabric
 from wherry.node.channel import connect
-from wherry.node.streams import set_pace
+from wherry.node.streams import Pace, set_pace
 
 Ends = tuple[socket.socket, socket.socket]
 BACK = "sums"
@@ -35,7 +35,7 @@ _TIMEOUT = 10.0
 
 
 class Connections:
-    """Between two hosts. `rate` is what a connection may send at most, in bit/s."""
+    """Between two hosts. `pace` is that of the move: what opens windows is counted in it."""
 
     def __init__(self, fabric: Fabric, source: str, destination: str) -> None:
         self._fabric = fabric
@@ -43,10 +43,10 @@ class Connections:
         self._pool = ThreadPoolExecutor(4, thread_name_prefix="connect")
         self._made: dict[str, Future[Ends]] = {}
 
-    def begin(self, names: Sequence[str], rate: float | None) -> None:
+    def begin(self, names: Sequence[str], pace: Pace) -> None:
         """Begins to make these."""
         for name in names:
-            self._made[name] = self._pool.submit(self._make, name, rate)
+            self._made[name] = self._pool.submit(self._make, name, pace)
 
     def take(self, name: str) -> Ends:
         """The two ends, the sending one first, as soon as they are ready. UNREACHABLE when there is no way."""
@@ -60,13 +60,13 @@ class Connections:
                     end.close()
         self._pool.shutdown()
 
-    def _make(self, name: str, rate: float | None) -> Ends:
+    def _make(self, name: str, pace: Pace) -> Ends:
         one, other = self._hosts if name != BACK else self._hosts[::-1]
         fabric = self._fabric
         ends = connect(fabric.host_netns(one), fabric.host_netns(other), fabric.host_address(other))
         if name in _IN_A_HURRY:
             try:
-                _open_wide(ends, rate, *_IN_A_HURRY[name])
+                _open_wide(ends, pace, *_IN_A_HURRY[name])
             except OSError as error:
                 for end in ends:
                     end.close()
@@ -75,16 +75,31 @@ class Connections:
         return ends
 
 
-def _open_wide(ends: Ends, rate: float | None, trips: float, most: int) -> None:
+class _Opening:
+    """A connection that sends nothing of meaning."""
+
+    def __init__(self, near: socket.socket) -> None:
+        self._near = near
+
+    def pace(self, rate: float) -> None:
+        set_pace(self._near, rate)
+
+
+def _open_wide(ends: Ends, pace: Pace, trips: float, most: int) -> None:
     """Sends what these round trips hold, and receives it. OSError when the connection breaks or stands still."""
     near, far = ends
     (microseconds,) = struct.unpack_from("=I", near.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256), _TCPI_RTT)
     if microseconds < _NEAR * 1e6:
         return
-    if rate is not None:
-        set_pace(near, rate)
-    left = size = min(most, int(trips * microseconds * 1e-6 * (rate or _ASSUMED) / 8))
+    size = min(most, int(trips * microseconds * 1e-6 * (pace.rate or _ASSUMED) / 8))
     far.settimeout(_TIMEOUT)
+    with pace.sending(_Opening(near)):
+        _pass_through(near, far, size)
+    far.settimeout(None)
+
+
+def _pass_through(near: socket.socket, far: socket.socket, size: int) -> None:
+    left = size
     sender = threading.Thread(target=_send, args=(near, size), name="warm")
     sender.start()
     buffer = bytearray(1 << 18)
@@ -98,7 +113,6 @@ def _open_wide(ends: Ends, rate: float | None, trips: float, most: int) -> None:
         if left:
             near.shutdown(socket.SHUT_RDWR)  # the sender waits no more
         sender.join()
-    far.settimeout(None)
 
 
 def _send(near: socket.socket, size: int) -> None:

@@ -286,7 +286,7 @@ class ContainerMover:
     def _connect(self, *names: str) -> None:
         if self._connections is None:
             self._connections = Connections(self._fabric, self._source.host, self._destination.host)
-        self._connections.begin(names, self._pace.rate)
+        self._connections.begin(names, self._pace)
 
     def _taken(self, name: str) -> tuple[socket.socket, socket.socket]:
         if self._connections is None:

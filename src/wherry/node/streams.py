@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Protocol
 
 from wherry.base.errors import Code, Failed
 
@@ -108,24 +109,31 @@ class Stream:
         self._receiver.communicate()
 
 
+class Paced(Protocol):
+    """What sends, and can be told how fast."""
+
+    def pace(self, rate: float) -> None:
+        """The most that goes out from now on, in bit/s."""
+
+
 class Pace:
-    """Divides what a move may send (bit/s; None: no limit) among its streams that send at the same time."""
+    """Divides what a move may send (bit/s; None: no limit) among what it sends at the same time."""
 
     def __init__(self, rate: float | None) -> None:
         self.rate = rate
         self._lock = threading.Lock()
-        self._sending: list[Stream] = []
+        self._sending: list[Paced] = []
 
     @contextmanager
-    def sending(self, stream: Stream) -> Iterator[None]:
-        """The stream has its share meanwhile; what it still holds at the end goes out at the whole rate."""
+    def sending(self, stream: Paced) -> Iterator[None]:
+        """It has its share meanwhile; what it still holds at the end goes out at the whole rate."""
         self._divide([stream], [])
         try:
             yield
         finally:
             self._divide([], [stream])
 
-    def _divide(self, more: list[Stream], gone: list[Stream]) -> None:
+    def _divide(self, more: list[Paced], gone: list[Paced]) -> None:
         with self._lock:
             self._sending = [stream for stream in [*self._sending, *more] if stream not in gone]
             if self.rate is not None:
