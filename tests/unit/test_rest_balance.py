@@ -15,6 +15,8 @@ from wherry.model.balance import BalancePlan, Kind, ProposedMove, Verdict
 from wherry.model.objects import Job, JobState, Move, Phase
 from wherry.node.fake import FakeDriver
 from wherry.node.protocol import NodeMover, Place
+from wherry.schedule.balance import Case
+from wherry.service import balance_look
 from wherry.service.balance import AUTO, carry_out, start
 from wherry.service.balance_auto import AutoBalance
 from wherry.service.balance_look import Look, _Past
@@ -234,18 +236,27 @@ def test_the_price_of_a_move_is_learnt_from_those_of_its_kind_within_a_site(clie
     assert _Past([within, *others], nodes, hosts).near("vm") == others[:1]
 
 
-def test_a_host_that_a_move_would_refuse_is_refused_in_the_plan(service: Service, client: Client) -> None:
-    cell = service.cell
-    domain, nodes = cell.need_domain(), client.nodes()
-    cluster, hosts = cell.store.cluster("hello"), cell.hosts()
-    assert cluster is not None
-    driver = domain.drivers["container"]
+def test_a_host_that_a_move_would_refuse_is_not_in_the_plan(
+    service: Service, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is proposed is asked for, and planned again without what would be refused."""
+    tried: list[str] = []
+
+    def first(cases: list[Case], *_: object) -> BalancePlan:
+        verdict = proposed(client)
+        move = verdict.moves[0]
+        hosts = sorted(cases[0].allowed - {move.source} - {host for _, host in cases[0].refused})
+        tried.extend(hosts[:1])
+        moves = (move.model_copy(update={"destination": hosts[0]}),) if hosts else ()
+        return BalancePlan(verdicts=(verdict.model_copy(update={"moves": moves}),))
+
+    monkeypatch.setattr(balance_look, "plan", first)
+    driver = service.cell.need_domain().drivers["container"]
     assert isinstance(driver, FakeDriver)
-    look, known = Look(cell, domain), {host.name: host for host in hosts}
-    assert look._refused(cluster, nodes, known, hosts) == {}
+    assert len(client.balance("hello", 0.01).moves) == 1 and len(tried) == 1
     driver.immovable = "no CAP_SYS_RESOURCE"
-    found = look._refused(cluster, nodes, known, hosts)
-    assert len(found) == len(nodes) * (len(hosts) - 1) and all("no CAP_SYS" in why for why in found.values())
+    assert not client.balance("hello", 0.01).moves
+    assert set(tried) == {host.name for host in client.hosts()} - {client.nodes()[0].host}
 
 
 def test_a_node_that_a_user_moved_after_the_plan_stays_where_it_is(service: Service, client: Client) -> None:

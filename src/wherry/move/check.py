@@ -54,7 +54,7 @@ def check_host(
     source: Host,
     host: Host,
 ) -> None:
-    """Refuses a host that cannot have the node, however much room it has. Balancing asks this of every host."""
+    """Refuses a host that cannot have the node, however much room it has. Balancing asks this, too."""
     for end in (source, host):
         if end.down:
             raise Refused(Code.HOST_DOWN, f"host {end.name} is down", "it does not answer", "wherry status")

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
 from wherry.base.clock import now
 from wherry.base.errors import Code, LostContact, Refused, WherryError
+from wherry.cluster.lookup import find_cluster
 from wherry.job.profile import Sample, Sampler, foreign, profile
-from wherry.model.balance import BalancePlan, Kind, Verdict
+from wherry.model.balance import BalancePlan, Kind, ProposedMove, Verdict
 from wherry.model.objects import Cluster, Host, Move, Node, NodeState, Phase, Prediction
 from wherry.model.profile import Profile
 from wherry.move.check import check_host
@@ -82,7 +84,11 @@ class Look:
                 aside.append(Verdict(cluster=name, kind=Kind.UNKNOWN, text=why))
         roads = Roads(self.domain.fabric.spec.joins())
         world = World(hosts, roads, foreign(before, after, list(hosts)), {})
-        found = plan(cases, world, nodes, [move for move in moves if not move.ended], now(), Rule())
+        under_way = [move for move in moves if not move.ended]
+        found = plan(cases, world, nodes, under_way, now(), Rule())
+        while others := self._refused(found.moves, nodes, hosts):
+            cases = [replace(case, refused={**case.refused, **others}) for case in cases]
+            found = plan(cases, world, nodes, under_way, now(), Rule())
         verdicts = {verdict.cluster: verdict for verdict in (*found.verdicts, *aside)}
         return BalancePlan(verdicts=tuple(verdicts[name] for name in clusters if name in verdicts))
 
@@ -112,22 +118,22 @@ class Look:
             most=spec.placement.max_per_host,
             moved={move.node: move.ended or 0.0 for move in ended},
             left={**left, **refused},
-            refused=self._refused(cluster, nodes, hosts, allowed) if seen.jobs else {},
         )
 
     def _refused(
-        self, cluster: Cluster, nodes: list[Node], hosts: Mapping[str, Host], allowed: list[Host]
+        self, proposed: Sequence[ProposedMove], nodes: Sequence[Node], hosts: Mapping[str, Host]
     ) -> dict[Where, str]:
-        """Why a move would refuse a host to a node, for each that it would."""
+        """Why moves of a plan would be refused, for each that would. Every host for every node would take seconds."""
         domain, found = self.domain, dict[Where, str]()
-        for node in nodes:
-            for host in allowed:
-                if host.name == node.host:
-                    continue
-                try:
-                    check_host(domain.fabric, domain.drivers, domain.places, cluster, node, hosts[node.host], host)
-                except WherryError as error:
-                    found[node.name, host.name] = str(error)
+        known = {node.name: node for node in nodes}
+        for move in proposed:
+            node = known[move.node]
+            ends = hosts[node.host], hosts[move.destination]
+            try:
+                cluster = find_cluster(self._cell.store, node.cluster)
+                check_host(domain.fabric, domain.drivers, domain.places, cluster, node, *ends)
+            except WherryError as error:
+                found[node.name, move.destination] = str(error)
         return found
 
     def _price(self, node: Node, past: _Past) -> Prediction:
