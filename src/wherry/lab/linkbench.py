@@ -1,7 +1,7 @@
 """How exactly links keep their figures: `python -m wherry.lab.linkbench`, as root.
 
-One link is given a latency, or a bandwidth at some latency, and measured from its two hosts by ping and by TCP that
-fills it, as `wherry site link --measure` does. Printed: declared, median of the measured, the error, and the cores that
+One link is given a latency, or a bandwidth at some latency, and measured from its two hosts, as `wherry site link
+--measure` does: by timed datagrams, and by TCP that fills it. Printed: declared, median, the error, and the cores that
 the emulator took, idle moments between two measurements included; with `--json` one document with every sample and the
 machine. The fabric is an instance of its own and is removed at the end.
 """
@@ -35,7 +35,7 @@ _FABRIC = {
 _LATENCIES = ("0ms", "1ms", "5ms", "10ms", "50ms")
 _BANDWIDTHS = (("10Mbit/s", "0ms"), ("100Mbit/s", "0ms"), ("1Gbit/s", "0ms"), ("1Gbit/s", "10ms"))
 _PINGS, _FILLS = 5, 2
-"""Samples of a latency, each the mean of several pings; and of a bandwidth, each of both directions."""
+"""Samples of a latency, each the median of several datagrams; and of a bandwidth, each of both directions."""
 
 
 def main(words: list[str]) -> None:
