@@ -69,32 +69,38 @@ def plan(
 ) -> BalancePlan:
     """The verdicts on all clusters, in the order of the cases. `nodes` and `moves` are those of all clusters.
 
-    The cluster that gains most is served first; the others see the room that is left then.
+    The cluster that gains most is served first; the others see the room and the CPUs that are left then.
     """
     used, full = used_by(nodes, moves), False
-    worlds = _worlds(cases, world)
-    first = [_verdict(case, seen, used, now, rule) for case, seen in zip(cases, worlds, strict=True)]
+    owns = [_own(case) for case in cases]
+    total = {host: sum(own[host] for own in owns if host in own) for host in world.hosts}
+
+    def seen(index: int) -> World:
+        """The world as a cluster sees it: with what the busy nodes of the others may use."""
+        return replace(world, busy={host: total[host] - owns[index].get(host, 0.0) for host in total})
+
+    first = [_verdict(case, seen(index), used, now, rule) for index, case in enumerate(cases)]
     final = list(first)
     for index in sorted(range(len(cases)), key=lambda i: (first[i].after - first[i].before, i)):
         if full and first[index].moves:
-            final[index] = _verdict(cases[index], worlds[index], used, now, rule)
+            final[index] = _verdict(cases[index], seen(index), used, now, rule)
         needs = {node.name: NodeNeed(node.cpus, node.memory) for node in cases[index].nodes}
+        busy = {node.name: node.cpus for node in _busy(cases[index])}
         for move in final[index].moves:
             used[move.destination] = used.get(move.destination, Used()).plus(needs[move.node])
+            for counts in (total, owns[index]):
+                counts[move.source] -= busy.get(move.node, 0.0)
+                counts[move.destination] += busy.get(move.node, 0.0)
             full = True
     return BalancePlan(verdicts=tuple(final))
 
 
-def _worlds(cases: Sequence[Case], world: World) -> list[World]:
-    """The world as each cluster sees it: with what the busy nodes of the others may use."""
-    owns = []
-    for case in cases:
-        own = defaultdict[str, float](float)
-        for node in _busy(case):
-            own[node.host] += node.cpus
-        owns.append(own)
-    total = {host: sum(own[host] for own in owns if host in own) for host in world.hosts}
-    return [replace(world, busy={host: total[host] - own.get(host, 0.0) for host in total}) for own in owns]
+def _own(case: Case) -> defaultdict[str, float]:
+    """The CPUs that the cluster's busy nodes may use, by host."""
+    own = defaultdict[str, float](float)
+    for node in _busy(case):
+        own[node.host] += node.cpus
+    return own
 
 
 def confirmed(now: Verdict, before: Verdict | None, site: Mapping[str, str]) -> Verdict:
@@ -151,7 +157,7 @@ def _options(
     barred = {where for where, time in case.left.items() if now - time < rule.hold} | set(case.refused)
     start = Trial(case.nodes, world, used, barred, case.most)
     hosts = sorted((world.hosts[name] for name in case.allowed), key=lambda host: (-host.speed, host.name))
-    options, hindrances = [_improved(case, model, world, hosts, start, {})], []
+    options, hindrances = [_improved(case, model, world, hosts, start.copy(), {})], []
     if case.profile.flows is not None and _apart(case, world):
         for site in sorted({host.site for host in hosts}):
             trial, why = _packed(case, world, [host for host in hosts if host.site == site], start.copy(), site)
