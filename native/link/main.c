@@ -44,6 +44,7 @@ enum {
     WHOLE_FROM = 100000000,       /* bit/s: below, 64 KiB at once would stand in the way for more than 5 ms */
     EARLY_NS = 20000,             /* what is due so soon is written now: the sleep would take longer */
     SLEEP_NS = 30000,             /* and no sleep is shorter: frames are moved in batches */
+    WAKE_MAX_NS = 200000,         /* who wakes later than this is kept from the processor, and cannot foresee it */
 };
 
 struct direction {
@@ -56,6 +57,7 @@ struct direction {
 struct link {
     struct direction directions[2]; /* there, back */
     int control;
+    int64_t wake_ns; /* what it takes to wake up, as it was of late: up to 0.2 ms where idle processors sleep deeply */
 };
 
 static int64_t now_ns(void)
@@ -72,14 +74,15 @@ static int fail(const char *what, const char *object, int error)
     return error;
 }
 
-static void take_in(struct direction *direction)
+/* `early_ns`: so long ago the first frame came, if it was what woke us. */
+static void take_in(struct direction *direction, int64_t early_ns)
 {
     uint8_t frame[TAP_FRAME_MAX];
     ssize_t length;
 
     for (int i = 0; i < BATCH && (length = read(direction->in, frame, sizeof(frame))) > TAP_HEADER; i++) {
         uint64_t bytes = tap_wire_bytes(frame, (size_t)length);
-        int64_t due = shape_admit(&direction->shape, now_ns(), bytes);
+        int64_t due = shape_admit(&direction->shape, now_ns() - early_ns, bytes);
 
         if (due == SHAPE_LOST) {
             direction->lost++;
@@ -164,6 +167,14 @@ static int64_t next_due(const struct link *link)
     return due;
 }
 
+/* Moving average of the time between the moment that was slept for and now. */
+static void learn_wake(struct link *link, int64_t took_ns)
+{
+    if (took_ns > WAKE_MAX_NS)
+        took_ns = WAKE_MAX_NS;
+    link->wake_ns += (took_ns - link->wake_ns) / 8;
+}
+
 static int serve(struct link *link)
 {
     struct pollfd wait[3] = {{.fd = link->directions[0].in, .events = POLLIN},
@@ -171,16 +182,21 @@ static int serve(struct link *link)
                              {.fd = link->control, .events = POLLIN}};
 
     for (;;) {
-        int64_t now = now_ns(), due = next_due(link), pause = due - now > SLEEP_NS ? due - now : SLEEP_NS;
+        int64_t now = now_ns(), due = next_due(link), until = due == INT64_MAX ? due : due - link->wake_ns;
+        bool long_enough = until - now > SLEEP_NS;
+        int64_t pause = long_enough ? until - now : SLEEP_NS;
         struct timespec sleep = {.tv_sec = pause / 1000000000, .tv_nsec = pause % 1000000000};
+        int ready = ppoll(wait, 3, due == INT64_MAX ? NULL : &sleep, NULL);
 
-        if (ppoll(wait, 3, due == INT64_MAX ? NULL : &sleep, NULL) < 0 && errno != EINTR)
+        if (ready < 0 && errno != EINTR)
             return -errno;
+        if (ready == 0 && long_enough)
+            learn_wake(link, now_ns() - until);
         for (int i = 0; i < 2; i++) {
             if (wait[i].revents & (POLLERR | POLLHUP | POLLNVAL))
                 return -ENODEV; /* its TAP was removed: whoever tends the link makes it anew */
             if (wait[i].revents)
-                take_in(&link->directions[i]);
+                take_in(&link->directions[i], long_enough && now_ns() - now > link->wake_ns ? link->wake_ns : 0);
         }
         now = now_ns();
         for (int i = 0; i < 2; i++)

@@ -45,9 +45,16 @@ class Ring:
 
     def __init__(self, client: subprocess.Popen[str]) -> None:
         self._client = client
-        assert client.stdout
-        self._said = [client.stdout.readline()]
-        assert self._said[0].startswith("iteration"), self._rest()
+        first = self._first_line()
+        assert first.startswith(b"iteration"), (first, self._rest())
+
+    def _first_line(self) -> bytes:
+        """Not a byte more: `communicate` knows nothing of what a file object has read ahead."""
+        assert self._client.stdout
+        line, descriptor = b"", self._client.stdout.fileno()
+        while not line.endswith(b"\n") and (more := os.read(descriptor, 1)):
+            line += more
+        return line
 
     def running(self) -> bool:
         return self._client.poll() is None

@@ -252,7 +252,7 @@ def chain() -> Iterator[NetnsFabric]:
 
 def gateway(which: int) -> int:
     """Process id of a gateway of the OpenVPN."""
-    return int((INSTANCE.run / "links" / "a--b.openvpn" / f"{which}.pid").read_text())
+    return int((INSTANCE.run / "links" / "a--b.openvpn" / f"{which}.pid").read_text().split()[0])
 
 
 def tended_within(made: NetnsFabric, seconds: float) -> list[Tended]:
