@@ -214,11 +214,16 @@ def test_a_loaded_rank_gets_the_faster_host(speeds: World) -> None:
     speeds.json("job", "cancel", job)
 
 
-def test_a_job_that_computes_stays_apart(far: World) -> None:
+def bring_ep(far: World) -> None:
+    """A program that computes and sends next to nothing."""
     try:
         shutil.copy(native_program("npb-ep-openmpi"), far.directory)
     except Refused:
         pytest.skip("npb-ep-openmpi is not built: no mpicc of openmpi")
+
+
+def test_a_job_that_computes_stays_apart(far: World) -> None:
+    bring_ep(far)
     with apart(far):
         far.json("down", "other")
         job = far("run", "job", "-n", "2", "--detach", "--", "./npb-ep-openmpi", "B").stdout.strip()
@@ -249,10 +254,7 @@ def foreign(far: World, host: str) -> Iterator[None]:
 
 
 def test_an_overloaded_host_is_relieved(far: World) -> None:
-    try:
-        shutil.copy(native_program("npb-ep-openmpi"), far.directory)
-    except Refused:
-        pytest.skip("npb-ep-openmpi is not built: no mpicc of openmpi")
+    bring_ep(far)
     with apart(far):
         far.json("down", "other")
         (node,) = (node for node, host in far.hosts_of("job").items() if host == "a1")

@@ -26,13 +26,19 @@ def driver(world: World) -> QemuDriver:
     return qemu_driver(world)
 
 
-def test_post_copy(world: World, driver: QemuDriver) -> None:
+def begun(driver: QemuDriver) -> QemuMover:
+    """A mover whose node was let run at its destination without the rest of its memory, before the commit."""
     driver.start(place("q1"))
     mover = driver.mover(place("q1"), place("q2"), Way(mode="post-copy"))
     mover.prepare()
     mover.round(1)
     mover.freeze(post_copy=True)
     mover.transfer()
+    return mover
+
+
+def test_post_copy(world: World, driver: QemuDriver) -> None:
+    mover = begun(driver)
     assert world.states() == [[FETCHED], [FETCHES]]
     anew = driver.mover(place("q1"), place("q2"))  # which does not know the way
     assert mover.switched() and anew.switched()
@@ -48,13 +54,8 @@ def test_post_copy(world: World, driver: QemuDriver) -> None:
 
 
 def fetching(driver: QemuDriver) -> QemuMover:
-    """A mover whose node runs at its destination without the rest of its memory, after the commit."""
-    driver.start(place("q1"))
-    mover = driver.mover(place("q1"), place("q2"), Way(mode="post-copy"))
-    mover.prepare()
-    mover.round(1)
-    mover.freeze(post_copy=True)
-    mover.transfer()
+    """The same after the commit."""
+    mover = begun(driver)
     mover.release()
     mover.thaw()
     return mover

@@ -89,7 +89,7 @@ def _serve(place: Instance, group_name: str | None, detach: bool, resume: bool) 
     os.chdir("/")
     log_to_file(place)
     _weigh_session()
-    InstanceLock(place)
+    InstanceLock(place)  # released by the kernel when the process is gone, not before
     if held_up is not None:
         os.close(held_up)
     try:
