@@ -19,9 +19,10 @@ demo: setup ## HPL natively, on a virtual cluster, and with a live move; writes 
 
 test: setup ## everything that this machine can run; says what it skipped and why
 	@scripts/setup-vm || echo "test: no virtual machines here (see above); what needs them is skipped" >&2
+	@scripts/setup-test || echo "test: no clang or no sshd here (see above); what needs them is skipped" >&2
 	@scripts/test
 
-test-guest: ## container nodes on Debian's own kernel, in a virtual machine (half an hour without KVM)
+test-guest: ## container nodes on Debian's own kernel, in a virtual machine (two hours without KVM)
 	@scripts/test-guest
 
 test-xen: setup-vm ## a live move between two emulated Xen hosts (ten minutes, four more the first time)

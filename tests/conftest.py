@@ -1,4 +1,4 @@
-"""Lets every test import what lies here beside it: `names`.
+"""Lets every test import what lies here beside it.
 
 A shell that starts tests in the background has them ignore SIGINT, and so would all that they start and end by Ctrl-C.
 """

@@ -14,9 +14,10 @@
 #include <unistd.h>
 
 #include "wherry/process.h"
+#include "wherry/prove.h"
 
 enum {
-    KEY_MS = 10000,       /* a client must have sent the key by then */
+    ANSWER_MS = 10000,    /* a client must have shown by then that it knows the key */
     DRAIN_MS = 200,       /* a daemonised descendant may keep the pipes open for ever */
     LINGER_MS = 10000,    /* for the client's own close after the last frame */
     OUT_SIZE = 256 << 10, /* bytes queued for one client */
@@ -26,25 +27,6 @@ enum {
 };
 
 struct session *session_list;
-
-struct session *session_open(int socket, const struct guard *guard, int64_t now)
-{
-    struct session *session = calloc(1, sizeof *session);
-
-    if (!session)
-        return NULL;
-    if (buffer_reserve(&session->out, OUT_SIZE) < 0) {
-        free(session);
-        return NULL;
-    }
-    session->socket = socket;
-    session->guard = guard;
-    session->deadline = now + KEY_MS;
-    session->child = CHILD_NONE;
-    session->next = session_list;
-    session_list = session;
-    return session;
-}
 
 void session_free(struct session *session)
 {
@@ -103,6 +85,26 @@ static void send_last(struct session *session, uint8_t type, const char *text, i
     send_text(session, type, text);
     session->closing = true;
     session->deadline = now + LINGER_MS;
+}
+
+struct session *session_open(int socket, const struct guard *guard, int64_t now)
+{
+    struct session *session = calloc(1, sizeof *session);
+
+    if (!session)
+        return NULL;
+    if (prove_challenge(session->challenge) < 0 || buffer_reserve(&session->out, OUT_SIZE) < 0) {
+        free(session);
+        return NULL;
+    }
+    session->socket = socket;
+    session->guard = guard;
+    session->deadline = now + ANSWER_MS;
+    session->child = CHILD_NONE;
+    session->next = session_list;
+    session_list = session;
+    send_frame(session, 'C', session->challenge, WIRE_KEY);
+    return session;
 }
 
 /* The client is gone or not wanted: its running program is told, one that ended already has left nothing to tell. */
@@ -183,7 +185,10 @@ static bool feed_program(struct session *session, const struct wire_frame *frame
 static bool obey_frame(struct session *session, const struct wire_frame *frame, int64_t now)
 {
     if (!session->authenticated) {
-        if (frame->type != 'H' || frame->length != WIRE_KEY || wire_compare_key(frame->payload, session->guard->key))
+        uint8_t wanted[WIRE_KEY];
+
+        prove_answer(session->guard->key, session->challenge, wanted);
+        if (frame->type != 'H' || frame->length != WIRE_KEY || wire_compare_key(frame->payload, wanted))
             return false;
         session->authenticated = true;
         session->deadline = 0;

@@ -29,6 +29,7 @@ struct session {
     struct session *next;
     const struct guard *guard;
     int socket;
+    uint8_t challenge[WIRE_KEY];
     bool authenticated;
     bool asked;             /* an R came: no second one */
     bool started;           /* S was sent */
@@ -38,7 +39,7 @@ struct session {
     bool blocked;           /* an I frame waits for room in the program's input pipe */
     bool shut;              /* our direction of the socket is closed */
     int status;
-    int64_t deadline;       /* loop time in ms: for the key, for the drain after the exit, for the client's close; 0 none */
+    int64_t deadline;       /* loop time in ms: for the answer, for the drain after the exit, for the client's close; 0 none */
     size_t owed[2];         /* bytes that were in the output pipes when the drain's time was over */
     size_t fed;             /* bytes of the I frame at the head of `in` that the program has taken */
     struct buffer in, out;
@@ -47,7 +48,7 @@ struct session {
 
 extern struct session *session_list;
 
-/* Takes over the socket (non-blocking); the guard outlives the session. Returns NULL without memory. */
+/* Takes over the socket (non-blocking); the guard outlives the session. Returns NULL without memory or random bytes. */
 struct session *session_open(int socket, const struct guard *guard, int64_t now);
 /* Fills SESSION_POLLS entries. */
 void session_prepare(const struct session *session, struct pollfd *polls);

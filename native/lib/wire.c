@@ -21,6 +21,7 @@ void wire_put_header(uint8_t *to, uint8_t type, uint32_t length)
 static ssize_t limit_of_type(uint8_t type)
 {
     switch (type) {
+    case 'C':
     case 'H':
         return WIRE_KEY;
     case 'R':

@@ -20,7 +20,7 @@
 
 #include "jobfile.h"
 #include "relay.h"
-#include "wherry/wire.h"
+#include "wherry/prove.h"
 
 static _Noreturn void fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
@@ -57,7 +57,7 @@ static void append_frame(struct buffer *out, uint8_t type, const void *payload, 
     append_bytes(out, payload, length);
 }
 
-/* H and R of this command. */
+/* R of this command. */
 static void queue_request(struct buffer *out, const struct jobfile *job, char **words)
 {
     struct buffer request = {0};
@@ -78,7 +78,6 @@ static void queue_request(struct buffer *out, const struct jobfile *job, char **
     if (request.count > WIRE_REQUEST_MAX)
         fail("command and environment have %zu bytes, more than the %d that a node takes", request.count,
              WIRE_REQUEST_MAX);
-    append_frame(out, 'H', job->key, WIRE_KEY);
     append_frame(out, 'R', buffer_head(&request), request.count);
     buffer_free(&request);
 }
@@ -104,6 +103,21 @@ static int connect_node(const struct job_node *node)
     return fd;
 }
 
+/* Waits for the node's challenge, however long a move freezes the node, and queues the answer. */
+static void queue_answer(struct buffer *out, int fd, const struct jobfile *job, const struct job_node *node)
+{
+    uint8_t bytes[WIRE_HEADER + WIRE_KEY], answer[WIRE_KEY];
+    struct wire_frame frame;
+    size_t wanted;
+
+    if (recv(fd, bytes, sizeof bytes, MSG_WAITALL) != sizeof bytes)
+        fail("lost the connection to node %s (%s:%s)", node->name, node->address, node->port);
+    if (wire_parse_frame(bytes, sizeof bytes, &frame, &wanted) != sizeof bytes || frame.type != 'C')
+        fail("what listens at %s:%s is no agent of node %s", node->address, node->port, node->name);
+    prove_answer((const uint8_t *)job->key, frame.payload, answer);
+    append_frame(out, 'H', answer, sizeof answer);
+}
+
 /* Skips rsh's options; the ones that change nothing here are taken silently. */
 static char **skip_options(char **words, bool *with_input)
 {
@@ -124,7 +138,7 @@ int main(int argc, char **argv)
     struct buffer out = {0};
     struct jobfile job;
     char reason[WIRE_TEXT_MAX + 1], **words;
-    int line, error, code;
+    int line, error, socket, code;
 
     words = skip_options(argv + (argc > 0), &with_input);
     host = *words;
@@ -143,10 +157,12 @@ int main(int argc, char **argv)
     node = jobfile_find_node(&job, host);
     if (!node)
         fail("no node %s in this job", host);
+    socket = connect_node(node);
+    queue_answer(&out, socket, &job, node);
     queue_request(&out, &job, words);
     if (!with_input)
         append_frame(&out, 'I', "", 0);
-    code = relay_run(connect_node(node), &out, with_input, reason, sizeof reason);
+    code = relay_run(socket, &out, with_input, reason, sizeof reason);
     if (code == RELAY_LOST)
         fail("lost the connection to node %s (%s:%s)", node->name, node->address, node->port);
     if (code == RELAY_REFUSED)

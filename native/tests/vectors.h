@@ -24,7 +24,9 @@ static const struct frame_vector frame_vectors[] = {
     {"4900100001", -EMSGSIZE, 5},
     {"5200400000", 0, 0x400005},           /* R of 4 MiB */
     {"5200400001", -EMSGSIZE, 5},
-    {"4800000041", -EMSGSIZE, 5},          /* H, a key too long */
+    {"4800000041", -EMSGSIZE, 5},          /* H, an answer too long */
+    {"4300000041", -EMSGSIZE, 5},          /* C, a challenge too long */
+    {"4300000040", 0, 69},
     {"50ffffffff", -EMSGSIZE, 5},
     {"00", -EPROTO, 5},
     {"7a00000000", -EPROTO, 5},

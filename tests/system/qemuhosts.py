@@ -2,7 +2,7 @@
 
     namespaces of `lab`                          namespaces of `q1`, and so of `q2`
     wherryd ── lan0 (bridge) ─────── veth ────── eth0 ── br0 (bridge) ── tap ── a node
-                                                 libvirtd: 10.79.0.11, TLS (16514); sshd, where it is installed
+                                                 libvirtd: 10.79.0.11, TLS (16514); sshd, where there is one
 
 Nothing of Wherry's is there: these are strangers' hosts, set up as libvirt's own pages say
 (https://libvirt.org/kbase/tlscerts.html), with QEMU as a user other than root, and
@@ -12,6 +12,7 @@ that ends with this process, and takes its libvirtd and its QEMUs with it; all t
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -34,10 +35,10 @@ PROGRAMS = (
     "unshare",
     "setpriv",
 )
-QEMUS_USER = "libvirt-qemu"
+QEMUS_USER, _ID = "libvirt-qemu", 64055
 _ENTRIES = {
-    "passwd": [f"{QEMUS_USER}:x:64055:64055::/:/usr/sbin/nologin", "sshd:x:64056:65534::/run/sshd:/usr/sbin/nologin"],
-    "group": [f"{QEMUS_USER}:x:64055:"],
+    "passwd": [f"{QEMUS_USER}:x:{_ID}:{_ID}::/:/usr/sbin/nologin", "sshd:x:64056:65534::/run/sshd:/usr/sbin/nologin"],
+    "group": [f"{QEMUS_USER}:x:{_ID}:"],
 }
 """What packages that are not needed otherwise would add."""
 _TLS = """\
@@ -158,6 +159,16 @@ class Lab:
         for host in self.hosts.values():
             host.run(str(sshd()), "-f", "/etc/ssh/sshd_config")
 
+    @contextmanager
+    def without_certificates(self) -> Iterator[None]:
+        """For the time of this, QEMUs find none."""
+        there = self.directory / "etc/pki/qemu"
+        away = there.rename(there.with_name("away"))
+        try:
+            yield
+        finally:
+            away.rename(there)
+
     def kill_libvirtd(self, host: str) -> None:
         """As `kill -9` does. Its machines run on."""
         self.hosts[host].run("sh", "-c", "kill -9 $(cat /run/libvirtd.pid)")
@@ -168,8 +179,9 @@ class Lab:
 
 
 def sshd() -> str | None:
-    """The path of the SSH daemon, if it is installed."""
-    return shutil.which("sshd", path="/usr/sbin:/usr/local/sbin")
+    """The path of the SSH daemon, if it is installed, or unpacked by scripts/setup-test."""
+    unpacked = Path(__file__).resolve().parents[2] / "build/sshd/usr/sbin"
+    return shutil.which("sshd", path=f"/usr/sbin:/usr/local/sbin:{unpacked}")
 
 
 @contextmanager
@@ -238,6 +250,12 @@ def _certify(pki: Path) -> None:
         subprocess.run(words, check=True, capture_output=True, timeout=60)
     shutil.copy(own, pki / "libvirt/clientcert.pem")
     shutil.copy(own_key, private / "clientkey.pem")
+    qemu = pki / "qemu"  # what QEMU reads itself, as its user
+    qemu.mkdir()
+    for name, file in (("ca-cert", authority), ("server-cert", own), ("client-cert", own)):
+        shutil.copy(file, qemu / f"{name}.pem")
+    for name in ("server-key", "client-key"):
+        os.chown(shutil.copy(own_key, qemu / f"{name}.pem"), _ID, -1)
 
 
 def _exchange_keys(directory: Path) -> None:

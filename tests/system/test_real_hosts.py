@@ -111,6 +111,17 @@ def test_a_job_runs_while_a_machine_is_moved_there_and_back(pair: World, hosts: 
     assert known(pair, hosts) == began
 
 
+def test_memory_goes_over_tls_or_not_at_all(pair: World, hosts: Lab) -> None:
+    """Where libvirtds are reached by TLS, the QEMUs show each other certificates, too."""
+    where = known(pair, hosts)
+    with hosts.without_certificates():
+        refused = pair("move", "pair-1", "--to", other(where["pair-1"]))
+    assert refused.returncode == 1 and "/etc/pki/qemu" in refused.stderr, refused.stderr
+    assert known(pair, hosts) == where
+    with pair.ring("pair", "mpich", ranks=2, seconds=1) as ring:
+        ring.result()
+
+
 def test_nothing_secret_stays_at_a_host(pair: World, hosts: Lab) -> None:
     """Kernels are there, and no RAM disk, which would have the key; other files libvirt was not asked to write."""
     for host in ADDRESSES:
@@ -177,7 +188,7 @@ def test_a_node_that_is_started_elsewhere_than_it_was_is_found(pair: World, host
 def test_by_ssh(pair: World, hosts: Lab) -> None:
     """The same hosts, reached in another way; they reach each other in this way, too."""
     if not sshd():
-        pytest.skip("there is no sshd (apt-get install openssh-server)")
+        pytest.skip("there is no sshd (scripts/setup-test)")
     hosts.start_sshd()
     assert pair("down", "pair").returncode == 0
     pair.json("fabric", "down")

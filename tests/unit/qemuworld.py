@@ -66,6 +66,7 @@ class World:
         4
     )
     VIR_MIGRATE_LIVE, VIR_MIGRATE_PEER2PEER, VIR_MIGRATE_PAUSED, VIR_MIGRATE_POSTCOPY = 1, 2, 32, 64
+    VIR_MIGRATE_TLS = 65536
     VIR_MIGRATE_PARAM_BANDWIDTH, VIR_MIGRATE_PARAM_BANDWIDTH_POSTCOPY = "bandwidth", "bandwidth.postcopy"
     VIR_MIGRATE_PARAM_URI, VIR_MIGRATE_PARAM_DEST_XML = "uri", "xml"
     VIR_DOMAIN_XML_MIGRATABLE, VIR_CONNECT_BASELINE_CPU_MIGRATABLE = 8, 2
@@ -182,6 +183,7 @@ class Machine:
         self.world.params = params
         there = next(str(host["name"]) for host in HOSTS if host["uri"] == peer)
         assert params["uri"] == f"tcp://{parse_uri(peer).host}" and flags & 3 == 3
+        assert (parse_uri(peer).transport == "tls") == bool(flags & World.VIR_MIGRATE_TLS)
         copy = Machine(self.world, there, params["xml"], WAITS)
         self.world.machines[there].append(copy)
         self.job = True

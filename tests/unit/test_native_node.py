@@ -6,6 +6,7 @@ Invariant of every test: the node ends by SIGTERM with exit code 0 and no saniti
 from __future__ import annotations
 
 import hashlib
+import hmac
 import io
 import os
 import random
@@ -82,7 +83,10 @@ class Client:
 
     def __init__(self, port: int, key: str = KEY) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=WAIT)
-        self.send("H", key.encode())
+        kind, challenge = self.receive()
+        assert kind == "C"
+        self.answer = hmac.new(key.encode(), challenge, "sha256").hexdigest().encode()
+        self.send("H", self.answer)
 
     def __enter__(self) -> Client:
         return self
@@ -195,15 +199,21 @@ def test_it_holds_nothing_of_the_host(node: NodeProcess) -> None:
 
 
 @as_root
-@pytest.mark.parametrize("first", ["wrong key", "no key", "request first", "nonsense"])
+@pytest.mark.parametrize("first", ["wrong answer", "the key", "no answer", "another's", "request first", "nonsense"])
 def test_strangers_are_sent_away(node: NodeProcess, first: str) -> None:
+    with Client(node.port) as other:
+        other.send("P")
+        assert other.receive()[0] == "P"
     bytes_of = {
-        "wrong key": b"H\0\0\0\x40" + b"f" * 64,
-        "no key": b"H\0\0\0\0",
+        "wrong answer": b"H\0\0\0\x40" + b"f" * 64,
+        "the key": b"H\0\0\0\x40" + KEY.encode(),
+        "no answer": b"H\0\0\0\0",
+        "another's": b"H\0\0\0\x40" + other.answer,
         "request first": b"R\0\0\0\5",
         "nonsense": b"GET / HTTP/1.1\r\n",
     }
     with socket.create_connection(("127.0.0.1", node.port), timeout=WAIT) as stranger:
+        assert stranger.recv(5 + 64, socket.MSG_WAITALL)[:5] == b"C\0\0\0\x40"
         stranger.sendall(bytes_of[first])
         try:
             assert stranger.recv(1) == b""

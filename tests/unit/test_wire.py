@@ -14,6 +14,7 @@ import pytest
 from wherry.job.wire import Endpoint, WireError
 from wherry.model.owner import Owner
 
+HELLO = b"C" + struct.pack(">I", 64) + b"0" * 64
 OWNER = Owner(uid=0, gid=0, home="/", cwd="/")
 
 
@@ -55,8 +56,9 @@ def agent(say: Callable[[socket.socket], None]) -> Iterator[Endpoint]:
         b"X\xff\xff\xff\xff",
     ],
 )
-def test_what_is_no_answer(said: bytes) -> None:
-    with agent(lambda connection: connection.sendall(said)) as endpoint:
+@pytest.mark.parametrize("hello", [HELLO, frame(b"C", b""), frame(b"C", b"\xff" * 64), b""])
+def test_what_is_no_answer(hello: bytes, said: bytes) -> None:
+    with agent(lambda connection: connection.sendall(hello + said)) as endpoint:
         with pytest.raises(WireError):
             endpoint.run(["x"], OWNER, {}, 5.0)
         with pytest.raises(WireError):
@@ -67,7 +69,7 @@ def test_who_says_a_byte_now_and_then_is_not_waited_for() -> None:
     over = threading.Event()
 
     def drip(connection: socket.socket) -> None:
-        for byte in frame(b"S", b"") + frame(b"O", b"x" * 10_000):
+        for byte in HELLO + frame(b"S", b"") + frame(b"O", b"x" * 10_000):
             if over.wait(0.05):
                 return
             connection.sendall(bytes([byte]))

@@ -8,10 +8,11 @@
  *      | type | length (u32 BE)| payload                 |
  *      +------+----------------+------------------- - - -+
  *
- * The client speaks first, and its first frame is always H:
+ * The init speaks first, and the client's first frame is always H (wherry/prove.h):
  *
  *   client                          wherry-init
- *     | H key(64 hex digits) -------> |   wrong key, or 10 s without one: connection closed
+ *     | <-- C challenge(64 hex digits) |
+ *     | H answer(64 hex digits) -----> |   wrong answer, or 10 s without one: connection closed
  *     | P ---------------------------> |
  *     | <------------------ P "COUNT" |   ping: live children of the init
  *     | K "PID SIGNAL" --------------> |
@@ -40,7 +41,7 @@
 
 enum {
     WIRE_HEADER = 5,              /* bytes before the payload */
-    WIRE_KEY = 64,                /* hex digits */
+    WIRE_KEY = 64,                /* hex digits of a key, a challenge, an answer */
     WIRE_DATA_MAX = 1 << 20,      /* bytes in one I, O or E */
     WIRE_REQUEST_MAX = 4 << 20,   /* bytes in one R */
     WIRE_TEXT_MAX = 512,          /* bytes in P, K, S, F, X */
@@ -86,7 +87,7 @@ int wire_parse_number(const char *text, size_t length, uint64_t limit, uint64_t 
 /* Comma-separated gids, may be empty. Returns their count or -EPROTO. */
 int wire_parse_groups(const char *text, gid_t *groups, size_t room);
 
-/* 0 when equal; the time taken does not depend on where the keys differ. */
+/* 0 when equal; the time taken does not depend on where the two differ. */
 int wire_compare_key(const uint8_t *left, const uint8_t *right);
 
 /* 0 when `text` is WIRE_KEY lower- or upper-case hex digits, else -EPROTO. */

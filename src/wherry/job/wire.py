@@ -8,6 +8,7 @@ WireError.
 
 from __future__ import annotations
 
+import hmac
 import re
 import socket
 import struct
@@ -97,7 +98,8 @@ class Endpoint:
             with in_netns(self.netns, lambda: socket.socket(socket.AF_INET, socket.SOCK_STREAM)) as connection:
                 talk = _Talk(connection, time.monotonic() + seconds)
                 talk.open(self.address, self.port)
-                talk.send(b"H", self.key.encode())
+                challenge = talk.expect(b"C")
+                talk.send(b"H", hmac.new(self.key.encode(), challenge.encode(), "sha256").hexdigest().encode())
                 yield talk
         except TimeoutError:
             raise WireError(f"no answer within {seconds:.0f} s") from None

@@ -1,13 +1,8 @@
-"""Does a node's agent answer? The shortest talk with it; its protocol is in native/include/wherry/wire.h.
-
--> H key    who asks
--> P        <- P number of its children
-"""
+"""Does a node's agent answer? To whoever connects it says the first word (native/include/wherry/wire.h): that will do."""
 
 from __future__ import annotations
 
 import socket
-import struct
 import time
 from collections.abc import Callable
 
@@ -16,7 +11,6 @@ from wherry.model.objects import CONTROL_PORT
 from wherry.node.channel import in_netns
 from wherry.node.protocol import Place
 
-_HEADER = struct.Struct(">cI")
 _PATIENCE = 60.0
 """Seconds that the agent gets to answer after a move."""
 _FIRST, _LONGEST = 0.25, 8.0
@@ -33,10 +27,8 @@ def answers(place: Place, seconds: float) -> bool:
         with in_netns(place.netns, lambda: socket.socket(socket.AF_INET, socket.SOCK_STREAM)) as asking:
             asking.settimeout(seconds)
             asking.connect((place.node.address, CONTROL_PORT))
-            key = place.key.get_secret_value().encode()
-            asking.sendall(_HEADER.pack(b"H", len(key)) + key + _HEADER.pack(b"P", 0))
             asking.settimeout(max(deadline - time.monotonic(), 0.01))
-            return asking.recv(1) == b"P"
+            return asking.recv(1) == b"C"
     except OSError:
         return False
 

@@ -22,7 +22,10 @@ from wherry.node.vm import virt
 _ABORT_TIMEOUT = 60.0
 """Seconds that libvirt may take to end a job that it was told to."""
 _MIB = 2**20
-_CURES = {"Userfaultfd not available": "on both hosts, for post-copy: sysctl vm.unprivileged_userfaultfd=1"}
+_CURES = {
+    "Userfaultfd not available": "on both hosts, for post-copy: sysctl vm.unprivileged_userfaultfd=1",
+    "Unable to access credentials": "on both hosts put certificates for QEMU into /etc/pki/qemu (docs/vm.md)",
+}
 """What helps, by a sign in what libvirt says."""
 POSTCOPY = ("post-copy", "hybrid")
 """Modes that may end so. libvirt itself lets a copy run at the destination then, also one that was sent to its end."""
@@ -51,13 +54,15 @@ class Peer:
     """The other end: its libvirtd's URI for that of the source, and the address at which its QEMU takes the memory.
 
     `description` is the domain's XML there, if that differs; `disks`, whether it has some, which both ends see;
-    `remedy` what a person does when the two ends do not come together.
+    `tls`, whether the two QEMUs show each other certificates and encrypt the memory; `remedy` what a person does when
+    the two ends do not come together.
     """
 
     uri: str
     address: str
     description: str = ""
     disks: bool = False
+    tls: bool = False
     remedy: str = "wherry event list"
 
 
@@ -200,6 +205,8 @@ def _how(peer: Peer, way: Way, rate: float | None) -> tuple[int, dict[str, Any]]
         params[libvirt.VIR_MIGRATE_PARAM_DEST_XML] = peer.description
     if peer.disks:  # libvirt cannot know that both hosts see these files; the plan and the move's check have looked
         flags |= libvirt.VIR_MIGRATE_UNSAFE
+    if peer.tls:
+        flags |= libvirt.VIR_MIGRATE_TLS
     flags |= libvirt.VIR_MIGRATE_POSTCOPY if way.mode in POSTCOPY else libvirt.VIR_MIGRATE_PAUSED
     if way.mode == "auto-converge":
         flags |= libvirt.VIR_MIGRATE_AUTO_CONVERGE

@@ -138,7 +138,8 @@ class QemuMover(LiveMove):
         asked = f"as root on {self._source.host}: virsh -c {uri} version"
         remedy = f"{asked}; {host} takes memory at its TCP ports 49152 to 49215"
         there = elsewhere(description, self._kernel, self._destination.device)
-        return job.Peer(uri, parse_uri(uri).host, there, remedy=remedy)
+        to = parse_uri(uri)
+        return job.Peer(uri, to.host, there, tls=to.transport == "tls", remedy=remedy)
 
     def _there(self, place: Place) -> bool:
         return self._domain(place) is not None

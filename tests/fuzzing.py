@@ -1,0 +1,31 @@
+"""A parser under libFuzzer, ASan and UBSan, for a moment; each file of native/fuzz says how to run it for long."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+_NATIVE = Path(__file__).resolve().parents[1] / "native"
+_FLAGS = ("-g", "-O1", "-D_GNU_SOURCE", "-fsanitize=fuzzer,address,undefined", f"-I{_NATIVE}/include")
+
+
+def fuzz(sources: tuple[str, ...], corpus: Mapping[str, bytes], runs: int, longest: int) -> None:
+    """Builds `sources` (below native/) and gives them `runs` inputs of up to `longest` bytes, `corpus` first."""
+    if not shutil.which("clang"):
+        pytest.skip("there is no clang (scripts/setup-test)")
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as name:  # some targets write each input to files
+        directory = Path(name)
+        words = ["clang", *_FLAGS, *(f"{_NATIVE}/{source}" for source in sources), "-o", f"{name}/fuzz"]
+        built = subprocess.run(words, capture_output=True, text=True, timeout=120)
+        assert built.returncode == 0, built.stderr
+        (directory / "corpus").mkdir()
+        for title, data in corpus.items():
+            (directory / "corpus" / title).write_bytes(data)
+        words = [f"{name}/fuzz", "-seed=1", f"-runs={runs}", f"-max_len={longest}", "corpus"]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=300, cwd=name)
+        assert done.returncode == 0, done.stderr[-4000:]
