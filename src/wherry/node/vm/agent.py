@@ -1,4 +1,4 @@
-"""Does a node's agent answer? To whoever connects it says the first word (native/include/wherry/wire.h): that will do."""
+"""Does a node's agent answer? To whoever connects it says the first word (native/include/wherry/wire.h); that does."""
 
 from __future__ import annotations
 
