@@ -38,7 +38,7 @@ test-moves: setup-vm ## twenty moves of a virtual machine, for each adapter, and
 test-tiles: setup ## ten thousand moves of a tile process under load, and the protocols of moves with many seeds (some minutes)
 	@scripts/as-root env WHERRY_TILE_MOVES=10000 .venv/bin/python -m pytest -q -p no:cacheprovider tests/unit/test_manycore.py -k many_moves
 	@build/native/tests/test_manycore_protocol 10
-	@build/native/tests/test_manycore_hosts 200 2>/dev/null
+	@build/native/tests/test_manycore_hosts 200 2>build/test-tiles.log || { tail -5 build/test-tiles.log >&2; exit 1; }
 
 lint: setup ## style, types, import directions, file sizes
 	@scripts/lint

@@ -2,6 +2,9 @@
  * wherry-beside: what the tiles are measured beside, on the same machine in the same minute. Prints one JSON line.
  *
  *   wherry-beside memcpy BYTES TIMES   median of copies between two parts of one shared memory file, both warm
+ *   wherry-beside wire NETNS NETNS ADDRESS BYTES TIMES
+ *                                      median of sends over a TCP connection, already used, from one network namespace
+ *                                      (a file) to that address in another: until all has been received. Needs root
  *   wherry-beside threads COUNT TIMES [STACK]
  *                                      pthreads: medians of creating COUNT, and of joining them. Without STACK, in
  *                                      bytes, each has 8 MiB, of which the C library keeps five at most for reuse: the
@@ -12,19 +15,25 @@
  *   wherry-beside count PID            counts branches and cache misses of a process in user mode until its standard
  *                                      input ends; says so where the machine does not count
  */
+#include <arpa/inet.h>
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <linux/perf_event.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <pthread.h>
+#include <sched.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
-#include <fcntl.h>
 
 enum { THREADS_MOST = 64, TASKS_MOST = 256, STRIDE = 4096 };
 
@@ -82,6 +91,85 @@ static int copy(size_t bytes, size_t times)
         __asm__ volatile("" ::"r"(at) : "memory");
     }
     printf("{\"bytes\": %zu, \"nanoseconds\": %ld}\n", bytes, (long)median(took, times));
+    return 0;
+}
+
+static void require(bool holds, const char *what)
+{
+    if (holds)
+        return;
+    perror(what);
+    exit(1);
+}
+
+static void enter(const char *netns)
+{
+    int fd = open(netns, O_RDONLY | O_CLOEXEC);
+
+    require(fd >= 0 && setns(fd, CLONE_NEWNET) == 0, netns);
+    close(fd);
+}
+
+struct receiver {
+    int fd;
+    size_t bytes, times;
+    uint8_t *into;
+    int64_t *ended;
+};
+
+/* Answers with a byte when all of one send has come. */
+static void *receive(void *argument)
+{
+    const struct receiver *receiver = argument;
+
+    for (size_t i = 0; i < receiver->times; i++) {
+        ssize_t count = recv(receiver->fd, receiver->into, receiver->bytes, MSG_WAITALL);
+
+        receiver->ended[i] = now();
+        require(count == (ssize_t)receiver->bytes && send(receiver->fd, "", 1, MSG_NOSIGNAL) == 1, "wherry-beside");
+    }
+    return NULL;
+}
+
+static int wire(const char *from, const char *to, const char *where, size_t bytes, size_t times)
+{
+    struct sockaddr_in address = {.sin_family = AF_INET};
+    struct receiver receiver = {.bytes = bytes, .times = times + 1, .into = allocate(bytes)};
+    int64_t *took = allocate(receiver.times * sizeof(*took));
+    socklen_t length = sizeof(address);
+    uint8_t *buffer = allocate(bytes), answer;
+    int listener, sender, yes = 1;
+    pthread_t thread;
+
+    receiver.ended = allocate(receiver.times * sizeof(*receiver.ended));
+    require(inet_pton(AF_INET, where, &address.sin_addr) == 1, where);
+    enter(to);
+    listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    require(bind(listener, (struct sockaddr *)&address, sizeof(address)) == 0 && listen(listener, 1) == 0 &&
+                getsockname(listener, (struct sockaddr *)&address, &length) == 0, where);
+    enter(from);
+    sender = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    require(connect(sender, (struct sockaddr *)&address, sizeof(address)) == 0, where);
+    receiver.fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+    require(receiver.fd >= 0, where);
+    setsockopt(sender, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof(yes));
+    setsockopt(receiver.fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof(yes));
+    require(pthread_create(&thread, NULL, receive, &receiver) == 0, "wherry-beside");
+    for (size_t i = 0; i < receiver.times; i++) { /* the first is not counted: TCP begins slowly */
+        memset(buffer, (int)i, bytes);
+        took[i] = now();
+        for (size_t sent = 0; sent < bytes;) {
+            ssize_t count = send(sender, buffer + sent, bytes - sent, MSG_NOSIGNAL);
+
+            require(count > 0, "wherry-beside");
+            sent += (size_t)count;
+        }
+        require(recv(sender, &answer, 1, 0) == 1, "wherry-beside");
+    }
+    pthread_join(thread, NULL);
+    for (size_t i = 0; i < receiver.times; i++)
+        took[i] = receiver.ended[i] - took[i];
+    printf("{\"bytes\": %zu, \"nanoseconds\": %ld}\n", bytes, (long)median(took + 1, times));
     return 0;
 }
 
@@ -228,13 +316,15 @@ int main(int argc, char **argv)
 
     if (strcmp(what, "memcpy") == 0 && first && second)
         return copy(first, second);
+    if (strcmp(what, "wire") == 0 && argc == 7 && strtoul(argv[5], NULL, 10) && strtoul(argv[6], NULL, 10))
+        return wire(argv[2], argv[3], argv[4], strtoul(argv[5], NULL, 10), strtoul(argv[6], NULL, 10));
     if (strcmp(what, "threads") == 0 && first && first <= THREADS_MOST && second)
         return threads(first, second, third);
     if (strcmp(what, "stand") == 0 && second >= STRIDE)
         return stand(argv[2], second);
     if (strcmp(what, "count") == 0 && first)
         return count(argv[2]);
-    fprintf(stderr, "usage: wherry-beside memcpy BYTES TIMES | threads COUNT TIMES [STACK] | "
-                    "stand FILE BYTES | count PID\n");
+    fprintf(stderr, "usage: wherry-beside memcpy BYTES TIMES | wire NETNS NETNS ADDRESS BYTES TIMES | "
+                    "threads COUNT TIMES [STACK] | stand FILE BYTES | count PID\n");
     return 2;
 }

@@ -28,8 +28,10 @@ from wherry.lab.study import render, runner, workloads
 from wherry.lab.study.bench import FABRIC, Bench, Place, program
 from wherry.lab.study.lacks import lacking
 from wherry.lab.study.multisite import MultiSite
+from wherry.lab.study.nic import NicDegradation
 from wherry.lab.study.recipe import Cell, Factor, Level, Page, SampleFailed, Study, Value
 from wherry.lab.study.results import Results
+from wherry.lab.study.xen import XenMigration
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="clusters are made by root")
 
@@ -274,6 +276,33 @@ def test_a_disk_that_is_full_again_and_again_costs_no_row(small_disk: Path, benc
     assert (len(results.counted()), len(results.failed())) == (4, 4)
     kept = Results(results.directory, results.study, Results.about_of(results.directory))
     assert [one.ok for one in kept.runs] == [False, True] * 4
+
+
+class Papers(XenMigration):
+    """Of each of its programs the runs on nodes, and those with a move."""
+
+    def cells(self) -> Sequence[Cell]:
+        moved = [Cell.of(test=test, how=how) for test in ("hpl3", "sp") for how in ("nodes", "moved")]
+        others = (("linpack", "nodes"), ("netpipe", "two-hosts"), ("idle", "moved"))
+        return [*(Cell.of(test=test, how=how) for test, how in others), *moved]
+
+
+class Pings(NicDegradation):
+    """Flood pings between nodes."""
+
+    def cells(self) -> Sequence[Cell]:
+        return [Cell.of(nic="container", tool="flood", mpi="openmpi")]
+
+
+@pytest.mark.parametrize("kind", [Papers, Pings])
+def test_programs_of_the_papers(case: Path, bench: Bench, kind: type[Study]) -> None:
+    results = Results.create(case / kind.__name__, kind(True, lacking(process.examine())), 1)
+    run(results, bench)
+    assert len(results.counted()) == len(results.study.cells()), [one.problem for one in results.runs]
+    moved = [cell for cell in results.study.cells() if "moved" in dict(cell.levels).values()]
+    assert all(results.values(cell, "downtime")[0] > 0 for cell in moved)
+    text = render.write(results)[0].read_text()
+    assert not moved or "wherry move three-2 --to b" in text
 
 
 class TwoSites(MultiSite):

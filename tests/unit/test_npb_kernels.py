@@ -6,7 +6,9 @@ import os
 import re
 import resource
 import shutil
+import struct
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -45,6 +47,20 @@ def field(output: str, label: str) -> str:
     found = re.search(rf"^ {re.escape(label)} *= *(\S.*)$", output, re.MULTILINE)
     assert found, f"no {label!r} in:\n{output}"
     return found[1]
+
+
+def test_a_result_that_is_wrong_is_told(tmp_path: Path) -> None:
+    """EP with another reference value than the published one, in the program's file."""
+    published = struct.pack("<d", -3.247834652034740e3)
+    whole = Path(program("ep", "openmpi")).read_bytes()
+    assert whole.count(published) == 1
+    other = tmp_path / "npb-ep"
+    other.write_bytes(whole.replace(published, struct.pack("<d", -3.247834652e3 * 1.001)))
+    other.chmod(0o755)
+    command = [*COMMANDS["openmpi"].format(ranks=1).split(), str(other), "S"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=ENVIRONMENT)
+    assert done.returncode == 1, done.stderr
+    assert field(done.stdout, "Verification") == "UNSUCCESSFUL"
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 4])

@@ -114,3 +114,13 @@ def test_a_machine_is_not_promised_less_than_libvirt_can_keep_to(client: Client)
         client.begin_move(node.name, other, bandwidth="5Mbit/s")
     assert refused.value.code == "UNSUPPORTED" and "MiB/s" in refused.value.why
     client.wait(client.begin_move(node.name, other, bandwidth="10Mbit/s").id)
+
+
+def test_a_node_is_not_made_to_stand_for_days(client: Client) -> None:
+    client.wait(client.up({"name": "slow", "nodes": 1, "memory": "128MiB"}).id)
+    (node,) = client.nodes("slow")
+    other = next(host.name for host in client.hosts() if host.name != node.host)
+    with pytest.raises(WherryError, match="would stand still for ") as refused:
+        client.wait(client.begin_move(node.name, other, bandwidth="1kbit/s").id)
+    assert refused.value.code == "UNSUPPORTED" and "--bandwidth" in refused.value.next
+    assert client.moves() == [] and client.nodes("slow") == [node]

@@ -109,10 +109,10 @@ def test_the_fabric_is_noted_with_every_state_of_its_links(
 ) -> None:
     monkeypatch.setattr(benches, "Client", lambda: Client(service.place))
     bench = Bench(tmp_path)
-    assert bench.fabric() == ""
+    assert bench.fabric() == []
     for latency in ("10ms", "50ms", "10ms"):
         bench.stand_on({**FABRIC, "links": [{"between": ["a", "b"], "latency": latency}]})
-    text = bench.fabric()
+    text = "; ".join(bench.fabric())
     assert "a1 at a" in text and text.count("hosts") == 1
     assert [text.count(f"there latency {ms} ms") for ms in ("10.0", "50.0")] == [1, 1], text
     bench.close()

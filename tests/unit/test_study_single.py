@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -91,11 +92,12 @@ def test_a_quick_study_moves_programs_in_one_mode() -> None:
 
 def test_what_is_not_combined_is_left_out_by_name() -> None:
     said = left_out(MigrationCost(False, {"post-copy": "no userfaultfd"}))
-    for text in ("HPL, SP, LAMMPS and GROMACS over a link", "more than 64 MiB over a link", "HPL and SP on them"):
+    texts = ("HPL, SP, LAMMPS and GROMACS over a link", "more than 64 MiB over a link", "GROMACS on them", "hybrid")
+    for text in texts:
         assert any(text in level for level in said), text
     assert "no userfaultfd" in said.values()
     quick = left_out(MigrationCost(True))
-    assert {"256 MiB", "1024 MiB", "1 page of 4 KiB", "1 Gbit/s, 10ms"} <= set(quick)
+    assert {"256 MiB", "1024 MiB", "1 page of 4 KiB", "1 Gbit/s, 10ms", "more than 16 MiB over a link"} <= set(quick)
     assert "HPL, SP, LAMMPS and GROMACS: all memory while frozen" in quick
 
 
@@ -111,7 +113,7 @@ def test_a_move_that_changes_a_digit_does_not_count(tmp_path: Path) -> None:
     results = Results.create(tmp_path, study, 2)
     moved, unmoved = program("lammps", "stop"), program("lammps", "none")
     keep(results, moved, 0, seconds=9.0, downtime=0.1, total=0.2, result_crc=7.0)
-    assert len(results.counted(moved)) == 1
+    first = results.counted(moved)[0].number
     assert "nothing to compare 1 runs" in dict(table(study, results, "Results").rows)["lammps"]
     keep(results, unmoved, 0, seconds=3.0, result_crc=5.0)
     keep(results, moved, 1, seconds=3.5, downtime=0.1, total=0.2, result_crc=5.0)
@@ -122,6 +124,9 @@ def test_a_move_that_changes_a_digit_does_not_count(tmp_path: Path) -> None:
         assert "another than without a move" in render.write(found)[0].read_text()
         said = dict(table(study, found, "Results").rows)["lammps"]
         assert said.startswith("every digit as without a move in 1 of 2 runs")
+    with results.samples.open() as file:
+        last = [row for row in csv.DictReader(file) if row["run"] == str(first)][-1]
+    assert (last["metric"], last["ok"], last["problem"]) == ("judged", "0", "its result is another than without a move")
 
 
 def test_failed_runs_of_the_ring_are_among_those_that_were_not_right(tmp_path: Path) -> None:
@@ -164,16 +169,19 @@ class Told(Bench):
         self.transports.append(transport)
         raise SampleFailed("nothing runs")
 
-    def start(self, place: Place, argv: Sequence[str], *_: Any, **__: Any) -> Any:
+    def start(self, place: Place, argv: Sequence[str], _ranks: int, directory: Path, *_: Any, **__: Any) -> Any:
         self.asked.append((place, list(argv)))
         ended = Ended(0, self.stdout, "")
-        return SimpleNamespace(wait=lambda _: ended, said=lambda _: None, ended=2000.0, cancel=lambda: None)
+        job = {"directory": directory, "ended": 2000.0}
+        return SimpleNamespace(wait=lambda _: ended, said=lambda _: None, cancel=lambda: None, **job)
 
     def on(self, place: Place, argv: Sequence[str], *_: Any, **__: Any) -> Ended:
         self.asked.append((place, list(argv)))
         raise SampleFailed("nothing runs")
 
-    def move(self, node: str, hosts: Any, max_rounds: int | None = None, mode: str | None = None) -> Move:
+    def move(
+        self, node: str, _hosts: Any, _directory: Path, _rounds: int | None, mode: str | None, _after: float
+    ) -> Move:
         self.modes.append(mode)
         times = {"created": 1000.0, "ended": 1001.0, "downtime": 0.5, "total": 1.0}
         return Move(id="m", node=node, cluster="c", source="b1", destination="b2", phase=Phase.DONE, **times)

@@ -88,6 +88,8 @@ void names_process_ended(struct board *board, uint32_t process);
 int moves_ask(struct board *board, uint32_t process, uint32_t to, uint32_t mode, char *why, size_t room);
 /* Answers the moves that have ended, and asks for those that processes wish. */
 void moves_serve(struct board *board);
+/* Whether there is a move that has not been told yet. */
+bool moves_is_under_way(const struct board *board);
 /* Tells a process, wherever it is, that its wish to move is refused. */
 void moves_answer(struct board *board, uint32_t process, int error);
 bool moves_reserve_slot(const struct board *board, uint32_t *slot);

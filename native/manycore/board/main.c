@@ -41,7 +41,7 @@
 #include "../cpu.h"
 #include "board.h"
 
-#define TEND_MS 50 /* how often it looks whether the other hosts are there */
+#define TEND_MS 50 /* how often it looks whether the other hosts are there, and whether a move stands still */
 
 /* Nobody else listens there, or it would lose its socket to us: a lock, which ends with us however we end. */
 static int lock(const char *path)
@@ -120,7 +120,7 @@ static void serve(struct board *board)
     for (int i = 0; i < CLIENT_MAX; i++)
         fds[3 + i] = (struct pollfd){board->clients[i].fd, (short)(POLLIN | (board->clients[i].queued ? POLLOUT : 0)), 0};
     others = net_poll(board, fds + 3 + CLIENT_MAX);
-    if (poll(fds, 3 + CLIENT_MAX + (nfds_t)others, others ? TEND_MS : -1) < 0)
+    if (poll(fds, 3 + CLIENT_MAX + (nfds_t)others, others || moves_is_under_way(board) ? TEND_MS : -1) < 0)
         return;
     if (fds[0].revents)
         eventfd_read(board->event_fd, &count);

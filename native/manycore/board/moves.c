@@ -9,6 +9,8 @@
 #include "../tracking.h"
 #include "board.h"
 
+#define STILL_NS 15000000000 /* from the request until it is frozen: more than the destination waits for the source */
+
 static const char *const modes[] = {"faithful", "direct", "handoff", "precopy"};
 static const char *const trackings[TRACKING_KINDS] = {"none", "mprotect", "userfaultfd"};
 
@@ -255,11 +257,35 @@ static bool is_over(const struct board *board, const struct move *move, uint32_t
            (atomic_load(&move->all) || place.epoch != before.epoch + 1 || place.state != PLACE_RUNNING);
 }
 
+bool moves_is_under_way(const struct board *board)
+{
+    for (uint32_t to = 0; to < board->window->tile_count; to++)
+        if (atomic_load(&board->window->moves[to].step) != MOVE_NONE)
+            return true;
+    return false;
+}
+
+/*
+ * Nobody stands yet, and each side waits for the other; that for the source the destination bounds itself. A tile that
+ * stands still has the record in hand until it goes on and sees what has become of it.
+ */
+static uint32_t give_up_still(struct board *board, struct move *move, uint32_t step)
+{
+    if (step < MOVE_ASKED || step > MOVE_RESERVED || !window_is_here(board->window, move->from) ||
+        !window_is_here(board->window, move->to) || window_now() - move->asked < STILL_NS ||
+        !atomic_compare_exchange_strong(&move->step, &step, MOVE_ABORTED))
+        return step;
+    snprintf(move->why, sizeof(move->why), "tile %u or tile %u stands still", move->from, move->to);
+    window_ring(board->window, move->from);
+    window_ring(board->window, move->to);
+    return MOVE_ABORTED;
+}
+
 void moves_serve(struct board *board)
 {
     for (uint32_t to = 0; to < board->window->tile_count; to++) {
         struct move *move = &board->window->moves[to];
-        uint32_t step = atomic_load(&move->step);
+        uint32_t step = give_up_still(board, move, atomic_load(&move->step));
 
         if (step == MOVE_NONE || mirror_finish(board, move, step == MOVE_ABORTED) || !is_over(board, move, step))
             continue;

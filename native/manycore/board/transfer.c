@@ -320,7 +320,7 @@ static void handle_leaders(struct board *board, uint32_t from, const struct fram
 /* A follower moves its process between two of its tiles. */
 static void move_here(struct board *board, uint32_t process, const struct order *order)
 {
-    char why[REASON_SIZE];
+    char why[REASON_SIZE] = "there is no such tile here";
 
     if (order->to >= board->window->tile_count || !window_is_here(board->window, order->to) ||
         moves_ask(board, process, order->to, order->mode, why, sizeof(why)) < 0)

@@ -82,7 +82,7 @@ int info_member(int rank);
 /* Ends every rank. */
 void abort_ranks(int status) __attribute__((noreturn));
 
-/* The tile process goes on at another tile when this returns 0. */
+/* The tile process has moved when this returns 0: to that tile, or to another if someone else moved it just then. */
 int move_to(int tile, int mode);
 void *grow(int pages);
 int64_t clock_ns(void);

@@ -44,7 +44,8 @@ def up(
     cores
         Of each tile, the master core included; at most 16.
     balance
-        Move processes that talk much to one host, and away from crowded ones (tiles.balance.log says what it did).
+        Move processes that talk much to one host, and away from crowded hosts (tiles.balance.log says what it did).
+        Tiles of one host share its CPUs, so nothing is moved between them.
     """
     given = {"tiles": tiles, "cores": cores}
     spec = read_tiles(file) if file else parse(TilesSpec, given, "the command line", "wherry tile up")

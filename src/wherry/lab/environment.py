@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 import re
 import shutil
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 import wherry
@@ -39,9 +41,20 @@ def environment() -> dict[str, str]:
         "packages": _packages(*_PACKAGES),
         "compiler": _compiler(),
         "memory": format_size(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")),
-        "wherry": wherry.__version__,
+        "wherry": f"{wherry.__version__}, programs {_programs()}",
         "load": load(),
     }
+
+
+def _programs() -> str:
+    """A hash of our programs and of this package: two states of one version are not the same."""
+    files = sorted(Path(wherry.__file__).parent.rglob("*.py"))
+    with suppress(WherryError):
+        files += sorted(native_program("wherry-init").parent.iterdir())
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(file.read_bytes())
+    return digest.hexdigest()[:12]
 
 
 def load() -> str:

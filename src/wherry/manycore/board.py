@@ -17,7 +17,7 @@ from typing import Any
 
 from wherry.base.errors import Code, Failed, LostContact, Refused
 from wherry.base.paths import instance
-from wherry.manycore.launch import Place, launch
+from wherry.manycore.launch import Place, launch, logs
 from wherry.manycore.spec import TilesSpec
 
 MODES = ("faithful", "direct", "handoff", "precopy")
@@ -141,11 +141,8 @@ class Board:
 
     def _last_words(self) -> str:
         """What the boards of the last tiles had to say, when these did not end by `down`."""
-        said = [line for log in sorted(self._logs()) for line in log.read_text(errors="replace").splitlines()]
+        said = [line for log in logs(self.path) for line in log.read_text(errors="replace").splitlines()]
         return f"; the last tiles said: {' / '.join(said[-3:])[:300]}" if said else ""
-
-    def _logs(self) -> Iterator[Path]:
-        return (log for log in self.path.parent.glob(f"{self.path.stem}*.log") if "balance" not in log.name)
 
     def _start(self, program: Path, words: list[str], tile: int | None) -> list[str]:
         if any("\t" in word or "\n" in word for word in (str(program), *words)):

@@ -93,5 +93,12 @@ def _hear(socket: Path, boards: list[Process], wanted: str) -> dict[str, Any]:
         for board in boards:
             board.kill()
             board.wait()
-        raise Failed(Code.FAILED, "the tiles did not start", event["why"], f"cat {socket.with_suffix('.log')}")
+        said = (log.read_text(errors="replace").splitlines() for log in logs(socket))
+        why = "; ".join(dict.fromkeys([event["why"], *(lines[-1][:200] for lines in said if lines)]))
+        raise Failed(Code.FAILED, "the tiles did not start", why, f"cat {socket.with_suffix('.log')}")
     return event
+
+
+def logs(socket: Path) -> list[Path]:
+    """Where the boards of all hosts, and their tiles, write what they have to say."""
+    return sorted(log for log in socket.parent.glob(f"{socket.stem}*.log") if "balance" not in log.name)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from wherry.base.clock import now
 from wherry.base.errors import Code, Failed, LostContact, Refused
 from wherry.base.ids import new_id
-from wherry.base.units import format_rate
+from wherry.base.units import format_duration, format_rate
 from wherry.cluster.clusters import Progress, never, quiet
 from wherry.cluster.lookup import find_cluster, find_node
 from wherry.cluster.places import Places
@@ -29,6 +29,9 @@ from wherry.store.store import Store
 
 _LEAST_OF_VMS = 8 * 2**20
 """Bit/s: VIR_MIGRATE_PARAM_BANDWIDTH is in MiB/s, and 0 means no limit."""
+
+_STANDS_AT_MOST = 300.0
+"""Seconds: after six minutes of silence nodes' agents end a connection, and programs may have less patience."""
 
 
 class Moves:
@@ -89,6 +92,10 @@ class Moves:
         strikes = parse_fault(fault)
         predicted = self._predicted(node, host, bandwidth)
         over = self.crossing(node, host, bandwidth)
+        if predicted is not None and not predicted.rounds and predicted.downtime > _STANDS_AT_MOST:
+            what = f"node {node} would stand still for {format_duration(predicted.downtime)}"
+            why = f"its connections outlast {format_duration(_STANDS_AT_MOST)} of silence"
+            raise Refused(Code.UNSUPPORTED, what, why, "give a larger --bandwidth, or the link one")
         machine = self._begin(node, host, progress, cancelled, move_id or new_id("mv"), predicted, over, way)
         try:
             return machine.run(strikes, max_rounds)

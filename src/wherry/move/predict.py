@@ -32,6 +32,7 @@ def estimate(
     rate, before, basis = most, _BEFORE, "assumed rates; no move was made here yet"
     if past:
         rate, overhead = _fit([(_frozen_bytes(m), m.downtime or 0) for m in past], most)
+        rate = min(rate, most)
         before = median(max((m.total or 0) - (m.downtime or 0), 0) for m in past)
         basis = f"the last {len(past)} moves" if len(past) > 1 else "the last move"
     rounds = 2 if can_round else 0

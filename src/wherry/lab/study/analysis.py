@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from wherry.lab.report import Table
 from wherry.lab.stats import Estimate, difference, mann_whitney, ratio
@@ -14,10 +14,11 @@ LATENCY = "latency_median"
 """What is compared: the median of a run's repetitions, which what else the machine does disturbs least."""
 
 
-def mpi_factor(quick: bool) -> Factor:
-    """Both MPIs; one with --quick."""
-    why = "not with --quick" if quick else ""
-    return Factor("mpi", "the MPI", (Level("openmpi", "Open MPI"), Level("mpich", "MPICH", why)))
+def mpi_factor(quick: bool, lacks: Mapping[str, str]) -> Factor:
+    """Both MPIs as far as they are there; one with --quick."""
+    why = "not with --quick" if quick else lacks.get("mpiexec.mpich", "")
+    openmpi = Level("openmpi", "Open MPI", lacks.get("mpirun.openmpi", ""))
+    return Factor("mpi", "the MPI", (openmpi, Level("mpich", "MPICH", why)))
 
 
 def by_size(results: Results, cells: dict[str, Cell], metric: str = LATENCY, most: float = float("inf")) -> Curves:

@@ -119,9 +119,9 @@ class Bench:
         self._make_fabric(self._client)
         return self._client
 
-    def fabric(self) -> str:
+    def fabric(self) -> list[str]:
         """What the clusters stood on, with every state of its links, for the report; nothing when there were none."""
-        return "; ".join(self._stood)
+        return list(self._stood)
 
     def _note_fabric(self, client: Client) -> None:
         found = client.fabric()["fabric"]
@@ -291,11 +291,28 @@ class Bench:
         copy.with_suffix(".new").replace(copy)  # one that runs keeps its own
         return str(copy)
 
-    def move(self, node: str, hosts: tuple[str, str], max_rounds: int | None = None, mode: str | None = None) -> Move:
-        """Moves a node to that one of two hosts where it is not; a virtual machine in this mode."""
+    def move(
+        self,
+        node: str,
+        hosts: tuple[str, str],
+        directory: Path,
+        max_rounds: int | None = None,
+        mode: str | None = None,
+        after: float = 0.0,
+    ) -> Move:
+        """Moves a node to that one of two hosts where it is not, after some seconds; a virtual machine in this mode."""
         here = next(found.host for found in self.client.nodes() if found.name == node)
+        to = hosts[here == hosts[0]]
         way: dict[str, object] | None = {"mode": mode} if mode else None
-        operation = self.client.begin_move(node, hosts[here == hosts[0]], max_rounds, way=way)
+        options = [
+            *(["--max-rounds", str(max_rounds)] if max_rounds is not None else []),
+            *(["--mode", mode] if mode else []),
+        ]
+        waits = [["sleep", f"{after:g}"]] if after else []
+        for words in (*waits, ["wherry", "move", node, "--to", to, *options]):
+            _keep_command(directory, words, None)
+        time.sleep(after)
+        operation = self.client.begin_move(node, to, max_rounds, way=way)
         return self.client.moved(self._done(operation))
 
 
@@ -303,7 +320,7 @@ class Running:
     """A job of a study. Its limits of time count from its start."""
 
     def __init__(self, client: Client, job: Job, directory: Path) -> None:
-        self.client, self.job, self._directory = client, job, directory
+        self.client, self.job, self.directory = client, job, directory
         self._began = time.monotonic()
         self.ended: float | None = None
 
@@ -317,7 +334,7 @@ class Running:
                         texts[stream] += data
         finally:
             for name, text in texts.items():
-                (self._directory / name).write_bytes(text)
+                (self.directory / name).write_bytes(text)
         return self._ended(texts["stdout"].decode(errors="replace"), texts["stderr"].decode(errors="replace"))
 
     @contextmanager

@@ -67,7 +67,7 @@ class Colocated(Study):
     def factors(self) -> Sequence[Factor]:
         no_vm = no_machines(self.lacks, self.quick)
         levels = (NATIVE_SHM, NATIVE_TCP, ONE_NODE, ONE_HOST, TWO_HOSTS, replace(VM_ONE_HOST, left_out=no_vm))
-        return [Factor("where", "where the two ranks are", levels), analysis.mpi_factor(self.quick)]
+        return [Factor("where", "where the two ranks are", levels), analysis.mpi_factor(self.quick, self.lacks)]
 
     def cells(self) -> Sequence[Cell]:
         where, mpi = self.factors()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -23,6 +24,17 @@ _VM_NEEDS = ("libvirt", "image")
 """The doctor's findings without which there are none; without KVM they are emulated, and slow."""
 
 
+_BUILT = ("npb-sp-openmpi", "wherry-linpack")
+"""Programs of ours that a machine may not have been able to build: without an MPI, without LAPACK."""
+INSTALLED = {
+    "hpcc": "hpcc",
+    "NPopenmpi": "netpipe-openmpi",
+    "NPmpich2": "netpipe-mpich2",
+    "ping": "iputils-ping",
+    "mpirun.openmpi": "openmpi-bin",
+    "mpiexec.mpich": "mpich",
+}
+"""Programs of the distribution that studies run, with their packages."""
 _VERSIONS = ("criu", "libvirt", "qemu", "image", "wireguard")
 """The doctor's findings that name what moves, runs and joins nodes."""
 
@@ -41,11 +53,14 @@ def lacking(findings: Sequence[Mapping[str, str]]) -> dict[str, str]:
         found[VM_MOVES] = found["qemu"]
     if not _USERFAULTFD.exists():
         found[POST_COPY] = "this kernel has no userfaultfd, by which memory that is not there yet is fetched"
-    for kernel in ("sp",):
+    for name in _BUILT:
         try:
-            native_program(f"npb-{kernel}-openmpi")
+            native_program(name)
         except Refused as error:
-            found[f"npb-{kernel}"] = str(error)
+            found[name] = str(error)
+    for name, package in INSTALLED.items():
+        if not shutil.which(name):
+            found[name] = f"{name} is not installed; it is in Debian's {package}: make setup"
     return found | applications.lacking()
 
 

@@ -24,7 +24,7 @@ from wherry.lab.study.bench import Bench, program
 from wherry.lab.study.recipe import Cell, Factor, Level, Page, SampleFailed, Study, Value
 from wherry.lab.study.results import Results
 from wherry.manycore.board import MODES, Board, Event
-from wherry.manycore.launch import Place
+from wherry.manycore.launch import Place, logs
 from wherry.manycore.spec import TilesSpec
 
 FLOOR = 2 << 20
@@ -55,7 +55,7 @@ class Manycore(Study):
     title = "Tiles: threads, moves, moves at the same time"
     question = "For how long does a process of a multikernel stand still when it moves, and what is that time made of?"
     verified = ("its program ends well, and no tile had anything to say.",)
-    lasts = ("about half an hour", "some minutes")
+    lasts = ("about an hour", "some minutes")
     repetitions = 20
     quick_repetitions = 5
     shows = (
@@ -173,7 +173,7 @@ def _tiles(tiles: int, cores: int, joined: bool = False, places: list[Place] | N
     try:
         yield board
     finally:
-        said = board.path.with_suffix(".log").read_text()
+        said = "".join(log.read_text(errors="replace") for log in logs(board.path))
         board.down()
     if said:
         raise SampleFailed(f"a tile said: {said[:200]}")
@@ -230,7 +230,8 @@ def _values(event: Event, seen: float) -> list[Value]:
 def _one_move(bench: Bench, directory: Path, mode: str, threads: int, pages: int, written: int) -> list[Value]:
     """There and back, the way back counts: both tiles have then been used.
 
-    `memcpy` is a copy of all that a process can have, `memcpy_same` of what this one had.
+    `memcpy` is a copy of all that a process can have, `memcpy_same` of what this one had; `wire` is what was sent
+    while it stood, over a TCP connection between the same hosts.
     """
     floor = _copy(bench, directory, FLOOR)
     places = _hosts(bench) if mode in TCP else []
@@ -248,6 +249,8 @@ def _one_move(bench: Bench, directory: Path, mode: str, threads: int, pages: int
     values.append(Value("memcpy", floor, "s"))
     if moved := min(FLOOR, event["bytes"] + event["before"]):  # what was copied in several rounds is there once
         values.append(Value("memcpy_same", _copy(bench, directory, moved), "s"))
+    if places and event["bytes"]:
+        values.append(Value("wire", _sent(bench, directory, places, event["bytes"]), "s"))
     return values
 
 
@@ -259,6 +262,13 @@ def _busy(threads: int, pages: int, written: int) -> list[str]:
 def _copy(bench: Bench, directory: Path, size: int) -> float:
     """Seconds of a copy within memory."""
     return float(_beside(bench, directory, "memcpy", str(size), "51")["nanoseconds"]) / 1e9
+
+
+def _sent(bench: Bench, directory: Path, places: Sequence[Place], size: int) -> float:
+    """Seconds of a send from the second host to the first, the way that the move went."""
+    to, source = places
+    words = (source.netns, to.netns, to.address, str(size), "51")
+    return float(_beside(bench, directory, "wire", *words)["nanoseconds"]) / 1e9
 
 
 def _hosts(bench: Bench) -> list[Place]:

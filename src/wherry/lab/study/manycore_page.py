@@ -37,8 +37,9 @@ def page(study: Manycore, results: Results) -> Page:
         "Downtime is from the moment before the source's cores are asked to stop until a thread runs at the "
         "destination: the first one, or the last of those that were ready. `observed` is from the request to the first "
         "thread, preparation included: the paper's observer measured until a signal of the process at its destination "
-        "had come, less the time of such a signal. `seen` is until the answer to who asked, after the last thread. "
-        "The emulated hosts have one clock, so what is between them is measured, not halved.",
+        "had come, less the time of such a signal. That was its main thread's; here any thread ends the time, so with "
+        "more than one thread `observed` is a lower bound of the paper's. `seen` is until the answer to who asked, "
+        "after the last thread. The emulated hosts have one clock, so what is between them is measured, not halved.",
         f"The machine has {len(os.sched_getaffinity(0))} CPUs for this process. The floor is a copy of 2 MiB between "
         "two parts of a shared memory file, both just used, in the same minute as each move; beside it one of as many "
         "bytes as the move has copied.",
@@ -46,6 +47,8 @@ def page(study: Manycore, results: Results) -> Page:
         "set a few nanoseconds apart. What it wrote after the last round of `precopy` is in the KiB that were "
         "copied while it stood; they are few where it got no CPU in between, as on a busy machine. A goal is reached "
         "when the whole interval of the ratio is within it.",
+        "Moves at the same time are begun again until two of the processes have stood at once, and the last ones "
+        "count: that favours longer downtimes, the more the oftener they were begun.",
         "Threads are created and joined on as many slave cores as there are CPUs: with more, it would be Linux that "
         "is measured. The two builds of the tile differ only in what memory the User Area is in, shared or their own.",
         f"A tile has at most {SLAVES} cores for threads. A process with more threads than that, the first included, "
@@ -95,14 +98,17 @@ def _goals(results: Results) -> Table:
             )
             same = to_same.text() if to_same else "not measured"
             carried = _text(results, move, "bytes", 1 / 1024)
+            to_wire = analysis.compare_samples(results.values(move, "first"), results.values(move, "wire"))
             what = f"downtime of {how} : copy of 2 MiB"
-            rows.append((what, _pages(written), f"at most {most}", *judged(to_2_mib, most=most), carried, same))
+            sent = to_wire.text() if to_wire else "-"
+            rows.append((what, _pages(written), f"at most {most}", *judged(to_2_mib, most=most), carried, same, sent))
     criu = results.values(cell_of("beside", "criu"), "downtime")
     for how in ("precopy", "direct"):
         found = analysis.compare_samples(criu, results.values(_move(how, "0", LARGEST), "first"))
         what = f"downtime with CRIU, an ordinary process : {how}"
-        rows.append((what, "all", "at least 100", *judged(found, least=100), "-", "-"))
-    head = ("quantity", "pages being written", "goal", "here", "", "KiB while it stood", "to a copy of the same bytes")
+        rows.append((what, "all", "at least 100", *judged(found, least=100), "-", "-", "-"))
+    copied, sent = "to a copy of the same bytes", "to those KiB sent over TCP"
+    head = ("quantity", "pages being written", "goal", "here", "", "KiB while it stood", copied, sent)
     return Table("What was to be reached", head, rows)
 
 
@@ -203,9 +209,13 @@ def _parallel(results: Results, cells: Sequence[Cell]) -> Table:
     rows = []
     for how in MODES:
         for threads in sorted({cell["threads"] for cell in cells if cell["what"] == "parallel"}, key=int):
-            for metric, scale in (("first_mean", _US), ("overlap", 1)):
+            for metric, scale, what in (
+                ("first_mean", _US, "downtime, us"),
+                ("overlap", 1, "stood at once, at most"),
+                ("tries", 1, "begun so often"),
+            ):
                 texts = [_text(results, _at_once(how, n, threads), metric, scale) for n in ("1", "2", "4", "8")]
-                rows.append((how, threads, "downtime, us" if scale == _US else "stood at once, at most", *texts))
+                rows.append((how, threads, what, *texts))
     title = "Q3: mean downtime of moves begun together, each between its own pair of tiles"
     return Table(title, ("mode", "threads", "", "1", "2", "4", "8"), rows)
 

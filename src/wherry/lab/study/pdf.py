@@ -32,9 +32,7 @@ def write(report: Report, drawings: Sequence[tuple[str, Drawing]], path: Path) -
         for start in range(0, len(drawings), _ON_A_PAGE):
             _figure_page(pages, drawings[start : start + _ON_A_PAGE])
         remarks = [line for remark in report.remarks for line in [*_wrapped(f"- {remark}", "  "), ""]]
-        facts = [
-            line for key, value in report.environment.items() for line in _wrapped(f"{key}: {value}", "    ", most=6)
-        ]
+        facts = [line for key, value in report.environment.items() for line in _wrapped(f"{key}: {value}", "    ")]
         said = "What these numbers can and cannot say"
         _text_pages(pages, said, [*remarks, "Where they were taken", "", *facts])
         _text_pages(pages, "Details", _tables(report.details))

@@ -3,9 +3,9 @@
 Invariants: a run is in samples.csv wholly or not at all: its rows are appended at once and end with the row `run`,
 and a run without that row does not count. What was appended is never changed. A failed run has that row only,
 with its problem, and no number of it is ever counted. Nor is one of a run with a move whose result is another than
-without: that is known only when both are there, so it is found from the rows, not kept in them. A small file is kept in
-reserve, so that a full disk leaves room to say that it is full. Who only reads changes nothing; who writes holds the
-lock. All sittings were taken on one machine, with the same kernel and the same libraries.
+without: that is known only when both are there, and then a row `judged` of that run follows, whose `ok` is the last
+word. A small file is kept in reserve, so that a full disk leaves room to say that it is full. Who only reads changes
+nothing; who writes holds the lock. All sittings were taken on one machine, with the same kernel and the same libraries.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from typing import Any
 
 from wherry.base.errors import Code, Failed, Refused
 from wherry.lab.environment import environment, load
-from wherry.lab.study.lacks import machines
+from wherry.lab.study.lacks import VM, machines
 from wherry.lab.study.recipe import RESULT, Cell, Study, Value
 
 SCHEMA = "wherry/study/1"
 _COLUMNS_BEFORE = ("run", "turn", "warmup", "ok")
 _COLUMNS_AFTER = ("metric", "x", "value", "unit", "started", "load", "problem")
-_RUN = "run"
-"""Metric of the last row of each run: its seconds in all."""
+_RUN, _JUDGED = "run", "judged"
+"""Metrics of the last row of each run, its seconds in all, and of what was found of it later."""
 _CHANGED = "its result is another than without a move"
 _RESERVE = 4 << 20
 """Bytes: a report and its figures."""
@@ -75,6 +75,8 @@ class Results:
         self.directory, self.study, self.about = directory, study, about
         self._factors = [factor.name for factor in study.factors()]
         self.runs: list[Run] = []
+        self._told: dict[int, bool] = {}
+        """Number of a run -> whether it is right by the last word of samples.csv."""
         self._last = 0
         self._read()
 
@@ -99,8 +101,9 @@ class Results:
         return about
 
     @staticmethod
-    def create(directory: Path, study: Study, repetitions: int) -> Results:
-        """The results in a directory, begun or continued. Refused when it holds those of something else."""
+    def create(directory: Path, study: Study, repetitions: int, versions: Mapping[str, str] | None = None) -> Results:
+        """The results in a directory, begun or continued. Refused when it holds those of something else, or of another
+        machine; `versions` is what else is known of this one."""
         asked = {"study": study.name, "quick": study.quick, "seed": study.seed}
         try:
             directory.mkdir(parents=True, exist_ok=True)
@@ -115,6 +118,7 @@ class Results:
                     about = {"schema": SCHEMA, **asked, "lacks": study.lacks, "sessions": []}
                 about["repetitions"] = max(repetitions, about.get("repetitions", 0))
                 results = Results(directory, study, about)
+                results._refuse_another({**environment(), **(versions or {})})
                 results._mend()
                 results._keep_reserve()
                 results.save()
@@ -149,14 +153,19 @@ class Results:
 
     def machine(self) -> dict[str, list[str]]:
         """What the numbers were taken on: each fact with its texts, one unless it changed between sittings."""
-        found = {"virtual machines": [machines(self.about["lacks"])]}
+        found = {"virtual machines": [machines(self.about["lacks"])]} if self._had_machines() else {}
         for session in self.about["sessions"]:
             for key, text in session["before"].items():
                 if key != _LOADS and text not in found.setdefault(key, []):
                     found[key].append(text)
         if fabric := self.about.get("fabric"):
-            found["fabric"] = [fabric]
+            found["fabric"] = ["; ".join(fabric)]
         return found
+
+    def _had_machines(self) -> bool:
+        """True when a run on virtual machines counts, or they are not there."""
+        without = type(self.study)(self.study.quick, {**self.study.lacks, VM: "none"}).cells()
+        return VM in self.study.lacks or any(run.cell not in without for run in self.counted())
 
     def sittings(self) -> int:
         """In how many sessions the runs that count were made."""
@@ -169,15 +178,25 @@ class Results:
         new.write_text(json.dumps(self.about, indent=1))
         os.replace(new, self.directory / "study.json")
 
-    def note(self, **facts: Any) -> None:
-        """Facts for the report."""
-        self.about |= facts
+    def note(self, fact: str, texts: Sequence[str]) -> None:
+        """A fact for the report, beside what earlier sessions noted of it."""
+        kept = self.about.setdefault(fact, [])
+        kept += [text for text in texts if text not in kept]
         self._with_reserve(self.save)
 
     def add(self, run: Run) -> None:
         """Appends a run, with the load of this minute. Failed with nothing appended when the disk is full."""
         run.load = os.getloadavg()[0]
-        text = self._text(run)
+        self._append(self._text(run))
+        self._told[run.number] = run.ok
+        self.runs.append(run)
+        self._judge()
+        for other in self.runs:
+            if other.ok != self._told[other.number]:
+                self._append(self._text(other, judged=True))
+                self._told[other.number] = other.ok
+
+    def _append(self, text: str) -> None:
         end = self.samples.stat().st_size
         try:
             with self.samples.open("a") as file:
@@ -187,8 +206,6 @@ class Results:
         except OSError as error:
             os.truncate(self.samples, end)
             raise Failed(Code.FAILED, f"{self.samples} cannot be written", str(error), "make room there") from error
-        self.runs.append(run)
-        self._judge()
 
     def add_failed(self, run: Run) -> None:
         """Appends a run that does not count, from the reserve if need be."""
@@ -265,12 +282,16 @@ class Results:
             raise Refused(Code.INVALID_FILE, f"{self.samples} is of another version", why, "choose another --out")
         values: list[Value] = []
         for row in reader:
+            if row["metric"] == _JUDGED:
+                self._told[int(row["run"])] = row["ok"] == "1"
+                continue
             if int(row["run"]) != self._last:  # also when the one before was torn: its number is not used again
                 self._last, values = int(row["run"]), []
             if row["metric"] != _RUN:
                 values.append(Value(row["metric"], float(row["value"]), row["unit"], _number(row["x"])))
                 continue
             self.runs.append(self._run(row, values))
+            self._told[self._last] = self.runs[-1].ok
         self._judge()
 
     def _judge(self) -> None:
@@ -295,12 +316,13 @@ class Results:
             values=values,
         )
 
-    def _text(self, run: Run) -> str:
+    def _text(self, run: Run, judged: bool = False) -> str:
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
         before = [run.number, run.turn, int(run.warmup), int(run.ok), *(run.cell[name] for name in self._factors)]
         after = [f"{run.started:.3f}", f"{run.load:.2f}", " ".join(run.problem.split())]
-        for value in [*run.values, Value(_RUN, run.seconds, "s")]:
+        last = Value(_JUDGED if judged else _RUN, run.seconds, "s")
+        for value in [last] if judged else [*run.values, last]:
             x = "" if value.x is None else f"{value.x:.10g}"
             writer.writerow([*before, value.metric, x, f"{value.value:.12g}", value.unit, *after])
         return out.getvalue()

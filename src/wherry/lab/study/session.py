@@ -40,9 +40,10 @@ def run(
     with _alone():
         findings = process.examine()
         study = kind(quick, _lacks(directory, findings))
-        results = Results.create(directory, study, repetitions or study.default_repetitions())
+        found = versions(findings)
+        results = Results.create(directory, study, repetitions or study.default_repetitions(), found)
         try:
-            return results, _sit(results, versions(findings), keep, tell, user)
+            return results, _sit(results, found, keep, tell, user)
         except KeyboardInterrupt:
             counted, missing = len(results.counted()), runner.missing(study, results)
             what = f"interrupted: {counted} runs count, {len(results.failed())} failed, {missing} are missing"
@@ -90,7 +91,7 @@ def _run(results: Results, keep: bool, tell: runner.Tell) -> None:
     finally:
         try:
             if fabric := bench.fabric():
-                results.note(fabric=fabric)
+                results.note("fabric", fabric)
         finally:
             if not keep:
                 _take_down(bench)

@@ -222,10 +222,10 @@ def ring(
     ]
 
 
-def idle(bench: Bench, place: Place, moving: Moving) -> list[Value]:
+def idle(bench: Bench, place: Place, directory: Path, moving: Moving) -> list[Value]:
     """A move of a node on which nothing runs."""
     bench.ready(place)
-    return move_values(bench.move(moving.node, moving.hosts, moving.max_rounds, moving.mode))
+    return move_values(bench.move(moving.node, moving.hosts, directory, moving.max_rounds, moving.mode))
 
 
 def move_values(move: Move | None) -> list[Value]:
@@ -247,8 +247,7 @@ def move_values(move: Move | None) -> list[Value]:
 def _moved(bench: Bench, job: Running, moving: Moving, ready: Callable[[], None]) -> Move:
     try:
         ready()
-        time.sleep(moving.after)
-        return bench.move(moving.node, moving.hosts, moving.max_rounds, moving.mode)
+        return bench.move(moving.node, moving.hosts, job.directory, moving.max_rounds, moving.mode, moving.after)
     except BaseException:
         job.cancel()
         raise

@@ -65,6 +65,9 @@ _PLACES = {
     "vm-four": Place("vm-four", 4, ("a1", "a2", "b1"), memory="256MiB", nic="virtio"),
 }
 _MOVED_HOSTS = ("b1", "b2")
+_NO_XEN = (
+    "a study makes its own hosts, and these run QEMU; Wherry's nodes on hosts of yours that run Xen are moved as others"
+)
 
 
 class XenMigration(Study):
@@ -96,21 +99,22 @@ class XenMigration(Study):
         too_heavy = no_machines(self.lacks, self.quick, moved=True, heavy=True)
         no_heavy = no_machines(self.lacks, self.quick, heavy=True)
         too_long = "six ranks of hpcc on few cores take minutes: not with --quick" if self.quick else ""
+        long, no_hpcc = "not with --quick" if self.quick else "", self.lacks.get("hpcc", "")
         tests = (
-            Level("linpack", f"Linpack; n = {self._n()}, one process"),
-            Level("netpipe", "NetPIPE, Open MPI"),
-            Level("netpipe-mpich", "NetPIPE, MPICH", "not with --quick" if self.quick else ""),
-            Level("hpl3", self._hpl_text("hpl3", "HPL, 3 nodes")),
+            Level("linpack", f"Linpack; n = {self._n()}, one process", self.lacks.get("wherry-linpack", "")),
+            Level("netpipe", "NetPIPE, Open MPI", self.lacks.get("NPopenmpi", "")),
+            Level("netpipe-mpich", "NetPIPE, MPICH", long or self.lacks.get("NPmpich2", "")),
+            Level("hpl3", self._hpl_text("hpl3", "HPL, 3 nodes"), no_hpcc),
             Level(
                 "hpl3-long",
                 self._hpl_text("hpl3-long", "HPL, 3 nodes, more often"),
-                "not with --quick" if self.quick else "",
+                long or no_hpcc,
             ),
-            Level("hpl6", self._hpl_text("hpl6", "HPL, 6 nodes on 3 hosts"), too_long),
+            Level("hpl6", self._hpl_text("hpl6", "HPL, 6 nodes on 3 hosts"), too_long or no_hpcc),
             Level(
                 "sp",
                 f"NPB SP, 4 nodes; class {self.sp_class()}, a move {self.after('sp'):g} s after its first step",
-                self.lacks.get("npb-sp", ""),
+                self.lacks.get("npb-sp-openmpi", ""),
             ),
             Level("idle", "an idle node's move"),
         )
@@ -123,6 +127,7 @@ class XenMigration(Study):
             *(Level(name, text, no_vm) for name, text in VM_TALK.items()),
             Level(VM_NODES, "VM nodes", no_heavy),
             Level(VM_NODES_MOVED, "VM nodes, one of them moves", too_heavy),
+            Level("xen", "guests of Xen, as the paper's", _NO_XEN),
         )
         return [Factor("test", "what runs", tests), Factor("how", "where, and with what", how)]
 
@@ -171,7 +176,7 @@ class XenMigration(Study):
             "hpl3-long": lambda: self._hpl(bench, "three", "hpl3-long", how, directory),
             "hpl6": lambda: self._hpl(bench, "six", "hpl6", how, directory),
             "sp": lambda: self._sp(bench, how, directory),
-            "idle": lambda: self._idle(bench, _PLACES["idle" if how == MOVED else "vm"]),
+            "idle": lambda: self._idle(bench, _PLACES["idle" if how == MOVED else "vm"], directory),
         }
         return act[cell["test"]]()
 
@@ -201,8 +206,8 @@ class XenMigration(Study):
         return netpipe(out.read_text())
 
     @staticmethod
-    def _idle(bench: Bench, place: Place) -> list[Value]:
-        return workloads.idle(bench, place, Moving(f"{place.name}-0", _MOVED_HOSTS, 0.0))
+    def _idle(bench: Bench, place: Place, directory: Path) -> list[Value]:
+        return workloads.idle(bench, place, directory, Moving(f"{place.name}-0", _MOVED_HOSTS, 0.0))
 
     def _hpl(self, bench: Bench, place: str, test: str, how: str, directory: Path) -> list[Value]:
         where, moving = self._where(place, how, self.after(test))
