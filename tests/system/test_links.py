@@ -13,6 +13,7 @@ import pytest
 from realworld import World, eventually, world
 
 from names import own_name
+from wherry.base.errors import WherryError
 from wherry.base.paths import Instance
 from wherry.client import Client
 from wherry.fabric import linkprobe, namespaces, wireguard
@@ -164,16 +165,30 @@ def test_whatever_fails_while_a_node_crosses_there_is_one_copy_of_it(far: World)
 
 
 def test_a_large_node_crosses_a_slow_link(far: World) -> None:
-    """It stands for longer than all of its memory takes within a host, which once was the most that it was given."""
+    """It stands for longer than all of its memory takes within a host, which once was the most that it was given.
+
+    When that is cancelled, it goes on at once where it was.
+    """
 
     def act() -> None:
         change(far, latency="1ms", jitter="0ms", bandwidth="10Mbit/s", overlay="none")
         (home,) = (host for node, host in far.hosts_of("two").items() if node == "two-0")
-        move = far.move("two-0", "b2" if home == "a1" else "a1")
+        there = "b2" if home == "a1" else "a1"
+        with Client(far.instance) as client:
+            begun = client.begin_move("two-0", there).id
+            assert eventually(lambda: Phase.FREEZE in [one.phase for one in client.moves()], True)
+            time.sleep(5)
+            client.cancel(begun)
+            cancelled = time.monotonic()
+            with pytest.raises(WherryError, match="was cancelled"):
+                client.wait(begun)
+            assert time.monotonic() - cancelled < 20, "of the fifty seconds that it would have taken"
+        assert far.hosts_of("two")["two-0"] == home
+        move = far.move("two-0", there)
         assert move["downtime"] > 50 and move["bytes"] > 50e6, move
         change(far, bandwidth="1Gbit/s")
 
-    far.under_a_ring("two", "openmpi", act, seconds=110, ranks=2, memory=60)
+    far.under_a_ring("two", "openmpi", act, seconds=130, ranks=2, memory=60)
     far.assert_one_copy("two")
 
 

@@ -11,6 +11,7 @@ import contextlib
 import os
 import socket
 import subprocess
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,9 @@ DUMP, RESTORE, CHECK, PRE_DUMP, NOTIFY, FEATURE_CHECK = 1, 2, 3, 4, 6, 9
 
 _NO_BREAKPOINTS = "130"
 """Makes CRIU trace system calls where it would set a hardware breakpoint, which costs 8 ms of a freeze inside a VM."""
+
+_LOOK = 0.5
+"""Seconds between two looks whether a request gets on."""
 
 IGNORE_CGROUPS = 0
 NETWORK_LOCK_SKIP = 3
@@ -110,10 +114,11 @@ class Worker:
     """A `criu swrk` process that waits for its one request.
 
     `argv` starts CRIU (a prefix may enter a namespace); `keep` are descriptors that the request names by number and
-    that the worker inherits under the same numbers.
+    that the worker inherits under the same numbers. One that `sends` over a connection hears as an error that this is
+    cut, and is not killed by SIGPIPE.
     """
 
-    def __init__(self, argv: Sequence[str], keep: Sequence[int] = ()) -> None:
+    def __init__(self, argv: Sequence[str], keep: Sequence[int] = (), sends: bool = False) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
@@ -123,10 +128,23 @@ class Worker:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 env={**os.environ, "CRIU_FAULT": _NO_BREAKPOINTS},
+                restore_signals=not sends,  # this process ignores it
             )
         self._socket = ours
         with contextlib.suppress(OSError):  # without CAP_SYS_RESOURCE it is as likely a victim as any
             Path(f"/proc/{self._process.pid}/oom_score_adj").write_text("-1000")
+
+    def _hear(self, timeout: float, gets_on: Callable[[], bool] | None) -> bytes:
+        """What it says next."""
+        deadline = time.monotonic() + timeout
+        while (left := deadline - time.monotonic()) > 0:
+            self._socket.settimeout(min(left, _LOOK) if gets_on else left)
+            try:
+                return self._socket.recv(1 << 16)
+            except TimeoutError:
+                if gets_on and gets_on():
+                    deadline = time.monotonic() + timeout
+        raise TimeoutError
 
     def request(
         self,
@@ -134,20 +152,21 @@ class Worker:
         opts: Mapping[str, Any],
         notify: Callable[[str, int], None] | None = None,
         timeout: float = 120.0,
+        gets_on: Callable[[], bool] | None = None,
     ) -> int:
         """Sends the request and serves CRIU's notifications until it answers; returns the restored PID (or 0).
 
         `notify(script, pid)` is called at each stage; its exception makes CRIU give up and is raised again here.
-        Failed when CRIU reports an error, dies, or does not answer for `timeout` seconds.
+        Failed when CRIU reports an error, dies, or says nothing for `timeout` seconds in which `gets_on`, asked now and
+        then, was never true.
         """
         request = _CLASSES["req"](type=kind)
         _fill(request.opts, {**opts, "notify_scripts": notify is not None})
-        self._socket.settimeout(timeout)
         failure: BaseException | None = None
         try:
             self._socket.send(request.SerializeToString())
             while True:
-                data = self._socket.recv(1 << 16)
+                data = self._hear(timeout, gets_on)
                 if not data:
                     raise Failed(Code.MOVE_FAILED, "CRIU ended without an answer", f"exit {self._process.wait()}")
                 answer = _CLASSES["resp"].FromString(data)

@@ -31,8 +31,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from wherry.base.errors import Code, Failed
+from wherry.base.errors import Code, Failed, WherryError
 from wherry.base.paths import native_program
+from wherry.base.units import format_size
 from wherry.fabric.cgroup import CONTROLLERS, Cgroup, ready_to_add
 from wherry.fabric.protocol import Fabric
 from wherry.model.objects import Round
@@ -122,7 +123,7 @@ class ContainerMover:
     def round(self, number: int, during: During = quiet) -> Round:
         began = time.monotonic()
         self._connect(*_OF_A_PASS)  # the next one's
-        self._dump(criu_rpc.PRE_DUMP, {"track_mem": True})
+        self._dump(criu_rpc.PRE_DUMP, {"track_mem": True}, during)
         sent = self._streams.pop("pages").finish(self._patience_to_send())
         self._streams.pop("images").close()
         self._open_pass(self._pass + 1)
@@ -154,6 +155,7 @@ class ContainerMover:
                     "network_lock": criu_rpc.NETWORK_LOCK_SKIP,
                     "track_mem": self._pass > 0,
                 },
+                during,
             )
             warm = Background(ready_to_add)
             images = self._streams["images"]
@@ -271,7 +273,7 @@ class ContainerMover:
             server += ["--prev-images-dir", f"../{number - 1}", "--track-mem"]
         self._open("pages", server)
         self._open("images", receive_tree(self._images(self._to)), stdin=True)
-        self._workers["dump"] = self._worker(self._source.host, self._streams["pages"].fileno())
+        self._workers["dump"] = self._worker(self._source.host, self._streams["pages"].fileno(), sends=True)
         self._end_verification()
         self._verification = Verification(
             self._taken(BACK),
@@ -298,9 +300,9 @@ class ContainerMover:
             self._verification.close()
             self._verification = None
 
-    def _worker(self, host: str, *keep: int) -> criu_rpc.Worker:
+    def _worker(self, host: str, *keep: int, sends: bool = False) -> criu_rpc.Worker:
         enter = [str(native_program("wherry-ns")), "--net", self._fabric.host_netns(host), "--"]
-        return criu_rpc.Worker([*enter, *self._engine], keep)
+        return criu_rpc.Worker([*enter, *self._engine], keep, sends)
 
     def _send(self, stream: Stream, directory: Path) -> None:
         with self._pace.sending(stream):
@@ -344,7 +346,7 @@ class ContainerMover:
         slowest = min(_ENGINE_RATE, (self._pace.rate or math.inf) / 8 / 2)
         return _ENGINE_TIMEOUT + int(self._source.node.memory / slowest)
 
-    def _dump(self, kind: int, more: dict[str, object]) -> None:
+    def _dump(self, kind: int, more: dict[str, object], during: During) -> None:
         from wherry.node.container import first_process
 
         pid = first_process(self._source)
@@ -365,10 +367,13 @@ class ContainerMover:
         if self._pass:
             options["parent_img"] = f"../{self._pass - 1}"
         pages = self._streams["pages"]
-        # CRIU corks the connection; its last words would wait 200 ms in the kernel for more to send
-        with self._pace.sending(pages):
-            patience = self._patience_to_send()
-            self._request("dump", kind, options, self._from, lambda _script, _pid: pages.uncork(), patience)
+        sending = _Sending(pages, during)
+        try:
+            # CRIU corks the connection; its last words would wait 200 ms in the kernel for more to send
+            with self._pace.sending(pages):
+                self._request("dump", kind, options, self._from, sending.uncork, self._patience(), sending.gets_on)
+        except Failed as error:
+            raise sending.ended or error from None
 
     def _request(
         self,
@@ -378,12 +383,13 @@ class ContainerMover:
         layout: Layout,
         stage: Callable[[str, int], None],
         patience: int,
+        gets_on: Callable[[], bool] | None = None,
     ) -> None:
         worker = self._workers.pop(act, None)
         if worker is None:
             raise Failed(Code.MOVE_FAILED, f"the {act} was not prepared")
         try:
-            worker.request(kind, options, stage, timeout=patience + 10)
+            worker.request(kind, options, stage, timeout=patience + 10, gets_on=gets_on)
         except Failed as error:
             worker.close()
             reason = criu_rpc.first_error(layout.images / f"{act}.log")
@@ -399,6 +405,31 @@ class ContainerMover:
             ) from None
         finally:
             worker.close()
+
+
+class _Sending:
+    """Memory on its way: whether more of it has gone out, and the end of it when the move is cancelled."""
+
+    def __init__(self, stream: Stream, during: During) -> None:
+        self._stream, self._during = stream, during
+        self._sent = 0
+        self.ended: WherryError | None = None
+        """What `during` raised; the connection was cut then, and CRIU undoes what it did."""
+
+    def uncork(self, _script: str, _pid: int) -> None:
+        """At each stage of CRIU's."""
+        self._stream.uncork()
+
+    def gets_on(self) -> bool:
+        """True when more has gone out since it was asked last."""
+        before, self._sent = self._sent, self._stream.sent()
+        try:
+            if not self.ended:
+                self._during(f"{format_size(self._sent)} sent")
+        except WherryError as error:
+            self.ended = error
+            self._stream.cut()
+        return self._sent > before
 
 
 def _settle(place: Place) -> None:

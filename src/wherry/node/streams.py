@@ -6,6 +6,7 @@ has everything, so a cut connection is an error of the move and not a surprise o
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import socket
 import struct
@@ -61,6 +62,15 @@ class Stream:
         """The most that goes out from now on, in bit/s, also while another program sends."""
         set_pace(self._near, rate)
 
+    def sent(self) -> int:
+        """Bytes that have gone out so far."""
+        return _sent(self._near) - self._before
+
+    def cut(self) -> None:
+        """Makes whoever sends over it fail."""
+        with contextlib.suppress(OSError):  # it is broken already
+            self._near.shutdown(socket.SHUT_RDWR)
+
     def uncork(self) -> None:
         """Makes the kernel send what it holds back."""
         self._near.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 0)
@@ -97,7 +107,7 @@ class Stream:
             raise Failed(Code.TIMED_OUT, what, f"waited {patience:.0f} s") from None
         if self._receiver.returncode:
             raise Failed(Code.MOVE_FAILED, f"the destination did not get the {self.what} whole", _last_line(stderr))
-        sent = _sent(self._near) - self._before
+        sent = self.sent()
         self._near.close()
         return sent
 
