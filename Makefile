@@ -1,9 +1,9 @@
 # The front door. `make` alone prints what there is.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-apps demo test test-guest test-xen test-cloud test-moves test-tiles lint bench clean
+.PHONY: help setup setup-apps demo test test-guest test-xen test-cloud test-moves test-tiles lint bench bench-sites clean
 
 help: ## show this help
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: ## install what is missing, build, find a CRIU that works (quick when nothing changed)
 	@scripts/setup
@@ -45,6 +45,11 @@ lint: setup ## style, types, import directions, file sizes
 
 bench: setup ## downtime and total time of a move, beside runc by hand
 	@scripts/as-root .venv/bin/wherry bench
+
+bench-sites: setup ## links, moves over them, and balancing, beside their goals (an hour and a half on a quiet machine)
+	@scripts/as-root .venv/bin/python -m wherry.lab.linkbench
+	@scripts/as-root .venv/bin/python -m wherry.lab.crossbench
+	@scripts/as-root .venv/bin/python -m wherry.lab.balancebench --out build/balancebench.jsonl
 
 clean: ## remove the virtual environment and everything built
 	rm -rf .venv build dist .pytest_cache .hypothesis

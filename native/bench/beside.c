@@ -13,7 +13,7 @@
  *                                      (mapped: two 64-bit words) its rounds and the longest time between two looks
  *                                      at the clock, until SIGTERM
  *   wherry-beside count PID            counts branches and cache misses of a process in user mode until its standard
- *                                      input ends; says so where the machine does not count
+ *                                      input ends, those that the machine counts; says so where it counts none
  */
 #include <arpa/inet.h>
 #include <dirent.h>
@@ -282,15 +282,16 @@ static int open_counters(const char *pid, const struct event *event, int fds[TAS
 static int count(const char *pid)
 {
     static int fds[sizeof(events) / sizeof(*events)][TASKS_MOST];
-    int counts[sizeof(events) / sizeof(*events)];
+    int counts[sizeof(events) / sizeof(*events)], any = 0, said = 0;
     char byte;
 
     for (size_t i = 0; i < sizeof(events) / sizeof(*events); i++) {
         counts[i] = open_counters(pid, &events[i], fds[i]);
-        if (counts[i] < 0) {
-            printf("{\"counted\": false, \"why\": \"%s: %s\"}\n", events[i].name, strerror(-counts[i]));
-            return 0;
-        }
+        any |= counts[i] >= 0;
+    }
+    if (!any) {
+        printf("{\"counted\": false, \"why\": \"%s\"}\n", strerror(-counts[0]));
+        return 0;
     }
     printf("{\"counted\": true}\n");
     fflush(stdout);
@@ -302,7 +303,8 @@ static int count(const char *pid)
         for (int t = 0; t < counts[i]; t++)
             if (read(fds[i][t], &one, sizeof(one)) == sizeof(one))
                 sum += one;
-        printf("%s\"%s\": %lu", i ? ", " : "{", events[i].name, (unsigned long)sum);
+        if (counts[i] >= 0)
+            printf("%s\"%s\": %lu", said++ ? ", " : "{", events[i].name, (unsigned long)sum);
     }
     printf("}\n");
     return 0;

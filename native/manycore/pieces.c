@@ -5,7 +5,10 @@
  */
 #include <string.h>
 
+#include "faults.h"
 #include "moving.h"
+
+#define FAULT_PIECE 3 /* in the midst of it */
 
 enum group { GROUP_AREA, GROUP_IMAGE, GROUP_ARGUMENTS, GROUP_STACKS, GROUP_COUNT };
 
@@ -85,6 +88,8 @@ int pieces_put(void *context)
     if (atomic_load(&move->allow) == tile->flow.pieces)
         return moving_hopes(tile, MOVE_FROZEN) ? EXIT_AGAIN : EXIT_FAILED;
     memcpy(move->piece, tile->flow.at, PAGE_SIZE);
+    if (tile->flow.pieces == FAULT_PIECE)
+        fault_point("source:piece");
     atomic_store(&move->sent, ++tile->flow.pieces);
     window_ring(tile->window, move->to);
     return EXIT_NEXT;
@@ -127,6 +132,8 @@ int pieces_received(void *context)
         return EXIT_FAILED;
     }
     memcpy(tile->flow.at, move->piece, PAGE_SIZE);
+    if (tile->flow.pieces == FAULT_PIECE)
+        fault_point("destination:piece");
     atomic_store(&move->taken, ++tile->flow.pieces);
     window_ring(tile->window, move->from);
     return EXIT_NEXT;

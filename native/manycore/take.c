@@ -83,6 +83,7 @@ int take_round(void *context)
     } else if (!enough || count > ROUND_PAGES) {
         move->before += copy_written(tile, move);
         move->rounds++;
+        fault_point("destination:round");
     }
     if (enough) {
         tile_send_core(tile);
@@ -139,6 +140,7 @@ int take_pages(void *context)
     struct extent extents[THREAD_MAX + 2];
     int count = move->mode == MODE_DIRECT ? uarea_list_extents(window_area(tile->window, move->slot), extents) : 0;
 
+    fault_point("destination:pages");
     for (int i = 0; from != to && i < count; i++) {
         memcpy(to + extents[i].offset, from + extents[i].offset, extents[i].size);
         move->bytes += extents[i].size;

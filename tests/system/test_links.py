@@ -188,7 +188,7 @@ def test_a_large_node_crosses_a_slow_link(far: World) -> None:
         assert move["downtime"] > 50 and move["bytes"] > 50e6, move
         change(far, bandwidth="1Gbit/s")
 
-    far.under_a_ring("two", "openmpi", act, seconds=130, ranks=2, memory=60)
+    far.under_a_ring("two", "openmpi", act, seconds=110, ranks=2, memory=60)
     far.assert_one_copy("two")
 
 

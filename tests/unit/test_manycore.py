@@ -547,15 +547,30 @@ def test_a_sender_to_a_full_port_waits_and_one_to_nobody_is_told(start: Callable
     assert waiting.ended()["status"] == 3  # ESRCH
 
 
-@pytest.mark.parametrize(("mode", "hosts"), [*((mode, 0) for mode in MODES), ("faithful", 3), ("precopy", 3)])
+WAYS = [*((mode, 0) for mode in MODES), ("faithful", 3), ("precopy", 3)]
+"""Modes, on one host, and with a host for each tile."""
+ANY = {
+    "destination:reserved": True,
+    "destination:copied": True,
+    "destination:committed": False,
+    "source:reserved": False,
+    "source:frozen": None,  # the destination may already have what it needs
+}
+"""Fault -> whether the process survives."""
+SOME = {
+    "faithful": {"source:piece": False, "destination:piece": True},
+    "direct": {"destination:pages": True},
+    "precopy": {"destination:round": True, "destination:pages": True},
+}
+"""Those of steps that one mode has."""
+
+
 @pytest.mark.parametrize(
-    ("fault", "survives"),
+    ("mode", "hosts", "fault", "survives"),
     [
-        ("destination:reserved", True),
-        ("destination:copied", True),
-        ("destination:committed", False),
-        ("source:reserved", False),
-        ("source:frozen", None),  # the destination may already have what it needs
+        (mode, hosts, *fault)
+        for mode, hosts in WAYS
+        for fault in (ANY | (SOME.get(mode, {}) if not hosts else {})).items()
     ],
 )
 def test_a_side_dies(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from pathlib import Path
 
@@ -90,3 +91,13 @@ def test_a_stack_that_cannot_be_is_refused() -> None:
     command = [str(native_program("wherry-beside")), "threads", "17", "2", "1"]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     assert done.returncode == 1 and "no stacks of 1 bytes" in done.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="it enters network namespaces")
+def test_what_is_sent_over_tcp_is_timed() -> None:
+    here = "/proc/self/ns/net"
+    command = [str(native_program("wherry-beside")), "wire", here, here, "127.0.0.1", "65536", "5"]
+    found = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    assert found["bytes"] == 65536 and 0 < found["nanoseconds"] < 1e9
+    refused = subprocess.run([*command[:4], "192.0.2.1", "65536", "5"], check=False, capture_output=True, text=True)
+    assert refused.returncode == 1 and "192.0.2.1" in refused.stderr

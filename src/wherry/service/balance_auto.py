@@ -7,9 +7,11 @@ what it remembers may be lost at any time, as the cool-down counts from the rows
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from functools import partial
 
 from wherry.base.clock import now
+from wherry.base.errors import Refused
 from wherry.job.profile import Sample
 from wherry.model.balance import BalancePlan, Verdict
 from wherry.schedule.balance import confirmed
@@ -20,6 +22,8 @@ from wherry.service.watcher import Watcher
 
 _EVERY = 4.0
 """Seconds of one measurement."""
+_AGAIN = 60.0
+"""Seconds after which a decision is told with its numbers of then, also when it is the same."""
 _NUMBERS = re.compile(r"(?<![\w-])\d[\d.,]*")
 """Not those of names, as `cg-3` and `a1`."""
 
@@ -37,7 +41,8 @@ class AutoBalance(Watcher):
         """Ids of the jobs that ran on each cluster when it was last measured."""
         self._refused: dict[Where, float] = {}
         """When a move that was planned was refused: it has no row that would say so."""
-        self._said: dict[str, str] = {}
+        self._said: dict[str, tuple[str, float]] = {}
+        """What was said of a cluster last, without its numbers, and when."""
 
     def turn(self) -> None:
         """One measurement, since the last one; and what follows from it."""
@@ -67,13 +72,21 @@ class AutoBalance(Watcher):
         for verdict in verdicts:
             if not verdict.moves and self._news(verdict):
                 note(self._cell, verdict)
-        if act:
-            names = [verdict.cluster for verdict in act]
-            agreed = BalancePlan(verdicts=tuple(act))
+        try:
+            self._start(act)
+        except Refused:  # somebody is at one of the clusters: the others' moves need not wait for that
             for verdict in act:
-                self._news(verdict)
-            body = partial(carry_out, self._cell, found=agreed, refused=self._refuse)
-            start(self._cell, ", ".join(names), names, body, 0)
+                with suppress(Refused):
+                    self._start([verdict])
+
+    def _start(self, act: list[Verdict]) -> None:
+        if not act:
+            return
+        names = [verdict.cluster for verdict in act]
+        body = partial(carry_out, self._cell, found=BalancePlan(verdicts=tuple(act)), refused=self._refuse)
+        start(self._cell, ", ".join(names), names, body, 0)
+        for verdict in act:
+            self._news(verdict)
 
     def _refuse(self, node: str, host: str) -> None:
         """Whatever the reason was, it will hardly be another one in the next measurement."""
@@ -84,8 +97,10 @@ class AutoBalance(Watcher):
         return any(operation.kind == "balance" for operation in self._cell.operations.all(running=True))
 
     def _news(self, verdict: Verdict) -> bool:
-        """True when it says something else than the last one of the cluster, but for its numbers."""
+        """True when it says something else than the last one of the cluster, but for its numbers; and once a minute."""
         text = _NUMBERS.sub("#", verdict.text)
-        news = self._said.get(verdict.cluster) != text
-        self._said[verdict.cluster] = text
+        last, when = self._said.get(verdict.cluster, ("", 0.0))
+        news = last != text or now() - when > _AGAIN
+        if news:
+            self._said[verdict.cluster] = (text, now())
         return news

@@ -188,7 +188,11 @@ def _grid(results: Results, cells: Sequence[Cell]) -> Table:
 
 
 def _scheduling(results: Results, cells: Sequence[Cell]) -> Table:
-    """After the first thread nothing is copied or decided: who does not run yet waits for a CPU, or a core of ours."""
+    """After the first thread nothing is copied or decided: who does not run yet waits for a CPU, or a core of ours.
+
+    In the freeze each core that runs a thread has to stop it: what that takes longer than with one thread is Linux's,
+    which does not run them all at once.
+    """
     rows = []
     for threads in _axis(cells, "threads"):
         waits_for = "Linux: a CPU" if int(threads) < SLAVES else f"the tile: one of its {SLAVES} cores, and Linux"
@@ -199,9 +203,13 @@ def _scheduling(results: Results, cells: Sequence[Cell]) -> Table:
                 waited = [b - a for a, b in zip(first, last, strict=True)]
                 share = [100 * w / b for w, b in zip(waited, last, strict=True)]
                 texts = (median([_US * w for w in waited]).text(), f"{median(share).value:.0f} %")
-                rows.append((threads, how, *texts, waits_for))
-    title = f"From the first thread to the last, on {len(os.sched_getaffinity(0))} CPUs"
-    head = ("threads beside the first", "mode", "us", "share of the time to the last", "the last waits for")
+                more = analysis.cost(
+                    _scaled(results, move, "freeze"), _scaled(results, _move(how, "0", "32"), "freeze")
+                )
+                rows.append((threads, how, more.text() if more else "not measured", *texts, waits_for))
+    title = f"From the first thread to the last, and the freeze, on {len(os.sched_getaffinity(0))} CPUs"
+    freeze, to_last = "freeze beyond that of one thread, us", "from the first to the last, us"
+    head = ("threads beside the first", "mode", freeze, to_last, "share of the time to the last", "the last waits for")
     return Table(title, head, rows)
 
 
