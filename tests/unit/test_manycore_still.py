@@ -67,13 +67,16 @@ def test_a_balancer_ends_with_its_tiles(start: Callable[..., Board]) -> None:
     assert not ended.is_alive()
 
 
-def test_a_destination_that_stands_still(start: Callable[..., Board], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The source takes its process back; tile and slot are nobody else's until the destination has noticed."""
-    monkeypatch.setenv("WHERRY_TILE_FAULT", "stop:destination:copied")
+@pytest.mark.parametrize(("step", "why"), [("reserved", "tile 0 or tile 1 stands still"), ("copied", "did not answer")])
+def test_a_destination_that_stands_still(
+    start: Callable[..., Board], monkeypatch: pytest.MonkeyPatch, step: str, why: str
+) -> None:
+    """The source keeps its process or takes it back; tile and slot are nobody else's until the destination has noticed."""
+    monkeypatch.setenv("WHERRY_TILE_FAULT", f"stop:destination:{step}")
     board = start()
     run = Run(board, "count", 200, 2000000, tile=0)
     run.said("1\n")
-    with pytest.raises(Failed, match="did not answer"):
+    with pytest.raises(Failed, match=why):
         board.move(run.process, 1, "direct")
     with pytest.raises(Refused, match="tile 1 has a process, expects one, or is dead"):
         board.start(program("count"), ["3"], 1)
@@ -81,21 +84,6 @@ def test_a_destination_that_stands_still(start: Callable[..., Board], monkeypatc
     until(lambda: failure(board.start, program("hold"), [], 1) is None, "the tile is free again")
     assert run.ended()["status"] == 0 and run.end["moves"] == 0
     assert run.text.splitlines()[-1] == f"sum {count_sum(200 * 2000000):x}"
-
-
-def test_a_destination_that_never_begins(start: Callable[..., Board], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody is frozen yet: the move is given up, the program goes on and hears of it when it was its own wish."""
-    monkeypatch.setenv("WHERRY_TILE_FAULT", "stop:destination:reserved")
-    board = start()
-    run = Run(board, "count", 200, 2000000, tile=0)
-    run.said("1\n")
-    with pytest.raises(Failed, match="tile 0 or tile 1 stands still"):
-        board.move(run.process, 1, "direct")
-    with pytest.raises(Refused, match="tile 1 has a process, expects one, or is dead"):
-        board.start(program("count"), ["3"], 1)
-    os.kill(board.ps()["tiles"][1]["pid"], signal.SIGCONT)
-    until(lambda: failure(board.start, program("hold"), [], 1) is None, "the tile is free again")
-    assert run.ended()["status"] == 0 and run.end["moves"] == 0
 
 
 def test_a_host_whose_board_stands_still(start: Callable[..., Board], tmp_path: Path) -> None:
