@@ -71,7 +71,7 @@ def test_a_balancer_ends_with_its_tiles(start: Callable[..., Board]) -> None:
 def test_a_destination_that_stands_still(
     start: Callable[..., Board], monkeypatch: pytest.MonkeyPatch, step: str, why: str
 ) -> None:
-    """The source keeps its process or takes it back; tile and slot are nobody else's until the destination has noticed."""
+    """The source keeps its process or takes it back; tile and slot are nobody's until the destination has noticed."""
     monkeypatch.setenv("WHERRY_TILE_FAULT", f"stop:destination:{step}")
     board = start()
     run = Run(board, "count", 200, 2000000, tile=0)

@@ -193,8 +193,9 @@ class Results:
         self._judge()
         for other in self.runs:
             if other.ok != self._told[other.number]:
-                self._append(self._text(other, judged=True))
-                self._told[other.number] = other.ok
+                with suppress(Failed):  # the disk is full; it is tried again behind the next run
+                    self._append(self._text(other, judged=True))
+                    self._told[other.number] = other.ok
 
     def _append(self, text: str) -> None:
         end = self.samples.stat().st_size
