@@ -22,7 +22,7 @@ test: setup ## everything that this machine can run; says what it skipped and wh
 	@scripts/setup-test || echo "test: no clang or no sshd here (see above); what needs them is skipped" >&2
 	@scripts/test
 
-test-guest: ## container nodes on Debian's own kernel, in a virtual machine (two hours without KVM)
+test-guest: ## container nodes on Debian's own kernel, in a virtual machine (hours without KVM)
 	@scripts/test-guest
 
 test-xen: setup-vm ## a live move between two emulated Xen hosts (ten minutes, four more the first time)
@@ -46,7 +46,7 @@ lint: setup ## style, types, import directions, file sizes
 bench: setup ## downtime and total time of a move, beside runc by hand
 	@scripts/as-root .venv/bin/wherry bench
 
-bench-sites: setup ## links, moves over them, and balancing, beside their goals (an hour and a half on a quiet machine)
+bench-sites: setup ## links, moves over them, and balancing, beside their goals (hours, on a quiet machine)
 	@scripts/as-root .venv/bin/python -m wherry.lab.linkbench
 	@scripts/as-root .venv/bin/python -m wherry.lab.crossbench
 	@scripts/as-root .venv/bin/python -m wherry.lab.balancebench --out build/balancebench.jsonl

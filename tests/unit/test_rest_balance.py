@@ -9,7 +9,7 @@ import pytest
 from rest_service import CLUSTER, FABRIC, Service, running
 
 from wherry.base.clock import now
-from wherry.base.errors import Code, Failed, WherryError
+from wherry.base.errors import Code, Failed, Refused, WherryError
 from wherry.client import Client
 from wherry.model.balance import BalancePlan, Kind, ProposedMove, Verdict
 from wherry.model.objects import Job, JobState, Move, Phase
@@ -99,6 +99,23 @@ def test_the_daemon_acts_on_what_two_measurements_say_and_repeats_no_event(servi
     (operation,) = [operation for operation in client.operations() if operation.kind == "balance"]
     client.wait(operation.id)
     assert [move.node for move in client.moves()] == [first.moves[0].node]
+
+
+def test_a_cluster_that_somebody_is_at_holds_up_no_other(
+    service: Service, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[list[str]] = []
+
+    def begin(_cell: object, _title: str, names: list[str], *_: object) -> None:
+        asked.append(names)
+        if "other" in names:
+            raise Refused(Code.WRONG_STATE, "somebody is at it")
+
+    monkeypatch.setattr("wherry.service.balance_auto.start", begin)
+    balancing, verdict = AutoBalance(service.cell), proposed(client)
+    for _ in range(2):
+        balancing._decide(BalancePlan(verdicts=(verdict, verdict.model_copy(update={"cluster": "other"}))))
+    assert asked == [["hello", "other"], ["hello"], ["other"]]
 
 
 def test_names_with_other_numbers_are_news_and_other_figures_are_not(service: Service) -> None:

@@ -75,7 +75,7 @@ class AutoBalance(Watcher):
         try:
             self._start(act)
         except Refused:  # somebody is at one of the clusters: the others' moves need not wait for that
-            for verdict in act:
+            for verdict in act if len(act) > 1 else ():
                 with suppress(Refused):
                     self._start([verdict])
 
