@@ -32,8 +32,8 @@ test-cloud: setup ## nodes that boot a whole Debian with cloud-init from a disk 
 	@scripts/setup-vm
 	@scripts/test-cloud
 
-test-moves: setup-vm ## twenty moves of a virtual machine, for each adapter, and post-copy that breaks (a quarter of an hour without KVM)
-	@scripts/as-root env WHERRY_LONG_TESTS=1 .venv/bin/python -m pytest -q -rsP -p no:cacheprovider tests/system/test_vm.py -k "twenty or breaks"
+test-moves: setup-vm ## twenty moves of a virtual machine, for each adapter, hybrid that switches, post-copy that breaks (a quarter of an hour without KVM)
+	@scripts/as-root env WHERRY_LONG_TESTS=1 .venv/bin/python -m pytest -q -rsP -p no:cacheprovider tests/system/test_vm.py -k "twenty or breaks or outruns"
 
 test-tiles: setup ## ten thousand moves of a tile process under load, and the protocols of moves with many seeds (some minutes)
 	@scripts/as-root env WHERRY_TILE_MOVES=10000 .venv/bin/python -m pytest -q -p no:cacheprovider tests/unit/test_manycore.py -k many_moves

@@ -28,6 +28,7 @@
 #include <sys/mount.h>
 #include <sys/reboot.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "guest.h"
@@ -229,11 +230,19 @@ static char *inside(const char *directory, const char *name)
     return path;
 }
 
-/* What the machine's own system runs goes on beside the node's processes; returns once the agent is started. */
+/* As the panic of a machine whose first process is the agent: a node without one is no node. */
+static _Noreturn void watch(pid_t agent)
+{
+    while (waitpid(agent, NULL, 0) < 0 && errno == EINTR)
+        ;
+    guest_fail("go on without", "the agent", ECHILD);
+}
+
+/* What the machine's own system runs goes on beside the node's processes. */
 static int join(const char *directory)
 {
     struct guest guest;
-    pid_t agent;
+    pid_t watcher, agent;
 
     open_console();
     guest = read_description(inside(directory, "description"));
@@ -242,13 +251,17 @@ static int join(const char *directory)
         guest_fail("read the hosts file in", directory, errno);
     write_identity(&guest);
     network_up(&guest);
-    if (unshare(CLONE_NEWPID | CLONE_NEWNS) < 0)
+    watcher = fork();
+    if (watcher > 0)
+        return 0;
+    setsid();
+    if (watcher < 0 || unshare(CLONE_NEWPID | CLONE_NEWNS) < 0)
         guest_fail("make", "namespaces for the node", errno);
     agent = fork();
     if (agent < 0)
         guest_fail("start", "the agent", errno);
     if (agent > 0)
-        return 0;
+        watch(agent);
     setsid();
     if (mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0 || mount("proc", "/proc", "proc", MS_NOSUID, NULL) < 0)
         guest_fail("mount", "/proc", errno);

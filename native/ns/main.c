@@ -1,10 +1,12 @@
 /*
  * wherry-ns: runs a program in given namespaces and cgroups.
  *
- *   wherry-ns [--net PATH] [--mnt PATH] [--cgroup FILE]... -- PROGRAM ARGUMENT...
+ *   wherry-ns [--net PATH] [--mnt PATH] [--cgroup FILE]... [--number FILE] -- PROGRAM ARGUMENT...
  *
- * Every FILE is a cgroup.procs (or tasks) file of the host; they are written before the namespaces are entered, since
- * another mount namespace may not have them. Exit code 125: not even started; else the program's own.
+ * Every FILE of a cgroup is a cgroup.procs (or tasks) file of the host; they are written before the namespaces are
+ * entered, since another mount namespace may not have them. The last FILE gets the program's process id and when it
+ * started (clock ticks, proc(5), field 22), before the program begins: so whoever started it may die at any time, and
+ * it is found again. Exit code 125: not even started; else the program's own.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -23,7 +25,7 @@ static _Noreturn void fail(const char *what, const char *object)
 
 static _Noreturn void usage(void)
 {
-    fputs("usage: wherry-ns [--net PATH] [--mnt PATH] [--cgroup FILE]... -- PROGRAM ARGUMENT...\n", stderr);
+    fputs("usage: wherry-ns [--net PATH] [--mnt PATH] [--cgroup FILE]... [--number FILE] -- PROGRAM ARGUMENT...\n", stderr);
     exit(125);
 }
 
@@ -45,13 +47,43 @@ static void join_cgroup(const char *path)
     close(fd);
 }
 
+static unsigned long long find_start(void)
+{
+    char text[1024], *at;
+    FILE *file = fopen("/proc/self/stat", "re");
+    size_t size = file ? fread(text, 1, sizeof(text) - 1, file) : 0;
+
+    if (!size)
+        fail("read", "/proc/self/stat");
+    fclose(file);
+    text[size] = 0;
+    at = strrchr(text, ')'); /* the end of field 2 */
+    for (int field = 2; at && field < 22; field++)
+        at = strchr(at + 1, ' ');
+    return at ? strtoull(at, NULL, 10) : 0;
+}
+
+/* Whole or not at all. */
+static void write_number(const char *path)
+{
+    char made[4096];
+    FILE *file;
+
+    if (snprintf(made, sizeof(made), "%s.new", path) >= (int)sizeof(made))
+        usage();
+    file = fopen(made, "we");
+    if (!file || fprintf(file, "%d %llu", getpid(), find_start()) < 0 || fclose(file) != 0 || rename(made, path) != 0)
+        fail("write", path);
+}
+
 int main(int argc, char **argv)
 {
     static const struct option options[] = {{"net", required_argument, NULL, 'n'},
                                             {"mnt", required_argument, NULL, 'm'},
                                             {"cgroup", required_argument, NULL, 'c'},
+                                            {"number", required_argument, NULL, 'p'},
                                             {0}};
-    const char *net = NULL, *mnt = NULL;
+    const char *net = NULL, *mnt = NULL, *number = NULL;
     int option, net_fd, mnt_fd;
 
     while ((option = getopt_long(argc, argv, "+", options, NULL)) >= 0) {
@@ -61,11 +93,15 @@ int main(int argc, char **argv)
             mnt = optarg;
         else if (option == 'c')
             join_cgroup(optarg);
+        else if (option == 'p')
+            number = optarg;
         else
             usage();
     }
     if (optind == argc)
         usage();
+    if (number)
+        write_number(number);
     net_fd = open_namespace(net);
     mnt_fd = open_namespace(mnt);
     if (net && setns(net_fd, CLONE_NEWNET) < 0)

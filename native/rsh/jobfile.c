@@ -45,16 +45,18 @@ static size_t split_words(char *line, char **words, size_t room)
 
 static int take_node(struct jobfile *job, char *value)
 {
-    char *words[3];
+    char *words[4];
     void *nodes;
 
-    if (split_words(value, words, 3) != 3)
+    if (split_words(value, words, 4) != 4)
         return -EINVAL;
+    if (wire_check_key(words[3], strlen(words[3])) < 0)
+        return -EPROTO;
     nodes = realloc(job->nodes, (job->node_count + 1) * sizeof *job->nodes);
     if (!nodes)
         return -ENOMEM;
     job->nodes = nodes;
-    job->nodes[job->node_count++] = (struct job_node){words[0], words[1], words[2]};
+    job->nodes[job->node_count++] = (struct job_node){words[0], words[1], words[2], words[3]};
     return 0;
 }
 
@@ -78,10 +80,6 @@ static int take_line(struct jobfile *job, char *line)
     if (!value)
         return -EINVAL;
     *value++ = 0;
-    if (strcmp(line, "key") == 0) {
-        job->key = value;
-        return wire_check_key(value, strlen(value));
-    }
     if (strcmp(line, "user") == 0) {
         char *words[3] = {NULL, NULL, ""};
         size_t count = split_words(value, words, 3);
@@ -117,7 +115,7 @@ int jobfile_read(const char *path, struct jobfile *job, int *line)
     if (error < 0)
         return error;
     *line = 0;
-    return job->key && job->uid && job->cwd && job->node_count ? 0 : -ENODATA;
+    return job->uid && job->cwd && job->node_count ? 0 : -ENODATA;
 }
 
 void jobfile_free(struct jobfile *job)

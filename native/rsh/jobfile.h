@@ -2,11 +2,10 @@
  * The job file: what wherry-rsh must know of the job, written by the daemon, mode 0600, named by WHERRY_JOB.
  * Lines, in any order:
  *
- *   key HEX                   64 hex digits
- *   user UID GID [GROUPS]     groups comma-separated
+ *   user UID GID [GROUPS]        groups comma-separated
  *   cwd DIR
- *   node NAME ADDRESS PORT    once per node
- *   env NAME=VALUE            once per variable; a value holds no line end
+ *   node NAME ADDRESS PORT KEY   once per node; its key, 64 hex digits
+ *   env NAME=VALUE               once per variable; a value holds no line end
  */
 #ifndef WHERRY_RSH_JOBFILE_H
 #define WHERRY_RSH_JOBFILE_H
@@ -14,13 +13,13 @@
 #include <stddef.h>
 
 struct job_node {
-    const char *name, *address, *port;
+    const char *name, *address, *port, *key;
 };
 
 /* All strings point into `text`. */
 struct jobfile {
     char *text;
-    const char *key, *uid, *gid, *groups, *cwd;
+    const char *uid, *gid, *groups, *cwd;
     struct job_node *nodes;
     size_t node_count;
     const char **environment;

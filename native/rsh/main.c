@@ -104,7 +104,7 @@ static int connect_node(const struct job_node *node)
 }
 
 /* Waits for the node's challenge, however long a move freezes the node, and queues the answer. */
-static void queue_answer(struct buffer *out, int fd, const struct jobfile *job, const struct job_node *node)
+static void queue_answer(struct buffer *out, int fd, const struct job_node *node)
 {
     uint8_t bytes[WIRE_HEADER + WIRE_KEY], answer[WIRE_KEY];
     struct wire_frame frame;
@@ -114,7 +114,7 @@ static void queue_answer(struct buffer *out, int fd, const struct jobfile *job, 
         fail("lost the connection to node %s (%s:%s)", node->name, node->address, node->port);
     if (wire_parse_frame(bytes, sizeof bytes, &frame, &wanted) != sizeof bytes || frame.type != 'C')
         fail("what listens at %s:%s is no agent of node %s", node->address, node->port, node->name);
-    prove_answer((const uint8_t *)job->key, frame.payload, answer);
+    prove_answer((const uint8_t *)node->key, frame.payload, answer);
     append_frame(out, 'H', answer, sizeof answer);
 }
 
@@ -152,13 +152,13 @@ int main(int argc, char **argv)
     if (error < 0 && line)
         fail("cannot use the job file %s, line %d: %s", path, line, strerror(-error));
     if (error < 0)
-        fail("cannot use the job file %s: %s", path, error == -ENODATA ? "key, user, cwd or node is missing"
+        fail("cannot use the job file %s: %s", path, error == -ENODATA ? "user, cwd or node is missing"
                                                                        : strerror(-error));
     node = jobfile_find_node(&job, host);
     if (!node)
         fail("no node %s in this job", host);
     socket = connect_node(node);
-    queue_answer(&out, socket, &job, node);
+    queue_answer(&out, socket, node);
     queue_request(&out, &job, words);
     if (!with_input)
         append_frame(&out, 'I', "", 0);

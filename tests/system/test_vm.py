@@ -35,7 +35,7 @@ def two() -> Iterator[World]:
     """Two machines, one on each of two hosts; `deck` is a file that jobs find on them."""
     if reason := no_machines(PROGRAMS):
         cannot(reason)
-    with world("tvm") as made:
+    with world("tvm", WHERRY_FAULTS="1") as made:
         built = made("image", "build", IMAGE)
         if built.returncode and "apt" in built.stderr:
             cannot(f"no kernel for the image: {built.stderr}")
@@ -194,6 +194,21 @@ def test_hybrid_leaves_the_choice_to_the_policy(two: World) -> None:
         ring.result()
 
 
+@pytest.mark.skipif(not _LONG, reason="it takes a minute (make test-moves)")
+def test_hybrid_lets_a_node_run_on_that_outruns_its_rounds(two: World) -> None:
+    """It rewrites its memory faster than the link takes it."""
+    with two.ring("two", "mpich", ranks=2, seconds=100, memory=32) as ring:
+        _, destination, command = moving(two, "--mode", "hybrid", "--bandwidth", "64Mbit/s")
+        switched(two, destination, command)
+        _, err = command.communicate(timeout=SECONDS)
+        assert command.returncode == 0, err
+        record = two.json("node", "show", "two-1")["moves"][-1]
+        last = record["rounds"][-1]
+        assert last["dirty"] >= 0.9 * last["bytes"], record["rounds"]
+        assert known(two)["two-1"] == destination and "running" in state(two, destination, "two-1")
+        ring.result()
+
+
 @pytest.mark.parametrize("end", ["source", "destination"])
 def test_a_libvirtd_is_killed_during_a_move(two: World, end: str) -> None:
     """The node runs on where it was, its job goes on right, and nothing is left of the move."""
@@ -206,6 +221,35 @@ def test_a_libvirtd_is_killed_during_a_move(two: World, end: str) -> None:
         assert eventually(lambda: set(states(two).values()), {"running"}) == {"running"}
         assert known(two)["two-1"] == source
         ring.result()
+
+
+def test_the_daemon_is_killed_during_a_move(two: World) -> None:
+    """The next one takes it back, or finishes it when libvirt or the commit has decided; the job goes on right."""
+
+    def killed() -> None:
+        for phase in ("prepare", "freeze", "commit"):
+            source = known(two)["two-1"]
+            operation = two.begin_move("two-1", other(source), f"{phase}:kill")
+            two("op", "wait", operation)
+            assert eventually(lambda: set(states(two).values()), {"running"}) == {"running"}
+            ends = {"prepare": {source}, "freeze": {source, other(source)}, "commit": {other(source)}}
+            assert known(two)["two-1"] in ends[phase], phase
+
+    two.under_a_ring("two", "mpich", killed, ranks=2, seconds=25)
+
+
+def test_a_machine_that_panics_is_told(two: World) -> None:
+    """The event has its last words; its console is kept, and `up` repairs."""
+    ends = two("run", "two", "-n", "1", "--mpi", "mpich", "--", "/bin/sh", "-c", "echo c >/proc/sysrq-trigger")
+    assert ends.returncode != 0
+    assert states(two)["two-0"] == "lost"
+    (event,) = [event for event in two.json("event", "list")["events"] if event["kind"] == "node.lost"][-1:]
+    assert "Kernel panic - not syncing" in event["text"] and "wherry logs --node two-0" in event["text"]
+    (job,) = two.json("job", "list", "two")["jobs"][-1:]
+    assert job["state"] == "ended" and job["reason"] == "its node two-0 was lost"
+    assert "Kernel panic" in two("logs", "--node", "two-0").stdout
+    two.json("up", "two.yaml")
+    assert set(states(two).values()) == {"running"} and "Kernel panic" in two("logs", "--node", "two-0").stdout
 
 
 @pytest.mark.skipif(not _LONG, reason="it takes minutes (make test-moves)")
@@ -227,7 +271,8 @@ def test_post_copy_that_breaks_is_told(two: World) -> None:
 
 def test_containers_and_machines_in_one_job(two: World) -> None:
     """One node of each kind, each moved by its own driver while the job checks every message; a host is drained."""
-    nodes = f"nodes:\n  - {{kind: container, memory: 128MiB}}\n  - {{kind: vm, image: {IMAGE}, memory: 192MiB}}\n"
+    machine = f"{{kind: vm, image: {IMAGE}, memory: 128MiB, nic: {{model: e1000e}}}}"
+    nodes = f"nodes:\n  - {{kind: container, memory: 128MiB}}\n  - {machine}\n"
     file = two.file("mixed.yaml", f"name: mixed\ncpus: 1\nhosts: [a1, a2]\n{nodes}")
     planned = two("up", file, "--dry-run").stdout
     assert "create mixed-0 on " in planned and "(container, 1 CPU" in planned and "(vm, 1 CPU" in planned

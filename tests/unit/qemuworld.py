@@ -81,6 +81,10 @@ class World:
     def __init__(self) -> None:
         self.machines: dict[str, list[Machine]] = {"q1": [], "q2": []}
         self.files: dict[str, dict[str, bytes]] = {"q1": {}, "q2": {}}
+        self.pools: set[str] = set()
+        """Hosts whose libvirtd knows our directory, which it forgets when the host starts anew."""
+        self.strangers = False
+        """Somebody else's agent answers at the node's address."""
         self.kinds = {"q1": "kvm", "q2": "kvm"}
         self.versions = {"q1": 10_000_002, "q2": 10_000_002}
         self.libvirts = {"q1": 9_000_000, "q2": 11_000_000}
@@ -177,6 +181,8 @@ class Machine:
     def migrateStartPostCopy(self) -> None:
         (there,) = self.world.machines["q2"]
         self.now, there.now = FETCHED, FETCHES
+        for told in self.world.told:
+            told(None, self, World.VIR_DOMAIN_EVENT_SUSPENDED, 0, None)
 
     def migrateToURI3(self, peer: str, params: dict[str, str], flags: int) -> None:
         """As libvirt does: a copy that waits; when the source's CPUs stand it is whole, and the source's is ended."""
@@ -278,6 +284,13 @@ class Connection:
         return machine
 
     def storagePoolLookupByName(self, _name: str) -> Connection:
+        if self.host not in self.world.pools:
+            raise Error(World.VIR_ERR_NO_STORAGE_POOL)
+        return self
+
+    def storagePoolCreateXML(self, text: str, _flags: int) -> Connection:
+        assert ElementTree.fromstring(text).findtext("target/path") == "/var/lib/libvirt/wherry"
+        self.world.pools.add(self.host)
         return self
 
     def listVolumes(self) -> list[str]:
@@ -318,7 +331,11 @@ def qemu_world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Worl
     monkeypatch.setattr(virt, "load", lambda: made)
     for module in (remote, remote_qemu):
         monkeypatch.setattr(module, "find_image", lambda _name: image)
-    monkeypatch.setattr(remote, "answers", lambda where, _seconds: RUNS in [m.now for m in made.machines[where.host]])
+
+    def answers(where: Place, _seconds: float) -> bool:
+        return made.strangers or RUNS in [machine.now for machine in made.machines[where.host]]
+
+    monkeypatch.setattr(remote, "answers", answers)
     monkeypatch.setattr(remote_qemu, "await_answer", lambda _where, _words: 0.1)
     yield made
     for machine in [machine for found in made.machines.values() for machine in found]:

@@ -328,6 +328,7 @@ def test_no_oscillation(world: Imagined, seed: int | None, rule: Rule) -> None:
             assert move.destination not in been[move.node], (turn, move, been[move.node])
             been[move.node].append(move.destination)
     assert sum(len(hosts) - 1 for hosts in been.values()) <= 2 * len(been)
+    assert jitter or not world.plan(rule, NOW + 61.0 * 12).moves, "what was done for all jobs plans nothing"
 
 
 def test_ten_thousand_nodes(capsys: pytest.CaptureFixture[str]) -> None:

@@ -43,7 +43,7 @@ def request(
         env=env,
         head_address="10.77.1.254",
         subnet="10.77.1.0/24",
-        key=SecretStr("ab" * 32),
+        keys={node.name: SecretStr(f"{node.index:02x}" * 32) for node in nodes(4)},
         directory=Path("/var/lib/wherry/main/jobs/job-1/own"),
         agent=Path("/opt/wherry-rsh"),
         finalize=Path("/opt/f.so"),
@@ -110,13 +110,12 @@ def test_mpich_and_its_library_for_the_end() -> None:
 
 def test_the_job_file_is_what_the_agent_reads() -> None:
     lines = launch.plan(request(Family.MPICH, (5, 0, 2), A="1 2", B="x\ny")).files["job"].splitlines()
-    assert lines[0] == f"key {'ab' * 32}"
     assert "user 1000 100 100,4" in lines
     assert "cwd /home/u/case" in lines
-    assert "node n-3 10.77.1.4 7310" in lines
+    assert f"node n-3 10.77.1.4 7310 {'03' * 32}" in lines
     assert "env A=1 2" in lines
     assert "env WHERRY_JOB_ID=job-1" in lines
-    assert all(line.split(" ")[0] in ("key", "user", "cwd", "node", "env") for line in lines)
+    assert all(line.split(" ")[0] in ("user", "cwd", "node", "env") for line in lines)
 
 
 def test_ranks_get_the_users_variables_only() -> None:

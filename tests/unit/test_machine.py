@@ -93,6 +93,31 @@ def test_a_node_that_does_not_answer_is_told(world: World, monkeypatch: pytest.M
     assert_settled(world)
 
 
+def test_a_node_is_asked_by_who_takes_over_too(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A move ends when the node answers, also when the daemon was killed behind the commit."""
+    asked = list[int]()
+    monkeypatch.setattr(FakeMover, "ran_again", lambda _mover: asked.append(1))
+
+    def strike(name: str) -> None:
+        if name == "thaw":
+            raise Killed
+
+    world.watch(strike)
+    with pytest.raises(Killed):
+        world.moves.run(NODE, DESTINATION)
+    assert asked == []
+    world.reborn()
+    world.moves.recover()
+    assert asked == [1]
+    assert_settled(world)
+
+
+def test_without_rounds_a_node_does_not_stand_for_long(world: World) -> None:
+    with pytest.raises(Refused, match="would stand still"):
+        world.moves.run(NODE, DESTINATION, max_rounds=0, bandwidth=200_000)
+    assert world.moves.run(NODE, DESTINATION, bandwidth=200_000).phase == Phase.DONE
+
+
 def test_there_and_back_again(world: World) -> None:
     for number in range(10):
         world.moves.run(NODE, (DESTINATION, SOURCE)[number % 2])

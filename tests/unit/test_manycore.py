@@ -466,6 +466,28 @@ def test_a_host_dies_with_a_frozen_process(
     (tmp_path / "tiles.1.sock").unlink()
 
 
+@pytest.mark.parametrize("fault", ("host:give", "host:given"))
+def test_a_host_dies_with_a_process_that_leaves_it(
+    start: Callable[..., Board], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fault: str
+) -> None:
+    """It runs at its new host when all of it was on the way, or is reported lost; the tile it was to have is free."""
+    monkeypatch.setenv("WHERRY_TILE_FAULT", fault)
+    board = start(1, 3, hosts=3)
+    run = Run(board, "count", 60, 2000000, tile=1)
+    run.said("1\n")
+    failed = failure(board.move, run.process, 2, "direct")
+    end, lines = run.ended(), run.text.splitlines()
+    if end["event"] == "ended":
+        assert fault == "host:given" and (end["status"], end["moves"]) == (0, 1)
+        assert lines == [*(str(n) for n in range(1, 61)), f"sum {count_sum(60 * 2000000):x}"]
+        assert failed is None or "it runs at the new one" in str(failed)
+    else:
+        assert end["event"] == "lost" and "host 1 has not answered" in end["why"]
+        assert failed and lines == [str(n) for n in range(1, len(lines) + 1)]
+    assert Run(board, "count", 3, tile=2).ended()["status"] == 0
+    (tmp_path / "tiles.1.sock").unlink()
+
+
 def words_of(process: Path) -> str:
     try:
         return (process / "cmdline").read_text()
@@ -502,6 +524,13 @@ def test_ranks_end_together(start: Callable[..., Board]) -> None:
     assert any(end["why"].startswith("thread 1 divided by zero") for end in ends)
     with pytest.raises(Refused, match="4 ranks need 4 free tiles; there are 3"):
         list(board.ranks(program("count"), [], 4))
+
+
+def test_a_number_is_given_again_when_all_others_were(start: Callable[..., Board]) -> None:
+    """What somebody still sends to the process that had it reaches nobody else for as long as can be."""
+    board = start(1, 2)
+    events = (list(board.run(program("count"), ["1"], 0)) for _ in range(40))
+    assert [began["process"] for began, *_ in events] == [*range(1, 32), *range(1, 10)]
 
 
 def test_names(start: Callable[..., Board]) -> None:

@@ -168,7 +168,7 @@ class NodeProcess:
         return [str(self.programs / "wherry-rsh"), *words]
 
     def job(self, cwd: str = "/", port: int | None = None) -> str:
-        lines = [f"key {KEY}", "user 0 0 4,24", f"cwd {cwd}", f"node t-0 127.0.0.1 {port or self.port}"]
+        lines = ["user 0 0 4,24", f"cwd {cwd}", f"node t-0 127.0.0.1 {port or self.port} {KEY}"]
         file = self.directory / "job"
         file.write_text("\n".join([*lines, *(f"env {variable}" for variable in ENVIRONMENT)]) + "\n")
         return str(file)

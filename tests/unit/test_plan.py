@@ -148,7 +148,7 @@ def test_containers_and_virtual_machines_in_one_cluster(world: World) -> None:
     with pytest.raises(Refused, match="kind of a running cluster cannot be changed"):
         clusters.plan(other, OWNER)
     machines.places.clear()
-    assert [node.name for node in clusters.verify("mixed")] == ["mixed-2"]
+    assert [node.name for node in clusters.lose("mixed", clusters.gone("mixed"))] == ["mixed-2"]
     smaller = ClusterSpec.model_validate({"name": "mixed", "nodes": groups[:1]})
     clusters.apply(clusters.plan(smaller, OWNER))  # the machine that is no more is removed by its own driver
     assert [node.name for node in world.store.nodes("mixed")] == ["mixed-0", "mixed-1"]
@@ -234,7 +234,7 @@ def test_cancel_leaves_a_cluster_that_up_repairs(world: World) -> None:
 def test_lost_node_is_found_and_started_elsewhere(world: World) -> None:
     world.make()
     del world.driver.places[("hello-2", "b1")]
-    assert [node.name for node in world.clusters.verify("hello")] == ["hello-2"]
+    assert [node.name for node in world.clusters.lose("hello", world.clusters.gone("hello"))] == ["hello-2"]
     assert [node.state for node in world.store.nodes("hello")][2] == NodeState.LOST
     assert world.store.cluster("hello").state == ClusterState.PARTLY  # type: ignore[union-attr]
     world.fabric.set_down("b1", True)

@@ -37,6 +37,7 @@ from wherry.model.uri import parse_uri
 from wherry.model.way import Way
 from wherry.node.vm import live, remote
 from wherry.node.vm.console import Consoles
+from wherry.node.vm.driver import OVERHEAD
 from wherry.node.vm.names import domain_id
 from wherry.node.vm.reach import Reach
 from wherry.node.vm.remote_qemu import QemuDriver, QemuMover, elsewhere
@@ -224,6 +225,35 @@ def test_start_and_stop(world: World, driver: QemuDriver) -> None:
     assert world.states() == [[], []]
 
 
+def test_a_host_that_started_anew_keeps_no_file_of_ours(world: World, driver: QemuDriver, monkeypatch: Any) -> None:
+    """Its libvirtd has forgotten the directory, and the RAM disk of a node that was just started is in it."""
+    driver.start(place("q1"))
+    world.machines["q1"].clear()
+    world.pools.clear()
+    world.files["q1"]["wherry-tq-c-0.initrd"] = b"a key"
+    driver.stop(place("q1"))
+    assert "wherry-tq-c-0.initrd" not in world.files["q1"] and world.files["q1"]
+    world.pools.clear()
+    monkeypatch.setattr(remote, "Reach", lambda uris: SimpleNamespace(connect=world.connect))
+    driver.sweep()
+    assert world.files["q1"] == {} and remote.hosts_used(INSTANCE) == {}
+
+
+def test_an_address_that_somebody_has_is_not_given_again(world: World, driver: QemuDriver) -> None:
+    world.strangers = True
+    with pytest.raises(Failed, match="10.77.1.1 answers already") as failure:
+        driver.start(place("q1"))
+    assert failure.value.code == Code.NAME_TAKEN and "pool" in failure.value.next
+    assert world.machines["q1"] == [] and not [name for name in world.files["q1"] if name.endswith(".initrd")]
+
+
+def test_translated_code_is_bounded_where_machines_are_emulated(world: World, driver: QemuDriver) -> None:
+    assert described(driver).find("features/tcg") is None
+    world.kinds["q1"] = "qemu"
+    cache = described(driver).find("features/tcg/tb-cache")
+    assert cache is not None and cache.attrib == {"unit": "MiB"} and int(cache.text or 0) << 20 < OVERHEAD
+
+
 def test_a_host_that_answers_nobody_delays_no_other(world: World, driver: QemuDriver) -> None:
     world.dead.add("q2")
     driver.start(place("q1"))
@@ -275,8 +305,11 @@ def test_a_ram_disk_that_a_killed_daemon_left_goes_with_the_node(world: World, d
     assert left == ["wherry-tq-c-01.initrd"]
 
 
-def test_instances_have_kernels_of_their_own(world: World, driver: QemuDriver) -> None:
+def test_instances_have_kernels_of_their_own(
+    world: World, driver: QemuDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One that is at it, or is removed, takes no other's away."""
+    monkeypatch.setattr(remote, "answers", lambda _place, seconds: seconds > 1)  # not before it is started
     QemuDriver(Instance("other"), driver.fabric, driver.reach).start(place("q1"))
     theirs = set(world.files["q1"])
     driver.start(place("q1"))

@@ -249,11 +249,25 @@ def test_nobody_looks_at_what_an_operation_works_on(operations: Operations) -> N
         go.wait(20)
 
     id = operations.start("move", "x", body, shared=["cluster x"]).id
-    assert not operations.while_idle("cluster x", lambda: seen.append("x"))
-    assert operations.while_idle("cluster y", lambda: seen.append("y"))
+    assert not operations.while_idle("cluster x", lambda: "x", seen.append)
+    assert operations.while_idle("cluster y", lambda: "y", seen.append)
     go.set()
     until_ended(operations, id)
-    assert operations.while_idle("cluster x", lambda: seen.append("x")) and seen == ["y", "x"]
+    assert operations.while_idle("cluster x", lambda: "x", seen.append) and seen == ["y", "x"]
+
+
+def test_a_look_that_takes_long_holds_up_nobody_and_is_forgotten_when_somebody_was_at_it(
+    operations: Operations,
+) -> None:
+    seen = list[str]()
+
+    def look() -> str:
+        """A host is silent; meanwhile an operation on the cluster begins and ends."""
+        id = operations.start("move", "x", lambda task: None, shared=["cluster x"]).id
+        assert until_ended(operations, id) == OperationState.DONE
+        return "old"
+
+    assert not operations.while_idle("cluster x", look, seen.append) and seen == []
 
 
 def test_errors_and_bugs_end_an_operation(operations: Operations) -> None:

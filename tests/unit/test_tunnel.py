@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from wherry.base.errors import Code, Failed
+from wherry.base.paths import native_program
 from wherry.fabric import gateway, tunnel
 from wherry.fabric.gateway import Gateway
 from wherry.fabric.openvpn import OpenVpn
@@ -21,8 +23,12 @@ SLEEP = [sys.executable, "-c", "import time; time.sleep(100)"]
 
 @pytest.fixture(autouse=True)
 def _no_namespaces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gateway, "inside", lambda netns, *words: list(words))
+    monkeypatch.setattr(gateway, "inside", _here)
     monkeypatch.setattr(tunnel.links, "inside", lambda netns, act: None)
+
+
+def _here(_netns: str, *words: str, number: Path) -> list[str]:
+    return [str(native_program("wherry-ns")), "--number", str(number), "--", *words]
 
 
 class Half(Tunnel):
@@ -78,6 +84,19 @@ def test_another_process_of_that_number_is_left_alone(tmp_path: Path) -> None:
     assert stranger.poll() is None
     stranger.kill()
     stranger.wait()
+
+
+def test_a_gateway_is_found_by_who_comes_after_a_daemon_that_was_killed(tmp_path: Path) -> None:
+    """At any time: it has written itself who it is. One that cannot even begin is not waited for."""
+    one = Gateway(tmp_path, 0, "")
+    child = subprocess.Popen(_here("", *SLEEP, number=tmp_path / "0.pid"))  # as if who started it had come no further
+    while not (tmp_path / "0.pid").exists():
+        assert child.poll() is None
+    assert one.pid() == child.pid
+    one.end()
+    assert child.wait() == -signal.SIGKILL and one.pid() is None
+    one.start(["/no/such/program"])
+    assert one.pid() is None and "cannot run /no/such/program" in one.said()
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="there is no openssl")

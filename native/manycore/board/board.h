@@ -53,7 +53,8 @@ struct board {
     bool stopping;
     struct client clients[CLIENT_MAX];
     struct output outputs[PROCESS_MAX];
-    bool told[PROCESS_MAX];        /* its end has been told to who was attached */
+    uint64_t told[PROCESS_MAX];    /* its end has been told to who was attached, as the so many-th; 0: it has not */
+    uint64_t tellings;
     struct name names[NAMES_MAX];
     struct server_request awaits[PROCESS_MAX]; /* a process that waits for a name; an empty name: it does not */
     struct net net;                /* the other hosts, if there are any */

@@ -212,7 +212,7 @@ static void attach(struct board *board, struct client *client, uint32_t process)
 {
     client->attached |= 1u << process;
     say_output(client, process, board->outputs[process].bytes, board->outputs[process].count);
-    board->told[process] = false; /* if it has ended, this one is told too */
+    board->told[process] = 0; /* if it has ended, this one is told too */
 }
 
 /* A number no process or tile has when the word is none. */
@@ -405,7 +405,7 @@ static void tell_end(struct board *board, uint32_t process, struct place place)
         if (!client->attached)
             client_close(client);
     }
-    board->told[process] = true;
+    board->told[process] = ++board->tellings;
     names_process_ended(board, process);
 }
 

@@ -165,20 +165,34 @@ void launch_stop(struct board *board)
     }
 }
 
-/* Numbers for new processes: unused ones first, then those of ended ones whose end has been told. */
+/* Of the processes whose end was told after the so many-th, the first; 0: there is none. */
+static uint32_t find_told(const struct board *board, uint64_t after)
+{
+    uint32_t first = 0;
+
+    for (uint32_t process = 1; process < PROCESS_MAX; process++) {
+        struct place place = window_place(board->window, process);
+
+        if ((place.state == PLACE_ENDED || place.state == PLACE_LOST) && board->told[process] > after &&
+            (!first || board->told[process] < board->told[first]))
+            first = process;
+    }
+    return first;
+}
+
+/*
+ * Numbers for new processes: unused ones first, then those of ended ones whose end has been told, the longest ago first,
+ * so that nothing is on its way any more that somebody sent to the one that had the number.
+ */
 static bool find_processes(struct board *board, uint32_t count, uint32_t processes[TILE_MAX])
 {
-    uint32_t found = 0;
+    uint32_t found = 0, ended = 0;
 
     for (uint32_t process = 1; found < count && process < PROCESS_MAX; process++)
         if (window_place(board->window, process).state == PLACE_FREE)
             processes[found++] = process;
-    for (uint32_t process = 1; found < count && process < PROCESS_MAX; process++) {
-        struct place place = window_place(board->window, process);
-
-        if ((place.state == PLACE_ENDED || place.state == PLACE_LOST) && board->told[process])
-            processes[found++] = process;
-    }
+    while (found < count && (ended = find_told(board, ended ? board->told[ended] : 0)))
+        processes[found++] = ended;
     return found == count;
 }
 
@@ -267,7 +281,7 @@ static void prepare_location(struct board *board, uint32_t rank, uint32_t ranks,
     atomic_store(&location->end, 0);
     atomic_store(&location->moves, 0);
     snprintf(location->program, NAME_SIZE, "%.63s", slash ? slash + 1 : program);
-    board->told[processes[rank]] = false;
+    board->told[processes[rank]] = 0;
     board->outputs[processes[rank]].count = 0;
     board->awaits[processes[rank]].name[0] = 0;
     relay_clear(board, processes[rank]);

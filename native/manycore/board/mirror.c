@@ -406,6 +406,7 @@ static void send_state(struct board *board, struct move *move)
     struct buffer buffer = {NULL, 0, 0};
     static struct state state;
 
+    fault_point("host:give");
     memset(&state, 0, sizeof(state));
     state.serial = move->serial;
     state.to = move->to;
@@ -421,6 +422,7 @@ static void send_state(struct board *board, struct move *move)
         all += parts[i].iov_len;
     if (all <= FRAME_MAX) {
         send_lent(board, move, FRAME_STATE, buffer.bytes, buffer.size, parts, count);
+        fault_point("host:given");
     } else { /* so much has come for it since it was asked */
         forget_given(board, move->process);
         spoil(board, move, "more messages wait for it than can be sent with it");
@@ -603,6 +605,7 @@ bool mirror_finish(struct board *board, struct move *move, bool aborted)
     move->serial = 0; /* of the leader, the record waits for MOVED now */
     atomic_store(&move->step, board->net.host == 0 ? MOVE_ELSEWHERE : MOVE_NONE);
     net_send(board, 0, FRAME_RUNS, move->process, &runs, sizeof(runs));
+    transfer_has_come(board, move->process);
     return true;
 }
 

@@ -136,6 +136,7 @@ enum passage_step {
     PASSAGE_ASKED, /* GIVE has been said */
     PASSAGE_HELD,  /* the order to freeze has gone to the owner; what comes is kept, and what its tiles say waits */
     PASSAGE_GONE,  /* READY has come */
+    PASSAGE_TOLD,  /* the source has been told since when it runs there, and tells the cost next */
 };
 
 struct passage {
@@ -237,6 +238,8 @@ void transfer_start(struct board *board, uint32_t process, uint32_t tile, const 
                     const uint8_t *image);
 /* A move between this host and another was called off here. */
 void transfer_ended(struct board *board, const struct move *move);
+/* A process runs at the leader's own host, and who moved it there has been told: so it ends here if he is gone. */
+void transfer_has_come(struct board *board, uint32_t process);
 void transfer_handle(struct board *board, uint32_t from, const struct frame_head *head, const uint8_t *payload);
 /* Whether the process is between GIVE and READY, or ABORT. */
 bool transfer_is_moving(const struct board *board, uint32_t process);

@@ -11,6 +11,8 @@
 
 #include "state.h"
 
+#define OLD_HOST_GONE "its old host is gone; it runs at the new one" /* nobody tells what that has cost */
+
 bool transfer_is_moving(const struct board *board, uint32_t process)
 {
     uint8_t step = board->net.passages[process].step;
@@ -106,15 +108,16 @@ void transfer_owner_lost(struct board *board, uint32_t process)
     call_off(board, process, "the process has ended", false);
 }
 
-/* READY has come; who was to tell since when it runs there is gone, or who was to hear it. */
+/* READY has come; who was to tell since when it runs there is gone, or who was to hear it, or tell the cost. */
 static void end_gone(struct board *board, uint32_t process, uint32_t host)
 {
     struct passage *passage = &board->net.passages[process];
+    bool heard = passage->step == PASSAGE_TOLD;
 
     passage->step = PASSAGE_NONE;
     if (passage->source == host)
-        end_record(board, process, passage->to, "its old host is gone; it runs at the new one");
-    else
+        end_record(board, process, passage->to, OLD_HOST_GONE);
+    else if (!heard)
         tell_aborted(board, process, passage->source, "the destination's host is gone");
 }
 
@@ -125,15 +128,23 @@ void transfer_host_gone(struct board *board, uint32_t host)
         bool to = net_host_of_tile(board, passage->to) == host;
 
         mirror_has_come(board, process); /* it runs here, so it is not lost with its source */
+        if (passage->step == PASSAGE_NONE && passage->source == host && to) /* between two tiles of the host */
+            end_record(board, process, passage->to, "its host is gone");
         if (passage->step == PASSAGE_NONE || (passage->source != host && !to))
             continue;
-        if (passage->step == PASSAGE_GONE)
+        if (passage->step == PASSAGE_GONE || passage->step == PASSAGE_TOLD)
             end_gone(board, process, host);
         else if (to)
             call_off(board, process, "the destination's host is gone", true);
         else
             call_off(board, process, "its host is gone", false);
     }
+}
+
+void transfer_has_come(struct board *board, uint32_t process)
+{
+    if (board->net.host == 0 && board->net.passages[process].step == PASSAGE_NONE)
+        end_record(board, process, board->net.passages[process].to, OLD_HOST_GONE);
 }
 
 void transfer_ask(struct board *board, struct move *move)
@@ -254,7 +265,7 @@ static void pass_on(struct board *board, uint32_t from, const struct frame_head 
         return;
     to = is_answer ? passage->source : destination;
     if (head->kind == FRAME_RUNS)
-        passage->step = PASSAGE_NONE;
+        passage->step = PASSAGE_TOLD;
     if (head->kind == FRAME_WANT && head->size == sizeof(struct want)) {
         memcpy(&step, payload + offsetof(struct want, step), sizeof(step));
         if (step == MOVE_RESERVED)

@@ -568,6 +568,7 @@ static void check_end(void)
 {
     const struct tile *runners[PROCESSES + 1] = {NULL};
 
+    REQUIRE(!moves_is_under_way(&world.boards[0])); /* whoever asked for a move has been answered */
     for (uint32_t process = 1; process <= PROCESSES; process++) {
         uint8_t state = window_place(world.boards[0].window, process).state;
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
@@ -22,6 +22,7 @@ from wherry.model.network import address_of, free_number, mac_of, network_of
 from wherry.model.objects import Cluster, ClusterState, Node, NodeState
 from wherry.model.owner import Owner
 from wherry.model.spec import ClusterSpec
+from wherry.node.last_words import last_words
 from wherry.node.protocol import NodeDriver
 from wherry.schedule.place import Used, lacks, used_by
 from wherry.store.store import Store
@@ -93,22 +94,35 @@ class Clusters:
             self._store.drop_cluster(name)
             self._store.add_event("cluster.down", name, f"{name} is removed")
 
-    def verify(self, name: str) -> list[Node]:
-        """Marks as lost the nodes that should run and do not; returns those that are lost."""
-        cluster = find_cluster(self._store, name)
-        lost = []
-        for node in self._store.nodes(name):
-            gone = node.state == NodeState.RUNNING and not self._driver(node).alive(self._places.place(node))
-            if gone and self._store.node(node.name) == node:  # else it was moved or removed while we looked
-                node = node.model_copy(update={"state": NodeState.LOST})
-                self._store.put_node(node)
-                self._store.add_event("node.lost", node.name, f"{node.name} on {node.host} ended by itself")
-            if node.state == NodeState.LOST:
-                lost.append(node)
-        if lost and cluster.state == ClusterState.RUNNING:
-            reason = f"{lost[0].name} is lost"
+    def gone(self, name: str) -> list[Node]:
+        """The nodes that should run and do not. Changes nothing; takes long when a host does not answer."""
+        running = [node for node in self._store.nodes(name) if node.state == NodeState.RUNNING]
+        try:
+            return [node for node in running if not self._driver(node).alive(self._places.place(node))]
+        except Refused:  # the cluster is removed meanwhile
+            return []
+
+    def lose(self, name: str, gone: Sequence[Node]) -> list[Node]:
+        """Marks nodes that were found gone as lost, but for those that were moved or removed since; those it marked."""
+        marked = list[Node]()
+        for node in gone:
+            if self._store.node(node.name) == node:
+                marked.append(node.model_copy(update={"state": NodeState.LOST}))
+                self._store.put_node(marked[-1])
+                text = f"{node.name} on {node.host} ended by itself{self._last_words(node)}"
+                self._store.add_event("node.lost", node.name, text)
+        cluster = self._store.cluster(name)
+        lost = [node for node in self._store.nodes(name) if node.state == NodeState.LOST]
+        if lost and cluster is not None and cluster.state == ClusterState.RUNNING:
+            reason = f"{lost[0].name} is lost{self._last_words(lost[0])}"
             self._store.put_cluster(cluster.model_copy(update={"state": ClusterState.PARTLY, "reason": reason}))
-        return lost
+        return marked
+
+    def _last_words(self, node: Node) -> str:
+        """What a node with a console said last, a panic perhaps, and where there is more."""
+        files = self._driver(node).said(node.name)
+        said = last_words(files[-1]) if files else ""
+        return f"; it said last: {said} (wherry logs --node {node.name})" if said else ""
 
     @contextmanager
     def _alone(self, name: str) -> Iterator[None]:

@@ -6,6 +6,8 @@ names every node that the cluster can ever have: it stays right in running nodes
 
 from __future__ import annotations
 
+import hmac
+
 from pydantic import SecretStr
 
 from wherry.cluster.lookup import find_cluster
@@ -51,6 +53,11 @@ class Places:
             mac=mac_of(network, HEAD_INDEX),
         )
 
+    def key(self, node: Node) -> SecretStr:
+        """The node's own key, made of its cluster's secret: who learns one, as root in a machine can, has no other."""
+        secret = self._store.secret(secret_name(node.cluster))
+        return SecretStr(hmac.new(secret.encode(), node.name.encode(), "sha256").hexdigest())
+
     def place(self, node: Node, host: str | None = None) -> Place:
         """The node at its host, or at `host` while it moves there."""
         cluster, port = find_cluster(self._store, node.cluster), self.port(node, host)
@@ -60,7 +67,7 @@ class Places:
             host=port.host,
             netns=self._fabric.port_netns(self.head_port(cluster) if port.tap else port),
             cgroup=f"{self._fabric.cgroup(port.host)}/{node.name}",
-            key=SecretStr(self._store.secret(secret_name(cluster.name))),
+            key=self.key(node),
             hosts_file=hosts_file(cluster),
             user=f"{cluster.owner_uid}:{cluster.owner_gid}:{','.join(map(str, cluster.owner_groups))}",
             binds=cluster.binds,
@@ -83,7 +90,7 @@ def head_name(cluster: str) -> str:
 
 
 def secret_name(cluster: str) -> str:
-    """Name of the cluster's key in the store; nodes answer only to who has it."""
+    """Name of the cluster's secret in the store, of which the keys of its nodes are made."""
     return f"cluster:{cluster}"
 
 

@@ -1,7 +1,8 @@
 """A process that is one end of a VPN, in its site's namespace.
 
-It outlives the daemon that started it. Invariant: it is told by a file of its process id and of when it started: so a
-daemon that was killed finds it again, and a process that was given the same number is left alone.
+It outlives the daemon that started it. Invariant: it is told by a file of its process id and of when it started, which
+it writes itself before it is one: so a daemon that was killed, however soon, finds it again, and a process that was
+given the same number is left alone.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import contextlib
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -26,10 +28,11 @@ class Gateway:
 
     def start(self, words: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
         """Starts it; what an earlier one said is forgotten."""
-        self._log.unlink(missing_ok=True)
+        for left in (self._log, self._number):
+            left.unlink(missing_ok=True)
         with open(self._log, "wb") as log:
             self._child = subprocess.Popen(
-                inside(self._netns, *words),
+                inside(self._netns, *words, number=self._number),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -37,8 +40,8 @@ class Gateway:
                 start_new_session=True,
                 cwd="/",
             )
-        started = _stat(self._child.pid)[1]
-        self._number.write_text(f"{self._child.pid} {started}")
+        while not self._number.exists() and self._child.poll() is None:
+            time.sleep(0.002)
 
     def pid(self) -> int | None:
         """Its process id while it runs."""
@@ -73,6 +76,7 @@ def _stat(pid: int) -> tuple[str, int]:
     return fields[0], int(fields[19])
 
 
-def inside(netns: str, *words: str) -> list[str]:
-    """The command that runs these words in the namespace at path `netns`."""
-    return [str(native_program("wherry-ns")), "--net", netns, "--", *words]
+def inside(netns: str, *words: str, number: Path | None = None) -> list[str]:
+    """The command that runs these words in the namespace at path `netns`; the file `number` tells its process."""
+    told = [] if number is None else ["--number", str(number)]
+    return [str(native_program("wherry-ns")), "--net", netns, *told, "--", *words]

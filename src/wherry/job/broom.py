@@ -53,7 +53,18 @@ def sweep_nodes(id: str, owner: Owner, nodes: Iterable[tuple[str, Endpoint]], se
 
 def sweep_head(job_file: Path, owner: Owner) -> None:
     """Kills what the launcher left beside itself (agents): the owner's processes that were given this job file."""
-    wanted = b"WHERRY_JOB=" + os.fsencode(job_file)
+    _kill(job_file, owner)
+
+
+def end_agents(job_file: Path, owner: Owner, address: str) -> bool:
+    """Kills the launcher's agents at a node that is no more, so that it need not wait until they give up their
+    connections. True when there was one."""
+    return _kill(job_file, owner, address.encode())
+
+
+def _kill(job_file: Path, owner: Owner, word: bytes | None = None) -> bool:
+    """Kills the owner's processes that were given this job file, or those of them that have `word` among their own."""
+    wanted, found = b"WHERRY_JOB=" + os.fsencode(job_file), False
     for entry in os.scandir("/proc"):
         if not entry.name.isdigit():
             continue
@@ -62,9 +73,16 @@ def sweep_head(job_file: Path, owner: Owner) -> None:
         except OSError:
             continue
         try:
-            if entry.stat().st_uid == owner.uid and wanted in Path(entry.path, "environ").read_bytes().split(b"\0"):
+            ours = entry.stat().st_uid == owner.uid and wanted in _strings(entry.path, "environ")
+            if ours and (word is None or word in _strings(entry.path, "cmdline")[1:]):
                 signal.pidfd_send_signal(fd, signal.SIGKILL)
+                found = True
         except OSError:
             continue
         finally:
             os.close(fd)
+    return found
+
+
+def _strings(process: str, file: str) -> list[bytes]:
+    return Path(process, file).read_bytes().split(b"\0")

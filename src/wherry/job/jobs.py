@@ -19,18 +19,16 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from pydantic import SecretStr
-
 from wherry.base.clock import now
 from wherry.base.errors import Code, Failed, Refused
 from wherry.base.ids import new_id
 from wherry.base.paths import Instance, native_library, native_program
 from wherry.cluster.lookup import find_cluster, not_found
-from wherry.cluster.places import Places, secret_name
+from wherry.cluster.places import Places
 from wherry.fabric.protocol import Fabric
 from wherry.job import broom, check, launch, record, ship, visible
 from wherry.job.wire import Endpoint, WireError
-from wherry.model.objects import Cluster, Job, JobState, Node
+from wherry.model.objects import Cluster, Job, JobState, Node, NodeState
 from wherry.model.order import Order
 from wherry.model.owner import Owner
 from wherry.node.mounts import remove_tree
@@ -40,6 +38,7 @@ _GATE_SECONDS = 30.0  # a node that is on its way answers within that
 _GATE_AT_ONCE = 32
 _START_SECONDS = 30.0
 _CANCEL_SECONDS = 10.0  # the holder itself kills the launcher 5 s after the first signal
+_LOST_SECONDS = 3.0  # Open MPI notices at once; hydra waits for a connection that nobody closes
 _SWEEP_SECONDS = 20.0
 _OVER = (JobState.ENDED, JobState.CANCELLED, JobState.LOST)
 
@@ -125,6 +124,23 @@ class Jobs:
         self._kill_holder(id, signal.SIGINT)
         return self.poll(id)
 
+    def node_lost(self, id: str, node: Node) -> None:
+        """Ends the job when a node where it has ranks is no more: the launcher itself, if it notices that its agent
+        there has ended, else we."""
+        job, directory = self._find(id), self._directory / id
+        owner = Owner(uid=job.uid, gid=job.gid, home="/", cwd="/")
+        if broom.end_agents(directory / "own" / "job", owner, node.address):
+            (directory / "lost").write_text(node.name)
+            threading.Thread(target=self._end_lost, args=(id,), name=f"lost-{id}", daemon=True).start()
+
+    def _end_lost(self, id: str) -> None:
+        holder = record.read_holder(self._directory / id)
+        fd = holder.open() if holder else None
+        if fd is not None:
+            if not _ended_within(fd, _LOST_SECONDS):
+                self._kill_holder(id, signal.SIGINT)
+            os.close(fd)
+
     def output(self, id: str, offset: int = 0, limit: int = 1 << 20) -> tuple[list[record.Chunk], int]:
         """What the job wrote from `offset` (0, or what the last call returned) on, about `limit` bytes at most."""
         self._find(id)
@@ -173,7 +189,7 @@ class Jobs:
 
     def _request(self, cluster: Cluster, order: Order) -> launch.Request:
         program, found = check.program_of(order, cluster)
-        owner = order.owner
+        owner, nodes = order.owner, tuple(self._store.nodes(cluster.name))
         self._make_directories()
         id = new_id("job")
         return launch.Request(
@@ -181,12 +197,12 @@ class Jobs:
             mpi=found,
             argv=(str(program), *order.argv[1:]),
             ranks=order.ranks,
-            nodes=tuple(self._store.nodes(cluster.name)),
+            nodes=nodes,
             owner=owner,
             env=order.env,
             head_address=cluster.head_address,
             subnet=cluster.subnet,
-            key=SecretStr(self._store.secret(secret_name(cluster.name))),
+            keys={node.name: self._places.key(node) for node in nodes},
             directory=self._directory / id / "own",
             agent=visible.public_file(native_program("wherry-rsh"), owner, self._state / "bin"),
             finalize=visible.public_file(native_library("libwherry-finalize.so"), owner, self._state / "bin"),
@@ -298,8 +314,8 @@ class Jobs:
         return self._fabric.port_netns(self._places.head_port(cluster))
 
     def _endpoints(self, cluster: Cluster, nodes: tuple[Node, ...]) -> list[tuple[str, Endpoint]]:
-        netns, key = self._head_netns(cluster), self._store.secret(secret_name(cluster.name))
-        return [(node.name, Endpoint(netns, node.address, key)) for node in nodes]
+        netns, key = self._head_netns(cluster), self._places.key
+        return [(node.name, Endpoint(netns, node.address, key(node).get_secret_value())) for node in nodes]
 
     # The end.
 
@@ -332,6 +348,8 @@ class Jobs:
             change = {"state": JobState.ENDED, "exit_code": ended.code}
         else:
             change = {"state": JobState.LOST, "reason": "its holder was killed: the exit code is unknown"}
+        if (directory / "lost").exists():
+            change["reason"] = f"its node {(directory / 'lost').read_text()} was lost"
         if problems:
             silent = "; ".join(f"{name}: {why}" for name, why in problems.items())
             change["reason"] = f"could not look for left processes: {silent}"
@@ -365,7 +383,7 @@ class Jobs:
         cluster = self._store.cluster(job.cluster)
         if cluster is None:
             return {}
-        nodes = tuple(self._store.nodes(job.cluster))
+        nodes = tuple(node for node in self._store.nodes(job.cluster) if node.state != NodeState.LOST)
         return broom.sweep_nodes(job.id, owner, self._endpoints(cluster, nodes), _SWEEP_SECONDS)
 
     def _find(self, id: str) -> Job:

@@ -7,7 +7,7 @@ launcher's alone stays out of the ranks.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,7 +51,7 @@ class Seat:
 @dataclass(frozen=True)
 class Request:
     """What to launch. `directory` is the job's own, writable for its user; `agent`, `finalize` and `yielding` are
-    seen by nodes.
+    seen by nodes; `keys`, by node, what their agents ask a proof of.
 
     `crowd`: ranks for each processor below them, of all jobs; one that waits is in the way of one that computes.
     `whole`: nodes are machines, which move with all their memory, so ranks of one may share it.
@@ -66,7 +66,7 @@ class Request:
     env: dict[str, str]
     head_address: str
     subnet: str
-    key: SecretStr
+    keys: Mapping[str, SecretStr]
     directory: Path
     agent: Path
     finalize: Path
@@ -175,8 +175,8 @@ def _loaded(library: Path, env: dict[str, str]) -> str:
 def _job_file(request: Request, ranks: dict[str, str]) -> str:
     """What the agent reads (native/rsh/jobfile.h)."""
     owner = request.owner
-    lines = [f"key {request.key.get_secret_value()}"]
-    lines += [f"user {owner.uid} {owner.gid} {','.join(map(str, owner.groups))}".rstrip(), f"cwd {owner.cwd}"]
-    lines += [f"node {node.name} {node.address} {CONTROL_PORT}" for node in request.nodes]
+    keys = {name: key.get_secret_value() for name, key in request.keys.items()}
+    lines = [f"user {owner.uid} {owner.gid} {','.join(map(str, owner.groups))}".rstrip(), f"cwd {owner.cwd}"]
+    lines += [f"node {node.name} {node.address} {CONTROL_PORT} {keys[node.name]}" for node in request.nodes]
     lines += [f"env {name}={value}" for name, value in ranks.items()]
     return "\n".join(lines) + "\n"

@@ -26,8 +26,10 @@ def check_move(
     name: str,
     destination: str,
     way: Way | None = None,
+    again: bool = False,
 ) -> Node:
-    """The node that may move. Refused with the reason otherwise."""
+    """The node that may move. Refused with the reason otherwise. `again`: only what may have changed meanwhile, and
+    nothing that a host is asked for."""
     node = find_node(store, name)
     cluster = find_cluster(store, node.cluster)
     hosts = known_hosts(store, fabric)
@@ -36,11 +38,12 @@ def check_move(
     if host.name == node.host:
         others = ", ".join(h.name for h in hosts if h.name != node.host)
         raise Refused(Code.WRONG_STATE, f"{name} is on {host.name} already", "", f"other hosts: {others}")
-    check_host(fabric, drivers, places, cluster, node, source, host)
+    if not again:
+        check_host(fabric, drivers, places, cluster, node, source, host)
     used = used_by(store.nodes(), store.moves(unfinished=True)).get(host.name, Used())
     if reason := lacks(host, used, NodeNeed(node.cpus, node.memory)):
         raise Refused(Code.NO_CAPACITY, f"{name} does not fit on {host.name}", reason, "wherry status")
-    if reason := drivers[node.kind].refused(way or Way()):
+    if not again and (reason := drivers[node.kind].refused(way or Way())):
         raise Refused(Code.UNSUPPORTED, f"{name} cannot be moved in this way", reason, f"wherry move {name} --to HOST")
     return node
 

@@ -180,8 +180,8 @@ class Machine:
         self._progress(f"{self.node.name}: freeze")
         self._store_move(phase=Phase.FREEZE)
         self._frozen_at = time.monotonic()
-        if stood := mover.freeze(switches(self.move.rounds, self._ends.way)):
-            self._frozen_at = min(self._frozen_at, time.monotonic() - stood)
+        if (stood := mover.freeze(switches(self.move.rounds, self._ends.way))) is not None:
+            self._frozen_at = time.monotonic() - stood
         hold.divert()
         self._fabric.port_unplug(self._ends.source_port)
         self._ended(Phase.FREEZE, fault)
@@ -207,10 +207,10 @@ class Machine:
                 raise
             self._note(downtime_peer=report.held)
         self._mover.thaw()
-        if self._frozen_at is not None:
-            downtime = time.monotonic() - self._frozen_at
+        downtime = None if self._frozen_at is None else time.monotonic() - self._frozen_at
+        ran = self._ran_again()  # who takes over after a daemon that was killed asks it, too
+        if downtime is not None:
             self._frozen_at = None
-            ran = self._ran_again()
             self._note(downtime=downtime, downtime_program=None if ran is None else downtime + ran)
         self._watch.lap(str(Phase.THAW))
         fault.strike(Phase.THAW)

@@ -24,14 +24,8 @@ from wherry.move.check import check_move
 from wherry.move.faults import parse_fault
 from wherry.move.machine import Ends, Machine
 from wherry.move.predict import estimate
-from wherry.node.protocol import NodeDriver
+from wherry.node.protocol import STANDS_AT_MOST, NodeDriver
 from wherry.store.store import Store
-
-_LEAST_OF_VMS = 8 * 2**20
-"""Bit/s: VIR_MIGRATE_PARAM_BANDWIDTH is in MiB/s, and 0 means no limit."""
-
-_STANDS_AT_MOST = 300.0
-"""Seconds: after six minutes of silence nodes' agents end a connection, and programs may have less patience."""
 
 
 class Moves:
@@ -52,26 +46,29 @@ class Moves:
         check_move(self._store, self._fabric, self._drivers, self._places, node, host, way)
 
     def crossing(self, node: str, host: str, bandwidth: int | None = None) -> Crossing:
-        """The links between node and host. Refused when one of them has less than `bandwidth` bit/s, or when that is
-        less than what moves the node can keep to."""
+        """The links between node and host. Refused when one of them has less than `bandwidth` bit/s, or when that, or
+        what they leave to moves, is less than what moves the node can keep to."""
         found = find_node(self._store, node)
-        if found.kind == "vm" and bandwidth is not None and bandwidth < _LEAST_OF_VMS:
-            what = f"the move of {node} cannot keep to {format_rate(bandwidth)}"
-            why = f"libvirt counts in MiB/s: {format_rate(_LEAST_OF_VMS)} is the least for a virtual machine"
-            raise Refused(Code.UNSUPPORTED, what, why, "give a larger --bandwidth")
-        return crossing(self._fabric.spec, found.host, host, bandwidth)
+        over = crossing(self._fabric.spec, found.host, host, bandwidth)
+        if over.rate is not None and (why := self._drivers[found.kind].unpaced(over.rate)):
+            what = f"the move of {node} cannot keep to {format_rate(over.rate)}"
+            remedy = "give a larger --bandwidth" if bandwidth else "give the link a larger bandwidth"
+            raise Refused(Code.UNSUPPORTED, what, why, remedy)
+        return over
 
-    def predict(self, node: str, host: str, bandwidth: int | None = None) -> Prediction:
+    def predict(
+        self, node: str, host: str, bandwidth: int | None = None, max_rounds: int | None = None
+    ) -> Prediction:
         """What the move would cost, sending at most `bandwidth` bit/s. Refused when it may not be made; changes
         nothing."""
         self.check(node, host)
         found = find_node(self._store, node)
+        over = self.crossing(node, host, bandwidth)
         mover = self._ends(found, found.host, host).mover()
         size, overhead = mover.predict()
         alike = {other.name for other in self._store.nodes() if other.kind == found.kind}
-        over = crossing(self._fabric.spec, found.host, host, bandwidth)
         past = [m for m in self._store.moves() if m.node in alike and self._crossed(m) == set(over.budgets)]
-        return estimate(size, overhead, mover.can_round(), past, over.rate)
+        return estimate(size, overhead, mover.can_round() and max_rounds != 0, past, over.rate)
 
     def run(
         self,
@@ -90,11 +87,12 @@ class Moves:
         Refused before anything is changed; Failed when it was taken back, the node running on.
         """
         strikes = parse_fault(fault)
-        predicted = self._predicted(node, host, bandwidth)
+        predicted = self._predicted(node, host, bandwidth, max_rounds)
         over = self.crossing(node, host, bandwidth)
-        if predicted is not None and not predicted.rounds and predicted.downtime > _STANDS_AT_MOST:
+        stands = predicted is not None and not predicted.rounds and (way or Way()).mode != "post-copy"
+        if predicted is not None and stands and predicted.downtime > STANDS_AT_MOST:
             what = f"node {node} would stand still for {format_duration(predicted.downtime)}"
-            why = f"its connections outlast {format_duration(_STANDS_AT_MOST)} of silence"
+            why = f"its connections outlast {format_duration(STANDS_AT_MOST)} of silence"
             raise Refused(Code.UNSUPPORTED, what, why, "give a larger --bandwidth, or the link one")
         machine = self._begin(node, host, progress, cancelled, move_id or new_id("mv"), predicted, over, way)
         try:
@@ -153,8 +151,9 @@ class Moves:
         way: Way | None,
     ) -> Machine:
         """Checks, and writes the rows that make the node's second place known."""
+        self.check(name, host, way)  # a host that is silent holds up nobody else
         with self._lock:
-            node = check_move(self._store, self._fabric, self._drivers, self._places, name, host, way)
+            node = check_move(self._store, self._fabric, self._drivers, self._places, name, host, way, again=True)
             ends = self._ends(node, node.host, host, way)
             move = Move(
                 id=move_id,
@@ -176,10 +175,10 @@ class Moves:
         self._store.add_event("move.begin", name, f"{name} moves from {node.host} to {host}", move=move.id)
         return Machine(self._store, self._fabric, ends, move, moving, progress, cancelled, over, self._turns)
 
-    def _predicted(self, node: str, host: str, bandwidth: int | None) -> Prediction | None:
+    def _predicted(self, node: str, host: str, bandwidth: int | None, max_rounds: int | None) -> Prediction | None:
         """The prediction for the record; a node that cannot be measured may move all the same."""
         try:
-            return self.predict(node, host, bandwidth)
+            return self.predict(node, host, bandwidth, max_rounds)
         except (Failed, LostContact):
             return None
 

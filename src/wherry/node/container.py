@@ -136,6 +136,9 @@ class ContainerDriver:
     def mover(self, source: Place, destination: Place, way: Way | None = None) -> ContainerMover:
         return ContainerMover(self, self._fabric, source, destination)
 
+    def unpaced(self, rate: float) -> str:
+        return ""
+
     def said(self, node: str) -> None:
         return None
 

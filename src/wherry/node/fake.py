@@ -15,6 +15,7 @@ from wherry.model.owner import Owner
 from wherry.model.spec import Flavor
 from wherry.model.way import Way
 from wherry.node.protocol import During, Place, Transferred, Usage, quiet
+from wherry.node.vm import job
 
 _PAGE = 4096
 
@@ -100,6 +101,9 @@ class FakeDriver:
 
     def mover(self, source: Place, destination: Place, way: Way | None = None) -> FakeMover:
         return FakeMover(self, source, destination)
+
+    def unpaced(self, rate: float) -> str:
+        return job.unpaced(rate) if self.kind == "vm" else ""
 
     def said(self, node: str) -> None:
         return None

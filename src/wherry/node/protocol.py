@@ -18,6 +18,10 @@ from wherry.model.owner import Owner
 from wherry.model.spec import Flavor, Guest, NicSpec
 from wherry.model.way import Way
 
+STANDS_AT_MOST = 300.0
+"""Seconds that a move may let a node stand: after six minutes of silence agents end a connection, and programs may have
+less patience."""
+
 
 class Place(BaseModel):
     """A node at a host. `hosts_file` is the text of /etc/hosts inside; `binds` are directories of the user, writable.
@@ -156,6 +160,9 @@ class NodeDriver(Protocol):
 
     def refused(self, way: Way) -> str:
         """Why no node of this kind can be moved in this way; empty when they can."""
+
+    def unpaced(self, rate: float) -> str:
+        """Why no move of this kind can keep to so many bit/s; empty when they can."""
 
     def unmovable(self, source: Place, destination: Place) -> str:
         """Why this node cannot be moved there; empty when it can. Changes nothing."""

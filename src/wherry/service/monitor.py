@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import functools
 import time
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 
-from wherry.model.objects import ClusterState, Job, NodeState
+from wherry.model.objects import ClusterState, Job, Node
 from wherry.service.acts import cluster_claim
 from wherry.service.cell import UNDER_WAY, Cell, Domain
 from wherry.service.watcher import Watcher
@@ -29,6 +30,9 @@ class Monitor(Watcher):
         super().__init__("monitor", _EVERY)
         self._cell = cell
         self._tidied = -_TIDY_EVERY
+        self._looks: dict[str, Future[bool]] = {}
+        """By cluster, while it is looked at."""
+        self._lookers = ThreadPoolExecutor(thread_name_prefix="monitor")
 
     def turn(self) -> None:
         self.look()
@@ -42,14 +46,25 @@ class Monitor(Watcher):
         if domain is None:
             return
         jobs = [job for job in self._cell.store.jobs() if job.state in UNDER_WAY]
-        for cluster in self._cell.store.clusters():
-            verify = functools.partial(self._verify, domain, cluster.name, jobs)
-            self._cell.operations.while_idle(cluster_claim(cluster.name), verify)
+        self._look_at_clusters(domain, jobs)
         for job in jobs:
             domain.jobs.poll(job.id)
         for tended in domain.fabric.tend():  # last, as it may take long
             kind = "fabric.repair-failed" if tended.failed else "fabric.repaired"
             self._cell.store.add_event(kind, domain.fabric.spec.name, tended.text)
+
+    def _look_at_clusters(self, domain: Domain, jobs: list[Job]) -> None:
+        """One that takes long, as a host of it is silent, is not waited for, and not looked at once more meanwhile."""
+        for cluster in self._cell.store.clusters():
+            if cluster.name not in self._looks and cluster.state in (ClusterState.RUNNING, ClusterState.PARTLY):
+                look = functools.partial(domain.clusters.gone, cluster.name)
+                mark = functools.partial(self._mark, domain, cluster.name, jobs)
+                claim = cluster_claim(cluster.name)
+                self._looks[cluster.name] = self._lookers.submit(self._cell.operations.while_idle, claim, look, mark)
+        done, _ = wait(self._looks.values(), _EVERY)
+        self._looks = {name: future for name, future in self._looks.items() if future not in done}
+        for future in done:
+            future.result()
 
     def tidy(self) -> None:
         """Forgets what is old."""
@@ -57,13 +72,10 @@ class Monitor(Watcher):
             self._cell.domain.jobs.prune()
         self._cell.store.prune()
 
-    def _verify(self, domain: Domain, name: str, jobs: list[Job]) -> None:
-        """Looks at a cluster that nothing works on: a node that moves has no process for a good reason."""
-        cluster, store = self._cell.store.cluster(name), self._cell.store
-        if cluster is None or cluster.state not in (ClusterState.RUNNING, ClusterState.PARTLY):
-            return
-        ran = {node.name for node in store.nodes(name) if node.state == NodeState.RUNNING}
-        for node in domain.clusters.verify(name):
+    def _mark(self, domain: Domain, name: str, jobs: list[Job], gone: list[Node]) -> None:
+        """Of a cluster that nothing works on: a node that moves has no process for a good reason."""
+        for node in domain.clusters.lose(name, gone):
             for job in jobs:
-                if node.name in ran and job.cluster == name:
-                    store.add_event("job.node-lost", job.id, f"its node {node.name} is lost")
+                if job.cluster == name:
+                    self._cell.store.add_event("job.node-lost", job.id, f"its node {node.name} is lost")
+                    domain.jobs.node_lost(job.id, node)

@@ -11,7 +11,7 @@ import logging
 import threading
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from wherry.base.clock import now
 from wherry.base.errors import Bug, Code, Failed, Refused, WherryError
@@ -49,6 +49,7 @@ class Task:
 
 
 Body = Callable[[Task], dict[str, Any] | None]
+Seen = TypeVar("Seen")
 
 
 class Operations:
@@ -124,14 +125,28 @@ class Operations:
         task.stop.set()
         return operation
 
-    def while_idle(self, claim: str, act: Callable[[], None]) -> bool:
-        """Does `act` unless a running operation claims `claim`; none begins meanwhile, so `act` must be short."""
+    def while_idle(self, claim: str, look: Callable[[], Seen], act: Callable[[Seen], None]) -> bool:
+        """Does `act` with what `look` saw, unless an operation claimed `claim` at any time since before the look.
+
+        A look may take long and holds up nobody; no operation begins while it is acted on, so `act` must be short.
+        """
+        before = self._claimants(claim)
+        if before is None:
+            return False
+        seen = look()
         with self._lock:
-            running = [t for t in self._tasks.values() if t.operation.state == OperationState.RUNNING]
-            if any(claim in task.shared | task.exclusive for task in running):
+            if self._claimants(claim) != before:
                 return False
-            act()
+            act(seen)
             return True
+
+    def _claimants(self, claim: str) -> set[str] | None:
+        """Operations that had the claim; None while one has it."""
+        with self._lock:
+            found = [task for task in self._tasks.values() if claim in task.shared | task.exclusive]
+        if any(task.operation.state == OperationState.RUNNING for task in found):
+            return None
+        return {task.operation.id for task in found}
 
     def close(self, timeout: float) -> None:
         """Takes no more, asks what can be cancelled to end, and waits up to `timeout` seconds for all of it."""

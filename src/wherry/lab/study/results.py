@@ -75,6 +75,8 @@ class Results:
         self.directory, self.study, self.about = directory, study, about
         self._factors = [factor.name for factor in study.factors()]
         self.runs: list[Run] = []
+        self._of: dict[Cell, list[Run]] = {}
+        """The same by cell: a study has thousands of them, and a report asks for each again and again."""
         self._told: dict[int, bool] = {}
         """Number of a run -> whether it is right by the last word of samples.csv."""
         self._last = 0
@@ -189,13 +191,17 @@ class Results:
         run.load = os.getloadavg()[0]
         self._append(self._text(run))
         self._told[run.number] = run.ok
-        self.runs.append(run)
+        self._keep(run)
         self._judge()
         for other in self.runs:
             if other.ok != self._told[other.number]:
                 with suppress(Failed):  # the disk is full; it is tried again behind the next run
                     self._append(self._text(other, judged=True))
                     self._told[other.number] = other.ok
+
+    def _keep(self, run: Run) -> None:
+        self.runs.append(run)
+        self._of.setdefault(run.cell, []).append(run)
 
     def _append(self, text: str) -> None:
         end = self.samples.stat().st_size
@@ -237,7 +243,7 @@ class Results:
 
     def counted(self, cell: Cell | None = None) -> list[Run]:
         """Runs that count, of one cell or of all."""
-        return [run for run in self.runs if run.counts and cell in (None, run.cell)]
+        return [run for run in (self.runs if cell is None else self._of.get(cell, [])) if run.counts]
 
     def failed(self) -> list[Run]:
         """Runs that failed; they do not count."""
@@ -291,7 +297,7 @@ class Results:
             if row["metric"] != _RUN:
                 values.append(Value(row["metric"], float(row["value"]), row["unit"], _number(row["x"])))
                 continue
-            self.runs.append(self._run(row, values))
+            self._keep(self._run(row, values))
             self._told[self._last] = self.runs[-1].ok
         self._judge()
 

@@ -29,26 +29,43 @@ class Consoles:
         self._lock = threading.Lock()
         self._streams: dict[str, tuple[str, Any, Any]] = {}
         """By node: the host, the connection and the stream."""
+        self._opening: set[str] = set()
 
     def follow(self, node: str, host: str, domain: Any) -> None:
         """Writes down what the node says from now on, unless it is written down already."""
-        libvirt = virt.load()
-        with self._lock:
+        with self._lock:  # not while the host is asked, which may be silent: `_heard` of other nodes wants it
             where, connection, old = self._streams.get(node, ("", None, None))
-            if where == host and connection.isAlive():
+            if node in self._opening or (where == host and connection.isAlive()):
                 return
+            self._opening.add(node)
+        try:
             self._file(node).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            try:
-                connection = domain.connect()
-                stream = connection.newStream(libvirt.VIR_STREAM_NONBLOCK)
-                domain.openConsole(None, stream, libvirt.VIR_DOMAIN_CONSOLE_FORCE)
-                ends = libvirt.VIR_STREAM_EVENT_ERROR | libvirt.VIR_STREAM_EVENT_HANGUP
-                stream.eventAddCallback(libvirt.VIR_STREAM_EVENT_READABLE | ends, self._heard, node)
-            except libvirt.libvirtError:  # it is going, or its host lets nobody see it: the node is no worse for it
-                return
-            self._streams[node] = host, connection, stream
-        if old is not None:
-            _end(old)
+            if self._open(node, host, domain) and old is not None:
+                _end(old)
+        finally:
+            with self._lock:
+                self._opening.discard(node)
+
+    def _open(self, node: str, host: str, domain: Any) -> bool:
+        """False when it is going, or its host lets nobody see it: the node is no worse for it."""
+        libvirt, stream = virt.load(), None
+        try:
+            connection = domain.connect()
+            stream = connection.newStream(libvirt.VIR_STREAM_NONBLOCK)
+            domain.openConsole(None, stream, libvirt.VIR_DOMAIN_CONSOLE_FORCE)
+            with self._lock:
+                self._streams[node] = host, connection, stream
+            ends = libvirt.VIR_STREAM_EVENT_ERROR | libvirt.VIR_STREAM_EVENT_HANGUP
+            stream.eventAddCallback(libvirt.VIR_STREAM_EVENT_READABLE | ends, self._heard, node)
+        except libvirt.libvirtError:
+            self._drop(node, stream)
+            return False
+        return True
+
+    def _drop(self, node: str, stream: Any) -> None:
+        with self._lock:
+            if stream is not None and self._streams.get(node, ("", None, None))[2] is stream:
+                del self._streams[node]
 
     def _heard(self, stream: Any, _events: int, node: str) -> None:
         libvirt = virt.load()
@@ -62,9 +79,7 @@ class Consoles:
                     out.write(part)
             return
         _end(stream)
-        with self._lock:
-            if self._streams.get(node, ("", None, None))[2] is stream:
-                del self._streams[node]
+        self._drop(node, stream)
 
 
 def put_aside(file: Path) -> None:

@@ -22,6 +22,7 @@ from wherry.fabric.protocol import Fabric
 from wherry.model.owner import Owner
 from wherry.model.spec import ClusterSpec, Flavor, names_disk
 from wherry.model.way import Way
+from wherry.node.last_words import last_words
 from wherry.node.mounts import remove_tree
 from wherry.node.protocol import Place, Usage
 from wherry.node.vm import disk, engine, job, virt
@@ -42,8 +43,6 @@ _BOOT_TIMEOUT, _DISK_TIMEOUT = 180.0, 900.0
 system on a disk a hundred and more."""
 _GONE_TIMEOUT = 20.0
 """Seconds that a libvirtd may take to notice that a QEMU is gone."""
-_LAST_WORDS = 3
-"""Lines of a console that an error tells."""
 
 
 class VmDriver:
@@ -100,6 +99,9 @@ class VmDriver:
     def console(self, node: str) -> Path:
         """What the node wrote to its serial line since it was started, wherever it ran meanwhile."""
         return self.instance.state / "consoles" / f"{node}.log"
+
+    def unpaced(self, rate: float) -> str:
+        return job.unpaced(rate)
 
     def said(self, node: str) -> list[Path] | None:
         return both(self.console(node))
@@ -194,12 +196,7 @@ class VmDriver:
 
     def last_words(self, place: Place) -> str:
         """The end of the node's console, for an error."""
-        try:
-            lines = self.console(place.node.name).read_text(errors="replace").split("\n")
-        except OSError:
-            return "its console is empty"
-        said = [line.strip() for line in lines if line.strip()]
-        return " | ".join(said[-_LAST_WORDS:]) or "its console is empty"
+        return last_words(self.console(place.node.name)) or "its console is empty"
 
     def _make_disk(self, place: Place, image: DiskImage) -> None:
         files = NodeDisk(self.instance, place.node.name)

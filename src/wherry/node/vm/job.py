@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from wherry.base.errors import Code, Failed, WherryError
-from wherry.base.units import format_size
+from wherry.base.units import format_rate, format_size
 from wherry.model.way import Way
 from wherry.node.vm import virt
 
@@ -196,6 +196,12 @@ def refusal(way: Way, version: Callable[[], int]) -> str:
     return ""
 
 
+def unpaced(rate: float) -> str:
+    """Why a migration cannot keep to so many bit/s; empty when it can. 0 MiB/s means no limit to libvirt."""
+    least = 8 * _MIB
+    return "" if rate >= least else f"libvirt counts in MiB/s: {format_rate(least)} is the least for a virtual machine"
+
+
 def _how(peer: Peer, way: Way, rate: float | None) -> tuple[int, dict[str, Any]]:
     """Flags and parameters of virDomainMigrateToURI3."""
     libvirt = virt.load()
@@ -217,7 +223,7 @@ def _how(peer: Peer, way: Way, rate: float | None) -> tuple[int, dict[str, Any]]
         flags |= libvirt.VIR_MIGRATE_COMPRESSED
         params[libvirt.VIR_MIGRATE_PARAM_COMPRESSION] = "zstd"
     if rate is not None:
-        params[libvirt.VIR_MIGRATE_PARAM_BANDWIDTH] = max(1, int(rate / 8 / _MIB))
+        params[libvirt.VIR_MIGRATE_PARAM_BANDWIDTH] = int(rate / 8 / _MIB)
         if way.mode in POSTCOPY:
             params[libvirt.VIR_MIGRATE_PARAM_BANDWIDTH_POSTCOPY] = params[libvirt.VIR_MIGRATE_PARAM_BANDWIDTH]
     return flags, params

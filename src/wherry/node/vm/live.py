@@ -27,13 +27,15 @@ from wherry.base.errors import Code, Failed, LostContact, WherryError
 from wherry.base.units import format_size
 from wherry.model.objects import Round
 from wherry.model.way import Way
-from wherry.node.protocol import During, Place, Transferred, quiet
+from wherry.node.protocol import STANDS_AT_MOST, During, Place, Transferred, quiet
 from wherry.node.vm import job, virt
 
 _LOOK = 0.002
 """Seconds between two looks at a node that is about to stand, or stands."""
 _TELL = 0.5
 """Seconds between two words about a round."""
+_TOLD = 1.0
+"""Seconds that libvirt may take to tell that it has stopped a node as it was asked."""
 _NEVER_BY_ITSELF = 1
 """Milliseconds of downtime that QEMU may decide on by itself: so little that it waits for us to freeze."""
 _STALLED, _OUTLAST = 30.0, 0.02
@@ -124,7 +126,7 @@ class LiveMove(ABC):
             try:
                 if post_copy:
                     self._stands = False
-                    self._switch(domain)
+                    return self._switch(domain)
                 else:
                     domain.suspend()
             except libvirt.libvirtError as error:
@@ -212,12 +214,14 @@ class LiveMove(ABC):
         state, why = virt.state(self._domain(self._source))
         return state == libvirt.VIR_DOMAIN_PAUSED and why in left
 
-    def _switch(self, domain: Any) -> None:
-        """Begins post-copy: the node is stopped here and runs there, before all its memory is there."""
+    def _switch(self, domain: Any) -> float | None:
+        """Begins post-copy: the node is stopped here and runs there, before all its memory is there. Seconds since."""
         moving = self._begin()
         while not moving.seen.passes and not moving.stopped.is_set() and not moving.ended():  # until it has begun
             time.sleep(_LOOK)
         domain.migrateStartPostCopy()
+        moving.stopped.wait(_TOLD)
+        return moving.stood()
 
     def _begin(self) -> job.Job:
         """The migration, begun when it was not yet."""
@@ -282,7 +286,8 @@ class LiveMove(ABC):
 
     def _patience(self) -> float:
         """Seconds until a move is given up."""
-        return _PATIENCE + self._source.node.memory / min(_SLOWEST, (self._rate or 8 * _SLOWEST) / 8)
+        most = _PATIENCE + self._source.node.memory / min(_SLOWEST, (self._rate or 8 * _SLOWEST) / 8)
+        return min(most, STANDS_AT_MOST) if self._stands else most
 
     def _expected(self) -> bool:
         """True when the destination's QEMU waits for the memory."""

@@ -17,6 +17,7 @@ import os
 import threading
 import time
 from abc import ABC, abstractmethod
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from wherry.fabric.protocol import Fabric
 from wherry.model.owner import Owner
 from wherry.model.spec import Flavor, names_disk
 from wherry.model.way import Way
+from wherry.node.last_words import last_words
 from wherry.node.mounts import remove_tree
 from wherry.node.protocol import NodeMover, Place, Usage
 from wherry.node.vm import given, virt
@@ -38,10 +40,11 @@ from wherry.node.vm.upload import Shelf, drop_all, drop_initrd
 
 _BOOT_TIMEOUT = 240.0
 """Seconds that a guest may take until its agent answers; emulated it takes ten, under an emulated Xen twenty."""
+_TAKEN = 0.5
+"""Seconds that an agent may take to answer at the address of a node that is not started yet."""
+_POOLS = "wherry down CLUSTER, then give the fabric a `pool` that no other fabric on that network has"
 _GONE_TIMEOUT = 60.0
 """Seconds that a host may take to end a guest."""
-_LAST_WORDS = 3
-"""Lines of a console that an error tells."""
 
 
 class RemoteVmDriver(ABC):
@@ -54,6 +57,7 @@ class RemoteVmDriver(ABC):
         self.fabric = fabric
         self.reach = reach
         self.consoles = Consoles(self.console)
+        self._beside = ThreadPoolExecutor(thread_name_prefix="taken")
         self._shelves = {host: threading.Lock() for host in reach.uris}
 
     def unsupported(self) -> str:
@@ -73,6 +77,10 @@ class RemoteVmDriver(ABC):
 
     @abstractmethod
     def refused(self, way: Way) -> str:
+        """As in NodeDriver."""
+
+    @abstractmethod
+    def unpaced(self, rate: float) -> str:
         """As in NodeDriver."""
 
     @abstractmethod
@@ -105,6 +113,7 @@ class RemoteVmDriver(ABC):
         try:
             connection, name = self.reach.connect(place.host), domain_name(self.instance, place.node.name)
             libvirt = virt.load()
+            taken = self._beside.submit(answers, place, _TAKEN)
             with virt.told(f"node {place.node.name} did not start on host {place.host}"), self._shelves[place.host]:
                 shelf = Shelf(connection, self.instance.prefix)
                 kernel = shelf.kernel(image.kernel)
@@ -115,6 +124,9 @@ class RemoteVmDriver(ABC):
                 finally:
                     shelf.drop_initrd(name)
                 self.consoles.follow(place.node.name, place.host, domain)
+                if taken.result():
+                    what, why = f"node {place.node.name} was not started", f"{place.node.address} answers already"
+                    raise Failed(Code.NAME_TAKEN, what, f"{why}: another cluster at this network has it", _POOLS)
                 domain.resume()
             self._await_agent(place)
         except BaseException:
@@ -195,12 +207,7 @@ class RemoteVmDriver(ABC):
 
     def last_words(self, place: Place) -> str:
         """The end of the node's console, for an error."""
-        try:
-            lines = self.console(place.node.name).read_text(errors="replace").split("\n")
-        except OSError:
-            return "its console is empty"
-        said = [line.strip() for line in lines if line.strip()]
-        return " | ".join(said[-_LAST_WORDS:]) or "its console is empty"
+        return last_words(self.console(place.node.name)) or "its console is empty"
 
     def _orphan(self, node: str, host: str) -> Path:
         return self.instance.state / "orphans" / f"{node}@{host}"

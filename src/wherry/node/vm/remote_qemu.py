@@ -49,6 +49,9 @@ class QemuDriver(RemoteVmDriver):
     def refused(self, way: Way) -> str:
         return job.refusal(way, self._oldest_libvirt)
 
+    def unpaced(self, rate: float) -> str:
+        return job.unpaced(rate)
+
     def unmovable(self, source: Place, destination: Place) -> str:
         find_image(source.image)
         domain, libvirt = self.domain(source), virt.load()

@@ -31,6 +31,9 @@ class XenDriver(RemoteVmDriver):
             return "Xen sends over one connection, as it is"
         return "Xen decides by itself how long the node stands" if way.downtime is not None else ""
 
+    def unpaced(self, rate: float) -> str:
+        return "Xen sends as fast as it can, and cannot be told otherwise"
+
     def unmovable(self, source: Place, destination: Place) -> str:
         able = next((host.shadow_paging for host in self.fabric.spec.hosts if host.name == source.host), False)
         if source.guest != "pv" or able:

@@ -12,7 +12,7 @@ it, or whom libvirt lets in for the guest (QEMU may run as somebody else).
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 from xml.etree.ElementTree import Element, SubElement, tostring
@@ -28,7 +28,7 @@ class Shelf:
 
     def __init__(self, connection: Any, prefix: str) -> None:
         self._connection, self._prefix = connection, prefix
-        self._pool = self._find_pool()
+        self._pool = _find_pool(connection)
 
     def kernel(self, file: Path) -> str:
         """Path at the host of a kernel that is `file` here; copied when it is not there."""
@@ -85,47 +85,39 @@ class Shelf:
                 raise
             return None
 
-    def _find_pool(self) -> Any:
-        libvirt = virt.load()
-        try:
-            return self._connection.storagePoolLookupByName(_POOL)
-        except libvirt.libvirtError as error:
-            if error.get_error_code() != libvirt.VIR_ERR_NO_STORAGE_POOL:
-                raise
-        root = Element("pool", type="dir")
-        SubElement(root, "name").text = _POOL
-        target = SubElement(root, "target")
-        SubElement(target, "path").text = _DIRECTORY
-        _roots(target, "0711")
-        flags = libvirt.VIR_STORAGE_POOL_CREATE_WITH_BUILD
-        return self._connection.storagePoolCreateXML(tostring(root, encoding="unicode"), flags)
 
 
 def drop_initrd(connection: Any, domain: str) -> None:
     """Removes the RAM disk of a guest, which who was killed has left. Also when it is not there."""
-    for pool in _pools(connection):
-        for name in pool.listVolumes():
-            if name == f"{domain}.initrd":
-                pool.storageVolLookupByName(name).delete(0)
+    _drop(connection, lambda name: name == f"{domain}.initrd")
 
 
 def drop_all(connection: Any, prefix: str) -> None:
     """Removes every file whose name begins so."""
-    for pool in _pools(connection):
-        for name in pool.listVolumes():
-            if name.startswith(prefix):
-                pool.storageVolLookupByName(name).delete(0)
+    _drop(connection, lambda name: name.startswith(prefix))
 
 
-def _pools(connection: Any) -> list[Any]:
-    """Ours, if it is there."""
+def _drop(connection: Any, ours: Callable[[str], bool]) -> None:
+    pool = _find_pool(connection)
+    for name in filter(ours, pool.listVolumes()):
+        pool.storageVolLookupByName(name).delete(0)
+
+
+def _find_pool(connection: Any) -> Any:
+    """The directory as libvirt has it; it forgets that when the host starts anew, and the files stay."""
     libvirt = virt.load()
     try:
-        return [connection.storagePoolLookupByName(_POOL)]
+        return connection.storagePoolLookupByName(_POOL)
     except libvirt.libvirtError as error:
-        if error.get_error_code() == libvirt.VIR_ERR_NO_STORAGE_POOL:
-            return []
-        raise
+        if error.get_error_code() != libvirt.VIR_ERR_NO_STORAGE_POOL:
+            raise
+    root = Element("pool", type="dir")
+    SubElement(root, "name").text = _POOL
+    target = SubElement(root, "target")
+    SubElement(target, "path").text = _DIRECTORY
+    _roots(target, "0711")
+    flags = libvirt.VIR_STORAGE_POOL_CREATE_WITH_BUILD
+    return connection.storagePoolCreateXML(tostring(root, encoding="unicode"), flags)
 
 
 def _roots(target: Element, mode: str) -> None:

@@ -62,8 +62,7 @@ class XenMover:
         return self._driver.usage(self._source).memory, 1.0
 
     def pace(self, rate: float | None) -> None:
-        if rate is not None:
-            raise Failed(Code.UNSUPPORTED, f"the move of {self._name} cannot be slowed down", "Xen does not offer it")
+        """Refused before: see `unpaced` of its driver."""
 
     def can_round(self) -> bool:
         return True

@@ -1,0 +1,90 @@
+"""Tiles as a user has them, through the command line: on this machine, and on two hosts of the emulated fabric."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from realworld import SECONDS, World, eventually, world
+
+from wherry.base.paths import native_program
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="hosts of the fabric are made by root")
+EXAMPLES = Path(__file__).parents[2] / "examples"
+LIBRARY = native_program("wherry-tiles").parents[1] / "lib" / "tile"
+
+
+@pytest.fixture
+def some() -> Iterator[World]:
+    """An instance without tiles; nothing of it is left at the end."""
+    with world("ttil") as made:
+        yield made
+    assert made.everything()["processes"] == [] and not made.instance.run.exists()
+
+
+def move_round(world_: World, process: int, tiles: list[int], modes: list[str]) -> int:
+    """Moves a process that runs from tile to tile, in each mode; how often."""
+    done = 0
+    for mode in modes:
+        for tile in tiles:
+            cost = world_.json("tile", "move", str(process), "--to", str(tile), "--mode", mode)
+            assert cost["to"] == tile and 0 < cost["first_ns"] <= cost["all_ns"]
+            done += 1
+    return done
+
+
+def test_on_this_machine(some: World) -> None:
+    rings = f"rings:\n  - - {{name: echo, program: {LIBRARY}/names, words: [serve, echo, '1'], tile: 3}}\n"
+    up = some.json("tile", "up", some.file("tiles.yaml", f"kind: tiles\nversion: 1\ntiles: 4\ncores: 3\n{rings}"))
+    assert up["tiles"] == 4 and up["servers"] == {"echo": 1}
+    ranks = some("tile", "run", "--ranks", "3", f"{LIBRARY}/mpi-check", "3")
+    assert (ranks.returncode, ranks.stdout) == (0, "ok, 3 rounds\n")
+    asked = some.json("tile", "run", f"{LIBRARY}/names", "ask", "echo")
+    assert asked["status"] == 0 and "process 1 port" in asked["output"]
+    counting = some.start("tile", "run", "--tile", "0", f"{LIBRARY}/count", "60", "200000000")
+    assert counting.stdout and counting.stdout.readline() == "1\n"
+    (process,) = [p for p in some.json("tile", "ps")["processes"] if p["program"] == "count"]
+    moves = move_round(some, process["process"], [1, 2, 0], ["faithful", "direct", "handoff", "precopy"])
+    told = some("tile", "move", str(process["process"]), "--to", "1").stdout
+    assert f"process {process['process']} moved from tile 0 to tile 1 (precopy)." in told and "It stood for" in told
+    out, err = counting.communicate(timeout=SECONDS)
+    assert counting.returncode == 0 and out.splitlines()[:-1] == [str(n) for n in range(2, 61)], err
+    (ended,) = [p for p in some.json("tile", "ps")["processes"] if p["program"] == "count"]
+    assert (ended["state"], ended["moves"], ended["tile"]) == ("ended", moves + 1, 1)
+    assert some("tile", "down").stdout == "the tiles are down.\n"
+    assert some("tile", "ps").returncode != 0
+
+
+def test_on_two_hosts(some: World) -> None:
+    """Ranks of an MPI program are moved between hosts; it says the same. A balancer ends with its tiles."""
+    some.json("fabric", "up", str(EXAMPLES / "two-sites.yaml"))
+    two = str(EXAMPLES / "tiles-two-hosts.yaml")
+    some.json("tile", "up", two)
+    assert [tile["host"] for tile in some.json("tile", "ps")["tiles"]] == [0, 0, 0, 1, 1, 1]
+    running = some.start("tile", "run", "--ranks", "4", f"{LIBRARY}/mpi-check", "300")
+
+    def ranks() -> dict[int, int]:
+        """Tiles of the ranks that run, by process."""
+        return {p["process"]: p["tile"] for p in some.json("tile", "ps")["processes"] if p["state"] == "running"}
+
+    assert len(eventually(lambda: len(ranks()), 4) and ranks()) == 4
+    at = ranks()
+    for mode in ("faithful", "direct", "precopy"):
+        for process, tile in at.items():
+            there = [other for other in range(6) if other not in at.values()]
+            free = min(there, key=lambda other: other // 3 == tile // 3)  # at the other host, if one is free there
+            cost = some.json("tile", "move", str(process), "--to", str(free), "--mode", mode)
+            assert (cost["from"], cost["to"]) == (tile, free)
+            at[process] = free
+    free = next(other for other in range(6) if other not in at.values())
+    far = next(process for process, tile in at.items() if tile // 3 != free // 3)
+    refused = some("tile", "move", str(far), "--to", str(free), "--mode", "handoff")
+    assert refused.returncode != 0 and "hosts" in refused.stderr
+    out, err = running.communicate(timeout=SECONDS)
+    assert (running.returncode, out) == (0, "ok, 300 rounds\n"), err
+    some.json("tile", "down")
+    some.json("tile", "up", two, "--balance")
+    assert any("wherry.manycore.balancer" in words for words in some.processes().values())
+    some.json("tile", "down")
