@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from realworld import SECONDS, World, ring_program, world
+from realworld import SECONDS, World, eventually, ring_program, world
 
 from wherry.fabric.cgroup import TASKS, Cgroup, machine_layout
 
@@ -55,6 +55,26 @@ def flavour(request: pytest.FixtureRequest) -> str:
     if not Path(LAUNCHERS[flavour]).exists():
         pytest.skip(f"{LAUNCHERS[flavour]} is not installed")
     return flavour
+
+
+def test_a_job_ends_when_a_node_of_it_is_lost(wherry: World, flavour: str) -> None:
+    """At once, by its launcher or by us, and `up` repairs; a job that has no rank there goes on."""
+    elsewhere = wherry.start("run", "two", "-n", "1", "--", "/bin/sleep", "12")
+    with wherry.ring("two", flavour, ranks=2, seconds=600) as ring:
+        (node,) = [node for node in wherry.json("status", "two")["nodes"] if node["name"] == "two-1"]
+        Cgroup(f"{wherry.instance.prefix}/{node['host']}/two-1").kill()
+        eventually(ring.running, False)
+        assert not ring.running()
+    (job,) = [job for job in wherry.json("job", "list", "two")["jobs"] if job["ranks"] == 2][-1:]
+    assert job["state"] == "ended" and job["exit_code"] != 0 and job["reason"] in ("", "its node two-1 was lost")
+    assert elsewhere.wait(SECONDS) == 0
+
+    def states() -> set[str]:
+        return {node["state"] for node in wherry.json("status", "two")["nodes"]}
+
+    assert eventually(states, {"running", "lost"}) == {"running", "lost"}
+    wherry.json("up", "two.yaml")
+    assert states() == {"running"}
 
 
 def test_a_ring_on_four_nodes(wherry: World, flavour: str) -> None:

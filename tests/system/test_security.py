@@ -144,7 +144,7 @@ def test_who_reads_the_key_in_the_job_file_is_still_only_a_user(
         file = Instance(INSTANCE).state / "jobs" / id / "own" / "job"
         nobody = Owner(uid=NOBODY, gid=NOBODY, groups=(NOBODY,), home="/", cwd="/")
         words = as_user(nobody, file.read_text).split()
-        key, address = words[words.index("key") + 1], words[words.index("node") + 2]
+        address, key = words[words.index("node") + 2], words[words.index("node") + 4]
         (netns,) = Path("/run/netns").glob(f"wherry-{INSTANCE}*open-head*")
         node = Endpoint(str(netns), address, key)
         assert node.run(["/usr/bin/id", "-u"], nobody, {}, 30).stdout == b"65534\n"

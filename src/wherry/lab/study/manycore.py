@@ -55,7 +55,7 @@ class Manycore(Study):
     title = "Tiles: threads, moves, moves at the same time"
     question = "For how long does a process of a multikernel stand still when it moves, and what is that time made of?"
     verified = ("its program ends well, and no tile had anything to say.",)
-    lasts = ("about an hour", "some minutes")
+    lasts = ("half an hour", "some minutes")
     repetitions = 20
     quick_repetitions = 5
     shows = (
