@@ -30,15 +30,18 @@ from wherry.fabric import namespaces
 
 _BARE = 52
 """Bytes of an IPv4 packet with TCP's usual timestamps and no data."""
-_MOST = 65536
-"""Pairs that a host counts: a cluster of 250 nodes has 62,500."""
-_SET = f"typeof ether saddr . ether daddr; size {_MOST};"
+_MOST, _ASKED = 16384, 2048
+"""Pairs that a host counts (60 nodes of a cluster of 250 have 15,000), and that wait for a turn there. Tables are made
+for so many at once, and the kernel walks through each of them whenever it looks for what was removed: that of `asked`,
+ten times a second, may not be larger than a processor's cache has room for beside a job."""
+_KEY = "typeof ether saddr . ether daddr;"
+_SET = f"{_KEY} size {_MOST};"
 _RULES = f"""\
 add table bridge wherry
 flush table bridge wherry
 add set bridge wherry pairs {{ {_SET} flags dynamic; counter; }}
 add set bridge wherry turns {{ {_SET} flags dynamic; counter; }}
-add set bridge wherry asked {{ {_SET} flags dynamic,timeout; timeout 1m; gc-interval 100ms; }}
+add set bridge wherry asked {{ {_KEY} size {_ASKED}; flags dynamic,timeout; timeout 1m; gc-interval 100ms; }}
 add set bridge wherry far {{ type ether_addr; }}
 add chain bridge wherry turn
 add rule bridge wherry turn ether daddr . ether saddr @asked update @turns {{ ether daddr . ether saddr }} \\
