@@ -30,10 +30,10 @@ from wherry.fabric import namespaces
 
 _BARE = 52
 """Bytes of an IPv4 packet with TCP's usual timestamps and no data."""
-_MOST, _ASKED = 16384, 2048
-"""Pairs that a host counts (60 nodes of a cluster of 250 have 15,000), and that wait for a turn there. Tables are made
-for so many at once, and the kernel walks through each of them whenever it looks for what was removed: that of `asked`,
-ten times a second, may not be larger than a processor's cache has room for beside a job."""
+_MOST, _ASKED = 16384, 8192
+"""Pairs that a host counts (60 nodes of a cluster of 250 have 15,000), and that wait for a turn there or had one in the
+last tenth of a second. Tables are made for so many at once, and the kernel walks through each of them whenever it looks
+for what was removed: that of `asked`, ten times a second, may not be larger than a processor's cache has room for."""
 _KEY = "typeof ether saddr . ether daddr;"
 _SET = f"{_KEY} size {_MOST};"
 _RULES = f"""\
