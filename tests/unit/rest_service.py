@@ -16,7 +16,7 @@ import uvicorn
 from wherry.base.clock import now
 from wherry.base.errors import Code, Refused
 from wherry.base.paths import Instance
-from wherry.model.objects import Job, JobState
+from wherry.model.objects import Job, JobState, Node
 from wherry.model.order import Order
 from wherry.service.cell import Cell
 from wherry.service.daemon import listening
@@ -64,6 +64,8 @@ class SaidJobs:
         self.said: dict[str, list[tuple[str, float, bytes]]] = {}
         self.environments: dict[str, dict[str, str]] = {}
         self.inputs: dict[str, bytes] = {}
+        self.lost: list[tuple[str, str]] = []
+        """Job and node, of what it was told."""
 
     def check(self, order: Order) -> None:
         if order.argv[0] == "missing":
@@ -79,6 +81,9 @@ class SaidJobs:
         self.environments[job.id] = order.env
         self.store.put_job(job)
         return job
+
+    def node_lost(self, id: str, node: Node) -> None:
+        self.lost.append((id, node.name))
 
     def poll(self, id: str) -> Job:
         job = self.store.job(id)

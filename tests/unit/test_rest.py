@@ -165,6 +165,8 @@ def test_a_node_that_ends_by_itself_is_lost_and_repaired(http: httpx.Client, ser
     assert {node["state"] for node in http.get("/v1/nodes").json()} == {"running"}
     kinds = [event["kind"] for event in http.get("/v1/events").json()]
     assert kinds.count("node.lost") == kinds.count("job.node-lost") == 3
+    told: Any = service.cell.need_domain().jobs
+    assert told.lost == [("job-1", f"hello-{index}") for index in range(3)]
 
 
 def test_events_are_waited_for(http: httpx.Client, service: Service) -> None:
