@@ -194,11 +194,11 @@ def test_hybrid_leaves_the_choice_to_the_policy(two: World) -> None:
         ring.result()
 
 
-@pytest.mark.skipif(not _LONG, reason="it takes a minute (make test-moves)")
+@pytest.mark.skipif(not _LONG, reason="it takes minutes (make test-moves)")
 def test_hybrid_lets_a_node_run_on_that_outruns_its_rounds(two: World) -> None:
     """It rewrites its memory faster than the link takes it."""
-    with two.ring("two", "mpich", ranks=2, seconds=100, memory=32) as ring:
-        _, destination, command = moving(two, "--mode", "hybrid", "--bandwidth", "64Mbit/s")
+    with two.ring("two", "mpich", ranks=2, seconds=140, memory=32) as ring:
+        _, destination, command = moving(two, "--mode", "hybrid", "--bandwidth", "24Mbit/s")
         switched(two, destination, command)
         _, err = command.communicate(timeout=SECONDS)
         assert command.returncode == 0, err
