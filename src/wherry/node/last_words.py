@@ -1,10 +1,13 @@
-"""The end of what a node said on its console, for errors and events."""
+"""The end of what a node said on its console, for errors and events.
+
+Who is root in the node can write anything there: nothing of it may steer a terminal, nor be long.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-_LINES, _PART = 3, 16384
+_LINES, _LONGEST, _PART = 3, 200, 16384
 _PANIC = "Kernel panic"
 
 
@@ -16,6 +19,7 @@ def last_words(console: Path) -> str:
             text = file.read().decode(errors="replace")
     except OSError:
         return ""
-    said = [line.strip() for line in text.split("\n") if line.strip()]
+    shown = ("".join(filter(str.isprintable, line)).strip()[:_LONGEST] for line in text.split("\n"))
+    said = [line for line in shown if line]
     panic = [line for line in said if _PANIC in line]
     return panic[-1] if panic else " | ".join(said[-_LINES:])
