@@ -35,6 +35,7 @@ from wherry.model.owner import Owner
 from wherry.model.spec import ClusterSpec, FabricSpec, NicSpec, parse, parse_yaml
 from wherry.model.uri import parse_uri
 from wherry.model.way import Way
+from wherry.node.protocol import STANDS_AT_MOST
 from wherry.node.vm import live, remote
 from wherry.node.vm.console import Consoles
 from wherry.node.vm.driver import OVERHEAD
@@ -245,6 +246,16 @@ def test_an_address_that_somebody_has_is_not_given_again(world: World, driver: Q
         driver.start(place("q1"))
     assert failure.value.code == Code.NAME_TAKEN and "pool" in failure.value.next
     assert world.machines["q1"] == [] and not [name for name in world.files["q1"] if name.endswith(".initrd")]
+
+
+def test_a_machine_that_stands_is_given_up_before_its_peers_give_it_up(world: World, driver: QemuDriver) -> None:
+    """However slowly its memory goes; while it runs there is time."""
+    driver.start(place("q1"))
+    mover = driver.mover(place("q1"), place("q2"))
+    mover.pace(8 * 2**20 / 8)
+    assert mover._patience() > STANDS_AT_MOST
+    mover._stands = True
+    assert mover._patience() == STANDS_AT_MOST
 
 
 def test_translated_code_is_bounded_where_machines_are_emulated(world: World, driver: QemuDriver) -> None:
