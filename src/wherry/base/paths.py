@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,6 +62,12 @@ def instance() -> Instance:
             "unset WHERRY_INSTANCE",
         )
     return Instance(name)
+
+
+def as_root(words: Iterable[str]) -> str:
+    """A `wherry` command to type as root. sudo keeps no variables, so those of Wherry are part of it."""
+    named = [f"{name}={value}" for name, value in sorted(os.environ.items()) if name.startswith("WHERRY_")]
+    return shlex.join(["sudo", *(["env", *named] if named else []), "wherry", *words])
 
 
 def native_program(name: str) -> Path:

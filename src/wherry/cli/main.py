@@ -13,6 +13,7 @@ from cyclopts import App, CycloptsError, Group, Parameter
 
 from wherry import __version__
 from wherry.base.errors import Code, Failed, Refused, WherryError
+from wherry.base.paths import as_root
 
 _DAILY = Group("Every day", sort_key=1)
 _NOUNS = Group("Things", sort_key=2)
@@ -54,7 +55,7 @@ def make_app(brief: bool) -> App:
         help="Runs unmodified MPI programs on virtual clusters and moves their nodes while they run.",
         version=__version__,
         help_format="plaintext",
-        help_epilogue="Every command has --help and -o json. Begin with: wherry doctor",
+        help_epilogue="Every command has --help, and most have -o json. Begin with: wherry doctor",
         default_parameter=Parameter(negative=()),
         verbose=False,
         suppress_keyboard_interrupt=False,
@@ -94,7 +95,7 @@ def _run(words: list[str]) -> int:
 def _of_the_system(error: OSError, words: list[str]) -> WherryError:
     what, why = str(error.filename or "the system refused something"), error.strerror or type(error).__name__
     if isinstance(error, PermissionError):
-        return Failed(Code.PERMISSION, what, why, " ".join(["sudo wherry", *words]))
+        return Failed(Code.PERMISSION, what, why, as_root(words))
     return Failed(Code.FAILED, what, why)
 
 

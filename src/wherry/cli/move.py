@@ -35,9 +35,9 @@ def move(
     to
         The host.
     dry_run
-        Print what the move would cost and move nothing.
+        Print what a plain move would cost, with --bandwidth, and move nothing.
     max_rounds
-        Rounds of memory sent while the node runs, at most.
+        Rounds of memory sent while the node runs, at most; 8, and four times as many with auto-converge.
     bandwidth
         The most that the move sends, for instance 500Mbit/s; else 90 % of what the links on its way have.
     mode
@@ -45,9 +45,9 @@ def move(
         before all its memory is there: until it is, the loss of either host is the loss of the node; hybrid does so
         only when the node writes nearly as fast as is sent.
     parallel
-        For virtual machines: so many connections at the same time.
+        For virtual machines: so many connections at the same time; not with post-copy or hybrid.
     zstd
-        For virtual machines: send compressed; needs --parallel.
+        For virtual machines: send compressed; needs --parallel and libvirt 9.4.
     max_downtime
         For virtual machines: freeze as soon as the rest takes no longer than this, for instance 100ms.
     """

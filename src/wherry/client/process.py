@@ -18,7 +18,7 @@ import time
 from typing import Any
 
 from wherry.base.errors import Code, LostContact, Refused, from_dict
-from wherry.base.paths import Instance
+from wherry.base.paths import Instance, as_root
 
 _START = 20.0
 _STOP = 40.0
@@ -150,8 +150,7 @@ def _error(done: subprocess.CompletedProcess[str]) -> Exception:
 
 
 def _needs_root(what: str, why: str) -> Refused:
-    words = " ".join(["sudo", "wherry", *sys.argv[1:]])
-    return Refused(Code.PERMISSION, what, why or f"this is user {os.getuid()}", words)
+    return Refused(Code.PERMISSION, what, why or f"this is user {os.getuid()}", as_root(sys.argv[1:]))
 
 
 def _log_end(instance: Instance) -> str:

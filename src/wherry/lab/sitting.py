@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from wherry.base.paths import instance
+from wherry.base.errors import Code, Refused
+from wherry.base.paths import as_root, instance
 from wherry.client import process
 
 
@@ -15,9 +16,15 @@ from wherry.client import process
 def sitting(name: str, out: Path, *, keep: bool) -> Iterator[Path]:
     """Makes `out` the working directory; at the end nothing is left of the instance, unless it is to be kept.
 
-    The instance is called `name` where the user has named none.
+    The instance is called `name` where the user has named none. One that the user has named must not be there yet, as
+    what it had would be gone with it.
     """
     os.environ.setdefault("WHERRY_INSTANCE", name)
+    chosen = instance()
+    if chosen.name != name and (chosen.run.exists() or chosen.state.exists()):
+        what = f"the instance {chosen.name} is in use"
+        why = f"at its end {name} would remove all that is in it"
+        raise Refused(Code.WRONG_STATE, what, why, f"unset WHERRY_INSTANCE, or: {as_root(['down', '--all'])}")
     out = out.resolve()
     out.mkdir(parents=True, exist_ok=True)
     os.chdir(out)

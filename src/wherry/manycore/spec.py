@@ -19,7 +19,7 @@ from wherry.model.spec import Spec, parse_yaml
 
 
 class ServerSpec(Spec):
-    """A program that serves others under a name. A relative path is as seen from the file."""
+    """A program that serves others under a name. A relative path is as seen from the file that names it."""
 
     name: str = Field(min_length=1, max_length=63)
     program: Path

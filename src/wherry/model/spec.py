@@ -219,6 +219,7 @@ class FabricSpec(Spec):
     """A fabric file: sites, hosts, links, and the address pool clusters take their /24 from.
 
     Hosts are emulated (`netns`) or real (`libvirt`); of real ones, `bridge` is this machine's way to their bridges.
+    `fake` makes nothing: it is for tests. Links join the sites as one tree.
     """
 
     kind: Literal["fabric"]
@@ -446,7 +447,8 @@ _NUMBER, _GROUPS = "a number", "groups"
 class ClusterSpec(Spec):
     """A cluster file. `nodes` is their number, or a list of groups, whose nodes follow each other. `kind` is the kind
     of the nodes; `image` and `nic` are of virtual machines, `guest` of Xen's. `sites` and `hosts` are where nodes may
-    be, anywhere when none is named; `pinned` are those that balancing never moves (or all of them).
+    be, anywhere when none is named; `pinned` are those that balancing never moves (or all of them);
+    `needs` are absolute paths that hosts must have, and of which virtual machines get copies.
     """
 
     kind: Kind = "container"

@@ -14,6 +14,7 @@ from operator import not_
 from pathlib import Path
 
 from wherry.base.errors import Code, Failed, Refused
+from wherry.base.paths import as_root
 from wherry.lab.report import Report, Table, svg
 from wherry.lab.stats import median
 from wherry.lab.study import pdf, runner
@@ -52,7 +53,7 @@ def write(results: Results) -> list[Path]:
         report.write(files[0])
         _summary_csv(results, files[2])
     except PermissionError as error:
-        what, again = "the report is another user's", f"sudo wherry study report {results.directory}"
+        what, again = "the report is another user's", as_root(["study", "report", str(results.directory)])
         raise Refused(Code.PERMISSION, what, str(error), again) from None
     except OSError as error:
         again = f"make room, then: wherry study report {results.directory}"

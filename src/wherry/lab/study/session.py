@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from wherry.base.errors import Code, Failed, Refused
-from wherry.base.paths import instance
+from wherry.base.paths import as_root, instance
 from wherry.client import process
 from wherry.lab.study import render, runner
 from wherry.lab.study.bench import Bench
@@ -33,7 +33,7 @@ def run(
     if repetitions is not None and repetitions < 1:
         raise Refused(Code.USAGE, f"--reps {repetitions} is no number of runs", "", f"wherry study run {name} --reps 5")
     if os.geteuid() != 0:
-        raise Refused(Code.PERMISSION, "a study needs root", "it makes clusters", f"sudo wherry study run {name}")
+        raise Refused(Code.PERMISSION, "a study needs root", "it makes clusters", as_root(["study", "run", name]))
     user = _become_root_alone()
     os.environ.setdefault("WHERRY_INSTANCE", _INSTANCE)
     directory = (out or Path(f"study-{name}{'-quick' if quick else ''}")).resolve()
