@@ -182,6 +182,13 @@ def test_frames_are_counted_once_however_many_begin_to_count(fabric: NetnsFabric
     _nft(place, "-f", "-", text=_RULES)
     assert rules() == once, "nor when another daemon adds them"
 
+    one, other = Pairs(), Pairs()
+    for counters, mac in ((one, "02:00:00:00:00:01"), (other, "02:00:00:00:00:02"), (one, "02:00:00:00:00:01")):
+        counters.read({place: frozenset({mac})})
+        assert mac in rules(), "far nodes are those of who looked last, whoever looked before"
+    one.read({place: frozenset()})
+    assert "02:00:00:00:00:01" not in rules()
+
 
 def test_a_sweep_finds_the_half_made_and_its_processes(fabric: NetnsFabric, network: ClusterNetwork) -> None:
     """What a daemon leaves that was killed at any moment: no port, an empty name, processes inside."""

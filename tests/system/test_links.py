@@ -250,7 +250,10 @@ CHAIN = {
     "name": "chain",
     "sites": [{"name": site} for site in "abc"],
     "hosts": [{"name": f"{site}1", "site": site, "cores": 1, "memory": "256MiB"} for site in "abc"],
-    "links": [{"between": ["a", "b"], "overlay": "openvpn"}, {"between": ["b", "c"], "latency": "1ms", "loss": "0%"}],
+    "links": [
+        {"between": ["a", "b"], "overlay": "openvpn"},
+        {"between": ["b", "c"], "latency": "1ms", "bandwidth": "1Gbit/s"},
+    ],
 }
 
 

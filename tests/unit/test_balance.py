@@ -43,6 +43,21 @@ def test_without_room_it_says_how_much_there_is() -> None:
     assert "site a has room for 0 of the 2" in verdict.text and "site b has room for 1 of the 2" in verdict.text
 
 
+@pytest.mark.parametrize("large", [0, 1, 2])
+def test_nodes_of_different_sizes_are_packed_where_each_has_room(large: int) -> None:
+    """A host that is too small for one of them may do for another, in whatever order they are looked at."""
+    apart = nodes_on("cg", ["b1", "b2", "b3", "a4"], cpus=0.5)
+    nodes = tuple(node.model_copy(update={"cpus": 1.0}) if node.index == large else node for node in apart)
+    taken = nodes_on("other", ["a1", "a2"], cpus=0.5)
+    job = Job(nodes, pairs=ring(4), pinned=frozenset({"cg-3"}))
+    world = Imagined(hosts_at("ab", 4), jobs=[job], idle=taken)
+    (verdict,) = world.plan().verdicts
+    where = {move.node: move.destination for move in verdict.moves}
+    assert set(where) == {"cg-0", "cg-1", "cg-2"} and {host[0] for host in where.values()} == {"a"}, verdict.text
+    world.apply(world.plan())
+    assert world.overfull() == []
+
+
 @pytest.mark.parametrize(
     "job",
     [

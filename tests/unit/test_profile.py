@@ -15,7 +15,7 @@ import pytest
 from wherry.base.clock import now
 from wherry.base.paths import Instance
 from wherry.cluster.places import Places
-from wherry.fabric.pairs import Count, _elements
+from wherry.fabric.pairs import Count, _counted, _sets
 from wherry.fabric.real import RealFabric
 from wherry.job import ranks
 from wherry.job.profile import Sample, Sampler, foreign, profile
@@ -213,5 +213,5 @@ def test_the_counters_as_nft_prints_them() -> None:
         {"set": {"name": "pairs"}},
         {"chain": {"name": "count"}},
     ]
-    found = list(_elements(json.dumps({"nftables": sets})))
+    found = list(_counted(_sets(json.dumps({"nftables": sets}))))
     assert found == [("turns", ("02:00:00:00:00:00", "02:00:00:00:00:01"), (3, 200))]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from wherry import __version__
 from wherry.base.errors import Code, Failed, Refused
 from wherry.model.objects import ClusterState, OperationState
 from wherry.model.owner import Owner
+from wherry.node.fake import FakeDriver
 from wherry.service.operations import Operations, Task
 from wherry.service.peer import Peer, peer_of
 from wherry.store import Store
@@ -128,6 +130,36 @@ def test_drain_empties_a_host_and_restore_puts_back(http: httpx.Client) -> None:
     assert ended(http, http.post("/v1/hosts/a1/restore"))["state"] == "done"
     assert {node["name"]: node["host"] for node in http.get("/v1/nodes").json()} == before
     assert not any(host["drained"] for host in http.get("/v1/hosts").json())
+
+
+def test_a_drain_takes_what_was_on_its_way_to_the_host(http: httpx.Client, service: Service) -> None:
+    ended(http, http.post("/v1/clusters", json={"spec": CLUSTER}))
+    (coming,) = (node["name"] for node in http.get("/v1/nodes").json() if node["host"] == "a2")
+    driver, standing, go_on = service.cell.need_domain().drivers["container"], threading.Event(), threading.Event()
+    assert isinstance(driver, FakeDriver)
+
+    def on_call(name: str) -> None:
+        if name == "freeze" and not standing.is_set():
+            standing.set()
+            go_on.wait(20)
+
+    driver.on_call = on_call
+    move = http.post("/v1/moves", json={"node": coming, "host": "a1"})
+    assert standing.wait(20)
+    drain = http.post("/v1/hosts/a1/drain")
+    path = drain.headers["Location"]
+    assert drain.status_code == 202, drain.text
+    for _ in range(200):
+        if "on its way to a1" in (said := http.get(path).json()["operation"]["progress"]):
+            break
+        time.sleep(0.05)
+    assert coming in said and http.post("/v1/moves", json={"node": coming, "host": "b1"}).status_code in (403, 409)
+    go_on.set()
+    assert ended(http, move)["state"] == "done"
+    drained = ended(http, drain)
+    assert drained["state"] == "done" and coming in [one["node"] for one in drained["result"]["moves"]], drained
+    assert all(node["host"] != "a1" for node in http.get("/v1/nodes").json())
+    assert ended(http, http.post("/v1/hosts/a1/restore"))["state"] == "done"
 
 
 def test_a_drain_that_finds_no_room_changes_nothing(http: httpx.Client) -> None:

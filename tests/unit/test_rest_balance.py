@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 from rest_service import CLUSTER, FABRIC, Service, running
 
 from wherry.base.clock import now
-from wherry.base.errors import Code, Failed, Refused, WherryError
+from wherry.base.errors import Code, Failed, WherryError
 from wherry.client import Client
 from wherry.model.balance import BalancePlan, Kind, ProposedMove, Verdict
 from wherry.model.objects import Job, JobState, Move, Phase
@@ -17,6 +18,7 @@ from wherry.node.fake import FakeDriver
 from wherry.node.protocol import NodeMover, Place
 from wherry.schedule.balance import Case
 from wherry.service import balance_look
+from wherry.service.acts import cluster_claim
 from wherry.service.balance import AUTO, carry_out, start
 from wherry.service.balance_auto import AutoBalance
 from wherry.service.balance_look import Look, _Past
@@ -102,20 +104,23 @@ def test_the_daemon_acts_on_what_two_measurements_say_and_repeats_no_event(servi
 
 
 def test_a_cluster_that_somebody_is_at_holds_up_no_other(
-    service: Service, client: Client, monkeypatch: pytest.MonkeyPatch
+    service: Service, client: Client
 ) -> None:
-    asked: list[list[str]] = []
-
-    def begin(_cell: object, _title: str, names: list[str], *_: object) -> None:
-        asked.append(names)
-        if "other" in names:
-            raise Refused(Code.WRONG_STATE, "somebody is at it")
-
-    monkeypatch.setattr("wherry.service.balance_auto.start", begin)
-    balancing, verdict = AutoBalance(service.cell), proposed(client)
+    """And that it was left is an event, with the reason, once."""
+    go_on, cell = threading.Event(), service.cell
+    busy = cell.operations.start("up", "other", lambda _: go_on.wait(20) and {}, exclusive=[cluster_claim("other")])
+    balancing, verdict = AutoBalance(cell), proposed(client)
+    plan = BalancePlan(verdicts=(verdict.model_copy(update={"cluster": "other"}), verdict))
     for _ in range(2):
-        balancing._decide(BalancePlan(verdicts=(verdict, verdict.model_copy(update={"cluster": "other"}))))
-    assert asked == [["hello", "other"], ["hello"], ["other"]]
+        balancing._decide(plan)
+    (operation,) = [operation for operation in client.operations() if operation.kind == "balance"]
+    assert operation.target == "hello" and len((client.wait(operation.id).result or {})["moves"]) == 1
+    for _ in range(2):
+        balancing._decide(BalancePlan(verdicts=plan.verdicts[:1]))
+    said = [event for event in client.events() if event.kind == "balance.decision" and event.target == "other"]
+    assert [f"operation {busy.id} (up other) is under way" in event.text for event in said] == [False, True]
+    assert not said[-1].data["moves"]
+    go_on.set()
 
 
 def test_names_with_other_numbers_are_news_and_other_figures_are_not(service: Service) -> None:
@@ -271,6 +276,12 @@ def test_a_host_that_a_move_would_refuse_is_not_in_the_plan(
     driver = service.cell.need_domain().drivers["container"]
     assert isinstance(driver, FakeDriver)
     assert len(client.balance("hello", 0.01).moves) == 1 and len(tried) == 1
+    monkeypatch.setattr(driver, "unpaced", lambda rate: f"{rate:g} bit/s are too few")
+    client.wait(client.set_link("a", "b", {"bandwidth": "1Mbit/s"}).id)
+    sites = {host.name: host.site for host in client.hosts()}
+    (move,) = client.balance("hello", 0.01).moves
+    assert sites[move.source] == sites[move.destination], "over the link a move would be refused"
+    tried.clear()
     driver.immovable = "no CAP_SYS_RESOURCE"
     assert not client.balance("hello", 0.01).moves
     assert set(tried) == {host.name for host in client.hosts()} - {client.nodes()[0].host}

@@ -13,6 +13,7 @@ from wherry.base.errors import WherryError
 from wherry.base.units import parse_duration
 from wherry.client import Client
 from wherry.fabric.fake import FakeFabric
+from wherry.model.objects import Operation
 
 
 @pytest.fixture
@@ -42,6 +43,22 @@ def test_a_change_is_of_both_directions_or_of_one(client: Client) -> None:
     assert figures(client) == {"there": both, "back": both | {"loss": 0.01}}
     assert client.links()[0]["measured"] == {"latency": 0.01, "latency_back": 0.01, "there": None, "back": None}
     assert any(event.kind == "link.set" and "loss 1%" in event.text for event in client.events())
+
+
+def test_a_change_takes_nothing_back_that_another_made_a_moment_before(
+    service: Service, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin, first = service.cell.operations.start, [True]
+
+    def start(kind: str, *words: Any, **claims: Any) -> Operation:
+        if first and first.pop():
+            with Client(service.place, start=False) as other:
+                other.wait(other.set_link("a", "b", {"bandwidth": "1Gbit/s"}).id)
+        return begin(kind, *words, **claims)
+
+    monkeypatch.setattr(service.cell.operations, "start", start)
+    client.wait(client.set_link("a", "b", {"latency": "10ms"}).id)
+    assert figures(client)["there"] == {"latency": 0.01, "bandwidth": 10**9}
 
 
 def test_one_way_leaves_the_other_as_the_machine_is(client: Client) -> None:

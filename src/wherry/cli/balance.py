@@ -49,6 +49,9 @@ def balance(
         With --apply: do not wait, print the operation.
     """
     if auto is not None:
+        if cluster is not None or all or apply or detach or remaining is not None:
+            what = "--auto is for all clusters, and goes with no other word"
+            raise Refused(Code.USAGE, what, "the daemon measures and decides then", f"wherry balance --auto {auto}")
         _auto(auto, output)
         return
     if cluster is not None and all or apply and cluster is None and not all:

@@ -73,7 +73,7 @@ class Pairs:
     """The counters of some hosts."""
 
     def __init__(self) -> None:
-        self._far: dict[str, frozenset[str]] = {}
+        self._counting = set[str]()
 
     def read(self, far: Mapping[str, frozenset[str]]) -> dict[Pair, Count]:
         """By pair, since the first reading, which begins the counting. UNSUPPORTED when this machine cannot count.
@@ -83,17 +83,16 @@ class Pairs:
         """
         frames, size, turns = Counter[Pair](), Counter[Pair](), Counter[Pair]()
         for netns, macs in far.items():
-            if netns not in self._far:
+            if netns not in self._counting:
                 with _adding:
                     if "table bridge wherry" not in _nft(netns, "list", "tables", "bridge"):
                         _nft(netns, "-f", "-", text=_RULES)
-            if self._far.get(netns) != macs:
+                self._counting.add(netns)
+            sets = _sets(_nft(netns, "-j", "list", "table", "bridge", "wherry"))
+            if frozenset(sets.get("far", ())) != macs:  # another look may have had other nodes in mind
                 wanted = [f"add element bridge wherry far {{ {', '.join(sorted(macs))} }}"] if macs else []
                 _nft(netns, "-f", "-", text="\n".join(["flush set bridge wherry far", *wanted, ""]))
-            self._far[netns] = macs
-            for name, (one, other), (count, length) in _elements(
-                _nft(netns, "-j", "list", "table", "bridge", "wherry")
-            ):
+            for name, (one, other), (count, length) in _counted(sets):
                 if name == "pairs":
                     frames[one, other] += count
                     size[one, other] += length
@@ -102,15 +101,20 @@ class Pairs:
         return {pair: Count(frames[pair], size[pair], turns[pair]) for pair in frames}
 
 
-def _elements(text: str) -> Iterator[tuple[str, Pair, tuple[int, int]]]:
-    """The elements that count: name of the set, key, frames and bytes; from nft's JSON."""
+def _sets(text: str) -> dict[str, list[Any]]:
+    """The elements of each set, from nft's JSON."""
     document: dict[str, Any] = json.loads(text)
-    for part in document["nftables"]:
-        for element in part.get("set", {}).get("elem", []):
+    return {part["set"]["name"]: part["set"].get("elem", []) for part in document["nftables"] if "set" in part}
+
+
+def _counted(sets: Mapping[str, list[Any]]) -> Iterator[tuple[str, Pair, tuple[int, int]]]:
+    """The elements that count: name of the set, key, frames and bytes."""
+    for name, elements in sets.items():
+        for element in elements:
             inner = element.get("elem", {}) if isinstance(element, dict) else {}
             if counter := inner.get("counter"):
-                one, other = element["elem"]["val"]["concat"]
-                yield part["set"]["name"], (one, other), (counter["packets"], counter["bytes"])
+                one, other = inner["val"]["concat"]
+                yield name, (one, other), (counter["packets"], counter["bytes"])
 
 
 def _nft(netns: str, *words: str, text: str = "") -> str:

@@ -63,14 +63,16 @@ class Sampler:
 
     def take(self, nodes: Sequence[Node], busy: Collection[str]) -> Sample:
         """The counters of these nodes and of all hosts; jobs run on the clusters that are `busy`."""
-        sample = Sample(time.monotonic(), {node.name: node.host for node in nodes}, far=self._far(nodes))
         machines = [node for node in nodes if node.cluster in busy and self._places.port(node).tap]
         with ThreadPoolExecutor(_AT_ONCE) as pool:
-            for node, found in zip(machines, pool.map(self._inside, machines), strict=True):
-                if isinstance(found, str):
-                    sample.unseen[node.name] = found
-                else:
-                    sample.ranks.update(found)
+            seen = list(pool.map(self._inside, machines))
+        # the moment of what is counted here, however long agents took to answer
+        sample = Sample(time.monotonic(), {node.name: node.host for node in nodes}, far=self._far(nodes))
+        for node, found in zip(machines, seen, strict=True):
+            if isinstance(found, str):
+                sample.unseen[node.name] = found
+            else:
+                sample.ranks.update(found)
         for node in nodes:
             group = Cgroup(self._places.place(node).cgroup)
             sample.throttled[node.name] = group.throttled()

@@ -89,17 +89,27 @@ class Moves:
         strikes = parse_fault(fault)
         predicted = self._predicted(node, host, bandwidth, max_rounds)
         over = self.crossing(node, host, bandwidth)
-        stands = predicted is not None and not predicted.rounds and (way or Way()).mode != "post-copy"
-        if predicted is not None and stands and predicted.downtime > STANDS_AT_MOST:
-            what = f"node {node} would stand still for {format_duration(predicted.downtime)}"
-            why = f"its connections outlast {format_duration(STANDS_AT_MOST)} of silence"
-            raise Refused(Code.UNSUPPORTED, what, why, "give a larger --bandwidth, or the link one")
+        if predicted is not None and not predicted.rounds and (way or Way()).mode != "post-copy":
+            self.check_standing(node, predicted.downtime)
         machine = self._begin(node, host, progress, cancelled, move_id or new_id("mv"), predicted, over, way)
         try:
             return machine.run(strikes, max_rounds)
         finally:
             with self._lock:
                 self._running.discard(machine.move.id)
+
+    def coming(self, host: str) -> list[Move]:
+        """Moves to a host that a thread is at; all of them, for who has marked the host as drained before."""
+        with self._lock:  # who has found the host open has written his row
+            found = [move for move in self._store.moves(unfinished=True) if move.id in self._running]
+        return [move for move in found if move.destination == host]
+
+    def check_standing(self, node: str, downtime: float) -> None:
+        """Refused when the connections of a node would not outlast its standing still for so many seconds."""
+        if downtime > STANDS_AT_MOST:
+            what = f"node {node} would stand still for {format_duration(downtime)}"
+            why = f"its connections outlast {format_duration(STANDS_AT_MOST)} of silence"
+            raise Refused(Code.UNSUPPORTED, what, why, "give a larger --bandwidth, or the link one")
 
     def left(self) -> list[Move]:
         """Moves that nobody is at and that are neither finished nor taken back, though both hosts answer now."""

@@ -174,15 +174,18 @@ def _busy(case: Case) -> list[Node]:
 
 
 def _packed(case: Case, world: World, hosts: list[Host], trial: Trial, site: str) -> tuple[Trial | None, str]:
-    """All busy nodes at one site, or why not; each on the host there that gives it most."""
+    """All busy nodes at one site, or why not; the largest first, each on the host there that gives it most."""
     outside = [node for node in _busy(case) if world.hosts[node.host].site != site]
     if pinned := [node.name for node in outside if node.name in case.pinned]:
         return None, f"{pinned[0]} is pinned and not at {site}"
     if not outside:
         return None, ""
-    best = [(-trial.gives(outside[0], host.name), host.name) for host in hosts]
-    heapq.heapify(best)
+    outside.sort(key=_size, reverse=True)
+    best, size = list[tuple[float, str]](), None
     for count, node in enumerate(outside):
+        if size != _size(node):  # a host that is too small for the ones before may do for this one
+            size, best = _size(node), [(-trial.gives(node, host.name), host.name) for host in hosts]
+            heapq.heapify(best)
         passed = list[tuple[float, str]]()
         while best and not trial.takes(node, best[0][1]):
             passed.append(heapq.heappop(best))
@@ -196,6 +199,10 @@ def _packed(case: Case, world: World, hosts: list[Host], trial: Trial, site: str
         for one in passed if case.left or case.refused else ():  # barred for this node, but not for the next one
             heapq.heappush(best, one)
     return trial, ""
+
+
+def _size(node: Node) -> tuple[float, int]:
+    return node.cpus, node.memory
 
 
 def _together(model: Model, start: Trial, trial: Trial, site: str) -> dict[str, str]:

@@ -18,7 +18,7 @@ from wherry.fabric.protocol import LinkMeasure, LinkState
 from wherry.model.objects import Job, Node, Operation, Prediction
 from wherry.model.order import Order
 from wherry.model.owner import Owner
-from wherry.model.spec import ClusterSpec, DirectionSpec, FabricSpec
+from wherry.model.spec import ClusterSpec, DirectionSpec, FabricSpec, LinkSpec
 from wherry.model.way import Way
 from wherry.service.cell import UNDER_WAY, Cell
 from wherry.service.operations import Body, Task
@@ -81,16 +81,21 @@ class Acts:
     def set_link(self, one: str, other: str, figures: DirectionSpec, overlay: str | None, one_way: bool) -> Operation:
         """Changes the figures that are given of the link between two sites, in both directions or from `one` only."""
         self.peer.require(0, "the fabric")
-        link = self.cell.link(one, other).changed(one, figures, overlay, one_way)
-        self.cell.check_link(link)
+
+        def wanted() -> LinkSpec:
+            link = self.cell.link(one, other).changed(one, figures, overlay, one_way)
+            self.cell.check_link(link)
+            return link
 
         def body(task: Task) -> dict[str, Any]:
             task.progress(f"changing the link between {one} and {other}")
+            link = wanted()  # of what it is now: another change may just have ended
             self.cell.set_link(link)
             return {"link": link.model_dump(mode="json")}
 
-        claims = [f"link {link.name}"]
-        return self._start("link set", link.name, body, may_cancel=False, shared=[FABRIC], exclusive=claims)
+        name = wanted().name
+        claims = [f"link {name}"]
+        return self._start("link set", name, body, may_cancel=False, shared=[FABRIC], exclusive=claims)
 
     def plan(self, spec: ClusterSpec, owner: Owner) -> ClusterPlan:
         """What `up` would do; changes nothing."""

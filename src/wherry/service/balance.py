@@ -93,8 +93,16 @@ def clusters_up(cell: Cell) -> list[str]:
 
 def start(cell: Cell, target: str, names: Sequence[str], body: Any, uid: int) -> Operation:
     """An operation that may move nodes of these clusters; one at a time."""
-    shared = [FABRIC, *(cluster_claim(name) for name in names)]
-    return cell.operations.start("balance", target, body, uid=uid, shared=shared, exclusive=[_CLAIM])
+    return cell.operations.start("balance", target, body, uid=uid, shared=_shared(names), exclusive=[_CLAIM])
+
+
+def busy_with(cell: Cell, cluster: str) -> Operation | None:
+    """What is under way for which such an operation cannot begin now for the cluster."""
+    return cell.operations.busy_with(_shared([cluster]), [_CLAIM])
+
+
+def _shared(names: Sequence[str]) -> list[str]:
+    return [FABRIC, *(cluster_claim(name) for name in names)]
 
 
 def carry_out(cell: Cell, task: Task, found: BalancePlan, refused: Refusal = unheard) -> dict[str, Any]:
@@ -102,6 +110,9 @@ def carry_out(cell: Cell, task: Task, found: BalancePlan, refused: Refusal = unh
     is told those that could not begin."""
     for verdict in found.verdicts:
         note(cell, verdict)
+        task.progress(f"{verdict.cluster}: {verdict.text}")
+        for move in verdict.moves:
+            task.progress(f"{move.node}: {move.source} to {move.destination}: {move.reason}")
     targets = {move.node: move.destination for move in found.moves}
     sources = {move.node: move.source for move in found.moves}
 

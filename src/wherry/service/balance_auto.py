@@ -14,8 +14,8 @@ from wherry.base.clock import now
 from wherry.base.errors import Refused
 from wherry.job.profile import Sample
 from wherry.model.balance import BalancePlan, Verdict
-from wherry.schedule.balance import confirmed
-from wherry.service.balance import AUTO, carry_out, clusters_up, note, start
+from wherry.schedule.balance import Rule, confirmed
+from wherry.service.balance import AUTO, busy_with, carry_out, clusters_up, note, start
 from wherry.service.balance_look import Look, Where
 from wherry.service.cell import UNDER_WAY, Cell
 from wherry.service.watcher import Watcher
@@ -61,6 +61,7 @@ class AutoBalance(Watcher):
             self._look, self._sample = Look(self._cell, domain), None
         before, self._sample = self._sample, self._look.sample()
         if before is not None:
+            self._refused = {where: time for where, time in self._refused.items() if now() - time < Rule().hold}
             names = [name for name in clusters_up(self._cell) if name in running]
             self._decide(self._look.plan(before, self._sample, names, refused=self._refused))
 
@@ -68,16 +69,20 @@ class AutoBalance(Watcher):
         site = {host.name: host.site for host in self._cell.hosts()}
         verdicts = [confirmed(verdict, self._before.get(verdict.cluster), site) for verdict in found.verdicts]
         self._before = {verdict.cluster: verdict for verdict in found.verdicts}
-        act = [verdict for verdict in verdicts if verdict.moves]
+        verdicts = [self._unless_busy(verdict) for verdict in verdicts]
         for verdict in verdicts:
             if not verdict.moves and self._news(verdict):
                 note(self._cell, verdict)
-        try:
-            self._start(act)
-        except Refused:  # somebody is at one of the clusters: the others' moves need not wait for that
-            for verdict in act if len(act) > 1 else ():
-                with suppress(Refused):
-                    self._start([verdict])
+        with suppress(Refused):  # somebody has just begun something: the next measurement says so
+            self._start([verdict for verdict in verdicts if verdict.moves])
+
+    def _unless_busy(self, verdict: Verdict) -> Verdict:
+        """The verdict, without moves while somebody is at its cluster: the others' moves need not wait for that."""
+        busy = busy_with(self._cell, verdict.cluster) if verdict.moves else None
+        if busy is None:
+            return verdict
+        text = f"not while operation {busy.id} ({busy.kind} {busy.target}) is under way: {verdict.text}"
+        return verdict.model_copy(update={"moves": (), "after": verdict.before, "cost": 0.0, "text": text})
 
     def _start(self, act: list[Verdict]) -> None:
         if not act:

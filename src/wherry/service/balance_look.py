@@ -102,8 +102,10 @@ class Look:
         refused: Mapping[Where, float],
     ) -> Case:
         spec, ended = cluster.spec, past.of(cluster)
-        left = {(move.node, move.source): move.ended or 0.0 for move in ended if move.phase == Phase.DONE}
-        left |= {(move.node, move.destination): move.ended or 0.0 for move in ended if move.phase != Phase.DONE}
+        left = dict(refused)
+        for move in ended:
+            where = move.node, move.source if move.phase == Phase.DONE else move.destination
+            left[where] = max(left.get(where, 0.0), move.ended or 0.0)
         allowed = [
             host
             for host in hosts.values()
@@ -117,7 +119,7 @@ class Look:
             pinned=frozenset(node.name for node in nodes if spec.is_pinned(node.index)),
             most=spec.placement.max_per_host,
             moved={move.node: move.ended or 0.0 for move in ended},
-            left={**left, **refused},
+            left=left,
         )
 
     def _refused(
@@ -132,6 +134,8 @@ class Look:
             try:
                 cluster = find_cluster(self._cell.store, node.cluster)
                 check_host(domain.fabric, domain.drivers, domain.places, cluster, node, *ends)
+                domain.moves.crossing(move.node, move.destination)
+                domain.moves.check_standing(move.node, move.downtime)
             except WherryError as error:
                 found[node.name, move.destination] = str(error)
         return found

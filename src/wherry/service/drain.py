@@ -6,10 +6,11 @@ so a restore finds them also after the daemon was killed in between.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
-from wherry.base.errors import Refused
+from wherry.base.errors import WherryError
 from wherry.cluster.lookup import DRAINED, find_host
 from wherry.model.objects import Node, NodeState, Operation
 from wherry.schedule.place import NodeNeed, Used, choose, used_by
@@ -19,6 +20,8 @@ from wherry.service.operations import Task
 from wherry.service.together import move_together
 
 _TOOK = "took "
+_LOOK = 0.1
+"""Seconds between two looks whether the moves to a host that is drained have ended."""
 
 
 class Drains:
@@ -28,7 +31,8 @@ class Drains:
         self._cell = cell
 
     def drain(self, host: str) -> Operation:
-        """Marks the host, then moves every node off it. A host that is drained already is emptied again."""
+        """Marks the host, then moves every node off it, also those that were on their way there. A host that is drained
+        already is emptied again."""
         find_host(self._cell.hosts(), host)
         self._destinations(host)
         was_drained = self._cell.store.host_flag(host, DRAINED)
@@ -36,8 +40,9 @@ class Drains:
         def body(task: Task) -> dict[str, Any]:
             self._cell.store.set_host_flag(host, DRAINED, True)
             try:
+                self._let_come(task, host)
                 targets = self._destinations(host)
-            except Refused:
+            except WherryError:
                 self._cell.store.set_host_flag(host, DRAINED, was_drained)
                 raise
             self._cell.store.add_event("host.drain", host, f"{host} takes no more nodes")
@@ -63,6 +68,17 @@ class Drains:
             return {"host": host, "moves": moves}
 
         return self._start("host restore", host, nodes, body)
+
+    def _let_come(self, task: Task, host: str) -> None:
+        """Until nothing is on its way to the host, which takes no more; CANCELLED."""
+        told = set[str]()
+        while coming := self._cell.need_domain().moves.coming(host):
+            for move in coming:
+                if move.id not in told:
+                    task.progress(f"waiting for {move.node}, which is on its way to {host}")
+                    told.add(move.id)
+            task.check()
+            time.sleep(_LOOK)
 
     def _start(self, kind: str, host: str, nodes: list[Node], body: Callable[[Task], dict[str, Any]]) -> Operation:
         shared = {FABRIC} | {cluster_claim(node.cluster) for node in nodes}

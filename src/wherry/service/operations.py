@@ -207,14 +207,21 @@ class Operations:
                 task.lines.append(text)
             self._store.put_operation(task.operation)
 
+    def busy_with(self, shared: Collection[str] = (), exclusive: Collection[str] = ()) -> Operation | None:
+        """The running operation on whose account one with these claims could not begin now."""
+        mine, alone = frozenset(shared), frozenset(exclusive)
+        with self._lock:
+            for other in self._tasks.values():
+                if other.operation.state != OperationState.RUNNING:
+                    continue
+                if alone & (other.exclusive | other.shared) or mine & other.exclusive:
+                    return other.operation
+        return None
+
     def _refuse_conflict(self, what: str, shared: frozenset[str], exclusive: frozenset[str]) -> None:
-        for other in self._tasks.values():
-            if other.operation.state != OperationState.RUNNING:
-                continue
-            if exclusive & (other.exclusive | other.shared) or shared & other.exclusive:
-                busy = other.operation
-                why = f"operation {busy.id} ({busy.kind} {busy.target}) is under way"
-                raise Refused(Code.WRONG_STATE, f"{what} cannot begin now", why, f"wherry op wait {busy.id}")
+        if busy := self.busy_with(shared, exclusive):
+            why = f"operation {busy.id} ({busy.kind} {busy.target}) is under way"
+            raise Refused(Code.WRONG_STATE, f"{what} cannot begin now", why, f"wherry op wait {busy.id}")
 
     def _forget_old(self) -> None:
         ended = [id for id, task in self._tasks.items() if task.operation.state != OperationState.RUNNING]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from wherry.base.paths import native_program
@@ -20,7 +21,8 @@ from wherry.lab.study.parse import netpipe, netpipe_progress
 from wherry.lab.study.recipe import Cell, Factor, Level, Page, SampleFailed, Study, Value
 from wherry.lab.study.results import Results
 
-_NATIVE, _NODES, _MACHINES, _ONE, _TWO = "native", "nodes", "vm", "one", "two"
+_NATIVE, _NODES, _MACHINES, _NPB_MACHINES = "native", "nodes", "vm", "vm-npb"
+_ONE, _TWO = "one", "two"
 _NONE, _VPNS = "none", ("openvpn", "wireguard")
 _LATENCIES = ("0", "1", "5", "10", "50")
 _PIPES = {
@@ -82,12 +84,8 @@ class MultiSite(Study):
         how = (
             Level(_NATIVE, "processes on the hosts"),
             Level(_NODES, "container nodes"),
-            Level(_MACHINES, "VM nodes (NetPIPE alone)", no_machines(self.lacks, self.quick)),
-            Level(
-                "vm-npb",
-                "NPB on VM nodes",
-                no_machines(self.lacks, self.quick, heavy=True) or "it would take hours more",
-            ),
+            Level(_MACHINES, "VM nodes (NetPIPE)", no_machines(self.lacks, self.quick)),
+            Level(_NPB_MACHINES, "VM nodes (NPB)", no_machines(self.lacks, self.quick, heavy=True)),
         )
         where = (Level(_ONE, "one site"), Level(_TWO, "two sites"))
         overlay = (
@@ -123,7 +121,7 @@ class MultiSite(Study):
     ) -> Iterator[tuple[str, str, str, str]]:
         """What is combined with a test: all of it for NetPIPE; VPNs at two latencies for NPB; a cut with --quick."""
         hows = (_NODES,) if test == "netpipe-mpich" or self.quick and test != "netpipe" else (_NATIVE, _NODES)
-        for how in (*hows, _MACHINES) if test in _PIPES else hows:
+        for how in (*hows, _MACHINES if test in _PIPES else _NPB_MACHINES):
             yield how, _ONE, _NONE, "0"
             for overlay in overlays:
                 for latency in latencies:
@@ -135,6 +133,8 @@ class MultiSite(Study):
             return how == _NODES and (overlay == _NONE or test == "netpipe" and latency == "0")
         if test == "netpipe-mpich" or how == _MACHINES:
             return latency == "0" or test == "netpipe" and latency == "10"
+        if how == _NPB_MACHINES:
+            return overlay == _NONE and latency in ("0", "10")
         return test == "netpipe" or overlay == _NONE or how == _NODES and latency in ("0", "10")
 
     def measure(self, bench: Bench, cell: Cell, directory: Path) -> list[Value]:
@@ -169,8 +169,10 @@ class MultiSite(Study):
         kernel, where, ranks = cell["test"], cell["where"], _ranks(cell)
         hosts = sites.NEAR[:ranks] if where == _ONE else (*sites.NEAR[: ranks - len(sites.FAR)], *sites.FAR)
         place = Place(f"{where}-{ranks}", ranks, hosts, cpus=sites.SHARE, memory=_MEMORY)
+        if cell["how"] == _NPB_MACHINES:
+            place = replace(place, name=f"vm-{place.name}", memory="256MiB", nic="virtio")
         argv = [str(native_program(f"npb-{kernel}-openmpi")), self._class(kernel)]
-        if cell["how"] == _NODES:
+        if cell["how"] != _NATIVE:
             bench.ready(place)
         before, began = sites.throttled(), time.monotonic()
         done = self._run(bench, cell, place, argv, directory, "openmpi")
