@@ -52,7 +52,6 @@ enum move_exit {
     EXIT_SCAN,
     EXIT_ROUND,
     EXIT_FREEZE,
-    EXIT_SEAL,
     EXIT_LOST,
     EXIT_OVER,
 };

@@ -7,7 +7,6 @@
 #include "crc.h"
 
 #define XSAVE_HEADER 512     /* offset of XSTATE_BV, then XCOMP_BV, then 48 bytes that must be 0 */
-#define XSAVE_MINIMUM 576    /* bytes: legacy region and header */
 #define FXSAVE_MXCSR 24      /* offset of MXCSR in the legacy region */
 #define MXCSR_VALID 0xffffu  /* reserved bits make XRSTOR and LDMXCSR fault */
 

@@ -69,13 +69,6 @@ def test_a_service_of_another_version_is_refused(service: Service, monkeypatch: 
     assert caught.value.code == Code.VERSION_MISMATCH and "wherry daemon stop" in caught.value.next
 
 
-def test_another_machines_service_is_not_offered_yet(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WHERRY_URL", "https://example.org")
-    with pytest.raises(Refused) as caught:
-        Client(service.place)
-    assert caught.value.code == Code.UNSUPPORTED
-
-
 def test_without_a_daemon_it_says_so(service: Service, tmp_path: Path) -> None:
     other = type(service.place)("test", tmp_path / "other")
     with pytest.raises(LostContact) as caught:

@@ -44,8 +44,6 @@ def test_a_failing_check_is_told_and_remembered(state: Path, monkeypatch: pytest
     asked = calls(path)
     assert criu.find() == found
     assert calls(path) == asked, "the second answer must come from the file"
-    with pytest.raises(Refused, match="no such kernel"):
-        criu.require()
 
 
 @needs_root

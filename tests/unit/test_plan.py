@@ -45,7 +45,7 @@ def test_plan_changes_nothing_and_says_so(world: World) -> None:
     before = _everything(world)
     plan = world.clusters.plan(ClusterSpec(name="hello", nodes=8), OWNER)
     assert plan.text().splitlines()[0] == "create hello-0 on a1 (container, 1 CPU, 512.0 MiB)"
-    assert plan.text().splitlines()[-1] == "8 to create, 0 to move, 0 to remove. Nothing was changed."
+    assert plan.text().splitlines()[-1] == "8 to create, 0 to remove. Nothing was changed."
     assert not plan.empty and _everything(world) == before
 
 
@@ -65,7 +65,7 @@ def test_apply_makes_nodes_head_and_key(world: World) -> None:
 def test_apply_again_does_nothing(world: World) -> None:
     first = world.make()
     plan = world.clusters.plan(ClusterSpec(name="hello", nodes=4), OWNER)
-    assert plan.empty and plan.text() == "0 to create, 0 to move, 0 to remove. Nothing was changed."
+    assert plan.empty and plan.text() == "0 to create, 0 to remove. Nothing was changed."
     calls = len(world.driver.calls)
     assert world.clusters.apply(plan) == first
     assert len(world.driver.calls) == calls

@@ -182,7 +182,7 @@ def test_many_threads_write_at_once(store: Store) -> None:
 
 def test_what_was_written_survives_kill_9(tmp_path: Path) -> None:
     program = (
-        "import os, signal, sys\nfrom wherry.store import Store\ns = Store(sys.argv[1])\n"
+        "import os, pathlib, signal, sys\nfrom wherry.store import Store\ns = Store(pathlib.Path(sys.argv[1]))\n"
         "s.put_secret('hello', 'key')\nos.kill(os.getpid(), signal.SIGKILL)\n"
     )
     path = tmp_path / "wherry.db"

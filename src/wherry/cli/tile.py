@@ -1,6 +1,7 @@
 """`wherry tile`: tiles, the programs that run on them, and their moves.
 
-The name server of the tiles is the authority, a process of its own with a socket; the daemon has no part in it.
+The name server of the tiles is the authority, a process of its own with a socket, which this command asks without the
+daemon; for programs the daemon asks it (`service.tiles`).
 """
 
 from __future__ import annotations

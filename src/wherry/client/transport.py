@@ -5,13 +5,12 @@ Invariant: an answer of a service of another version is never interpreted; every
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import httpx
 
 from wherry import __version__
-from wherry.base.errors import Code, LostContact, Refused, from_dict
+from wherry.base.errors import Code, LostContact, from_dict
 from wherry.base.paths import Instance
 from wherry.client import process
 
@@ -25,10 +24,6 @@ class Transport:
     """Requests to the daemon of one instance, which is started when none runs (unless `start` is false)."""
 
     def __init__(self, instance: Instance, start: bool = True) -> None:
-        url = os.environ.get("WHERRY_URL")
-        if url:
-            why = "this version serves its own machine only"
-            raise Refused(Code.UNSUPPORTED, f"WHERRY_URL={url} cannot be used", why, "unset WHERRY_URL")
         self._instance = instance
         self._start = start
         if not process.answers(instance):

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from wherry.base.errors import Code, Refused
 from wherry.fabric.protocol import Fabric
-from wherry.model.objects import Cluster, Host, Node
+from wherry.model.objects import Cluster, Host, Job, Node
 from wherry.store.store import Store
 
 DRAINED = "drained"
@@ -65,3 +65,11 @@ def find_node(store: Store, name: str) -> Node:
     if node is None:
         raise not_found("node", name, [n.name for n in store.nodes()])
     return node
+
+
+def find_job(store: Store, id: str) -> Job:
+    """The job with this id. NOT_FOUND."""
+    job = store.job(id)
+    if job is None:
+        raise Refused(Code.NOT_FOUND, f"there is no job {id!r}", "", "wherry job list")
+    return job

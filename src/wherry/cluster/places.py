@@ -12,12 +12,10 @@ from pydantic import SecretStr
 
 from wherry.cluster.lookup import find_cluster
 from wherry.fabric.protocol import Fabric
-from wherry.model.network import HEAD_INDEX, ClusterNetwork, Port, address_of, mac_of
+from wherry.model.network import HEAD_INDEX, MOST_NODES, ClusterNetwork, Port, address_of, mac_of
 from wherry.model.objects import Cluster, Node
 from wherry.node.protocol import Place
 from wherry.store.store import Store
-
-_NODES = 250
 
 
 class Places:
@@ -98,5 +96,5 @@ def hosts_file(cluster: Cluster) -> str:
     """The text of /etc/hosts inside the nodes and the head."""
     network = network_of_cluster(cluster)
     lines = ["127.0.0.1 localhost", f"{address_of(network, HEAD_INDEX)} {head_name(cluster.name)}"]
-    lines += [f"{address_of(network, index)} {cluster.name}-{index}" for index in range(_NODES)]
+    lines += [f"{address_of(network, index)} {cluster.name}-{index}" for index in range(MOST_NODES)]
     return "\n".join(lines) + "\n"

@@ -64,7 +64,7 @@ class ClusterPlan(Record):
         counts = [f"{len(self.of(StepKind.ADD))} to create"]
         if repairs := self.of(StepKind.REPAIR):
             counts.append(f"{len(repairs)} to repair")
-        counts += ["0 to move", f"{len(self.of(StepKind.REMOVE))} to remove"]
+        counts.append(f"{len(self.of(StepKind.REMOVE))} to remove")
         return "\n".join([*lines, f"{', '.join(counts)}. Nothing was changed."])
 
 

@@ -329,15 +329,6 @@ class Cgroup:
         path = self._path("cpuacct")
         return int(_read(path / "cpuacct.usage") or 0) / 1e9 if path else 0.0
 
-    def memory_bytes(self) -> int:
-        """Bytes in use, tmpfs included, without the file cache that the kernel can drop at once."""
-        path, v2 = self._path("memory"), self._layout.is_v2("memory")
-        if path is None:
-            return 0
-        used = int(_read(path / ("memory.current" if v2 else "memory.usage_in_bytes")) or 0)
-        stat = self._stat("memory", "memory.stat")
-        return max(0, used - stat.get("inactive_file" if v2 else "total_inactive_file", 0))
-
     def out_of_memory(self) -> bool:
         """True when the kernel killed one of its processes for lack of memory, its own or that of a cgroup above."""
         file = "memory.events" if self._layout.is_v2("memory") else "memory.oom_control"

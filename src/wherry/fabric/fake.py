@@ -1,4 +1,4 @@
-"""A fabric in memory, for tests of everything that stands on one.
+"""A fabric in memory: for plans before there is one, and for tests of everything that stands on one.
 
 Invariant that it watches: an address is plugged in at one host at most; a second plug is a `Bug`, as it would be two
 machines with one MAC. It fails on demand: `fail_at["port_plug"] = "the cut"` makes the next such call raise, once.

@@ -23,7 +23,7 @@ from wherry.base.clock import now
 from wherry.base.errors import Code, Failed, Refused
 from wherry.base.ids import new_id
 from wherry.base.paths import Instance, native_library, native_program
-from wherry.cluster.lookup import find_cluster, not_found
+from wherry.cluster.lookup import find_cluster, find_job
 from wherry.cluster.places import Places
 from wherry.fabric.protocol import Fabric
 from wherry.job import broom, check, launch, record, ship, visible
@@ -100,9 +100,9 @@ class Jobs:
 
     def poll(self, id: str) -> Job:
         """The job as it is now. Notes its end, when that has come, after sweeping its nodes."""
-        self._find(id)
+        find_job(self._store, id)
         with self._settling.setdefault(id, threading.Lock()):
-            job = self._find(id)
+            job = find_job(self._store, id)
             if job.state in _OVER or id in self._starting:
                 return job
             directory = self._directory / id
@@ -127,7 +127,7 @@ class Jobs:
     def node_lost(self, id: str, node: Node) -> None:
         """Ends the job when a node where it has ranks is no more: the launcher itself, if it notices that its agent
         there has ended, else we."""
-        job, directory = self._find(id), self._directory / id
+        job, directory = find_job(self._store, id), self._directory / id
         owner = Owner(uid=job.uid, gid=job.gid, home="/", cwd="/")
         if broom.end_agents(directory / "own" / "job", owner, node.address):
             (directory / "lost").write_text(node.name)
@@ -143,7 +143,7 @@ class Jobs:
 
     def output(self, id: str, offset: int = 0, limit: int = 1 << 20) -> tuple[list[record.Chunk], int]:
         """What the job wrote from `offset` (0, or what the last call returned) on, about `limit` bytes at most."""
-        self._find(id)
+        find_job(self._store, id)
         return record.read_output(self._directory / id, offset, limit)
 
     def input(self, id: str, offset: int, data: bytes, end: bool) -> tuple[int, bool]:
@@ -385,12 +385,6 @@ class Jobs:
             return {}
         nodes = tuple(node for node in self._store.nodes(job.cluster) if node.state != NodeState.LOST)
         return broom.sweep_nodes(job.id, owner, self._endpoints(cluster, nodes), _SWEEP_SECONDS)
-
-    def _find(self, id: str) -> Job:
-        job = self._store.job(id)
-        if job is None:
-            raise not_found("job", id, [known.id for known in self._store.jobs()])
-        return job
 
     def _forget(self, job: Job) -> None:
         self._store.drop_job(job.id)

@@ -30,6 +30,7 @@ from pydantic import (
 
 from wherry.base.errors import Code, Refused
 from wherry.base.units import format_duration, format_rate, parse_duration, parse_rate, parse_share, parse_size
+from wherry.model.network import MOST_NODES
 from wherry.model.uri import parse_uri
 
 NAME = re.compile(r"[a-z][a-z0-9]{0,14}(-[a-z0-9]+)*")
@@ -414,7 +415,6 @@ Guest = Literal["pvh", "pv"]
 Image = Annotated[str, BeforeValidator(lambda v: _image(v) if isinstance(v, str) else v)]
 Cpus = Annotated[float, Field(gt=0, le=1024)]
 Memory = Annotated[int, BeforeValidator(_size), AfterValidator(_enough)]
-_MOST = 250  # MOST_NODES of wherry.model.network
 
 
 class Flavor(Spec):
@@ -431,7 +431,7 @@ class Flavor(Spec):
 class GroupSpec(Spec):
     """Nodes that are alike, in a cluster of several kinds or sizes. What it does not say, the file says for all."""
 
-    count: int = Field(default=1, ge=1, le=_MOST)
+    count: int = Field(default=1, ge=1, le=MOST_NODES)
     kind: Kind | None = None
     cpus: Cpus | None = None
     memory: Memory | None = None
@@ -455,7 +455,7 @@ class ClusterSpec(Spec):
     version: Literal[1] = 1
     name: Name
     nodes: Annotated[
-        Annotated[int, Field(ge=1, le=_MOST), Tag(_NUMBER)] | Annotated[tuple[GroupSpec, ...], Tag(_GROUPS)],
+        Annotated[int, Field(ge=1, le=MOST_NODES), Tag(_NUMBER)] | Annotated[tuple[GroupSpec, ...], Tag(_GROUPS)],
         Discriminator(lambda value: _GROUPS if isinstance(value, list | tuple) else _NUMBER),
     ]
     cpus: Cpus = 1.0
@@ -504,8 +504,8 @@ class ClusterSpec(Spec):
 
     @model_validator(mode="after")
     def _of_its_kind(self) -> Self:
-        if not 1 <= self.size <= _MOST:
-            raise ValueError(f"nodes: a cluster has 1 to {_MOST}, these are {self.size}")
+        if not 1 <= self.size <= MOST_NODES:
+            raise ValueError(f"nodes: a cluster has 1 to {MOST_NODES}, these are {self.size}")
         for key in ("image", "nic", "guest"):
             said = "vm" not in self.kinds and getattr(self, key) != ClusterSpec.model_fields[key].default
             contained = [group for group in self.groups if self._flavor(group).kind == "container"]

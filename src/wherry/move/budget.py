@@ -9,6 +9,7 @@ most); nobody overtakes a move that wants the same link, so none waits for ever;
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,7 +18,7 @@ from dataclasses import dataclass, field
 from wherry.base.errors import Code, Refused
 from wherry.base.units import format_rate
 from wherry.model.spec import FabricSpec
-from wherry.schedule.roads import SHARE
+from wherry.schedule.roads import SHARE, Hop, Roads
 
 _LOOK = 0.1
 """Seconds between two looks whether a move that waits was cancelled."""
@@ -25,10 +26,10 @@ _LOOK = 0.1
 
 @dataclass(frozen=True)
 class Crossing:
-    """A way from site to site: the budget in bit/s of each link that declares a bandwidth, by `a--b>` or `a--b<`, and
-    the rate that the move may send at (None: as fast as it can)."""
+    """A way from site to site: the budget in bit/s of each link that declares a bandwidth, and the rate that the move
+    may send at (None: as fast as it can)."""
 
-    budgets: dict[str, float] = field(default_factory=dict)
+    budgets: dict[Hop, float] = field(default_factory=dict)
     rate: float | None = None
 
 
@@ -37,32 +38,18 @@ def crossing(spec: FabricSpec, source: str, destination: str, wanted: int | None
 
     Refused when it is more than a link on the way has.
     """
-    site = {host.name: host.site for host in spec.hosts}
-    budgets: dict[str, float] = {}
-    for name, one_way, bandwidth in _way(spec, site[source], site[destination]):
-        if bandwidth is None:
+    site, roads = {host.name: host.site for host in spec.hosts}, Roads(spec.joins())
+    budgets: dict[Hop, float] = {}
+    for hop in roads.way(site[source], site[destination]).hops:
+        bandwidth = 8 * roads.bandwidth[hop]
+        if math.isinf(bandwidth):
             continue
         if wanted is not None and wanted > bandwidth:
-            what = f"a move cannot send {format_rate(wanted)} over the link {name}"
+            what = f"a move cannot send {format_rate(wanted)} from site {hop[0]} to site {hop[1]}"
             raise Refused(Code.USAGE, what, f"the link has {format_rate(bandwidth)}", "give a smaller --bandwidth")
-        budgets[name + one_way] = max(SHARE * bandwidth, wanted or 0)
+        budgets[hop] = max(SHARE * bandwidth, wanted or 0)
     rate = min(budgets.values(), default=None) if wanted is None else float(wanted)
     return Crossing(budgets, rate)
-
-
-def _way(spec: FabricSpec, start: str, end: str) -> list[tuple[str, str, int | None]]:
-    """The links from site to site, each with its direction and what it declares there. Sites are joined as a tree."""
-    ways: dict[str, list[tuple[str, str, int | None]]] = {start: []}
-    reached = [start]
-    for here in reached:
-        for link in spec.joins():
-            for one_way, near, far, rules in zip(
-                "><", link.between, link.between[::-1], link.directions(), strict=True
-            ):
-                if near == here and far not in ways:
-                    ways[far] = [*ways[here], (link.name, one_way, rules.bandwidth)]
-                    reached.append(far)
-    return ways.get(end, [])
 
 
 class Turns:

@@ -40,12 +40,10 @@ class Fault:
 
 
 def parse_fault(text: str | None) -> Fault:
-    """`"restore:fail"`, `"commit:kill"`, `"rounds:pause:2.5"`; None takes WHERRY_FAULT. Refused when it is no fault."""
-    allowed = os.environ.get("WHERRY_FAULTS") == "1"
-    text = text if text is not None else os.environ.get("WHERRY_FAULT", "") if allowed else ""
+    """`"restore:fail"`, `"commit:kill"`, `"rounds:pause:2.5"`; None is none. Refused when it is no fault."""
     if not text:
         return Fault()
-    if not allowed:
+    if os.environ.get("WHERRY_FAULTS") != "1":
         why = "the daemon runs without WHERRY_FAULTS=1"
         raise Refused(Code.UNSUPPORTED, "faults are for tests", why, "ask for none")
     phase, _, rest = text.partition(":")

@@ -25,6 +25,7 @@ from wherry.move.faults import parse_fault
 from wherry.move.machine import Ends, Machine
 from wherry.move.predict import estimate
 from wherry.node.protocol import STANDS_AT_MOST, NodeDriver
+from wherry.schedule.roads import Hop
 from wherry.store.store import Store
 
 
@@ -76,7 +77,6 @@ class Moves:
         host: str,
         progress: Progress = quiet,
         cancelled: Callable[[], bool] = never,
-        move_id: str | None = None,
         max_rounds: int | None = None,
         fault: str | None = None,
         bandwidth: int | None = None,
@@ -91,7 +91,7 @@ class Moves:
         over = self.crossing(node, host, bandwidth)
         if predicted is not None and not predicted.rounds and (way or Way()).mode != "post-copy":
             self.check_standing(node, predicted.downtime)
-        machine = self._begin(node, host, progress, cancelled, move_id or new_id("mv"), predicted, over, way)
+        machine = self._begin(node, host, progress, cancelled, predicted, over, way)
         try:
             return machine.run(strikes, max_rounds)
         finally:
@@ -155,7 +155,6 @@ class Moves:
         host: str,
         progress: Progress,
         cancelled: Callable[[], bool],
-        move_id: str,
         predicted: Prediction | None,
         over: Crossing,
         way: Way | None,
@@ -166,7 +165,7 @@ class Moves:
             node = check_move(self._store, self._fabric, self._drivers, self._places, name, host, way, again=True)
             ends = self._ends(node, node.host, host, way)
             move = Move(
-                id=move_id,
+                id=new_id("mv"),
                 node=name,
                 cluster=node.cluster,
                 source=node.host,
@@ -192,7 +191,7 @@ class Moves:
         except (Failed, LostContact):
             return None
 
-    def _crossed(self, move: Move) -> set[str] | None:
+    def _crossed(self, move: Move) -> set[Hop] | None:
         """The links with a bandwidth that a past move crossed; None when one of its hosts is no more."""
         known = {host.name for host in self._fabric.spec.hosts}
         if not {move.source, move.destination} <= known:

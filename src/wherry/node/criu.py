@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TypedDict
 
-from wherry.base.errors import Code, Refused, WherryError
+from wherry.base.errors import WherryError
 from wherry.node import criu_install
 from wherry.node.criu_selftest import first_error, self_test
 
@@ -80,14 +80,6 @@ def find(again: bool = False) -> Criu:
             tried.append(f"{candidate.origin} {kept['version']}: {kept['reason']}")
     argv, path = (candidates[0].argv, candidates[0].path) if candidates else ((), "")
     return Criu(argv, path, "", False, "; ".join(tried) or "no CRIU is installed")
-
-
-def require() -> Criu:
-    """As `find`; Refused with the remedy when none works."""
-    criu = find()
-    if not criu.works:
-        raise Refused(Code.UNSUPPORTED, "no CRIU works on this machine", criu.reason, "make setup")
-    return criu
 
 
 def ensure() -> Criu:

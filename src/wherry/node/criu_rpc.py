@@ -21,7 +21,7 @@ from google.protobuf.message import DecodeError
 
 from wherry.base.errors import Code, Failed
 
-DUMP, RESTORE, CHECK, PRE_DUMP, NOTIFY, FEATURE_CHECK = 1, 2, 3, 4, 6, 9
+DUMP, RESTORE, PRE_DUMP, NOTIFY = 1, 2, 4, 6
 """Request types (`criu_req_type`)."""
 
 _NO_BREAKPOINTS = "130"
@@ -35,7 +35,7 @@ NETWORK_LOCK_SKIP = 3
 
 # name: (number, type); types: s string, i int32, u uint32, b bool, otherwise a message; a leading * repeats.
 _MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
-    "page_server": {"address": (1, "s"), "port": (2, "i"), "pid": (3, "i"), "fd": (4, "i")},
+    "page_server": {"fd": (4, "i")},
     "inherit_fd": {"key": (1, "s"), "fd": (2, "i")},
     "opts": {
         "images_dir_fd": (1, "i"),
@@ -52,7 +52,6 @@ _MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
         "track_mem": (15, "b"),
         "auto_dedup": (16, "b"),
         "work_dir_fd": (17, "i"),
-        "link_remap": (18, "b"),
         "inherit_fd": (27, "*inherit_fd"),
         "manage_cgroups_mode": (34, "i"),
         "ghost_limit": (35, "u"),
@@ -62,14 +61,7 @@ _MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
         "network_lock": (64, "i"),
         "skip_file_rwx_check": (66, "b"),
     },
-    "features": {"mem_track": (1, "b")},
-    "req": {
-        "type": (1, "i"),
-        "opts": (2, "opts"),
-        "notify_success": (3, "b"),
-        "keep_open": (4, "b"),
-        "features": (5, "features"),
-    },
+    "req": {"type": (1, "i"), "opts": (2, "opts"), "notify_success": (3, "b")},
     "notify": {"script": (1, "s"), "pid": (2, "i")},
     "restored": {"pid": (1, "i")},
     "dump_stats": {"frozen_time": (2, "u")},
@@ -81,7 +73,6 @@ _MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
         "restore": (4, "restored"),
         "notify": (5, "notify"),
         "cr_errno": (7, "i"),
-        "features": (8, "features"),
         "cr_errmsg": (9, "s"),
     },
 }

@@ -1,4 +1,4 @@
-"""Nodes in memory, for tests of clusters and of the state machine of a move.
+"""Nodes in memory: for plans before there is a fabric, and for tests of clusters and of the state machine of a move.
 
 Invariant that it watches: of a node at most one copy runs, at whatever step a test kills or fails the move; a second
 one is a `Bug`. It fails on demand: `fail_at["restore"] = "out of memory"` makes the next such call raise, once.

@@ -32,11 +32,6 @@ class FileSet:
         self.directories: dict[str, os.stat_result] = {}
         self.missing: dict[str, str] = {}
 
-    @property
-    def bytes(self) -> int:
-        """What the files hold, together."""
-        return sum(about.st_size for about in self.files.values())
-
     def add(self, path: str | os.PathLike[str]) -> str:
         """Takes a file or an empty directory; its real name. OSError when it is not there or closed to the caller."""
         name = self._follow(os.fspath(path))

@@ -136,9 +136,9 @@ def _by_site(chosen: list[str], hosts: list[Host]) -> list[str]:
     return sorted(chosen, key=lambda name: order.index(site[name]))
 
 
-def choose(node: Node, hosts: list[Host], used: Mapping[str, Used], exclude: Collection[str] = ()) -> str:
+def choose(node: Node, hosts: list[Host], used: Mapping[str, Used]) -> str:
     """The host that a node moves to when its own is drained: the one with the fewest nodes."""
-    others = [host for host in hosts if host.name not in exclude and host.name != node.host]
+    others = [host for host in hosts if host.name != node.host]
     try:
         return place([NodeNeed(node.cpus, node.memory)], others, used, PlacementSpec())[0]
     except Refused as error:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from wherry.base.errors import Code, Refused, WherryError
-from wherry.cluster.lookup import find_cluster, find_host, find_node
+from wherry.cluster.lookup import find_cluster, find_host, find_job, find_node
 from wherry.cluster.plan import ClusterPlan
 from wherry.fabric.protocol import LinkMeasure, LinkState
 from wherry.model.objects import Job, Node, Operation, Prediction
@@ -177,7 +177,7 @@ class Acts:
         moves.crossing(node, host, bandwidth)
 
         def body(task: Task) -> dict[str, Any]:
-            move = moves.run(node, host, task.progress, task.cancelled, None, max_rounds, fault, bandwidth, way)
+            move = moves.run(node, host, task.progress, task.cancelled, max_rounds, fault, bandwidth, way)
             return {"move": move.model_dump(mode="json")}
 
         return self._start(
@@ -206,9 +206,7 @@ class Acts:
 
     def job(self, id: str) -> Job:
         """The job as it is now. NOT_FOUND."""
-        job = self.cell.store.job(id)
-        if job is None:
-            raise Refused(Code.NOT_FOUND, f"there is no job {id!r}", "", "wherry job list")
+        job = find_job(self.cell.store, id)
         domain = self.cell.domain
         return domain.jobs.poll(id) if domain and job.state in UNDER_WAY else job
 

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from wherry.base.errors import Code, Refused
-from wherry.cluster.lookup import find_cluster
+from wherry.cluster.lookup import find_cluster, find_job
 from wherry.model.balance import BalancePlan, Verdict
 from wherry.model.objects import ClusterState, Operation
 from wherry.model.profile import Profile
 from wherry.service.acts import FABRIC, cluster_claim
-from wherry.service.balance_look import check_seconds, look
+from wherry.service.balance_look import look
 from wherry.service.cell import UNDER_WAY, Cell
 from wherry.service.operations import Task
 from wherry.service.peer import Peer
@@ -35,27 +35,22 @@ class Balance:
 
     def profile(self, id: str, seconds: float) -> Profile:
         """What the job, and whatever else runs on its cluster, does in the next `seconds`."""
-        job = self._cell.store.job(id)
-        if job is None:
-            raise Refused(Code.NOT_FOUND, f"there is no job {id!r}", "", "wherry job list")
+        job = find_job(self._cell.store, id)
         self._peer.require(job.uid, f"job {id}")
         if job.state not in UNDER_WAY:
             raise Refused(Code.WRONG_STATE, f"job {id} does not run", f"it is {job.state}", "wherry job list")
-        check_seconds(seconds, LONGEST)
         view = look(self._cell)
         return view.profile(*view.over(seconds), job.cluster)
 
     def plan(self, cluster: str | None, seconds: float, remaining: float | None) -> BalancePlan:
         """What would be moved; of one cluster, or of all."""
         names = self._names(cluster)
-        check_seconds(seconds, LONGEST)
         view = look(self._cell)
         return view.plan(*view.over(seconds), names, remaining)
 
     def apply(self, cluster: str | None, seconds: float, remaining: float | None) -> Operation:
         """Measures, plans and moves."""
         names = self._names(cluster)
-        check_seconds(seconds, LONGEST)
         view = look(self._cell)
 
         def body(task: Task) -> dict[str, Any]:

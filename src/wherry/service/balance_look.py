@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from wherry.base.clock import now
-from wherry.base.errors import Code, LostContact, Refused, WherryError
+from wherry.base.errors import Code, LostContact, WherryError
 from wherry.cluster.lookup import find_cluster
 from wherry.job.profile import Sample, Sampler, foreign, profile
 from wherry.model.balance import BalancePlan, Kind, ProposedMove, Verdict
@@ -190,9 +190,3 @@ def _unsteady(before: Sample, after: Sample, nodes: list[Node]) -> str:
 
 def _blind(before: Sample, after: Sample, node: Node) -> str:
     return before.unseen.get(node.name) or after.unseen.get(node.name) or ""
-
-
-def check_seconds(seconds: float, longest: float) -> None:
-    """USAGE for a time that nothing can be measured in."""
-    if not 0 < seconds <= longest:
-        raise Refused(Code.USAGE, f"{seconds:g} s cannot be measured over", f"more than 0, at most {longest:g}", "3s")

@@ -35,17 +35,13 @@ _BUSY_SECONDS = 30
 class Store:
     """The state of an instance. `put_…` makes or replaces, `drop_…` of what is not there does nothing."""
 
-    def __init__(self, url_or_path: str | Path) -> None:
+    def __init__(self, path: Path) -> None:
         """Opens the database, made with its directory when missing (0700, file 0600), in today's shape."""
-        url = str(url_or_path)
-        if "://" not in url:
-            path = Path(url_or_path)
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-            path.chmod(0o600)
-            url = f"sqlite:///{path}"
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        path.chmod(0o600)
         self._writing = threading.RLock()
-        self._engine = _engine(url)
+        self._engine = _engine(path)
         self._migrate()
 
     def close(self) -> None:
@@ -270,10 +266,8 @@ def _matches(table: sa.Table, key: dict[str, Any]) -> list[sa.ColumnElement[bool
     return [table.c[name] == value for name, value in key.items()]
 
 
-def _engine(url: str) -> Engine:
-    if not url.startswith("sqlite"):
-        return sa.create_engine(url)
-    engine = sa.create_engine(url, connect_args={"check_same_thread": False, "timeout": _BUSY_SECONDS})
+def _engine(path: Path) -> Engine:
+    engine = sa.create_engine(f"sqlite:///{path}", connect_args={"check_same_thread": False, "timeout": _BUSY_SECONDS})
 
     @sa.event.listens_for(engine, "connect")
     def _prepare(connection: Any, _record: object) -> None:

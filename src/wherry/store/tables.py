@@ -1,4 +1,4 @@
-"""The tables. Each holds the columns that are searched by, and the record itself as JSON (`record`).
+"""The tables. Each holds some columns to search by, and the record itself as JSON (`record`).
 
 Invariant: a key column always says what the record says; both are written by one statement.
 """
