@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -300,5 +301,42 @@ def test_a_users_process_never_gets_another_file_by_a_move(
         running.assert_runs_at(running.here)
     else:
         restore()
+        running.finish(mover)
+        running.assert_runs_at(running.there)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_sockets_of_a_users_process_have_names_of_the_nodes_own(
+    nodes: tuple[NodeDriver, Fabric], shown: Path, shared: bool, request: pytest.FixtureRequest
+) -> None:
+    """CRIU makes the names again as root: where others can put a link, they would be given what that leads to."""
+    if not isinstance(nodes[0], ContainerDriver):
+        pytest.skip("only containers share directories with their host")
+    running: Stand = request.getfixturevalue("running")
+    running.driver.stop(running.here)
+    running.here, running.there = (
+        place.model_copy(update={"binds": (str(shown),)}) for place in (running.here, running.there)
+    )
+    running.driver.start(running.here)
+    name = f"{shown}/socket" if shared else "/tmp/inner/socket"  # noqa: S108 - the node's own
+    program = (
+        "import os, socket, time; os.makedirs('/tmp/inner', exist_ok=True); s = socket.socket(socket.AF_UNIX); "
+        f"s.bind({name!r}); s.listen(); time.sleep(300)"
+    )
+    script = f'setsid {sys.executable} -c "{program}" >/dev/null 2>&1 & while [ ! -S {name} ]; do sleep 0.05; done'
+    node = Endpoint(running.here.netns, running.here.node.address, running.here.key.get_secret_value())
+    who = Owner(uid=0, gid=0, home="/", cwd="/")
+    assert node.run(["/bin/bash", "-c", script], who, {"PATH": "/usr/bin:/bin"}, 60).code == 0
+    theirs = [place.model_copy(update={"user": "65534:65534:"}) for place in (running.here, running.there)]
+    mover = running.driver.mover(*theirs)
+    if shared:
+        with pytest.raises(Failed, match="Unix socket"):
+            for step in running.steps(mover):
+                step()
+        running.take_back(mover)
+        running.assert_runs_at(running.here)
+    else:
+        for step in running.steps(mover):
+            step()
         running.finish(mover)
         running.assert_runs_at(running.there)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import os
 import shutil
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -23,7 +26,8 @@ from wherry.fabric import namespaces, overlay
 from wherry.fabric.cgroup import Cgroup
 from wherry.fabric.default import default_fabric
 from wherry.fabric.netns import NetnsFabric, sweep
-from wherry.fabric.pairs import _RULES, Pairs, _nft
+from wherry.fabric.nft import nft
+from wherry.fabric.pairs import _RULES, Pairs
 from wherry.model.network import ClusterNetwork, Port, address_of, mac_of, network_of
 from wherry.model.spec import LinkSpec
 
@@ -103,6 +107,48 @@ def test_clusters_do_not_hear_each_other(fabric: NetnsFabric, network: ClusterNe
     assert not ping(fabric, one, alien.address)
 
 
+@pytest.mark.skipif(shutil.which("nft") is None, reason="there is no nft")
+@pytest.mark.parametrize("host", ["a1", "b1"])
+def test_what_a_guest_sends_does_not_reach_the_hosts_themselves(
+    fabric: NetnsFabric, network: ClusterNetwork, host: str
+) -> None:
+    """A datagram in a frame to all, as from another host to the underlay's address of this one: its own, and others."""
+    port = port_of(network, 0, "a1").model_copy(update={"tap": True})
+    netns = fabric.host_netns("a1")
+    assert fabric.port_up(port) == netns
+
+    def opened() -> int:
+        tap = os.open("/dev/net/tun", os.O_RDWR)
+        fcntl.ioctl(tap, 0x400454CA, struct.pack("16sH22x", fabric.port_device(port).encode(), 0x1002))
+        return tap
+
+    tap = namespaces.inside(netns, opened)
+    fabric.port_plug(port)
+    listening = namespaces.inside(fabric.host_netns(host), lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+    source, target = (socket.inet_aton(fabric.host_address(name)) for name in ("a2", host))
+    ip = struct.pack("!BBHHHBBH4s4s", 0x45, 0, 20 + 8 + 4, 0, 0, 64, 17, 0, source, target)
+    words = sum(struct.unpack("!10H", ip))
+    words = (words & 0xFFFF) + (words >> 16)
+    ip = ip[:10] + struct.pack("!H", ~(words + (words >> 16)) & 0xFFFF) + ip[12:]
+    frame = b"\xff" * 6 + bytes.fromhex(port.mac.replace(":", "")) + b"\x08\x00" + ip
+    frame += struct.pack("!HHHH4s", 4444, 4444, 12, 0, b"evil")
+
+    def arrives() -> bool:
+        listening.settimeout(0.5)
+        for _ in range(4):
+            os.write(tap, frame)
+            with contextlib.suppress(TimeoutError):
+                return listening.recv(100) == b"evil"
+        return False
+
+    with listening:
+        listening.bind(("0.0.0.0", 4444))  # noqa: S104 - in a namespace
+        assert not arrives()
+        nft(fabric.host_netns(host), "delete", "table", "bridge", "guard")
+        assert arrives(), "without the guard it would"
+    os.close(tap)
+
+
 def test_an_unplugged_port_is_silent_and_comes_back(fabric: NetnsFabric, network: ClusterNetwork) -> None:
     one, other = plugged(fabric, network, 0, "a1"), plugged(fabric, network, 1, "b1")
     assert ping(fabric, one, other.address)
@@ -179,7 +225,7 @@ def test_frames_are_counted_once_however_many_begin_to_count(fabric: NetnsFabric
 
     once = rules()
     assert once.count("jump data") == once.count("update @pairs") == once.count("update @turns") == 1
-    _nft(place, "-f", "-", text=_RULES)
+    nft(place, "-f", "-", text=_RULES)
     assert rules() == once, "nor when another daemon adds them"
 
     one, other = Pairs(), Pairs()

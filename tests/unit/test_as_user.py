@@ -6,14 +6,19 @@ import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fakeworld import fabric_spec
 
+from wherry.base.errors import Failed
+from wherry.base.plain import open_plain
 from wherry.cluster.binds import binds_of
 from wherry.fabric.fake import FakeFabric
 from wherry.model.owner import Owner
+from wherry.node import mounts
 from wherry.node.as_user import as_user, is_closed
+from wherry.node.mounts import MS_NOSUID, Layout, mount, mounted, unmount_below
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
 NOBODY = Owner(uid=65534, gid=65534, groups=(65534,), home="/", cwd="/")
@@ -113,3 +118,70 @@ def test_nothing_is_bound_below_a_name_that_its_user_can_change() -> None:
         assert bound(own) == (str(own),), "the sticky bit keeps root's names"
         top.chmod(0o777)
         assert bound(own) == (name,)
+
+
+@needs_root
+def test_a_name_that_comes_and_goes_is_not_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Absent while it is asked who may change it, there when it is asked for: then nobody knows what it will mean."""
+    with tempfile.TemporaryDirectory(dir="/srv", prefix="wherry-") as name:
+        top = Path(name)
+        top.chmod(0o1777)
+        work = top / "me" / "work"
+        work.mkdir(parents=True)
+        os.chown(work.parent, NOBODY.uid, NOBODY.gid)
+        look = os.lstat
+
+        def absent(path: str, **more: Any) -> os.stat_result:
+            if path == str(work.parent):
+                raise FileNotFoundError(path)
+            return look(path, **more)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "lstat", absent)
+            assert bound(work) == ()
+        assert bound(work) == (name,)
+
+
+@needs_root
+def test_a_node_is_shown_no_directory_whose_name_its_user_can_change(tmp_path: Path) -> None:
+    with tempfile.TemporaryDirectory(dir="/srv", prefix="wherry-") as name:
+        top = Path(name)
+        top.chmod(0o755)
+        work = top / "me" / "work"
+        work.mkdir(parents=True)
+        layout = Layout(tmp_path, NOBODY, (str(work),))
+        os.close(layout._open(str(work)))
+        os.chown(work.parent, NOBODY.uid, NOBODY.gid)
+        with pytest.raises(Failed, match="others than root can rename what is in"):
+            layout._open(str(work))
+
+
+@needs_root
+def test_what_a_user_put_in_the_way_is_not_unmounted(tmp_path: Path) -> None:
+    """The mount table names `jobs/mine/x/inner`, and x has become a link to where something else is mounted."""
+    for directory in ("jobs/mine/x/inner", "elsewhere/inner"):
+        (tmp_path / directory).mkdir(parents=True)
+        mount("wherry-test", tmp_path / directory, "tmpfs", MS_NOSUID, "size=64k")
+    try:
+        real = tmp_path / "jobs" / "mine" / "x"
+        real.rename(real.with_name("y"))
+        real.symlink_to(tmp_path / "elsewhere")
+        (tmp_path / "jobs" / "mine" / "z").mkdir()
+        points = [(str(real / "inner"), "tmpfs", ""), *mounted()]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(mounts, "mounted", lambda: points)
+            unmount_below(tmp_path / "jobs")
+        left = [point for point, _, _ in mounted() if point.startswith(str(tmp_path))]
+        assert left == [str(tmp_path / "elsewhere" / "inner")]
+    finally:
+        unmount_below(tmp_path)
+
+
+def test_only_plain_files_are_opened(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("text")
+    with open_plain(tmp_path / "file") as file:
+        assert file.read() == b"text"
+    os.mkfifo(tmp_path / "fifo")
+    for name in ("fifo", "missing", "."):
+        with pytest.raises(OSError):
+            open_plain(tmp_path / name)

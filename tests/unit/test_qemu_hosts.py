@@ -316,9 +316,7 @@ def test_a_ram_disk_that_a_killed_daemon_left_goes_with_the_node(world: World, d
     assert left == ["wherry-tq-c-01.initrd"]
 
 
-def test_instances_have_kernels_of_their_own(
-    world: World, driver: QemuDriver, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_instances_have_kernels_of_their_own(world: World, driver: QemuDriver, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that is at it, or is removed, takes no other's away."""
     monkeypatch.setattr(remote, "answers", lambda _place, seconds: seconds > 1)  # not before it is started
     QemuDriver(Instance("other"), driver.fabric, driver.reach).start(place("q1"))

@@ -103,9 +103,7 @@ def test_the_daemon_acts_on_what_two_measurements_say_and_repeats_no_event(servi
     assert [move.node for move in client.moves()] == [first.moves[0].node]
 
 
-def test_a_cluster_that_somebody_is_at_holds_up_no_other(
-    service: Service, client: Client
-) -> None:
+def test_a_cluster_that_somebody_is_at_holds_up_no_other(service: Service, client: Client) -> None:
     """And that it was left is an event, with the reason, once."""
     go_on, cell = threading.Event(), service.cell
     busy = cell.operations.start("up", "other", lambda _: go_on.wait(20) and {}, exclusive=[cluster_claim("other")])

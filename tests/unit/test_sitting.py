@@ -24,9 +24,7 @@ def ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     return said
 
 
-def test_its_own_instance_is_gone_afterwards(
-    ended: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_its_own_instance_is_gone_afterwards(ended: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("WHERRY_INSTANCE", "tsitting")
     with sitting("demo", tmp_path / "out", keep=False) as out:
         assert Path.cwd() == out

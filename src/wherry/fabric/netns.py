@@ -22,6 +22,7 @@ import ipaddress
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 from wherry.base.errors import Code, Refused
 from wherry.base.paths import Instance
@@ -31,11 +32,19 @@ from wherry.fabric.cgroup import sweep as sweep_cgroups
 from wherry.fabric.hold import NetnsHold
 from wherry.fabric.links import Links
 from wherry.fabric.netlink import IFF_LOWER_UP, IFF_UP, Announcer, Switch, set_neighbours
+from wherry.fabric.nft import nft
 from wherry.fabric.protocol import LinkMeasure, LinkState, Tended
 from wherry.fabric.sitelinks import SiteLinks
 from wherry.model.network import HEAD_INDEX, MOST_NODES, ClusterNetwork, Port, address_of, mac_of
 from wherry.model.objects import Host, HostFacts
 from wherry.model.spec import FabricSpec, HostSpec, LinkSpec
+
+_GUARD = """\
+add table bridge guard
+add chain bridge guard input { type filter hook input priority 0; policy drop; }
+"""
+"""Nothing that comes by a bridge is for the host itself: a guest sends what frames it likes, also such as the host
+would unpack into another cluster's network."""
 
 
 def check(spec: FabricSpec) -> None:
@@ -187,6 +196,7 @@ class NetnsFabric:
 
     def port_up(self, port: Port) -> str:
         if port.tap:
+            nft(self.host_netns(port.host), "list", "chain", "bridge", "guard", "input")  # UNSUPPORTED without one
             links.inside(self.host_netns(port.host), lambda ip: ip.tap(_port(port), port.queues))
             return self.port_netns(port)
         name, where = self._port_name(port), self.port_netns(port)
@@ -248,6 +258,8 @@ class NetnsFabric:
         links.inside(site, lambda ip: ip.up(end, sitelinks.BRIDGE))
         address = f"{self.host_address(host.name)}/{_prefix(self.spec.underlay)}"
         links.inside(namespaces.path(name), lambda ip: _host(ip, address))
+        with suppress(Refused):  # where it cannot be, there are no virtual machines, who alone choose what they send
+            nft(namespaces.path(name), "-f", "-", text=_GUARD)
         self._wait_uplink(host)
         group = Cgroup(self.cgroup(host.name))
         group.create()

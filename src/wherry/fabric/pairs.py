@@ -19,14 +19,12 @@ nodes go.
 from __future__ import annotations
 
 import json
-import subprocess
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from wherry.base.errors import Code, Failed, Refused
-from wherry.fabric import namespaces
+from wherry.fabric.nft import nft
 
 _BARE = 52
 """Bytes of an IPv4 packet with TCP's usual timestamps and no data."""
@@ -54,7 +52,6 @@ add rule bridge wherry data ether daddr @far goto turn
 add chain bridge wherry count {{ type filter hook prerouting priority -200; policy accept; }}
 add rule bridge wherry count ip protocol tcp ip length > {_BARE} jump data
 """
-_SECONDS = 20
 _adding = threading.Lock()
 """Held from the look whether a host counts to its rules: two that look at once would have each frame counted twice."""
 Pair = tuple[str, str]
@@ -85,13 +82,13 @@ class Pairs:
         for netns, macs in far.items():
             if netns not in self._counting:
                 with _adding:
-                    if "table bridge wherry" not in _nft(netns, "list", "tables", "bridge"):
-                        _nft(netns, "-f", "-", text=_RULES)
+                    if "table bridge wherry" not in nft(netns, "list", "tables", "bridge"):
+                        nft(netns, "-f", "-", text=_RULES)
                 self._counting.add(netns)
-            sets = _sets(_nft(netns, "-j", "list", "table", "bridge", "wherry"))
+            sets = _sets(nft(netns, "-j", "list", "table", "bridge", "wherry"))
             if frozenset(sets.get("far", ())) != macs:  # another look may have had other nodes in mind
                 wanted = [f"add element bridge wherry far {{ {', '.join(sorted(macs))} }}"] if macs else []
-                _nft(netns, "-f", "-", text="\n".join(["flush set bridge wherry far", *wanted, ""]))
+                nft(netns, "-f", "-", text="\n".join(["flush set bridge wherry far", *wanted, ""]))
             for name, (one, other), (count, length) in _counted(sets):
                 if name == "pairs":
                     frames[one, other] += count
@@ -115,25 +112,3 @@ def _counted(sets: Mapping[str, list[Any]]) -> Iterator[tuple[str, Pair, tuple[i
             if counter := inner.get("counter"):
                 one, other = inner["val"]["concat"]
                 yield name, (one, other), (counter["packets"], counter["bytes"])
-
-
-def _nft(netns: str, *words: str, text: str = "") -> str:
-    def run() -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            ["nft", *words], input=text, capture_output=True, text=True, timeout=_SECONDS, check=False
-        )
-
-    try:
-        done = namespaces.inside(netns, run)
-    except FileNotFoundError:
-        raise _unsupported("there is no program nft") from None
-    except subprocess.TimeoutExpired:
-        raise Failed(Code.TIMED_OUT, "nft did not end", f"{_SECONDS} s in {netns}", "wherry doctor") from None
-    if done.returncode:
-        raise _unsupported(done.stderr.strip().splitlines()[0] if done.stderr.strip() else f"exit {done.returncode}")
-    return done.stdout
-
-
-def _unsupported(why: str) -> Refused:
-    what = "messages between nodes cannot be counted on this machine"
-    return Refused(Code.UNSUPPORTED, what, f"nftables in a bridge: {why}", "make setup")

@@ -10,9 +10,13 @@ from __future__ import annotations
 import functools
 import os
 import re
+import select
 import shutil
+import signal
 import subprocess
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -22,6 +26,8 @@ from wherry.model.owner import Owner
 from wherry.node import elf
 
 _VERSION_SECONDS = 20.0
+_VERSION_BYTES = 1 << 16
+"""Of what a launcher says when it is asked for its version, at most: it may be a program of the user's."""
 _DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
 
 
@@ -217,22 +223,38 @@ def _version_text(
     env = {"PATH": f"{launcher.parent}:{_DEFAULT_PATH}", "LD_LIBRARY_PATH": library_path, "LC_ALL": "C", "HOME": home}
     who = {"user": uid, "group": gid, "extra_groups": groups} if os.geteuid() == 0 else {}
     try:
-        done = subprocess.run(
+        asked = subprocess.Popen(
             [str(launcher), "--version"],
             env=env,
             cwd="/",
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            timeout=_VERSION_SECONDS,
-            check=False,
-            text=True,
-            errors="replace",
+            start_new_session=True,
             **who,  # type: ignore[call-overload]
         )
-    except (OSError, subprocess.TimeoutExpired):
+    except OSError:
         return ""
-    return str(done.stdout)
+    return _first_words(asked)
+
+
+def _first_words(asked: subprocess.Popen[bytes]) -> str:
+    """What a program says first; it is ended with its children after that, or when its time is up."""
+    said, deadline = b"", time.monotonic() + _VERSION_SECONDS
+    assert asked.stdout is not None
+    try:
+        with asked.stdout as pipe:
+            while len(said) < _VERSION_BYTES and (left := deadline - time.monotonic()) > 0:
+                ready, _, _ = select.select([pipe], [], [], left)
+                more = os.read(pipe.fileno(), _VERSION_BYTES - len(said)) if ready else b""
+                if not more:
+                    break
+                said += more
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(asked.pid, signal.SIGKILL)
+        asked.wait()
+    return said.decode(errors="replace")
 
 
 def parse_version(text: str, launcher: Path) -> Mpi | None:

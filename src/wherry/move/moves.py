@@ -57,9 +57,7 @@ class Moves:
             raise Refused(Code.UNSUPPORTED, what, why, remedy)
         return over
 
-    def predict(
-        self, node: str, host: str, bandwidth: int | None = None, max_rounds: int | None = None
-    ) -> Prediction:
+    def predict(self, node: str, host: str, bandwidth: int | None = None, max_rounds: int | None = None) -> Prediction:
         """What the move would cost, sending at most `bandwidth` bit/s. Refused when it may not be made; changes
         nothing."""
         self.check(node, host)

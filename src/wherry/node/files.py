@@ -15,6 +15,7 @@ import tarfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from wherry.base.plain import open_plain
 from wherry.node import elf
 
 _HOPS = 40
@@ -80,7 +81,7 @@ class FileSet:
             if name in known and known[name] == digest(name):
                 continue
             member = _member(name, about, owner, tarfile.REGTYPE)
-            with open(name, "rb") as file:
+            with open_plain(name) as file:
                 member.size = os.fstat(file.fileno()).st_size
                 tar.addfile(member, file)
         for name, target in sorted(self.links.items()):
@@ -134,7 +135,7 @@ class FileSet:
 
 def digest(name: str) -> str:
     """SHA-256 of a file's content, in hex."""
-    with open(name, "rb") as file:
+    with open_plain(name) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
@@ -159,7 +160,7 @@ def _member(name: str, about: os.stat_result, owner: tuple[int, int], kind: byte
 
 def _reader(name: str) -> str:
     """The program that a script names in its first line."""
-    with open(name, "rb") as file:
+    with open_plain(name) as file:
         line = file.readline(256)
     words = line[2:].split() if line.startswith(b"#!") else []
     return os.fsdecode(words[0]) if words else ""

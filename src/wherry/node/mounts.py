@@ -19,6 +19,8 @@ import ctypes
 import os
 import stat
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +28,7 @@ from wherry.base.errors import Code, Failed
 from wherry.model.owner import Owner
 from wherry.node.as_user import as_user
 from wherry.node.channel import in_netns
+from wherry.node.lasting import lasting
 
 _libc = ctypes.CDLL(None, use_errno=True)
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT, MS_BIND, MS_PRIVATE = 1, 2, 4, 8, 32, 4096, 1 << 18
@@ -71,11 +74,29 @@ def mounted() -> list[tuple[str, str, str]]:
 
 
 def unmount_below(directory: Path) -> None:
-    """Unmounts everything at or below `directory`, the newest first. Never fails for what is gone."""
+    """Unmounts everything at or below `directory`, the newest first. Never fails for what is gone.
+
+    No link is followed on the way: a user may have mounted there, and put links where mounts were.
+    """
     prefix = str(directory)
     for point, _, _ in reversed(mounted()):
         if point == prefix or point.startswith(prefix + "/"):
-            _libc.umount2(os.fsencode(point), MNT_DETACH)
+            with suppress(OSError), _there(point) as fd:
+                _libc.umount2(f"/proc/self/fd/{fd}".encode(), MNT_DETACH)
+
+
+@contextmanager
+def _there(path: str) -> Iterator[int]:
+    """What has this absolute name, for as long as is needed. OSError when a link is on the way, or it is gone."""
+    fd = os.open("/", os.O_PATH | os.O_CLOEXEC)
+    try:
+        for name in path.strip("/").split("/"):
+            below = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
+            os.close(fd)
+            fd = below
+        yield fd
+    finally:
+        os.close(fd)
 
 
 def remove_tree(directory: Path) -> None:
@@ -178,21 +199,25 @@ class Layout:
         return self.directory / "binds" / str(index)
 
     def _open(self, path: str) -> int:
-        """Opens the directory as its user does. Failed when that is another one than the name says, or closed."""
+        """Opens the directory as its user does. Failed when that is another one than the name says, or closed, or when
+        its user can give the name to another one later: the runtime goes by it, as root."""
 
         def enter() -> int:
             return os.open(os.path.join(path, "."), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
 
+        what = f"the node cannot be shown {path}"
         try:
+            kept = lasting(path, self.owner)
             descriptor = as_user(self.owner, enter)
         except OSError as error:
-            why = f"uid {self.owner.uid}: {error.strerror}"
-            raise Failed(Code.FAILED, f"the node cannot be shown {path}", why, f"ls -ld {path}") from None
+            why = f"uid {self.owner.uid}: {error.strerror or error}"
+            raise Failed(Code.FAILED, what, why, f"ls -ld {path}") from None
         found = os.readlink(f"/proc/self/fd/{descriptor}")
-        if found != path:
+        if found != path or kept != path:
             os.close(descriptor)
-            why = f"it has become a link to {found}"
-            raise Failed(Code.FAILED, f"the node cannot be shown {path}", why, "wherry down, then wherry up")
+            link = f"it has become a link to {found}"
+            why = link if found != path else f"others than root can rename what is in {kept}"
+            raise Failed(Code.FAILED, what, why, "wherry down, then wherry up")
         return descriptor
 
     def fill(self, hosts: str) -> None:

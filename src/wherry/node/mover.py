@@ -41,7 +41,7 @@ from wherry.node import criu, criu_rpc
 from wherry.node.connections import BACK, Connections
 from wherry.node.mounts import MS_NOSUID, Layout, mount, unmount_below
 from wherry.node.protocol import During, Place, Transferred, quiet
-from wherry.node.same_files import require_same
+from wherry.node.same_files import require_own_sockets, require_same
 from wherry.node.streams import Background, Pace, Stream, receive_tree
 from wherry.node.tcp_repair import end_repair
 from wherry.node.verify import Verification
@@ -136,10 +136,13 @@ class ContainerMover:
         for pause in _SETTLE:
             group.freeze()
             if not _in_flight(group.pids()):
-                return
+                break
             group.thaw()
             time.sleep(pause)
-        group.freeze()
+        else:
+            group.freeze()
+        if self._source.owner.uid != 0:
+            require_own_sockets(group.pids(), self._source.netns, self._from.private)
 
     def transfer(self, during: During = quiet) -> Transferred:
         tree = self._streams["tree"]

@@ -5,7 +5,9 @@ Invariant: a plan changes nothing, and doing one decides nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from wherry.base.errors import Code, Refused
@@ -25,6 +27,9 @@ AUTO = "balance.auto"
 LONGEST = 30.0
 """Seconds of one measurement at most."""
 _CLAIM = "balance"
+_AT_ONCE = 8
+"""Measurements that requests may wait for at the same time: each keeps one of the threads that serve all requests."""
+_measuring = threading.BoundedSemaphore(_AT_ONCE)
 
 
 class Balance:
@@ -40,13 +45,15 @@ class Balance:
         if job.state not in UNDER_WAY:
             raise Refused(Code.WRONG_STATE, f"job {id} does not run", f"it is {job.state}", "wherry job list")
         view = look(self._cell)
-        return view.profile(*view.over(seconds), job.cluster)
+        with _measurement():
+            return view.profile(*view.over(seconds), job.cluster)
 
     def plan(self, cluster: str | None, seconds: float, remaining: float | None) -> BalancePlan:
         """What would be moved; of one cluster, or of all."""
         names = self._names(cluster)
         view = look(self._cell)
-        return view.plan(*view.over(seconds), names, remaining)
+        with _measurement():
+            return view.plan(*view.over(seconds), names, remaining)
 
     def apply(self, cluster: str | None, seconds: float, remaining: float | None) -> Operation:
         """Measures, plans and moves."""
@@ -78,6 +85,17 @@ class Balance:
             return [cluster]
         self._peer.require(0, "the balancing of all clusters")
         return clusters_up(self._cell)
+
+
+@contextmanager
+def _measurement() -> Iterator[None]:
+    if not _measuring.acquire(blocking=False):
+        what = f"{_AT_ONCE} measurements are being made already"
+        raise Refused(Code.WRONG_STATE, what, "each takes some seconds", "repeat the command")
+    try:
+        yield
+    finally:
+        _measuring.release()
 
 
 def clusters_up(cell: Cell) -> list[str]:

@@ -86,7 +86,6 @@ class Shelf:
             return None
 
 
-
 def drop_initrd(connection: Any, domain: str) -> None:
     """Removes the RAM disk of a guest, which who was killed has left. Also when it is not there."""
     _drop(connection, lambda name: name == f"{domain}.initrd")
