@@ -361,7 +361,10 @@ class TestRefusals:
         ("facts", "words"),
         [({"without_cpu_features": ["avx2"]}, "avx2"), ({"without_files": ["/home/user"]}, "/home/user")],
     )
-    def test_other_host(self, tmp_path: Path, facts: dict[str, list[str]], words: str) -> None:
+    def test_other_host(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, facts: dict[str, list[str]], words: str
+    ) -> None:
+        monkeypatch.setattr("wherry.cluster.binds.lasting", lambda path, _: path)  # the owner's home is imagined
         world = World(tmp_path, fabric_spec(a2=facts))
         world.make(hosts=["b1"], nodes=3)
         self.refused(world, Code.INCOMPATIBLE_HOST, words)
