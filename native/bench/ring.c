@@ -1,11 +1,11 @@
 /*
  * wherry-ring: an MPI program that notices every byte that a move has changed, lost or doubled.
  *
- *   mpirun ... wherry-ring [--seconds S] [--size BYTES] [--memory MIB] [--pages N] [--json]
+ *   mpirun ... wherry-ring [--seconds S] [--input] [--size BYTES] [--memory MIB] [--pages N] [--json]
  *
  * Each iteration, every rank sends BYTES to the next rank and checks every byte of what the one before sent: the
  * content follows from iteration and sender. Every 16th iteration is a checked MPI_Allreduce, and rank 0 decides for
- * all whether to go on. MIB MiB of memory per rank are checked and rewritten page by page, N pages of 4 KiB in each
+ * all whether to go on: for S seconds, with --input no longer than until its standard input ends. MIB MiB of memory per rank are checked and rewritten page by page, N pages of 4 KiB in each
  * iteration (16), which is what a move finds changed; all are checked at the end.
  * Rank 0 prints "iteration N" every second (not with --json), and at the end one JSON line: sums over the ranks, and
  * the largest gap between two iterations at any rank with the time when it began; written_bytes are those of that
@@ -14,12 +14,14 @@
  */
 #include <getopt.h>
 #include <mpi.h>
+#include <poll.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 enum { PAGE = 4096, WORDS = PAGE / 8, COLLECTIVE_EVERY = 16, COMPLAINTS_MAX = 5 };
 
@@ -27,7 +29,7 @@ struct ring {
     int rank, ranks;
     double seconds;
     size_t size, page_count, next_page, pages_a_time;
-    bool json;
+    bool json, until_input_ends;
     uint64_t *memory, *counters; /* counters: what each page was last written with */
     uint8_t *out, *in;
     uint64_t iteration, checked_bytes, written_bytes, errors;
@@ -144,6 +146,14 @@ static void touch_memory(struct ring *ring)
     }
 }
 
+static bool input_ended(void)
+{
+    struct pollfd input = {.fd = STDIN_FILENO, .events = POLLIN};
+    char ignored[4096];
+
+    return poll(&input, 1, 0) > 0 && read(STDIN_FILENO, ignored, sizeof ignored) <= 0;
+}
+
 static void run(struct ring *ring)
 {
     double start = now_seconds(), last = start, said = start;
@@ -158,6 +168,8 @@ static void run(struct ring *ring)
         if (ring->iteration % COLLECTIVE_EVERY == 0) {
             check_sum(ring);
             going = now_seconds() - start < ring->seconds;
+            if (ring->rank == 0 && ring->until_input_ends && input_ended())
+                going = 0;
             MPI_Bcast(&going, 1, MPI_INT, 0, MPI_COMM_WORLD);
         }
         now = now_seconds();
@@ -202,6 +214,7 @@ static uint64_t report(const struct ring *ring, double seconds)
 static void read_options(int argc, char **argv, struct ring *ring)
 {
     static const struct option options[] = {{"seconds", required_argument, NULL, 's'},
+                                            {"input", no_argument, NULL, 'i'},
                                             {"size", required_argument, NULL, 'b'},
                                             {"memory", required_argument, NULL, 'm'},
                                             {"pages", required_argument, NULL, 'p'},
@@ -212,6 +225,8 @@ static void read_options(int argc, char **argv, struct ring *ring)
     while ((option = getopt_long(argc, argv, "", options, NULL)) >= 0) {
         if (option == 's')
             ring->seconds = atof(optarg);
+        else if (option == 'i')
+            ring->until_input_ends = true;
         else if (option == 'b')
             ring->size = strtoul(optarg, NULL, 10);
         else if (option == 'm')
@@ -225,7 +240,8 @@ static void read_options(int argc, char **argv, struct ring *ring)
     }
     if (optind != argc || ring->seconds < 0 || ring->size < 1 || ring->size > INT32_MAX || ring->pages_a_time < 1) {
         if (ring->rank == 0)
-            fputs("usage: wherry-ring [--seconds S] [--size BYTES] [--memory MIB] [--pages N] [--json]\n", stderr);
+            fputs("usage: wherry-ring [--seconds S] [--input] [--size BYTES] [--memory MIB] [--pages N] [--json]\n",
+                  stderr);
         MPI_Finalize();
         exit(2);
     }

@@ -36,6 +36,7 @@ from wherry.node.mounts import mounted
 WHERRY = Path(sys.executable).parent / "wherry"
 SECONDS = 240
 """For one command, on a loaded machine."""
+_FOR_EVER = 36_000
 Value = TypeVar("Value")
 Completed = subprocess.CompletedProcess[str]
 
@@ -60,7 +61,7 @@ class Ring:
         return self._client.poll() is None
 
     def result(self) -> dict[str, Any]:
-        """What it says at its end, which must be right; its last line is JSON."""
+        """What it says at its end, which must be right; its last line is JSON. Its input ends here (`communicate`)."""
         out, err = self._rest()
         assert self._client.returncode == 0, (out[-500:], err)
         result: dict[str, Any] = json.loads(out.splitlines()[-1])
@@ -151,32 +152,26 @@ class World:
     # Jobs.
 
     @contextmanager
-    def ring(self, cluster: str, flavour: str, *, ranks: int = 4, seconds: int = 20, memory: int = 4) -> Iterator[Ring]:
-        """A ring that runs; it is ended when it is not waited for. `memory` is MiB for each rank."""
-        options = ("--seconds", str(seconds), "--memory", str(memory), "--size", "16384")
-        ring = Ring(self.start("run", cluster, "-n", str(ranks), "--", ring_program(flavour, self.directory), *options))
+    def ring(
+        self, cluster: str, flavour: str, *, ranks: int = 4, seconds: int | None = None, memory: int = 4
+    ) -> Iterator[Ring]:
+        """A ring that runs for so long, or until its result is asked for; else it is ended. `memory` is MiB for each
+        rank."""
+        options = ["--seconds", str(seconds or _FOR_EVER), "--memory", str(memory), "--size", "16384"]
+        options += [] if seconds else ["--input"]
+        words = ("run", cluster, "-n", str(ranks), "--", ring_program(flavour, self.directory), *options)
+        ring = Ring(self.start(*words, stdin=subprocess.DEVNULL if seconds else subprocess.PIPE))
         try:
             yield ring
         finally:
             ring.end()
 
-    def under_a_ring(
-        self, cluster: str, flavour: str, act: Callable[[], object], *, seconds: int, **more: int
-    ) -> dict[str, Any]:
-        """Does `act` while a ring runs, which then ends by itself and must be right.
-
-        On a machine so slow that the job had ended before, all of it is done again with a longer job.
-        """
-        for _ in range(3):
-            with self.ring(cluster, flavour, seconds=seconds, **more) as ring:
-                began = time.monotonic()
-                act()
-                took, outlasted = time.monotonic() - began, ring.running()
-                result = ring.result()
-            if outlasted:
-                return result
-            seconds = 15 + int(2 * took)
-        pytest.fail("the job ended before what was to happen under it")
+    def under_a_ring(self, cluster: str, flavour: str, act: Callable[[], object], **more: int) -> dict[str, Any]:
+        """Does `act` while a ring runs, which must be right at its end."""
+        with self.ring(cluster, flavour, **more) as ring:
+            act()
+            assert ring.running()
+            return ring.result()
 
     # What is there.
 

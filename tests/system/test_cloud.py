@@ -46,7 +46,7 @@ def test_a_machine_with_a_disk_is_moved_under_a_job(cloud: World) -> None:
             assert cloud.hosts_of("cloud")["cloud-1"] == host
         assert disk.exists()
 
-    cloud.under_a_ring("cloud", "mpich", move, ranks=2, seconds=60)
+    cloud.under_a_ring("cloud", "mpich", move, ranks=2)
     done = cloud(
         "run", "cloud", "-n", "2", "--mpi", "mpich", "--", "/bin/sh", "-c", "echo $(hostname) $(ls /var/lib/cloud)"
     )

@@ -64,7 +64,7 @@ def test_each_phase_under_a_job(two: World, kind: str) -> None:
                 (*_, record) = two.json("node", "show", NODE)["moves"]
                 assert record["phase"] == "rolled-back" and record["error"]["code"] == "MOVE_FAILED"
 
-    two.under_a_ring("two", "openmpi", each_phase, seconds=30 if kind == "kill" else 22, ranks=2, memory=RANK)
+    two.under_a_ring("two", "openmpi", each_phase, ranks=2, memory=RANK)
     go_home(two)
 
 
@@ -160,7 +160,7 @@ def test_what_breaks_during_a_move_is_taken_back(two: World, case: str) -> None:
         assert says in done.stderr and "  next: " in done.stderr, done.stderr
         assert two.assert_one_copy("two")[NODE] == SOURCE
 
-    two.under_a_ring("two", "openmpi", broken, seconds=17 if case == "host lost" else 6, ranks=2, memory=RANK)
+    two.under_a_ring("two", "openmpi", broken, ranks=2, memory=RANK)
 
 
 def test_criu_is_killed_while_it_dumps(two: World) -> None:
@@ -175,7 +175,7 @@ def test_criu_is_killed_while_it_dumps(two: World) -> None:
         assert done.returncode == 1 and "could not dump" in done.stderr, done.stderr
         assert "connections, so messages may be lost" in done.stderr, done.stderr
         assert two.assert_one_copy("two")[NODE] == SOURCE
-    two.under_a_ring("two", "openmpi", lambda: two.move(NODE, DESTINATION), seconds=5, ranks=2)
+    two.under_a_ring("two", "openmpi", lambda: two.move(NODE, DESTINATION), ranks=2)
     go_home(two)
 
 
@@ -199,7 +199,7 @@ def test_the_daemon_is_killed_while_criu_dumps(two: World) -> None:
         assert client.returncode == 1 and "the daemon was stopped" in error
         assert two.assert_one_copy("two")[NODE] == SOURCE
 
-    two.under_a_ring("two", "openmpi", killed, seconds=12, ranks=2, memory=48)
+    two.under_a_ring("two", "openmpi", killed, ranks=2, memory=48)
 
 
 def arrived(two: World) -> int:

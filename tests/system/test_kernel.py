@@ -36,7 +36,7 @@ def to_and_fro(made: World) -> list[dict[str, object]]:
 @pytest.mark.skipif(not _WHOLE and not soft_dirty(), reason="the kernel tells not what was written (soft-dirty)")
 def test_memory_is_sent_in_rounds_while_the_job_runs(two: World) -> None:
     records: list[dict[str, object]] = []
-    two.under_a_ring("two", "openmpi", lambda: records.extend(to_and_fro(two)), seconds=20, ranks=2, memory=16)
+    two.under_a_ring("two", "openmpi", lambda: records.extend(to_and_fro(two)), ranks=2, memory=16)
     assert all(record["rounds"] for record in records), records
 
 
@@ -46,7 +46,7 @@ def test_latency_alone_is_the_kernels(two: World) -> None:
     (found,) = two.json("site", "link")["links"]
     assert found["measured"]["latency"] > 0.0045
     assert not any("wherry-link" in words for words in two.processes().values())
-    two.under_a_ring("two", "mpich", lambda: to_and_fro(two), seconds=10, ranks=2)
+    two.under_a_ring("two", "mpich", lambda: to_and_fro(two), ranks=2)
     two.json("site", "link", "set", "a", "b", "--latency", "0ms")
 
 
@@ -57,5 +57,5 @@ def test_an_overlay_is_the_kernels(two: World) -> None:
     words = ["ip", "-n", f"{two.instance.prefix}-site-a", "-o", "link", "show", "type", "wireguard"]
     assert subprocess.run(words, capture_output=True, timeout=SECONDS, check=True).stdout
     assert not any(wireguard.PROGRAM in words for words in two.processes().values())
-    two.under_a_ring("two", "openmpi", lambda: to_and_fro(two), seconds=10, ranks=2)
+    two.under_a_ring("two", "openmpi", lambda: to_and_fro(two), ranks=2)
     two.json("site", "link", "set", "a", "b", "--overlay", "none")

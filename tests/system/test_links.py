@@ -92,7 +92,7 @@ def test_a_job_goes_on_over_a_link_that_changes_fails_and_dies(far: World) -> No
         assert len(processes(far, "wherry-link")) == 1
         assert 0.0005 < link(far)["latency"] < 0.1
 
-    far.under_a_ring("two", "openmpi", act, seconds=25, ranks=2)
+    far.under_a_ring("two", "openmpi", act, ranks=2)
     far.assert_one_copy("two")
 
 
@@ -122,7 +122,7 @@ def test_a_job_goes_on_over_a_vpn_whose_gateway_dies(far: World, overlay: str, p
         far.json("site", "link", "set", "a", "b", "--overlay", "none")
         assert processes(far, program) == [] and not list((far.instance.run / "links").glob("*.*/*.key"))
 
-    far.under_a_ring("two", "openmpi", act, seconds=15, ranks=2)
+    far.under_a_ring("two", "openmpi", act, ranks=2)
 
 
 def test_whatever_fails_while_a_node_crosses_there_is_one_copy_of_it(far: World) -> None:
@@ -160,7 +160,7 @@ def test_whatever_fails_while_a_node_crosses_there_is_one_copy_of_it(far: World)
         change(far, bandwidth="1Gbit/s", overlay="none")
 
     before = len(moves(far))
-    far.under_a_ring("two", "openmpi", act, seconds=60, ranks=2, memory=12)
+    far.under_a_ring("two", "openmpi", act, ranks=2, memory=12)
     far.assert_one_copy("two")
     assert len(moves(far)) % len(faults) == before % len(faults), "nobody has moved it but we"
 
@@ -189,7 +189,7 @@ def test_a_large_node_crosses_a_slow_link(far: World) -> None:
         assert move["downtime"] > 50 and move["bytes"] > 50e6, move
         change(far, bandwidth="1Gbit/s")
 
-    far.under_a_ring("two", "openmpi", act, seconds=110, ranks=2, memory=60)
+    far.under_a_ring("two", "openmpi", act, ranks=2, memory=60)
     far.assert_one_copy("two")
 
 

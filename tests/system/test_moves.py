@@ -52,7 +52,7 @@ def test_a_job_is_moved_back_and_forth(four: World, flavour: str) -> None:
             assert_whole(four.move(node, other(source)), node, source, other(source))
             assert four.assert_one_copy("four")[node] == other(source)
 
-    four.under_a_ring("four", flavour, back_and_forth, seconds=36)
+    four.under_a_ring("four", flavour, back_and_forth)
     assert four.fabric() == before
 
 
@@ -70,7 +70,7 @@ def test_every_node_but_one_is_moved_at_once(four: World, flavour: str) -> None:
             assert_whole(json.loads(out), node, where[node], wanted[node])
         assert four.assert_one_copy("four") == where | wanted
 
-    four.under_a_ring("four", flavour, all_but_one, seconds=9)
+    four.under_a_ring("four", flavour, all_but_one)
     assert four.fabric() == before
 
 
@@ -88,7 +88,7 @@ def test_a_host_is_drained_and_restored_under_a_job(four: World) -> None:
         assert {record["node"] for record in back} == there
         assert four.assert_one_copy("four") == before
 
-    four.under_a_ring("four", "openmpi", drain_and_restore, seconds=14)
+    four.under_a_ring("four", "openmpi", drain_and_restore)
 
 
 def test_a_prediction_changes_nothing(four: World) -> None:

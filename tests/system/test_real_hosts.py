@@ -107,7 +107,7 @@ def test_a_job_runs_while_a_machine_is_moved_there_and_back(pair: World, hosts: 
             assert record["rounds"] and record["bytes"] > 0 and 0 < record["downtime"] <= record["total"]
             assert known(pair, hosts)["pair-1"] == destination
 
-    pair.under_a_ring("pair", "mpich", move, ranks=2, seconds=20)
+    pair.under_a_ring("pair", "mpich", move, ranks=2)
     assert known(pair, hosts) == began
 
 

@@ -71,7 +71,7 @@ def test_a_machine_is_moved_under_a_job(two: World) -> None:
         assert record["bytes"] > 0 and 0 < record["downtime"] <= record["total"]
         assert two.hosts_of("two")["two-1"] == destination
 
-    two.under_a_ring("two", "mpich", move, ranks=2, seconds=20)
+    two.under_a_ring("two", "mpich", move, ranks=2)
 
 
 def test_the_other_mpi(two: World) -> None:
@@ -235,7 +235,7 @@ def test_the_daemon_is_killed_during_a_move(two: World) -> None:
             ends = {"prepare": {source}, "freeze": {source, other(source)}, "commit": {other(source)}}
             assert known(two)["two-1"] in ends[phase], phase
 
-    two.under_a_ring("two", "mpich", killed, ranks=2, seconds=25)
+    two.under_a_ring("two", "mpich", killed, ranks=2)
 
 
 def test_a_machine_that_panics_is_told(two: World) -> None:
@@ -294,7 +294,7 @@ def test_containers_and_machines_in_one_job(two: World) -> None:
             two.json("host", "restore", there["mixed-1"])
             assert two.hosts_of("mixed") == there
 
-        two.under_a_ring("mixed", "openmpi", moves, ranks=2, seconds=25)
+        two.under_a_ring("mixed", "openmpi", moves, ranks=2)
         done = two("run", "mixed", "-n", "2", "--mpi", "mpich", "--", "/bin/hostname")
         assert sorted(done.stdout.split()) == ["mixed-0", "mixed-1"], done.stderr
     finally:
@@ -315,7 +315,7 @@ def test_twenty_moves(two: World, model: str) -> None:
             assert (records[-1]["phase"], records[-1]["error"]) == ("done", None)
 
     try:
-        two.under_a_ring("many", "mpich", moves, ranks=2, seconds=150)
+        two.under_a_ring("many", "mpich", moves, ranks=2)
     finally:
         two("down", "many")
     for measure in ("total", "downtime"):
