@@ -21,7 +21,7 @@ from wherry.model.objects import Node
 from wherry.model.spec import FabricSpec, parse
 from wherry.model.uri import parse_uri
 from wherry.node.protocol import Place
-from wherry.node.vm import remote, remote_qemu, virt
+from wherry.node.vm import machines, remote, remote_qemu, virt
 from wherry.node.vm.image import VmImage
 from wherry.node.vm.remote_qemu import QemuDriver
 
@@ -335,7 +335,8 @@ def qemu_world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Worl
     def answers(where: Place, _seconds: float) -> bool:
         return made.strangers or RUNS in [machine.now for machine in made.machines[where.host]]
 
-    monkeypatch.setattr(remote, "answers", answers)
+    for module in (machines, remote):
+        monkeypatch.setattr(module, "answers", answers)
     monkeypatch.setattr(remote_qemu, "await_answer", lambda _where, _words: 0.1)
     yield made
     for machine in [machine for found in made.machines.values() for machine in found]:

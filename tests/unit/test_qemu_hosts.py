@@ -36,7 +36,7 @@ from wherry.model.spec import ClusterSpec, FabricSpec, NicSpec, parse, parse_yam
 from wherry.model.uri import parse_uri
 from wherry.model.way import Way
 from wherry.node.protocol import STANDS_AT_MOST
-from wherry.node.vm import live, remote
+from wherry.node.vm import live, machines, remote
 from wherry.node.vm.console import Consoles
 from wherry.node.vm.driver import OVERHEAD
 from wherry.node.vm.names import domain_id
@@ -318,7 +318,8 @@ def test_a_ram_disk_that_a_killed_daemon_left_goes_with_the_node(world: World, d
 
 def test_instances_have_kernels_of_their_own(world: World, driver: QemuDriver, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that is at it, or is removed, takes no other's away."""
-    monkeypatch.setattr(remote, "answers", lambda _place, seconds: seconds > 1)  # not before it is started
+    monkeypatch.setattr(remote, "answers", lambda *_: False)  # not before it is started
+    monkeypatch.setattr(machines, "answers", lambda *_: True)
     QemuDriver(Instance("other"), driver.fabric, driver.reach).start(place("q1"))
     theirs = set(world.files["q1"])
     driver.start(place("q1"))

@@ -25,7 +25,7 @@ from wherry.model.spec import ClusterSpec, FabricSpec, NicSpec, parse
 from wherry.model.uri import TRANSPORTS, parse_uri
 from wherry.model.way import Way
 from wherry.node.protocol import Place
-from wherry.node.vm import agent, given, remote, virt, xen, xen_mover
+from wherry.node.vm import agent, given, machines, remote, virt, xen, xen_mover
 from wherry.node.vm.image import VmImage
 from wherry.node.vm.names import domain_id
 from wherry.node.vm.reach import processor
@@ -214,7 +214,7 @@ def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[World]:
     monkeypatch.setenv("WHERRY_STATE", str(tmp_path / "state"))
     monkeypatch.setattr(virt, "load", lambda: made)
     monkeypatch.setattr(remote, "find_image", lambda _name: image)
-    for module in (agent, remote, xen_mover):
+    for module in (agent, machines, remote, xen_mover):
         monkeypatch.setattr(module, "answers", answers)
     yield made
     made.proceed.set()

@@ -30,6 +30,7 @@ from wherry.node.channel import in_netns
 from wherry.node.mounts import Layout, remove_tree
 from wherry.node.mover import ContainerMover
 from wherry.node.protocol import Place, Usage
+from wherry.node.usage import usage_of
 
 _CAPABILITIES = [
     f"CAP_{name}"
@@ -124,14 +125,7 @@ class ContainerDriver:
         return first_process(place) is not None
 
     def usage(self, place: Place) -> Usage:
-        group = Cgroup(place.cgroup)
-        pids = group.pids()
-        return Usage(
-            memory=sum(_resident(pid) for pid in pids),
-            cpu=group.cpu_seconds(),
-            processes=len(pids),
-            throttled=group.throttled(),
-        )
+        return usage_of(Cgroup(place.cgroup))
 
     def mover(self, source: Place, destination: Place, way: Way | None = None) -> ContainerMover:
         return ContainerMover(self, self._fabric, source, destination)
@@ -233,13 +227,6 @@ def _listens(address: str) -> bool:
 
 def _container_id(place: Place) -> str:
     return f"{place.node.name}.{place.host}"
-
-
-def _resident(pid: int) -> int:
-    try:
-        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, IndexError, ValueError):
-        return 0
 
 
 def _uid(pid: int) -> int | None:

@@ -22,16 +22,16 @@ from wherry.fabric.protocol import Fabric
 from wherry.model.owner import Owner
 from wherry.model.spec import ClusterSpec, Flavor, names_disk
 from wherry.model.way import Way
-from wherry.node.last_words import last_words
 from wherry.node.mounts import remove_tree
 from wherry.node.protocol import Place, Usage
+from wherry.node.usage import usage_of
 from wherry.node.vm import disk, engine, job, virt
-from wherry.node.vm.agent import answers
-from wherry.node.vm.console import both, put_aside, remove
+from wherry.node.vm.console import put_aside
 from wherry.node.vm.disk import DiskImage, NodeDisk
 from wherry.node.vm.domain import GIVEN, describe
 from wherry.node.vm.hostd import HostDaemon
 from wherry.node.vm.image import VmImage, find_image, list_images
+from wherry.node.vm.machines import Machines
 from wherry.node.vm.mover import VmMover
 from wherry.node.vm.names import domain_id
 from wherry.node.vm.seed import write_seed
@@ -45,8 +45,8 @@ _GONE_TIMEOUT = 20.0
 """Seconds that a libvirtd may take to notice that a QEMU is gone."""
 
 
-class VmDriver:
-    """Virtual machines of one instance."""
+class VmDriver(Machines):
+    """Virtual machines of one instance on emulated hosts."""
 
     kind = "vm"
 
@@ -96,18 +96,8 @@ class VmDriver:
         """The libvirtd of a host, running or not."""
         return HostDaemon(self.instance, self.fabric, host)
 
-    def console(self, node: str) -> Path:
-        """What the node wrote to its serial line since it was started, wherever it ran meanwhile."""
-        return self.instance.state / "consoles" / f"{node}.log"
-
     def unpaced(self, rate: float) -> str:
         return job.unpaced(rate)
-
-    def said(self, node: str) -> list[Path] | None:
-        return both(self.console(node))
-
-    def forget(self, node: str) -> None:
-        remove(self.console(node))
 
     def orphans(self) -> list[tuple[str, str]]:
         return []  # every host is this machine
@@ -125,7 +115,10 @@ class VmDriver:
                 self._make_disk(place, image)
             connection = self.daemon(place.host).connect()
             self._define(connection, place, image)
-            self._await_agent(place)
+            if names_disk(place.image):
+                self.await_agent(place, _DISK_TIMEOUT, ", or its image has no cloud-init")
+            else:
+                self.await_agent(place, _BOOT_TIMEOUT)
         except BaseException:
             self.stop(place)
             raise
@@ -176,14 +169,7 @@ class VmDriver:
         return bool(Cgroup(place.cgroup).pids())
 
     def usage(self, place: Place) -> Usage:
-        group = Cgroup(place.cgroup)
-        pids = group.pids()
-        return Usage(
-            memory=sum(_resident(pid) for pid in pids),
-            cpu=group.cpu_seconds(),
-            processes=len(pids),
-            throttled=group.throttled(),
-        )
+        return usage_of(Cgroup(place.cgroup))
 
     def mover(self, source: Place, destination: Place, way: Way | None = None) -> VmMover:
         return VmMover(self, source, destination, way)
@@ -193,10 +179,6 @@ class VmDriver:
         remove_tree(self.instance.run / "vm")
         remove_tree(self.instance.state / "consoles")
         remove_tree(self.instance.state / "disks")
-
-    def last_words(self, place: Place) -> str:
-        """The end of the node's console, for an error."""
-        return last_words(self.console(place.node.name)) or "its console is empty"
 
     def _make_disk(self, place: Place, image: DiskImage) -> None:
         files = NodeDisk(self.instance, place.node.name)
@@ -215,21 +197,6 @@ class VmDriver:
         self.seat(place)
         with virt.told(what):
             domain.resume()
-
-    def _await_agent(self, place: Place) -> None:
-        seconds = _DISK_TIMEOUT if names_disk(place.image) else _BOOT_TIMEOUT
-        deadline = time.monotonic() + seconds
-        while not answers(place, 1.0):
-            if not self.alive(place):
-                what = f"node {place.node.name} on host {place.host} ended while it booted"
-                raise Failed(Code.FAILED, what, self.last_words(place), f"wherry logs --node {place.node.name}")
-            if time.monotonic() > deadline:
-                what = f"node {place.node.name} on host {place.host} does not answer"
-                doubt = ", or its image has no cloud-init" if names_disk(place.image) else ""
-                why = f"waited {seconds:.0f} s{doubt}; the end of {self.console(place.node.name)}: "
-                why += self.last_words(place)
-                raise Failed(Code.TIMED_OUT, what, why, f"wherry logs --node {place.node.name}")
-            time.sleep(0.05)
 
     def _forget(self, daemon: HostDaemon, name: str) -> None:
         """Until the libvirtd knows no such domain; its QEMU is dead."""
@@ -262,10 +229,3 @@ class VmDriver:
 
 def _image(name: str) -> VmImage | DiskImage:
     return disk.inspect(Path(name)) if names_disk(name) else find_image(name)
-
-
-def _resident(pid: int) -> int:
-    try:
-        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, IndexError, ValueError):
-        return 0

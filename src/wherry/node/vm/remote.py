@@ -16,7 +16,7 @@ import contextlib
 import os
 import threading
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -27,13 +27,13 @@ from wherry.fabric.protocol import Fabric
 from wherry.model.owner import Owner
 from wherry.model.spec import Flavor, names_disk
 from wherry.model.way import Way
-from wherry.node.last_words import last_words
 from wherry.node.mounts import remove_tree
 from wherry.node.protocol import NodeMover, Place, Usage
 from wherry.node.vm import given, virt
 from wherry.node.vm.agent import answers
-from wherry.node.vm.console import Consoles, both, put_aside, remove
+from wherry.node.vm.console import Consoles, put_aside
 from wherry.node.vm.image import find_image
+from wherry.node.vm.machines import Machines
 from wherry.node.vm.names import domain_id, domain_name
 from wherry.node.vm.reach import Reach
 from wherry.node.vm.upload import Shelf, drop_all, drop_initrd
@@ -47,10 +47,11 @@ _GONE_TIMEOUT = 60.0
 """Seconds that a host may take to end a guest."""
 
 
-class RemoteVmDriver(ABC):
+class RemoteVmDriver(Machines):
     """Virtual machines of one instance on real hosts."""
 
     kind = "vm"
+    try_for, pause = 2.0, 0.2
 
     def __init__(self, instance: Instance, fabric: Fabric, reach: Reach) -> None:
         self.instance = instance
@@ -91,16 +92,6 @@ class RemoteVmDriver(ABC):
     def describe(self, place: Place, kernel: str, initrd: str) -> str:
         """The XML of a node; `kernel` and `initrd` are paths at its host."""
 
-    def console(self, node: str) -> Path:
-        """What the node wrote to its console since it was started, wherever it ran meanwhile."""
-        return self.instance.state / "consoles" / f"{node}.log"
-
-    def said(self, node: str) -> list[Path] | None:
-        return both(self.console(node))
-
-    def forget(self, node: str) -> None:
-        remove(self.console(node))
-
     def domain(self, place: Place) -> Any | None:
         """The place's domain; None when there is none. LostContact when its host does not answer."""
         return virt.by_id(self.reach.connect(place.host), domain_id(self.instance, place.node.name))
@@ -128,7 +119,7 @@ class RemoteVmDriver(ABC):
                     what, why = f"node {place.node.name} was not started", f"{place.node.address} answers already"
                     raise Failed(Code.NAME_TAKEN, what, f"{why}: another cluster at this network has it", _POOLS)
                 domain.resume()
-            self._await_agent(place)
+            self.await_agent(place, _BOOT_TIMEOUT)
         except BaseException:
             with contextlib.suppress(WherryError):  # the first error says more
                 self.stop(place)
@@ -205,24 +196,8 @@ class RemoteVmDriver(ABC):
         """Ends every domain of the instance at the hosts that it used, as far as they answer."""
         sweep(self.instance)
 
-    def last_words(self, place: Place) -> str:
-        """The end of the node's console, for an error."""
-        return last_words(self.console(place.node.name)) or "its console is empty"
-
     def _orphan(self, node: str, host: str) -> Path:
         return self.instance.state / "orphans" / f"{node}@{host}"
-
-    def _await_agent(self, place: Place) -> None:
-        deadline = time.monotonic() + _BOOT_TIMEOUT
-        while not answers(place, 2.0):
-            if not self.alive(place):
-                what = f"node {place.node.name} on host {place.host} ended while it booted"
-                raise Failed(Code.FAILED, what, self.last_words(place), f"wherry logs --node {place.node.name}")
-            if time.monotonic() > deadline:
-                what = f"node {place.node.name} on host {place.host} does not answer"
-                why = f"waited {_BOOT_TIMEOUT:.0f} s; its console: {self.last_words(place)}"
-                raise Failed(Code.TIMED_OUT, what, why, f"wherry logs --node {place.node.name}")
-            time.sleep(0.2)
 
 
 def sweep(instance: Instance) -> None:
