@@ -398,6 +398,25 @@ def test_a_round_ends_when_the_node_stands(world: World, driver: XenDriver) -> N
     assert states(world)["x2"] == [World.VIR_DOMAIN_PAUSED]
 
 
+def test_a_host_that_tells_nothing_tells_not_that_the_node_runs(
+    world: World, driver: XenDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While it ends its copy, say: the node stands since it was last seen to run."""
+    driver.start(place("x1"))
+    world.proceed.clear()
+    mover = driver.mover(place("x1"), place("x2"))
+    mover.prepare()
+    monkeypatch.setattr(xen_mover, "answers", lambda _where, _seconds: False)
+
+    def busy(_domain: Domain) -> list[int]:
+        raise World.libvirtError("it is at a migration")
+
+    monkeypatch.setattr(Domain, "info", busy)
+    threading.Timer(2.0, world.proceed.set).start()
+    mover.round(1)
+    assert mover.freeze() > 1.9
+
+
 def test_a_host_that_answers_late_does_not_end_a_round(world: World, driver: XenDriver, monkeypatch: Any) -> None:
     """Its answers take longer than a node may stand; each tells that the node has worked."""
     driver.start(place("x1"))

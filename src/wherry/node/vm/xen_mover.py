@@ -80,7 +80,9 @@ class XenMover:
         with self._asked():
             while not self._ended():
                 asked, now = time.monotonic(), self._cpu()
-                if now is None or now != used:
+                if now is None:  # it is at the migration, say: that the node runs is not told, nor that it stands
+                    known = time.monotonic()
+                elif now != used:
                     used, self._ran, known = now, max(self._ran, asked), time.monotonic()
                 elif asked - max(known, self._ran) > _STILL:
                     break
