@@ -305,11 +305,12 @@ def test_a_users_process_never_gets_another_file_by_a_move(
         running.assert_runs_at(running.there)
 
 
-@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("shared", ["", "socket", "@socket"])
 def test_sockets_of_a_users_process_have_names_of_the_nodes_own(
-    nodes: tuple[NodeDriver, Fabric], shown: Path, shared: bool, request: pytest.FixtureRequest
+    nodes: tuple[NodeDriver, Fabric], shown: Path, shared: str, request: pytest.FixtureRequest
 ) -> None:
-    """CRIU makes the names again as root: where others can put a link, they would be given what that leads to."""
+    """CRIU makes the names again as root: where others can put a link, they would be given what that leads to. A name
+    that begins with @ looks like an abstract one."""
     if not isinstance(nodes[0], ContainerDriver):
         pytest.skip("only containers share directories with their host")
     running: Stand = request.getfixturevalue("running")
@@ -318,12 +319,13 @@ def test_sockets_of_a_users_process_have_names_of_the_nodes_own(
         place.model_copy(update={"binds": (str(shown),)}) for place in (running.here, running.there)
     )
     running.driver.start(running.here)
-    name = f"{shown}/socket" if shared else "/tmp/inner/socket"  # noqa: S108 - the node's own
+    directory, name = (str(shown), shared) if shared else ("/tmp/inner", "socket")  # noqa: S108 - the node's own
     program = (
-        "import os, socket, time; os.makedirs('/tmp/inner', exist_ok=True); s = socket.socket(socket.AF_UNIX); "
-        f"s.bind({name!r}); s.listen(); time.sleep(300)"
+        f"import os, socket, time; os.makedirs({directory!r}, exist_ok=True); os.chdir({directory!r}); "
+        f"s = socket.socket(socket.AF_UNIX); s.bind({name!r}); s.listen(); time.sleep(300)"
     )
-    script = f'setsid {sys.executable} -c "{program}" >/dev/null 2>&1 & while [ ! -S {name} ]; do sleep 0.05; done'
+    script = f'setsid {sys.executable} -c "{program}" >/dev/null 2>&1 & '
+    script += f"while [ ! -S {directory}/{name} ]; do sleep 0.05; done"
     node = Endpoint(running.here.netns, running.here.node.address, running.here.key.get_secret_value())
     who = Owner(uid=0, gid=0, home="/", cwd="/")
     assert node.run(["/bin/bash", "-c", script], who, {"PATH": "/usr/bin:/bin"}, 60).code == 0

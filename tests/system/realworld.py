@@ -68,6 +68,10 @@ class Ring:
         assert result["errors"] == 0 and result["checked_bytes"] > 0, (result, err)
         return result
 
+    def said(self) -> str:
+        """The end of what one that has ended said."""
+        return " ".join(self._rest())[-2000:]
+
     def _rest(self) -> tuple[str, str]:
         return self._client.communicate(timeout=SECONDS)
 
@@ -170,7 +174,7 @@ class World:
         """Does `act` while a ring runs, which must be right at its end."""
         with self.ring(cluster, flavour, **more) as ring:
             act()
-            assert ring.running()
+            assert ring.running(), ring.said()
             return ring.result()
 
     # What is there.

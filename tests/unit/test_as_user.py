@@ -177,6 +177,19 @@ def test_what_a_user_put_in_the_way_is_not_unmounted(tmp_path: Path) -> None:
         unmount_below(tmp_path)
 
 
+@needs_root
+def test_a_mount_may_have_any_name(tmp_path: Path) -> None:
+    """Also one that is no text, has spaces, or what some take for the end of a line."""
+    point = os.fsencode(tmp_path) + b"/\xff a\tb\nc\\d\xc2\x85e\x0c"
+    os.mkdir(point)
+    mount("wherry-test", os.fsdecode(point), "tmpfs", MS_NOSUID, "size=64k")
+    try:
+        assert (os.fsdecode(point), "tmpfs") in [(name, kind) for name, kind, _ in mounted()]
+    finally:
+        unmount_below(tmp_path)
+    assert os.fsdecode(point) not in [name for name, _, _ in mounted()]
+
+
 def test_only_plain_files_are_opened(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("text")
     with open_plain(tmp_path / "file") as file:

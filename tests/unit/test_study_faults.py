@@ -210,7 +210,7 @@ def test_a_report_that_cannot_be_written_ends_in_three_lines(
 
     monkeypatch.setattr(render.pdf, "write", refused)
     code, said = say(usual, "report", "here")
-    assert code == 4 and "wherry study report here" in said and "report.pdf" in said
+    assert code == 4 and "sudo " in said and "wherry study report here" in said and "report.pdf" in said
     (tmp_path / "file").touch()
     assert say(usual, "report", "file")[0] == 3
     (tmp_path / "here/samples.csv").unlink()
@@ -225,4 +225,10 @@ def test_what_the_system_refuses_is_no_traceback(say: Say, monkeypatch: pytest.M
 
     monkeypatch.setattr(session, "load", refused)
     code, said = say(usual, "report", "here")
-    assert code == 4 and "/there" in said and "Permission denied" in said and "wherry study report here" in said
+    assert (
+        code == 4
+        and "/there" in said
+        and "Permission denied" in said
+        and "sudo " in said
+        and "wherry study report here" in said
+    )

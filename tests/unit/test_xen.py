@@ -414,7 +414,7 @@ def test_a_host_that_tells_nothing_tells_not_that_the_node_runs(
     monkeypatch.setattr(Domain, "info", busy)
     threading.Timer(2.0, world.proceed.set).start()
     mover.round(1)
-    assert mover.freeze() > 1.9
+    assert mover.freeze() > 1.5
 
 
 def test_a_host_that_answers_late_does_not_end_a_round(world: World, driver: XenDriver, monkeypatch: Any) -> None:

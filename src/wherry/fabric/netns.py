@@ -196,7 +196,7 @@ class NetnsFabric:
 
     def port_up(self, port: Port) -> str:
         if port.tap:
-            nft(self.host_netns(port.host), "list", "chain", "bridge", "guard", "input")  # UNSUPPORTED without one
+            nft(self.host_netns(port.host), "-f", "-", text=_GUARD)  # UNSUPPORTED where it cannot be
             links.inside(self.host_netns(port.host), lambda ip: ip.tap(_port(port), port.queues))
             return self.port_netns(port)
         name, where = self._port_name(port), self.port_netns(port)

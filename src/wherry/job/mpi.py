@@ -14,6 +14,7 @@ import select
 import shutil
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -26,8 +27,13 @@ from wherry.model.owner import Owner
 from wherry.node import elf
 
 _VERSION_SECONDS = 20.0
+_MOMENT = 0.2
 _VERSION_BYTES = 1 << 16
 """Of what a launcher says when it is asked for its version, at most: it may be a program of the user's."""
+_AT_ONCE = 8
+"""Launchers that are asked at the same time: who asks keeps one of the threads that serve all requests."""
+_TURN = 2.0
+_asking = threading.BoundedSemaphore(_AT_ONCE)
 _DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
 
 
@@ -222,6 +228,8 @@ def _version_text(
     """What `LAUNCHER --version` prints, run as the user: the file may be the user's own. `stamp` renews the cache."""
     env = {"PATH": f"{launcher.parent}:{_DEFAULT_PATH}", "LD_LIBRARY_PATH": library_path, "LC_ALL": "C", "HOME": home}
     who = {"user": uid, "group": gid, "extra_groups": groups} if os.geteuid() == 0 else {}
+    if not _asking.acquire(timeout=_TURN):
+        raise Refused(Code.WRONG_STATE, f"{_AT_ONCE} launchers are being asked already", "", "repeat the command")
     try:
         asked = subprocess.Popen(
             [str(launcher), "--version"],
@@ -233,21 +241,25 @@ def _version_text(
             start_new_session=True,
             **who,  # type: ignore[call-overload]
         )
+        return _first_words(asked)
     except OSError:
         return ""
-    return _first_words(asked)
+    finally:
+        _asking.release()
 
 
 def _first_words(asked: subprocess.Popen[bytes]) -> str:
-    """What a program says first; it is ended with its children after that, or when its time is up."""
+    """What a program says first; it is ended with its children after that, or when its time is up. When it has ended
+    by itself its children are waited for a moment only."""
     said, deadline = b"", time.monotonic() + _VERSION_SECONDS
     assert asked.stdout is not None
     try:
         with asked.stdout as pipe:
             while len(said) < _VERSION_BYTES and (left := deadline - time.monotonic()) > 0:
-                ready, _, _ = select.select([pipe], [], [], left)
+                ended = asked.poll() is not None
+                ready, _, _ = select.select([pipe], [], [], min(left, _MOMENT))
                 more = os.read(pipe.fileno(), _VERSION_BYTES - len(said)) if ready else b""
-                if not more:
+                if not more and (ready or ended):
                     break
                 said += more
     finally:

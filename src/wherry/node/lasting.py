@@ -23,11 +23,23 @@ def lasting(path: str, owner: Owner) -> str:
     path = normpath(path)
     if owner.uid == 0 or path.startswith(_PRIVATE_BELOW):
         return path
+    return _kept(path)
+
+
+def is_lasting(path: str) -> bool:
+    """True for a name that root alone can change."""
+    try:
+        return _kept(path) == path
+    except OSError:
+        return False
+
+
+def _kept(path: str) -> str:
     above = "/"
     for name in path.split("/")[1:] if path != "/" else ():
         below = os.path.join(above, name)
         directory, entry = os.lstat(above), os.lstat(below)
-        if _changeable(directory, entry) and not os.path.ismount(below):
+        if _changeable(directory, entry):
             return above
         if stat.S_ISLNK(entry.st_mode):
             raise OSError(f"{below} has become a link")

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import stat
 import subprocess
 from collections.abc import Iterator
@@ -28,11 +29,13 @@ from wherry.base.errors import Code, Failed
 from wherry.model.owner import Owner
 from wherry.node.as_user import as_user
 from wherry.node.channel import in_netns
-from wherry.node.lasting import lasting
+from wherry.node.lasting import is_lasting, lasting
 
 _libc = ctypes.CDLL(None, use_errno=True)
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT, MS_BIND, MS_PRIVATE = 1, 2, 4, 8, 32, 4096, 1 << 18
-MNT_DETACH = 2
+MNT_DETACH, UMOUNT_NOFOLLOW = 2, 8
+_ESCAPED = re.compile(rb"\\([0-7]{3})")
+"""A space, tab, newline or backslash in a name of the mount table."""
 
 _REAL = {
     "ext2",
@@ -65,11 +68,11 @@ def mount(source: str, target: str | os.PathLike[str], kind: str = "", flags: in
 def mounted() -> list[tuple[str, str, str]]:
     """(mount point, file system, options) of every mount of this process, in the order they were made."""
     found = []
-    for line in Path("/proc/self/mountinfo").read_text().splitlines():
-        left, _, right = line.partition(" - ")
-        fields = left.split()
-        point = fields[4].replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n").replace("\\134", "\\")
-        found.append((point, right.split()[0], fields[5]))
+    for line in Path("/proc/self/mountinfo").read_bytes().rstrip(b"\n").split(b"\n"):
+        left, _, right = line.partition(b" - ")
+        fields = left.split(b" ")
+        point = _ESCAPED.sub(lambda octal: bytes([int(octal[1], 8)]), fields[4])
+        found.append((os.fsdecode(point), os.fsdecode(right.split(b" ")[0]), fields[5].decode()))
     return found
 
 
@@ -81,8 +84,9 @@ def unmount_below(directory: Path) -> None:
     prefix = str(directory)
     for point, _, _ in reversed(mounted()):
         if point == prefix or point.startswith(prefix + "/"):
-            with suppress(OSError), _there(point) as fd:
-                _libc.umount2(f"/proc/self/fd/{fd}".encode(), MNT_DETACH)
+            above, _, name = point.rpartition("/")
+            with suppress(OSError), _there(above) as fd:  # not the mount itself: its server may be dead
+                _libc.umount2(os.fsencode(f"/proc/self/fd/{fd}/{name}"), MNT_DETACH | UMOUNT_NOFOLLOW)
 
 
 @contextmanager
@@ -90,7 +94,7 @@ def _there(path: str) -> Iterator[int]:
     """What has this absolute name, for as long as is needed. OSError when a link is on the way, or it is gone."""
     fd = os.open("/", os.O_PATH | os.O_CLOEXEC)
     try:
-        for name in path.strip("/").split("/"):
+        for name in filter(None, path.split("/")):
             below = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
             os.close(fd)
             fd = below
@@ -259,11 +263,12 @@ class Layout:
 
 
 def submounts() -> list[str]:
-    """Mount points of real file systems below / that a node needs to see (a separate /usr, /home, /opt …)."""
+    """Mount points of real file systems below / that a node needs to see (a separate /usr, /home, /opt …). None whose
+    name a user can change: the runtime mounts by name, as root."""
     found = []
     for point, kind, _ in mounted():
         if point == "/" or kind not in _REAL or any(point == p or point.startswith(p + "/") for p in _NEVER):
             continue
-        if os.path.isdir(point) and point not in found:
+        if point not in found and is_lasting(point) and os.path.isdir(point):
             found.append(point)
     return found

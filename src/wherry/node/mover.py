@@ -142,7 +142,7 @@ class ContainerMover:
         else:
             group.freeze()
         if self._source.owner.uid != 0:
-            require_own_sockets(group.pids(), self._source.netns, self._from.private)
+            require_own_sockets(self._source.netns, self._from.private)
 
     def transfer(self, during: During = quiet) -> Transferred:
         tree = self._streams["tree"]

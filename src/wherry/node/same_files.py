@@ -39,33 +39,29 @@ def require_same(before: list[int], after: list[int], private: Path) -> None:
             raise Failed(Code.MOVE_FAILED, "a file was exchanged during the move", why, "repeat the move")
 
 
-def require_own_sockets(pids: list[int], netns: str, private: Path) -> None:
+def require_own_sockets(netns: str, private: Path) -> None:
     """Failed when a Unix socket of the frozen node has its name outside of the node's own file systems.
 
     CRIU makes such a name again as root and gives it to the socket's owner; if others can put a link there meanwhile,
     it gives away what that leads to. `netns` is the path of the node's network namespace.
     """
-    lines = [line for pid in pids[:1] for line in Path(f"/proc/{pid}/net/unix").read_text().splitlines()[1:]]
-    if not any(map(_has_name, lines)):
-        return
 
-    def look() -> set[int]:
-        with DiagSocket() as diag:
+    def look() -> tuple[set[int], bool]:
+        with DiagSocket() as diag, socket.socket(socket.AF_UNIX) as probe:
+            probe.bind("")  # a name of the kernel's choice: one socket at least is told of, or the kernel tells nothing
             diag.bind()
             found = diag.get_sock_stats(family=socket.AF_UNIX, show=UDIAG_SHOW_VFS)
-        return {vfs["udiag_vfs_dev"] for one in found if (vfs := one.get_attr("UNIX_DIAG_VFS"))}
+            told = any(one["udiag_ino"] == os.fstat(probe.fileno()).st_ino for one in found)
+        return {vfs["udiag_vfs_dev"] for one in found if (vfs := one.get_attr("UNIX_DIAG_VFS"))}, told
 
-    own = os.stat(private).st_dev
-    for device in in_netns(netns, look):
+    own, (devices, told) = os.stat(private).st_dev, in_netns(netns, look)
+    if not told:
+        what, why = "the node's Unix sockets could not be looked at", "the kernel does not tell of them (unix_diag)"
+        raise Failed(Code.MOVE_FAILED, what, why, "modprobe unix_diag")
+    for device in devices:
         if os.makedev(device >> 20, device & 0xFFFFF) != own:
             what, why = "a program of the node has a Unix socket with a name in a directory that it shares", ""
             raise Failed(Code.MOVE_FAILED, what, why, "have the program make its sockets in /tmp")
-
-
-def _has_name(line: str) -> bool:
-    """True for a line of /proc/net/unix with a path: abstract names begin with @."""
-    fields = line.split(None, 7)
-    return len(fields) == 8 and not fields[7].startswith("@")
 
 
 def _held(pids: list[int]) -> _Held:

@@ -139,7 +139,7 @@ class MultiSite(Study):
 
     def measure(self, bench: Bench, cell: Cell, directory: Path) -> list[Value]:
         bench.stand_on(sites.fabric(cell["overlay"], cell["latency"]))
-        bench.needs_memory(1 << 30)
+        bench.needs_memory(_ranks(cell) << 29 if cell["how"] == _NPB_MACHINES else 1 << 30)
         return self._netpipe(bench, cell, directory) if cell["test"] in _PIPES else self._npb(bench, cell, directory)
 
     def _netpipe(self, bench: Bench, cell: Cell, directory: Path) -> list[Value]:

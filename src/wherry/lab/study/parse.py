@@ -12,7 +12,6 @@ from wherry.lab.study.recipe import SampleFailed, Value
 _RTT = re.compile(r"rtt min/avg/max/mdev = ([\d.]+)/([\d.]+)/([\d.]+)/([\d.]+) ms")
 _RECEIVED = re.compile(r"(\d+) packets transmitted, (\d+) received")
 _NETPIPE_LINE = re.compile(r"^ *\d+: +(\d+) bytes +\d+ times --> .* in +([\d.]+) usec", re.MULTILINE)
-"""Bits in what NetPIPE prints as Mbps."""
 LATENCIES = ("mean", "median", "min", "p95", "max")
 
 
