@@ -15,6 +15,7 @@ from rest_service import CLUSTER, Service, running
 import wherry.client.transport
 from wherry.base.errors import Code, LostContact, Refused, WherryError
 from wherry.client import Client, who
+from wherry.model.objects import Operation
 
 
 @pytest.fixture
@@ -88,18 +89,28 @@ def test_sudo_is_seen_through(monkeypatch: pytest.MonkeyPatch) -> None:
     assert variables["HOME"] == nobody.pw_dir and variables["USER"] == "nobody" and "SUDO_UID" not in variables
 
 
-def test_ctrl_c_cancels_an_operation_wherever_it_strikes(service: Service) -> None:
+@pytest.mark.parametrize("where", ["while a line is printed", "between two questions"])
+def test_ctrl_c_cancels_an_operation_wherever_it_strikes(
+    service: Service, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
     lines: list[str] = []
 
     def strikes_once(line: str) -> None:
         lines.append(line)
-        if len(lines) == 1:
+        if len(lines) == 1 and where == "while a line is printed":
             raise KeyboardInterrupt
+
+    def made(**values: Any) -> Operation:
+        if where == "between two questions" and struck and struck.pop():
+            raise KeyboardInterrupt
+        return Operation(**values)
 
     driver: Any = service.cell.need_domain().drivers["container"]
     driver.on_call = lambda name: time.sleep(0.5)
     with Client(service.place) as client:
+        begun, struck = client.up(CLUSTER | {"nodes": 6, "cpus": 0.2}).id, [True]
+        monkeypatch.setattr("wherry.client.client.Operation", made)
         with pytest.raises(WherryError) as caught:
-            client.wait(client.up(CLUSTER | {"nodes": 6, "cpus": 0.2}).id, strikes_once)
+            client.wait(begun, strikes_once)
         assert caught.value.code == Code.CANCELLED and any("Ctrl-C again" in line for line in lines)
         assert [cluster["state"] for cluster in client.clusters()] == ["partly"]

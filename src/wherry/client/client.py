@@ -68,11 +68,16 @@ class Client:
         after, interrupted, deadline = 0, False, time.monotonic() + seconds
         while True:
             left = max(0.0, deadline - time.monotonic())
-            try:
+            try:  # all of it: wherever Ctrl-C strikes, the operation is told
                 found = self._get(f"/v1/operations/{id}", wait=min(_POLL, left), after=after)
                 after = found["next"]
                 for line in found["lines"]:
                     progress(line)
+                operation = Operation(**found["operation"])
+                if operation.state == OperationState.DONE:
+                    return operation
+                if operation.state != OperationState.RUNNING:
+                    raise from_dict(operation.error or {})
             except KeyboardInterrupt:
                 if interrupted:
                     raise
@@ -80,11 +85,6 @@ class Client:
                 progress("cancelling; Ctrl-C again leaves it running")
                 self._cancel_quietly(id, progress)
                 continue
-            operation = Operation(**found["operation"])
-            if operation.state == OperationState.DONE:
-                return operation
-            if operation.state != OperationState.RUNNING:
-                raise from_dict(operation.error or {})
             if not left:
                 self._cancel_quietly(id, progress)
                 what = f"{operation.kind} did not end within {seconds:g} s"
