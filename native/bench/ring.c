@@ -5,12 +5,12 @@
  *
  * Each iteration, every rank sends BYTES to the next rank and checks every byte of what the one before sent: the
  * content follows from iteration and sender. Every 16th iteration is a checked MPI_Allreduce, and rank 0 decides for
- * all whether to go on: for S seconds, with --input no longer than until its standard input ends. MIB MiB of memory per rank are checked and rewritten page by page, N pages of 4 KiB in each
- * iteration (16), which is what a move finds changed; all are checked at the end.
- * Rank 0 prints "iteration N" every second (not with --json), and at the end one JSON line: sums over the ranks, and
- * the largest gap between two iterations at any rank with the time when it began; written_bytes are those of that
- * memory alone. Times are CLOCK_REALTIME: inside a moved node other clocks hide the gap. Exit code 1: some content was
- * wrong.
+ * all whether to go on: for S seconds, with --input no longer than until its standard input ends. MIB MiB of memory
+ * per rank are checked and rewritten page by page, N pages of 4 KiB in each iteration (16), which is what a move finds
+ * changed; all are checked at the end. Rank 0 prints "iteration N" every second (not with --json), and at the end one
+ * JSON line: sums over the ranks, and the largest gap between two iterations at any rank with the time when it began;
+ * written_bytes are those of that memory alone. Times are CLOCK_REALTIME: inside a moved node other clocks hide the
+ * gap. Exit code 1: some content was wrong.
  */
 #include <getopt.h>
 #include <mpi.h>

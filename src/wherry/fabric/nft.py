@@ -30,4 +30,4 @@ def nft(netns: str, *words: str, text: str = "") -> str:
 
 
 def _unsupported(why: str) -> Refused:
-    return Refused(Code.UNSUPPORTED, "this machine cannot look at frames in a bridge", f"nftables: {why}", "make setup")
+    return Refused(Code.UNSUPPORTED, "nftables do not work for bridges here", why, "make setup")

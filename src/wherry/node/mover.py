@@ -102,6 +102,7 @@ class ContainerMover:
         self._pace = Pace(rate)
 
     def prepare(self) -> None:
+        self._require_own_sockets()  # before the node stands still for nothing
         self._hurry()
         self._engine = criu.find().argv
         node = self._destination.node
@@ -141,6 +142,10 @@ class ContainerMover:
             time.sleep(pause)
         else:
             group.freeze()
+        self._require_own_sockets()
+
+    def _require_own_sockets(self) -> None:
+        """Of users alone: root's names give root nothing."""
         if self._source.owner.uid != 0:
             require_own_sockets(self._source.netns, self._from.private)
 

@@ -40,7 +40,7 @@ def require_same(before: list[int], after: list[int], private: Path) -> None:
 
 
 def require_own_sockets(netns: str, private: Path) -> None:
-    """Failed when a Unix socket of the frozen node has its name outside of the node's own file systems.
+    """Failed when a Unix socket of the node has its name outside of the node's own file systems.
 
     CRIU makes such a name again as root and gives it to the socket's owner; if others can put a link there meanwhile,
     it gives away what that leads to. `netns` is the path of the node's network namespace.
@@ -60,7 +60,8 @@ def require_own_sockets(netns: str, private: Path) -> None:
         raise Failed(Code.MOVE_FAILED, what, why, "modprobe unix_diag")
     for device in devices:
         if os.makedev(device >> 20, device & 0xFFFFF) != own:
-            what, why = "a program of the node has a Unix socket with a name in a directory that it shares", ""
+            what = "a program of the node has a Unix socket with a name in a directory that it shares"
+            why = "its name would be made again by root, where others could have put a link"
             raise Failed(Code.MOVE_FAILED, what, why, "have the program make its sockets in /tmp")
 
 
