@@ -50,6 +50,7 @@ bench-sites: setup ## links, moves over them, and balancing, beside their goals 
 	@scripts/as-root .venv/bin/python -m wherry.lab.linkbench
 	@scripts/as-root .venv/bin/python -m wherry.lab.crossbench
 	@scripts/as-root .venv/bin/python -m wherry.lab.balancebench --out build/balancebench.jsonl
+	@scripts/as-root .venv/bin/python -m wherry.lab.watchbench --out build/watchbench.jsonl
 
 clean: ## remove the virtual environment and everything built
 	rm -rf .venv build dist .pytest_cache .hypothesis

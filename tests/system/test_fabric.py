@@ -214,26 +214,33 @@ def test_a_link_that_cannot_be_made_is_refused_first(monkeypatch: pytest.MonkeyP
 def test_frames_are_counted_once_however_many_begin_to_count(fabric: NetnsFabric) -> None:
     """Each request of a profile has counters of its own, and the daemon's balancing too."""
     place = fabric.host_netns("a1")
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda _: Pairs().read({place: frozenset()}), range(8)))
+    readers = [Pairs() for _ in range(8)]
+    with ThreadPoolExecutor(len(readers)) as pool:
+        list(pool.map(lambda counters: counters.read({place: frozenset()}), readers))
 
     def rules() -> str:
-        words = ["nft", "list", "table", "bridge", "wherry"]
-        return namespaces.inside(
-            place, lambda: subprocess.run(words, capture_output=True, text=True, check=True).stdout
-        )
+        return nft(place, "list", "ruleset", "bridge").partition("table bridge wherry ")[2]
 
     once = rules()
     assert once.count("jump data") == once.count("update @pairs") == once.count("update @turns") == 1
     nft(place, "-f", "-", text=_RULES)
     assert rules() == once, "nor when another daemon adds them"
 
-    one, other = Pairs(), Pairs()
+    one, other = readers[:2]
     for counters, mac in ((one, "02:00:00:00:00:01"), (other, "02:00:00:00:00:02"), (one, "02:00:00:00:00:01")):
         counters.read({place: frozenset({mac})})
         assert mac in rules(), "far nodes are those of who looked last, whoever looked before"
     one.read({place: frozenset()})
     assert "02:00:00:00:00:01" not in rules()
+    for counters in readers[1:]:
+        counters.close()
+        counters.close()
+    assert "jump data" in rules(), "one still reads"
+    one.close()
+    assert not rules(), "frames that nobody counts cost nothing"
+    one.read({place: frozenset()})
+    assert "jump data" in rules()
+    one.close()
 
 
 def test_a_sweep_finds_the_half_made_and_its_processes(fabric: NetnsFabric, network: ClusterNetwork) -> None:

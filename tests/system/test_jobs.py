@@ -85,6 +85,8 @@ def test_a_ring_on_four_nodes(wherry: World, flavour: str) -> None:
     result = json.loads(done.stdout)
     assert result["errors"] == 0 and result["ranks"] == 4
     assert "setpgid" not in done.stderr
+    used = wherry.json("node", "show", "four-1")["usage"]
+    assert min(used["sent"], used["received"]) > result["checked_bytes"] // 5, "of four nodes each sends a quarter"
     listed = wherry.json("job", "list", "four")["jobs"][-1]
     assert listed["mpi"].startswith(flavour) and listed["state"] == "ended" and listed["exit_code"] == 0
 

@@ -82,9 +82,12 @@ def test_the_other_mpi(two: World) -> None:
 def test_what_ranks_in_a_machine_do_is_seen(two: World) -> None:
     """Its agent tells of the ranks, its port of the messages; so a cluster of machines is balanced as any other."""
     with two.ring("two", "mpich", ranks=2, seconds=25):
+        before = two.json("node", "show", "two-1")["usage"]
         (job,) = [job["id"] for job in two.json("job", "list", "two")["jobs"] if job["state"] == "running"]
         seen = two.json("job", "profile", job, "--seconds", "3s")
         (verdict,) = two.json("balance", "two", "--seconds", "3s")["plan"]["verdicts"]
+        after = two.json("node", "show", "two-1")["usage"]
+    assert all(after[key] > before[key] for key in ("cpu", "sent", "received"))
     assert [(load["rank"], load["node"]) for load in seen["ranks"]] == [(0, "two-0"), (1, "two-1")]
     assert all(0 < load["computing"] + load["waiting"] <= 1.01 for load in seen["ranks"])
     assert {(flow["source"], flow["target"]) for flow in seen["flows"]} == {("two-0", "two-1"), ("two-1", "two-0")}

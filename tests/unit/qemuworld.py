@@ -144,6 +144,10 @@ class Machine:
     def memoryStats(self) -> dict[str, int]:
         return {"rss": 150 << 10}
 
+    def interfaceStats(self, device: str) -> tuple[int, ...]:
+        assert device in self.description, "by its MAC"
+        return (7000, 7, 0, 0, 3000, 3, 0, 0)
+
     def connect(self) -> Connection:
         return Connection(self.world, self.host)
 

@@ -220,7 +220,8 @@ def test_emulated_machines_stay_where_qemu_is_old(world: World, driver: QemuDriv
 def test_start_and_stop(world: World, driver: QemuDriver) -> None:
     driver.start(place("q1"))
     assert world.states() == [[RUNS], []] and driver.alive(place("q1"))
-    assert driver.usage(place("q1")).memory == 150 << 20
+    usage = driver.usage(place("q1"))
+    assert (usage.memory, usage.received, usage.sent) == (150 << 20, 7000, 3000)
     assert not [name for name in world.files["q1"] if name.endswith("initrd")]  # which has the key
     driver.stop(place("q1"))
     assert world.states() == [[], []]

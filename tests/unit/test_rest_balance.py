@@ -220,6 +220,28 @@ def test_what_was_said_of_one_job_confirms_nothing_of_the_next(service: Service,
     assert balances(client) == 1
 
 
+def test_frames_are_counted_while_the_daemon_looks_and_no_longer(
+    service: Service, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, ended = run_job(service, "hello", "job-1"), list[str]()
+    monkeypatch.setattr(Look, "close", lambda _: ended.append("look"))
+    made = balancing(service, proposed(client))
+    made.turn()
+    assert not ended
+    client.auto_balance(False)
+    made.turn()
+    assert len(ended) == 1, "switched off"
+    client.auto_balance(True)
+    made.turn()
+    assert len(ended) == 1
+    service.cell.store.put_job(job.model_copy(update={"state": JobState.ENDED}))
+    made.turn()
+    assert len(ended) == 2, "no job runs"
+    made.start()
+    made.stop()
+    assert len(ended) == 3, "the daemon ends"
+
+
 def test_one_cluster_that_cannot_be_priced_leaves_the_plan_of_the_others(
     service: Service, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,7 +24,7 @@ from wherry.model.owner import Owner
 from wherry.model.spec import ClusterSpec, FabricSpec, NicSpec, parse
 from wherry.model.uri import TRANSPORTS, parse_uri
 from wherry.model.way import Way
-from wherry.node.protocol import Place
+from wherry.node.protocol import Place, Usage
 from wherry.node.vm import agent, given, machines, remote, virt, xen, xen_mover
 from wherry.node.vm.image import VmImage
 from wherry.node.vm.names import domain_id
@@ -335,7 +335,7 @@ def test_what_libvirt_says_of_a_processor() -> None:
 def test_start_and_stop(world: World, driver: XenDriver) -> None:
     driver.start(place("x1"))
     assert states(world) == RUNS_AT_1 and driver.alive(place("x1"))
-    assert driver.usage(place("x1")).model_dump() == {"memory": 150 << 20, "cpu": 3.0, "processes": 1, "throttled": 0.0}
+    assert driver.usage(place("x1")) == Usage(memory=150 << 20, cpu=3.0, processes=1)
     (kernel, whole) = sorted(world.files["x1"])  # the RAM disk, which has the key, is gone
     assert whole == f"{kernel}.whole" and world.files["x1"][kernel] == b"a kernel"
     driver.stop(place("x1"))

@@ -54,6 +54,9 @@ def show(node: str, /, *, output: Output = "text") -> None:
         rows.append(("memory", format_size(usage["memory"])))
         rows.append(("CPU time", f"{format_duration(usage['cpu'])}, throttled {format_duration(usage['throttled'])}"))
         rows.append(("processes", usage["processes"]))
+        if usage["sent"] is not None:
+            text = f"{format_size(usage['sent'])} sent, {format_size(usage['received'])} received at {found.host}"
+            rows.append(("network", text))
     rows += [("move", _line(Move.model_validate(move))) for move in data["moves"]]
     emit(output, "node", data, lambda: table(("NODE", node), rows, ""))
 

@@ -117,7 +117,7 @@ def _bandwidth(source: End, sink: End, latency: float) -> float | None:
 
 
 def _received(sink: End) -> int:
-    return links.inside(sink[0], lambda ip: ip.received("up0"))
+    return links.inside(sink[0], lambda ip: ip.carried("up0")[0])
 
 
 def _connect(source: End, sink: End, timeout: float) -> list[tuple[socket.socket, socket.socket]]:

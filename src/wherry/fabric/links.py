@@ -153,9 +153,14 @@ class Links:
             if error.code != errno.ENODEV:
                 raise
 
-    def received(self, name: str) -> int:
-        """Bytes of the frames that came in. The kernel counts the headers of what it did not cut into segments once."""
-        return int(self._route.get_links(self._index(name))[0].get_attr("IFLA_STATS64")["rx_bytes"])
+    def carried(self, name: str) -> tuple[int, int]:
+        """Bytes of the frames that came in here, and that went out; (0, 0) when there is no such link. The kernel
+        counts the headers of what it did not cut into segments once."""
+        index = self._index(name)
+        if index is None:
+            return 0, 0
+        counters = self._route.get_links(index)[0].get_attr("IFLA_STATS64")
+        return int(counters["rx_bytes"]), int(counters["tx_bytes"])
 
     def _kind(self, index: int) -> str | None:
         info = self._route.get_links(index)[0].get_attr("IFLA_LINKINFO")

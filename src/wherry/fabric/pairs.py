@@ -12,8 +12,8 @@ first since it sent something to the other itself. A stream of messages one way 
 takes removed elements of a set away only after a while, and until then they are in the way: so turns are counted for
 nodes so far away that there cannot be many in a second.
 
-Invariants: counting never stands in a frame's way; the numbers of a host only grow until the host is gone, wherever its
-nodes go.
+Invariants: counting never stands in a frame's way; the numbers of a host only grow as long as somebody reads them,
+wherever its nodes go; who stops reading last takes the rules away, so frames that nobody counts cost nothing.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ import json
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple
 
+from wherry.base.errors import WherryError
 from wherry.fabric.nft import nft
 
 _BARE = 52
@@ -52,8 +54,11 @@ add rule bridge wherry data ether daddr @far goto turn
 add chain bridge wherry count {{ type filter hook prerouting priority -200; policy accept; }}
 add rule bridge wherry count ip protocol tcp ip length > {_BARE} jump data
 """
-_adding = threading.Lock()
+_lock = threading.Lock()
 """Held from the look whether a host counts to its rules: two that look at once would have each frame counted twice."""
+_readers = Counter[str]()
+"""How many read the counters of a host, by the path of its network namespace. A daemon that was killed leaves rules
+behind: they are used again, and gone with the host or when the next reader stops."""
 Pair = tuple[str, str]
 """MAC of who sends, MAC of who receives."""
 
@@ -67,7 +72,7 @@ class Count(NamedTuple):
 
 
 class Pairs:
-    """The counters of some hosts."""
+    """The counters of some hosts. Who reads them closes them."""
 
     def __init__(self) -> None:
         self._counting = set[str]()
@@ -81,9 +86,10 @@ class Pairs:
         frames, size, turns = Counter[Pair](), Counter[Pair](), Counter[Pair]()
         for netns, macs in far.items():
             if netns not in self._counting:
-                with _adding:
+                with _lock:
                     if "table bridge wherry" not in nft(netns, "list", "tables", "bridge"):
                         nft(netns, "-f", "-", text=_RULES)
+                    _readers[netns] += 1
                 self._counting.add(netns)
             sets = _sets(nft(netns, "-j", "list", "table", "bridge", "wherry"))
             if frozenset(sets.get("far", ())) != macs:  # another look may have had other nodes in mind
@@ -96,6 +102,17 @@ class Pairs:
                 elif name == "turns":
                     turns[other, one] += count
         return {pair: Count(frames[pair], size[pair], turns[pair]) for pair in frames}
+
+    def close(self) -> None:
+        """Nobody counts any more for this reader."""
+        with _lock:
+            for netns in self._counting:
+                _readers[netns] -= 1
+                if not _readers[netns]:
+                    del _readers[netns]
+                    with suppress(WherryError, OSError):  # the host is gone
+                        nft(netns, "delete", "table", "bridge", "wherry")
+            self._counting.clear()
 
 
 def _sets(text: str) -> dict[str, list[Any]]:

@@ -90,6 +90,10 @@ class Sampler:
         except WherryError as error:
             return replace(sample, uncounted=str(error))
 
+    def close(self) -> None:
+        """Ends the counting of frames; the next sample begins it anew."""
+        self._pairs.close()
+
     def _inside(self, node: Node) -> dict[Process, Times] | str:
         """The ranks in a virtual machine, or why they could not be looked at."""
         place = self._places.place(node)

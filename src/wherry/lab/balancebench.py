@@ -17,63 +17,60 @@ the nodes are together is part of the ratio, so it is the milder the shorter the
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
-import subprocess
 import sys
 import time
 from argparse import ArgumentParser, Namespace
 from contextlib import suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from wherry.base.errors import WherryError
-from wherry.base.paths import Instance, native_program
+from wherry.base.paths import native_program
 from wherry.client import Client
 from wherry.lab.demo import print_table
 from wherry.lab.environment import environment, load
 from wherry.lab.report import Table
 from wherry.lab.samples import Samples
-from wherry.lab.stats import median, ratio
+from wherry.lab.sitting import short_sitting
+from wherry.lab.stats import Estimate, median, ratio
 from wherry.model.objects import Job, JobState
 
-_INSTANCE = "balbench"
 _SEED = 5
 _HOSTS = 3
 """Hosts at each site."""
 _NETWORK_BOUND = frozenset({"cg"})
 """Programs that are to be packed; any other is to stay spread."""
-_PACKED, _SPREAD = 0.6, 1.05
+_PACKED, SPREAD = 0.6, 1.05
 """The goals: total time with the balancer over that without, of a network-bound program and of any other."""
 _OVER = (JobState.ENDED, JobState.CANCELLED, JobState.LOST)
 
 
 def main(words: list[str]) -> None:
     """Measures and prints."""
-    parser = ArgumentParser(prog="python -m wherry.lab.balancebench", description=(__doc__ or "").partition("\n")[0])
+    parser = parser_of("balancebench", __doc__)
     parser.add_argument("--jobs", default="cg:B,ep:C,lu:B", help="NPB programs with their classes")
+    parser.add_argument("--reps", type=int, default=3, help="runs of each program, with and without")
+    parser.add_argument("--after", type=float, default=10.0, help="seconds until room appears")
+    asked = parser.parse_args(words)
+    samples = Samples(asked.out)
+    with short_sitting("balbench") as client:
+        _all(client, samples, asked)
+    _report(samples, asked)
+
+
+def parser_of(name: str, about: str | None) -> ArgumentParser:
+    """What can be said of a job over two sites."""
+    parser = ArgumentParser(prog=f"python -m wherry.lab.{name}", description=(about or "").partition("\n")[0])
     parser.add_argument("--nodes", type=int, default=6, help="of the job at each site")
     parser.add_argument("--ranks", type=int, default=16)
-    parser.add_argument("--reps", type=int, default=3, help="runs of each program, with and without")
     parser.add_argument("--latency", default="10ms", help="of the link, one way")
     parser.add_argument("--bandwidth", default="1Gbit/s")
-    parser.add_argument("--after", type=float, default=10.0, help="seconds until room appears")
     parser.add_argument("--mpi", default="openmpi", choices=("openmpi", "mpich"))
-    parser.add_argument("--out", type=Path, default=Path("balancebench.jsonl"), help="file for the samples")
-    asked = parser.parse_args(words)
-    asked.out = asked.out.resolve()
-    os.environ["WHERRY_INSTANCE"] = _INSTANCE
-    samples = Samples(asked.out)
-    try:
-        with Client(Instance(_INSTANCE)) as client, TemporaryDirectory(prefix="balancebench-", dir=Path.home()) as here:
-            os.chdir(here)
-            _all(client, samples, asked)
-    finally:
-        os.chdir("/")
-        subprocess.run([sys.executable, "-m", "wherry.cli.main", "down", "--all"], capture_output=True, check=True)
-    _report(samples, asked)
+    out = Path(f"{name}.jsonl").resolve()
+    parser.add_argument("--out", type=lambda text: Path(text).resolve(), default=out, help="file for the samples")
+    return parser
 
 
 def _all(client: Client, samples: Samples, asked: Namespace) -> None:
@@ -81,7 +78,7 @@ def _all(client: Client, samples: Samples, asked: Namespace) -> None:
     draw = random.Random(_SEED)  # noqa: S311 - an order, not a secret
     order = [kind for _ in range(asked.reps) for kind in draw.sample(kinds, len(kinds))]
     for number, (job, moved) in enumerate(order, 1):
-        client.wait(client.fabric_up(_fabric(asked), "the bench's fabric").id)
+        client.wait(client.fabric_up(fabric(asked), "the bench's fabric").id)
         sample = _one(client, job, moved, asked)
         client.wait(client.fabric_down().id)
         samples.add(job=job, balanced=moved, load=load(), **sample)
@@ -92,26 +89,20 @@ def _all(client: Client, samples: Samples, asked: Namespace) -> None:
 
 def _one(client: Client, name: str, balanced: bool, asked: Namespace) -> dict[str, Any]:
     """One run of a program."""
-    program, _, size = name.partition(":")
-    path = Path(f"npb-{program}")
-    shutil.copy(native_program(f"npb-{program}-{asked.mpi}"), path)
     seen, moves = max((event.id for event in client.events()), default=0), len(client.moves())
     client.auto_balance(balanced)
-    client.wait(client.up(_cluster("job", 2 * asked.nodes, {"placement": "spread"})).id)
-    for site in ("a", "b"):
-        client.wait(client.up(_cluster(f"guest{site}", asked.nodes, {"sites": [site], "memory": "32MiB"})).id)
-    job = client.run("job", [f"./{path}", size], asked.ranks, asked.mpi)
+    crowd(client, asked.nodes)
+    job = start(client, name, asked)
     try:
         time.sleep(asked.after)
         client.wait(client.down("guesta").id)
-        job = _ended(client, job)
-        text = b"".join(data for stream, _, data in client.output(job.id, follow=False) if stream == "stdout").decode()
-        right = job.exit_code == 0 and "SUCCESSFUL" in text
+        job = ended(client, job)
+        problem = wrong(client, job)
         sites = {host.name: host.site for host in client.hosts()}
         where = [sites[node.host] for node in client.nodes("job")]
         return {
-            "ok": right,
-            "problem": "" if right else f"exit code {job.exit_code}: {text[-200:]}",
+            "ok": not problem,
+            "problem": problem,
             "total": (job.ended or 0.0) - (job.started or 0.0),
             "moves": len(client.moves()) - moves,
             "downtimes": [move.downtime for move in client.moves()[moves:]],
@@ -131,7 +122,23 @@ def _one(client: Client, name: str, balanced: bool, asked: Namespace) -> dict[st
             client.wait(client.down(cluster["name"]).id)
 
 
-def _ended(client: Client, job: Job) -> Job:
+def crowd(client: Client, nodes: int) -> None:
+    """A cluster for a job over two sites, and others that have the rest of both."""
+    client.wait(client.up(_cluster("job", 2 * nodes, {"placement": "spread"})).id)
+    for site in ("a", "b"):
+        client.wait(client.up(_cluster(f"guest{site}", nodes, {"sites": [site], "memory": "32MiB"})).id)
+
+
+def start(client: Client, name: str, asked: Namespace) -> Job:
+    """Begins a program of NPB, `PROGRAM:CLASS`."""
+    program, _, size = name.partition(":")
+    path = Path(f"npb-{program}")
+    shutil.copy(native_program(f"npb-{program}-{asked.mpi}"), path)
+    return client.run("job", [f"./{path}", size], asked.ranks, asked.mpi)
+
+
+def ended(client: Client, job: Job) -> Job:
+    """The job when it is over."""
     for _ in client.output(job.id):
         continue
     while job.state not in _OVER:  # its output ends a little before it
@@ -140,7 +147,14 @@ def _ended(client: Client, job: Job) -> Job:
     return job
 
 
-def _fabric(asked: Namespace) -> dict[str, Any]:
+def wrong(client: Client, job: Job) -> str:
+    """Why the run of a program that is over does not count; empty when it verified its result."""
+    text = b"".join(data for stream, _, data in client.output(job.id, follow=False) if stream == "stdout").decode()
+    return "" if job.exit_code == 0 and "SUCCESSFUL" in text else f"exit code {job.exit_code}: {text[-200:]}"
+
+
+def fabric(asked: Namespace) -> dict[str, Any]:
+    """Two sites, each with room for all nodes of the job."""
     each = -(-2 * asked.nodes // _HOSTS)
     hosts = [
         {"name": f"{site}{number}", "site": site, "cores": each, "memory": "4GiB"}
@@ -178,13 +192,18 @@ def _report(samples: Samples, asked: Namespace) -> None:
 def _total(job: str, left: list[float], balanced: list[float], packed: int) -> tuple[str, ...]:
     """A program's row: the goal is known before, whatever the daemon did."""
     pack = job.partition(":")[0] in _NETWORK_BOUND
-    found, goal = ratio(balanced, left), _PACKED if pack else _SPREAD
-    verdict = "met" if found.high <= goal else "missed" if found.low > goal else "not certain"
+    found, goal = ratio(balanced, left), _PACKED if pack else SPREAD
+    verdict = judged(found, goal)
     if packed != (len(balanced) if pack else 0):
         verdict = "missed"
     wanted = f"at most {goal:g}, {'all' if pack else 'none'} packed"
     where = f"{packed} of {len(balanced)}"
     return (job, median(left).text(), median(balanced).text(), found.text(), where, wanted, verdict)
+
+
+def judged(found: Estimate, most: float) -> str:
+    """Whether a ratio is within its goal."""
+    return "met" if found.high <= most else "missed" if found.low > most else "not certain"
 
 
 def _prediction(run: dict[str, Any], left: float) -> tuple[str, ...]:

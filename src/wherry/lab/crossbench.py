@@ -10,24 +10,21 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import time
 from argparse import ArgumentParser
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
-from wherry.base.paths import Instance, native_program
+from wherry.base.paths import native_program
 from wherry.base.units import format_size, parse_duration, parse_rate
 from wherry.client import Client
 from wherry.lab.demo import print_table
 from wherry.lab.environment import environment, load
 from wherry.lab.report import Table
+from wherry.lab.sitting import short_sitting
 from wherry.lab.stats import median
 from wherry.model.objects import Job
 
-_INSTANCE = "crossbn"
 _ROUND = ("b2", "a2", "a3", "b1")
 """Hosts in the order in which the node comes by them; it begins at b1."""
 _SLACK, _ROUND_TRIPS = 1.25, 10
@@ -44,18 +41,12 @@ def main(words: list[str]) -> None:
     parser.add_argument("--overlay", default="none", choices=("none", "openvpn", "wireguard"))
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args(words)
-    os.environ["WHERRY_INSTANCE"] = _INSTANCE
     link = {"latency": asked.latency, "bandwidth": asked.bandwidth, "overlay": asked.overlay}
     samples = list[dict[str, Any]]()
-    try:
-        with Client(Instance(_INSTANCE)) as client, TemporaryDirectory(prefix="crossbench-", dir=Path.home()) as here:
-            os.chdir(here)
-            client.wait(client.fabric_up(_fabric(link), "the bench's fabric").id)
-            for memory in map(int, asked.memory.split(",")):
-                samples += _moves(client, memory, asked.reps)
-    finally:
-        os.chdir("/")
-        subprocess.run([sys.executable, "-m", "wherry.cli.main", "down", "--all"], capture_output=True, check=True)
+    with short_sitting("crossbn") as client:
+        client.wait(client.fabric_up(_fabric(link), "the bench's fabric").id)
+        for memory in map(int, asked.memory.split(",")):
+            samples += _moves(client, memory, asked.reps)
     if asked.json:
         print(json.dumps({"environment": environment(), "link": link, "samples": samples}))
     else:

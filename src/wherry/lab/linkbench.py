@@ -9,21 +9,18 @@ machine. The fabric is an instance of its own and is removed at the end.
 from __future__ import annotations
 
 import json
-import os
 import statistics
-import subprocess
 import sys
 import time
 from typing import Any
 
-from wherry.base.paths import Instance
 from wherry.base.units import format_duration, format_rate, parse_duration, parse_rate
 from wherry.client import Client
 from wherry.lab.demo import print_table
 from wherry.lab.environment import environment
 from wherry.lab.report import Table
+from wherry.lab.sitting import short_sitting
 
-_INSTANCE = "linkbnch"
 _FABRIC = {
     "kind": "fabric",
     "version": 1,
@@ -41,14 +38,10 @@ _PINGS, _FILLS = 5, 2
 def main(words: list[str]) -> None:
     """Measures everything and prints it."""
     as_json = "--json" in words
-    os.environ["WHERRY_INSTANCE"] = _INSTANCE
-    try:
-        with Client(Instance(_INSTANCE)) as client:
-            client.wait(client.fabric_up(_FABRIC, "the bench's fabric").id)
-            latencies = [_latency(client, text) for text in _LATENCIES]
-            fills = [_bandwidth(client, *texts) for texts in _BANDWIDTHS]
-    finally:
-        subprocess.run([sys.executable, "-m", "wherry.cli.main", "down", "--all"], capture_output=True, check=True)
+    with short_sitting("linkbnch") as client:
+        client.wait(client.fabric_up(_FABRIC, "the bench's fabric").id)
+        latencies = [_latency(client, text) for text in _LATENCIES]
+        fills = [_bandwidth(client, *texts) for texts in _BANDWIDTHS]
     if as_json:
         print(json.dumps({"environment": environment(), "latency": latencies, "bandwidth": fills}))
         return

@@ -6,10 +6,11 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from wherry.base.errors import Code, Refused
 from wherry.base.paths import as_root, instance
-from wherry.client import process
+from wherry.client import Client, process
 
 
 @contextmanager
@@ -34,3 +35,12 @@ def sitting(name: str, out: Path, *, keep: bool) -> Iterator[Path]:
         if not keep:
             process.stop(instance())
             process.sweep()
+
+
+@contextmanager
+def short_sitting(name: str) -> Iterator[Client]:
+    """A client in a sitting whose directory is gone afterwards, too."""
+    with TemporaryDirectory(prefix=f"{name}-", dir=Path.home()) as here:  # not in /tmp, which is each node's own
+        with sitting(name, Path(here), keep=False), Client() as client:
+            yield client
+        os.chdir("/")

@@ -125,7 +125,7 @@ class ContainerDriver:
         return first_process(place) is not None
 
     def usage(self, place: Place) -> Usage:
-        return usage_of(Cgroup(place.cgroup))
+        return usage_of(place, self._fabric.host_netns(place.host))
 
     def mover(self, source: Place, destination: Place, way: Way | None = None) -> ContainerMover:
         return ContainerMover(self, self._fabric, source, destination)

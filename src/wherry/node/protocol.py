@@ -63,7 +63,8 @@ class Place(BaseModel):
 
 
 class Usage(BaseModel):
-    """What a node uses now: resident bytes, CPU seconds, processes, seconds throttled by its CPU limit."""
+    """What a node uses: resident bytes and processes now; CPU seconds, seconds throttled by its CPU limit, and bytes
+    received and sent (with the frames' headers) since it came to its host. None: its host does not tell."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -71,6 +72,8 @@ class Usage(BaseModel):
     cpu: float
     processes: int
     throttled: float = 0.0
+    received: int | None = None
+    sent: int | None = None
 
 
 class Transferred(BaseModel):

@@ -1,22 +1,31 @@
-"""What the processes of a node use, as its cgroup tells."""
+"""What a node on an emulated host uses, as its cgroup and its port tell."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
+from wherry.base.errors import WherryError
+from wherry.fabric import links
 from wherry.fabric.cgroup import Cgroup
-from wherry.node.protocol import Usage
+from wherry.node.protocol import Place, Usage
 
 
-def usage_of(group: Cgroup) -> Usage:
+def usage_of(place: Place, host_netns: str) -> Usage:
     """Of a container that of its processes; of a virtual machine that of its QEMU."""
+    group = Cgroup(place.cgroup)
     pids = group.pids()
+    try:  # what comes in at the port is what the node sent
+        sent, received = links.inside(host_netns, lambda ip: ip.carried(place.device))
+    except WherryError:  # the host is not there any more
+        sent = received = 0
     return Usage(
         memory=sum(_resident(pid) for pid in pids),
         cpu=group.cpu_seconds(),
         processes=len(pids),
         throttled=group.throttled(),
+        received=received,
+        sent=sent,
     )
 
 

@@ -44,15 +44,13 @@ class Balance:
         self._peer.require(job.uid, f"job {id}")
         if job.state not in UNDER_WAY:
             raise Refused(Code.WRONG_STATE, f"job {id} does not run", f"it is {job.state}", "wherry job list")
-        view = look(self._cell)
-        with _measurement():
+        with look(self._cell) as view, _measurement():
             return view.profile(*view.over(seconds), job.cluster)
 
     def plan(self, cluster: str | None, seconds: float, remaining: float | None) -> BalancePlan:
         """What would be moved; of one cluster, or of all."""
         names = self._names(cluster)
-        view = look(self._cell)
-        with _measurement():
+        with look(self._cell) as view, _measurement():
             return view.plan(*view.over(seconds), names, remaining)
 
     def apply(self, cluster: str | None, seconds: float, remaining: float | None) -> Operation:
@@ -62,7 +60,8 @@ class Balance:
 
         def body(task: Task) -> dict[str, Any]:
             task.progress(f"measuring {', '.join(names)} for {seconds:g} s")
-            found = view.plan(*view.over(seconds), names, remaining)
+            with view:
+                found = view.plan(*view.over(seconds), names, remaining)
             return carry_out(self._cell, task, found)
 
         return start(self._cell, cluster or "all", names, body, self._peer.uid)

@@ -53,17 +53,28 @@ class AutoBalance(Watcher):
         idle = domain is None or not running or self._cell.store.setting(AUTO) != "on"
         if domain is None or idle or self._under_way():
             self._sample, self._before = None, {}
+            if idle:
+                self._stop_looking()
             return
         # what was said of other jobs confirms nothing
         self._before = {name: v for name, v in self._before.items() if self._jobs.get(name) == running.get(name)}
         self._jobs = running
         if self._look is None or self._look.domain is not domain:
+            self._stop_looking()
             self._look, self._sample = Look(self._cell, domain), None
         before, self._sample = self._sample, self._look.sample()
         if before is not None:
             self._refused = {where: time for where, time in self._refused.items() if now() - time < Rule().hold}
             names = [name for name in clusters_up(self._cell) if name in running]
             self._decide(self._look.plan(before, self._sample, names, refused=self._refused))
+
+    def stop(self) -> None:
+        super().stop()
+        self._stop_looking()
+
+    def _stop_looking(self) -> None:
+        if self._look is not None:
+            self._look.close()
 
     def _decide(self, found: BalancePlan) -> None:
         site = {host.name: host.site for host in self._cell.hosts()}

@@ -1,6 +1,6 @@
 """From what runs to a plan: samples of the machine, and the cases that `wherry.schedule.balance` decides on.
 
-Invariant: it looks and changes nothing (but that frames are counted from the first sample on).
+Invariant: it looks and changes nothing (but that frames are counted from the first sample on until it is closed).
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from typing import Self
 
 from wherry.base.clock import now
 from wherry.base.errors import Code, LostContact, WherryError
@@ -34,6 +35,16 @@ class Look:
         self.domain = domain
         self._cell = cell
         self._sampler = Sampler(domain.fabric, domain.places)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the counting of frames."""
+        self._sampler.close()
 
     def sample(self) -> Sample:
         """The counters of all nodes that run."""

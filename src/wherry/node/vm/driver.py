@@ -169,7 +169,7 @@ class VmDriver(Machines):
         return bool(Cgroup(place.cgroup).pids())
 
     def usage(self, place: Place) -> Usage:
-        return usage_of(Cgroup(place.cgroup))
+        return usage_of(place, self.fabric.host_netns(place.host))
 
     def mover(self, source: Place, destination: Place, way: Way | None = None) -> VmMover:
         return VmMover(self, source, destination, way)

@@ -170,11 +170,17 @@ class RemoteVmDriver(Machines):
         if domain is None:
             return Usage(memory=0, cpu=0.0, processes=0)
         with virt.told(f"host {place.host} does not say what node {place.node.name} uses"):
-            return Usage(memory=self.memory(domain), cpu=domain.info()[4] / 1e9, processes=1)
+            cpu = domain.info()[4] / 1e9
+            received, sent = self.carried(domain, place.node.mac)
+            return Usage(memory=self.memory(domain), cpu=cpu, processes=1, received=received, sent=sent)
 
     def memory(self, domain: Any) -> int:
         """Bytes of its host's memory that a domain has."""
         return int(domain.info()[2]) * 1024
+
+    def carried(self, domain: Any, mac: str) -> tuple[int | None, int | None]:
+        """Bytes that a domain received and sent; None where asking might have to wait for a move's end."""
+        return None, None
 
     @abstractmethod
     def mover(self, source: Place, destination: Place, way: Way | None = None) -> NodeMover:

@@ -90,6 +90,10 @@ class QemuDriver(RemoteVmDriver):
         stats = domain.memoryStats()
         return int(stats.get("rss", 0)) * 1024
 
+    def carried(self, domain: Any, mac: str) -> tuple[int | None, int | None]:
+        stats = domain.interfaceStats(mac)
+        return int(stats[0]), int(stats[4])
+
     def mover(self, source: Place, destination: Place, way: Way | None = None) -> QemuMover:
         return QemuMover(self, source, destination, way)
 
