@@ -106,6 +106,8 @@ def test_a_job_runs_while_a_machine_is_moved_there_and_back(pair: World, hosts: 
             assert (record["phase"], record["error"]) == ("done", None)
             assert record["rounds"] and record["bytes"] > 0 and 0 < record["downtime"] <= record["total"]
             assert known(pair, hosts)["pair-1"] == destination
+            usage = pair.json("node", "show", "pair-1")["usage"]
+            assert usage["memory"] > 0 and usage["sent"] > 0 and usage["received"] > 0, usage
 
     pair.under_a_ring("pair", "mpich", move, ranks=2)
     assert known(pair, hosts) == began
