@@ -99,6 +99,9 @@ def _build() -> dict[str, Any]:
 
 
 _CLASSES = _build()
+_LAST_VICTIM = "-999"
+"""Killed for lack of memory after all others. What it restores has that too until it gets its own: -1000, never, would
+leave the kernel without a victim in a node that has not enough, and the restore would hang."""
 
 
 class Worker:
@@ -123,7 +126,7 @@ class Worker:
             )
         self._socket = ours
         with contextlib.suppress(OSError):  # without CAP_SYS_RESOURCE it is as likely a victim as any
-            Path(f"/proc/{self._process.pid}/oom_score_adj").write_text("-1000")
+            Path(f"/proc/{self._process.pid}/oom_score_adj").write_text(_LAST_VICTIM)
 
     def _hear(self, timeout: float, gets_on: Callable[[], bool] | None) -> bytes:
         """What it says next."""
