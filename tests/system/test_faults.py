@@ -57,6 +57,12 @@ def go_home(two: World) -> None:
         two.move(NODE, SOURCE)
 
 
+@pytest.fixture(autouse=True)
+def at_home(two: World) -> None:
+    """One test that fails does not fail those after it."""
+    go_home(two)
+
+
 @pytest.mark.parametrize("kind", ["fail", "kill"])
 def test_each_phase_under_a_job(two: World, kind: str) -> None:
     """`fail` at a phase, `kill` of the daemon: before the commit the node stays, after it the move is finished."""
@@ -75,7 +81,6 @@ def test_each_phase_under_a_job(two: World, kind: str) -> None:
                 assert record["phase"] == "rolled-back" and record["error"]["code"] == "MOVE_FAILED"
 
     two.under_a_ring("two", "openmpi", each_phase, ranks=2, memory=RANK)
-    go_home(two)
 
 
 def images(two: World, host: str) -> Path:
@@ -201,7 +206,6 @@ def test_criu_is_killed_while_it_dumps(two: World, held: str) -> None:
         assert "connections, so messages may be lost" in done.stderr, done.stderr
         assert two.assert_one_copy("two")[NODE] == SOURCE
     two.under_a_ring("two", "openmpi", lambda: two.move(NODE, DESTINATION), ranks=2)
-    go_home(two)
 
 
 def test_the_daemon_is_killed_while_criu_dumps(two: World, held: str) -> None:

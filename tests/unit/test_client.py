@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from rest_service import CLUSTER, Service, running
 
@@ -75,6 +76,34 @@ def test_without_a_daemon_it_says_so(service: Service, tmp_path: Path) -> None:
     with pytest.raises(LostContact) as caught:
         Client(other, start=False)
     assert caught.value.code == Code.UNREACHABLE
+
+
+@pytest.mark.parametrize(
+    ("lived", "error", "asked"),
+    [(0.1, httpx.RemoteProtocolError, 5), (9.0, httpx.RemoteProtocolError, 21), (90.0, httpx.ReadTimeout, 5)],
+)
+def test_a_question_is_asked_again_when_the_daemon_ended(
+    service: Service, monkeypatch: pytest.MonkeyPatch, lived: float, error: type[httpx.TransportError], asked: int
+) -> None:
+    """For as long as it takes, unless the question may be what ends it, or no answer comes."""
+    times = [0.0]
+
+    class Mortal(httpx.Client):
+        def request(self, *words: Any, **more: Any) -> httpx.Response:
+            times.append(times[-1] + lived)
+            if len(times) <= 21:
+                raise error("gone")
+            return super().request(*words, **more)
+
+    monkeypatch.setattr(wherry.client.transport, "monotonic", lambda: times[-1])
+    monkeypatch.setattr(httpx, "Client", Mortal)
+    with Client(service.place) as client:
+        if asked == 21:
+            assert client.clusters() == []
+        else:
+            with pytest.raises(LostContact, match="does not answer"):
+                client.clusters()
+    assert len(times) - 1 == asked
 
 
 def test_sudo_is_seen_through(monkeypatch: pytest.MonkeyPatch) -> None:

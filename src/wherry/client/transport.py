@@ -5,6 +5,7 @@ Invariant: an answer of a service of another version is never interpreted; every
 
 from __future__ import annotations
 
+from time import monotonic
 from typing import Any
 
 import httpx
@@ -16,8 +17,9 @@ from wherry.client import process
 
 _LONGEST = 90.0
 """Seconds for an answer: a long poll takes up to 30."""
-_TRIES = 5
-"""Daemons that are asked the same, when each is killed while it has the question."""
+_TRIES, _SOON = 5, 1.0
+"""Daemons that are asked the same, when each ends within so many seconds of the question, which may be why. One that
+lives longer has nothing to do with it: who waits for a job's output asks for hours."""
 
 
 class Transport:
@@ -64,10 +66,12 @@ class Transport:
     def _request(self, method: str, path: str, body: Any, parameters: dict[str, Any], again: bool) -> httpx.Response:
         left = _TRIES
         while True:
-            left -= 1
+            left, asked = left - 1, monotonic()
             try:
                 return self._http.request(method, path, json=body, params=parameters)
-            except httpx.TransportError:
+            except httpx.TransportError as error:
+                if monotonic() - asked > _SOON and not isinstance(error, httpx.TimeoutException):
+                    left = _TRIES
                 if not again or not self._start or not left:
                     raise
             if not process.answers(self._instance):
