@@ -220,6 +220,27 @@ def test_what_was_said_of_one_job_confirms_nothing_of_the_next(service: Service,
     assert balances(client) == 1
 
 
+def test_a_job_that_stays_is_looked_at_now_and_then_until_something_changes(
+    service: Service, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_job(service, "hello", "job-1")
+    looks, ended = list[int](), list[int]()
+    made = balancing(service, proposed(client).model_copy(update={"moves": ()}))
+    monkeypatch.setattr(Scripted, "plan", lambda *_, **__: BalancePlan(verdicts=()))
+    take = Look.sample
+    monkeypatch.setattr(Look, "sample", lambda self: (looks.append(now), take(self))[1])
+    monkeypatch.setattr(Look, "close", lambda _: ended.append(now))
+    now = 0
+    while now < 20:
+        made.turn()
+        now += 1
+    # two samples are a measurement; then a second one, and pauses of 1, 2, 4 and 4 measurements
+    assert looks == [0, 1, 2, 4, 5, 8, 9, 14, 15] and ended == [2, 5, 9, 15]
+    run_job(service, "hello", "job-2")
+    made.turn()
+    assert looks[-1] == 20, "another job"
+
+
 def test_frames_are_counted_while_the_daemon_looks_and_no_longer(
     service: Service, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

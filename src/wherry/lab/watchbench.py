@@ -4,7 +4,8 @@ A job runs over two sites that are full, so nothing is moved. While it runs the 
 off for a while, in pairs of windows whose order is drawn with a kept seed: on, it measures, decides, and has frames
 counted; off, it does nothing of that. How fast the job goes on is told by the bytes that its nodes send, as each of its
 steps sends as many. A pair is one sample: the job's speed alone over that when it is looked at, so the times the other
-way round. Runs that did not verify their result do not count, nor does the pair in which a run ends.
+way round. A window is as long as two of the daemon's pauses with what it measures between. Runs that did not verify
+their result do not count, nor does the pair in which a run ends.
 
 Whole runs, as `balancebench` compares, differ by a fifth among themselves when 16 ranks share two processors: a cost of
 a few hundredths is not seen there. Here both halves of a sample are of one run, seconds apart.
@@ -39,8 +40,8 @@ def main(words: list[str]) -> None:
     """Measures and prints."""
     parser = parser_of("watchbench", __doc__)
     parser.add_argument("--job", default="lu:B", help="a program of NPB with its class")
-    parser.add_argument("--pairs", type=int, default=40, help="of windows, in as many runs as it takes")
-    parser.add_argument("--seconds", type=float, default=10.0, help="of a window")
+    parser.add_argument("--pairs", type=int, default=20, help="of windows, in as many runs as it takes")
+    parser.add_argument("--seconds", type=float, default=48.0, help="of a window")
     asked = parser.parse_args(words)
     samples, draw = Samples(asked.out), random.Random(_SEED)  # noqa: S311 - an order, not a secret
     with short_sitting("watchbn") as client:

@@ -17,11 +17,14 @@ from wherry.model.balance import BalancePlan, Verdict
 from wherry.schedule.balance import Rule, confirmed
 from wherry.service.balance import AUTO, busy_with, carry_out, clusters_up, note, start
 from wherry.service.balance_look import Look, Where
-from wherry.service.cell import UNDER_WAY, Cell
+from wherry.service.cell import UNDER_WAY, Cell, Domain
 from wherry.service.watcher import Watcher
 
 _EVERY = 4.0
 """Seconds of one measurement."""
+_PAUSE = 4
+"""Measurements that are left out, at most, after one that would move nothing: none, 1, 2, 4, and so on. Looking costs a
+job that sends many small messages a tenth of its speed. What changes in jobs, nodes, hosts or links ends the pause."""
 _AGAIN = 60.0
 """Seconds after which a decision is told with its numbers of then, also when it is the same."""
 _NUMBERS = re.compile(r"(?<![\w-])\d[\d.,]*")
@@ -43,6 +46,10 @@ class AutoBalance(Watcher):
         """When a move that was planned was refused: it has no row that would say so."""
         self._said: dict[str, tuple[str, float]] = {}
         """What was said of a cluster last, without its numbers, and when."""
+        self._scene: object = None
+        """What ends a pause when it changes."""
+        self._pause = self._left = 0
+        """How many measurements the next pause leaves out, and how many this one still does."""
 
     def turn(self) -> None:
         """One measurement, since the last one; and what follows from it."""
@@ -54,11 +61,14 @@ class AutoBalance(Watcher):
         if domain is None or idle or self._under_way():
             self._sample, self._before = None, {}
             if idle:
+                self._scene = None
                 self._stop_looking()
             return
         # what was said of other jobs confirms nothing
         self._before = {name: v for name, v in self._before.items() if self._jobs.get(name) == running.get(name)}
         self._jobs = running
+        if self._paused(domain):
+            return
         if self._look is None or self._look.domain is not domain:
             self._stop_looking()
             self._look, self._sample = Look(self._cell, domain), None
@@ -66,7 +76,28 @@ class AutoBalance(Watcher):
         if before is not None:
             self._refused = {where: time for where, time in self._refused.items() if now() - time < Rule().hold}
             names = [name for name in clusters_up(self._cell) if name in running]
-            self._decide(self._look.plan(before, self._sample, names, refused=self._refused))
+            found = self._look.plan(before, self._sample, names, refused=self._refused)
+            self._decide(found)
+            self._begin_pause(found)
+
+    def _paused(self, domain: Domain) -> bool:
+        hosts = [(host.name, host.drained, host.down) for host in self._cell.hosts()]
+        scene = (self._jobs, self._cell.store.nodes(), hosts, domain.fabric.spec.links)
+        if scene != self._scene:
+            self._scene, self._pause, self._left = scene, 0, 0
+        if not self._left:
+            return False
+        self._left -= 1
+        return True
+
+    def _begin_pause(self, found: BalancePlan) -> None:
+        if found.moves:
+            self._pause = 0
+            return
+        self._left, self._pause = self._pause, min(2 * self._pause or 1, _PAUSE)
+        if self._left:
+            self._sample = None
+            self._stop_looking()
 
     def stop(self) -> None:
         super().stop()
