@@ -1,5 +1,4 @@
-"""Names of what tests make on the machine. Those of another checkout, and of another worker of pytest, differ: all can run
-at the same time."""
+"""Names of what tests make on the machine: not those of another checkout or another worker, as all run at once."""
 
 from __future__ import annotations
 
