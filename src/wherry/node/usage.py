@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from wherry.base.errors import WherryError
@@ -15,10 +16,10 @@ def usage_of(place: Place, host_netns: str) -> Usage:
     """Of a container that of its processes; of a virtual machine that of its QEMU."""
     group = Cgroup(place.cgroup)
     pids = group.pids()
-    try:  # what comes in at the port is what the node sent
+    sent = received = None
+    with suppress(WherryError):  # the host is not there any more
+        # what comes in at the port is what the node sent
         sent, received = links.inside(host_netns, lambda ip: ip.carried(place.device))
-    except WherryError:  # the host is not there any more
-        sent = received = 0
     return Usage(
         memory=sum(_resident(pid) for pid in pids),
         cpu=group.cpu_seconds(),
