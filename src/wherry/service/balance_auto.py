@@ -24,7 +24,7 @@ _EVERY = 4.0
 """Seconds of one measurement."""
 _PAUSE = 4
 """Measurements that are left out, at most, after one that would move nothing: none, 1, 2, 4, and so on. While it was
-looked at LU's steps took 1.15 times as long (docs/design/0011). A change in jobs, nodes, hosts or links ends a pause."""
+looked at LU's steps took 1.15 times as long (docs/design/0011). Changes in jobs, nodes, hosts or links end it."""
 _AGAIN = 60.0
 """Seconds after which a decision is told with its numbers of then, also when it is the same."""
 _NUMBERS = re.compile(r"(?<![\w-])\d[\d.,]*")
