@@ -11,7 +11,7 @@ import pytest
 from realworld import SECONDS, World, world
 
 from wherry.fabric import netem, wireguard
-from wherry.node.mover import soft_dirty
+from wherry.node.soft_dirty import tracked
 
 _WHOLE = "WHERRY_WHOLE_KERNEL" in os.environ
 """`make test-guest` says so: there nothing may be missing, and a test that finds something missing fails."""
@@ -33,7 +33,7 @@ def to_and_fro(made: World) -> list[dict[str, object]]:
     return [made.move("two-0", host) for host in (other, source)]
 
 
-@pytest.mark.skipif(not _WHOLE and not soft_dirty(), reason="the kernel tells not what was written (soft-dirty)")
+@pytest.mark.skipif(not _WHOLE and not tracked(), reason="the kernel tells not what was written (soft-dirty)")
 def test_memory_is_sent_in_rounds_while_the_job_runs(two: World) -> None:
     records: list[dict[str, object]] = []
     two.under_a_ring("two", "openmpi", lambda: records.extend(to_and_fro(two)), ranks=2, memory=16)

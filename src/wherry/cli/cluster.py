@@ -11,7 +11,6 @@ from wherry.base.units import format_size
 from wherry.cli.files import read_cluster
 from wherry.cli.output import Output, age, emit, say, table
 from wherry.client import Client, process
-from wherry.model.objects import JobState
 
 _TRIES = 5
 """Daemons that `down --all` stops before it gives up."""
@@ -80,7 +79,7 @@ def status(name: str | None = None, /, *, output: Output = "text") -> None:
         data = {"clusters": clusters, "nodes": nodes, "jobs": jobs}
 
     def overview() -> None:
-        running = [job for job in jobs if job.state in (JobState.STARTING, JobState.RUNNING)]
+        running = [job for job in jobs if job.state.under_way]
         rows = [
             (
                 c["name"],

@@ -13,7 +13,7 @@ from wherry.cluster.binds import binds_of
 from wherry.cluster.lookup import find_host, known_hosts, not_found
 from wherry.cluster.places import Places
 from wherry.fabric.protocol import Fabric
-from wherry.model.objects import Cluster, ClusterState, Host, JobState, Node, NodeState, Record
+from wherry.model.objects import Cluster, ClusterState, Host, Node, NodeState, Record
 from wherry.model.owner import Owner
 from wherry.model.spec import ClusterSpec, Flavor
 from wherry.node.as_user import as_user
@@ -160,7 +160,7 @@ def _may_change(store: Store, cluster: Cluster, spec: ClusterSpec, owner: Owner,
     for node in surplus:
         if node.state == NodeState.MOVING:
             raise Refused(Code.WRONG_STATE, f"{node.name} cannot be removed while it moves", "", "wherry op list")
-    running = [job for job in store.jobs(name) if job.state in (JobState.STARTING, JobState.RUNNING)]
+    running = [job for job in store.jobs(name) if job.state.under_way]
     if surplus and running:
         raise Refused(
             Code.WRONG_STATE,

@@ -32,7 +32,6 @@ def gather(host: HostSpec, criu: str) -> HostFacts:
         memory=host.memory if host.facts.memory is None else min(host.memory, host.facts.memory),
         runtime=runtime_version(),
         criu=criu,
-        missing_files=frozenset(host.facts.without_files),
     )
 
 

@@ -93,7 +93,6 @@ class FakeFabric:
             memory=spec.facts.memory or spec.memory,
             runtime="fake 1",
             criu="fake 1",
-            missing_files=frozenset(spec.facts.without_files),
         )
 
     def missing_files(self, host: str, paths: list[str]) -> list[str]:

@@ -35,7 +35,7 @@ from wherry.lab.report import Table
 from wherry.lab.samples import Samples
 from wherry.lab.sitting import short_sitting
 from wherry.lab.stats import Estimate, median, ratio
-from wherry.model.objects import Job, JobState
+from wherry.model.objects import Job
 
 _SEED = 5
 _HOSTS = 3
@@ -44,7 +44,6 @@ _NETWORK_BOUND = frozenset({"cg"})
 """Programs that are to be packed; any other is to stay spread."""
 _PACKED, SPREAD = 0.6, 1.05
 """The goals: total time with the balancer over that without, of a network-bound program and of any other."""
-_OVER = (JobState.ENDED, JobState.CANCELLED, JobState.LOST)
 
 
 def main(words: list[str]) -> None:
@@ -141,7 +140,7 @@ def ended(client: Client, job: Job) -> Job:
     """The job when it is over."""
     for _ in client.output(job.id):
         continue
-    while job.state not in _OVER:  # its output ends a little before it
+    while job.state.under_way:  # its output ends a little before it
         time.sleep(0.05)
         job = client.job(job.id)
     return job

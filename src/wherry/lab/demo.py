@@ -27,7 +27,7 @@ from wherry.lab.report import Report, Table, svg
 from wherry.lab.samples import Samples
 from wherry.lab.sitting import sitting
 from wherry.lab.stats import median, ratio
-from wherry.model.objects import JobState, Move
+from wherry.model.objects import Move
 
 _RANKS = 4
 _CLUSTER = {"kind": "container", "version": 1, "name": "demo", "nodes": _RANKS, "cpus": 1.0, "memory": "512MiB"}
@@ -296,7 +296,7 @@ def _on_cluster(client: Client) -> int | None:
     env = {**os.environ, **_SHARED_CORES}
     job = client.run("demo", [str(shutil.which("hpcc"))], _RANKS, env=env)
     deadline = time.monotonic() + _RUN_LIMIT
-    while job.state in (JobState.STARTING, JobState.RUNNING):
+    while job.state.under_way:
         if time.monotonic() > deadline:
             client.cancel_job(job.id)
             raise subprocess.TimeoutExpired("hpcc", _RUN_LIMIT)

@@ -33,9 +33,8 @@ class HostFacts(Record):
     memory: int
     runtime: str
     criu: str
-    missing_files: frozenset[str] = frozenset()
 
-    @field_serializer("cpu_features", "missing_files", when_used="json")
+    @field_serializer("cpu_features", when_used="json")
     def _in_order(self, names: frozenset[str]) -> list[str]:
         return sorted(names)
 
@@ -110,6 +109,11 @@ class JobState(StrEnum):
     ENDED = "ended"
     CANCELLED = "cancelled"
     LOST = "lost"
+
+    @property
+    def under_way(self) -> bool:
+        """True until it is known how the job ended."""
+        return self in (JobState.STARTING, JobState.RUNNING)
 
 
 class Job(Record):

@@ -20,7 +20,6 @@ is removed by the driver's `stop`, so `roll_back`, `release` and `thaw` work als
 from __future__ import annotations
 
 import contextlib
-import functools
 import math
 import os
 import signal
@@ -37,7 +36,7 @@ from wherry.base.units import format_size
 from wherry.fabric.cgroup import CONTROLLERS, Cgroup, ready_to_add
 from wherry.fabric.protocol import Fabric
 from wherry.model.objects import Round
-from wherry.node import criu, criu_rpc
+from wherry.node import criu, criu_rpc, soft_dirty
 from wherry.node.connections import BACK, Connections
 from wherry.node.mounts import MS_NOSUID, Layout, mount, unmount_below
 from wherry.node.protocol import During, Place, Transferred, quiet
@@ -96,7 +95,7 @@ class ContainerMover:
         return usage.memory + _tree_bytes(self._from.private), 0.05 + 0.004 * usage.processes
 
     def can_round(self) -> bool:
-        return soft_dirty()
+        return soft_dirty.tracked()
 
     def pace(self, rate: float | None) -> None:
         self._pace = Pace(rate)
@@ -479,26 +478,6 @@ def _cpu_time(pid: int) -> int:
         return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0])
     except (OSError, ValueError, IndexError):
         return 0
-
-
-@functools.cache
-def soft_dirty() -> bool:
-    """True when the kernel tracks dirty pages (CONFIG_MEM_SOFT_DIRTY): bit 55 in the pagemap of one just written."""
-    import ctypes
-    import mmap
-    import struct
-
-    page = mmap.PAGESIZE
-    with mmap.mmap(-1, page) as memory:
-        try:
-            Path("/proc/self/clear_refs").write_text("4")
-            memory[0] = 1
-            address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
-            with open("/proc/self/pagemap", "rb", buffering=0) as pagemap:
-                entry = struct.unpack("=Q", os.pread(pagemap.fileno(), 8, address // page * 8))[0]
-        except (OSError, struct.error):
-            return False
-    return bool(entry >> 55 & 1)
 
 
 def _end_receivers(directory: Path) -> None:

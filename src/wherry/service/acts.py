@@ -20,7 +20,7 @@ from wherry.model.order import Order
 from wherry.model.owner import Owner
 from wherry.model.spec import ClusterSpec, DirectionSpec, FabricSpec, LinkSpec
 from wherry.model.way import Way
-from wherry.service.cell import UNDER_WAY, Cell
+from wherry.service.cell import Cell
 from wherry.service.operations import Body, Task
 from wherry.service.peer import Peer
 
@@ -126,7 +126,7 @@ class Acts:
         def body(task: Task) -> dict[str, Any]:
             nodes = [node.name for node in self.cell.store.nodes(name)]
             for job in self.cell.store.jobs(name):
-                if job.state in UNDER_WAY:
+                if job.state.under_way:
                     task.progress(f"ending job {job.id}")
                     domain.jobs.cancel(job.id)
             domain.jobs.remove(name)
@@ -188,7 +188,7 @@ class Acts:
         """Ends a job."""
         job = self.job(id)
         self.peer.require(job.uid, f"job {id}")
-        if job.state not in UNDER_WAY:
+        if not job.state.under_way:
             remedy = f"wherry logs {job.cluster} --job {id}"
             raise Refused(Code.WRONG_STATE, f"job {id} has ended", f"it is {job.state}", remedy)
         jobs = self.cell.need_domain().jobs
@@ -208,14 +208,14 @@ class Acts:
         """The job as it is now. NOT_FOUND."""
         job = find_job(self.cell.store, id)
         domain = self.cell.domain
-        return domain.jobs.poll(id) if domain and job.state in UNDER_WAY else job
+        return domain.jobs.poll(id) if domain and job.state.under_way else job
 
     def output(self, id: str, offset: int, limit: int) -> dict[str, Any]:
         """Chunks of output from `offset` on; `end` when the job had ended before the last of them was read."""
         job = self.job(id)
         self.peer.require(job.uid, f"the output of job {id}")
         chunks, following = self.cell.need_domain().jobs.output(id, offset, limit)
-        return {"job": job, "chunks": chunks, "next": following, "end": job.state not in UNDER_WAY and not chunks}
+        return {"job": job, "chunks": chunks, "next": following, "end": not job.state.under_way and not chunks}
 
     def input(self, id: str, offset: int, data: bytes, end: bool) -> tuple[int, bool]:
         """Gives rank 0 what begins at `offset` of its input. Returns how far it was taken, and whether to the end."""

@@ -17,7 +17,7 @@ from wherry.model.objects import ClusterState, Operation
 from wherry.model.profile import Profile
 from wherry.service.acts import FABRIC, cluster_claim
 from wherry.service.balance_look import look
-from wherry.service.cell import UNDER_WAY, Cell
+from wherry.service.cell import Cell
 from wherry.service.operations import Task
 from wherry.service.peer import Peer
 from wherry.service.together import Refusal, move_together, unheard
@@ -42,7 +42,7 @@ class Balance:
         """What the job, and whatever else runs on its cluster, does in the next `seconds`."""
         job = find_job(self._cell.store, id)
         self._peer.require(job.uid, f"job {id}")
-        if job.state not in UNDER_WAY:
+        if not job.state.under_way:
             raise Refused(Code.WRONG_STATE, f"job {id} does not run", f"it is {job.state}", "wherry job list")
         with look(self._cell) as view, _measurement():
             return view.profile(*view.over(seconds), job.cluster)

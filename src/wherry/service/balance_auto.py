@@ -17,14 +17,14 @@ from wherry.model.balance import BalancePlan, Verdict
 from wherry.schedule.balance import Rule, confirmed
 from wherry.service.balance import AUTO, busy_with, carry_out, clusters_up, note, start
 from wherry.service.balance_look import Look, Where
-from wherry.service.cell import UNDER_WAY, Cell, Domain
+from wherry.service.cell import Cell, Domain
 from wherry.service.watcher import Watcher
 
 _EVERY = 4.0
 """Seconds of one measurement."""
 _PAUSE = 4
-"""Measurements that are left out, at most, after one that would move nothing: none, 1, 2, 4, and so on. While it was
-looked at LU's steps took 1.15 times as long (docs/design/0011). Changes in jobs, nodes, hosts or links end it."""
+"""Measurements that are left out, at most, after one that would move nothing: none, 1, 2, 4, and so on. Changes in
+jobs, nodes, hosts or links end it. LU's steps take some 1.07 times as long while it is looked at (docs/design/0011)."""
 _AGAIN = 60.0
 """Seconds after which a decision is told with its numbers of then, also when it is the same."""
 _NUMBERS = re.compile(r"(?<![\w-])\d[\d.,]*")
@@ -55,7 +55,7 @@ class AutoBalance(Watcher):
         """One measurement, since the last one; and what follows from it."""
         domain, running = self._cell.domain, dict[str, set[str]]()
         for job in self._cell.store.jobs():
-            if job.state in UNDER_WAY:
+            if job.state.under_way:
                 running.setdefault(job.cluster, set()).add(job.id)
         idle = domain is None or not running or self._cell.store.setting(AUTO) != "on"
         if domain is None or idle or self._under_way():

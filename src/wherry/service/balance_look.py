@@ -22,7 +22,7 @@ from wherry.move.predict import estimate
 from wherry.schedule.balance import Case, Rule, plan
 from wherry.schedule.roads import Roads
 from wherry.schedule.score import World
-from wherry.service.cell import UNDER_WAY, Cell, Domain
+from wherry.service.cell import Cell, Domain
 
 Where = tuple[str, str]
 """A node, and a host for it."""
@@ -48,7 +48,7 @@ class Look:
 
     def sample(self) -> Sample:
         """The counters of all nodes that run."""
-        busy = {job.cluster for job in self._cell.store.jobs() if job.state in UNDER_WAY}
+        busy = {job.cluster for job in self._cell.store.jobs() if job.state.under_way}
         nodes = [node for node in self._cell.store.nodes() if node.state == NodeState.RUNNING]
         return self._sampler.take(nodes, busy)
 
@@ -64,7 +64,7 @@ class Look:
             if blind := _blind(before, after, node):
                 what = f"the ranks in {node.name} could not be looked at"
                 raise LostContact(Code.UNREACHABLE, what, blind, f"wherry logs --node {node.name}")
-        jobs = [job for job in self._cell.store.jobs(cluster) if job.state in UNDER_WAY]
+        jobs = [job for job in self._cell.store.jobs(cluster) if job.state.under_way]
         return profile(before, after, cluster, jobs, self._cell.store.nodes(cluster), remaining)
 
     def plan(

@@ -20,7 +20,7 @@ from wherry.cluster.places import Places
 from wherry.fabric.default import default_fabric
 from wherry.fabric.protocol import Fabric
 from wherry.job.jobs import Jobs
-from wherry.model.objects import ClusterState, Host, JobState, Operation, Phase
+from wherry.model.objects import ClusterState, Host, Operation, Phase
 from wherry.model.spec import FabricSpec, LinkSpec
 from wherry.move.moves import Moves
 from wherry.node.protocol import NodeDriver
@@ -29,9 +29,6 @@ from wherry.service.operations import Operations
 from wherry.store import Store
 
 log = logging.getLogger("wherry.cell")
-
-UNDER_WAY = (JobState.STARTING, JobState.RUNNING)
-"""States of a job that will change."""
 
 
 @dataclass

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import mmap
 import os
 import shutil
-import struct
 import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -22,7 +20,7 @@ from wherry.fabric.cgroup import machine_layout
 from wherry.fabric.facts import runtime, runtime_problem, runtime_version
 from wherry.job.mpi import parse_version
 from wherry.model.uri import parse_uri
-from wherry.node import criu
+from wherry.node import criu, soft_dirty
 from wherry.node.vm import engine, offer, virt
 from wherry.node.vm.image import find_image
 from wherry.node.vm.reach import Reach
@@ -32,8 +30,6 @@ _PROGRAMS = ("wherry-init", "wherry-launch", "wherry-ns", "wherry-link")
 _LAUNCHERS = ("mpirun.openmpi", "mpiexec.mpich", "mpirun", "mpiexec")
 _ROOM = 512 * 2**20
 """Bytes of /run below which nodes of the examples' size may not fit."""
-_SOFT_DIRTY = 1 << 55
-"""Bit of an entry of /proc/PID/pagemap (kernel: Documentation/admin-guide/mm/soft-dirty.rst)."""
 
 
 class Health(StrEnum):
@@ -145,7 +141,7 @@ def _criu() -> Iterator[Finding]:
 def _soft_dirty() -> Iterator[Finding]:
     bad = "the kernel does not track written pages: a move sends all memory while the node is frozen"
     remedy = "use a kernel with CONFIG_MEM_SOFT_DIRTY for rounds of pre-copy"
-    yield _judge("soft-dirty", _tracks_pages(), "rounds of pre-copy are possible", bad, remedy, Health.LIMITED)
+    yield _judge("soft-dirty", soft_dirty.tracked(), "rounds of pre-copy are possible", bad, remedy, Health.LIMITED)
 
 
 def _tiles() -> Iterator[Finding]:
@@ -160,24 +156,6 @@ def _tiles() -> Iterator[Finding]:
     text = f"precopy by {found['tracking']}; {turns}; {found['extended_state']} bytes of extended state"
     bad = f"{text}; precopy would disturb less with {found['lacks']}"
     yield _judge("tiles", not found["lacks"], text, bad, "use Linux 6.7 or later, as root", Health.LIMITED)
-
-
-def _tracks_pages() -> bool:
-    """True when a page that is written after the marks were cleared is marked, and one that is not, is not."""
-    page = mmap.PAGESIZE
-    with mmap.mmap(-1, 2 * page) as memory, open("/proc/self/pagemap", "rb", 0) as map:
-        memory[0] = memory[page] = 1
-        Path("/proc/self/clear_refs").write_text("4")
-        memory[0] = 2
-        map.seek(_address(memory) // page * 8)
-        written, untouched = struct.unpack("QQ", map.read(16))
-    return bool(written & _SOFT_DIRTY) and not untouched & _SOFT_DIRTY
-
-
-def _address(memory: mmap.mmap) -> int:
-    import ctypes
-
-    return ctypes.addressof(ctypes.c_char.from_buffer(memory))
 
 
 def _mpi() -> Iterator[Finding]:

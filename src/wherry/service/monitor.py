@@ -14,7 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 from wherry.model.objects import ClusterState, Job, Node
 from wherry.service.acts import cluster_claim
-from wherry.service.cell import UNDER_WAY, Cell, Domain
+from wherry.service.cell import Cell, Domain
 from wherry.service.watcher import Watcher
 
 _EVERY = 1.0
@@ -45,7 +45,7 @@ class Monitor(Watcher):
         domain = self._cell.domain
         if domain is None:
             return
-        jobs = [job for job in self._cell.store.jobs() if job.state in UNDER_WAY]
+        jobs = [job for job in self._cell.store.jobs() if job.state.under_way]
         self._look_at_clusters(domain, jobs)
         for job in jobs:
             domain.jobs.poll(job.id)

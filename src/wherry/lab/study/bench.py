@@ -199,7 +199,7 @@ class Bench:
     def _end_jobs(self, place: Place) -> None:
         """Those of a session that was killed; they would run beside what is measured."""
         for job in self.client.jobs(place.name):
-            if job.state in (JobState.STARTING, JobState.RUNNING):
+            if job.state.under_way:
                 Running(self.client, job, self._out).cancel()
 
     def addresses(self, place: Place) -> list[str]:
@@ -367,7 +367,7 @@ class Running:
 
     def over(self) -> bool:
         """True when it runs no more."""
-        return self.client.job(self.job.id).state not in (JobState.STARTING, JobState.RUNNING)
+        return not self.client.job(self.job.id).state.under_way
 
     def cancel(self) -> None:
         """Ends the job, if it still runs."""

@@ -147,7 +147,7 @@ class MultiSite(Study):
         machines = cell["how"] == _MACHINES
         largest = 1 << 20 if self.quick or machines else 8 << 20
         often = {"0": 100, "1": 50, "5": 20, "10": 10, "50": 4}[cell["latency"]] // (5 if self.quick else 1)
-        often = min(often, 10) if machines else often
+        often = min(often, 10) if machines or cell["overlay"] != _NONE else often
         out = directory / "np.out"
         argv = [installed(name, package), "-u", str(largest), "-n", str(often)]
         argv += ["-p", "0", "-o", str(out)]
