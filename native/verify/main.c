@@ -2,18 +2,23 @@
  * wherry-verify: that what arrived by a move is what was sent.
  *
  *   wherry-verify list IMAGES TREE              at the destination: a line on stdin, then records on stdout
- *   wherry-verify compare IMAGES TREE TASKS     at the source: records on stdin, the result on stdout
+ *   wherry-verify compare IMAGES TREE TASKS     at the source: records on stdin, what is sent again on stdout
+ *   wherry-verify mend TASKS                    at the destination: what was sent again on stdin
  *
- * IMAGES is the directory of CRIU's last pass, TREE the node's private files, TASKS the cgroup.procs of the frozen node. The
- * destination sums up what it has, pages while they arrive and the rest when it is told to; the source, which is frozen, sums up the same memory and files where they came from.
+ * IMAGES is the directory of CRIU's last pass, TREE the node's private files, TASKS the cgroup.procs of the frozen node
+ * there. The destination sums up what it has, pages while they arrive and the rest when it is told to; the source, which
+ * is frozen, sums up the same memory and files where they came from. A little memory that differs is sent again, and
+ * written into the restored processes, which are frozen, too.
  * A record ends with a zero byte, as only that is in no path; CRC is CRC-32C in hexadecimal:
  *
  *   p PID ADDRESS BYTES CRC     memory of a process, as its own PID namespace counts (sums.h)
  *   i BYTES CRC PATH            a file below IMAGES
  *   t BYTES CRC PATH            a file below TREE
+ *   m PID ADDRESS BYTES CRC     memory sent again, of which that many bytes follow; CRC is theirs
  *   .                           the end: nothing is missing
  *
- * Exit code: 0 the same, 1 different (stdout says what), 125 could not tell (stderr says why).
+ * Exit code: 0 the same, or mended; 1 different; 2 what differed was sent again; 125 could not tell. stderr says what
+ * differs, or why.
  */
 #include <stdio.h>
 #include <string.h>
@@ -26,6 +31,8 @@ int main(int argc, char **argv)
         return list_run(argv[2], argv[3]);
     if (argc == 5 && !strcmp(argv[1], "compare"))
         return compare_run(argv[2], argv[3], argv[4]);
-    fputs("usage: wherry-verify list IMAGES TREE | wherry-verify compare IMAGES TREE TASKS\n", stderr);
+    if (argc == 3 && !strcmp(argv[1], "mend"))
+        return mend_all(argv[2]);
+    fputs("usage: wherry-verify list IMAGES TREE | compare IMAGES TREE TASKS | mend TASKS\n", stderr);
     return CANNOT_TELL;
 }

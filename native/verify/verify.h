@@ -1,4 +1,4 @@
-/* The two sides of wherry-verify; see main.c. */
+/* The commands of wherry-verify; see main.c. */
 #ifndef WHERRY_VERIFY_H
 #define WHERRY_VERIFY_H
 
@@ -6,8 +6,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { SAME = 0, DIFFERENT = 1, CANNOT_TELL = 125 };
-enum { BLOCK = 128 << 10 }; /* fits into the cache of a core */
+enum { SAME = 0, DIFFERENT = 1, SENT_AGAIN = 2, CANNOT_TELL = 125 };
+enum { BLOCK = 128 << 10 };         /* fits into the cache of a core */
+enum { MENDED_AT_MOST = 64 << 10 }; /* bytes; fits into a socket's buffer, as nobody reads while they are sent */
 
 /* CRC-32C; goes on from `crc`, which begins with 0. ISA-L keeps three of the CPU's CRC units busy at once. */
 static inline uint32_t crc32c(uint32_t crc, const uint8_t *bytes, size_t count)
@@ -17,6 +18,7 @@ static inline uint32_t crc32c(uint32_t crc, const uint8_t *bytes, size_t count)
 
 int list_run(const char *images, const char *tree);
 int compare_run(const char *images, const char *tree, const char *tasks);
+int mend_all(const char *tasks);
 
 /* CRC-32C and size of a file. 0 or negative errno. */
 int file_sum(const char *path, uint64_t *size, uint32_t *crc);

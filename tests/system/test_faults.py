@@ -126,10 +126,16 @@ def corrupt_image(two: World) -> None:
         file.write_bytes(bytes(file.stat().st_size))
 
 
+def rank_at(two: World, host: str) -> int:
+    """The process of the rank on the node that moves."""
+    node = Cgroup(f"{two.instance.prefix}/{host}/{NODE}").pids()
+    (rank,) = [pid for pid in node if b"/wherry-ring" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0]]
+    return rank
+
+
 def damage_page(two: World) -> None:
     """One bit of a rank's memory is not as it arrived: in its environment, which it has read long ago."""
-    node = Cgroup(f"{two.instance.prefix}/{SOURCE}/{NODE}").pids()
-    (rank,) = [pid for pid in node if b"/wherry-ring" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0]]
+    rank = rank_at(two, SOURCE)
     fields = Path(f"/proc/{rank}/stat").read_text().rpartition(")")[2].split()
     last = int(fields[ENV_END - 3]) - 2
     with open(f"/proc/{rank}/mem", "r+b", buffering=0) as memory:
@@ -137,6 +143,12 @@ def damage_page(two: World) -> None:
         (byte,) = memory.read(1)
         memory.seek(last)
         memory.write(bytes([byte ^ 4]))
+
+
+def damage_file(two: World) -> None:
+    """A private file is not as it arrived."""
+    with (images(two, SOURCE).parent / "private" / "etc" / "hosts").open("ab") as hosts:
+        hosts.write(b"\n")
 
 
 SENDS = "(rounds|transfer): "
@@ -150,7 +162,7 @@ BREAKS = {
     "images cut": ("freeze", lambda two: kill(movers(two, f"--directory={images(two, DESTINATION)}")), "transfer: "),
     "host lost": ("prepare", lose_destination, SENDS),
     "image corrupted": ("transfer", corrupt_image, "the images cannot be read"),
-    "page damaged": ("transfer", damage_page, "is not what was sent"),
+    "file damaged": ("transfer", damage_file, "is not what was sent"),
     "dump killed": ("freeze", lambda two: kill(movers(two, " swrk ", SOURCE)), "could not dump"),
     "restore killed": ("transfer", lambda two: kill(movers(two, " swrk ", DESTINATION)), "could not restore"),
 }
@@ -180,6 +192,29 @@ def test_what_breaks_during_a_move_is_taken_back(two: World, held: str, case: st
         assert two.assert_one_copy("two")[NODE] == SOURCE
 
     two.under_a_ring("two", "openmpi", broken, ranks=2, memory=RANK)
+
+
+def test_a_page_that_differs_is_sent_again(two: World, held: str) -> None:
+    """What the source has at the commit is what the destination goes on with."""
+
+    def mended() -> None:
+        operation = two.begin_move(NODE, DESTINATION, f"transfer:{held}")
+        assert eventually(lambda: bool(list(images(two, DESTINATION).glob("*/core-*.img"))), True, pause=0.01)
+        sent = environment(two, SOURCE)
+        damage_page(two)
+        there = environment(two, SOURCE)
+        assert there != sent
+        done = two("op", "wait", operation)
+        assert done.returncode == 0, (done.stdout, done.stderr)
+        assert environment(two, DESTINATION) == there
+        assert "sent again: the memory of process" in (two.instance.state / "log").read_text()
+
+    two.under_a_ring("two", "openmpi", mended, ranks=2, memory=RANK)
+
+
+def environment(two: World, host: str) -> bytes:
+    """Of the rank, as it lies in its memory."""
+    return Path(f"/proc/{rank_at(two, host)}/environ").read_bytes()
 
 
 def stands(two: World) -> bool:

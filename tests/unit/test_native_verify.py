@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+import re
+import signal
 import struct
 import subprocess
 import time
@@ -19,6 +21,7 @@ from wherry.base.paths import native_program
 TOP = Path(__file__).resolve().parents[2] / "native"
 PAGE = mmap.PAGESIZE
 PARENT, PRESENT = 1, 4
+MENDED_AT_MOST = 64 << 10
 MAGIC = struct.pack("<II", 0x54564319, 0)
 
 
@@ -50,7 +53,7 @@ class Pass:
     """Four pages of this process, as the images of two rounds have them: the third page only in the first round."""
 
     def __init__(self, directory: Path) -> None:
-        self.memory = mmap.mmap(-1, 4 * PAGE)
+        self.memory = mmap.mmap(-1, 4 * PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self.memory[:] = os.urandom(4 * PAGE)
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
         self.first, self.last = directory / "0", directory / "1"
@@ -83,9 +86,14 @@ class Pass:
         return done.stdout
 
     def compare(self, records: bytes) -> tuple[int, str]:
+        code, said, _ = self.compared(records)
+        return code, said
+
+    def compared(self, records: bytes) -> tuple[int, str, bytes]:
+        """The exit code, what was said, and what was sent again."""
         words = [str(native_program("wherry-verify")), "compare", str(self.last), str(self.trees[0]), str(self.tasks)]
         done = subprocess.run(words, input=records, capture_output=True, timeout=60)
-        return done.returncode, (done.stdout + done.stderr).decode()
+        return done.returncode, done.stderr.decode(), done.stdout
 
     def check(self) -> tuple[int, str]:
         return self.compare(self.list())
@@ -114,7 +122,7 @@ def test_pages_are_summed_up_while_they_arrive(images: Pass, damaged: bool) -> N
                 time.sleep(0.01)
         records, _ = listing.communicate(b"\n", timeout=60)
     code, said = images.compare(records)
-    assert (code, f"0x{images.address:x}" in said) == ((1, True) if damaged else (0, False)), said
+    assert (code, f"0x{images.address:x}" in said) == ((2, True) if damaged else (0, False)), said
 
 
 @pytest.mark.parametrize("file", ["last", "first"])
@@ -125,7 +133,7 @@ def test_one_bit_of_a_page_is_found_in_any_round(images: Pass, file: str) -> Non
     path.write_bytes(whole)
     page = 3 if file == "last" else 2
     code, said = images.check()
-    assert code == 1 and f"0x{images.address + page * PAGE:x}, {PAGE} bytes, is not what was sent" in said
+    assert code == 2 and f"0x{images.address + page * PAGE:x}, {PAGE} bytes, is not what was sent" in said
 
 
 def test_files_that_differ_or_are_gone_are_found(images: Pass) -> None:
@@ -146,7 +154,81 @@ def test_where_the_kernel_writes_itself_is_left_out(images: Pass) -> None:
     assert images.check()[0] == 0
     whole[64 + 32] ^= 1
     images.pages.write_bytes(whole)
-    assert images.check()[0] == 1
+    assert images.check()[0] == 2
+
+
+@pytest.fixture
+def restored(images: Pass, tmp_path: Path) -> Iterator[tuple[int, Path]]:
+    """A process that has the four pages at the same address, read-only; the last one damaged. And who tells it."""
+    child = os.fork()
+    if not child:
+        images.memory[3 * PAGE + 5] ^= 1
+        ctypes.CDLL(None).mprotect(ctypes.c_void_p(images.address), 4 * PAGE, mmap.PROT_READ)
+        os.kill(os.getpid(), signal.SIGSTOP)
+        os._exit(0)
+    os.waitpid(child, os.WUNTRACED)
+    tasks = tmp_path / "restored"
+    tasks.write_text(f"{child}\n")
+    yield child, tasks
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+
+
+def mend(tasks: Path, records: bytes) -> tuple[int, str]:
+    words = [str(native_program("wherry-verify")), "mend", str(tasks)]
+    done = subprocess.run(words, input=records, capture_output=True, timeout=60)
+    return done.returncode, done.stderr.decode()
+
+
+def memory_of(pid: int, address: int, count: int) -> bytes:
+    with open(f"/proc/{pid}/mem", "rb") as memory:
+        memory.seek(address)
+        return memory.read(count)
+
+
+def sent_again(images: Pass, child: int) -> bytes:
+    """What is sent when the last page arrived with a bit that is wrong, for a process with another number."""
+    whole = bytearray(images.pages.read_bytes())
+    whole[2 * PAGE + 5] ^= 1
+    images.pages.write_bytes(whole)
+    code, _, records = images.compared(images.list())
+    assert code == 2
+    return re.sub(rb"^m \d+ ", b"m %d " % child, records)
+
+
+def test_what_differs_is_mended_whatever_its_protection(images: Pass, restored: tuple[int, Path]) -> None:
+    child, tasks = restored
+    right = bytes(images.memory)
+    assert memory_of(child, images.address, 4 * PAGE) != right
+    assert mend(tasks, sent_again(images, child)) == (0, "")
+    assert memory_of(child, images.address, 4 * PAGE) == right
+
+
+def test_what_is_sent_again_is_written_whole_and_right_or_not_at_all(
+    images: Pass, restored: tuple[int, Path]
+) -> None:
+    child, tasks = restored
+    good, wrong = sent_again(images, child), memory_of(child, images.address, 4 * PAGE)
+    flipped = bytearray(good)
+    flipped[-10] ^= 1
+    nobody = re.sub(rb"^m \d+ ", b"m 0 ", good)
+    much = re.sub(rb" \d+ ([0-9a-f]{8})\0", rb" %d \1\0" % (MENDED_AT_MOST + 1), good)
+    for bad in (b"", b"x\0", b"m 1 2\0", good[: good.index(b"\0") + 9], bytes(flipped), nobody, much):
+        code, said = mend(tasks, bad)
+        assert code == 125 and "cannot be written" in said, bad[:40]
+        assert memory_of(child, images.address, 4 * PAGE) == wrong
+    assert mend(tasks, good[:-2])[0] == 125  # the end is missing
+
+
+def test_only_a_little_is_sent_again(images: Pass) -> None:
+    me = images._inside()
+    with mmap.mmap(-1, MENDED_AT_MOST + PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
+        kept = ctypes.c_char.from_buffer(memory)
+        at = ctypes.addressof(kept)
+        for sizes, code in (([16], 2), ([8, 8], 2), ([8, 9], 1), ([17], 1)):
+            runs = [b"p %d %x %d 00000001\0" % (me, at, pages * PAGE) for pages in sizes]
+            assert images.compare(b"".join(runs) + b".\0")[0] == code, sizes
+        del kept
 
 
 def test_shared_memory_is_found_through_who_maps_it(images: Pass) -> None:
@@ -162,7 +244,7 @@ def test_shared_memory_is_found_through_who_maps_it(images: Pass) -> None:
         assert images.check() == (0, f"{5 * PAGE + len('of the node') + _sizes(images.last, 'mm-*')}\n")
         pages.write_bytes(bytes(PAGE))
         code, said = images.check()
-        assert code == 1 and f"0x{at + PAGE:x}" in said
+        assert code == 2 and f"0x{at + PAGE:x}" in said
         del kept
 
 

@@ -10,6 +10,7 @@
               tar of images --- metadata --> images/last
     restore                                  what arrived is summed up
               and compared <----- sums ---   CRIU restore; frozen before the first instruction
+              what differs ---- memory -->   mended, if it is little
     release   kill                           |
     thaw                                     freezer cgroup thawed
 
@@ -199,7 +200,7 @@ class ContainerMover:
             raise Failed(Code.MOVE_FAILED, "the restore was not prepared")
         verification.list(self._patience())
         self._request("restore", criu_rpc.RESTORE, options, self._to, stage, self._patience())
-        verification.require_same(self._patience())
+        verification.require_same(group.freezer_procs_file(), self._patience())
         if self._destination.owner.uid != 0:
             require_same(Cgroup(self._source.cgroup).pids(), group.pids(), self._to.private)
         self._frozen_ranks = {pid: _cpu_time(pid) for pid in group.pids() if _is_rank(pid)}
