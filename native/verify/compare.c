@@ -113,10 +113,10 @@ int compare_run(const char *images, const char *tree, const char *tasks)
         if (result != SAME && result != SENT_AGAIN)
             break;
     }
-    while (!ended && getdelim(&record, &room, 0, stdin) > 0)
-        ; /* who lists must not see its connection break, and blame that */
     if (!ended && result != DIFFERENT)
         result = CANNOT_TELL;
+    while (!ended && getdelim(&record, &room, 0, stdin) > 0)
+        ended = !strcmp(record, "."); /* who lists must not see its connection break, and blame that */
     if (result == SENT_AGAIN && (printf(".%c", 0) < 0 || fflush(stdout)))
         result = DIFFERENT;
     if (result == SAME)
