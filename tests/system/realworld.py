@@ -73,7 +73,11 @@ class Ring:
         return " ".join(self._rest())[-2000:]
 
     def _rest(self) -> tuple[str, str]:
-        return self._client.communicate(timeout=SECONDS)
+        try:
+            return self._client.communicate(timeout=SECONDS)
+        except subprocess.TimeoutExpired as hung:  # whether it stands or goes on: it says a line a second
+            lines = (hung.output or b"").splitlines()
+            raise AssertionError(f"it did not end in {SECONDS} s; it said {len(lines)} lines: {lines[-3:]}") from hung
 
     def end(self) -> None:
         """As Ctrl-C does."""
