@@ -6,7 +6,7 @@
  * Run inside the network namespace of the destination. Lines on standard input, JSON lines on standard output:
  *
  *                      {"event": "ready"}      the TAP is there, outside the bridge
- *   divert             {"event": "holding"}    the TAP is in the bridge and has announced the node's MAC as its own
+ *   divert             {"event": "holding"}    the TAP is in the bridge and announces the node's MAC as its own
  *   release PORT       {"event": "released", "frames": N, "bytes": N, "lost": N, "held_us": N}
  *   drop, end of input {"event": "dropped"}
  *   (any time)         {"event": "failed", "error": TEXT}, exit code 1
@@ -17,7 +17,8 @@
  *
  * A release puts PORT into the bridge and hands over what was kept, and says so; then it takes the TAP out, which the
  * kernel may make wait for milliseconds, and hands over what came to the TAP meanwhile (uncounted): a frame is late at
- * most, never lost, once the announcement has gone round. PORT is in the bridge first, because the node's kernel
+ * most, never lost, once the announcement has gone round. It is repeated as long as frames are kept: what the source's
+ * kernel still sent, before its port was unplugged, may come after the first one and draw the MAC back. PORT is in the bridge first, because the node's kernel
  * answers what it is handed at once, and an answer lost there (to a first ARP) would be missed for a second. The bridge
  * floods what it has for the node until the node's first own frame. `lost` counts what came after the limit was reached.
  * ARP requests for the node are answered in its name.
@@ -40,6 +41,8 @@
 #include "frames.h"
 #include "link.h"
 
+enum { ANNOUNCE_EVERY_US = 20000 };
+
 struct hold {
     const char *bridge, *tap;
     uint8_t mac[ETH_ALEN];
@@ -47,7 +50,7 @@ struct hold {
     struct frames frames;
     int tap_fd;
     bool holding;
-    int64_t since_us;
+    int64_t since_us, announced_us;
     uint64_t count, bytes, lost;
 };
 
@@ -89,10 +92,11 @@ static int say_arp(const struct hold *hold, uint16_t operation, const uint8_t *t
 }
 
 /* Gratuitous ARP (RFC 5227): a request for the own address, to everyone. */
-static int announce(const struct hold *hold)
+static int announce(struct hold *hold)
 {
     static const uint8_t everyone[ETH_ALEN] = {0xff, 0xff, 0xff, 0xff, 0xff, 0xff};
 
+    hold->announced_us = now_us();
     return say_arp(hold, ARPOP_REQUEST, everyone, (const uint8_t *)&hold->address);
 }
 
@@ -205,6 +209,14 @@ static int obey(struct hold *hold, char *line)
     return fail("understand", "the line", -EINVAL);
 }
 
+/* What is left until it is to be announced again, in milliseconds; -1: it is not. */
+static int patience(const struct hold *hold)
+{
+    int64_t left = hold->announced_us + ANNOUNCE_EVERY_US - now_us();
+
+    return !hold->holding ? -1 : left > 0 ? (int)(left / 1000 + 1) : 0;
+}
+
 static int serve(struct hold *hold)
 {
     struct pollfd wait[2] = {{.fd = STDIN_FILENO, .events = POLLIN}, {.fd = hold->tap_fd, .events = POLLIN}};
@@ -212,8 +224,10 @@ static int serve(struct hold *hold)
     int result = 0;
 
     while (result == 0) {
-        if (poll(wait, 2, -1) < 0 && errno != EINTR)
+        if (poll(wait, 2, patience(hold)) < 0 && errno != EINTR)
             return fail("wait for", hold->tap, -errno);
+        if (patience(hold) == 0)
+            (void)announce(hold); /* a TAP that takes no more is in nobody's way: the first one counts */
         if (wait[1].revents)
             result = take_in(hold);
         if (result == 0 && wait[0].revents) {

@@ -375,6 +375,24 @@ def test_datagrams_are_held_in_order_and_answered(fabric: NetnsFabric, network: 
         assert here.recv(100) == b"answer"
 
 
+def test_what_the_source_still_sends_draws_nothing_back(fabric: NetnsFabric, network: ClusterNetwork) -> None:
+    """The kernel of a node that is frozen answers what arrives, and once more before its port is unplugged."""
+    source, peer = plugged(fabric, network, 0, "a1"), plugged(fabric, network, 1, "a2")
+    destination = port_of(network, 0, "b2")
+    fabric.port_up(destination)
+    with listen(fabric, source) as listening, connect(fabric, peer, source) as client, listening.accept()[0] as there:
+        client.sendall(b"before")
+        hold = fabric.hold(destination)
+        hold.divert()
+        there.sendall(b"late")
+        fabric.port_unplug(source)
+        assert client.recv(10) == b"late"
+        time.sleep(0.1)
+        client.sendall(b"held")
+        time.sleep(0.1)
+        assert hold.release().frames > 0
+
+
 @pytest.mark.parametrize("diverted", [False, True])
 def test_a_dropped_hold_gives_the_port_back(fabric: NetnsFabric, network: ClusterNetwork, diverted: bool) -> None:
     source, peer = plugged(fabric, network, 0, "a1"), plugged(fabric, network, 1, "b1")

@@ -208,6 +208,7 @@ class Machine:
             self._note(downtime_peer=report.held)
         self._mover.thaw()
         downtime = None if self._frozen_at is None else time.monotonic() - self._frozen_at
+        self._fabric.port_plug(self._ends.destination_port)  # again: a late frame of the source's draws the MAC there
         ran = self._ran_again()  # who takes over after a daemon that was killed asks it, too
         if downtime is not None:
             self._frozen_at = None
