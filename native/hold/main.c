@@ -16,12 +16,12 @@
  *      nodes of this host ----+----- TAP -> kept      PORT -- the node
  *
  * A release puts PORT into the bridge and hands over what was kept, and says so; then it takes the TAP out, which the
- * kernel may make wait for milliseconds, and hands over what came to the TAP meanwhile (uncounted): a frame is late at
- * most, never lost, once the announcement has gone round. It is repeated as long as frames are kept: what the source's
- * kernel still sent, before its port was unplugged, may come after the first one and draw the MAC back. PORT is in the bridge first, because the node's kernel
- * answers what it is handed at once, and an answer lost there (to a first ARP) would be missed for a second. The bridge
- * floods what it has for the node until the node's first own frame. `lost` counts what came after the limit was reached.
- * ARP requests for the node are answered in its name.
+ * kernel may make wait for milliseconds, and hands over what came to the TAP meanwhile (uncounted): a frame is late
+ * at most, never lost, once the announcement has gone round. It is repeated as long as frames are kept: what the
+ * source's kernel still sent, before its port was unplugged, may come after the first one and draw the MAC back. PORT
+ * is in the bridge first, because the node's kernel answers what it is handed at once, and an answer lost there (to a
+ * first ARP) would be missed for a second. The bridge floods what it has for the node until the node's first own
+ * frame. `lost` counts what came after the limit was reached. ARP requests for the node are answered in its name.
  */
 #include <arpa/inet.h>
 #include <errno.h>
