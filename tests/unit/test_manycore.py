@@ -187,9 +187,9 @@ def test_a_thread_freezes_the_others(start: Callable[..., Board], mode: str) -> 
 def test_every_register_survives(start: Callable[..., Board], mode: str) -> None:
     """General, SSE to AVX-512, masks, x87 and the control words and flags, of four threads that take turns."""
     board = start()
-    run = Run(board, "patterns", 60)
+    run = Run(board, "patterns", 600)
     assert move_around(board, run, mode, 20) > 0
-    assert run.ended()["status"] == 0 and run.text == "ok 60\n"
+    assert run.ended()["status"] == 0 and run.text == "ok 600\n"
 
 
 @pytest.mark.parametrize("mode", range(len(MODES)))
