@@ -1,9 +1,9 @@
 # The front door. `make` alone prints what there is.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-apps demo test test-guest test-xen test-cloud test-moves test-tiles lint bench bench-sites clean
+.PHONY: help setup setup-apps demo test test-guest test-xen test-cloud test-moves test-tiles test-properties lint bench bench-sites clean
 
 help: ## show this help
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: ## install what is missing, build, find a CRIU that works (quick when nothing changed)
 	@scripts/setup
@@ -39,6 +39,10 @@ test-tiles: setup ## ten thousand moves of a tile process under load, and the pr
 	@scripts/as-root env WHERRY_TILE_MOVES=10000 .venv/bin/python -m pytest -q -p no:cacheprovider tests/unit/test_manycore.py -k many_moves
 	@build/native/tests/test_manycore_protocol 10
 	@build/native/tests/test_manycore_hosts 200 2>build/test-tiles.log || { tail -5 build/test-tiles.log >&2; exit 1; }
+
+test-properties: setup ## the property tests with fifty times the examples, other ones each time (half an hour)
+	@for round in $$(seq 50); do .venv/bin/python -m pytest -q -x -p no:cacheprovider --hypothesis-profile others \
+	  -m hypothesis tests/unit || exit 1; done
 
 lint: setup ## style, types, import directions, file sizes
 	@scripts/lint

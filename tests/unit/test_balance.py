@@ -35,6 +35,18 @@ def test_a_network_bound_job_is_packed_where_room_appeared() -> None:
     assert found.after < 0.6 * found.before and verdict.cost > 0
 
 
+def test_who_gets_a_faster_host_elsewhere_is_followed_at_once() -> None:
+    """The loaded node alone would gain already; but then the job would wait for a link."""
+    fast, slow = hosts_at("a", 1), [host.model_copy(update={"speed": 0.5}) for host in hosts_at("b", 1)]
+    nodes = nodes_on("x", ["b1", "b1"], 0.5)
+    world = Imagined(fast + slow, "1ms", jobs=[Job(nodes, {"x-0": 0.001, "x-1": 0.01}, {(0, 1): 3, (1, 0): 3})])
+    found = world.plan()
+    assert {(move.node, move.destination) for move in found.moves} == {("x-0", "a1"), ("x-1", "a1")}
+    assert [move.reason[:16] for move in found.moves] == ["together at a: l", "it computes 99% "]
+    world.apply(found)
+    assert world.plan(AT_ONCE).moves == ()
+
+
 def test_without_room_it_says_how_much_there_is() -> None:
     idle = nodes_on("other", ["a3", "a4", "b3"])
     world = Imagined(hosts_at("ab", 4), jobs=[Job(nodes_on("cg", APART), pairs=ring(4))], idle=idle)

@@ -17,7 +17,7 @@ from wherry.model.objects import Host, Move, Node, Prediction
 from wherry.model.profile import Profile
 from wherry.schedule import cost
 from wherry.schedule.place import NodeNeed, Used, used_by
-from wherry.schedule.score import Model, Step, World
+from wherry.schedule.score import Model, Step, Where, World
 from wherry.schedule.trial import Trial
 
 _FASTER = 1.05
@@ -157,13 +157,20 @@ def _options(
     barred = {where for where, time in case.left.items() if now - time < rule.hold} | set(case.refused)
     start = Trial(case.nodes, world, used, barred, case.most)
     hosts = sorted((world.hosts[name] for name in case.allowed), key=lambda host: (-host.speed, host.name))
-    options, hindrances = [_improved(case, model, world, hosts, start.copy(), {})], []
-    if case.profile.flows is not None and _apart(case, world):
+    improved = _improved(case, model, world, hosts, start.copy(), {})
+    options, hindrances = [improved], []
+    firsts = [start]
+    if improved.where != start.where:
+        firsts.append(start.with_nodes(case.nodes, improved.where))
+    for first in firsts if case.profile.flows is not None else ():
+        if not _apart(case, world, first.where):
+            continue
         for site in sorted({host.site for host in hosts}):
-            trial, why = _packed(case, world, [host for host in hosts if host.site == site], start.copy(), site)
-            hindrances += [why] if why else []
+            trial, why = _packed(case, world, [host for host in hosts if host.site == site], first.copy(), site)
+            hindrances += [why] if why and first is start else []
             if trial:
-                options.append(_improved(case, model, world, hosts, trial, _together(model, start, trial, site)))
+                said = {**improved.reasons, **_together(model, start, first, trial, site)}
+                options.append(_improved(case, model, world, hosts, trial, said))
     return options, hindrances
 
 
@@ -175,7 +182,7 @@ def _busy(case: Case) -> list[Node]:
 
 def _packed(case: Case, world: World, hosts: list[Host], trial: Trial, site: str) -> tuple[Trial | None, str]:
     """All busy nodes at one site, or why not; the largest first, each on the host there that gives it most."""
-    outside = [node for node in _busy(case) if world.hosts[node.host].site != site]
+    outside = [node for node in _busy(case) if world.hosts[trial.where[node.name]].site != site]
     if pinned := [node.name for node in outside if node.name in case.pinned]:
         return None, f"{pinned[0]} is pinned and not at {site}"
     if not outside:
@@ -205,13 +212,17 @@ def _size(node: Node) -> tuple[float, int]:
     return node.cpus, node.memory
 
 
-def _together(model: Model, start: Trial, trial: Trial, site: str) -> dict[str, str]:
-    now, then = model.step(start.where), model.step(trial.where)
+def _together(model: Model, start: Trial, first: Trial, trial: Trial, site: str) -> dict[str, str]:
+    """The reason of each move that brings all to the site: the links they wait for, or would if only `first` was."""
+    before, then = model.step(first.where), model.step(trial.where)
     text = (
-        f"together at {site}: links take {now.link:.0%} of the job's time now ({now.turns:.0f} answers/s, "
-        f"{now.crossing / 1e6:.2f} MB/s), {then.link:.0%} then"
+        f"links take {before.link:.0%} of the job's time now ({before.turns:.0f} answers/s, "
+        f"{before.crossing / 1e6:.2f} MB/s), {then.link:.0%} then"
+        if first is start
+        else f"links would take {before.link:.0%} of a step as it is now, {then.link:.0%} then"
     )
-    return {name: text for name, host in trial.where.items() if host != start.where[name]}
+    moved = [name for name, host in trial.where.items() if host != first.where[name]]
+    return dict.fromkeys(moved, f"together at {site}: {text}")
 
 
 def _improved(
@@ -221,7 +232,7 @@ def _improved(
     nodes, said = {node.name: node for node in case.nodes}, dict(reasons)
     best = _option(case, model, world, trial, said)
     tried = set(case.pinned)
-    while (name := model.longest(trial.where)) and name not in tried:
+    while name := model.longest(trial.where, tried):
         tried.add(name)
         host = _better_host(case, nodes[name], model, world, hosts, trial)
         if host is None:
@@ -293,15 +304,15 @@ def _against(case: Case, best: Option, gained: float, now: float, rule: Rule) ->
 
 
 def _kind(profile: Profile, step: Step, world: World, case: Case, rule: Rule) -> Kind:
-    if profile.flows is None and _apart(case, world):
+    if profile.flows is None and _apart(case, world, {node.name: node.host for node in case.nodes}):
         return Kind.UNKNOWN
     if step.link >= rule.network:
         return Kind.NETWORK
     return Kind.CPU if step.computing >= 0.5 else Kind.WAITING
 
 
-def _apart(case: Case, world: World) -> bool:
-    return len({world.hosts[node.host].site for node in _busy(case)}) > 1
+def _apart(case: Case, world: World, where: Where) -> bool:
+    return len({world.hosts[where[node.name]].site for node in _busy(case)}) > 1
 
 
 def _described(profile: Profile, verdict: Verdict, step: Step) -> str:

@@ -12,7 +12,7 @@ Pure. Invariant: where the nodes are now the step is 1.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from wherry.model.objects import Host, Node
@@ -23,6 +23,9 @@ NEAR = 0.0001
 """Seconds that a message within a site is assumed to take: it is not free for being near."""
 _LEAST = 0.02
 """Share of a host that is assumed to be left for nodes however much others use."""
+
+_AS_LONG = 0.999
+"""Of two nodes that compute as long as each other by so much, either is the one that computes longest."""
 
 Where = Mapping[str, str]
 """Node -> host."""
@@ -89,9 +92,12 @@ class Model:
         """The share of time in which the node computes now."""
         return self._loads[node].computing if node in self._loads else 0.0
 
-    def longest(self, where: Where) -> str:
-        """The node that computes longest there."""
-        return self._parts(where)[3]
+    def longest(self, where: Where, besides: Collection[str]) -> str:
+        """The node that computes longest there, or as long as that, and is not one of `besides`; empty when each is."""
+        shares = self._computing(where)
+        least = _AS_LONG * max(shares.values(), default=0.0)
+        return max(((share, name) for name, share in shares.items() if share >= least and name not in besides),
+                   default=(0.0, ""))[1]  # fmt: skip
 
     def _parts(self, where: Where) -> tuple[float, float, float, str, float, float]:
         shares = self._computing(where)

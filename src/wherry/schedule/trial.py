@@ -42,6 +42,14 @@ class Trial:
         other._cpus, other._held = self._cpus.copy(), self._held.copy()
         return other
 
+    def with_nodes(self, nodes: Iterable[Node], where: Mapping[str, str]) -> Trial:
+        """The same with the nodes moved to where they are to be."""
+        other = self.copy()
+        for node in nodes:
+            if where[node.name] != other.where[node.name]:
+                other.move(node, where[node.name])
+        return other
+
     def takes(self, node: Node, host: str) -> bool:
         """True when the host can have the node, too."""
         if (node.name, host) in self._barred or self._most is not None and self._held[host] >= self._most:
