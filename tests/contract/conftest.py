@@ -16,14 +16,14 @@ from wherry.fabric.fake import FakeFabric
 from wherry.fabric.netns import NetnsFabric
 from wherry.fabric.protocol import Fabric
 from wherry.model.network import ClusterNetwork, network_of
-from wherry.model.spec import FabricSpec
-from wherry.node import criu
-from wherry.node.container import ContainerDriver
+from wherry.model.spec.fabric import FabricSpec
+from wherry.node.container.criu import probe as criu_probe
+from wherry.node.container.driver import ContainerDriver
 from wherry.node.fake import FakeDriver
 from wherry.node.protocol import NodeDriver
-from wherry.node.vm.driver import VmDriver
-from wherry.node.vm.image import DEFAULT, find_image, remove_image
-from wherry.node.vm.image_build import build
+from wherry.node.vm.emulated.driver import VmDriver
+from wherry.node.vm.image.build import build
+from wherry.node.vm.image.catalog import DEFAULT, find_image, remove_image
 
 INSTANCE = Instance(own_name("tcon"))
 MISSING = "/bin/sh"
@@ -41,7 +41,9 @@ def _make(driver: str) -> Iterator[Fabric]:
     if driver == "netns" and os.geteuid() != 0:
         pytest.skip("network namespaces are root's")
     fabric: Fabric
-    fabric = FakeFabric(_spec()) if driver == "fake" else NetnsFabric(_spec(), INSTANCE, lambda: criu.find().version)
+    fabric = (
+        FakeFabric(_spec()) if driver == "fake" else NetnsFabric(_spec(), INSTANCE, lambda: criu_probe.find().version)
+    )
     fabric.down()
     fabric.up()
     try:

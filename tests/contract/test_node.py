@@ -13,12 +13,12 @@ from pydantic import SecretStr
 
 from wherry.base.errors import Failed
 from wherry.fabric.protocol import Fabric, Hold
-from wherry.job.wire import Endpoint
+from wherry.job.agent_client import AgentEndpoint
 from wherry.model.network import HEAD_INDEX, Port, address_of, mac_of, network_of
 from wherry.model.objects import Node
 from wherry.model.owner import Owner
-from wherry.node.container import ContainerDriver
-from wherry.node.protocol import NodeDriver, NodeMover, Place
+from wherry.node.container.driver import ContainerDriver
+from wherry.node.protocol import NodeDriver, NodeMover, Placement
 
 
 class Stand:
@@ -44,19 +44,19 @@ class Stand:
         self.fabric.port_up(self.port(self.here))
         self.fabric.port_plug(self.port(self.here))
 
-    def _place(self, host: str) -> Place:
+    def _place(self, host: str) -> Placement:
         node = Node(
             name="c-0", cluster="c", index=0, host=host, cpus=1, memory=(256 if self.vm else 128) * 2**20,
             address=address_of(self.network, 0), mac=mac_of(self.network, 0),
         )  # fmt: skip
         cgroup, key = f"{self.fabric.cgroup(host)}/{node.name}", SecretStr("ab" * 32)
         hosts_file = "127.0.0.1 localhost\n"
-        place = Place(node=node, host=host, netns="", cgroup=cgroup, key=key, user="0:0:", hosts_file=hosts_file)
+        place = Placement(node=node, host=host, netns="", cgroup=cgroup, key=key, user="0:0:", hosts_file=hosts_file)
         port = self.port(place)
         netns = self.fabric.port_netns(self.head if self.vm else port)
         return place.model_copy(update={"netns": netns, "device": self.fabric.port_device(port)})
 
-    def port(self, place: Place) -> Port:
+    def port(self, place: Placement) -> Port:
         node = place.node
         return Port(
             owner=node.name, index=0, host=place.host, network=self.network, address=node.address, mac=node.mac,
@@ -108,7 +108,7 @@ class Stand:
         self.hold = None
         return True
 
-    def assert_runs_at(self, place: Place) -> None:
+    def assert_runs_at(self, place: Placement) -> None:
         other = self.there if place is self.here else self.here
         assert self.driver.alive(place) and not self.driver.alive(other)
         assert self.driver.usage(place).processes >= 1
@@ -155,7 +155,7 @@ def running(stand: Stand) -> Stand:
     """A node that runs and that this machine can move."""
     if not stand.driver.alive(stand.here):
         stand.driver.start(stand.here)
-    if reason := stand.driver.unmovable(stand.here, stand.there):
+    if reason := stand.driver.move_obstacle(stand.here, stand.there):
         pytest.skip(reason)
     return stand
 
@@ -179,7 +179,7 @@ def test_start_and_stop(stand: Stand) -> None:
 def test_saying_whether_it_moves_changes_nothing(stand: Stand) -> None:
     if not stand.driver.alive(stand.here):
         stand.driver.start(stand.here)
-    assert isinstance(stand.driver.unmovable(stand.here, stand.there), str)
+    assert isinstance(stand.driver.move_obstacle(stand.here, stand.there), str)
     size, seconds = stand.mover().predict()
     assert size > 0 and seconds >= 0
     stand.assert_runs_at(stand.here)
@@ -283,7 +283,7 @@ def test_a_users_process_never_gets_another_file_by_a_move(
     running.driver.start(running.here)
     script = "exec 8<file 9<deleted; rm deleted; setsid sleep 300 >/dev/null 2>&1 &"
     (shown / "deleted").write_text("gone")
-    node = Endpoint(running.here.netns, running.here.node.address, running.here.key.get_secret_value())
+    node = AgentEndpoint(running.here.netns, running.here.node.address, running.here.key.get_secret_value())
     who = Owner(uid=0, gid=0, home="/", cwd=str(shown))
     assert node.run(["/bin/sh", "-c", script], who, {"PATH": "/usr/bin:/bin"}, 30).code == 0
     # Processes of root's, as not every machine can dump others; the mover believes that the node is a user's.
@@ -326,7 +326,7 @@ def test_sockets_of_a_users_process_have_names_of_the_nodes_own(
     )
     script = f'setsid {sys.executable} -c "{program}" >/dev/null 2>&1 & '
     script += f"while [ ! -S {directory}/{name} ]; do sleep 0.05; done"
-    node = Endpoint(running.here.netns, running.here.node.address, running.here.key.get_secret_value())
+    node = AgentEndpoint(running.here.netns, running.here.node.address, running.here.key.get_secret_value())
     who = Owner(uid=0, gid=0, home="/", cwd="/")
     assert node.run(["/bin/bash", "-c", script], who, {"PATH": "/usr/bin:/bin"}, 60).code == 0
     theirs = [place.model_copy(update={"user": "65534:65534:"}) for place in (running.here, running.there)]

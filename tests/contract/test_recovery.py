@@ -17,14 +17,14 @@ import pytest
 
 from conftest import INSTANCE
 from wherry.cluster.clusters import Clusters
-from wherry.cluster.places import Places
+from wherry.cluster.placements import Placements
 from wherry.fabric.protocol import Fabric
 from wherry.model.objects import CONTROL_PORT
 from wherry.model.owner import Owner
-from wherry.model.spec import ClusterSpec
+from wherry.model.spec.cluster import ClusterSpec
 from wherry.move.moves import Moves
-from wherry.node import criu
-from wherry.node.channel import in_netns
+from wherry.node.container.criu import probe as criu_probe
+from wherry.node.netns_socket import in_netns
 from wherry.node.protocol import NodeDriver
 from wherry.store.store import Store
 
@@ -37,7 +37,7 @@ class Daemon:
     def __init__(self, path: Path, driver: NodeDriver, fabric: Fabric) -> None:
         self.driver, self.fabric = driver, fabric
         self.store = Store(path)
-        self.places = Places(self.store, fabric)
+        self.places = Placements(self.store, fabric)
         self.clusters = Clusters(self.store, fabric, {"container": driver})
         self.moves = Moves(self.store, fabric, {"container": driver}, self.places)
 
@@ -46,8 +46,8 @@ class Daemon:
 def daemon(nodes: tuple[NodeDriver, Fabric], tmp_path: Path) -> Iterator[Callable[[], Daemon]]:
     """Makes daemons over the same rows; a cluster of two nodes on hosts a1 and a2 is up."""
     driver, fabric = nodes
-    if not criu.find().works:
-        pytest.skip(criu.find().reason)
+    if not criu_probe.find().works:
+        pytest.skip(criu_probe.find().reason)
 
     def start() -> Daemon:
         return Daemon(tmp_path / "state.db", driver, fabric)

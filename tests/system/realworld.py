@@ -31,7 +31,7 @@ from wherry.fabric import namespaces
 from wherry.fabric.cgroup import Cgroup
 from wherry.model.network import HEAD_INDEX
 from wherry.model.objects import NodeState
-from wherry.node.mounts import mounted
+from wherry.node.container.mounts import mounted
 
 WHERRY = Path(sys.executable).parent / "wherry"
 SECONDS = 240

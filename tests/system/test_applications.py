@@ -11,7 +11,7 @@ import pytest
 
 from names import own_name
 from wherry.base.paths import instance
-from wherry.client import process
+from wherry.client import daemon_process
 from wherry.lab.study import applications
 from wherry.lab.study.bench import Bench, Place
 from wherry.lab.study.recipe import Value
@@ -31,8 +31,8 @@ def directory() -> Iterator[Path]:
         patch.setenv("WHERRY_INSTANCE", own_name("tapp"))
         patch.delenv("SUDO_UID", raising=False)
         yield Path(made)
-        process.stop(instance())
-        process.sweep()
+        daemon_process.stop(instance())
+        daemon_process.sweep()
         os.chdir(here)
 
 

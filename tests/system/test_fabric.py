@@ -22,14 +22,14 @@ import pytest
 from names import own_name
 from wherry.base.errors import Failed, Refused
 from wherry.base.paths import Instance
-from wherry.fabric import namespaces, overlay
+from wherry.fabric import namespaces, vpn
 from wherry.fabric.cgroup import Cgroup
-from wherry.fabric.default import default_fabric
+from wherry.fabric.default_fabric import default_fabric
 from wherry.fabric.netns import NetnsFabric, sweep
 from wherry.fabric.nft import nft
-from wherry.fabric.pairs import _RULES, Pairs
+from wherry.fabric.traffic_matrix import _RULES, TrafficMatrix
 from wherry.model.network import ClusterNetwork, Port, address_of, mac_of, network_of
-from wherry.model.spec import LinkSpec
+from wherry.model.spec.fabric import LinkSpec
 
 INSTANCE = Instance(own_name("tfab"))
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces are root's")
@@ -202,7 +202,7 @@ def test_hosts_have_their_share_of_the_machine(fabric: NetnsFabric) -> None:
 
 
 def test_a_link_that_cannot_be_made_is_refused_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(overlay, "lacks", lambda kind: [kind])
+    monkeypatch.setattr(vpn, "lacks", lambda kind: [kind])
     before = left()
     spec = default_fabric().model_copy(update={"links": (LinkSpec(between=("a", "b"), overlay="wireguard"),)})
     with pytest.raises(Refused, match="wireguard"):
@@ -214,7 +214,7 @@ def test_a_link_that_cannot_be_made_is_refused_first(monkeypatch: pytest.MonkeyP
 def test_frames_are_counted_once_however_many_begin_to_count(fabric: NetnsFabric) -> None:
     """Each request of a profile has counters of its own, and the daemon's balancing too."""
     place = fabric.host_netns("a1")
-    readers = [Pairs() for _ in range(8)]
+    readers = [TrafficMatrix() for _ in range(8)]
     with ThreadPoolExecutor(len(readers)) as pool:
         list(pool.map(lambda counters: counters.read({place: frozenset()}), readers))
 

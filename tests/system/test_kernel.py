@@ -11,7 +11,7 @@ import pytest
 from realworld import SECONDS, World, world
 
 from wherry.fabric import netem, wireguard
-from wherry.node.soft_dirty import tracked
+from wherry.node.container.criu.soft_dirty import tracked
 
 _WHOLE = "WHERRY_WHOLE_KERNEL" in os.environ
 """`make test-guest` says so: there nothing may be missing, and a test that finds something missing fails."""

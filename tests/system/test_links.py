@@ -18,13 +18,13 @@ from names import own_name
 from wherry.base.errors import WherryError
 from wherry.base.paths import Instance
 from wherry.client import Client
-from wherry.fabric import linkprobe, namespaces, wireguard
-from wherry.fabric.default import default_fabric
+from wherry.fabric import link_probe, namespaces, wireguard
+from wherry.fabric.default_fabric import default_fabric
 from wherry.fabric.netns import NetnsFabric, sweep
-from wherry.fabric.overlay import lacks
-from wherry.fabric.protocol import Tended
+from wherry.fabric.protocol import Repair
+from wherry.fabric.vpn import lacks
 from wherry.model.objects import Move, Phase
-from wherry.model.spec import FabricSpec, LinkSpec
+from wherry.model.spec.fabric import FabricSpec, LinkSpec
 from wherry.store import Store
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces are root's")
@@ -240,7 +240,7 @@ def test_figures_are_kept_in_each_direction_and_found_again(fabric: NetnsFabric)
     assert 1e6 < found.there < 46e6 and 1e6 < found.back < 6e6
     later = NetnsFabric(fabric.spec, INSTANCE)
     (state,) = later.links()
-    assert state.emulation == "wherry-link" and state.there and state.there.bytes > 1e6 and later.tend() == []
+    assert state.emulation == "wherry-link" and state.there and state.there.bytes > 1e6 and later.repair() == []
     fabric.set_link(LinkSpec(between=("a", "b")))
     assert fabric.links()[0].emulation == "none" and (fabric.measure_link(plain.link, False).latency or 1) < 0.02
 
@@ -275,10 +275,10 @@ def gateway(which: int) -> int:
     return int((INSTANCE.run / "links" / "a--b.openvpn" / f"{which}.pid").read_text().split()[0])
 
 
-def tended_within(made: NetnsFabric, seconds: float) -> list[Tended]:
+def tended_within(made: NetnsFabric, seconds: float) -> list[Repair]:
     """What the monitor's looks find first, if they find anything."""
     deadline = time.monotonic() + seconds
-    while not (found := made.tend()) and time.monotonic() < deadline:
+    while not (found := made.repair()) and time.monotonic() < deadline:
         time.sleep(0.5)
     return found
 
@@ -286,7 +286,7 @@ def tended_within(made: NetnsFabric, seconds: float) -> list[Tended]:
 def test_a_link_that_cannot_be_repaired_is_told_once_and_others_are_repaired(
     chain: NetnsFabric, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert [state.overlay for state in chain.links()] == ["up", None] and chain.tend() == []
+    assert [state.overlay for state in chain.links()] == ["up", None] and chain.repair() == []
     with monkeypatch.context() as without:
         without.setenv("PATH", "/nonexistent")
         os.kill(gateway(1), signal.SIGKILL)
@@ -294,7 +294,7 @@ def test_a_link_that_cannot_be_repaired_is_told_once_and_others_are_repaired(
         os.kill(emulator, signal.SIGKILL)
         assert eventually(lambda: [state.overlay for state in chain.links()], ["dead", None]) == ["dead", None]
         assert eventually(lambda: chain.links()[1].emulation, "dead") == "dead"
-        first = chain.tend()
+        first = chain.repair()
         assert [tended.failed for tended in first] == [True, False], first
         assert "a--b could not be repaired" in first[0].text and "emulator of the link b--c" in first[1].text
         assert chain.links()[1].emulation == "wherry-link"
@@ -308,7 +308,7 @@ def test_a_tunnel_that_was_made_by_half_is_whole_when_the_daemon_is_back(chain: 
     """Killed after its gateways were started and before their ends were put into the bridge."""
     subprocess.run(["ip", "-n", f"{INSTANCE.prefix}-site-a", "link", "set", "v1", "nomaster"], check=True, timeout=20)
     assert chain.measure_link(chain.links()[0].link, False).latency is None
-    assert chain.tend() == [], "it passes for alive"
+    assert chain.repair() == [], "it passes for alive"
     NetnsFabric(chain.spec, INSTANCE).relink()
     assert eventually(lambda: chain.measure_link(chain.links()[0].link, False).latency is not None, True)
 
@@ -363,7 +363,7 @@ def test_loss_and_jitter_are_exact(fabric: NetnsFabric, capsys: pytest.CaptureFi
 
     def look() -> tuple[float, ...]:
         with ThreadPoolExecutor(2) as both:
-            ways = [both.submit(linkprobe.delays, *ends, count, 0.012, 0.03) for ends in ((one, other), (other, one))]
+            ways = [both.submit(link_probe.delays, *ends, count, 0.012, 0.03) for ends in ((one, other), (other, one))]
             there, back = (way.result() for way in ways)
         exact = [delay - 0.005 + 0.0001 * step for delay in back for step in range(101)]
         off = (a - b for a, b in zip(statistics.quantiles(there, n=4), statistics.quantiles(exact, n=4), strict=True))

@@ -14,11 +14,11 @@ import pytest
 
 from names import own_name
 from wherry.base.paths import Instance, native_program
-from wherry.job.wire import Endpoint, WireError
+from wherry.job.agent_client import AgentEndpoint, AgentError
 from wherry.model.owner import Owner
 from wherry.node import elf
 from wherry.node.as_user import as_user
-from wherry.node.criu import find as find_criu
+from wherry.node.container.criu.probe import find as find_criu
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="clusters are made by root")
 
@@ -146,10 +146,10 @@ def test_who_reads_the_key_in_the_job_file_is_still_only_a_user(
         words = as_user(nobody, file.read_text).split()
         address, key = words[words.index("node") + 2], words[words.index("node") + 4]
         (netns,) = Path("/run/netns").glob(f"wherry-{INSTANCE}*open-head*")
-        node = Endpoint(str(netns), address, key)
+        node = AgentEndpoint(str(netns), address, key)
         assert node.run(["/usr/bin/id", "-u"], nobody, {}, 30).stdout == b"65534\n"
         for foreign in ({"uid": 0}, {"gid": 0}, {"groups": (0,)}, {"uid": 1}):
-            with pytest.raises(WireError, match="its cluster's user only"):
+            with pytest.raises(AgentError, match="its cluster's user only"):
                 node.run(["/usr/bin/id"], nobody.model_copy(update=foreign), {}, 30)
         status = node.run(["/bin/cat", "/proc/self/status"], nobody, {}, 30).stdout.decode()
         fields = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)

@@ -23,7 +23,7 @@ import pytest
 
 from names import own_name
 from wherry.base.errors import Failed
-from wherry.client import process
+from wherry.client import daemon_process
 from wherry.lab.study import render, runner, workloads
 from wherry.lab.study.bench import FABRIC, Bench, Place, program
 from wherry.lab.study.lacks import lacking
@@ -296,7 +296,7 @@ class Pings(NicDegradation):
 
 @pytest.mark.parametrize("kind", [Papers, Pings])
 def test_programs_of_the_papers(case: Path, bench: Bench, kind: type[Study]) -> None:
-    results = Results.create(case / kind.__name__, kind(True, lacking(process.examine())), 1)
+    results = Results.create(case / kind.__name__, kind(True, lacking(daemon_process.examine())), 1)
     run(results, bench)
     assert len(results.counted()) == len(results.study.cells()), [one.problem for one in results.runs]
     moved = [cell for cell in results.study.cells() if "moved" in dict(cell.levels).values()]
@@ -315,7 +315,7 @@ class TwoSites(MultiSite):
 
 
 def test_one_cluster_over_two_sites(case: Path, bench: Bench) -> None:
-    results = Results.create(case / "sites", TwoSites(True, lacking(process.examine())), 1)
+    results = Results.create(case / "sites", TwoSites(True, lacking(daemon_process.examine())), 1)
     try:
         run(results, bench)
     finally:

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from wherry.cluster.clusters import Clusters
-from wherry.cluster.places import Places
+from wherry.cluster.placements import Placements
 from wherry.fabric.fake import FakeFabric
 from wherry.model.objects import Cluster
 from wherry.model.owner import Owner
-from wherry.model.spec import ClusterSpec, FabricSpec
+from wherry.model.spec.cluster import ClusterSpec
+from wherry.model.spec.fabric import FabricSpec
 from wherry.move.moves import Moves
 from wherry.node.fake import Copy, FakeDriver
 from wherry.store.store import Store
@@ -77,7 +78,7 @@ class World:
         """The daemon was killed and another starts: holds are gone, the hooks of the test too."""
         self.fabric.forget()
         self.watch(None)
-        places = Places(self.store, self.fabric)
+        places = Placements(self.store, self.fabric)
         self.clusters = Clusters(self.store, self.fabric, {"container": self.driver})
         self.moves = Moves(self.store, self.fabric, {"container": self.driver}, places)
 

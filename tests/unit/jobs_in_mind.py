@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from wherry.model.balance import BalancePlan
 from wherry.model.objects import Host, Move, Node, NodeState, Prediction
 from wherry.model.profile import Flow, NodeLoad, Profile
-from wherry.model.spec import LinkSpec
+from wherry.model.spec.fabric import LinkSpec
 from wherry.schedule.balance import Case, Rule, plan
-from wherry.schedule.place import Used, used_by
-from wherry.schedule.roads import Roads
-from wherry.schedule.score import World
+from wherry.schedule.placement import Used, used_by
+from wherry.schedule.routes import Routes
+from wherry.schedule.step_model import World
 
 MIB = 2**20
 NOW = 1_000_000.0
@@ -68,7 +68,7 @@ class Imagined:
             LinkSpec.model_validate({"between": pair, "latency": self.latency, "bandwidth": self.bandwidth})
             for pair in zip(sites, sites[1:], strict=False)
         ]
-        return World({host.name: host for host in self.hosts}, Roads(links), self.foreign, {})
+        return World({host.name: host for host in self.hosts}, Routes(links), self.foreign, {})
 
     def plan(self, rule: Rule | None = None, now: float = NOW, jitter: random.Random | None = None) -> BalancePlan:
         """What the rule says of all jobs."""

@@ -17,13 +17,16 @@ from pydantic import SecretStr
 from wherry.base.errors import Code, LostContact
 from wherry.base.paths import Instance
 from wherry.fabric.fake import FakeFabric
+from wherry.model.libvirt_uri import parse_uri
 from wherry.model.objects import Node
-from wherry.model.spec import FabricSpec, parse
-from wherry.model.uri import parse_uri
-from wherry.node.protocol import Place
-from wherry.node.vm import machines, remote, remote_qemu, virt
-from wherry.node.vm.image import VmImage
-from wherry.node.vm.remote_qemu import QemuDriver
+from wherry.model.spec.fabric import FabricSpec
+from wherry.model.spec.parse import parse
+from wherry.node.protocol import Placement
+from wherry.node.vm import driver_base, libvirt_client
+from wherry.node.vm.image.catalog import VmImage
+from wherry.node.vm.real import driver as real_driver
+from wherry.node.vm.real import qemu as real_qemu
+from wherry.node.vm.real.qemu import QemuDriver
 
 INSTANCE = Instance("tq")
 HOSTS = [
@@ -315,13 +318,13 @@ class Connection:
         return stream
 
 
-def place(host: str, **more: Any) -> Place:
+def place(host: str, **more: Any) -> Placement:
     node = Node(
         name="c-0", cluster="c", index=0, host=host, cpus=1.5, memory=160 << 20, address="10.77.1.1",
         mac="02:77:00:00:01:00",
     )  # fmt: skip
     words = {"netns": "/head", "cgroup": "c", "key": SecretStr(KEY), "user": "1000:1000:", "device": f"br-{host}"}
-    return Place(node=node, host=host, hosts_file="127.0.0.1 localhost\n", **(words | more))
+    return Placement(node=node, host=host, hosts_file="127.0.0.1 localhost\n", **(words | more))
 
 
 @contextmanager
@@ -332,16 +335,16 @@ def qemu_world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Worl
     image.kernel.write_bytes(b"a kernel")
     image.initrd.write_bytes(b"a RAM disk")
     monkeypatch.setenv("WHERRY_STATE", str(tmp_path / "state"))
-    monkeypatch.setattr(virt, "load", lambda: made)
-    for module in (remote, remote_qemu):
+    monkeypatch.setattr(libvirt_client, "load", lambda: made)
+    for module in (real_driver, real_qemu):
         monkeypatch.setattr(module, "find_image", lambda _name: image)
 
-    def answers(where: Place, _seconds: float) -> bool:
+    def answers(where: Placement, _seconds: float) -> bool:
         return made.strangers or RUNS in [machine.now for machine in made.machines[where.host]]
 
-    for module in (machines, remote):
+    for module in (driver_base, real_driver):
         monkeypatch.setattr(module, "answers", answers)
-    monkeypatch.setattr(remote_qemu, "await_answer", lambda _where, _words: 0.1)
+    monkeypatch.setattr(real_qemu, "await_answer", lambda _where, _words: 0.1)
     yield made
     for machine in [machine for found in made.machines.values() for machine in found]:
         machine.abortJob()

@@ -16,12 +16,12 @@ import uvicorn
 from wherry.base.clock import now
 from wherry.base.errors import Code, Refused
 from wherry.base.paths import Instance
+from wherry.model.job_request import JobRequest
 from wherry.model.objects import Job, JobState, Node
-from wherry.model.order import Order
-from wherry.service.cell import Cell
+from wherry.service.context import ServiceContext
+from wherry.service.credentials import PeerProtocol
 from wherry.service.daemon import listening
-from wherry.service.monitor import Monitor
-from wherry.service.peer import PeerProtocol
+from wherry.service.health_monitor import HealthMonitor
 from wherry.service.rest.app import make_app
 from wherry.store import Store
 
@@ -61,23 +61,23 @@ class SaidJobs:
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self.said: dict[str, list[tuple[str, float, bytes]]] = {}
+        self.console_files: dict[str, list[tuple[str, float, bytes]]] = {}
         self.environments: dict[str, dict[str, str]] = {}
         self.inputs: dict[str, bytes] = {}
         self.lost: list[tuple[str, str]] = []
         """Job and node, of what it was told."""
 
-    def check(self, order: Order) -> None:
+    def check(self, order: JobRequest) -> None:
         if order.argv[0] == "missing":
             raise Refused(Code.NOT_FOUND, "the program missing is not there", "", "give the program's path")
 
-    def start(self, order: Order) -> Job:
-        number = len(self.said) + 1
+    def start(self, order: JobRequest) -> Job:
+        number = len(self.console_files) + 1
         job = Job(
             id=f"job-{number}", cluster=order.cluster, argv=order.argv, ranks=order.ranks, mpi=order.mpi or "openmpi",
             uid=order.owner.uid, gid=order.owner.gid, cwd=order.owner.cwd, state=JobState.RUNNING, created=now(),
         )  # fmt: skip
-        self.said[job.id] = [("stdout", 1.0, b"out\n"), ("stderr", 2.0, b"err\n")]
+        self.console_files[job.id] = [("stdout", 1.0, b"out\n"), ("stderr", 2.0, b"err\n")]
         self.environments[job.id] = order.env
         self.store.put_job(job)
         return job
@@ -95,7 +95,7 @@ class SaidJobs:
         return job
 
     def output(self, id: str, offset: int = 0, limit: int = 1 << 20) -> tuple[list[tuple[str, float, bytes]], int]:
-        chunks = self.said[id][offset:]
+        chunks = self.console_files[id][offset:]
         return chunks, offset + len(chunks)
 
     def input(self, id: str, offset: int, data: bytes, end: bool) -> tuple[int, bool]:
@@ -128,23 +128,23 @@ class Service:
     """What a test holds of the service."""
 
     place: Here
-    cell: Cell
-    monitor: Monitor
+    context: ServiceContext
+    monitor: HealthMonitor
 
     @property
     def jobs(self) -> SaidJobs:
         """The stand-in."""
-        assert self.cell.domain
-        jobs = self.cell.domain.jobs
+        assert self.context.managers
+        jobs = self.context.managers.jobs
         assert isinstance(jobs, SaidJobs)
         return jobs
 
 
-class SaidCell(Cell):
+class SaidCell(ServiceContext):
     """A cell whose jobs only say something."""
 
-    def make_domain(self, fabric):  # type: ignore[no-untyped-def]
-        domain = super().make_domain(fabric)
+    def make_managers(self, fabric):  # type: ignore[no-untyped-def]
+        domain = super().make_managers(fabric)
         domain.jobs = SaidJobs(self.store)  # type: ignore[assignment]
         return domain
 
@@ -154,13 +154,14 @@ def running(top: Path, fabric: bool = True) -> Iterator[Service]:
     """The service, ready, until the end of the block."""
     place = Here("test", top)
     place.run.mkdir(parents=True, exist_ok=True)
-    cell = SaidCell(place, Store(place.state / "wherry.db"))
+    context = SaidCell(place, Store(place.state / "wherry.db"))
     if fabric:
-        from wherry.model.spec import FabricSpec, parse
+        from wherry.model.spec.fabric import FabricSpec
+        from wherry.model.spec.parse import parse
 
-        cell.fabric_up(parse(FabricSpec, FABRIC, "test"))
+        context.fabric_up(parse(FabricSpec, FABRIC, "test"))
     config = uvicorn.Config(
-        make_app(cell), http=PeerProtocol, ws="none", lifespan="off", log_config=None, timeout_graceful_shutdown=1
+        make_app(context), http=PeerProtocol, ws="none", lifespan="off", log_config=None, timeout_graceful_shutdown=1
     )
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, args=([listening(place.socket, None)],), daemon=True)
@@ -168,11 +169,11 @@ def running(top: Path, fabric: bool = True) -> Iterator[Service]:
     while not server.started and thread.is_alive():
         time.sleep(0.01)
     try:
-        yield Service(place, cell, Monitor(cell))
+        yield Service(place, context, HealthMonitor(context))
     finally:
         server.should_exit = True
         thread.join(20)
-        cell.close(5)
+        context.close(5)
 
 
 def ended(http: httpx.Client, answer: httpx.Response) -> dict[str, Any]:

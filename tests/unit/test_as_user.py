@@ -12,13 +12,13 @@ import pytest
 from fakeworld import fabric_spec
 
 from wherry.base.errors import Failed
-from wherry.base.plain import open_plain
+from wherry.base.safe_open import open_regular
 from wherry.cluster.binds import binds_of
 from wherry.fabric.fake import FakeFabric
 from wherry.model.owner import Owner
-from wherry.node import mounts
 from wherry.node.as_user import as_user, is_closed
-from wherry.node.mounts import MS_NOSUID, Layout, mount, mounted, unmount_below
+from wherry.node.container import mounts
+from wherry.node.container.mounts import MS_NOSUID, Layout, mount, mounted, unmount_below
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
 NOBODY = Owner(uid=65534, gid=65534, groups=(65534,), home="/", cwd="/")
@@ -192,9 +192,9 @@ def test_a_mount_may_have_any_name(tmp_path: Path) -> None:
 
 def test_only_plain_files_are_opened(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("text")
-    with open_plain(tmp_path / "file") as file:
+    with open_regular(tmp_path / "file") as file:
         assert file.read() == b"text"
     os.mkfifo(tmp_path / "fifo")
     for name in ("fifo", "missing", "."):
         with pytest.raises(OSError):
-            open_plain(tmp_path / name)
+            open_regular(tmp_path / name)

@@ -15,8 +15,8 @@ from wherry.model.balance import Kind, Verdict
 from wherry.model.objects import Move, Node, Phase
 from wherry.schedule.balance import Rule, confirmed, plan
 from wherry.schedule.cost import downtime
-from wherry.schedule.place import NodeNeed, Used, lacks
-from wherry.schedule.roads import SHARE
+from wherry.schedule.placement import NodeNeed, Used, lacks
+from wherry.schedule.routes import SHARE
 
 APART = ["a1", "a2", "b1", "b2"]
 AT_ONCE = Rule(cooldown=0.0, hold=0.0)

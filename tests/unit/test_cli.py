@@ -103,7 +103,7 @@ def test_ctrl_c_ends_the_job(service: Service, wherry_: Said, monkeypatch: pytes
 
 def test_a_move_says_how_to_undo_it(service: Service, wherry_: Said) -> None:
     wherry_("up", "hello.yaml")
-    source = service.cell.store.nodes()[0].host
+    source = service.context.store.nodes()[0].host
     target = "a2" if source != "a2" else "b1"
     code, out, _ = wherry_("move", "hello-0", "--to", target, "--dry-run")
     assert code == 0 and "Nothing was changed" in out

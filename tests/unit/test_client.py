@@ -15,7 +15,7 @@ from rest_service import CLUSTER, Service, running
 
 import wherry.client.transport
 from wherry.base.errors import Code, LostContact, Refused, WherryError
-from wherry.client import Client, who
+from wherry.client import Client, identity
 from wherry.model.objects import Operation
 
 
@@ -112,9 +112,9 @@ def test_sudo_is_seen_through(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SUDO_UID", str(nobody.pw_uid))
     monkeypatch.setenv("SUDO_GID", str(nobody.pw_gid))
     monkeypatch.setenv("HOME", "/root")
-    owner = who.owner()
+    owner = identity.owner()
     assert (owner.uid, owner.gid, owner.home, owner.cwd) == (nobody.pw_uid, nobody.pw_gid, nobody.pw_dir, os.getcwd())
-    variables = who.environment(owner)
+    variables = identity.environment(owner)
     assert variables["HOME"] == nobody.pw_dir and variables["USER"] == "nobody" and "SUDO_UID" not in variables
 
 
@@ -134,7 +134,7 @@ def test_ctrl_c_cancels_an_operation_wherever_it_strikes(
             raise KeyboardInterrupt
         return Operation(**values)
 
-    driver: Any = service.cell.need_domain().drivers["container"]
+    driver: Any = service.context.require_managers().drivers["container"]
     driver.on_call = lambda name: time.sleep(0.5)
     with Client(service.place) as client:
         begun, struck = client.up(CLUSTER | {"nodes": 6, "cpus": 0.2}).id, [True]

@@ -16,7 +16,7 @@ import pytest
 from names import own_name
 from wherry.base.errors import LostContact, Refused
 from wherry.base.paths import Instance
-from wherry.client import Client, process
+from wherry.client import Client, daemon_process
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root starts the daemon")
 
@@ -27,8 +27,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Instance]
     place = Instance(own_name("tcli"))
     monkeypatch.setenv("WHERRY_INSTANCE", place.name)
     yield place
-    process.stop(place)
-    process.sweep()
+    daemon_process.stop(place)
+    daemon_process.sweep()
     assert not place.run.exists() and not place.state.exists()
 
 
@@ -48,9 +48,9 @@ def test_a_command_starts_it_once(place: Instance) -> None:
     for thread in threads:
         thread.join()
     assert not errors
-    pid = process.holder(place)
-    assert pid and process.stop(place) == pid
-    assert process.holder(place) is None and not place.socket.exists() and process.stop(place) is None
+    pid = daemon_process.holder(place)
+    assert pid and daemon_process.stop(place) == pid
+    assert daemon_process.holder(place) is None and not place.socket.exists() and daemon_process.stop(place) is None
     with pytest.raises(LostContact):
         Client(place, start=False)
 
@@ -58,34 +58,34 @@ def test_a_command_starts_it_once(place: Instance) -> None:
 def test_a_killed_daemon_is_replaced_under_a_client(place: Instance) -> None:
     with Client(place) as client:
         assert client.events() == []
-        first = process.holder(place)
+        first = daemon_process.holder(place)
         assert first
         os.kill(first, signal.SIGKILL)
-        while process.holder(place) == first:
+        while daemon_process.holder(place) == first:
             time.sleep(0.01)
         assert client.clusters() == []
-        assert process.holder(place) not in (None, first)
+        assert daemon_process.holder(place) not in (None, first)
 
 
 def test_a_second_daemon_is_refused(place: Instance) -> None:
-    process.start(place)
+    daemon_process.start(place)
     second = [sys.executable, "-m", "wherry.service.daemon"]
     done = subprocess.run(second, capture_output=True, text=True, timeout=60)
     assert done.returncode == 5 and "wherry daemon stop" in done.stdout
     with pytest.raises(Refused):
-        process.sweep()
+        daemon_process.sweep()
 
 
 def test_a_daemon_that_cannot_start_shows_its_log(place: Instance) -> None:
     place.state.mkdir(parents=True)
     (place.state / "wherry.db").mkdir()
     with pytest.raises(LostContact) as caught:
-        process.start(place)
+        daemon_process.start(place)
     assert "wherry.db" in str(caught.value) or "cannot go on" in str(caught.value)
 
 
 def test_the_doctor_needs_no_daemon(place: Instance) -> None:
-    findings = process.examine()
+    findings = daemon_process.examine()
     assert {"root", "kernel", "cgroups", "criu", "mpi"} <= {finding["name"] for finding in findings}
     assert all(finding["remedy"] for finding in findings if finding["health"] == "missing")
-    assert process.holder(place) is None
+    assert daemon_process.holder(place) is None

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from wherry.base.errors import Refused
-from wherry.node import criu, criu_install, criu_selftest
+from wherry.node.container.criu import install as criu_install
+from wherry.node.container.criu import probe as criu_probe
+from wherry.node.container.criu import selftest as criu_selftest
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="CRIU needs root")
 
@@ -17,7 +19,7 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="CRIU needs root")
 @pytest.fixture
 def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty home for answers, and no CRIU but the one a test names."""
-    monkeypatch.setattr(criu, "directory", lambda: tmp_path / "state" / "criu-versions")
+    monkeypatch.setattr(criu_probe, "directory", lambda: tmp_path / "state" / "criu-versions")
     return tmp_path
 
 
@@ -38,11 +40,11 @@ def calls(path: str) -> int:
 def test_a_failing_check_is_told_and_remembered(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = fake_criu(state / "criu", 'echo "Error (x.c:1): exited, status=1\nError (y.c:2): no such kernel"; exit 1')
     monkeypatch.setenv("WHERRY_CRIU", path)
-    found = criu.find()
+    found = criu_probe.find()
     assert not found.works
     assert "no such kernel" in found.reason and "9.9" in found.reason
     asked = calls(path)
-    assert criu.find() == found
+    assert criu_probe.find() == found
     assert calls(path) == asked, "the second answer must come from the file"
 
 
@@ -50,21 +52,21 @@ def test_a_failing_check_is_told_and_remembered(state: Path, monkeypatch: pytest
 def test_a_changed_binary_is_tried_anew(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = fake_criu(state / "criu", "exit 1")
     monkeypatch.setenv("WHERRY_CRIU", path)
-    assert "exit code 1" in criu.find().reason
+    assert "exit code 1" in criu_probe.find().reason
     fake_criu(state / "criu", 'echo "Error (z.c:3): another"; exit 7')
-    assert "another" in criu.find().reason
+    assert "another" in criu_probe.find().reason
 
 
 def test_an_absent_binary_is_no_crash(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WHERRY_CRIU", str(state / "nowhere"))
-    assert not criu.find().works
+    assert not criu_probe.find().works
 
 
 @needs_root
 def test_a_check_that_passes_is_not_enough(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = fake_criu(state / "criu", '[ "$1" = check ] || { echo "Error (s.c:4): no sockets" >&2; exit 1; }')
     monkeypatch.setenv("WHERRY_CRIU", path)
-    found = criu.find()
+    found = criu_probe.find()
     assert not found.works
     assert "dump" in found.reason and "no sockets" in found.reason
 
@@ -72,14 +74,14 @@ def test_a_check_that_passes_is_not_enough(state: Path, monkeypatch: pytest.Monk
 def test_newest_private_prefix_comes_first(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WHERRY_CRIU", raising=False)
     for version in ("4.9-1", "4.10-1", "4.2.1-1"):
-        (criu.directory() / version).mkdir(parents=True)
-    private = [Path(one.path).parts[-3] for one in criu._candidates() if one.origin == "private"]
+        (criu_probe.directory() / version).mkdir(parents=True)
+    private = [Path(one.path).parts[-3] for one in criu_probe._candidates() if one.origin == "private"]
     assert private == ["4.10-1", "4.9-1", "4.2.1-1"]
 
 
 @needs_root
 def test_the_machine_s_criu_survives_the_self_test() -> None:
-    found = criu.find()
+    found = criu_probe.find()
     if not found.works:
         pytest.skip(f"no CRIU works here: {found.reason}")
     assert criu_selftest.self_test(found.argv) == ""

@@ -8,16 +8,17 @@ from typing import Any
 import pytest
 
 from wherry.base.errors import Code, Refused
-from wherry.fabric import default, facts
+from wherry.fabric import default_fabric, host_facts
 from wherry.fabric.netns import check
-from wherry.model.spec import FabricSpec, HostSpec, parse
+from wherry.model.spec.fabric import FabricSpec, HostSpec
+from wherry.model.spec.parse import parse
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "two-sites.yaml"
 
 
 def test_the_embedded_fabric_is_the_example() -> None:
-    assert EXAMPLE.read_text() == default.TEXT
-    spec = default.default_fabric()
+    assert EXAMPLE.read_text() == default_fabric.TEXT
+    spec = default_fabric.default_fabric()
     check(spec)
     assert [host.name for host in spec.hosts] == ["a1", "a2", "b1", "b2"]
 
@@ -52,12 +53,12 @@ def test_facts_can_only_be_taken_away() -> None:
     limits = {"memory": "1GiB", "without_cpu_features": ["avx2"], "without_files": ["/etc/hostname"]}
     data = {"name": "a1", "site": "a", "cores": 1, "memory": "2GiB", "facts": limits}
     host = parse(HostSpec, data, "the test")
-    found = facts.gather(host, "4.2.1")
+    found = host_facts.gather(host, "4.2.1")
     assert found.memory == 2**30 and found.criu == "4.2.1" and "avx2" not in found.cpu_features
-    assert facts.missing_files(host, ["/etc/passwd", "/etc/hostname", "/no/such"]) == ["/etc/hostname", "/no/such"]
+    assert host_facts.missing_files(host, ["/etc/passwd", "/etc/hostname", "/no/such"]) == ["/etc/hostname", "/no/such"]
 
 
 def test_processor() -> None:
     text = "processor\t: 0\nmodel name\t: Some CPU\nflags\t\t: fpu sse2\n\nprocessor\t: 1\nflags\t\t: fpu\n"
-    assert facts.processor(text) == ("Some CPU", frozenset({"fpu", "sse2"}))
-    assert facts.processor("CPU part\t: 0xd0c\nFeatures\t: fp asimd\n") == ("0xd0c", frozenset({"fp", "asimd"}))
+    assert host_facts.processor(text) == ("Some CPU", frozenset({"fpu", "sse2"}))
+    assert host_facts.processor("CPU part\t: 0xd0c\nFeatures\t: fp asimd\n") == ("0xd0c", frozenset({"fp", "asimd"}))

@@ -16,11 +16,11 @@ from wherry.base.errors import Code, Refused
 from wherry.base.paths import Instance
 from wherry.model.objects import Node
 from wherry.model.owner import Owner
-from wherry.model.spec import NicSpec
-from wherry.node.protocol import Place
-from wherry.node.vm import disk, seed
+from wherry.model.spec.cluster import NicSpec
+from wherry.node.protocol import Placement
+from wherry.node.vm import cloud_init, disk
 from wherry.node.vm.disk import DiskImage, NodeDisk
-from wherry.node.vm.domain import describe
+from wherry.node.vm.emulated.domain_xml import describe
 
 
 def qcow2(path: Path, version: int = 3, backing: int = 0, size: int = 1 << 30, features: int = 0) -> Path:
@@ -30,12 +30,12 @@ def qcow2(path: Path, version: int = 3, backing: int = 0, size: int = 1 << 30, f
     return path
 
 
-def place(nic: NicSpec | None = None) -> Place:
+def place(nic: NicSpec | None = None) -> Placement:
     node = Node(
         name="c-1", cluster="c", index=1, host="a1", address="10.77.1.2", mac="02:77:00:00:01:01", kind="vm", cpus=2,
         memory=512 << 20,
     )  # fmt: skip
-    return Place(
+    return Placement(
         node=node, host="a1", netns="", cgroup="", key=SecretStr("ab" * 32), user="1000:1000:", device="p1.1",
         image="/srv/x.qcow2", nic=nic or NicSpec(), binds=("/home/o'brien",),
     )  # fmt: skip
@@ -96,8 +96,8 @@ def test_a_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def keep(program: str, *words: str) -> None:
         seen.update({file.name: file.read_text() for file in Path(words[-1]).iterdir() if file.name[0] not in "gi"})
 
-    monkeypatch.setattr(seed, "run", keep)
-    seed.write_seed(tmp_path / "seed.iso", place(), "some-id", ["/var/lib/wherry/x/bin", "/home/o'brien"])
+    monkeypatch.setattr(cloud_init, "run", keep)
+    cloud_init.write_seed(tmp_path / "seed.iso", place(), "some-id", ["/var/lib/wherry/x/bin", "/home/o'brien"])
     assert "wherry.name=c-1 wherry.address=10.77.1.2/24" in seen["description"]
     assert seen["key"] == "ab" * 32 and "ab" * 32 not in seen["user-data"] + seen["description"]
     network = json.loads(seen["network-config"])["ethernets"]["eth0"]

@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from wherry.base.errors import Code, Failed, Refused
-from wherry.node.vm import cpio, image_build, image_kernel
-from wherry.node.vm.image import find_image, images_directory, list_images, remove_image
+from wherry.node.vm.image import build as image_build
+from wherry.node.vm.image import cpio
+from wherry.node.vm.image import kernel as image_kernel
+from wherry.node.vm.image.catalog import find_image, images_directory, list_images, remove_image
 
 ELF = b"\x7fELF" + bytes(60)
 

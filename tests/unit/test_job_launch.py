@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from pydantic import SecretStr
 
 from wherry.base.errors import Refused
-from wherry.job import launch, record, visible
+from wherry.job import file_visibility, job_files, launch
 from wherry.job.mpi import Family, Mpi
 from wherry.model.objects import Cluster, ClusterState, Node
 from wherry.model.owner import Owner
-from wherry.model.spec import ClusterSpec
+from wherry.model.spec.cluster import ClusterSpec
 
 OWNER = Owner(uid=1000, gid=100, groups=(100, 4), home="/home/u", cwd="/home/u/case")
 
@@ -31,9 +31,9 @@ def nodes(count: int) -> tuple[Node, ...]:
 
 def request(
     family: Family, version: tuple[int, ...], ranks: int = 5, owner: Owner = OWNER, **env: str
-) -> launch.Request:
+) -> launch.LaunchRequest:
     launcher = Path("/opt/mpi/bin/mpirun")
-    return launch.Request(
+    return launch.LaunchRequest(
         id="job-1",
         mpi=Mpi(family, version, launcher),
         argv=("/home/u/case/solver", "in put"),
@@ -53,7 +53,7 @@ def request(
 
 @given(st.integers(1, 50), st.integers(1, 500))
 def test_every_rank_sits_once_and_evenly(count: int, ranks: int) -> None:
-    found = launch.seats(nodes(count), ranks)
+    found = launch.slots_by_node(nodes(count), ranks)
     shares = [seat.slots for seat in found]
     assert sum(shares) == ranks
     assert max(shares) - min(shares) <= 1
@@ -151,24 +151,24 @@ CLUSTER = Cluster(
 
 @pytest.mark.parametrize("path", ["/usr/bin/x", "/tmp/case/a/x", "/root/x", "/tmpfs/x"])
 def test_what_nodes_see(path: str) -> None:
-    visible.require_visible(Path(path), "the program", CLUSTER)
+    file_visibility.require_visible(Path(path), "the program", CLUSTER)
 
 
 @pytest.mark.parametrize("path", ["/tmp/x", "/tmp/case2/x", "/run/x", "/dev/shm/x"])
 def test_what_nodes_do_not_see(path: str) -> None:
     with pytest.raises(Refused, match="do not see the program"):
-        visible.require_visible(Path(path), "the program", CLUSTER)
+        file_visibility.require_visible(Path(path), "the program", CLUSTER)
 
 
 def test_an_agent_below_a_closed_directory_is_copied_once(tmp_path: Path) -> None:
     source = tmp_path / "closed" / "wherry-rsh"
     source.parent.mkdir(mode=0o700)
     source.write_bytes(b"agent")
-    copy = visible.public_file(source, OWNER, tmp_path / "bin")
+    copy = file_visibility.world_readable(source, OWNER, tmp_path / "bin")
     assert copy != source and copy.read_bytes() == b"agent" and copy.stat().st_mode & 0o777 == 0o755
-    assert visible.public_file(source, OWNER, tmp_path / "bin") == copy
+    assert file_visibility.world_readable(source, OWNER, tmp_path / "bin") == copy
     source.write_bytes(b"newer")
-    assert visible.public_file(source, OWNER, tmp_path / "bin") != copy and copy.read_bytes() == b"agent"
+    assert file_visibility.world_readable(source, OWNER, tmp_path / "bin") != copy and copy.read_bytes() == b"agent"
 
 
 def frame(stream: int, seconds: int, data: bytes) -> bytes:
@@ -178,39 +178,39 @@ def frame(stream: int, seconds: int, data: bytes) -> bytes:
 def test_output_is_read_in_whole_frames(tmp_path: Path) -> None:
     frames = [frame(1, 5, b"one\n"), frame(2, 6, b"two\n"), frame(1, 7, b"three\n")]
     path = tmp_path / "output"
-    assert record.read_output(tmp_path, 0, 100) == ([], 0)
+    assert job_files.read_output(tmp_path, 0, 100) == ([], 0)
     path.write_bytes(b"".join(frames)[:-3])
-    chunks, offset = record.read_output(tmp_path, 0, 1 << 20)
+    chunks, offset = job_files.read_output(tmp_path, 0, 1 << 20)
     assert chunks == [("stdout", 5.0, b"one\n"), ("stderr", 6.0, b"two\n")]
-    assert record.read_output(tmp_path, offset, 100) == ([], offset)
+    assert job_files.read_output(tmp_path, offset, 100) == ([], offset)
     path.write_bytes(b"".join(frames))
-    assert record.read_output(tmp_path, offset, 100)[0] == [("stdout", 7.0, b"three\n")]
-    assert len(record.read_output(tmp_path, 0, 1)[0]) == 1
+    assert job_files.read_output(tmp_path, offset, 100)[0] == [("stdout", 7.0, b"three\n")]
+    assert len(job_files.read_output(tmp_path, 0, 1)[0]) == 1
     with pytest.raises(Refused, match="offset 3"):
-        record.read_output(tmp_path, 3, 100)
-    assert record.read_output(tmp_path, 1 << 70, 100) == ([], 1 << 70)
+        job_files.read_output(tmp_path, 3, 100)
+    assert job_files.read_output(tmp_path, 1 << 70, 100) == ([], 1 << 70)
 
 
 def test_open_mpis_harmless_line_is_left_out(tmp_path: Path) -> None:
     noise = b"[host:07939] plm:rsh: Warning: setpgid(7951,7951) failed in parent with errno=Permission denied(13)\n"
     (tmp_path / "output").write_bytes(frame(2, 1, noise) + frame(2, 2, b"a\n" + noise + b"b\n"))
-    assert record.read_output(tmp_path, 0, 1 << 20)[0] == [("stderr", 2.0, b"a\nb\n")]
+    assert job_files.read_output(tmp_path, 0, 1 << 20)[0] == [("stderr", 2.0, b"a\nb\n")]
 
 
 @pytest.mark.parametrize(
     ("text", "code"), [("exit 7\nended 5000000000\n", 7), ("signal 9\nended 5000000000\nlost 12\n", 137)]
 )
 def test_exit_file(tmp_path: Path, text: str, code: int) -> None:
-    assert record.read_exit(tmp_path) is None
+    assert job_files.read_exit(tmp_path) is None
     (tmp_path / "exit").write_text(text)
-    assert record.read_exit(tmp_path) == record.Exit(code, 5.0, 12 if "lost" in text else 0)
+    assert job_files.read_exit(tmp_path) == job_files.Exit(code, 5.0, 12 if "lost" in text else 0)
 
 
 def test_a_holder_is_known_by_its_start_time(tmp_path: Path) -> None:
-    start = record.start_time(os.getpid())
+    start = job_files.start_time(os.getpid())
     assert start is not None
-    assert record.read_holder(tmp_path) is None
+    assert job_files.read_holder(tmp_path) is None
     (tmp_path / "pid").write_text(f"{os.getpid()} {start}\n")
-    holder = record.read_holder(tmp_path)
+    holder = job_files.read_holder(tmp_path)
     assert holder is not None and holder.alive()
-    assert not record.Holder(os.getpid(), start - 1).alive()
+    assert not job_files.Holder(os.getpid(), start - 1).alive()

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from wherry.base.errors import Code, Failed, LostContact, Refused, WherryError, from_dict
 from wherry.base.ids import new_id
 from wherry.base.units import format_duration, format_size, parse_duration, parse_size
+from wherry.model.migration_parameters import MigrationParameters
 from wherry.model.network import HEAD_INDEX, address_of, free_number, mac_of, network_of
 from wherry.model.objects import Cluster, ClusterState, HostFacts, Move, Phase, Prediction, Round
-from wherry.model.spec import ClusterSpec
-from wherry.model.way import Way
-from wherry.move.policy import MAX_ROUNDS, another, switches
-from wherry.move.predict import estimate
+from wherry.model.spec.cluster import ClusterSpec
+from wherry.move.forecast import forecast
+from wherry.move.precopy_policy import MAX_ROUNDS, another_round, switches_to_post_copy
 
 POOL = "10.77.0.0/16"
 
@@ -106,12 +106,12 @@ def rounds(*dirty: int) -> list[Round]:
 
 
 def test_policy_goes_on_while_it_gains() -> None:
-    assert another([]) and not another([], 0)
-    assert another(rounds(2**28))
-    assert another(rounds(2**28, 2**26))
-    assert not another(rounds(2**28, 2**28))
-    assert not another(rounds(2**30))
-    assert not another(rounds(2**28, 2**19))
+    assert another_round([]) and not another_round([], 0)
+    assert another_round(rounds(2**28))
+    assert another_round(rounds(2**28, 2**26))
+    assert not another_round(rounds(2**28, 2**28))
+    assert not another_round(rounds(2**30))
+    assert not another_round(rounds(2**28, 2**19))
 
 
 def test_policy_switches_a_node_that_outruns_the_rounds() -> None:
@@ -124,12 +124,16 @@ def test_policy_switches_a_node_that_outruns_the_rounds() -> None:
         ("hybrid", 0.5, True, False),
         ("post-copy", 0.5, True, True),
     ):
-        way = Way.model_validate({"mode": mode})
+        way = MigrationParameters.model_validate({"mode": mode})
         seen = [Round(number=1, bytes=sizes, seconds=1, dirty=int(written * sizes))]
-        assert (another(seen, way=way), switches(seen, way)) == (more, switched), (mode, written)
-    hybrid = Way.model_validate({"mode": "hybrid", "downtime": "2s"})
-    assert not switches([Round(number=1, bytes=sizes, seconds=1, dirty=sizes)], hybrid)  # it may stand so long
-    assert not switches([], Way(mode="hybrid")) and not switches(rounds(2**19), Way(mode="hybrid"))
+        assert (another_round(seen, way=way), switches_to_post_copy(seen, way)) == (more, switched), (mode, written)
+    hybrid = MigrationParameters.model_validate({"mode": "hybrid", "downtime": "2s"})
+    assert not switches_to_post_copy(
+        [Round(number=1, bytes=sizes, seconds=1, dirty=sizes)], hybrid
+    )  # it may stand so long
+    assert not switches_to_post_copy([], MigrationParameters(mode="hybrid")) and not switches_to_post_copy(
+        rounds(2**19), MigrationParameters(mode="hybrid")
+    )
 
 
 def test_policy_without_a_count_of_dirty_pages() -> None:
@@ -138,15 +142,15 @@ def test_policy_without_a_count_of_dirty_pages() -> None:
     def sent(*sizes: int) -> list[Round]:
         return [Round(number=i + 1, bytes=size, seconds=1) for i, size in enumerate(sizes)]
 
-    assert not another(sent(1)) and another(sent(2**30))
-    assert another(sent(2**30, 2**26))
-    assert not another(sent(2**30, 2**30)) and not another(sent(2**30, 2**26, 2**19))
+    assert not another_round(sent(1)) and another_round(sent(2**30))
+    assert another_round(sent(2**30, 2**26))
+    assert not another_round(sent(2**30, 2**30)) and not another_round(sent(2**30, 2**26, 2**19))
 
 
 @given(st.lists(st.integers(0, 2**34), min_size=20, max_size=20))
 def test_policy_ends(dirty: list[int]) -> None:
     done = 0
-    while another(rounds(*dirty[:done])):
+    while another_round(rounds(*dirty[:done])):
         done += 1
     assert done <= MAX_ROUNDS
 
@@ -160,11 +164,11 @@ def test_prediction_learns_rate_and_overhead() -> None:
         )  # fmt: skip
 
     small = [made(2**20)] * 3
-    assert estimate(2**28, 0.05, False, small).downtime < 2, "small moves tell nothing of the rate"
-    guess = estimate(2**29, 0.0, False, [*small, made(2**27), made(2**28)])
+    assert forecast(2**28, 0.05, False, small).downtime < 2, "small moves tell nothing of the rate"
+    guess = forecast(2**29, 0.0, False, [*small, made(2**27), made(2**28)])
     assert guess.downtime == pytest.approx(0.05 + 2**29 / 200e6, rel=0.01)
     assert guess.seconds == pytest.approx(guess.downtime + 0.2, rel=0.01)
-    slow = estimate(2**29, 0.0, False, [*small, made(2**27), made(2**28)], 8e6)
+    slow = forecast(2**29, 0.0, False, [*small, made(2**27), made(2**28)], 8e6)
     assert slow.downtime > 2**29 / 1e6, "what was sent faster before is bounded by what it may send now"
-    with_rounds = estimate(2**29, 0.0, True, small)
+    with_rounds = forecast(2**29, 0.0, True, small)
     assert with_rounds.rounds and with_rounds.downtime < guess.downtime and with_rounds.bytes > guess.bytes

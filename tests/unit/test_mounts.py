@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from wherry.base.errors import Failed
-from wherry.node import mounts
+from wherry.node.container import mounts
 
 
 def test_a_tree_that_a_user_made_as_deep_as_possible_is_removed(tmp_path: Path) -> None:

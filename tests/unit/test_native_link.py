@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from names import own_name
-from wherry.fabric import emulator, namespaces
-from wherry.fabric.emulator import Emulator
-from wherry.model.spec import DirectionSpec
+from wherry.fabric import link_emulator, namespaces
+from wherry.fabric.link_emulator import LinkEmulator
+from wherry.model.spec.fabric import DirectionSpec
 
 TOP = Path(__file__).resolve().parents[2] / "native"
 FLAGS = ["-std=c11", "-D_GNU_SOURCE", "-g", "-O1", "-Wall", "-Wextra", "-Werror", f"-I{TOP}/include"]
@@ -48,8 +48,8 @@ def test_frames_pass_and_nothing_is_left(
 ) -> None:
     sources = [f"link/{name}.c" for name in ("main", "command", "shape", "line", "tap")]
     program = built(tmp_path, "wherry-link", *sources, "hold/link.c")
-    monkeypatch.setattr(emulator, "native_program", lambda _: program)
-    link = Emulator(tmp_path / "control", "a--b")
+    monkeypatch.setattr(link_emulator, "native_program", lambda _: program)
+    link = LinkEmulator(tmp_path / "control", "a--b")
     assert not link.alive() and link.counters() is None
     link.start(ends, 9000, (DirectionSpec(), DirectionSpec()))
     for number, ((_, tap), name) in enumerate(zip(ends, NAMES, strict=True), 1):

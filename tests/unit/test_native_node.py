@@ -24,7 +24,7 @@ from typing import Any
 import pytest
 
 from wherry.base.paths import native_program
-from wherry.job.wire import Endpoint, WireError
+from wherry.job.agent_client import AgentEndpoint, AgentError
 from wherry.model.owner import Owner
 
 TOP = Path(__file__).resolve().parents[2]
@@ -378,14 +378,14 @@ def test_output_in_the_pipe_at_the_end_is_not_lost_to_a_slow_client(node: NodePr
 
 @as_root
 def test_the_daemon_feeds_a_program_and_takes_no_flood(node: NodeProcess) -> None:
-    endpoint = Endpoint("/proc/self/ns/net", "127.0.0.1", KEY, node.port)
+    endpoint = AgentEndpoint("/proc/self/ns/net", "127.0.0.1", KEY, node.port)
     root = Owner(uid=0, gid=0, home="/", cwd="/")
     environment = {"PATH": os.environ["PATH"]}
     data = os.urandom(5 << 20)
     ended = endpoint.run(["sha256sum"], root, environment, WAIT, io.BytesIO(data))
     assert (ended.code, ended.stdout.split()[0].decode()) == (0, hashlib.sha256(data).hexdigest())
     assert endpoint.run(["head", "-c", "10"], root, environment, WAIT, io.BytesIO(data)).stdout == data[:10]
-    with pytest.raises(WireError, match="wrote more than"):
+    with pytest.raises(AgentError, match="wrote more than"):
         endpoint.run(["yes"], root, environment, WAIT)
 
 

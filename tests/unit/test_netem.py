@@ -11,7 +11,7 @@ import pytest
 
 from names import own_name
 from wherry.fabric import namespaces, netem
-from wherry.model.spec import LinkSpec
+from wherry.model.spec.fabric import LinkSpec
 
 NAME = f"wherry-{own_name('tnet')}-x"
 

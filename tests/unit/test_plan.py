@@ -10,11 +10,11 @@ from fakeworld import OTHER, OWNER, World, fabric_spec
 from wherry.base.errors import Code, Failed, Refused
 from wherry.cluster.binds import binds_of
 from wherry.cluster.clusters import Clusters
-from wherry.cluster.places import secret_name
+from wherry.cluster.placements import secret_name
 from wherry.cluster.plan import StepKind
 from wherry.model.objects import ClusterState, Job, JobState, NodeState
 from wherry.model.owner import Owner
-from wherry.model.spec import ClusterSpec
+from wherry.model.spec.cluster import ClusterSpec
 from wherry.node.fake import FakeDriver
 
 
@@ -265,5 +265,5 @@ def test_stale_plan_is_refused(world: World) -> None:
 )
 def test_binds(world: World, monkeypatch: pytest.MonkeyPatch, home: str, cwd: str, binds: tuple[str, ...]) -> None:
     """Of directories that are only imagined, so nobody can change their names."""
-    monkeypatch.setattr("wherry.cluster.binds.lasting", lambda path, _: path)
+    monkeypatch.setattr("wherry.cluster.binds.trusted_path", lambda path, _: path)
     assert binds_of(world.fabric, world.fabric.hosts(), Owner(uid=1, gid=1, home=home, cwd=cwd)) == binds

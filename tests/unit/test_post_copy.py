@@ -10,9 +10,9 @@ import pytest
 from qemuworld import BROKEN, FETCHED, FETCHES, LACKS, RUNS, World, place, qemu_driver, qemu_world, until
 
 from wherry.base.errors import Code, Failed
-from wherry.model.way import Way
-from wherry.node.vm import live
-from wherry.node.vm.remote_qemu import QemuDriver, QemuMover
+from wherry.model.migration_parameters import MigrationParameters
+from wherry.node.vm import live_migration
+from wherry.node.vm.real.qemu import QemuDriver, QemuMover
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def driver(world: World) -> QemuDriver:
 def begun(driver: QemuDriver) -> QemuMover:
     """A mover whose node was let run at its destination without the rest of its memory, before the commit."""
     driver.start(place("q1"))
-    mover = driver.mover(place("q1"), place("q2"), Way(mode="post-copy"))
+    mover = driver.mover(place("q1"), place("q2"), MigrationParameters(mode="post-copy"))
     mover.prepare()
     mover.round(1)
     mover.freeze(post_copy=True)
@@ -69,7 +69,7 @@ def test_post_copy_that_breaks_loses_the_node(
     world: World, driver: QemuDriver, monkeypatch: pytest.MonkeyPatch, how: str, anew: bool
 ) -> None:
     """And says so: what waits for memory that will not come is ended, and none of the steps goes well from then on."""
-    monkeypatch.setattr(live, "_STALLED", 0.3)
+    monkeypatch.setattr(live_migration, "_STALLED", 0.3)
     mover, (source,), (there,) = fetching(driver), world.machines["q1"], world.machines["q2"]
     world.severed = True
     source.stands.set()
@@ -95,7 +95,7 @@ def test_post_copy_that_goes_on_though_libvirt_gave_it_up(
     world: World, driver: QemuDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As when the libvirtds lose each other and their QEMUs do not."""
-    monkeypatch.setattr(live, "_STALLED", 0.3)
+    monkeypatch.setattr(live_migration, "_STALLED", 0.3)
     mover, (source,), (there,) = fetching(driver), world.machines["q1"], world.machines["q2"]
     source.now, there.now = BROKEN, LACKS
     began, sent = time.monotonic(), 800
@@ -116,7 +116,7 @@ def test_post_copy_that_goes_on_though_libvirt_gave_it_up(
 def test_memory_that_does_not_come_though_nothing_broke_ends_nothing(
     world: World, driver: QemuDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live, "_STALLED", 0.3)
+    monkeypatch.setattr(live_migration, "_STALLED", 0.3)
     mover = fetching(driver)
     with pytest.raises(Failed) as caught:
         mover.close()
@@ -131,8 +131,8 @@ def test_memory_that_does_not_come_though_nothing_broke_ends_nothing(
 def test_hybrid_that_is_not_told_to_switch(world: World, driver: QemuDriver) -> None:
     """The node stands for the rest, and libvirt lets it run at its destination: nothing is missing there."""
     driver.start(place("q1"))
-    mover = driver.mover(place("q1"), place("q2"), Way(mode="hybrid"))
-    mover.pace(8e7)
+    mover = driver.mover(place("q1"), place("q2"), MigrationParameters(mode="hybrid"))
+    mover.limit_rate(8e7)
     mover.prepare()
     mover.round(1)
     mover.freeze()

@@ -14,14 +14,14 @@ import pytest
 
 from wherry.base.clock import now
 from wherry.base.paths import Instance
-from wherry.cluster.places import Places
-from wherry.fabric.pairs import Count, _counted, _sets
-from wherry.fabric.real import RealFabric
+from wherry.cluster.placements import Placements
+from wherry.fabric.libvirt_hosts import LibvirtHostsFabric
+from wherry.fabric.traffic_matrix import Count, _counted, _sets
 from wherry.job import ranks
 from wherry.job.profile import Sample, Sampler, foreign, profile
 from wherry.job.ranks import Times
 from wherry.model.objects import HostFacts, Job, JobState, Node, NodeState
-from wherry.model.spec import FabricSpec
+from wherry.model.spec.fabric import FabricSpec
 
 NODES = [
     Node(
@@ -186,8 +186,8 @@ def test_where_nothing_can_be_counted_nothing_passes_for_counted() -> None:
         {"kind": "fabric", "version": 1, "name": "real", "driver": "libvirt", "bridge": "br0"}
         | {"sites": sites, "hosts": hosts}
     )
-    fabric = RealFabric(spec, Instance("test"), Nobody())
-    sampler = Sampler(fabric, cast(Places, None))  # no nodes, no places
+    fabric = LibvirtHostsFabric(spec, Instance("test"), Nobody())
+    sampler = Sampler(fabric, cast(Placements, None))  # no nodes, no places
     before, after = sampler.take([], set()), sampler.take([], set())
     found = profile(before, after, "c", [a_job()], NODES, None)
     assert found.flows is None and "real hosts" in found.uncounted

@@ -31,17 +31,20 @@ from qemuworld import (
 
 from wherry.base.errors import Code, Failed, LostContact, Refused
 from wherry.base.paths import Instance
+from wherry.model.libvirt_uri import parse_uri
+from wherry.model.migration_parameters import MigrationParameters
 from wherry.model.owner import Owner
-from wherry.model.spec import ClusterSpec, FabricSpec, NicSpec, parse, parse_yaml
-from wherry.model.uri import parse_uri
-from wherry.model.way import Way
+from wherry.model.spec.cluster import ClusterSpec, NicSpec
+from wherry.model.spec.fabric import FabricSpec
+from wherry.model.spec.parse import parse, parse_yaml
 from wherry.node.protocol import STANDS_AT_MOST
-from wherry.node.vm import live, machines, remote
+from wherry.node.vm import driver_base, live_migration
 from wherry.node.vm.console import Consoles
-from wherry.node.vm.driver import OVERHEAD
-from wherry.node.vm.names import domain_id
-from wherry.node.vm.reach import Reach
-from wherry.node.vm.remote_qemu import QemuDriver, QemuMover, elsewhere
+from wherry.node.vm.emulated.driver import OVERHEAD
+from wherry.node.vm.host_connections import HostConnections
+from wherry.node.vm.identifiers import domain_id
+from wherry.node.vm.real import driver as real_driver
+from wherry.node.vm.real.qemu import QemuDriver, QemuMover, elsewhere
 
 
 @pytest.fixture
@@ -185,8 +188,11 @@ def test_what_is_refused(world: World, driver: QemuDriver) -> None:
         spec = ClusterSpec(kind="vm", name="c", nodes=1, **keys)
         with pytest.raises(Refused, match=words):
             driver.check(spec.flavor(0), Owner(uid=0, gid=0, home="/", cwd="/"))
-    zstd = Way(connections=2, zstd=True)
-    assert "libvirt 9.0 cannot" in driver.refused(zstd) and driver.refused(Way(mode="post-copy", connections=0)) == ""
+    zstd = MigrationParameters(connections=2, zstd=True)
+    assert (
+        "libvirt 9.0 cannot" in driver.refused(zstd)
+        and driver.refused(MigrationParameters(mode="post-copy", connections=0)) == ""
+    )
     world.libvirts["q1"] = 11_000_000
     assert driver.refused(zstd) == ""
 
@@ -195,23 +201,23 @@ def test_moves_that_cannot_be_are_refused_before(world: World, driver: QemuDrive
     driver.start(place("q1"))
     (machine,) = world.machines["q1"]
     here, there = place("q1"), place("q2")
-    assert driver.unmovable(here, there) == ""
+    assert driver.move_obstacle(here, there) == ""
     world.unfit = "the CPU is incompatible: avx512f"
-    assert "host q2: the CPU is incompatible" in driver.unmovable(here, there)
+    assert "host q2: the CPU is incompatible" in driver.move_obstacle(here, there)
     world.unfit, world.kinds["q2"] = "", "qemu"
-    assert "no q35 with kvm here" in driver.unmovable(here, there)
+    assert "no q35 with kvm here" in driver.move_obstacle(here, there)
     machine.description = machine.description.replace('machine="q35"', 'machine="pc-q35-99"')
     world.kinds["q2"] = "kvm"
-    assert "no pc-q35-99" in driver.unmovable(here, there)
+    assert "no pc-q35-99" in driver.move_obstacle(here, there)
 
 
 @pytest.mark.parametrize("old", ["q1", "q2"])
 def test_emulated_machines_stay_where_qemu_is_old(world: World, driver: QemuDriver, old: str) -> None:
     world.kinds = {"q1": "qemu", "q2": "qemu"}
     driver.start(place("q1"))
-    assert driver.unmovable(place("q1"), place("q2")) == ""
+    assert driver.move_obstacle(place("q1"), place("q2")) == ""
     world.versions[old] = 7_002_000
-    assert f"host {old}: QEMU 7.2 can lose" in driver.unmovable(place("q1"), place("q2"))
+    assert f"host {old}: QEMU 7.2 can lose" in driver.move_obstacle(place("q1"), place("q2"))
 
 
 # Life.
@@ -236,9 +242,9 @@ def test_a_host_that_started_anew_keeps_no_file_of_ours(world: World, driver: Qe
     driver.stop(place("q1"))
     assert "wherry-tq-c-0.initrd" not in world.files["q1"] and world.files["q1"]
     world.pools.clear()
-    monkeypatch.setattr(remote, "Reach", lambda uris: SimpleNamespace(connect=world.connect))
+    monkeypatch.setattr(real_driver, "HostConnections", lambda uris: SimpleNamespace(connect=world.connect))
     driver.sweep()
-    assert world.files["q1"] == {} and remote.hosts_used(INSTANCE) == {}
+    assert world.files["q1"] == {} and real_driver.hosts_used(INSTANCE) == {}
 
 
 def test_an_address_that_somebody_has_is_not_given_again(world: World, driver: QemuDriver) -> None:
@@ -253,7 +259,7 @@ def test_a_machine_that_stands_is_given_up_before_its_peers_give_it_up(world: Wo
     """However slowly its memory goes; while it runs there is time."""
     driver.start(place("q1"))
     mover = driver.mover(place("q1"), place("q2"))
-    mover.pace(8 * 2**20 / 8)
+    mover.limit_rate(8 * 2**20 / 8)
     assert mover._patience() > STANDS_AT_MOST
     mover._stands = True
     assert mover._patience() == STANDS_AT_MOST
@@ -277,11 +283,11 @@ def test_the_sweep_ends_machines_and_removes_ram_disks(world: World, driver: Qem
     foreign = Machine(world, "q1", "<domain><uuid>5b6f8f0e</uuid><name>wherry-tq-c-0</name></domain>", RUNS)
     world.machines["q1"].append(foreign)
     world.files["q1"] |= {"wherry-tq-c-0.initrd": b"a key", "wherry-tqx-c-0.initrd": b"another's", "kernel-1": b""}
-    monkeypatch.setattr(remote, "Reach", lambda uris: SimpleNamespace(connect=world.connect))
+    monkeypatch.setattr(real_driver, "HostConnections", lambda uris: SimpleNamespace(connect=world.connect))
     driver.sweep()
     assert world.machines["q1"] == [foreign]
     assert sorted(world.files["q1"]) == ["kernel-1", "wherry-tqx-c-0.initrd"]  # others'
-    assert remote.hosts_used(INSTANCE) == {} and not remote.notes(INSTANCE).exists()
+    assert real_driver.hosts_used(INSTANCE) == {} and not real_driver.notes(INSTANCE).exists()
 
 
 @pytest.mark.parametrize("how", ["it is silent", "it tells nothing", "a machine does not end"])
@@ -290,7 +296,7 @@ def test_a_host_that_the_sweep_did_not_reach_is_remembered(
 ) -> None:
     driver.start(place("q1"))
     driver.note("q2")
-    monkeypatch.setattr(remote, "Reach", lambda uris: SimpleNamespace(connect=world.connect))
+    monkeypatch.setattr(real_driver, "HostConnections", lambda uris: SimpleNamespace(connect=world.connect))
 
     def fail(*_words: Any) -> None:
         raise Error(38)
@@ -303,10 +309,10 @@ def test_a_host_that_the_sweep_did_not_reach_is_remembered(
         else:
             bad.setattr(Machine, "destroy", fail)
         driver.sweep()
-    assert "q1" in remote.hosts_used(INSTANCE) and world.states()[0] == [RUNS]
+    assert "q1" in real_driver.hosts_used(INSTANCE) and world.states()[0] == [RUNS]
     world.dead.clear()
     driver.sweep()
-    assert remote.hosts_used(INSTANCE) == {} and world.states() == [[], []]
+    assert real_driver.hosts_used(INSTANCE) == {} and world.states() == [[], []]
 
 
 def test_a_ram_disk_that_a_killed_daemon_left_goes_with_the_node(world: World, driver: QemuDriver) -> None:
@@ -319,8 +325,8 @@ def test_a_ram_disk_that_a_killed_daemon_left_goes_with_the_node(world: World, d
 
 def test_instances_have_kernels_of_their_own(world: World, driver: QemuDriver, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that is at it, or is removed, takes no other's away."""
-    monkeypatch.setattr(remote, "answers", lambda *_: False)  # not before it is started
-    monkeypatch.setattr(machines, "answers", lambda *_: True)
+    monkeypatch.setattr(real_driver, "answers", lambda *_: False)  # not before it is started
+    monkeypatch.setattr(driver_base, "answers", lambda *_: True)
     QemuDriver(Instance("other"), driver.fabric, driver.reach).start(place("q1"))
     theirs = set(world.files["q1"])
     driver.start(place("q1"))
@@ -334,15 +340,15 @@ def test_what_a_node_said_before_it_was_started_anew_is_kept(driver: QemuDriver)
     for said in ("a panic\n", "another\n"):
         console.write_text(said)
         driver.start(place("q1"))
-    assert [file.read_text() for file in driver.said("c-0") or []] == ["another\n"] and not console.exists()
+    assert [file.read_text() for file in driver.console_files("c-0") or []] == ["another\n"] and not console.exists()
     console.write_text("it runs\n")
-    assert [file.read_text() for file in driver.said("c-0") or []] == ["another\n", "it runs\n"]
+    assert [file.read_text() for file in driver.console_files("c-0") or []] == ["another\n", "it runs\n"]
     driver.forget("c-0")
-    assert driver.said("c-0") == [] and not list(console.parent.iterdir())
+    assert driver.console_files("c-0") == [] and not list(console.parent.iterdir())
 
 
 def test_facts(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    reach = Reach(world.uris)
+    reach = HostConnections(world.uris)
     monkeypatch.setattr(reach, "connect", world.connect)
     facts = reach.facts("q1")
     assert (facts.kernel, facts.cpu_model, facts.cpu_features) == ("QEMU 10.0.2 with KVM", "EPYC", frozenset())
@@ -351,10 +357,10 @@ def test_facts(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
 # Moves.
 
 
-def moved(driver: QemuDriver, way: Way | None = None) -> QemuMover:
+def moved(driver: QemuDriver, way: MigrationParameters | None = None) -> QemuMover:
     """A mover that has done everything before the commit."""
     mover = driver.mover(place("q1"), place("q2"), way)
-    mover.pace(None)
+    mover.limit_rate(None)
     mover.prepare()
     first = mover.round(1)
     assert first.bytes == 800 and first.dirty == 70
@@ -373,7 +379,7 @@ def test_a_move(world: World, driver: QemuDriver) -> None:
     for _ in range(2):
         mover.release()
         mover.thaw()
-    assert mover.ran_again() == 0.1
+    assert mover.await_first_run() == 0.1
     mover.close()
     assert world.states() == [[], [RUNS]] and not [name for name in world.files["q2"] if name.endswith("initrd")]
     back = driver.mover(place("q2"), place("q1"))
@@ -511,7 +517,7 @@ def test_own_connections(world: World, driver: QemuDriver, monkeypatch: pytest.M
     mover = moved(driver)
     mover.release()
     assert set(opened) == {"q1", "q2"}
-    assert issubclass(QemuMover, live.LiveMove)
+    assert issubclass(QemuMover, live_migration.LiveMigration)
 
 
 # Consoles.

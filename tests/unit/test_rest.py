@@ -19,8 +19,8 @@ from wherry.base.errors import Code, Failed, Refused
 from wherry.model.objects import ClusterState, OperationState
 from wherry.model.owner import Owner
 from wherry.node.fake import FakeDriver
+from wherry.service.credentials import PeerCredentials, peer_of
 from wherry.service.operations import Operations, Task
-from wherry.service.peer import Peer, peer_of
 from wherry.store import Store
 
 
@@ -135,7 +135,11 @@ def test_drain_empties_a_host_and_restore_puts_back(http: httpx.Client) -> None:
 def test_a_drain_takes_what_was_on_its_way_to_the_host(http: httpx.Client, service: Service) -> None:
     ended(http, http.post("/v1/clusters", json={"spec": CLUSTER}))
     (coming,) = (node["name"] for node in http.get("/v1/nodes").json() if node["host"] == "a2")
-    driver, standing, go_on = service.cell.need_domain().drivers["container"], threading.Event(), threading.Event()
+    driver, standing, go_on = (
+        service.context.require_managers().drivers["container"],
+        threading.Event(),
+        threading.Event(),
+    )
     assert isinstance(driver, FakeDriver)
 
     def on_call(name: str) -> None:
@@ -188,7 +192,7 @@ def test_a_node_that_ends_by_itself_is_lost_and_repaired(http: httpx.Client, ser
     ended(http, http.post("/v1/clusters", json={"spec": CLUSTER}))
     job = {"cluster": "hello", "argv": ["sleep"], "ranks": 2}
     ended(http, http.post("/v1/jobs", json=job))
-    driver: Any = service.cell.need_domain().drivers["container"]
+    driver: Any = service.context.require_managers().drivers["container"]
     driver.places.clear()
     service.monitor.look()
     service.monitor.look()
@@ -197,13 +201,13 @@ def test_a_node_that_ends_by_itself_is_lost_and_repaired(http: httpx.Client, ser
     assert {node["state"] for node in http.get("/v1/nodes").json()} == {"running"}
     kinds = [event["kind"] for event in http.get("/v1/events").json()]
     assert kinds.count("node.lost") == kinds.count("job.node-lost") == 3
-    told: Any = service.cell.need_domain().jobs
+    told: Any = service.context.require_managers().jobs
     assert told.lost == [("job-1", f"hello-{index}") for index in range(3)]
 
 
 def test_events_are_waited_for(http: httpx.Client, service: Service) -> None:
-    last = service.cell.store.add_event("test", "x", "one").id
-    threading.Timer(0.2, lambda: service.cell.store.add_event("test", "x", "two")).start()
+    last = service.context.store.add_event("test", "x", "one").id
+    threading.Timer(0.2, lambda: service.context.store.add_event("test", "x", "two")).start()
     found = http.get("/v1/events", params={"after": last, "wait": 20}).json()
     assert [event["text"] for event in found] == ["two"]
 
@@ -214,22 +218,22 @@ def test_events_are_waited_for(http: httpx.Client, service: Service) -> None:
 def test_the_peer_is_who_the_kernel_says() -> None:
     one, other = socket.socketpair()
     with one, other:
-        assert peer_of(one) == Peer(os.getuid(), os.getgid(), frozenset(os.getgroups()))
+        assert peer_of(one) == PeerCredentials(os.getuid(), os.getgid(), frozenset(os.getgroups()))
 
 
 def test_only_root_may_name_another_user() -> None:
     named = Owner(uid=4242, gid=4242, home="/home/x", cwd="/tmp")
-    assert Peer(0, 0, frozenset()).owner(named) == named
-    assert Peer(4242, 4242, frozenset()).owner(named).cwd == "/tmp"
+    assert PeerCredentials(0, 0, frozenset()).owner(named) == named
+    assert PeerCredentials(4242, 4242, frozenset()).owner(named).cwd == "/tmp"
     with pytest.raises(Refused) as caught:
-        Peer(4243, 4243, frozenset()).owner(named)
+        PeerCredentials(4243, 4243, frozenset()).owner(named)
     assert caught.value.code == Code.PERMISSION
 
 
 def test_a_group_may_be_let_in() -> None:
-    assert not Peer(4242, 4242, frozenset()).may_ask(None)
-    assert not Peer(4242, 4242, frozenset({7})).may_ask(8)
-    assert Peer(4242, 4242, frozenset({7})).may_ask(7) and Peer(4242, 7, frozenset()).may_ask(7)
+    assert not PeerCredentials(4242, 4242, frozenset()).may_ask(None)
+    assert not PeerCredentials(4242, 4242, frozenset({7})).may_ask(8)
+    assert PeerCredentials(4242, 4242, frozenset({7})).may_ask(7) and PeerCredentials(4242, 7, frozenset()).may_ask(7)
 
 
 # Operations.
@@ -343,7 +347,7 @@ def test_recovery_ends_what_was_cut_short(tmp_path: Path) -> None:
         nodes = ended(http, http.post("/v1/clusters", json={"spec": CLUSTER}))["result"]["nodes"]
         target = next(host for host in ("a1", "a2", "b1") if host != nodes[0]["host"])
         move = ended(http, http.post("/v1/moves", json={"node": "hello-0", "host": target}))
-        cell, store = service.cell, service.cell.store
+        context, store = service.context, service.context.store
         row = store.operation(move["id"])
         cluster = store.cluster("hello")
         assert row and cluster
@@ -351,7 +355,7 @@ def test_recovery_ends_what_was_cut_short(tmp_path: Path) -> None:
         store.put_operation(row.model_copy(update=cut))
         store.put_operation(row.model_copy(update=cut | {"id": "op-2", "target": "hello-1 to a1"}))
         store.put_cluster(cluster.model_copy(update={"state": ClusterState.MAKING}))
-        cell.recover()
+        context.recover()
         first, second, after = store.operation(move["id"]), store.operation("op-2"), store.cluster("hello")
         assert first and first.state == OperationState.DONE and first.result
         assert second and second.state == OperationState.FAILED

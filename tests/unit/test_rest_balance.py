@@ -15,13 +15,13 @@ from wherry.client import Client
 from wherry.model.balance import BalancePlan, Kind, ProposedMove, Verdict
 from wherry.model.objects import Job, JobState, Move, Phase
 from wherry.node.fake import FakeDriver
-from wherry.node.protocol import NodeMover, Place
+from wherry.node.protocol import NodeMover, Placement
 from wherry.schedule.balance import Case
-from wherry.service import balance_look
-from wherry.service.acts import cluster_claim
+from wherry.service import balance_sampling
+from wherry.service.auto_balancer import AutoBalancer
 from wherry.service.balance import AUTO, carry_out, start
-from wherry.service.balance_auto import AutoBalance
-from wherry.service.balance_look import Look, _Past
+from wherry.service.balance_sampling import BalanceSampling, _Past
+from wherry.service.commands import cluster_claim
 
 
 @pytest.fixture
@@ -78,8 +78,8 @@ def proposed(client: Client, text: str = "it pays 3 s") -> Verdict:
 
 def test_a_plan_is_carried_out_and_written_down(service: Service, client: Client) -> None:
     verdict = proposed(client)
-    plan, cell = BalancePlan(verdicts=(verdict,)), service.cell
-    operation = start(cell, "hello", ["hello"], lambda task: carry_out(cell, task, plan), 0)
+    plan, context = BalancePlan(verdicts=(verdict,)), service.context
+    operation = start(context, "hello", ["hello"], lambda task: carry_out(context, task, plan), 0)
     assert len((client.wait(operation.id).result or {})["moves"]) == 1
     assert client.nodes()[0].host == verdict.moves[0].destination
     (event,) = [event for event in client.events() if event.kind == "balance.decision"]
@@ -87,7 +87,7 @@ def test_a_plan_is_carried_out_and_written_down(service: Service, client: Client
 
 
 def test_the_daemon_acts_on_what_two_measurements_say_and_repeats_no_event(service: Service, client: Client) -> None:
-    balancing = AutoBalance(service.cell)
+    balancing = AutoBalancer(service.context)
     first, second = proposed(client), proposed(client, "it pays 4 s")
     balancing._decide(BalancePlan(verdicts=(first,)))
     assert client.moves() == [], "one measurement is not enough"
@@ -105,9 +105,9 @@ def test_the_daemon_acts_on_what_two_measurements_say_and_repeats_no_event(servi
 
 def test_a_cluster_that_somebody_is_at_holds_up_no_other(service: Service, client: Client) -> None:
     """And that it was left is an event, with the reason, once."""
-    go_on, cell = threading.Event(), service.cell
-    busy = cell.operations.start("up", "other", lambda _: go_on.wait(20) and {}, exclusive=[cluster_claim("other")])
-    balancing, verdict = AutoBalance(cell), proposed(client)
+    go_on, context = threading.Event(), service.context
+    busy = context.operations.start("up", "other", lambda _: go_on.wait(20) and {}, exclusive=[cluster_claim("other")])
+    balancing, verdict = AutoBalancer(context), proposed(client)
     plan = BalancePlan(verdicts=(verdict.model_copy(update={"cluster": "other"}), verdict))
     for _ in range(2):
         balancing._decide(plan)
@@ -122,7 +122,7 @@ def test_a_cluster_that_somebody_is_at_holds_up_no_other(service: Service, clien
 
 
 def test_names_with_other_numbers_are_news_and_other_figures_are_not(service: Service) -> None:
-    balancing = AutoBalance(service.cell)
+    balancing = AutoBalancer(service.context)
     stays = Verdict(cluster="hello", kind=Kind.NETWORK, text="")
 
     def news(text: str) -> bool:
@@ -138,16 +138,16 @@ def run_job(service: Service, cluster: str, id: str) -> Job:
         id=id, cluster=cluster, argv=("sleep",), ranks=1, mpi="openmpi", uid=0, gid=0, cwd="/",
         state=JobState.RUNNING, created=now(), started=now(),
     )  # fmt: skip
-    service.cell.store.put_job(job)
+    service.context.store.put_job(job)
     return job
 
 
-class Scripted(Look):
+class Scripted(BalanceSampling):
     """Proposes one move always, but to a host that refused it."""
 
     def __init__(self, service: Service, verdict: Verdict) -> None:
-        domain = service.cell.need_domain()
-        super().__init__(service.cell, domain)
+        domain = service.context.require_managers()
+        super().__init__(service.context, domain)
         self._verdict = verdict
 
     def plan(self, before, after, clusters, remaining=None, refused=None):  # type: ignore[no-untyped-def]
@@ -157,10 +157,10 @@ class Scripted(Look):
         return BalancePlan(verdicts=(verdict,) if self._verdict.cluster in clusters else ())
 
 
-def balancing(service: Service, verdict: Verdict) -> AutoBalance:
+def balancing(service: Service, verdict: Verdict) -> AutoBalancer:
     """The daemon's, switched on, with such a look."""
-    service.cell.store.put_setting(AUTO, "on")
-    made = AutoBalance(service.cell)
+    service.context.store.put_setting(AUTO, "on")
+    made = AutoBalancer(service.context)
     made._look = Scripted(service, verdict)
     return made
 
@@ -177,15 +177,15 @@ def balances(client: Client) -> int:
 def test_a_move_that_is_refused_is_tried_once(service: Service, client: Client) -> None:
     """It has no row, so neither the cool-down nor the hold would count from it."""
     run_job(service, "hello", "job-1")
-    driver = service.cell.need_domain().drivers["container"]
+    driver = service.context.require_managers().drivers["container"]
     assert isinstance(driver, FakeDriver)
     driver.immovable = "no CAP_SYS_RESOURCE"
     made = balancing(service, proposed(client))
     for _ in range(3):  # the first sample, the first measurement, the second that confirms it
-        made.turn()
+        made.run_once()
     assert balances(client) == 1 and client.moves() == []
     for _ in range(4):
-        made.turn()
+        made.run_once()
     assert balances(client) == 1
     events = [event for event in client.events() if event.kind == "balance.decision"]
     assert sum(bool(event.data["moves"]) for event in events) == 1
@@ -194,29 +194,29 @@ def test_a_move_that_is_refused_is_tried_once(service: Service, client: Client) 
 @pytest.mark.parametrize("between", ["idle", "another job at once", "switched off"])
 def test_what_was_said_of_one_job_confirms_nothing_of_the_next(service: Service, client: Client, between: str) -> None:
     job = run_job(service, "hello", "job-1")
-    driver = service.cell.need_domain().drivers["container"]
+    driver = service.context.require_managers().drivers["container"]
     assert isinstance(driver, FakeDriver)
     driver.immovable = "it stays"
     made = balancing(service, proposed(client))
-    made.turn()
-    made.turn()
+    made.run_once()
+    made.run_once()
     assert made._before, "said once"
     if between == "switched off":
         client.auto_balance(False)
-        made.turn()
+        made.run_once()
         client.auto_balance(True)
     else:
-        service.cell.store.put_job(job.model_copy(update={"state": JobState.ENDED}))
+        service.context.store.put_job(job.model_copy(update={"state": JobState.ENDED}))
         if between == "idle":
-            made.turn()
+            made.run_once()
         run_job(service, "hello", "job-2")
     if between == "another job at once":
-        made.turn()
+        made.run_once()
     else:
-        made.turn()
-        made.turn()
+        made.run_once()
+        made.run_once()
     assert balances(client) == 0
-    made.turn()
+    made.run_once()
     assert balances(client) == 1
 
 
@@ -227,17 +227,17 @@ def test_a_job_that_stays_is_looked_at_now_and_then_until_something_changes(
     looks, ended = list[int](), list[int]()
     made = balancing(service, proposed(client).model_copy(update={"moves": ()}))
     monkeypatch.setattr(Scripted, "plan", lambda *_, **__: BalancePlan(verdicts=()))
-    take = Look.sample
-    monkeypatch.setattr(Look, "sample", lambda self: (looks.append(now), take(self))[1])
-    monkeypatch.setattr(Look, "close", lambda _: ended.append(now))
+    take = BalanceSampling.sample
+    monkeypatch.setattr(BalanceSampling, "sample", lambda self: (looks.append(now), take(self))[1])
+    monkeypatch.setattr(BalanceSampling, "close", lambda _: ended.append(now))
     now = 0
     while now < 20:
-        made.turn()
+        made.run_once()
         now += 1
     # two samples are a measurement; then a second one, and pauses of 1, 2, 4 and 4 measurements
     assert looks == [0, 1, 2, 4, 5, 8, 9, 14, 15] and ended == [2, 5, 9, 15]
     run_job(service, "hello", "job-2")
-    made.turn()
+    made.run_once()
     assert looks[-1] == 20, "another job"
 
 
@@ -245,18 +245,18 @@ def test_frames_are_counted_while_the_daemon_looks_and_no_longer(
     service: Service, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job, ended = run_job(service, "hello", "job-1"), list[str]()
-    monkeypatch.setattr(Look, "close", lambda _: ended.append("look"))
+    monkeypatch.setattr(BalanceSampling, "close", lambda _: ended.append("look"))
     made = balancing(service, proposed(client))
-    made.turn()
+    made.run_once()
     assert not ended
     client.auto_balance(False)
-    made.turn()
+    made.run_once()
     assert len(ended) == 1, "switched off"
     client.auto_balance(True)
-    made.turn()
+    made.run_once()
     assert len(ended) == 1
-    service.cell.store.put_job(job.model_copy(update={"state": JobState.ENDED}))
-    made.turn()
+    service.context.store.put_job(job.model_copy(update={"state": JobState.ENDED}))
+    made.run_once()
     assert len(ended) == 2, "no job runs"
     made.start()
     made.stop()
@@ -271,7 +271,7 @@ def test_one_cluster_that_cannot_be_priced_leaves_the_plan_of_the_others(
         run_job(service, cluster, f"job-{cluster}")
     usable = FakeDriver.mover
 
-    def mover(driver: FakeDriver, source: Place, destination: Place, way: object = None) -> NodeMover:
+    def mover(driver: FakeDriver, source: Placement, destination: Placement, way: object = None) -> NodeMover:
         if source.node.cluster == "hello":
             raise Failed(Code.FAILED, "it just ended")
         return usable(driver, source, destination)
@@ -313,11 +313,11 @@ def test_a_host_that_a_move_would_refuse_is_not_in_the_plan(
         moves = (move.model_copy(update={"destination": hosts[0]}),) if hosts else ()
         return BalancePlan(verdicts=(verdict.model_copy(update={"moves": moves}),))
 
-    monkeypatch.setattr(balance_look, "plan", first)
-    driver = service.cell.need_domain().drivers["container"]
+    monkeypatch.setattr(balance_sampling, "plan", first)
+    driver = service.context.require_managers().drivers["container"]
     assert isinstance(driver, FakeDriver)
     assert len(client.balance("hello", 0.01).moves) == 1 and len(tried) == 1
-    monkeypatch.setattr(driver, "unpaced", lambda rate: f"{rate:g} bit/s are too few")
+    monkeypatch.setattr(driver, "rate_obstacle", lambda rate: f"{rate:g} bit/s are too few")
     client.wait(client.set_link("a", "b", {"bandwidth": "1Mbit/s"}).id)
     sites = {host.name: host.site for host in client.hosts()}
     (move,) = client.balance("hello", 0.01).moves
@@ -329,12 +329,12 @@ def test_a_host_that_a_move_would_refuse_is_not_in_the_plan(
 
 
 def test_a_node_that_a_user_moved_after_the_plan_stays_where_it_is(service: Service, client: Client) -> None:
-    verdict, cell = proposed(client), service.cell
+    verdict, context = proposed(client), service.context
     (move,) = verdict.moves
     (elsewhere,) = {host.name for host in client.hosts()} - {move.source, move.destination}
     client.wait(client.begin_move(move.node, elsewhere).id)
     plan = BalancePlan(verdicts=(verdict,))
-    operation = start(cell, "hello", ["hello"], lambda task: carry_out(cell, task, plan), 0)
+    operation = start(context, "hello", ["hello"], lambda task: carry_out(context, task, plan), 0)
     with pytest.raises(WherryError, match="balanced in part") as partly:
         client.wait(operation.id)
     assert partly.value.code == Code.PARTLY_DONE and "moved after this was planned" in partly.value.why

@@ -11,7 +11,7 @@ from rest_service import running
 from wherry.base.errors import Refused
 from wherry.client import Client
 from wherry.model.objects import Image
-from wherry.node.vm.image import images_directory
+from wherry.node.vm.image.catalog import images_directory
 
 RECORD = Image(name="one", digest="d", built=1.0, kernel="6.1", packages={"mpich": "4"}, mpi=("MPICH",), bytes=1)
 

@@ -48,7 +48,7 @@ def test_a_change_is_of_both_directions_or_of_one(client: Client) -> None:
 def test_a_change_takes_nothing_back_that_another_made_a_moment_before(
     service: Service, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begin, first = service.cell.operations.start, [True]
+    begin, first = service.context.operations.start, [True]
 
     def start(kind: str, *words: Any, **claims: Any) -> Operation:
         if first and first.pop():
@@ -56,7 +56,7 @@ def test_a_change_takes_nothing_back_that_another_made_a_moment_before(
                 other.wait(other.set_link("a", "b", {"bandwidth": "1Gbit/s"}).id)
         return begin(kind, *words, **claims)
 
-    monkeypatch.setattr(service.cell.operations, "start", start)
+    monkeypatch.setattr(service.context.operations, "start", start)
     client.wait(client.set_link("a", "b", {"latency": "10ms"}).id)
     assert figures(client)["there"] == {"latency": 0.01, "bandwidth": 10**9}
 
@@ -79,23 +79,23 @@ def test_a_file_with_other_figures_changes_the_links_under_clusters(client: Clie
 
 def test_other_figures_that_cannot_be_had_leave_row_and_links_as_they_were(service: Service, client: Client) -> None:
     client.wait(client.up({"name": "hello", "nodes": 1}).id)
-    fabric = service.cell.need_domain().fabric
+    fabric = service.context.require_managers().fabric
     assert isinstance(fabric, FakeFabric)
     fabric.fail_at["up"] = "no wires"
     other = FABRIC | {"links": [{"between": ["a", "b"], "latency": "5ms"}]}
     with pytest.raises(WherryError, match="no wires"):
         client.wait(client.fabric_up(other, "FILE").id)
-    kept = service.cell.store.fabric()
+    kept = service.context.store.fabric()
     assert kept == fabric.spec and kept is not None and kept.joins()[0].latency is None
     assert fabric.calls[-1] == "relink", "what was made of the other figures is made again as it was"
 
 
 def test_a_daemon_makes_the_links_what_their_row_says(service: Service, client: Client) -> None:
     """The one before it may have been killed after the row and before the wires."""
-    fabric = service.cell.need_domain().fabric
+    fabric = service.context.require_managers().fabric
     assert isinstance(fabric, FakeFabric)
     before = len(fabric.calls)
-    service.cell.recover()
+    service.context.recover()
     assert "relink" in fabric.calls[before:] and "up" not in fabric.calls[before:]
 
 

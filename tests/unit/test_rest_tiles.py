@@ -13,7 +13,7 @@ from rest_service import FABRIC, Service, running
 from wherry.base.errors import Code, Refused, WherryError
 from wherry.base.paths import native_library
 from wherry.client import Client
-from wherry.service.peer import Peer
+from wherry.service.credentials import PeerCredentials
 from wherry.service.tiles import Tiles
 
 TILES = {"tiles": 3, "cores": 2}
@@ -67,7 +67,7 @@ def test_what_is_refused(service: Service, client: Client, monkeypatch: pytest.M
     client.wait(client.fabric_up(FABRIC, "FILE").id)
     refused(Code.NOT_FOUND, client.tiles_up, {**TILES, "hosts": ["a9"]}, "FILE")
     refused(Code.NOT_FOUND, client.tiles_up, {**TILES, "rings": [[{"name": "x", "program": "names"}]]}, "FILE")
-    fabric = service.cell.need_domain().fabric
+    fabric = service.context.require_managers().fabric
     monkeypatch.setattr(fabric, "spec", fabric.spec.model_copy(update={"driver": "libvirt"}))
     refused(Code.UNSUPPORTED, client.tiles_up, {**TILES, "hosts": ["a1"]}, "FILE")
     client.tiles_up(TILES, "FILE")
@@ -85,7 +85,7 @@ def test_what_is_refused(service: Service, client: Client, monkeypatch: pytest.M
 
 def test_only_root_changes_them(service: Service, client: Client) -> None:
     client.tiles_up(TILES, "FILE")
-    guest = Tiles(service.cell, Peer(4242, 4242, frozenset()))
+    guest = Tiles(service.context, PeerCredentials(4242, 4242, frozenset()))
     assert len(guest.show()["tiles"]) == 3
     for act, words in ((guest.down, ()), (guest.move, (1, 1, "direct")), (guest.start, (Path("/bin/true"), (), None))):
         with pytest.raises(Refused) as caught:

@@ -12,7 +12,7 @@ import httpx
 import pytest
 from rest_service import CLUSTER, FABRIC, Service, running
 
-from wherry.service.peer import Peer
+from wherry.service.credentials import PeerCredentials
 from wherry.service.rest.app import make_app
 
 GROUP = 7
@@ -30,11 +30,11 @@ def service(tmp_path: Path) -> Iterator[Service]:
 @pytest.fixture
 def ask(service: Service) -> Ask:
     """Asks as a user whose credentials the socket is said to tell; waits for the operation's end."""
-    app = make_app(service.cell, GROUP)
+    app = make_app(service.context, GROUP)
 
     def ask(uid: int, method: str, path: str, json: Any = None) -> httpx.Response:
         async def told(scope: Any, receive: Any, send: Any) -> None:
-            await app({**scope, "state": {"peer": Peer(uid, uid, frozenset({GROUP}))}}, receive, send)
+            await app({**scope, "state": {"peer": PeerCredentials(uid, uid, frozenset({GROUP}))}}, receive, send)
 
         async def go() -> httpx.Response:
             transport = httpx.ASGITransport(told)  # type: ignore[arg-type]
@@ -72,19 +72,23 @@ def other_host(ask: Ask) -> str:
 
 def test_what_is_anothers_is_left_alone(ask: Ask, job: str, service: Service) -> None:
     move = {"node": "hello-0", "host": other_host(ask)}
-    before = service.cell.store.nodes(), service.cell.store.jobs(), len(service.cell.operations.all())
+    before = service.context.store.nodes(), service.context.store.jobs(), len(service.context.operations.all())
     for method, path, json in (
         ("DELETE", "/v1/clusters/hello", None),
         ("POST", "/v1/clusters", {"spec": CLUSTER}),
         ("POST", "/v1/moves", move),
         ("DELETE", f"/v1/jobs/{job}", None),
         ("GET", f"/v1/jobs/{job}/output", None),
-        ("POST", f"/v1/operations/{service.cell.operations.all()[0].id}/cancel", None),
+        ("POST", f"/v1/operations/{service.context.operations.all()[0].id}/cancel", None),
     ):
         answer = ask(OTHER, method, path, json)
         assert answer.status_code == 403, (method, path, answer.text)
         assert answer.json()["code"] in ("PERMISSION", "NAME_TAKEN") and answer.json()["next"]
-    assert (service.cell.store.nodes(), service.cell.store.jobs(), len(service.cell.operations.all())) == before
+    assert (
+        service.context.store.nodes(),
+        service.context.store.jobs(),
+        len(service.context.operations.all()),
+    ) == before
     assert ask(OTHER, "GET", "/v1/jobs").status_code == 200
 
 
@@ -97,7 +101,7 @@ def test_what_all_share_is_roots(ask: Ask, service: Service) -> None:
         ("POST", "/v1/hosts/a1/restore", None),
     ):
         assert ask(OWNER, method, path, json).json()["code"] == "PERMISSION"
-    assert service.cell.operations.all() == []
+    assert service.context.operations.all() == []
 
 
 @pytest.mark.parametrize("uid", [OWNER, 0])

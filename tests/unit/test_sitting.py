@@ -9,7 +9,7 @@ import pytest
 
 from wherry.base.errors import Refused
 from wherry.base.paths import Instance, as_root
-from wherry.client import process
+from wherry.client import daemon_process
 from wherry.lab.sitting import sitting
 
 
@@ -18,8 +18,8 @@ def ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     """What was stopped and swept, which here nothing is."""
     said: list[str] = []
     monkeypatch.setenv("WHERRY_STATE", str(tmp_path / "state"))
-    monkeypatch.setattr(process, "stop", lambda instance: said.append(f"stop {instance.name}"))
-    monkeypatch.setattr(process, "sweep", lambda: said.append(f"sweep {os.environ['WHERRY_INSTANCE']}"))
+    monkeypatch.setattr(daemon_process, "stop", lambda instance: said.append(f"stop {instance.name}"))
+    monkeypatch.setattr(daemon_process, "purge", lambda: said.append(f"sweep {os.environ['WHERRY_INSTANCE']}"))
     monkeypatch.chdir(tmp_path)
     return said
 

@@ -9,7 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wherry.base.errors import Code, Refused
-from wherry.model.spec import ClusterSpec, FabricSpec, Spec, parse, parse_yaml
+from wherry.model.spec.base import Spec
+from wherry.model.spec.cluster import ClusterSpec
+from wherry.model.spec.fabric import FabricSpec
+from wherry.model.spec.parse import parse, parse_yaml
 from wherry.store.codec import dump, load
 
 FABRIC: dict[str, Any] = {

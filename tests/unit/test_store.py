@@ -25,7 +25,9 @@ from wherry.model.objects import (
     Phase,
     Round,
 )
-from wherry.model.spec import ClusterSpec, FabricSpec, parse
+from wherry.model.spec.cluster import ClusterSpec
+from wherry.model.spec.fabric import FabricSpec
+from wherry.model.spec.parse import parse
 from wherry.store import Store
 
 FABRIC = {

@@ -134,8 +134,8 @@ def test_everything_is_taken_down_also_when_clusters_cannot_be(monkeypatch: pyte
 
     acts: list[str] = []
     monkeypatch.setenv("WHERRY_INSTANCE", "study")
-    monkeypatch.setattr(session.process, "stop", lambda place: acts.append("stop"))
-    monkeypatch.setattr(session.process, "sweep", lambda: acts.append("sweep"))
+    monkeypatch.setattr(session.daemon_process, "stop", lambda place: acts.append("stop"))
+    monkeypatch.setattr(session.daemon_process, "sweep", lambda: acts.append("sweep"))
     with pytest.raises(Failed, match="taken down"):
         session._take_down(Stuck())  # type: ignore[arg-type]
     assert acts == ["stop", "sweep"]
@@ -158,7 +158,9 @@ def say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     monkeypatch.setenv("WHERRY_INSTANCE", "unitstu")
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(session, "_LOCKS", tmp_path)
-    monkeypatch.setattr(session.process, "examine", lambda: [{"name": "criu", "health": "ok", "text": "4.2 (here)"}])
+    monkeypatch.setattr(
+        session.daemon_process, "examine", lambda: [{"name": "criu", "health": "ok", "text": "4.2 (here)"}]
+    )
     return run
 
 

@@ -32,7 +32,7 @@ def client(service: Service) -> Iterator[Client]:
 
 
 def test_an_operation_that_lasts_too_long_is_cancelled(service: Service, client: Client) -> None:
-    driver: Any = service.cell.need_domain().drivers["container"]
+    driver: Any = service.context.require_managers().drivers["container"]
     driver.on_call = lambda name: time.sleep(0.5)
     operation = client.up(CLUSTER | {"name": "late", "nodes": 6, "cpus": 0.2})
     with pytest.raises(WherryError, match="within 0.1 s") as caught:

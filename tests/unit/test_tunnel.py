@@ -24,7 +24,7 @@ SLEEP = [sys.executable, "-c", "import time; time.sleep(100)"]
 @pytest.fixture(autouse=True)
 def _no_namespaces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gateway, "inside", _here)
-    monkeypatch.setattr(tunnel.links, "inside", lambda netns, act: None)
+    monkeypatch.setattr(tunnel.netns_links, "inside", lambda netns, act: None)
 
 
 def _here(_netns: str, *words: str, number: Path) -> list[str]:

@@ -19,17 +19,21 @@ from pydantic import SecretStr
 from wherry.base.errors import Code, Failed, LostContact, Refused
 from wherry.base.paths import Instance
 from wherry.fabric.fake import FakeFabric
+from wherry.model.libvirt_uri import TRANSPORTS, parse_uri
+from wherry.model.migration_parameters import MigrationParameters
 from wherry.model.objects import Node
 from wherry.model.owner import Owner
-from wherry.model.spec import ClusterSpec, FabricSpec, NicSpec, parse
-from wherry.model.uri import TRANSPORTS, parse_uri
-from wherry.model.way import Way
-from wherry.node.protocol import Place, Usage
-from wherry.node.vm import agent, given, machines, remote, virt, xen, xen_mover
-from wherry.node.vm.image import VmImage
-from wherry.node.vm.names import domain_id
-from wherry.node.vm.reach import processor
-from wherry.node.vm.remote_xen import XenDriver
+from wherry.model.spec.cluster import ClusterSpec, NicSpec
+from wherry.model.spec.fabric import FabricSpec
+from wherry.model.spec.parse import parse
+from wherry.node.protocol import Placement, Usage
+from wherry.node.vm import agent_probe, driver_base, guest_config, libvirt_client
+from wherry.node.vm.host_connections import processor
+from wherry.node.vm.identifiers import domain_id
+from wherry.node.vm.image.catalog import VmImage
+from wherry.node.vm.real import driver as real_driver
+from wherry.node.vm.real import xen_mover, xen_xml
+from wherry.node.vm.real.xen import XenDriver
 
 INSTANCE = Instance("tx")
 HOSTS = [
@@ -191,13 +195,13 @@ class Stream:
         assert len(self.files[self.name]) == self.size
 
 
-def place(host: str, **more: Any) -> Place:
+def place(host: str, **more: Any) -> Placement:
     node = Node(
         name="c-0", cluster="c", index=0, host=host, cpus=1.5, memory=160 << 20, address="10.77.1.1",
         mac="02:77:00:00:01:00",
     )  # fmt: skip
     words = {"netns": "/head", "cgroup": "c", "key": SecretStr(KEY), "user": "1000:1000:", "device": "xenbr0"}
-    return Place(node=node, host=host, hosts_file="127.0.0.1 localhost\n", **(words | more))
+    return Placement(node=node, host=host, hosts_file="127.0.0.1 localhost\n", **(words | more))
 
 
 @pytest.fixture
@@ -208,13 +212,13 @@ def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[World]:
     image.kernel.write_bytes(b"a kernel")
     image.initrd.write_bytes(b"a RAM disk")
 
-    def answers(where: Place, _seconds: float) -> bool:
+    def answers(where: Placement, _seconds: float) -> bool:
         return any(domain.now == World.VIR_DOMAIN_RUNNING for domain in made.domains[where.host])
 
     monkeypatch.setenv("WHERRY_STATE", str(tmp_path / "state"))
-    monkeypatch.setattr(virt, "load", lambda: made)
-    monkeypatch.setattr(remote, "find_image", lambda _name: image)
-    for module in (agent, machines, remote, xen_mover):
+    monkeypatch.setattr(libvirt_client, "load", lambda: made)
+    monkeypatch.setattr(real_driver, "find_image", lambda _name: image)
+    for module in (agent_probe, driver_base, real_driver, xen_mover):
         monkeypatch.setattr(module, "answers", answers)
     yield made
     made.proceed.set()
@@ -236,7 +240,7 @@ RUNS_AT_2 = {"x1": list[int](), "x2": [World.VIR_DOMAIN_RUNNING]}
 
 
 def test_a_guest_is_described() -> None:
-    text = xen.describe(INSTANCE, place("x1", nic=NicSpec(checksum_offload=False)), "/k", "/i")
+    text = xen_xml.describe(INSTANCE, place("x1", nic=NicSpec(checksum_offload=False)), "/k", "/i")
     root = ElementTree.fromstring(text)
     assert root.get("type") == "xen" and root.findtext("name") == "wherry-tx-c-0" and root.findtext("vcpu") == "2"
     kind = root.find("os/type")
@@ -254,12 +258,12 @@ def test_a_guest_is_described() -> None:
 
 
 def test_a_guest_without_the_processors_help() -> None:
-    kind = ElementTree.fromstring(xen.describe(INSTANCE, place("x1", guest="pv"), "/k", "/i")).find("os/type")
+    kind = ElementTree.fromstring(xen_xml.describe(INSTANCE, place("x1", guest="pv"), "/k", "/i")).find("os/type")
     assert kind is not None and (kind.text, kind.get("machine")) == ("xen", "xenpv")
 
 
 def test_what_a_guest_is_given_is_an_archive_of_its_own() -> None:
-    archive = BytesIO(given.archive(place("x1"))).read()
+    archive = BytesIO(guest_config.archive(place("x1"))).read()
     assert archive.startswith(b"070701") and len(archive) % 4 == 0
     assert all(text in archive for text in (b"given/key\0", KEY.encode(), b"given/hosts\0", b"127.0.0.1 localhost\n"))
 
@@ -359,7 +363,7 @@ def test_a_host_that_is_silent_has_not_lost_its_nodes(world: World, driver: XenD
 def moved(driver: XenDriver) -> xen_mover.XenMover:
     """A mover that has done everything before the commit."""
     mover = driver.mover(place("x1"), place("x2"))
-    mover.pace(None)
+    mover.limit_rate(None)
     mover.prepare()
     mover.round(1)
     mover.freeze()
@@ -375,7 +379,7 @@ def test_a_move(world: World, driver: XenDriver) -> None:
     for _ in range(2):
         mover.release()
         mover.thaw()
-    assert mover.ran_again() is not None
+    assert mover.await_first_run() is not None
     mover.close()
     assert states(world) == RUNS_AT_2
 
@@ -494,17 +498,21 @@ def test_an_orphan_is_told_from_the_node(world: World, driver: XenDriver) -> Non
 
 
 def test_the_bridge_of_the_destination() -> None:
-    text = xen.describe(INSTANCE, place("x1"), "/k", "/i")
-    assert xen_mover.at_bridge(text, "br7") == xen.describe(INSTANCE, place("x2", device="br7"), "/k", "/i")
+    text = xen_xml.describe(INSTANCE, place("x1"), "/k", "/i")
+    assert xen_mover.at_bridge(text, "br7") == xen_xml.describe(INSTANCE, place("x2", device="br7"), "/k", "/i")
 
 
 def test_what_is_refused_before_a_move(driver: XenDriver) -> None:
-    assert driver.refused(Way()) == ""
-    for way in (Way(mode="post-copy"), Way(connections=2), Way.model_validate({"downtime": "100ms"})):
+    assert driver.refused(MigrationParameters()) == ""
+    for way in (
+        MigrationParameters(mode="post-copy"),
+        MigrationParameters(connections=2),
+        MigrationParameters.model_validate({"downtime": "100ms"}),
+    ):
         assert "Xen" in driver.refused(way)
-    assert driver.unmovable(place("x1"), place("x2")) == ""
-    assert "CONFIG_SHADOW_PAGING" in driver.unmovable(place("x1", guest="pv"), place("x2", guest="pv"))
-    assert "as fast as it can" in driver.unpaced(1e12)
+    assert driver.move_obstacle(place("x1"), place("x2")) == ""
+    assert "CONFIG_SHADOW_PAGING" in driver.move_obstacle(place("x1", guest="pv"), place("x2", guest="pv"))
+    assert "as fast as it can" in driver.rate_obstacle(1e12)
     others: list[tuple[dict[str, Any], str]] = [
         ({"nic": NicSpec(model="e1000")}, "e1000"),
         ({"nic": NicSpec(queues=2), "cpus": 2}, "nic.queues"),
@@ -520,4 +528,4 @@ def test_pv_moves_where_xen_has_shadow_paging(world: World) -> None:
     hosts = [host | {"shadow_paging": True} for host in HOSTS]
     fabric = FakeFabric(parse(FabricSpec, FABRIC | {"hosts": hosts}, "FILE"))
     driver = XenDriver(INSTANCE, fabric, world)  # type: ignore[arg-type]
-    assert driver.unmovable(place("x1", guest="pv"), place("x2", guest="pv")) == ""
+    assert driver.move_obstacle(place("x1", guest="pv"), place("x2", guest="pv")) == ""

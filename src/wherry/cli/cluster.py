@@ -10,7 +10,7 @@ from wherry.base.paths import Instance, instance
 from wherry.base.units import format_size
 from wherry.cli.files import read_cluster
 from wherry.cli.output import Output, age, emit, say, table
-from wherry.client import Client, process
+from wherry.client import Client, daemon_process
 
 _TRIES = 5
 """Daemons that `down --all` stops before it gives up."""
@@ -117,16 +117,16 @@ def _print_up(result: dict[str, Any]) -> None:
 
 def _swept(place: Instance) -> tuple[int | None, dict[str, list[str]]]:
     """The daemon that was stopped and what was removed. A client that waits may have just begun the next daemon."""
-    process.forbid_resuming(place)
-    left, pid = _TRIES, process.stop(place)
+    daemon_process.forbid_resuming(place)
+    left, pid = _TRIES, daemon_process.stop(place)
     while True:
         left -= 1
         try:
-            return pid, process.sweep()
+            return pid, daemon_process.sweep()
         except Refused as error:
             if error.code != Code.WRONG_STATE or not left:
                 raise
-        pid = process.stop(place) or pid
+        pid = daemon_process.stop(place) or pid
 
 
 def _down_all(output: str) -> None:

@@ -8,7 +8,9 @@ from typing import Any
 import yaml
 
 from wherry.base.errors import Code, Refused
-from wherry.model.spec import ClusterSpec, FabricSpec, parse_yaml
+from wherry.model.spec.cluster import ClusterSpec
+from wherry.model.spec.fabric import FabricSpec
+from wherry.model.spec.parse import parse_yaml
 
 
 def read_cluster(path: Path) -> dict[str, Any]:

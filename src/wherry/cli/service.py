@@ -8,7 +8,7 @@ from wherry import __version__
 from wherry.base.errors import Code, LostContact, Refused
 from wherry.base.paths import instance
 from wherry.cli.output import Output, emit, table
-from wherry.client import process
+from wherry.client import daemon_process
 
 daemon = App(name="daemon", help="The daemon that does the work; commands start it when none runs.")
 
@@ -23,8 +23,8 @@ def start(*, group: str | None = None, output: Output = "text") -> None:
         Members of this group may use it, beside root.
     """
     place = instance()
-    if not process.answers(place):
-        process.start(place, group)
+    if not daemon_process.answers(place):
+        daemon_process.start(place, group)
     elif group:
         what = "the daemon runs already, so its group cannot be chosen"
         raise Refused(Code.WRONG_STATE, what, "", f"wherry daemon stop && wherry daemon start --group {group}")
@@ -34,7 +34,7 @@ def start(*, group: str | None = None, output: Output = "text") -> None:
 @daemon.command
 def stop(*, output: Output = "text") -> None:
     """Stop the daemon. Nodes and jobs run on; the next daemon takes them over."""
-    pid = process.stop(instance())
+    pid = daemon_process.stop(instance())
     text = f"The daemon (process {pid}) has ended." if pid else "No daemon runs."
     emit(output, "daemon-stop", {"stopped": pid}, lambda: print(text))
 
@@ -42,8 +42,8 @@ def stop(*, output: Output = "text") -> None:
 @daemon.command
 def status(*, output: Output = "text") -> None:
     """Show whether the daemon runs. Exit code 7 when it does not."""
-    if not process.answers(instance()):
-        pid = process.holder(instance())
+    if not daemon_process.answers(instance()):
+        pid = daemon_process.holder(instance())
         why = f"process {pid} is not ready yet" if pid else "none was started, or it was stopped"
         raise LostContact(Code.UNREACHABLE, "no daemon answers", why, "wherry daemon start")
     _print(output)
@@ -51,7 +51,7 @@ def status(*, output: Output = "text") -> None:
 
 def doctor(*, output: Output = "text") -> None:
     """Say what this machine can and cannot do, with the remedy for each. Needs no daemon."""
-    findings = process.examine()
+    findings = daemon_process.examine()
 
     def text() -> None:
         table(("WHAT", "STATE", "FOUND"), [(f["name"], f["health"], f["text"]) for f in findings], "")
@@ -69,7 +69,7 @@ def version(*, output: Output = "text") -> None:
 
 def _print(output: str) -> None:
     place = instance()
-    pid = process.holder(place)
+    pid = daemon_process.holder(place)
     data = {"instance": place.name, "process": pid, "socket": str(place.socket), "log": str(place.state / "log")}
     rows = list(data.items())
     emit(output, "daemon", data, lambda: table(("DAEMON", "RUNS"), rows, ""))

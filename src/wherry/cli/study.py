@@ -40,12 +40,12 @@ def show(name: str, /, *, quick: Quick = False, output: Output = "text") -> None
     name
         The study.
     """
-    from wherry.client import process
+    from wherry.client import daemon_process
     from wherry.lab.study.catalog import find
     from wherry.lab.study.lacks import lacking
     from wherry.lab.study.session import describe
 
-    data = describe(find(name)(quick, lacking(process.examine())))
+    data = describe(find(name)(quick, lacking(daemon_process.examine())))
     emit(output, "study", data, lambda: _print_recipe(data))
 
 

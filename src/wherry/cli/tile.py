@@ -22,7 +22,7 @@ from wherry.client import Client
 from wherry.manycore.board import Board, Event
 from wherry.manycore.launch import Place, check_hosts
 from wherry.manycore.spec import TilesSpec, read_tiles
-from wherry.model.spec import parse
+from wherry.model.spec.parse import parse
 
 app = App(name="tile", help="Tiles: small kernels whose processes move between them.")
 

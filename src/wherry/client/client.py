@@ -14,7 +14,7 @@ from typing import Any
 
 from wherry.base.errors import Code, Failed, Refused, from_dict
 from wherry.base.paths import Instance, instance
-from wherry.client import who
+from wherry.client import identity
 from wherry.client.transport import Transport
 from wherry.model.balance import BalancePlan
 from wherry.model.objects import Event, Host, Image, Job, Move, Node, Operation, OperationState, Prediction
@@ -142,13 +142,13 @@ class Client:
 
     def plan(self, spec: dict[str, Any], source: str) -> dict[str, Any]:
         """`plan` and its `text`: what `up` would do."""
-        body = {"spec": spec, "source": source, "dry_run": True, "owner": who.owner().model_dump()}
+        body = {"spec": spec, "source": source, "dry_run": True, "owner": identity.owner().model_dump()}
         found: dict[str, Any] = self._transport.ask("POST", "/v1/clusters", body=body)
         return found
 
     def up(self, spec: dict[str, Any], source: str = "the cluster file") -> Operation:
         """Begins to make, change or repair a cluster; the result has `cluster`, `nodes`, `plan`."""
-        body = {"spec": spec, "source": source, "owner": who.owner().model_dump()}
+        body = {"spec": spec, "source": source, "owner": identity.owner().model_dump()}
         return Operation(**self._transport.ask("POST", "/v1/clusters", body=body))
 
     def down(self, name: str) -> Operation:
@@ -234,8 +234,8 @@ class Client:
         way: dict[str, object] | None = None,
     ) -> Operation:
         """Begins a move; the result has `move`. It sends at most `bandwidth`, for instance `500Mbit/s`, if one is
-        given. `way` has what a virtual machine can choose (see `wherry.model.way`). `fault` is for tests (see
-        `wherry.move.faults`)."""
+        given. `way` has what a virtual machine can choose (see `wherry.model.migration_parameters`). `fault` is for
+        tests (see `wherry.move.faults`)."""
         body: dict[str, object] = {"node": node, "host": host, "max_rounds": max_rounds, "fault": fault}
         body["bandwidth"] = bandwidth
         if way is not None:
@@ -280,13 +280,13 @@ class Client:
 
         With `input` it reads what `feed` gives it; without, nothing. `expected` is how many seconds it should take.
         """
-        owner = who.owner()
+        owner = identity.owner()
         body = {
             "cluster": cluster,
             "argv": argv,
             "ranks": ranks,
             "mpi": mpi,
-            "env": who.environment(owner) if env is None else env,
+            "env": identity.environment(owner) if env is None else env,
             "owner": owner.model_dump(),
             "input": input,
             "expected": expected,

@@ -13,7 +13,7 @@ import httpx
 from wherry import __version__
 from wherry.base.errors import Code, LostContact, from_dict
 from wherry.base.paths import Instance
-from wherry.client import process
+from wherry.client import daemon_process
 
 _LONGEST = 90.0
 """Seconds for an answer: a long poll takes up to 30."""
@@ -28,10 +28,10 @@ class Transport:
     def __init__(self, instance: Instance, start: bool = True) -> None:
         self._instance = instance
         self._start = start
-        if not process.answers(instance):
+        if not daemon_process.answers(instance):
             if not start:
                 raise LostContact(Code.UNREACHABLE, "no daemon runs", "", "wherry daemon start")
-            process.start(instance)
+            daemon_process.start(instance)
         self._http = httpx.Client(
             transport=httpx.HTTPTransport(uds=str(instance.socket)),
             base_url="http://wherryd",
@@ -74,8 +74,8 @@ class Transport:
                     left = _TRIES
                 if not again or not self._start or not left:
                     raise
-            if not process.answers(self._instance):
-                process.start(self._instance, resume=True)
+            if not daemon_process.answers(self._instance):
+                daemon_process.start(self._instance, resume=True)
 
 
 def _json(answer: httpx.Response) -> Any:

@@ -15,7 +15,7 @@ from wherry.fabric.protocol import Fabric
 from wherry.model.objects import Host
 from wherry.model.owner import Owner
 from wherry.node.as_user import as_user, is_closed
-from wherry.node.lasting import lasting
+from wherry.node.trusted_path import trusted_path
 
 _PRIVATE = ("/", "/dev", "/dev/shm", "/run", "/tmp")
 """Every node has its own; the host's is never bound over it, though a directory below /tmp or /run may be."""
@@ -29,7 +29,7 @@ def binds_of(fabric: Fabric, hosts: list[Host], owner: Owner) -> tuple[str, ...]
         if not given.startswith("/") or "\0" in given or "\n" in given or is_closed(given, owner):
             continue
         try:
-            path = lasting(as_user(owner, partial(os.path.realpath, given)), owner)
+            path = trusted_path(as_user(owner, partial(os.path.realpath, given)), owner)
         except OSError:  # it is not there, or somebody is just changing what its name means
             continue
         private = path in _PRIVATE or path.startswith(_NEVER)

@@ -15,16 +15,16 @@ from contextlib import contextmanager
 from wherry.base.clock import now
 from wherry.base.errors import Code, Failed, Refused
 from wherry.cluster.lookup import find_cluster, known_hosts
-from wherry.cluster.places import Places, network_of_cluster, secret_name
+from wherry.cluster.placements import Placements, network_of_cluster, secret_name
 from wherry.cluster.plan import ClusterPlan, Step, StepKind, make_plan, need_of
 from wherry.fabric.protocol import Fabric
 from wherry.model.network import address_of, free_number, mac_of, network_of
 from wherry.model.objects import Cluster, ClusterState, Node, NodeState
 from wherry.model.owner import Owner
-from wherry.model.spec import ClusterSpec
-from wherry.node.last_words import last_words
+from wherry.model.spec.cluster import ClusterSpec
+from wherry.node.console_tail import console_tail
 from wherry.node.protocol import NodeDriver
-from wherry.schedule.place import Used, lacks, used_by
+from wherry.schedule.placement import Used, lacks, used_by
 from wherry.store.store import Store
 
 Progress = Callable[[str], None]
@@ -48,7 +48,7 @@ class Clusters:
         self._store = store
         self._fabric = fabric
         self._drivers = drivers
-        self._places = Places(store, fabric)
+        self._places = Placements(store, fabric)
         self._reserving = threading.Lock()
         self._busy: set[str] = set()
 
@@ -120,8 +120,8 @@ class Clusters:
 
     def _last_words(self, node: Node) -> str:
         """What a node with a console said last, a panic perhaps, and where there is more."""
-        files = self._driver(node).said(node.name)
-        said = last_words(files[-1]) if files else ""
+        files = self._driver(node).console_files(node.name)
+        said = console_tail(files[-1]) if files else ""
         return f"; it said last: {said} (wherry logs --node {node.name})" if said else ""
 
     @contextmanager

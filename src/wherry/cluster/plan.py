@@ -11,14 +11,14 @@ from wherry.base.errors import Code, Refused
 from wherry.base.units import format_size
 from wherry.cluster.binds import binds_of
 from wherry.cluster.lookup import find_host, known_hosts, not_found
-from wherry.cluster.places import Places
+from wherry.cluster.placements import Placements
 from wherry.fabric.protocol import Fabric
 from wherry.model.objects import Cluster, ClusterState, Host, Node, NodeState, Record
 from wherry.model.owner import Owner
-from wherry.model.spec import ClusterSpec, Flavor
+from wherry.model.spec.cluster import ClusterSpec, Flavor
 from wherry.node.as_user import as_user
 from wherry.node.protocol import NodeDriver
-from wherry.schedule.place import NodeNeed, Used, lacks, place, used_by
+from wherry.schedule.placement import NodeNeed, Used, lacks, place, used_by
 from wherry.store.store import Store
 
 
@@ -69,7 +69,7 @@ class ClusterPlan(Record):
 
 
 def make_plan(
-    store: Store, fabric: Fabric, drivers: dict[str, NodeDriver], places: Places, spec: ClusterSpec, owner: Owner
+    store: Store, fabric: Fabric, drivers: dict[str, NodeDriver], places: Placements, spec: ClusterSpec, owner: Owner
 ) -> ClusterPlan:
     """The plan that makes the cluster as `spec` says. Refused with the reason when it cannot be."""
     hosts = known_hosts(store, fabric)
@@ -170,7 +170,7 @@ def _may_change(store: Store, cluster: Cluster, spec: ClusterSpec, owner: Owner,
         )
 
 
-def _alive(drivers: dict[str, NodeDriver], places: Places, node: Node) -> bool:
+def _alive(drivers: dict[str, NodeDriver], places: Placements, node: Node) -> bool:
     return node.state == NodeState.RUNNING and drivers[node.kind].alive(places.place(node))
 
 

@@ -10,10 +10,10 @@ import time
 from collections.abc import Callable
 
 from wherry.base.errors import Bug, Code, Failed, Refused
-from wherry.fabric.protocol import HoldReport, LinkMeasure, LinkState, Tended
+from wherry.fabric.protocol import HoldReport, LinkMeasure, LinkState, Repair
 from wherry.model.network import ClusterNetwork, Port
 from wherry.model.objects import Host, HostFacts
-from wherry.model.spec import FabricSpec, HostSpec, LinkSpec
+from wherry.model.spec.fabric import FabricSpec, HostSpec, LinkSpec
 
 _FEATURES = frozenset({"sse2", "sse4_2", "avx", "avx2", "xsave"})
 
@@ -128,7 +128,7 @@ class FakeFabric:
     def relink(self) -> None:
         self.entering("relink")
 
-    def tend(self) -> list[Tended]:
+    def repair(self) -> list[Repair]:
         return []
 
     def host_netns(self, host: str) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 
 from wherry.base.errors import Code, Failed
 from wherry.fabric.protocol import Traffic
-from wherry.model.spec import LinkSpec
+from wherry.model.spec.fabric import LinkSpec
 
 _LIMIT = 100_000
 """Frames on their way: more than any sender's window."""

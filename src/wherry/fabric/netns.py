@@ -26,18 +26,18 @@ from contextlib import suppress
 
 from wherry.base.errors import Code, Refused
 from wherry.base.paths import Instance
-from wherry.fabric import facts, linkprobe, links, namespaces, sitelinks
+from wherry.fabric import host_facts, link_probe, namespaces, netns_links, site_links
 from wherry.fabric.cgroup import Cgroup
 from wherry.fabric.cgroup import sweep as sweep_cgroups
-from wherry.fabric.hold import NetnsHold
-from wherry.fabric.links import Links
 from wherry.fabric.netlink import IFF_LOWER_UP, IFF_UP, Announcer, Switch, set_neighbours
+from wherry.fabric.netns_links import NetnsLinks
 from wherry.fabric.nft import nft
-from wherry.fabric.protocol import LinkMeasure, LinkState, Tended
-from wherry.fabric.sitelinks import SiteLinks
+from wherry.fabric.packet_hold import NetnsPacketHold
+from wherry.fabric.protocol import LinkMeasure, LinkState, Repair
+from wherry.fabric.site_links import SiteLinks
 from wherry.model.network import HEAD_INDEX, MOST_NODES, ClusterNetwork, Port, address_of, mac_of
 from wherry.model.objects import Host, HostFacts
-from wherry.model.spec import FabricSpec, HostSpec, LinkSpec
+from wherry.model.spec.fabric import FabricSpec, HostSpec, LinkSpec
 
 _GUARD = """\
 add table bridge guard
@@ -49,7 +49,7 @@ would unpack into another cluster's network."""
 
 def check(spec: FabricSpec) -> None:
     """Refuses what this driver cannot make. Changes nothing."""
-    sitelinks.check(spec)
+    site_links.check(spec)
     for host in spec.hosts:
         for begin in ("site", *(other.name for other in spec.hosts)):
             if f"{host.name}-".startswith(f"{begin}-") and host.name != begin or host.name == "site":
@@ -120,11 +120,11 @@ class NetnsFabric:
     def facts(self, host: str) -> HostFacts:
         with self._lock:
             if host not in self._facts:
-                self._facts[host] = facts.gather(self._host(host), self._criu_version())
+                self._facts[host] = host_facts.gather(self._host(host), self._criu_version())
             return self._facts[host]
 
     def missing_files(self, host: str, paths: list[str]) -> list[str]:
-        return facts.missing_files(self._host(host), paths)
+        return host_facts.missing_files(self._host(host), paths)
 
     def reachable(self, host: str) -> bool:
         found = self._up0(host)
@@ -141,7 +141,7 @@ class NetnsFabric:
     def set_link(self, link: LinkSpec) -> None:
         with self._links.lock:
             changed = self.spec.with_link(link)
-            sitelinks.check(changed)
+            site_links.check(changed)
             try:
                 self._links.up(changed, link)
             except Exception:
@@ -154,15 +154,15 @@ class NetnsFabric:
         if not all(site in first for site in link.between):
             return LinkMeasure()
         one, other = ((self.host_netns(first[site]), self.host_address(first[site])) for site in link.between)
-        return linkprobe.measure(one, other, link.directions(), bandwidth)
+        return link_probe.measure(one, other, link.directions(), bandwidth)
 
     def relink(self) -> None:
         with self._links.lock:
             self._links.remake(self.spec)
 
-    def tend(self) -> list[Tended]:
+    def repair(self) -> list[Repair]:
         with self._links.lock:  # the spec of now, and not of before a change
-            return self._links.tend(self.spec)
+            return self._links.repair(self.spec)
 
     def host_netns(self, host: str) -> str:
         return namespaces.path(self._name(self._host(host).name))
@@ -181,7 +181,9 @@ class NetnsFabric:
         addresses = {host.name: self.host_address(host.name) for host in self.spec.hosts}
         for host, own in addresses.items():
             others = [address for address in addresses.values() if address != own]
-            links.inside(self.host_netns(host), functools.partial(_network, network=network, own=own, others=others))
+            netns_links.inside(
+                self.host_netns(host), functools.partial(_network, network=network, own=own, others=others)
+            )
 
     def network_down(self, network: ClusterNetwork) -> None:
         def remove(host: str) -> None:
@@ -197,20 +199,20 @@ class NetnsFabric:
     def port_up(self, port: Port) -> str:
         if port.tap:
             nft(self.host_netns(port.host), "-f", "-", text=_GUARD)  # UNSUPPORTED where it cannot be
-            links.inside(self.host_netns(port.host), lambda ip: ip.tap(_port(port), port.queues))
+            netns_links.inside(self.host_netns(port.host), lambda ip: ip.tap(_port(port), port.queues))
             return self.port_netns(port)
         name, where = self._port_name(port), self.port_netns(port)
-        made = namespaces.exists(name) and links.inside(where, lambda ip: ip.has("eth0", port.address))
+        made = namespaces.exists(name) and netns_links.inside(where, lambda ip: ip.has("eth0", port.address))
         if not made or self._switch(port.host).link(_port(port)) is None:
             self.port_down(port)  # the half of an earlier try
             namespaces.create(name)
             with open(where) as netns:
-                links.inside(
+                netns_links.inside(
                     self.host_netns(port.host), lambda ip: ip.pair(_port(port), "eth0", netns.fileno(), port.mac)
                 )
-            links.inside(where, lambda ip: _node(ip, f"{port.address}/{_prefix(port.network.subnet)}"))
-            links.inside(self.host_netns(port.host), lambda ip: _carry(ip, _port(port)))
-            links.inside(where, lambda ip: ip.wait("eth0"))
+            netns_links.inside(where, lambda ip: _node(ip, f"{port.address}/{_prefix(port.network.subnet)}"))
+            netns_links.inside(self.host_netns(port.host), lambda ip: _carry(ip, _port(port)))
+            netns_links.inside(where, lambda ip: ip.wait("eth0"))
             set_neighbours(where, "eth0", _neighbours(port))
         self._announcer(port)
         return where
@@ -239,25 +241,27 @@ class NetnsFabric:
             self._switch(port.host).delete(_port(port))
         namespaces.remove(self._port_name(port))
 
-    def hold(self, port: Port) -> NetnsHold:
-        return NetnsHold(self.host_netns(port.host), bridge_of(port.network), _port(port), port)
+    def hold(self, port: Port) -> NetnsPacketHold:
+        return NetnsPacketHold(self.host_netns(port.host), bridge_of(port.network), _port(port), port)
 
     # making
 
     def _make_site(self, site: str) -> None:
         name = self._name(f"site-{site}")
         namespaces.create(name)
-        links.inside(namespaces.path(name), _site)
+        netns_links.inside(namespaces.path(name), _site)
 
     def _make_host(self, host: HostSpec) -> None:
         name = self._name(host.name)
         namespaces.create(name)
         site, end = self._uplink(host)
         with open(site) as netns:
-            links.inside(namespaces.path(name), lambda ip: ip.pair("up0", end, netns.fileno(), mtu=links.UNDERLAY_MTU))
-        links.inside(site, lambda ip: ip.up(end, sitelinks.BRIDGE))
+            netns_links.inside(
+                namespaces.path(name), lambda ip: ip.pair("up0", end, netns.fileno(), mtu=netns_links.UNDERLAY_MTU)
+            )
+        netns_links.inside(site, lambda ip: ip.up(end, site_links.BRIDGE))
         address = f"{self.host_address(host.name)}/{_prefix(self.spec.underlay)}"
-        links.inside(namespaces.path(name), lambda ip: _host(ip, address))
+        netns_links.inside(namespaces.path(name), lambda ip: _host(ip, address))
         with suppress(Refused):  # where it cannot be, there are no virtual machines, who alone choose what they send
             nft(namespaces.path(name), "-f", "-", text=_GUARD)
         self._wait_uplink(host)
@@ -272,8 +276,8 @@ class NetnsFabric:
 
     def _wait_uplink(self, host: HostSpec) -> None:
         site, end = self._uplink(host)
-        links.inside(self.host_netns(host.name), lambda ip: ip.wait("up0"))
-        links.inside(site, lambda ip: ip.wait(end))
+        netns_links.inside(self.host_netns(host.name), lambda ip: ip.wait("up0"))
+        netns_links.inside(site, lambda ip: ip.wait(end))
 
     # what is kept between calls
 
@@ -334,9 +338,9 @@ def sweep(instance: Instance) -> None:
     for name in names:
         if namespaces.exists(name):
             # At once, and not when the kernel gets round to an abandoned namespace: a pair's other end goes too.
-            links.inside(namespaces.path(name), lambda ip: ip.clear())
+            netns_links.inside(namespaces.path(name), lambda ip: ip.clear())
         namespaces.remove(name)
-    sitelinks.sweep(instance)
+    site_links.sweep(instance)
 
 
 def bridge_of(network: ClusterNetwork) -> str:
@@ -358,30 +362,30 @@ def _prefix(subnet: str) -> int:
     return ipaddress.ip_network(subnet).prefixlen
 
 
-def _site(ip: Links) -> None:
+def _site(ip: NetnsLinks) -> None:
     ip.quiet()
-    ip.bridge(sitelinks.BRIDGE, links.UNDERLAY_MTU)
+    ip.bridge(site_links.BRIDGE, netns_links.UNDERLAY_MTU)
 
 
-def _host(ip: Links, address: str) -> None:
+def _host(ip: NetnsLinks, address: str) -> None:
     ip.quiet()
     ip.keep_windows()
     ip.address("up0", address)
     ip.up("up0")
 
 
-def _node(ip: Links, address: str) -> None:
+def _node(ip: NetnsLinks, address: str) -> None:
     ip.quiet()
     ip.address("eth0", address)
     ip.up("eth0")
 
 
-def _carry(ip: Links, name: str) -> None:
+def _carry(ip: NetnsLinks, name: str) -> None:
     ip.up(name)
     ip.wait(name)
 
 
-def _network(ip: Links, network: ClusterNetwork, own: str, others: list[str]) -> None:
-    ip.bridge(bridge_of(network), links.MTU)
+def _network(ip: NetnsLinks, network: ClusterNetwork, own: str, others: list[str]) -> None:
+    ip.bridge(bridge_of(network), netns_links.MTU)
     ip.vxlan(f"x{network.number}", network.number, own, others)
     ip.up(f"x{network.number}", bridge_of(network))

@@ -12,9 +12,9 @@ import functools
 import subprocess
 
 from wherry.base.errors import Code, Failed
-from wherry.fabric import links
+from wherry.fabric import netns_links
 from wherry.fabric.gateway import Gateway
-from wherry.fabric.links import Links
+from wherry.fabric.netns_links import NetnsLinks
 from wherry.fabric.tunnel import Tunnel
 
 NEEDED = ("openvpn", "openssl")
@@ -36,9 +36,11 @@ class OpenVpn(Tunnel):
                 gateway.start(self._words(side, prints[1 - side]))
         for netns, wire in self._ends:
             tap = _tap(wire)
-            self._until(functools.partial(links.inside, netns, functools.partial(Links.there, name=tap)), "start")
-            join = functools.partial(Links.join, name=tap, bridge=self._bridge, mtu=links.UNDERLAY_MTU)
-            links.inside(netns, join)
+            self._until(
+                functools.partial(netns_links.inside, netns, functools.partial(NetnsLinks.there, name=tap)), "start"
+            )
+            join = functools.partial(NetnsLinks.join, name=tap, bridge=self._bridge, mtu=netns_links.UNDERLAY_MTU)
+            netns_links.inside(netns, join)
 
     def _stands(self, side: int) -> bool:
         return "Initialization Sequence Completed" in self._gateways[side].said()
@@ -46,7 +48,7 @@ class OpenVpn(Tunnel):
     def _words(self, side: int, peer: str) -> list[str]:
         directory, (_, wire) = self._directory, self._ends[side]
         return [
-            *("openvpn", "--dev", _tap(wire), "--dev-type", "tap", "--tun-mtu", str(links.UNDERLAY_MTU)),
+            *("openvpn", "--dev", _tap(wire), "--dev-type", "tap", "--tun-mtu", str(netns_links.UNDERLAY_MTU)),
             *("--mssfix", "0", "--proto", "udp", "--port", str(PORT), "--remote", self._outer[1 - side]),
             *("--local", self._outer[side], *_BUFFERS),
             *("--cert", str(directory / f"{side}.crt"), "--key", str(directory / f"{side}.key")),

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from wherry.model.network import ClusterNetwork, Port
 from wherry.model.objects import Host, HostFacts, Record
-from wherry.model.spec import FabricSpec, LinkSpec
+from wherry.model.spec.fabric import FabricSpec, LinkSpec
 
 
 class HoldReport(Record):
@@ -57,7 +57,7 @@ class LinkMeasure(Record):
     back: float | None = None
 
 
-class Tended(Record):
+class Repair(Record):
     """What was done about a link that had died: it is started anew, or that failed, with the reason."""
 
     text: str
@@ -122,7 +122,7 @@ class Fabric(Protocol):
         """Makes every link what `spec` says: a daemon that was killed may have left it between two. Failed, after all
         others are made, when one could not be."""
 
-    def tend(self) -> list[Tended]:
+    def repair(self) -> list[Repair]:
         """Starts anew what of the fabric has died by itself; what failed is told once for each reason, and tried
         again ever later. Nothing when the fabric is down."""
 

@@ -14,9 +14,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from wherry.base.errors import Code, Failed
-from wherry.fabric import links
+from wherry.fabric import netns_links
 from wherry.fabric.gateway import Gateway
-from wherry.fabric.links import Links
+from wherry.fabric.netns_links import NetnsLinks
 
 TIMEOUT = 30.0
 """Seconds until a tunnel stands; the handshake alone is a few round trips."""
@@ -38,7 +38,7 @@ class Tunnel(ABC):
         """Starts what does not run; its frames pass as soon as both have found each other (see `wait`)."""
         self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         for address, (netns, wire) in zip(self._outer, self._ends, strict=True):
-            links.inside(netns, functools.partial(Links.address, name=wire, address=f"{address}/30"))
+            netns_links.inside(netns, functools.partial(NetnsLinks.address, name=wire, address=f"{address}/30"))
         ran = [self._runs(side) for side in (0, 1)]
         try:
             self._make()

@@ -19,15 +19,15 @@ import zlib
 from pathlib import Path
 
 from wherry.base.errors import Code, Failed
-from wherry.fabric import links
+from wherry.fabric import netns_links
 from wherry.fabric.gateway import Gateway, inside
-from wherry.fabric.links import Links
+from wherry.fabric.netns_links import NetnsLinks
 from wherry.fabric.tunnel import Tunnel
 
 PROGRAM = "wireguard-go"
 PORT = 51820
 """The port that WireGuard's documentation uses."""
-_MTU = links.WIRE_MTU - 80
+_MTU = netns_links.WIRE_MTU - 80
 _KEEPALIVE = "5"
 """Seconds between two signs of life; the first is sent at once and opens the tunnel."""
 _SOCKETS = Path("/var/run/wireguard")
@@ -59,7 +59,7 @@ class WireGuard(Tunnel):
         if self._directory.exists():
             super().down()
             for side, (_, wire) in enumerate(self._ends):
-                self._inside(side, functools.partial(Links.remove, name=_frames(wire)))
+                self._inside(side, functools.partial(NetnsLinks.remove, name=_frames(wire)))
 
     def _runs(self, side: int) -> bool:
         return self._there(side) if kernel() else super()._runs(side)
@@ -67,7 +67,7 @@ class WireGuard(Tunnel):
     def _end(self, side: int) -> None:
         """The interface of a program goes with it, that of the kernel does not."""
         super()._end(side)
-        self._inside(side, functools.partial(Links.remove, name=_interface(self._directory, side)))
+        self._inside(side, functools.partial(NetnsLinks.remove, name=_interface(self._directory, side)))
         forget(self._directory, side)
 
     def _make(self) -> None:
@@ -75,7 +75,7 @@ class WireGuard(Tunnel):
         forgetful = not self.alive()
         for side in (0, 1):
             if kernel():
-                self._inside(side, functools.partial(Links.wireguard, name=_interface(self._directory, side)))
+                self._inside(side, functools.partial(NetnsLinks.wireguard, name=_interface(self._directory, side)))
             elif self._gateways[side].pid() is None:
                 forget(self._directory, side)  # a dead one's: nobody would answer there
                 self._gateways[side].start([PROGRAM, "-f", _interface(self._directory, side)], {"LOG_LEVEL": "error"})
@@ -93,12 +93,14 @@ class WireGuard(Tunnel):
         # One calls and the other learns from where: two that call at once, a long link between them, never meet.
         call = ["endpoint", f"{self._outer[1]}:{PORT}", "persistent-keepalive", _KEEPALIVE] if side == 0 else []
         self._wg(side, "set", name, *own, "peer", peer, "allowed-ips", f"{there}/32", *call)
-        self._inside(side, functools.partial(Links.join, name=name, bridge=None, mtu=_MTU))
-        self._inside(side, functools.partial(Links.address, name=name, address=f"{here}/30"))
+        self._inside(side, functools.partial(NetnsLinks.join, name=name, bridge=None, mtu=_MTU))
+        self._inside(side, functools.partial(NetnsLinks.address, name=name, address=f"{here}/30"))
         self._inside(
-            side, functools.partial(Links.vxlan, name=frames, number=self._index + 1, own=here, others=[there])
+            side, functools.partial(NetnsLinks.vxlan, name=frames, number=self._index + 1, own=here, others=[there])
         )
-        self._inside(side, functools.partial(Links.join, name=frames, bridge=self._bridge, mtu=links.UNDERLAY_MTU))
+        self._inside(
+            side, functools.partial(NetnsLinks.join, name=frames, bridge=self._bridge, mtu=netns_links.UNDERLAY_MTU)
+        )
 
     def _stands(self, side: int) -> bool:
         said = self._wg(side, "show", _interface(self._directory, side), "latest-handshakes").split()
@@ -106,7 +108,7 @@ class WireGuard(Tunnel):
 
     def _there(self, side: int) -> bool:
         name = _interface(self._directory, side)
-        found: bool = self._inside(side, functools.partial(Links.there, name=name))
+        found: bool = self._inside(side, functools.partial(NetnsLinks.there, name=name))
         return found and (kernel() or (_SOCKETS / f"{name}.sock").exists())
 
     def _key(self, side: int) -> str:
@@ -121,8 +123,8 @@ class WireGuard(Tunnel):
     def _wg(self, side: int, *words: str) -> str:
         return _run(inside(self._ends[side][0], "wg", *words))
 
-    def _inside(self, side: int, act: functools.partial[links.Result]) -> links.Result:
-        return links.inside(self._ends[side][0], act)
+    def _inside(self, side: int, act: functools.partial[netns_links.Result]) -> netns_links.Result:
+        return netns_links.inside(self._ends[side][0], act)
 
 
 def forget(directory: Path, side: int) -> None:

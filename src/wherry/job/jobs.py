@@ -24,14 +24,14 @@ from wherry.base.errors import Code, Failed, Refused
 from wherry.base.ids import new_id
 from wherry.base.paths import Instance, native_library, native_program
 from wherry.cluster.lookup import find_cluster, find_job
-from wherry.cluster.places import Places
+from wherry.cluster.placements import Placements
 from wherry.fabric.protocol import Fabric
-from wherry.job import broom, check, launch, record, ship, visible
-from wherry.job.wire import Endpoint, WireError
+from wherry.job import cleanup, file_visibility, job_files, launch, staging, validation
+from wherry.job.agent_client import AgentEndpoint, AgentError
+from wherry.model.job_request import JobRequest
 from wherry.model.objects import Cluster, Job, JobState, Node, NodeState
-from wherry.model.order import Order
 from wherry.model.owner import Owner
-from wherry.node.mounts import remove_tree
+from wherry.node.container.mounts import remove_tree
 from wherry.store.store import Store
 
 _GATE_SECONDS = 30.0  # a node that is on its way answers within that
@@ -46,7 +46,7 @@ _OVER = (JobState.ENDED, JobState.CANCELLED, JobState.LOST)
 class Jobs:
     """The jobs of an instance. Safe from several threads."""
 
-    def __init__(self, store: Store, fabric: Fabric, places: Places, instance: Instance) -> None:
+    def __init__(self, store: Store, fabric: Fabric, places: Placements, instance: Instance) -> None:
         self._store = store
         self._fabric = fabric
         self._places = places
@@ -57,11 +57,11 @@ class Jobs:
         self._watched: set[str] = set()
         self._watching = threading.Lock()
 
-    def check(self, order: Order) -> None:
+    def check(self, order: JobRequest) -> None:
         """Refuses what `start` would refuse. Changes nothing."""
-        check.program_of(order, self._usable(order.cluster))
+        validation.program_of(order, self._usable(order.cluster))
 
-    def start(self, order: Order) -> Job:
+    def start(self, order: JobRequest) -> Job:
         """Starts a program. Refused before anything is made; Failed when a node does not answer."""
         found, owner = self._usable(order.cluster), order.owner
         request = self._request(found, order)
@@ -88,7 +88,7 @@ class Jobs:
             self._store.put_job(job)
         except BaseException:
             self._kill_holder(job.id)
-            broom.sweep_head(request.directory / "job", owner)
+            cleanup.end_leftovers_at_head(request.directory / "job", owner)
             self._forget(job)
             raise
         finally:
@@ -106,11 +106,11 @@ class Jobs:
             if job.state in _OVER or id in self._starting:
                 return job
             directory = self._directory / id
-            ended, holder = record.read_exit(directory), record.read_holder(directory)
+            ended, holder = job_files.read_exit(directory), job_files.read_holder(directory)
             if ended is None and holder and holder.alive():
                 return job
             # The holder may have ended between the two looks.
-            return self._settle(job, ended or record.read_exit(directory))
+            return self._settle(job, ended or job_files.read_exit(directory))
 
     def cancel(self, id: str) -> Job:
         """Ends the job: SIGINT to its launcher, SIGKILL after a grace. Returns when nothing of it is left."""
@@ -129,27 +129,27 @@ class Jobs:
         there has ended, else we."""
         job, directory = find_job(self._store, id), self._directory / id
         owner = Owner(uid=job.uid, gid=job.gid, home="/", cwd="/")
-        if broom.end_agents(directory / "own" / "job", owner, node.address):
+        if cleanup.end_agents(directory / "own" / "job", owner, node.address):
             (directory / "lost").write_text(node.name)
             threading.Thread(target=self._end_lost, args=(id,), name=f"lost-{id}", daemon=True).start()
 
     def _end_lost(self, id: str) -> None:
-        holder = record.read_holder(self._directory / id)
+        holder = job_files.read_holder(self._directory / id)
         fd = holder.open() if holder else None
         if fd is not None:
             if not _ended_within(fd, _LOST_SECONDS):
                 self._kill_holder(id, signal.SIGINT)
             os.close(fd)
 
-    def output(self, id: str, offset: int = 0, limit: int = 1 << 20) -> tuple[list[record.Chunk], int]:
+    def output(self, id: str, offset: int = 0, limit: int = 1 << 20) -> tuple[list[job_files.Chunk], int]:
         """What the job wrote from `offset` (0, or what the last call returned) on, about `limit` bytes at most."""
         find_job(self._store, id)
-        return record.read_output(self._directory / id, offset, limit)
+        return job_files.read_output(self._directory / id, offset, limit)
 
     def input(self, id: str, offset: int, data: bytes, end: bool) -> tuple[int, bool]:
-        """Gives rank 0 `data`, which begins at `offset` of its input, and the end of it. See `record.write_input`."""
+        """Gives rank 0 `data`, which begins at `offset` of its input, and its end. See `job_files.write_input`."""
         job = self.poll(id)
-        taken = record.write_input(self._directory / id, offset, data, end) if job.state not in _OVER else None
+        taken = job_files.write_input(self._directory / id, offset, data, end) if job.state not in _OVER else None
         if taken is None:
             why = "it was started without input" if job.state not in _OVER else f"it is {job.state}"
             remedy = f"wherry run {job.cluster} -n {job.ranks} -- {job.argv[0]} < FILE"
@@ -161,7 +161,7 @@ class Jobs:
         for job in self._store.jobs():
             if job.state in _OVER:
                 continue
-            holder = record.read_holder(self._directory / job.id)
+            holder = job_files.read_holder(self._directory / job.id)
             if job.state is JobState.STARTING and holder and holder.alive():
                 self._store.put_job(job.model_copy(update={"state": JobState.RUNNING, "started": now()}))
             self._watch(job.id)
@@ -187,12 +187,12 @@ class Jobs:
             raise Refused(Code.UNSUPPORTED, "no job runs on the fabric fake", why, "wherry fabric show")
         return found
 
-    def _request(self, cluster: Cluster, order: Order) -> launch.Request:
-        program, found = check.program_of(order, cluster)
+    def _request(self, cluster: Cluster, order: JobRequest) -> launch.LaunchRequest:
+        program, found = validation.program_of(order, cluster)
         owner, nodes = order.owner, tuple(self._store.nodes(cluster.name))
         self._make_directories()
         id = new_id("job")
-        return launch.Request(
+        return launch.LaunchRequest(
             id=id,
             mpi=found,
             argv=(str(program), *order.argv[1:]),
@@ -204,9 +204,11 @@ class Jobs:
             subnet=cluster.subnet,
             keys={node.name: self._places.key(node) for node in nodes},
             directory=self._directory / id / "own",
-            agent=visible.public_file(native_program("wherry-rsh"), owner, self._state / "bin"),
-            finalize=visible.public_file(native_library("libwherry-finalize.so"), owner, self._state / "bin"),
-            yielding=visible.public_file(native_library("libwherry-yield.so"), owner, self._state / "bin"),
+            agent=file_visibility.world_readable(native_program("wherry-rsh"), owner, self._state / "bin"),
+            finalize=file_visibility.world_readable(
+                native_library("libwherry-finalize.so"), owner, self._state / "bin"
+            ),
+            yielding=file_visibility.world_readable(native_library("libwherry-yield.so"), owner, self._state / "bin"),
             input=order.input,
             whole="container" not in cluster.spec.kinds,
             crowd=(order.ranks + self._ranks_that_run()) / len(os.sched_getaffinity(0)),
@@ -219,11 +221,11 @@ class Jobs:
     def _gate(self, cluster: Cluster, nodes: tuple[Node, ...]) -> None:
         """Failed, with the names, when nodes do not answer on their control port."""
 
-        def ask(node: tuple[str, Endpoint]) -> tuple[str, str]:
+        def ask(node: tuple[str, AgentEndpoint]) -> tuple[str, str]:
             try:
                 node[1].ping(_GATE_SECONDS)
                 return node[0], ""
-            except WireError as error:
+            except AgentError as error:
                 return node[0], str(error)
 
         with ThreadPoolExecutor(_GATE_AT_ONCE) as pool:
@@ -239,17 +241,17 @@ class Jobs:
 
     # The launch.
 
-    def _ship(self, cluster: Cluster, request: launch.Request) -> None:
+    def _ship(self, cluster: Cluster, request: launch.LaunchRequest) -> None:
         """Copies the job's files to those of its nodes that do not see this machine's."""
-        targets = ship.targets(request.nodes, request.ranks)
+        targets = staging.targets(request.nodes, request.ranks)
         if not targets:
             return
         owner, ours = request.owner, (request.agent, request.finalize)
-        files = ship.gather(cluster, Path(request.argv[0]), owner, request.env, ours)
+        files = staging.gather(cluster, Path(request.argv[0]), owner, request.env, ours)
         endpoints = dict(self._endpoints(cluster, request.nodes))
-        ship.copy(cluster, [(node, endpoints[node.name]) for node in targets], files, owner, request.mpi)
+        staging.copy(cluster, [(node, endpoints[node.name]) for node in targets], files, owner, request.mpi)
 
-    def _launch(self, cluster: Cluster, request: launch.Request) -> None:
+    def _launch(self, cluster: Cluster, request: launch.LaunchRequest) -> None:
         owner, directory = request.owner, self._directory / request.id
         directory.mkdir(mode=0o711)
         request.directory.mkdir(mode=0o700)
@@ -313,9 +315,9 @@ class Jobs:
     def _head_netns(self, cluster: Cluster) -> str:
         return self._fabric.port_netns(self._places.head_port(cluster))
 
-    def _endpoints(self, cluster: Cluster, nodes: tuple[Node, ...]) -> list[tuple[str, Endpoint]]:
+    def _endpoints(self, cluster: Cluster, nodes: tuple[Node, ...]) -> list[tuple[str, AgentEndpoint]]:
         netns, key = self._head_netns(cluster), self._places.key
-        return [(node.name, Endpoint(netns, node.address, key(node).get_secret_value())) for node in nodes]
+        return [(node.name, AgentEndpoint(netns, node.address, key(node).get_secret_value())) for node in nodes]
 
     # The end.
 
@@ -327,7 +329,7 @@ class Jobs:
         threading.Thread(target=self._await_end, args=(id,), name=f"watch-{id}", daemon=True).start()
 
     def _await_end(self, id: str) -> None:
-        holder = record.read_holder(self._directory / id)
+        holder = job_files.read_holder(self._directory / id)
         fd = holder.open() if holder else None
         if fd is not None:
             _ended_within(fd, None)
@@ -339,7 +341,7 @@ class Jobs:
         with self._watching:
             self._watched.discard(id)
 
-    def _settle(self, job: Job, ended: record.Exit | None) -> Job:
+    def _settle(self, job: Job, ended: job_files.Exit | None) -> Job:
         directory = self._directory / job.id
         problems = self._sweep(job)
         if (directory / "cancelled").exists():
@@ -362,7 +364,7 @@ class Jobs:
 
     def _kill_holder(self, id: str, *gently: signal.Signals) -> None:
         """Ends the job's holder, and with it the launcher: first by the signals given, each with its grace."""
-        holder = record.read_holder(self._directory / id)
+        holder = job_files.read_holder(self._directory / id)
         fd = holder.open() if holder else None
         if fd is None:
             return
@@ -379,12 +381,12 @@ class Jobs:
     def _sweep(self, job: Job) -> dict[str, str]:
         """Ends what the job left on its nodes and beside its launcher."""
         owner = Owner(uid=job.uid, gid=job.gid, home="/", cwd="/")
-        broom.sweep_head(self._directory / job.id / "own" / "job", owner)
+        cleanup.end_leftovers_at_head(self._directory / job.id / "own" / "job", owner)
         cluster = self._store.cluster(job.cluster)
         if cluster is None:
             return {}
         nodes = tuple(node for node in self._store.nodes(job.cluster) if node.state != NodeState.LOST)
-        return broom.sweep_nodes(job.id, owner, self._endpoints(cluster, nodes), _SWEEP_SECONDS)
+        return cleanup.end_leftovers_on_nodes(job.id, owner, self._endpoints(cluster, nodes), _SWEEP_SECONDS)
 
     def _forget(self, job: Job) -> None:
         self._store.drop_job(job.id)

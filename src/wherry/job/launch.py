@@ -28,7 +28,7 @@ _FOREIGN = ("WHERRY_", "SLURM_", "PBS_", "LSB_", "PMI_", "PMIX_", "OMPI_COMM_", 
 
 _YIELD = "OMPI_MCA_mpi_yield_when_idle"
 """Whether a rank of Open MPI's that polls lets others run; who sets it gets that, and no more."""
-_CROWD = 2.0
+_OVERSUBSCRIBED = 2.0
 """With more ranks for each processor those that wait sleep; with fewer, small messages would suffer more by it."""
 
 _ROOT = {
@@ -40,7 +40,7 @@ _ROOT = {
 
 
 @dataclass(frozen=True)
-class Seat:
+class NodeSlots:
     """A node's share of the ranks."""
 
     name: str
@@ -49,7 +49,7 @@ class Seat:
 
 
 @dataclass(frozen=True)
-class Request:
+class LaunchRequest:
     """What to launch. `directory` is the job's own, writable for its user; `agent`, `finalize` and `yielding` are
     seen by nodes; `keys`, by node, what their agents ask a proof of.
 
@@ -77,7 +77,7 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Launch:
+class LaunchPlan:
     """What to start: command line, environment, and files (name -> text) to write into the job's directory first."""
 
     argv: list[str]
@@ -85,11 +85,11 @@ class Launch:
     files: dict[str, str]
 
 
-def seats(nodes: Sequence[Node], ranks: int) -> list[Seat]:
+def slots_by_node(nodes: Sequence[Node], ranks: int) -> list[NodeSlots]:
     """Ranks in contiguous blocks, as even as they can be; nodes left without a rank are left out."""
     share, more = divmod(ranks, len(nodes))
     shares = [share + (index < more) for index in range(len(nodes))]
-    return [Seat(node.name, node.address, slots) for node, slots in zip(nodes, shares, strict=True) if slots]
+    return [NodeSlots(node.name, node.address, slots) for node, slots in zip(nodes, shares, strict=True) if slots]
 
 
 def rank_environment(env: dict[str, str], owner: Owner, id: str) -> dict[str, str]:
@@ -104,10 +104,10 @@ def rank_environment(env: dict[str, str], owner: Owner, id: str) -> dict[str, st
     return {**defaults, **kept, MARK: id}
 
 
-def plan(request: Request) -> Launch:
+def plan(request: LaunchRequest) -> LaunchPlan:
     """How to start the job with its MPI's launcher."""
     ranks = rank_environment(request.env, request.owner, request.id)
-    share = seats(request.nodes, request.ranks)
+    share = slots_by_node(request.nodes, request.ranks)
     if request.mpi.family is Family.OPENMPI:
         tuned, argv, hosts = _openmpi(request, share)
     else:
@@ -115,10 +115,10 @@ def plan(request: Request) -> Launch:
     ranks |= tuned
     private = {"WHERRY_JOB": str(request.directory / "job"), "TMPDIR": str(request.directory)}
     files = {"hosts": hosts, "job": _job_file(request, ranks)}
-    return Launch([*argv, *request.argv], ranks | private, files)
+    return LaunchPlan([*argv, *request.argv], ranks | private, files)
 
 
-def _openmpi(request: Request, share: list[Seat]) -> tuple[dict[str, str], list[str], str]:
+def _openmpi(request: LaunchRequest, share: list[NodeSlots]) -> tuple[dict[str, str], list[str], str]:
     """Open MPI. Version 5 starts its daemons by PRRTE, whose parameters have another prefix."""
     agent, net = str(request.agent), request.subnet
     shared = "sm" if request.mpi.version[0] >= 5 else "vader"
@@ -142,12 +142,14 @@ def _openmpi(request: Request, share: list[Seat]) -> tuple[dict[str, str], list[
         env |= _ROOT
     argv = [str(request.mpi.launcher), "-n", str(request.ranks), "--hostfile", str(request.directory / "hosts")]
     argv += ["--map-by", "slot:OVERSUBSCRIBE", "--bind-to", "none"]
-    if ours_to_say and request.crowd > _CROWD and not request.whole:
+    if ours_to_say and request.crowd > _OVERSUBSCRIBED and not request.whole:
         argv += ["-x", f"LD_PRELOAD={_loaded(request.yielding, request.env)}"]
     return env, argv, "".join(f"{seat.address} slots={seat.slots}\n" for seat in share)
 
 
-def _mpich(request: Request, share: list[Seat], ranks: dict[str, str]) -> tuple[dict[str, str], list[str], str]:
+def _mpich(
+    request: LaunchRequest, share: list[NodeSlots], ranks: dict[str, str]
+) -> tuple[dict[str, str], list[str], str]:
     """MPICH, whose launcher is hydra; netmod ucx (Debian's) or ofi, both on TCP, also inside a container."""
     env = {
         "MPIR_CVAR_NOLOCAL": "0" if request.whole else "1",
@@ -172,7 +174,7 @@ def _loaded(library: Path, env: dict[str, str]) -> str:
     return " ".join(filter(None, (str(library), env.get("LD_PRELOAD"))))
 
 
-def _job_file(request: Request, ranks: dict[str, str]) -> str:
+def _job_file(request: LaunchRequest, ranks: dict[str, str]) -> str:
     """What the agent reads (native/rsh/jobfile.h)."""
     owner = request.owner
     keys = {name: key.get_secret_value() for name, key in request.keys.items()}

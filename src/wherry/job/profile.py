@@ -15,16 +15,16 @@ from dataclasses import dataclass, field, replace
 
 from wherry.base.clock import now
 from wherry.base.errors import WherryError
-from wherry.cluster.places import Places
+from wherry.cluster.placements import Placements
 from wherry.fabric.cgroup import Cgroup
-from wherry.fabric.pairs import Count, Pair, Pairs
 from wherry.fabric.protocol import Fabric
+from wherry.fabric.traffic_matrix import Count, Pair, TrafficMatrix
 from wherry.job import ranks
+from wherry.job.agent_client import AgentEndpoint, AgentError
 from wherry.job.ranks import Process, Times, Who
-from wherry.job.wire import Endpoint, WireError
 from wherry.model.objects import Job, Node
 from wherry.model.profile import Flow, NodeLoad, Profile, RankLoad
-from wherry.schedule.roads import Roads
+from wherry.schedule.routes import Routes
 
 _SPINNING = 0.75
 """Kernel's share of a polling rank's CPU time: 0.80 with Open MPI 4.1 over TCP, 0.71 with MPICH 4.0 over UCX."""
@@ -56,9 +56,9 @@ class Sample:
 class Sampler:
     """Takes samples of the nodes on a fabric. A rank's identity is looked up once."""
 
-    def __init__(self, fabric: Fabric, places: Places) -> None:
+    def __init__(self, fabric: Fabric, places: Placements) -> None:
         self._fabric, self._places = fabric, places
-        self._pairs = Pairs()
+        self._pairs = TrafficMatrix()
         self._known: dict[Process, Who] = {}
 
     def take(self, nodes: Sequence[Node], busy: Collection[str]) -> Sample:
@@ -97,14 +97,14 @@ class Sampler:
     def _inside(self, node: Node) -> dict[Process, Times] | str:
         """The ranks in a virtual machine, or why they could not be looked at."""
         place = self._places.place(node)
-        endpoint = Endpoint(place.netns, node.address, place.key.get_secret_value())
+        endpoint = AgentEndpoint(place.netns, node.address, place.key.get_secret_value())
         try:
             return ranks.inside(node.name, endpoint, place.owner, _ANSWER)
-        except WireError as error:
+        except AgentError as error:
             return str(error)
 
     def _far(self, nodes: Sequence[Node]) -> dict[str, frozenset[str]]:
-        roads, hosts = Roads(self._fabric.spec.joins()), self._fabric.spec.hosts
+        roads, hosts = Routes(self._fabric.spec.joins()), self._fabric.spec.hosts
         site, at = {host.name: host.site for host in hosts}, dict[str, set[str]]()
         for node in nodes:
             at.setdefault(site[node.host], set()).add(node.mac)

@@ -15,8 +15,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from wherry.job.agent_client import AgentEndpoint
 from wherry.job.launch import MARK
-from wherry.job.wire import Endpoint
 from wherry.model.owner import Owner
 
 _TICK = 1.0 / os.sysconf("SC_CLK_TCK")
@@ -62,7 +62,7 @@ def here(node: str, pids: Iterable[int], known: dict[Process, Who]) -> dict[Proc
     return found
 
 
-def inside(node: str, endpoint: Endpoint, owner: Owner, seconds: float) -> dict[Process, Times]:
+def inside(node: str, endpoint: AgentEndpoint, owner: Owner, seconds: float) -> dict[Process, Times]:
     """The ranks in a virtual machine, as its agent tells. WireError when it does not within so many seconds."""
     ended = endpoint.run(["/bin/sh", "-c", _ASK], owner, {"PATH": "/usr/bin:/bin"}, seconds)
     return read(node, ended.stdout)

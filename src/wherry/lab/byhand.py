@@ -30,7 +30,7 @@ class ByHand:
         self._there = instance.run / "by-hand"
         self._netns = f"{instance.prefix}-by-hand"
         self._cgroup = f"{instance.prefix}/by-hand"
-        document = json.loads(_output(sys.executable, "-P", "-m", "wherry.node.criu"))
+        document = json.loads(_output(sys.executable, "-P", "-m", "wherry.node.container.criu.probe"))
         self._runc = ["runc", "--root", str(instance.run / "runtime"), "--criu", document["path"]]
         self._from, self._to = f"{node.name}.{node.host}", "by-hand"
 

@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 
 from wherry.base.errors import Code, Refused
 from wherry.base.paths import as_root, instance
-from wherry.client import Client, process
+from wherry.client import Client, daemon_process
 
 
 @contextmanager
@@ -33,8 +33,8 @@ def sitting(name: str, out: Path, *, keep: bool) -> Iterator[Path]:
         yield out
     finally:
         if not keep:
-            process.stop(instance())
-            process.sweep()
+            daemon_process.stop(instance())
+            daemon_process.sweep()
 
 
 @contextmanager

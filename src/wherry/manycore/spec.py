@@ -15,7 +15,8 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from wherry.base.errors import Code, Refused
-from wherry.model.spec import Spec, parse_yaml
+from wherry.model.spec.base import Spec
+from wherry.model.spec.parse import parse_yaml
 
 
 class ServerSpec(Spec):

@@ -11,7 +11,7 @@ from enum import StrEnum
 
 from pydantic import BaseModel, ConfigDict, Field, field_serializer
 
-from wherry.model.spec import ClusterSpec, Kind
+from wherry.model.spec.cluster import ClusterSpec, Kind
 
 CONTROL_PORT = 7310
 """TCP port of a node's first process (`wherry-init`, a VM's agent) at the node's own address."""

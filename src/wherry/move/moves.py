@@ -15,43 +15,43 @@ from wherry.base.ids import new_id
 from wherry.base.units import format_duration, format_rate
 from wherry.cluster.clusters import Progress, never, quiet
 from wherry.cluster.lookup import find_cluster, find_node
-from wherry.cluster.places import Places
+from wherry.cluster.placements import Placements
 from wherry.fabric.protocol import Fabric
+from wherry.model.migration_parameters import MigrationParameters
 from wherry.model.objects import ClusterState, Move, Node, NodeState, Phase, Prediction
-from wherry.model.way import Way
-from wherry.move.budget import Crossing, Turns, crossing
-from wherry.move.check import check_move
 from wherry.move.faults import parse_fault
-from wherry.move.machine import Ends, Machine
-from wherry.move.predict import estimate
+from wherry.move.forecast import forecast
+from wherry.move.link_admission import LinkAdmission, LinkPath, link_path
+from wherry.move.state_machine import MoveEndpoints, MoveStateMachine
+from wherry.move.validation import check_move
 from wherry.node.protocol import STANDS_AT_MOST, NodeDriver
-from wherry.schedule.roads import Hop
+from wherry.schedule.routes import Hop
 from wherry.store.store import Store
 
 
 class Moves:
     """The live migrations of an instance's nodes."""
 
-    def __init__(self, store: Store, fabric: Fabric, drivers: dict[str, NodeDriver], places: Places) -> None:
+    def __init__(self, store: Store, fabric: Fabric, drivers: dict[str, NodeDriver], places: Placements) -> None:
         self._store = store
         self._fabric = fabric
         self._drivers = drivers
         self._places = places
         self._lock = threading.Lock()
-        self._turns = Turns()
+        self._turns = LinkAdmission()
         self._running: set[str] = set()
         """Ids of the moves that a thread of this process is at."""
 
-    def check(self, node: str, host: str, way: Way | None = None) -> None:
+    def check(self, node: str, host: str, way: MigrationParameters | None = None) -> None:
         """Refused with the reason when the node may not move to the host in this way. Changes nothing."""
         check_move(self._store, self._fabric, self._drivers, self._places, node, host, way)
 
-    def crossing(self, node: str, host: str, bandwidth: int | None = None) -> Crossing:
+    def crossing(self, node: str, host: str, bandwidth: int | None = None) -> LinkPath:
         """The links between node and host. Refused when one of them has less than `bandwidth` bit/s, or when that, or
         what they leave to moves, is less than what moves the node can keep to."""
         found = find_node(self._store, node)
-        over = crossing(self._fabric.spec, found.host, host, bandwidth)
-        if over.rate is not None and (why := self._drivers[found.kind].unpaced(over.rate)):
+        over = link_path(self._fabric.spec, found.host, host, bandwidth)
+        if over.rate is not None and (why := self._drivers[found.kind].rate_obstacle(over.rate)):
             what = f"the move of {node} cannot keep to {format_rate(over.rate)}"
             remedy = "give a larger --bandwidth" if bandwidth else "give the link a larger bandwidth"
             raise Refused(Code.UNSUPPORTED, what, why, remedy)
@@ -67,7 +67,7 @@ class Moves:
         size, overhead = mover.predict()
         alike = {other.name for other in self._store.nodes() if other.kind == found.kind}
         past = [m for m in self._store.moves() if m.node in alike and self._crossed(m) == set(over.budgets)]
-        return estimate(size, overhead, mover.can_round() and max_rounds != 0, past, over.rate)
+        return forecast(size, overhead, mover.can_round() and max_rounds != 0, past, over.rate)
 
     def run(
         self,
@@ -78,7 +78,7 @@ class Moves:
         max_rounds: int | None = None,
         fault: str | None = None,
         bandwidth: int | None = None,
-        way: Way | None = None,
+        way: MigrationParameters | None = None,
     ) -> Move:
         """Moves the node, sending at most `bandwidth` bit/s (None: what the links on its way leave to moves).
 
@@ -87,7 +87,7 @@ class Moves:
         strikes = parse_fault(fault)
         predicted = self._predicted(node, host, bandwidth, max_rounds)
         over = self.crossing(node, host, bandwidth)
-        if predicted is not None and not predicted.rounds and (way or Way()).mode != "post-copy":
+        if predicted is not None and not predicted.rounds and (way or MigrationParameters()).mode != "post-copy":
             self.check_standing(node, predicted.downtime)
         machine = self._begin(node, host, progress, cancelled, predicted, over, way)
         try:
@@ -96,7 +96,7 @@ class Moves:
             with self._lock:
                 self._running.discard(machine.move.id)
 
-    def coming(self, host: str) -> list[Move]:
+    def incoming(self, host: str) -> list[Move]:
         """Moves to a host that a thread is at; all of them, for who has marked the host as drained before."""
         with self._lock:  # who has found the host open has written his row
             found = [move for move in self._store.moves(unfinished=True) if move.id in self._running]
@@ -142,7 +142,7 @@ class Moves:
         progress(f"{move.node}: {'finishing' if move.committed else 'taking back'} the move to {move.destination}")
         home = node.model_copy(update={"host": move.source})
         ends = self._ends(home, move.source, move.destination)
-        machine = Machine(self._store, self._fabric, ends, move, home, progress, never)
+        machine = MoveStateMachine(self._store, self._fabric, ends, move, home, progress, never)
         cause = Failed(Code.FAILED, "the daemon ended during the move", "", "move it again")
         if move.committed or machine.roll_back(cause) is None:
             machine.finish()
@@ -154,9 +154,9 @@ class Moves:
         progress: Progress,
         cancelled: Callable[[], bool],
         predicted: Prediction | None,
-        over: Crossing,
-        way: Way | None,
-    ) -> Machine:
+        over: LinkPath,
+        way: MigrationParameters | None,
+    ) -> MoveStateMachine:
         """Checks, and writes the rows that make the node's second place known."""
         self.check(name, host, way)  # a host that is silent holds up nobody else
         with self._lock:
@@ -180,7 +180,7 @@ class Moves:
             self._store.put_node(moving)
             self._running.add(move.id)
         self._store.add_event("move.begin", name, f"{name} moves from {node.host} to {host}", move=move.id)
-        return Machine(self._store, self._fabric, ends, move, moving, progress, cancelled, over, self._turns)
+        return MoveStateMachine(self._store, self._fabric, ends, move, moving, progress, cancelled, over, self._turns)
 
     def _predicted(self, node: str, host: str, bandwidth: int | None, max_rounds: int | None) -> Prediction | None:
         """The prediction for the record; a node that cannot be measured may move all the same."""
@@ -194,11 +194,11 @@ class Moves:
         known = {host.name for host in self._fabric.spec.hosts}
         if not {move.source, move.destination} <= known:
             return None
-        return set(crossing(self._fabric.spec, move.source, move.destination).budgets)
+        return set(link_path(self._fabric.spec, move.source, move.destination).budgets)
 
-    def _ends(self, node: Node, source: str, destination: str, way: Way | None = None) -> Ends:
+    def _ends(self, node: Node, source: str, destination: str, way: MigrationParameters | None = None) -> MoveEndpoints:
         places = self._places
-        return Ends(
+        return MoveEndpoints(
             self._drivers[node.kind],
             (places.port(node, source), places.port(node, destination)),
             (places.place(node, source), places.place(node, destination)),

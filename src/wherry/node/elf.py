@@ -14,7 +14,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from wherry.base.plain import open_plain
+from wherry.base.safe_open import open_regular
 
 _LOAD, _DYNAMIC, _INTERP = 1, 2, 3
 _NEEDED, _STRTAB, _STRSZ, _RPATH, _RUNPATH = 1, 5, 10, 15, 29
@@ -39,7 +39,7 @@ class Elf:
 def read(path: Path) -> Elf | None:
     """The file's needs, or None when it is no ELF file that we can read (a script, a static program has no needs)."""
     try:
-        with open_plain(path) as file:
+        with open_regular(path) as file:
             return _parse(path, file.fileno())
     except (OSError, struct.error, ValueError):
         return None

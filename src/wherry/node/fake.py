@@ -10,12 +10,12 @@ from collections.abc import Callable
 from enum import StrEnum
 
 from wherry.base.errors import Bug, Code, Failed
+from wherry.model.migration_parameters import MigrationParameters
 from wherry.model.objects import Round
 from wherry.model.owner import Owner
-from wherry.model.spec import Flavor
-from wherry.model.way import Way
-from wherry.node.protocol import During, Place, Transferred, Usage, quiet
-from wherry.node.vm import job
+from wherry.model.spec.cluster import Flavor
+from wherry.node.protocol import During, Placement, Transferred, Usage, quiet
+from wherry.node.vm import migration_job
 
 _PAGE = 4096
 
@@ -64,7 +64,7 @@ class FakeDriver:
         """Host -> what is there, of one node."""
         return {host: copy for (name, host), copy in self.places.items() if name == node}
 
-    def put(self, place: Place, copy: Copy) -> None:
+    def put(self, place: Placement, copy: Copy) -> None:
         """Sets what is at a place. Bug when a second copy would run."""
         others = [h for h, c in self.copies(place.node.name).items() if c == Copy.RUNNING and h != place.host]
         if copy == Copy.RUNNING and others:
@@ -77,35 +77,35 @@ class FakeDriver:
     def check(self, flavor: Flavor, owner: Owner) -> None:
         pass
 
-    def refused(self, way: Way) -> str:
-        return "" if way == Way() else "nodes in memory have one way to move"
+    def refused(self, way: MigrationParameters) -> str:
+        return "" if way == MigrationParameters() else "nodes in memory have one way to move"
 
-    def unmovable(self, source: Place, destination: Place) -> str:
+    def move_obstacle(self, source: Placement, destination: Placement) -> str:
         return self.immovable
 
-    def start(self, place: Place) -> None:
+    def start(self, place: Placement) -> None:
         self.entering("start")
         self.put(place, Copy.RUNNING)
 
-    def stop(self, place: Place) -> None:
+    def stop(self, place: Placement) -> None:
         self.entering("stop")
         self.places.pop(_key(place), None)
 
-    def alive(self, place: Place) -> bool:
+    def alive(self, place: Placement) -> bool:
         return self.places.get(_key(place)) in (Copy.RUNNING, Copy.FROZEN)
 
-    def usage(self, place: Place) -> Usage:
+    def usage(self, place: Placement) -> Usage:
         if not self.alive(place):
             raise Failed(Code.WRONG_STATE, f"{place.node.name} does not run at {place.host}", "", "wherry status")
         return Usage(memory=self.memory, cpu=0.0, processes=1)
 
-    def mover(self, source: Place, destination: Place, way: Way | None = None) -> FakeMover:
+    def mover(self, source: Placement, destination: Placement, way: MigrationParameters | None = None) -> FakeMover:
         return FakeMover(self, source, destination)
 
-    def unpaced(self, rate: float) -> str:
-        return job.unpaced(rate) if self.kind == "vm" else ""
+    def rate_obstacle(self, rate: float) -> str:
+        return migration_job.rate_obstacle(rate) if self.kind == "vm" else ""
 
-    def said(self, node: str) -> None:
+    def console_files(self, node: str) -> None:
         return None
 
     def forget(self, node: str) -> None:
@@ -126,7 +126,7 @@ class FakeDriver:
 class FakeMover:
     """Moves an entry of the driver's dictionary. Half of the memory is found dirty after each round."""
 
-    def __init__(self, driver: FakeDriver, source: Place, destination: Place) -> None:
+    def __init__(self, driver: FakeDriver, source: Placement, destination: Placement) -> None:
         self._driver = driver
         self._source = source
         self._destination = destination
@@ -136,7 +136,7 @@ class FakeMover:
     def predict(self) -> tuple[int, float]:
         return self._driver.memory, 0.02
 
-    def pace(self, rate: float | None) -> None:
+    def limit_rate(self, rate: float | None) -> None:
         self._driver.rates[self._source.node.name] = rate
 
     def prepare(self) -> None:
@@ -194,7 +194,7 @@ class FakeMover:
             raise Bug(f"no copy of {self._source.node.name} to thaw at {self._destination.host}")
         self._driver.put(self._destination, Copy.RUNNING)
 
-    def ran_again(self) -> float | None:
+    def await_first_run(self) -> float | None:
         return None
 
     def roll_back(self) -> None:
@@ -208,11 +208,11 @@ class FakeMover:
         self._driver.entering("close")
         self.closed = True
 
-    def _expect(self, place: Place, copy: Copy) -> None:
+    def _expect(self, place: Placement, copy: Copy) -> None:
         found = self._driver.places.get(_key(place))
         if found != copy:
             raise Failed(Code.FAILED, f"{place.node.name} at {place.host} is {found or 'absent'}, not {copy}")
 
 
-def _key(place: Place) -> tuple[str, str]:
+def _key(place: Placement) -> tuple[str, str]:
     return place.node.name, place.host

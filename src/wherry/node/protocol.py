@@ -13,17 +13,17 @@ from typing import Annotated, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
+from wherry.model.migration_parameters import MigrationParameters
 from wherry.model.objects import Node, Round
 from wherry.model.owner import Owner
-from wherry.model.spec import Flavor, Guest, NicSpec
-from wherry.model.way import Way
+from wherry.model.spec.cluster import Flavor, Guest, NicSpec
 
 STANDS_AT_MOST = 300.0
 """Seconds that a move may let a node stand: after six minutes of silence agents end a connection, and programs may have
 less patience."""
 
 
-class Place(BaseModel):
+class Placement(BaseModel):
     """A node at a host. `hosts_file` is the text of /etc/hosts inside; `binds` are directories of the user, writable.
 
     `netns` is the network namespace that reaches the node's address: its own, or for a virtual machine the head's.
@@ -102,7 +102,7 @@ class NodeMover(Protocol):
     def predict(self) -> tuple[int, float]:
         """Bytes that a stop-and-copy would send, and the seconds to dump and restore beside sending."""
 
-    def pace(self, rate: float | None) -> None:
+    def limit_rate(self, rate: float | None) -> None:
         """Called first: what the move sends shall go at most so fast (bit/s; None: as fast as it can)."""
 
     def prepare(self) -> None:
@@ -139,7 +139,7 @@ class NodeMover(Protocol):
     def thaw(self) -> None:
         """After the commit: lets the destination's copy run."""
 
-    def ran_again(self) -> float | None:
+    def await_first_run(self) -> float | None:
         """After the thaw: seconds until a rank was seen to run (error: 1 to 2 ms), or the agent to answer; None when
         there was none to see. LostContact when the node should answer and does not."""
 
@@ -161,31 +161,31 @@ class NodeDriver(Protocol):
     def check(self, flavor: Flavor, owner: Owner) -> None:
         """Refuses what a node of this flavor needs and its owner has not here. Changes nothing."""
 
-    def refused(self, way: Way) -> str:
+    def refused(self, way: MigrationParameters) -> str:
         """Why no node of this kind can be moved in this way; empty when they can."""
 
-    def unpaced(self, rate: float) -> str:
+    def rate_obstacle(self, rate: float) -> str:
         """Why no move of this kind can keep to so many bit/s; empty when they can."""
 
-    def unmovable(self, source: Place, destination: Place) -> str:
+    def move_obstacle(self, source: Placement, destination: Placement) -> str:
         """Why this node cannot be moved there; empty when it can. Changes nothing."""
 
-    def start(self, place: Place) -> None:
+    def start(self, place: Placement) -> None:
         """Makes the node and returns when its first process listens."""
 
-    def stop(self, place: Place) -> None:
+    def stop(self, place: Placement) -> None:
         """Ends the node's processes and removes the place. Idempotent; also for a place that was half made."""
 
-    def alive(self, place: Place) -> bool:
+    def alive(self, place: Placement) -> bool:
         """True when the node's first process is there."""
 
-    def usage(self, place: Place) -> Usage:
+    def usage(self, place: Placement) -> Usage:
         """What the node uses."""
 
-    def mover(self, source: Place, destination: Place, way: Way | None = None) -> NodeMover:
+    def mover(self, source: Placement, destination: Placement, way: MigrationParameters | None = None) -> NodeMover:
         """The steps of a move between two places of one node, in a way that is not refused."""
 
-    def said(self, node: str) -> list[Path] | None:
+    def console_files(self, node: str) -> list[Path] | None:
         """The files of what a node's kernel said on its console, before it was last started and since, as far as they
         are there; None for a kind that has no console."""
 

@@ -7,19 +7,19 @@ from contextlib import suppress
 from pathlib import Path
 
 from wherry.base.errors import WherryError
-from wherry.fabric import links
+from wherry.fabric import netns_links
 from wherry.fabric.cgroup import Cgroup
-from wherry.node.protocol import Place, Usage
+from wherry.node.protocol import Placement, Usage
 
 
-def usage_of(place: Place, host_netns: str) -> Usage:
+def usage_of(place: Placement, host_netns: str) -> Usage:
     """Of a container that of its processes; of a virtual machine that of its QEMU."""
     group = Cgroup(place.cgroup)
     pids = group.pids()
     sent = received = None
     with suppress(WherryError):  # the host is not there any more
         # what comes in at the port is what the node sent
-        sent, received = links.inside(host_netns, lambda ip: ip.carried(place.device))
+        sent, received = netns_links.inside(host_netns, lambda ip: ip.carried(place.device))
     return Usage(
         memory=sum(_resident(pid) for pid in pids),
         cpu=group.cpu_seconds(),

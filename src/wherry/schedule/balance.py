@@ -16,9 +16,9 @@ from wherry.model.balance import BalancePlan, Kind, ProposedMove, Verdict
 from wherry.model.objects import Host, Move, Node, Prediction
 from wherry.model.profile import Profile
 from wherry.schedule import cost
-from wherry.schedule.place import NodeNeed, Used, used_by
-from wherry.schedule.score import Model, Step, Where, World
-from wherry.schedule.trial import Trial
+from wherry.schedule.placement import NodeNeed, Used, used_by
+from wherry.schedule.step_model import Step, StepModel, Where, World
+from wherry.schedule.tentative_placement import TentativePlacement
 
 _FASTER = 1.05
 """A host that gives less than so many times what the node has now is not worth a look."""
@@ -120,7 +120,7 @@ def _verdict(case: Case, world: World, used: Mapping[str, Used], now: float, rul
     profile = case.profile
     if not profile.jobs or not _busy(case):
         return Verdict(cluster=profile.cluster, kind=Kind.IDLE, text="no job runs")
-    model = Model(profile, _busy(case), world)
+    model = StepModel(profile, _busy(case), world)
     stay = Option({node.name: node.host for node in case.nodes}, model.step({n.name: n.host for n in case.nodes}))
     seen = Verdict(
         cluster=profile.cluster, kind=_kind(profile, stay.step, world, case, rule), text="",
@@ -151,11 +151,11 @@ def _verdict(case: Case, world: World, used: Mapping[str, Used], now: float, rul
 
 
 def _options(
-    case: Case, model: Model, world: World, used: Mapping[str, Used], now: float, rule: Rule
+    case: Case, model: StepModel, world: World, used: Mapping[str, Used], now: float, rule: Rule
 ) -> tuple[list[Option], list[str]]:
     """Every placement worth a look, and what stands in the way of others."""
     barred = {where for where, time in case.left.items() if now - time < rule.hold} | set(case.refused)
-    start = Trial(case.nodes, world, used, barred, case.most)
+    start = TentativePlacement(case.nodes, world, used, barred, case.most)
     hosts = sorted((world.hosts[name] for name in case.allowed), key=lambda host: (-host.speed, host.name))
     improved = _improved(case, model, world, hosts, start.copy(), {})
     options, hindrances = [improved], []
@@ -180,7 +180,9 @@ def _busy(case: Case) -> list[Node]:
     return [node for node in case.nodes if node.name in ranks]
 
 
-def _packed(case: Case, world: World, hosts: list[Host], trial: Trial, site: str) -> tuple[Trial | None, str]:
+def _packed(
+    case: Case, world: World, hosts: list[Host], trial: TentativePlacement, site: str
+) -> tuple[TentativePlacement | None, str]:
     """All busy nodes at one site, or why not; the largest first, each on the host there that gives it most."""
     outside = [node for node in _busy(case) if world.hosts[trial.where[node.name]].site != site]
     if pinned := [node.name for node in outside if node.name in case.pinned]:
@@ -212,7 +214,9 @@ def _size(node: Node) -> tuple[float, int]:
     return node.cpus, node.memory
 
 
-def _together(model: Model, start: Trial, first: Trial, trial: Trial, site: str) -> dict[str, str]:
+def _together(
+    model: StepModel, start: TentativePlacement, first: TentativePlacement, trial: TentativePlacement, site: str
+) -> dict[str, str]:
     """The reason of each move that brings all to the site: the links they wait for, or would if only `first` was."""
     before, then = model.step(first.where), model.step(trial.where)
     text = (
@@ -226,7 +230,7 @@ def _together(model: Model, start: Trial, first: Trial, trial: Trial, site: str)
 
 
 def _improved(
-    case: Case, model: Model, world: World, hosts: list[Host], trial: Trial, reasons: Mapping[str, str]
+    case: Case, model: StepModel, world: World, hosts: list[Host], trial: TentativePlacement, reasons: Mapping[str, str]
 ) -> Option:
     """The best that comes of giving, again and again, the node that computes longest a host that gives it more."""
     nodes, said = {node.name: node for node in case.nodes}, dict(reasons)
@@ -249,7 +253,9 @@ def _improved(
     return best
 
 
-def _better_host(case: Case, node: Node, model: Model, world: World, hosts: list[Host], trial: Trial) -> str | None:
+def _better_host(
+    case: Case, node: Node, model: StepModel, world: World, hosts: list[Host], trial: TentativePlacement
+) -> str | None:
     """Of each site the host that gives the node most; of these the one with the shortest step. While others are as slow
     as the node, that is any, and it is the one that gives most; the own site's, unless another gives more by far."""
     wanted, found = _FASTER * trial.gives(node, trial.where[node.name]), dict[str, tuple[float, str]]()
@@ -272,7 +278,9 @@ def _better_host(case: Case, node: Node, model: Model, world: World, hosts: list
     return None if best is None else found[best][1]
 
 
-def _option(case: Case, model: Model, world: World, trial: Trial, reasons: Mapping[str, str]) -> Option:
+def _option(
+    case: Case, model: StepModel, world: World, trial: TentativePlacement, reasons: Mapping[str, str]
+) -> Option:
     moves = [(node.name, node.host, trial.where[node.name]) for node in case.nodes]
     price = cost.cost([move for move in moves if move[1] != move[2]], case.costs, world.hosts, world.roads)
     return Option(dict(trial.where), model.step(trial.where), price, dict(reasons))

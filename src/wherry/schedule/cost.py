@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from wherry.model.objects import Host, Prediction
-from wherry.schedule.roads import Hop, Roads
+from wherry.schedule.routes import Hop, Routes
 
 SLOWER = 0.2
 """Share of a job's speed that copying takes while it lasts."""
@@ -22,7 +22,7 @@ _LEFT = 11
 """With rounds, one part in so many of what is sent is sent while the node is frozen."""
 
 
-def downtime(predicted: Prediction, source: Host, destination: Host, roads: Roads) -> float:
+def downtime(predicted: Prediction, source: Host, destination: Host, roads: Routes) -> float:
     """Seconds for which a node is frozen, from the prediction for a move within its site."""
     way = roads.way(source.site, destination.site)
     frozen = predicted.bytes / _LEFT if predicted.rounds else predicted.bytes
@@ -30,7 +30,7 @@ def downtime(predicted: Prediction, source: Host, destination: Host, roads: Road
 
 
 def cost(moves: Sequence[tuple[str, str, str]], costs: Mapping[str, Prediction], hosts: Mapping[str, Host],
-         roads: Roads) -> float:  # fmt: skip
+         roads: Routes) -> float:  # fmt: skip
     """Seconds that the moves (node, source, destination) take of the job's time."""
     load, frozen, copied = defaultdict[Hop, float](float), 0.0, 0.0
     for node, source, destination in moves:

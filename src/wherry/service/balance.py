@@ -15,12 +15,12 @@ from wherry.cluster.lookup import find_cluster, find_job
 from wherry.model.balance import BalancePlan, Verdict
 from wherry.model.objects import ClusterState, Operation
 from wherry.model.profile import Profile
-from wherry.service.acts import FABRIC, cluster_claim
-from wherry.service.balance_look import look
-from wherry.service.cell import Cell
+from wherry.service.balance_sampling import sampling
+from wherry.service.bulk_moves import Refusal, ignore_refusal, move_many
+from wherry.service.commands import FABRIC, cluster_claim
+from wherry.service.context import ServiceContext
+from wherry.service.credentials import PeerCredentials
 from wherry.service.operations import Task
-from wherry.service.peer import Peer
-from wherry.service.together import Refusal, move_together, unheard
 
 AUTO = "balance.auto"
 """The setting that lets the daemon balance by itself."""
@@ -35,55 +35,55 @@ _measuring = threading.BoundedSemaphore(_AT_ONCE)
 class Balance:
     """Balancing for one peer."""
 
-    def __init__(self, cell: Cell, peer: Peer) -> None:
-        self._cell, self._peer = cell, peer
+    def __init__(self, context: ServiceContext, peer: PeerCredentials) -> None:
+        self._context, self._peer = context, peer
 
     def profile(self, id: str, seconds: float) -> Profile:
         """What the job, and whatever else runs on its cluster, does in the next `seconds`."""
-        job = find_job(self._cell.store, id)
+        job = find_job(self._context.store, id)
         self._peer.require(job.uid, f"job {id}")
         if not job.state.under_way:
             raise Refused(Code.WRONG_STATE, f"job {id} does not run", f"it is {job.state}", "wherry job list")
-        with look(self._cell) as view, _measurement():
+        with sampling(self._context) as view, _measurement():
             return view.profile(*view.over(seconds), job.cluster)
 
     def plan(self, cluster: str | None, seconds: float, remaining: float | None) -> BalancePlan:
         """What would be moved; of one cluster, or of all."""
         names = self._names(cluster)
-        with look(self._cell) as view, _measurement():
+        with sampling(self._context) as view, _measurement():
             return view.plan(*view.over(seconds), names, remaining)
 
     def apply(self, cluster: str | None, seconds: float, remaining: float | None) -> Operation:
         """Measures, plans and moves."""
         names = self._names(cluster)
-        view = look(self._cell)
+        view = sampling(self._context)
 
         def body(task: Task) -> dict[str, Any]:
             task.progress(f"measuring {', '.join(names)} for {seconds:g} s")
             with view:
                 found = view.plan(*view.over(seconds), names, remaining)
-            return carry_out(self._cell, task, found)
+            return carry_out(self._context, task, found)
 
-        return start(self._cell, cluster or "all", names, body, self._peer.uid)
+        return start(self._context, cluster or "all", names, body, self._peer.uid)
 
     def auto(self) -> bool:
         """True when the daemon balances by itself."""
-        return self._cell.store.setting(AUTO) == "on"
+        return self._context.store.setting(AUTO) == "on"
 
     def set_auto(self, on: bool) -> None:
         """Lets the daemon balance by itself, or not."""
         self._peer.require(0, "the balancing of all clusters")
         if on != self.auto():
-            self._cell.store.put_setting(AUTO, "on" if on else "off")
+            self._context.store.put_setting(AUTO, "on" if on else "off")
             text = "nodes are moved when it pays" if on else "nodes are moved when a user says so"
-            self._cell.store.add_event("balance.auto", self._cell.instance.name, text)
+            self._context.store.add_event("balance.auto", self._context.instance.name, text)
 
     def _names(self, cluster: str | None) -> list[str]:
         if cluster is not None:
-            self._peer.require(find_cluster(self._cell.store, cluster).owner_uid, f"cluster {cluster}")
+            self._peer.require(find_cluster(self._context.store, cluster).owner_uid, f"cluster {cluster}")
             return [cluster]
         self._peer.require(0, "the balancing of all clusters")
-        return clusters_up(self._cell)
+        return clusters_up(self._context)
 
 
 @contextmanager
@@ -97,31 +97,33 @@ def _measurement() -> Iterator[None]:
         _measuring.release()
 
 
-def clusters_up(cell: Cell) -> list[str]:
+def clusters_up(context: ServiceContext) -> list[str]:
     """Clusters that can be looked at."""
     usable = (ClusterState.RUNNING, ClusterState.PARTLY)
-    return [cluster.name for cluster in cell.store.clusters() if cluster.state in usable]
+    return [cluster.name for cluster in context.store.clusters() if cluster.state in usable]
 
 
-def start(cell: Cell, target: str, names: Sequence[str], body: Any, uid: int) -> Operation:
+def start(context: ServiceContext, target: str, names: Sequence[str], body: Any, uid: int) -> Operation:
     """An operation that may move nodes of these clusters; one at a time."""
-    return cell.operations.start("balance", target, body, uid=uid, shared=_shared(names), exclusive=[_CLAIM])
+    return context.operations.start("balance", target, body, uid=uid, shared=_shared(names), exclusive=[_CLAIM])
 
 
-def busy_with(cell: Cell, cluster: str) -> Operation | None:
+def busy_with(context: ServiceContext, cluster: str) -> Operation | None:
     """What is under way for which such an operation cannot begin now for the cluster."""
-    return cell.operations.busy_with(_shared([cluster]), [_CLAIM])
+    return context.operations.busy_with(_shared([cluster]), [_CLAIM])
 
 
 def _shared(names: Sequence[str]) -> list[str]:
     return [FABRIC, *(cluster_claim(name) for name in names)]
 
 
-def carry_out(cell: Cell, task: Task, found: BalancePlan, refused: Refusal = unheard) -> dict[str, Any]:
+def carry_out(
+    context: ServiceContext, task: Task, found: BalancePlan, refused: Refusal = ignore_refusal
+) -> dict[str, Any]:
     """Does the moves of a plan, after writing down every decision. PARTLY_DONE names the moves that failed, `refused`
     is told those that could not begin."""
     for verdict in found.verdicts:
-        note(cell, verdict)
+        note(context, verdict)
         task.progress(f"{verdict.cluster}: {verdict.text}")
         for move in verdict.moves:
             task.progress(f"{move.node}: {move.source} to {move.destination}: {move.reason}")
@@ -129,18 +131,18 @@ def carry_out(cell: Cell, task: Task, found: BalancePlan, refused: Refusal = unh
     sources = {move.node: move.source for move in found.moves}
 
     def check(name: str) -> None:
-        node = cell.store.node(name)
+        node = context.store.node(name)
         if node is not None and node.host != sources[name]:
             what = f"{name} is on {node.host} now, and stays there"
             raise Refused(Code.WRONG_STATE, what, "it was moved after this was planned", "wherry balance")
 
     partly = "the nodes are balanced in part"
-    moved = move_together(cell.need_domain().moves, task, targets, partly, refused, check)
+    moved = move_many(context.require_managers().moves, task, targets, partly, refused, check)
     return {"plan": found.model_dump(mode="json"), "moves": moved}
 
 
-def note(cell: Cell, verdict: Verdict) -> None:
+def note(context: ServiceContext, verdict: Verdict) -> None:
     """The event of a decision, with its numbers."""
     moves = {move.node: f"{move.source} to {move.destination}" for move in verdict.moves}
     numbers = verdict.model_dump(mode="json", exclude={"cluster", "text", "moves"})
-    cell.store.add_event("balance.decision", verdict.cluster, verdict.text, numbers=numbers, moves=moves)
+    context.store.add_event("balance.decision", verdict.cluster, verdict.text, numbers=numbers, moves=moves)

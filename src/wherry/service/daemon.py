@@ -70,15 +70,15 @@ def _doctor() -> dict[str, object]:
 
 
 def _sweep() -> dict[str, object]:
-    from wherry.service.sweep import sweep
+    from wherry.service.purge import purge
 
-    return {"removed": sweep(instance())}
+    return {"removed": purge(instance())}
 
 
 def _serve(place: Instance, group_name: str | None, detach: bool, resume: bool) -> None:
-    from wherry.service.lock import InstanceLock
+    from wherry.service.credentials import group_id
+    from wherry.service.instance_lock import InstanceLock
     from wherry.service.log import log_to_file
-    from wherry.service.peer import group_id
 
     group = group_id(group_name) if group_name else None
     if resume and not _resumable(place):
@@ -151,25 +151,25 @@ def _detach() -> int:
 def _run(place: Instance, group: int | None) -> None:
     import uvicorn
 
-    from wherry.service.balance_auto import AutoBalance
-    from wherry.service.cell import Cell
-    from wherry.service.monitor import Monitor
-    from wherry.service.peer import PeerProtocol
+    from wherry.service.auto_balancer import AutoBalancer
+    from wherry.service.context import ServiceContext
+    from wherry.service.credentials import PeerProtocol
+    from wherry.service.health_monitor import HealthMonitor
+    from wherry.service.move_recovery import MoveRecovery
     from wherry.service.rest.app import make_app
-    from wherry.service.take_up import TakeUp
     from wherry.store import Store
 
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     # uvicorn ends the server on these, then repeats them for whoever had them before: that must not kill us midway.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)
-    cell = Cell(place, Store(place.state / _ROWS))
-    cell.recover()
-    watchers = (Monitor(cell), AutoBalance(cell), TakeUp(cell))
-    for watcher in watchers:
-        watcher.start()
+    context = ServiceContext(place, Store(place.state / _ROWS))
+    context.recover()
+    tasks = (HealthMonitor(context), AutoBalancer(context), MoveRecovery(context))
+    for task in tasks:
+        task.start()
     config = uvicorn.Config(
-        make_app(cell, group),
+        make_app(context, group),
         http=PeerProtocol,
         ws="none",
         lifespan="off",
@@ -184,9 +184,9 @@ def _run(place: Instance, group: int | None) -> None:
             uvicorn.Server(config).run([listener])
     finally:
         place.socket.unlink(missing_ok=True)
-        for watcher in watchers:
-            watcher.stop()
-        cell.close()
+        for task in tasks:
+            task.stop()
+        context.close()
 
 
 def listening(path: Path, group: int | None) -> socket.socket:

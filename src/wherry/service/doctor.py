@@ -15,16 +15,17 @@ from typing import Any
 from wherry.base.errors import WherryError
 from wherry.base.paths import instance, native_program
 from wherry.base.units import format_size
-from wherry.fabric import overlay, wireguard
+from wherry.fabric import vpn, wireguard
 from wherry.fabric.cgroup import machine_layout
-from wherry.fabric.facts import runtime, runtime_problem, runtime_version
+from wherry.fabric.host_facts import runtime, runtime_problem, runtime_version
 from wherry.job.mpi import parse_version
-from wherry.model.uri import parse_uri
-from wherry.node import criu, soft_dirty
-from wherry.node.vm import engine, offer, virt
-from wherry.node.vm.image import find_image
-from wherry.node.vm.reach import Reach
-from wherry.node.vm.remote import hosts_used
+from wherry.model.libvirt_uri import parse_uri
+from wherry.node.container.criu import probe as criu_probe
+from wherry.node.container.criu import soft_dirty
+from wherry.node.vm import domain_capabilities, libvirt_client, qemu_probe
+from wherry.node.vm.host_connections import HostConnections
+from wherry.node.vm.image.catalog import find_image
+from wherry.node.vm.real.driver import hosts_used
 
 _PROGRAMS = ("wherry-init", "wherry-launch", "wherry-ns", "wherry-link")
 _LAUNCHERS = ("mpirun.openmpi", "mpiexec.mpich", "mpirun", "mpiexec")
@@ -108,9 +109,9 @@ def _network() -> Iterator[Finding]:
 def _overlays() -> Iterator[Finding]:
     how = "the kernel's WireGuard" if wireguard.kernel() else f"WireGuard by {wireguard.PROGRAM}"
     for kind, text in (("openvpn", "OpenVPN"), ("wireguard", how)):
-        missing = overlay.lacks(kind)
+        missing = vpn.lacks(kind)
         bad = f"links with the overlay {kind} are refused: no {', '.join(missing)}"
-        yield _judge(kind, not missing, f"{text} between sites", bad, overlay.remedy(missing), Health.LIMITED)
+        yield _judge(kind, not missing, f"{text} between sites", bad, vpn.remedy(missing), Health.LIMITED)
 
 
 def _in_netns(command: str) -> str:
@@ -133,7 +134,7 @@ def _runtime() -> Iterator[Finding]:
 
 
 def _criu() -> Iterator[Finding]:
-    found = criu.find()
+    found = criu_probe.find()
     text = f"{found.version} ({found.path})"
     yield _judge("criu", found.works, text, f"nodes cannot be moved: {found.reason}", "make setup")
 
@@ -174,15 +175,15 @@ def _mpi() -> Iterator[Finding]:
 
 def _virtual_machines() -> Iterator[Finding]:
     try:
-        number = virt.load().getVersion()
+        number = libvirt_client.load().getVersion()
     except WherryError as error:
         yield Finding("libvirt", Health.LIMITED, f"no nodes of kind vm: {error}", error.next)
         return
     text = f"{number // 1_000_000}.{number // 1000 % 1000}"
     bad = "no nodes of kind vm: libvirtd is not installed"
-    yield _judge("libvirt", bool(engine.libvirtd()), text, bad, "make setup-vm", Health.LIMITED)
-    qemu = ".".join(map(str, engine.version()))
-    unsafe = engine.unsafe_moves(emulated=True)
+    yield _judge("libvirt", bool(qemu_probe.libvirtd()), text, bad, "make setup-vm", Health.LIMITED)
+    qemu = ".".join(map(str, qemu_probe.version()))
+    unsafe = qemu_probe.unsafe_moves(emulated=True)
     yield _judge("qemu", not unsafe, qemu, f"{qemu}: {unsafe}", "make setup-vm", Health.LIMITED)
     try:
         image = find_image()
@@ -190,7 +191,7 @@ def _virtual_machines() -> Iterator[Finding]:
         yield Finding("image", Health.LIMITED, f"no nodes of kind vm: {error}", error.next)
         return
     yield Finding("image", Health.OK, f"{image.name}, {image.digest[:12]}")
-    without = engine.kvm(image)
+    without = qemu_probe.kvm(image)
     bad = f"{without}: nodes of kind vm are emulated, ten times slower or more"
     yield _judge("kvm", not without, "a kernel boots under it", bad, "use a machine with KVM", Health.LIMITED)
 
@@ -199,8 +200,8 @@ def _real_hosts() -> Iterator[Finding]:
     """Those that this instance has had nodes on."""
     for host, uri in hosts_used(instance()).items():
         try:
-            connection = Reach({host: uri}).connect(host)
-            with virt.told(f"host {host} does not say what it is"):
+            connection = HostConnections({host: uri}).connect(host)
+            with libvirt_client.translated_errors(f"host {host} does not say what it is"):
                 yield _real_host(host, uri, connection)
         except WherryError as error:
             yield Finding(f"host {host}", Health.MISSING, str(error), error.next)
@@ -209,9 +210,12 @@ def _real_hosts() -> Iterator[Finding]:
 def _real_host(host: str, uri: str, connection: Any) -> Finding:
     if parse_uri(uri).hypervisor != "qemu":
         return Finding(f"host {host}", Health.OK, f"{connection.getType()}, {uri}")
-    text = f"{offer.named(connection)}, {uri}"
-    emulated = offer.offer(connection).emulated
-    bad = engine.unsafe(offer.version(connection)[:2]) or "its nodes are emulated, ten times slower or more"
+    text = f"{domain_capabilities.described(connection)}, {uri}"
+    emulated = domain_capabilities.domain_capabilities(connection).emulated
+    bad = (
+        qemu_probe.unsafe(domain_capabilities.version(connection)[:2])
+        or "its nodes are emulated, ten times slower or more"
+    )
     return _judge(f"host {host}", not emulated, text, f"{text}: {bad}", "use a host with KVM", Health.LIMITED)
 
 

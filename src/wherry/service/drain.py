@@ -13,11 +13,11 @@ from typing import Any
 from wherry.base.errors import WherryError
 from wherry.cluster.lookup import DRAINED, find_host
 from wherry.model.objects import Node, NodeState, Operation
-from wherry.schedule.place import NodeNeed, Used, choose, used_by
-from wherry.service.acts import FABRIC, cluster_claim, node_claim
-from wherry.service.cell import Cell
+from wherry.schedule.placement import NodeNeed, Used, choose, used_by
+from wherry.service.bulk_moves import move_many
+from wherry.service.commands import FABRIC, cluster_claim, node_claim
+from wherry.service.context import ServiceContext
 from wherry.service.operations import Task
-from wherry.service.together import move_together
 
 _TOOK = "took "
 _LOOK = 0.1
@@ -27,35 +27,35 @@ _LOOK = 0.1
 class Drains:
     """Drain and restore of hosts."""
 
-    def __init__(self, cell: Cell) -> None:
-        self._cell = cell
+    def __init__(self, context: ServiceContext) -> None:
+        self._context = context
 
     def drain(self, host: str) -> Operation:
         """Marks the host, then moves every node off it, also those that were on their way there. A host that is drained
         already is emptied again."""
-        find_host(self._cell.hosts(), host)
+        find_host(self._context.hosts(), host)
         self._destinations(host)
-        was_drained = self._cell.store.host_flag(host, DRAINED)
+        was_drained = self._context.store.host_flag(host, DRAINED)
 
         def body(task: Task) -> dict[str, Any]:
-            self._cell.store.set_host_flag(host, DRAINED, True)
+            self._context.store.set_host_flag(host, DRAINED, True)
             try:
                 self._let_come(task, host)
                 targets = self._destinations(host)
             except WherryError:
-                self._cell.store.set_host_flag(host, DRAINED, was_drained)
+                self._context.store.set_host_flag(host, DRAINED, was_drained)
                 raise
-            self._cell.store.add_event("host.drain", host, f"{host} takes no more nodes")
+            self._context.store.add_event("host.drain", host, f"{host} takes no more nodes")
             for node in targets:
-                self._cell.store.set_host_flag(host, _TOOK + node.name, True)
+                self._context.store.set_host_flag(host, _TOOK + node.name, True)
             return {"host": host, "moves": self._move_all(task, f"host {host} is drained in part", targets)}
 
         return self._start("host drain", host, self._movable(host), body)
 
     def restore(self, host: str) -> Operation:
         """Lets the host take nodes again and moves back those that a drain took off it and that still exist."""
-        find_host(self._cell.hosts(), host)
-        store = self._cell.store
+        find_host(self._context.hosts(), host)
+        store = self._context.store
         taken = [flag.removeprefix(_TOOK) for flag in store.host_flags(host) if flag.startswith(_TOOK)]
         nodes = [node for node in store.nodes() if node.name in taken and node.host != host]
 
@@ -72,7 +72,7 @@ class Drains:
     def _let_come(self, task: Task, host: str) -> None:
         """Until nothing is on its way to the host, which takes no more; CANCELLED."""
         told = set[str]()
-        while coming := self._cell.need_domain().moves.coming(host):
+        while coming := self._context.require_managers().moves.incoming(host):
             for move in coming:
                 if move.id not in told:
                     task.progress(f"waiting for {move.node}, which is on its way to {host}")
@@ -83,16 +83,16 @@ class Drains:
     def _start(self, kind: str, host: str, nodes: list[Node], body: Callable[[Task], dict[str, Any]]) -> Operation:
         shared = {FABRIC} | {cluster_claim(node.cluster) for node in nodes}
         exclusive = {f"host {host}"} | {node_claim(node.name) for node in nodes}
-        return self._cell.operations.start(kind, host, body, shared=shared, exclusive=exclusive)
+        return self._context.operations.start(kind, host, body, shared=shared, exclusive=exclusive)
 
     def _movable(self, host: str) -> list[Node]:
         """The nodes on a host; a lost one has nothing to move, `up` repairs it elsewhere."""
         running = (NodeState.RUNNING, NodeState.MOVING)
-        return [node for node in self._cell.store.nodes() if node.host == host and node.state in running]
+        return [node for node in self._context.store.nodes() if node.host == host and node.state in running]
 
     def _destinations(self, host: str) -> dict[Node, str]:
         """A host for each node, all of them found before the first one moves. NO_CAPACITY when one finds none."""
-        store, hosts = self._cell.store, self._cell.hosts()
+        store, hosts = self._context.store, self._context.hosts()
         used, targets = used_by(store.nodes(), store.moves(unfinished=True)), dict[Node, str]()
         for node in self._movable(host):
             target = choose(node, hosts, used)
@@ -102,4 +102,4 @@ class Drains:
 
     def _move_all(self, task: Task, partly: str, targets: dict[Node, str]) -> list[dict[str, Any]]:
         named = {node.name: target for node, target in targets.items()}
-        return move_together(self._cell.need_domain().moves, task, named, partly)
+        return move_many(self._context.require_managers().moves, task, named, partly)

@@ -13,8 +13,8 @@ from wherry.base.errors import Code, Refused
 from wherry.manycore.board import Board, Event
 from wherry.manycore.launch import Place, check_hosts
 from wherry.manycore.spec import TilesSpec
-from wherry.service.cell import Cell
-from wherry.service.peer import Peer
+from wherry.service.context import ServiceContext
+from wherry.service.credentials import PeerCredentials
 
 _OURS = "the tiles, which all share,"
 
@@ -22,10 +22,10 @@ _OURS = "the tiles, which all share,"
 class Tiles:
     """The acts on tiles that a peer asks for."""
 
-    def __init__(self, cell: Cell, peer: Peer) -> None:
-        self._cell = cell
+    def __init__(self, context: ServiceContext, peer: PeerCredentials) -> None:
+        self._context = context
         self._peer = peer
-        self._board = Board(cell.instance.run / "tiles.sock")
+        self._board = Board(context.instance.run / "tiles.sock")
 
     def show(self) -> Event:
         """Tiles and processes. NOT_FOUND: none are up."""
@@ -38,7 +38,7 @@ class Tiles:
             _check_program(server.program)
         self._board.up(spec, places=self._places(spec.hosts))
         self._board.boot(spec)
-        self._cell.store.add_event("tiles.up", "tiles", f"{spec.tiles * max(1, len(spec.hosts))} tiles are up")
+        self._context.store.add_event("tiles.up", "tiles", f"{spec.tiles * max(1, len(spec.hosts))} tiles are up")
         return self.show()
 
     def down(self) -> Event:
@@ -46,7 +46,7 @@ class Tiles:
         self._peer.require(0, _OURS)
         found = self.show()
         self._board.down()
-        self._cell.store.add_event("tiles.down", "tiles", f"{len(found['tiles'])} tiles are down")
+        self._context.store.add_event("tiles.down", "tiles", f"{len(found['tiles'])} tiles are down")
         return found
 
     def start(self, program: Path, words: tuple[str, ...], tile: int | None) -> Event:
@@ -61,13 +61,13 @@ class Tiles:
         self._peer.require(0, _OURS)
         cost = _without_event(self._board.move(process, tile, mode))
         text = f"process {process} moved from tile {cost['from']} to {tile}"
-        self._cell.store.add_event("tiles.move", str(process), text)
+        self._context.store.add_event("tiles.move", str(process), text)
         return cost
 
     def _places(self, hosts: list[str]) -> list[Place]:
         if not hosts:
             return []
-        fabric = self._cell.need_domain().fabric
+        fabric = self._context.require_managers().fabric
         check_hosts(fabric.spec.driver)
         names = [host.name for host in fabric.spec.hosts]
         for host in hosts:

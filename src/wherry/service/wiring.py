@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from wherry.base.paths import Instance
 from wherry.fabric.fake import FakeFabric
 from wherry.fabric.protocol import Fabric
-from wherry.model.spec import FabricSpec
+from wherry.model.spec.fabric import FabricSpec
 from wherry.node.fake import FakeDriver
 from wherry.node.protocol import NodeDriver
 
 if TYPE_CHECKING:
-    from wherry.node.vm.reach import Reach
-    from wherry.node.vm.remote import RemoteVmDriver
+    from wherry.node.vm.host_connections import HostConnections
+    from wherry.node.vm.real.driver import RemoteVmDriver
 
 
 def make_fabric(spec: FabricSpec, instance: Instance) -> Fabric:
@@ -22,9 +22,9 @@ def make_fabric(spec: FabricSpec, instance: Instance) -> Fabric:
     if spec.driver == "fake":
         return FakeFabric(spec)
     if spec.driver == "libvirt":
-        from wherry.fabric.real import RealFabric
+        from wherry.fabric.libvirt_hosts import LibvirtHostsFabric
 
-        return RealFabric(spec, instance, _reach(spec))
+        return LibvirtHostsFabric(spec, instance, _reach(spec))
     from wherry.fabric.netns import NetnsFabric
 
     return NetnsFabric(spec, instance, _criu_version)
@@ -37,9 +37,9 @@ def check_fabric(spec: FabricSpec) -> None:
 
         netns.check(spec)
     elif spec.driver == "libvirt":
-        from wherry.fabric import real
+        from wherry.fabric import libvirt_hosts
 
-        real.check(spec)
+        libvirt_hosts.check(spec)
 
 
 def make_drivers(fabric: Fabric, instance: Instance) -> dict[str, NodeDriver]:
@@ -52,51 +52,51 @@ def make_drivers(fabric: Fabric, instance: Instance) -> dict[str, NodeDriver]:
 
 
 def _real_drivers(fabric: Fabric, instance: Instance) -> dict[str, NodeDriver]:
-    from wherry.node.container import ContainerDriver
-    from wherry.node.vm.driver import VmDriver
+    from wherry.node.container.driver import ContainerDriver
+    from wherry.node.vm.emulated.driver import VmDriver
 
     return {"container": ContainerDriver(instance, fabric), "vm": VmDriver(instance, fabric)}
 
 
 def _remote_driver(fabric: Fabric, instance: Instance) -> NodeDriver:
-    from wherry.fabric.real import RealFabric
-    from wherry.node.vm.reach import Reach
-    from wherry.node.vm.remote_qemu import QemuDriver
-    from wherry.node.vm.remote_xen import XenDriver
+    from wherry.fabric.libvirt_hosts import LibvirtHostsFabric
+    from wherry.node.vm.host_connections import HostConnections
+    from wherry.node.vm.real.qemu import QemuDriver
+    from wherry.node.vm.real.xen import XenDriver
 
     kinds: dict[str, type[RemoteVmDriver]] = {"qemu": QemuDriver, "xen": XenDriver}
-    assert isinstance(fabric, RealFabric) and isinstance(fabric.asked, Reach)
+    assert isinstance(fabric, LibvirtHostsFabric) and isinstance(fabric.asked, HostConnections)
     return kinds[fabric.spec.hypervisor](instance, fabric, fabric.asked)
 
 
-def _reach(spec: FabricSpec) -> Reach:
-    from wherry.node.vm.reach import Reach
+def _reach(spec: FabricSpec) -> HostConnections:
+    from wherry.node.vm.host_connections import HostConnections
 
-    return Reach({host.name: host.uri for host in spec.hosts})
+    return HostConnections({host.name: host.uri for host in spec.hosts})
 
 
 def _criu_version() -> str:
-    from wherry.node import criu
+    from wherry.node.container.criu import probe as criu_probe
 
-    found = criu.find()
+    found = criu_probe.find()
     return found.version if found.works else ""
 
 
-def imagined(spec: FabricSpec) -> Fabric:
+def in_memory_fabric(spec: FabricSpec) -> Fabric:
     """The same fabric in memory, up: to plan on what is not there yet."""
     fabric = FakeFabric(spec)
     fabric.up()
     return fabric
 
 
-def sweep_machine(instance: Instance) -> None:
+def purge_machine(instance: Instance) -> None:
     """Removes what any driver of this instance left on the machine, found by name alone, and at the real hosts that it
     used, as far as they answer. Processes end first."""
     from wherry.fabric import netns
-    from wherry.fabric.default import default_fabric
-    from wherry.node.vm import remote
+    from wherry.fabric.default_fabric import default_fabric
+    from wherry.node.vm.real import driver as real_driver
 
-    remote.sweep(instance)
+    real_driver.sweep(instance)
     netns.sweep(instance)
     for driver in _real_drivers(FakeFabric(default_fabric()), instance).values():
         driver.sweep()
@@ -104,6 +104,6 @@ def sweep_machine(instance: Instance) -> None:
 
 def hosts_used(instance: Instance) -> tuple[Path, dict[str, str]]:
     """Real hosts where something of the instance may be, with their URIs, and the directory that remembers them."""
-    from wherry.node.vm import remote
+    from wherry.node.vm.real import driver as real_driver
 
-    return remote.notes(instance), remote.hosts_used(instance)
+    return real_driver.notes(instance), real_driver.hosts_used(instance)

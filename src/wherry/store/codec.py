@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
-from wherry.model.spec import Spec
+from wherry.model.spec.base import Spec
 
 _UNITS = {"memory": "{:d}B", "latency": "{:.9f}s", "jitter": "{:.9f}s", "bandwidth": "{:d}bit/s"}
 

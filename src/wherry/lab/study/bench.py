@@ -28,7 +28,7 @@ from wherry.client.client import Chunk
 from wherry.lab import native
 from wherry.lab.study.recipe import Cell, SampleFailed
 from wherry.model.objects import Job, JobState, Move, Operation
-from wherry.model.spec import DirectionSpec, LinkSpec
+from wherry.model.spec.fabric import DirectionSpec, LinkSpec
 
 FABRIC: Mapping[str, Any] = {
     "kind": "fabric",

@@ -352,7 +352,7 @@ def _messages() -> list[Value]:
 
 def _criu(directory: Path) -> list[Value]:
     """Dumps and restores an ordinary process that writes as much memory; it keeps the longest time that it stood."""
-    found = json.loads(_run([sys.executable, "-P", "-m", "wherry.node.criu"], directory))
+    found = json.loads(_run([sys.executable, "-P", "-m", "wherry.node.container.criu.probe"], directory))
     told, images = directory / "told", directory / "images"
     images.mkdir()
     command = [str(native_program("wherry-beside")), "stand", str(told), str(FLOOR)]

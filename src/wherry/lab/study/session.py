@@ -13,7 +13,7 @@ from pathlib import Path
 
 from wherry.base.errors import Code, Failed, Refused
 from wherry.base.paths import as_root, instance
-from wherry.client import process
+from wherry.client import daemon_process
 from wherry.lab.study import render, runner
 from wherry.lab.study.bench import Bench
 from wherry.lab.study.catalog import find
@@ -38,7 +38,7 @@ def run(
     os.environ.setdefault("WHERRY_INSTANCE", _INSTANCE)
     directory = (out or Path(f"study-{name}{'-quick' if quick else ''}")).resolve()
     with _alone():
-        findings = process.examine()
+        findings = daemon_process.examine()
         study = kind(quick, _lacks(directory, findings))
         found = versions(findings)
         results = Results.create(directory, study, repetitions or study.default_repetitions(), found)
@@ -118,8 +118,8 @@ def _take_down(bench: Bench) -> None:
         bench.close()
     finally:
         if instance().name == _INSTANCE:
-            process.stop(instance())
-            process.sweep()
+            daemon_process.stop(instance())
+            daemon_process.sweep()
 
 
 def _become_root_alone() -> tuple[int, int] | None:

@@ -39,7 +39,7 @@ _NPB_RESULT = re.compile(r"^.*relative error.*$", re.MULTILINE)
 class Moving:
     """Which node goes to and fro between two hosts, how many seconds after the start, with how many rounds at most.
 
-    `mode` is how a virtual machine's memory is sent (see `wherry.model.way`); containers have one way.
+    `mode` is how a virtual machine's memory is sent (see `wherry.model.migration_parameters`); containers have one way.
     """
 
     node: str

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from wherry.node.vm import virt
+from wherry.node.vm import libvirt_client
 
 _PART = 65536
 _NOTHING_YET = -2
@@ -48,7 +48,7 @@ class Consoles:
 
     def _open(self, node: str, host: str, domain: Any) -> bool:
         """False when it is going, or its host lets nobody see it: the node is no worse for it."""
-        libvirt, stream = virt.load(), None
+        libvirt, stream = libvirt_client.load(), None
         try:
             connection = domain.connect()
             stream = connection.newStream(libvirt.VIR_STREAM_NONBLOCK)
@@ -68,7 +68,7 @@ class Consoles:
                 del self._streams[node]
 
     def _heard(self, stream: Any, _events: int, node: str) -> None:
-        libvirt = virt.load()
+        libvirt = libvirt_client.load()
         try:
             part = stream.recv(_PART)
         except libvirt.libvirtError:  # the guest or the connection has ended
@@ -105,7 +105,7 @@ def _aside(file: Path) -> Path:
 
 def _end(stream: Any) -> None:
     """Nothing is read from it any more. The host is told beside, as it may not answer for long."""
-    libvirt = virt.load()
+    libvirt = libvirt_client.load()
     with contextlib.suppress(libvirt.libvirtError):
         stream.eventRemoveCallback()
 

@@ -23,7 +23,7 @@ from wherry.base.errors import Code, Failed, Refused
 from wherry.base.paths import Instance
 from wherry.model.owner import Owner
 from wherry.node.as_user import as_user
-from wherry.node.mounts import remove_tree
+from wherry.node.container.mounts import remove_tree
 
 _MAGIC = b"QFI\xfb"
 _FIRST = 80

@@ -15,18 +15,18 @@ from starlette.exceptions import HTTPException
 
 from wherry import __version__
 from wherry.base.errors import Bug, Code, Refused, WherryError
-from wherry.service.cell import Cell
+from wherry.service.context import ServiceContext
 from wherry.service.doctor import examine
 from wherry.service.rest import balance, clusters, hosts, images, jobs, links, operations, tiles
-from wherry.service.rest.gate import Gate, problem
+from wherry.service.rest.middleware import RequestMiddleware, problem
 
 log = logging.getLogger("wherry.rest")
 
 
-def make_app(cell: Cell, group: int | None = None) -> Gate:
+def make_app(context: ServiceContext, group: int | None = None) -> RequestMiddleware:
     """The application for uvicorn."""
     app = FastAPI(title="Wherry", version=__version__, docs_url=None, redoc_url=None, openapi_url="/v1/openapi.json")
-    app.state.cell = cell
+    app.state.context = context
     for part in (hosts, links, clusters, jobs, balance, images, tiles, operations):
         app.include_router(part.router, prefix="/v1")
     app.add_api_route("/v1/version", _version, tags=["service"])
@@ -36,7 +36,7 @@ def make_app(cell: Cell, group: int | None = None) -> Gate:
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http)
     app.add_exception_handler(Exception, _unforeseen)
-    return Gate(app, group)
+    return RequestMiddleware(app, group)
 
 
 def _version() -> dict[str, str]:

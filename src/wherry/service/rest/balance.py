@@ -16,8 +16,8 @@ router = APIRouter(tags=["balance"])
 Seconds = Annotated[float, Field(gt=0, le=LONGEST)]
 
 
-def _balance(cell: TheCell, peer: ThePeer) -> Balance:
-    return Balance(cell, peer)
+def _balance(context: TheCell, peer: ThePeer) -> Balance:
+    return Balance(context, peer)
 
 
 TheBalance = Annotated[Balance, Depends(_balance)]

@@ -9,9 +9,11 @@ from fastapi.responses import JSONResponse
 from pydantic import Field
 
 from wherry.base.errors import Code, Refused
+from wherry.model.migration_parameters import MigrationParameters
 from wherry.model.objects import Cluster, Move, Node
-from wherry.model.spec import ClusterSpec, DirectionSpec, parse
-from wherry.model.way import Way
+from wherry.model.spec.cluster import ClusterSpec
+from wherry.model.spec.fabric import DirectionSpec
+from wherry.model.spec.parse import parse
 from wherry.service.rest.common import Body, OwnedBody, TheActs, TheCell, ThePeer, Word, accepted
 
 router = APIRouter(tags=["clusters"])
@@ -34,14 +36,14 @@ class MoveBody(Body):
     dry_run: bool = False
     max_rounds: Annotated[int, Field(ge=0, le=100)] | None = None
     bandwidth: Word | None = None
-    way: Way = Way()
+    way: MigrationParameters = MigrationParameters()
     fault: Word | None = None
 
 
 @router.get("/clusters")
-def list_clusters(cell: TheCell) -> list[Cluster]:
+def list_clusters(context: TheCell) -> list[Cluster]:
     """By name."""
-    return cell.store.clusters()
+    return context.store.clusters()
 
 
 @router.post("/clusters", status_code=202)
@@ -79,15 +81,15 @@ def show_console(name: str, acts: TheActs) -> dict[str, Any]:
 
 
 @router.get("/moves")
-def list_moves(cell: TheCell) -> list[Move]:
+def list_moves(context: TheCell) -> list[Move]:
     """Oldest first."""
-    return cell.store.moves()
+    return context.store.moves()
 
 
 @router.get("/moves/{id}")
-def show_move(id: str, cell: TheCell) -> Move:
+def show_move(id: str, context: TheCell) -> Move:
     """One move."""
-    move = cell.store.move(id)
+    move = context.store.move(id)
     if move is None:
         raise Refused(Code.NOT_FOUND, f"there is no move {id!r}", "", "wherry op list")
     return move

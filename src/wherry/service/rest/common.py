@@ -13,10 +13,10 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from wherry.model.objects import Operation
 from wherry.model.owner import Owner
-from wherry.service.acts import Acts
-from wherry.service.cell import Cell
+from wherry.service.commands import Commands
+from wherry.service.context import ServiceContext
+from wherry.service.credentials import PeerCredentials
 from wherry.service.drain import Drains
-from wherry.service.peer import Peer
 
 _LOOK = 0.03
 """Seconds between two looks of a long poll at what it waits for."""
@@ -36,29 +36,29 @@ class OwnedBody(Body):
     owner: Owner | None = None
 
 
-def _cell(request: Request) -> Cell:
-    cell: Cell = request.app.state.cell
-    return cell
+def _context(request: Request) -> ServiceContext:
+    context: ServiceContext = request.app.state.context
+    return context
 
 
-def _peer(request: Request) -> Peer:
-    peer: Peer = request.state.peer
+def _peer(request: Request) -> PeerCredentials:
+    peer: PeerCredentials = request.state.peer
     return peer
 
 
-def _acts(request: Request) -> Acts:
-    return Acts(_cell(request), _peer(request))
+def _acts(request: Request) -> Commands:
+    return Commands(_context(request), _peer(request))
 
 
 def _drains(request: Request) -> Drains:
     _peer(request).require(0, "the set of hosts, which all clusters share,")
-    return Drains(_cell(request))
+    return Drains(_context(request))
 
 
-TheCell = Annotated[Cell, Depends(_cell)]
-TheActs = Annotated[Acts, Depends(_acts)]
+TheCell = Annotated[ServiceContext, Depends(_context)]
+TheActs = Annotated[Commands, Depends(_acts)]
 TheDrains = Annotated[Drains, Depends(_drains)]
-ThePeer = Annotated[Peer, Depends(_peer)]
+ThePeer = Annotated[PeerCredentials, Depends(_peer)]
 Wait = Annotated[float, Query(ge=0, le=LONGEST, description="seconds to wait for news at most")]
 Number = Annotated[int, Query(ge=0, le=2**53)]
 """What a client counts by: the store holds 64 bits, JSON's readers 53."""

@@ -9,7 +9,8 @@ from fastapi.responses import JSONResponse
 
 from wherry.base.errors import Code, Refused
 from wherry.model.objects import Host
-from wherry.model.spec import FabricSpec, parse
+from wherry.model.spec.fabric import FabricSpec
+from wherry.model.spec.parse import parse
 from wherry.service.rest.common import Body, TheActs, TheCell, TheDrains, accepted
 
 router = APIRouter(tags=["hosts"])
@@ -23,21 +24,21 @@ class FabricBody(Body):
 
 
 @router.get("/fabric")
-def show_fabric(cell: TheCell) -> dict[str, Any]:
+def show_fabric(context: TheCell) -> dict[str, Any]:
     """The fabric and its hosts. NOT_FOUND when none is up."""
-    spec = cell.store.fabric()
+    spec = context.store.fabric()
     if spec is None:
         raise Refused(Code.NOT_FOUND, "no fabric is up", "", "wherry fabric up FILE, or: wherry up FILE")
-    up = bool(cell.domain and cell.domain.fabric.is_up())
-    hosts = [host.model_dump(mode="json") for host in cell.hosts()]
-    return {"fabric": spec.model_dump(mode="json"), "up": up, "hosts": hosts, "places": _places(cell) if up else {}}
+    up = bool(context.managers and context.managers.fabric.is_up())
+    hosts = [host.model_dump(mode="json") for host in context.hosts()]
+    return {"fabric": spec.model_dump(mode="json"), "up": up, "hosts": hosts, "places": _places(context) if up else {}}
 
 
-def _places(cell: TheCell) -> dict[str, dict[str, str]]:
+def _places(context: TheCell) -> dict[str, dict[str, str]]:
     """Where on this machine each host is: the path of its network namespace, and its address there."""
-    if cell.domain is None:
+    if context.managers is None:
         return {}
-    fabric = cell.domain.fabric
+    fabric = context.managers.fabric
     names = [host.name for host in fabric.spec.hosts]
     return {name: {"netns": fabric.host_netns(name), "address": fabric.host_address(name)} for name in names}
 
@@ -55,9 +56,9 @@ def delete_fabric(acts: TheActs) -> JSONResponse:
 
 
 @router.get("/hosts")
-def list_hosts(cell: TheCell) -> list[Host]:
+def list_hosts(context: TheCell) -> list[Host]:
     """The hosts as they are now."""
-    return cell.hosts()
+    return context.hosts()
 
 
 @router.post("/hosts/{host}/drain", status_code=202)

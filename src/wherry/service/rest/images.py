@@ -20,8 +20,8 @@ class ImageBody(Body):
     programs: tuple[str, ...] = ()
 
 
-def _images(cell: TheCell, peer: ThePeer) -> Images:
-    return Images(cell, peer)
+def _images(context: TheCell, peer: ThePeer) -> Images:
+    return Images(context, peer)
 
 
 TheImages = Annotated[Images, Depends(_images)]

@@ -9,8 +9,8 @@ from fastapi import APIRouter
 from fastapi.responses import JSONResponse
 from pydantic import Base64Bytes, Field
 
+from wherry.model.job_request import JobRequest
 from wherry.model.objects import Job
-from wherry.model.order import Order
 from wherry.service.rest.common import Body, Number, OwnedBody, TheActs, ThePeer, Wait, Word, accepted, until
 
 router = APIRouter(tags=["jobs"])
@@ -52,7 +52,7 @@ def list_jobs(acts: TheActs, cluster: str | None = None) -> list[Job]:
 @router.post("/jobs", status_code=202)
 def post_job(body: JobBody, acts: TheActs, peer: ThePeer) -> JSONResponse:
     """Starts a job once every node answers; the operation's result is the job."""
-    order = Order(**body.model_dump(exclude={"owner"}), owner=peer.owner(body.owner))
+    order = JobRequest(**body.model_dump(exclude={"owner"}), owner=peer.owner(body.owner))
     return accepted(acts.run(order))
 
 

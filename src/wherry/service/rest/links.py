@@ -7,7 +7,8 @@ from typing import Any, Literal
 from fastapi import APIRouter
 from fastapi.responses import JSONResponse
 
-from wherry.model.spec import DirectionSpec, parse
+from wherry.model.spec.fabric import DirectionSpec
+from wherry.model.spec.parse import parse
 from wherry.service.rest.common import Body, TheActs, Word, accepted
 
 router = APIRouter(tags=["links"])

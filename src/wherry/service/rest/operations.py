@@ -13,18 +13,18 @@ router = APIRouter(tags=["operations"])
 
 
 @router.get("/operations")
-def list_operations(cell: TheCell, running: bool = False) -> list[Operation]:
+def list_operations(context: TheCell, running: bool = False) -> list[Operation]:
     """Oldest first."""
-    return cell.operations.all(running)
+    return context.operations.all(running)
 
 
 @router.get("/operations/{id}")
-async def show_operation(id: str, cell: TheCell, wait: Wait = 0.0, after: Number = 0) -> dict[str, Any]:
+async def show_operation(id: str, context: TheCell, wait: Wait = 0.0, after: Number = 0) -> dict[str, Any]:
     """The operation and its lines of progress from number `after` on, as soon as there are some or it has ended."""
 
     def look() -> dict[str, Any]:
-        operation = cell.operations.get(id)
-        lines = cell.operations.lines(id, after)
+        operation = context.operations.get(id)
+        lines = context.operations.lines(id, after)
         return {"operation": operation.model_dump(mode="json"), "lines": lines, "next": after + len(lines)}
 
     def news() -> dict[str, Any] | None:
@@ -42,11 +42,11 @@ def cancel_operation(id: str, acts: TheActs) -> Operation:
 
 @router.get("/events")
 async def list_events(
-    cell: TheCell,
+    context: TheCell,
     wait: Wait = 0.0,
     after: Number = 0,
     limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
 ) -> list[Event]:
     """Events after number `after`, as soon as there are some."""
-    found: list[Event] = await until(lambda: cell.store.events(after, limit), wait)
+    found: list[Event] = await until(lambda: context.store.events(after, limit), wait)
     return found

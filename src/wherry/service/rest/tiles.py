@@ -10,7 +10,7 @@ from fastapi import Path as InPath
 from pydantic import Field
 
 from wherry.manycore.spec import TilesSpec
-from wherry.model.spec import parse
+from wherry.model.spec.parse import parse
 from wherry.service.rest.common import Body, TheCell, ThePeer
 from wherry.service.tiles import Tiles
 
@@ -41,8 +41,8 @@ class TileMoveBody(Body):
     mode: Literal["faithful", "direct", "handoff", "precopy"] = "precopy"
 
 
-def _tiles(cell: TheCell, peer: ThePeer) -> Tiles:
-    return Tiles(cell, peer)
+def _tiles(context: TheCell, peer: ThePeer) -> Tiles:
+    return Tiles(context, peer)
 
 
 TheTiles = Annotated[Tiles, Depends(_tiles)]

@@ -1,0 +1,100 @@
+"""From a record to its port in the cluster's network and its place on a host.
+
+Invariant: both follow from the rows alone, so a daemon that was killed finds everything of a node again. The hosts file
+names every node that the cluster can ever have: it stays right in running nodes when the cluster grows.
+"""
+
+from __future__ import annotations
+
+import hmac
+
+from pydantic import SecretStr
+
+from wherry.cluster.lookup import find_cluster
+from wherry.fabric.protocol import Fabric
+from wherry.model.network import HEAD_INDEX, MOST_NODES, ClusterNetwork, Port, address_of, mac_of
+from wherry.model.objects import Cluster, Node
+from wherry.node.protocol import Placement
+from wherry.store.store import Store
+
+
+class Placements:
+    """Ports and places of what the store knows."""
+
+    def __init__(self, store: Store, fabric: Fabric) -> None:
+        self._store = store
+        self._fabric = fabric
+
+    def port(self, node: Node, host: str | None = None) -> Port:
+        """The node's port at its host, or at `host` while it moves there."""
+        cluster = find_cluster(self._store, node.cluster)
+        return Port(
+            owner=node.name,
+            index=node.index,
+            host=host or node.host,
+            network=network_of_cluster(cluster),
+            address=node.address,
+            mac=node.mac,
+            tap=node.kind == "vm",
+            queues=cluster.spec.flavor(node.index).nic.queues,
+        )
+
+    def head_port(self, cluster: Cluster) -> Port:
+        """The port of the cluster's head, where launchers run."""
+        network = network_of_cluster(cluster)
+        return Port(
+            owner=head_name(cluster.name),
+            index=HEAD_INDEX,
+            host=cluster.head_host,
+            network=network,
+            address=address_of(network, HEAD_INDEX),
+            mac=mac_of(network, HEAD_INDEX),
+        )
+
+    def key(self, node: Node) -> SecretStr:
+        """The node's own key, made of its cluster's secret: who learns one, as root in a machine can, has no other."""
+        secret = self._store.secret(secret_name(node.cluster))
+        return SecretStr(hmac.new(secret.encode(), node.name.encode(), "sha256").hexdigest())
+
+    def place(self, node: Node, host: str | None = None) -> Placement:
+        """The node at its host, or at `host` while it moves there."""
+        cluster, port = find_cluster(self._store, node.cluster), self.port(node, host)
+        flavor = cluster.spec.flavor(node.index)
+        return Placement(
+            node=node,
+            host=port.host,
+            netns=self._fabric.port_netns(self.head_port(cluster) if port.tap else port),
+            cgroup=f"{self._fabric.cgroup(port.host)}/{node.name}",
+            key=self.key(node),
+            hosts_file=hosts_file(cluster),
+            user=f"{cluster.owner_uid}:{cluster.owner_gid}:{','.join(map(str, cluster.owner_groups))}",
+            binds=cluster.binds,
+            device=self._fabric.port_device(port),
+            image=flavor.image,
+            nic=flavor.nic,
+            guest=flavor.guest,
+            speed=next((known.speed for known in self._fabric.spec.hosts if known.name == port.host), 1.0),
+        )
+
+
+def network_of_cluster(cluster: Cluster) -> ClusterNetwork:
+    """The cluster's network as the fabric sees it."""
+    return ClusterNetwork(number=cluster.network, subnet=cluster.subnet)
+
+
+def head_name(cluster: str) -> str:
+    """Name of the head in the cluster's network."""
+    return f"{cluster}-head"
+
+
+def secret_name(cluster: str) -> str:
+    """Name of the cluster's secret in the store, of which the keys of its nodes are made."""
+    return f"cluster:{cluster}"
+
+
+def hosts_file(cluster: Cluster) -> str:
+    """The text of /etc/hosts inside the nodes and the head."""
+    network = network_of_cluster(cluster)
+    lines = ["127.0.0.1 localhost", f"{address_of(network, HEAD_INDEX)} {head_name(cluster.name)}"]
+    lines += [f"{address_of(network, index)} {cluster.name}-{index}" for index in range(MOST_NODES)]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,79 @@
+"""What a host is: kernel, processor, memory, programs. Read from this machine, which is every emulated host.
+
+A fabric file may give a host other facts than the machine's, to try what is refused. Invariant: it can take away only,
+so that nothing is promised that the machine does not have.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+from wherry.fabric.cgroup import machine_layout
+from wherry.model.objects import HostFacts
+from wherry.model.spec.fabric import HostSpec
+
+RUNTIMES = ("runc", "crun")
+"""OCI runtimes in the order of preference; WHERRY_RUNTIME names another one, by name or path."""
+
+
+def gather(host: HostSpec, criu: str) -> HostFacts:
+    """The facts of one emulated host; `criu` is the version that its nodes are moved with, empty when there is none."""
+    model, features = processor(Path("/proc/cpuinfo").read_text())
+    machine = os.uname()
+    return HostFacts(
+        kernel=machine.release,
+        architecture=machine.machine,
+        cpu_model=model,
+        cpu_features=features - set(host.facts.without_cpu_features),
+        memory=host.memory if host.facts.memory is None else min(host.memory, host.facts.memory),
+        runtime=runtime_version(),
+        criu=criu,
+    )
+
+
+def processor(cpuinfo: str) -> tuple[str, frozenset[str]]:
+    """Model and features in a text of /proc/cpuinfo: its first processor's, on x86 (flags) or ARM (Features)."""
+    fields: dict[str, str] = {}
+    for line in cpuinfo.splitlines():
+        key, _, value = line.partition(":")
+        fields.setdefault(key.strip(), value.strip())
+    features = fields.get("flags") or fields.get("Features") or ""
+    return fields.get("model name") or fields.get("CPU part") or "unknown", frozenset(features.split())
+
+
+def runtime() -> str:
+    """Path of the OCI runtime that makes containers; empty when there is none."""
+    chosen = os.environ.get("WHERRY_RUNTIME")
+    paths = (shutil.which(name) for name in ([chosen] if chosen else RUNTIMES))
+    return next(filter(None, paths), "")
+
+
+def runtime_problem() -> str:
+    """Why no container can be made; empty when one can."""
+    path, named = runtime(), os.environ.get("WHERRY_RUNTIME")
+    if not path:
+        return f"there is no runtime {named} (WHERRY_RUNTIME)" if named else "neither runc nor crun is installed"
+    if Path(path).name == "crun" and machine_layout().mixed():
+        return "crun refuses a machine that has some cgroup controllers in v1 and some in v2"
+    return ""
+
+
+@functools.cache
+def runtime_version() -> str:
+    """`runc 1.1.5`; empty when there is no OCI runtime."""
+    program = runtime()
+    if not program:
+        return ""
+    done = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=30, check=False)
+    words = done.stdout.split("\n", 1)[0].split()
+    name = Path(program).name
+    return f"{name} {words[2]}" if len(words) > 2 else name
+
+
+def missing_files(host: HostSpec, paths: list[str]) -> list[str]:
+    """Those of `paths` that the host does not have."""
+    return [path for path in paths if path in host.facts.without_files or not os.path.exists(path)]

@@ -1,0 +1,184 @@
+"""Real hosts: each has a libvirtd and a bridge, and all bridges are on one wire with a bridge of this machine.
+
+    namespace `gateway`                     this machine                the hosts
+    head ── p1.254 ── c1 (bridge) ── u1 ═══ w….1 ── BRIDGE ══ wire ══ bridge of the host ── a node's interface
+
+Here are the clusters' heads only; a node's interface is plugged where the node is by who starts or receives it there.
+So ports of nodes are no devices of ours, and a hold has nothing to keep. Invariant: all that is made lies in
+namespaces of the instance, or ends with them.
+"""
+
+from __future__ import annotations
+
+import zlib
+from functools import partial
+from typing import Protocol
+
+from wherry.base.errors import Code, Refused
+from wherry.base.paths import Instance
+from wherry.fabric import host_facts, namespaces, netns_links
+from wherry.fabric.netns import NetnsFabric, bridge_of
+from wherry.fabric.netns_links import NetnsLinks
+from wherry.fabric.protocol import Hold, HoldReport, LinkMeasure, LinkState, Repair
+from wherry.model.libvirt_uri import parse_uri
+from wherry.model.network import ClusterNetwork, Port
+from wherry.model.objects import Host, HostFacts
+from wherry.model.spec.fabric import FabricSpec, LinkSpec
+
+_MACHINE = "/proc/self/ns/net"
+"""The network of the daemon itself."""
+
+
+class Hosts(Protocol):
+    """Whom the fabric asks about its hosts."""
+
+    def answers(self, host: str) -> bool:
+        """True when it lets us in."""
+
+    def facts(self, host: str) -> HostFacts:
+        """What it says of itself."""
+
+
+class LibvirtHostsFabric(NetnsFabric):
+    """The fabric of one instance on real hosts."""
+
+    driver = "libvirt"
+    uncounted = "what nodes on real hosts send does not pass this machine"
+
+    def __init__(self, spec: FabricSpec, instance: Instance, hosts: Hosts) -> None:
+        super().__init__(spec, instance)
+        self.asked = hosts
+        """Who knows the hosts: drivers ask the same, so that all have one opinion on who answers."""
+
+    def up(self) -> None:
+        check(self.spec)
+        for host in self.spec.hosts:
+            self.facts(host.name)
+        with self._lock:
+            namespaces.create(self._gateway)
+            netns_links.inside(namespaces.path(self._gateway), lambda ip: ip.quiet())
+            self._forget()
+
+    def is_up(self) -> bool:
+        return namespaces.exists(self._gateway)
+
+    def hosts(self) -> list[Host]:
+        up = {host.name: self.reachable(host.name) for host in self.spec.hosts}
+        return [
+            Host(
+                name=host.name, site=host.site, cores=host.cores, memory=host.memory, speed=host.speed,
+                down=not up[host.name],
+                facts=self.facts(host.name) if up[host.name] else self._facts.get(host.name),
+            )
+            for host in self.spec.hosts
+        ]  # fmt: skip
+
+    def facts(self, host: str) -> HostFacts:
+        if host not in self._facts:
+            self._facts[host] = self.asked.facts(self._host(host).name)
+        return self._facts[host]
+
+    def missing_files(self, host: str, paths: list[str]) -> list[str]:
+        return host_facts.missing_files(self._host(host), paths)  # of this machine: nodes are given copies
+
+    def reachable(self, host: str) -> bool:
+        return self.asked.answers(self._host(host).name)
+
+    def set_down(self, host: str, down: bool) -> None:
+        what = f"the loss of host {host} cannot be emulated"
+        raise Refused(Code.UNSUPPORTED, what, "it is real", f"wherry host drain {host}")
+
+    def links(self) -> list[LinkState]:
+        return [LinkState(link=link, emulation="none") for link in self.spec.joins()]
+
+    def set_link(self, link: LinkSpec) -> None:
+        raise Refused(Code.UNSUPPORTED, f"the link {link.name} is as it is", "its hosts are real", "wherry site link")
+
+    def measure_link(self, link: LinkSpec, bandwidth: bool) -> LinkMeasure:
+        return LinkMeasure()
+
+    def relink(self) -> None:
+        """They are as they are."""
+
+    def repair(self) -> list[Repair]:
+        return []
+
+    def host_netns(self, host: str) -> str:
+        return namespaces.path(self._gateway)
+
+    def host_address(self, host: str) -> str:
+        return parse_uri(self._host(host).uri).host
+
+    def network_up(self, network: ClusterNetwork) -> None:
+        near, far = f"u{network.number}", self._machine_end(network)
+        netns_links.inside(namespaces.path(self._gateway), partial(_network, network=network, near=near, far=far))
+        netns_links.inside(_MACHINE, lambda ip: ip.up(far, self._bridge))
+        netns_links.inside(namespaces.path(self._gateway), lambda ip: ip.wait(near))
+
+    def network_down(self, network: ClusterNetwork) -> None:
+        if namespaces.exists(self._gateway):
+            for name in (f"u{network.number}", bridge_of(network)):
+                self._switch(self._gateway).delete(name)
+
+    def port_up(self, port: Port) -> str:
+        return self.port_netns(port) if port.tap else super().port_up(port)
+
+    def port_device(self, port: Port) -> str:
+        return self._host(port.host).plug if port.tap else super().port_device(port)
+
+    def port_plug(self, port: Port) -> None:
+        if not port.tap:
+            super().port_plug(port)
+
+    def port_unplug(self, port: Port) -> None:
+        if not port.tap:
+            super().port_unplug(port)
+
+    def port_down(self, port: Port) -> None:
+        if not port.tap:
+            super().port_down(port)
+
+    def hold(self, port: Port) -> Hold:  # type: ignore[override]
+        return NoPacketHold()
+
+    def _there(self, host: str) -> bool:
+        return self.is_up()
+
+    @property
+    def _gateway(self) -> str:
+        return self._name("gateway")
+
+    @property
+    def _bridge(self) -> str:
+        return str(self.spec.bridge)
+
+    def _machine_end(self, network: ClusterNetwork) -> str:
+        """Name of the pair's end that is among the machine's own links: no other instance's, at most 15 letters."""
+        return f"w{zlib.crc32(self._instance.prefix.encode()):08x}.{network.number}"
+
+
+class NoPacketHold:
+    """On real hosts nothing of ours is in the way of a node's frames."""
+
+    def divert(self) -> None:
+        """They go on."""
+
+    def release(self) -> HoldReport:
+        return HoldReport()
+
+    def drop(self) -> None:
+        """There is nothing to forget."""
+
+
+def check(spec: FabricSpec) -> None:
+    """Refuses a fabric whose bridge is not on this machine. Changes nothing."""
+    if not netns_links.inside(_MACHINE, lambda ip: ip.there(str(spec.bridge))):
+        what = f"this machine has no bridge {spec.bridge}"
+        raise Refused(Code.NOT_FOUND, what, "it joins nodes on real hosts to their cluster's head", "ip link")
+
+
+def _network(ip: NetnsLinks, network: ClusterNetwork, near: str, far: str) -> None:
+    ip.bridge(bridge_of(network), netns_links.MTU)
+    with open(_MACHINE) as machine:
+        ip.pair(near, far, machine.fileno())
+    ip.up(near, bridge_of(network))

@@ -1,0 +1,150 @@
+"""What a link does, measured from outside of whatever emulates it: by timed datagrams, and by TCP that fills it.
+
+Invariant: it measures between two hosts, so what it gives is what a node gets; the emulator's figures take no part.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import statistics
+import struct
+import threading
+import time
+
+from wherry.fabric import namespaces, netns_links
+from wherry.fabric.protocol import LinkMeasure
+from wherry.model.spec.fabric import DirectionSpec
+
+End = tuple[str, str]
+"""Path of a host's namespace, and its address."""
+_STREAMS = 4
+_SECONDS = 1.5
+"""Of TCP that are counted, after it has had time to find its pace."""
+_DATAGRAMS, _APART = 9, 0.02
+"""How many time a direction, and seconds between two."""
+_SPARE = 2.0
+"""Seconds beyond what is declared until a datagram is taken for lost."""
+_LOOK = 0.1
+_HELLO = b"hello"
+_SO_RCVBUFFORCE, _SO_TIMESTAMPNS = 33, 35
+"""asm-generic/socket.h; the second's answer is a struct timespec of the kernel's CLOCK_REALTIME."""
+
+
+def measure(one: End, other: End, declared: tuple[DirectionSpec, DirectionSpec], bandwidth: bool) -> LinkMeasure:
+    """The latency in each direction; and the bandwidth when asked for. `declared` tells how long to wait."""
+    trip = sum((way.latency or 0) + (way.jitter or 0) for way in declared)
+    latency, latency_back = _latency(one, other, trip), _latency(other, one, trip)
+    if not bandwidth or latency is None or latency_back is None:
+        return LinkMeasure(latency=latency, latency_back=latency_back)
+    mean = (latency + latency_back) / 2
+    return LinkMeasure(
+        latency=latency,
+        latency_back=latency_back,
+        there=_bandwidth(one, other, mean),
+        back=_bandwidth(other, one, mean),
+    )
+
+
+def delays(source: End, sink: End, count: int, pause: float, trip: float) -> list[float]:
+    """Seconds that datagrams took from one to the other, of `count` those that came, sent `pause` seconds apart.
+    A round trip of the link takes up to `trip` seconds.
+
+    Both ends have one clock; the moment of arrival is the kernel's, so a reader that is late does no harm.
+    """
+    receiving = namespaces.inside(sink[0], lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+    sending = namespaces.inside(source[0], lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+    with receiving, sending:
+        receiving.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
+        receiving.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, 1024 * (count + 100))
+        receiving.bind((sink[1], 0))
+        sending.connect(receiving.getsockname())
+        if not _reached(sending, receiving, _SPARE + 2 * trip):
+            return []
+        for _ in range(count):
+            sending.send(time.clock_gettime_ns(time.CLOCK_REALTIME).to_bytes(8, "big"))
+            time.sleep(pause)
+        found, deadline = list[float](), time.monotonic() + _SPARE + trip
+        while len(found) < count and (left := deadline - time.monotonic()) > 0:
+            receiving.settimeout(left)
+            try:
+                data, extra, _, _ = receiving.recvmsg(8, 64)
+            except TimeoutError:
+                break
+            if data != _HELLO:
+                seconds, more = struct.unpack("=qq", extra[0][2])
+                found.append((seconds * 10**9 + more - int.from_bytes(data, "big")) * 1e-9)
+        return found
+
+
+def _reached(sending: socket.socket, receiving: socket.socket, patience: float) -> bool:
+    """True when something comes through: the first ones wait for ARP, or are lost while it is given up and repeated."""
+    receiving.settimeout(_LOOK)
+    deadline = time.monotonic() + patience
+    while time.monotonic() < deadline:
+        sending.send(_HELLO)
+        with contextlib.suppress(TimeoutError):
+            receiving.recv(8)
+            return True
+    return False
+
+
+def _latency(source: End, sink: End, trip: float) -> float | None:
+    """Seconds of one way; None when nothing comes through."""
+    found = delays(source, sink, _DATAGRAMS, _APART, trip)
+    return statistics.median(found) if found else None
+
+
+def _bandwidth(source: End, sink: End, latency: float) -> float | None:
+    """Bits per second on the wire while TCP fills it; None when no connection could be made or it broke."""
+    try:
+        pairs = _connect(source, sink, timeout=5 + 10 * latency)
+    except OSError:
+        return None
+    warm = 0.5 + 40 * latency  # slow start, and the first losses
+    until = time.monotonic() + warm + _SECONDS
+    threads = [threading.Thread(target=_send, args=(out, until), daemon=True) for out, _ in pairs]
+    threads += [threading.Thread(target=_drain, args=(into,), daemon=True) for _, into in pairs]
+    for thread in threads:
+        thread.start()
+    time.sleep(warm)
+    before, began = _received(sink), time.monotonic()
+    time.sleep(_SECONDS)
+    received, seconds = _received(sink) - before, time.monotonic() - began
+    for end in (end for pair in pairs for end in pair):
+        end.close()
+    return 8 * received / seconds if received else None
+
+
+def _received(sink: End) -> int:
+    return netns_links.inside(sink[0], lambda ip: ip.carried("up0")[0])
+
+
+def _connect(source: End, sink: End, timeout: float) -> list[tuple[socket.socket, socket.socket]]:
+    pairs = []
+    with namespaces.inside(sink[0], lambda: socket.create_server((sink[1], 0))) as server:
+        server.settimeout(timeout)
+        address = server.getsockname()
+        for _ in range(_STREAMS):
+            out = namespaces.inside(source[0], lambda: socket.create_connection(address, timeout=timeout))
+            pairs.append((out, server.accept()[0]))
+    return pairs
+
+
+def _send(out: socket.socket, until: float) -> None:
+    data = bytes(1 << 17)
+    try:
+        out.settimeout(1.0)
+        while time.monotonic() < until:
+            out.send(data)
+    except OSError:  # closed by who measures, or nothing comes through
+        return
+
+
+def _drain(into: socket.socket) -> None:
+    buffer = bytearray(1 << 18)
+    try:
+        while into.recv_into(buffer):
+            continue
+    except OSError:
+        return

@@ -1,0 +1,226 @@
+"""What joins the sites of the netns fabric: for each link a pair of virtual wires, or an emulator when it is slower.
+
+    nothing declared:   bridge lan -- s1 ======== pair ======== s0 -- bridge lan
+    latency alone:      the same with netem at both ends, where the kernel has it
+    declared:           bridge lan -- s1 (TAP) - wherry-link - (TAP) s0 -- bridge lan
+    with an overlay:    bridge lan -- tunnel's end - gateway - s1 == either == s0 - gateway - tunnel's end -- bridge lan
+
+Invariants: an end is named by the index of the site at the other one, so everything is found again by name; what is
+there is made again only when it is not what the link declares, and a change of figures alone loses no frame.
+"""
+
+from __future__ import annotations
+
+import functools
+import shutil
+import threading
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from wherry.base.errors import Code, Failed
+from wherry.base.paths import Instance
+from wherry.fabric import namespaces, netem, netns_links, vpn
+from wherry.fabric.link_emulator import LinkEmulator
+from wherry.fabric.netns_links import NetnsLinks
+from wherry.fabric.protocol import LinkState, Repair, Traffic
+from wherry.fabric.tunnel import Tunnel
+from wherry.model.spec.fabric import FabricSpec, LinkSpec
+
+BRIDGE = "lan"
+"""The bridge of every site."""
+
+
+_FIRST, _LONGEST = 2.0, 60.0
+"""Seconds until a link that could not be repaired is tried again; twice as many each time, up to so many."""
+
+
+class _Trouble(NamedTuple):
+    """Why a link could not be repaired, and when (by a clock that never jumps) it is tried again: after how long."""
+
+    reason: str
+    pause: float
+    until: float
+
+
+def check(spec: FabricSpec) -> None:
+    """Refuses links that this machine cannot make. Changes nothing."""
+    for link in spec.joins():
+        vpn.check(link)
+
+
+class SiteLinks:
+    """The links of one fabric."""
+
+    def __init__(self, instance: Instance) -> None:
+        self._directory = directory(instance)
+        self._prefix = instance.prefix
+        self.lock = threading.RLock()
+        """Held while links are made or looked at. Not the fabric's: ports are plugged meanwhile."""
+        self._emulators: dict[str, LinkEmulator] = {}
+        self._tunnels: dict[tuple[str, str], Tunnel] = {}
+        self._troubles: dict[str, _Trouble] = {}
+        """By link, what came of the last try to repair it, when that failed."""
+
+    def up(self, spec: FabricSpec, link: LinkSpec) -> None:
+        """Makes a link, or makes what is there into it, and waits until it carries frames."""
+        with self.lock:
+            self._make(spec, link)
+            self._troubles.pop(link.name, None)
+            if link.overlay != "none":
+                self._tunnel(spec, link, link.overlay).wait()
+
+    def remake(self, spec: FabricSpec) -> None:
+        """Makes every link what it should be, without waiting for overlays. Failed at the end if one could not be."""
+        reasons = []
+        with self.lock:
+            for link in spec.joins():
+                try:
+                    self._make(spec, link)
+                except Exception as error:  # one link is no reason to leave another as it is
+                    reasons.append(f"{link.name}: {error}")
+        if reasons:
+            raise Failed(Code.FAILED, "not every link could be made", "; ".join(reasons), "wherry site link")
+
+    def repair(self, spec: FabricSpec) -> list[Repair]:
+        """Starts anew what has died. Leaves alone a link whose sites are not there, or with which it failed lately."""
+        found = []
+        with self.lock:
+            for link in spec.joins():
+                trouble = self._troubles.get(link.name)
+                if trouble is not None and time.monotonic() < trouble.until:
+                    continue
+                try:
+                    text = self._mend(spec, link)
+                except Exception as error:  # one link is no reason to leave another dead
+                    pause = min(2 * trouble.pause, _LONGEST) if trouble else _FIRST
+                    self._troubles[link.name] = _Trouble(str(error), pause, time.monotonic() + pause)
+                    if trouble is None or trouble.reason != str(error):
+                        text = f"the link {link.name} could not be repaired, and is tried again: {error}"
+                        found.append(Repair(text=text, failed=True))
+                    continue
+                self._troubles.pop(link.name, None)
+                if text:
+                    found.append(Repair(text=text))
+        return found
+
+    def _mend(self, spec: FabricSpec, link: LinkSpec) -> str:
+        """Starts anew what has died of a link; what that was."""
+        if not all(namespaces.exists(Path(netns).name) for netns, _ in self._ends(spec, link)):
+            return ""
+        dead = []
+        if _making(link) == "wherry-link" and not self._emulator(link).alive():
+            dead.append("emulator")
+        if link.overlay != "none" and not self._tunnel(spec, link, link.overlay).alive():
+            dead.append(f"{link.overlay} gateway")
+        if not dead:
+            return ""
+        self._make(spec, link)  # without a wait: frames may be lost on it for long
+        return f"the {' and the '.join(dead)} of the link {link.name} had died: started anew"
+
+    def state(self, spec: FabricSpec, link: LinkSpec) -> LinkState:
+        """What the link is and what it has carried."""
+        making, overlay_ = _making(link), None
+        if link.overlay != "none":
+            overlay_ = "up" if self._tunnel(spec, link, link.overlay).alive() else "dead"
+        if making == "none":
+            return LinkState(link=link, emulation=making, overlay=overlay_)
+        if making == "netem":
+            one, other = (netem.traffic(end) for end in self._ends(spec, link))
+            return LinkState(link=link, emulation=making, overlay=overlay_, there=one, back=other)
+        found = self._emulator(link).counters()
+        if found is None:
+            return LinkState(link=link, emulation="dead", overlay=overlay_)
+        there, back = (Traffic(**found[way]) for way in ("there", "back"))
+        cpu = found["cpu_us"] / 1e6
+        return LinkState(link=link, emulation=making, overlay=overlay_, there=there, back=back, cpu=cpu)
+
+    def forget(self) -> None:
+        """Forgets the processes; they are ended by the sweep of their namespaces."""
+        with self.lock:
+            self._emulators.clear()
+            self._tunnels.clear()
+            self._troubles.clear()
+
+    def _make(self, spec: FabricSpec, link: LinkSpec) -> None:
+        ends, emulator = self._ends(spec, link), self._emulator(link)
+        for kind in vpn.KINDS:
+            if kind != link.overlay:
+                self._tunnel(spec, link, kind).down()
+        making = _making(link)
+        if making != "wherry-link":
+            emulator.end()
+            self._clear(ends, unless="veth")
+            self._pair(ends)
+            for end, way in zip(ends, link.directions(), strict=True):
+                if making == "netem":
+                    netem.set_latency(end, way.latency or 0)
+                elif netem.available():
+                    netem.clear(end)
+        elif emulator.alive():
+            emulator.set(link.directions())
+        else:
+            self._clear(ends)
+            emulator.start(ends, netns_links.WIRE_MTU, link.directions())
+        bridge = BRIDGE if link.overlay == "none" else None
+        for netns, wire in ends:
+            netns_links.inside(
+                netns, functools.partial(NetnsLinks.join, name=wire, bridge=bridge, mtu=netns_links.WIRE_MTU)
+            )
+        for netns, wire in ends:
+            netns_links.inside(netns, functools.partial(NetnsLinks.wait, name=wire))
+        if link.overlay != "none":
+            self._tunnel(spec, link, link.overlay).up()
+
+    def _ends(self, spec: FabricSpec, link: LinkSpec) -> list[tuple[str, str]]:
+        """Path of the site and name of the wire's end there, for both sites, in the order of the link."""
+        order = [site.name for site in spec.sites]
+        one, other = link.between
+        return [(self._site(site), f"s{order.index(far)}") for site, far in ((one, other), (other, one))]
+
+    def _site(self, site: str) -> str:
+        return namespaces.path(f"{self._prefix}-site-{site}")
+
+    def _clear(self, ends: list[tuple[str, str]], unless: str | None = None) -> None:
+        for netns, wire in ends:
+            netns_links.inside(netns, functools.partial(NetnsLinks.remove, name=wire, unless=unless))
+
+    def _pair(self, ends: list[tuple[str, str]]) -> None:
+        (here, wire), (there, other) = ends
+        with open(there) as netns:
+            netns_links.inside(here, lambda ip: ip.pair(wire, other, netns.fileno(), mtu=netns_links.WIRE_MTU))
+
+    def _emulator(self, link: LinkSpec) -> LinkEmulator:
+        if link.name not in self._emulators:
+            self._emulators[link.name] = LinkEmulator(self._directory / f"{link.name}.sock", link.name)
+        return self._emulators[link.name]
+
+    def _tunnel(self, spec: FabricSpec, link: LinkSpec, kind: str) -> Tunnel:
+        if (link.name, kind) not in self._tunnels:
+            index = [join.name for join in spec.joins()].index(link.name)
+            keys = vpn.directory(self._directory, link.name, kind)
+            made = vpn.KINDS[kind](keys, link.name, self._ends(spec, link), index, BRIDGE)
+            self._tunnels[link.name, kind] = made
+        return self._tunnels[link.name, kind]
+
+
+def _making(link: LinkSpec) -> str:
+    """How the link is made: `none` when it declares nothing, `netem` where that means the same, else `wherry-link`."""
+    if not any(direction.declares() for direction in link.directions()):
+        return "none"
+    return "netem" if netem.fits(link) else "wherry-link"
+
+
+def directory(instance: Instance) -> Path:
+    """Where the links of an instance have their sockets and keys."""
+    return instance.run / "links"
+
+
+def sweep(instance: Instance) -> None:
+    """Removes the files of links; their processes end with their namespaces."""
+    vpn.sweep(directory(instance))
+    shutil.rmtree(directory(instance), ignore_errors=True)
+    try:
+        instance.run.rmdir()
+    except OSError:  # a daemon has its things there
+        return

@@ -1,0 +1,159 @@
+"""Client of `wherry-init`, the first process of a node: ping it, run a short program there.
+
+The protocol is described in native/include/wherry/wire.h. Invariant: a connection is made inside the network namespace
+of the cluster's head, since a cluster's addresses mean nothing anywhere else; the calling thread never changes its own.
+Who answers may be a machine that its user has changed: whatever it says, and however slowly, it ends in time, in a
+WireError.
+"""
+
+from __future__ import annotations
+
+import hmac
+import re
+import socket
+import struct
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import IO
+
+from wherry.model.objects import CONTROL_PORT
+from wherry.model.owner import Owner
+from wherry.node.netns_socket import in_netns
+
+_FRAME_LIMIT = 4 << 20  # bytes in the largest frame
+_PART = 64 << 10  # bytes of input in one frame: the agent keeps whole frames
+_OUTPUT_LIMIT = 16 << 20  # bytes that a program may write: it is the node's user's, and its output is kept here
+_NUMBER = re.compile(r"\d{1,9}", re.ASCII)
+_RETRY_SECONDS = 0.1  # while a node's first process does not listen yet
+
+
+class AgentError(Exception):
+    """The node did not answer, or said no. The text is the reason."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a program on a node ended: exit code (128 + signal) and what it wrote."""
+
+    code: int
+    stdout: bytes
+    stderr: bytes
+
+
+@dataclass(frozen=True)
+class AgentEndpoint:
+    """Where a node's first process listens, seen from the namespace `netns`. `key` is 64 hex digits."""
+
+    netns: str
+    address: str
+    key: str
+    port: int = CONTROL_PORT
+
+    def ping(self, seconds: float) -> int:
+        """The number of the init's children. Tries until `seconds` are over; then WireError with the last reason."""
+        end, reason = time.monotonic() + seconds, ""
+        while (left := end - time.monotonic()) > 0:
+            try:
+                with self._connected(left) as talk:
+                    talk.send(b"P", b"")
+                    return _number(talk.expect(b"P"))
+            except AgentError as error:
+                reason = str(error)
+                time.sleep(min(_RETRY_SECONDS, max(0.0, end - time.monotonic())))
+        raise AgentError(reason or f"no answer within {seconds:.0f} s")
+
+    def run(
+        self, argv: Sequence[str], who: Owner, env: dict[str, str], seconds: float, data: IO[bytes] | None = None
+    ) -> Ended:
+        """Runs a program to its end; `data` is its standard input, which is empty without it.
+
+        WireError when it cannot be run, or not to its end within so many seconds. What it writes while it still reads
+        must be little.
+        """
+        request = [str(who.uid), str(who.gid), ",".join(map(str, who.groups)), who.cwd, str(len(argv)), *argv]
+        request += [f"{name}={value}" for name, value in env.items()]
+        streams = {b"O": bytearray(), b"E": bytearray()}
+        with self._connected(seconds) as talk:
+            talk.send(b"R", b"".join(part.encode(errors="surrogateescape") + b"\0" for part in request))
+            talk.expect(b"S")
+            while part := data.read(_PART) if data else b"":
+                talk.send(b"I", part)
+            talk.send(b"I", b"")
+            while True:
+                kind, payload = talk.receive()
+                if kind == b"X":
+                    how, _, number = payload.decode(errors="replace").partition(" ")
+                    code = _number(number) + (128 if how == "signal" else 0)
+                    return Ended(code, bytes(streams[b"O"]), bytes(streams[b"E"]))
+                if kind in streams:
+                    streams[kind] += payload
+                if sum(map(len, streams.values())) > _OUTPUT_LIMIT:
+                    raise AgentError(f"{argv[0]} wrote more than {_OUTPUT_LIMIT >> 20} MiB")
+
+    @contextmanager
+    def _connected(self, seconds: float) -> Iterator[_Session]:
+        try:
+            with in_netns(self.netns, lambda: socket.socket(socket.AF_INET, socket.SOCK_STREAM)) as connection:
+                talk = _Session(connection, time.monotonic() + seconds)
+                talk.open(self.address, self.port)
+                challenge = talk.expect(b"C")
+                talk.send(b"H", hmac.new(self.key.encode(), challenge.encode(), "sha256").hexdigest().encode())
+                yield talk
+        except TimeoutError:
+            raise AgentError(f"no answer within {seconds:.0f} s") from None
+        except OSError as error:
+            raise AgentError(error.strerror or str(error)) from None
+
+
+class _Session:
+    """A connection whose every word comes before one deadline (of time.monotonic); else TimeoutError."""
+
+    def __init__(self, connection: socket.socket, deadline: float) -> None:
+        self._connection, self._deadline = connection, deadline
+
+    def open(self, address: str, port: int) -> None:
+        self._hurry()
+        self._connection.connect((address, port))
+
+    def send(self, kind: bytes, payload: bytes) -> None:
+        self._hurry()
+        self._connection.sendall(kind + struct.pack(">I", len(payload)) + payload)
+
+    def receive(self) -> tuple[bytes, bytes]:
+        header = self._exactly(5)
+        (length,) = struct.unpack(">I", header[1:])
+        if length > _FRAME_LIMIT:
+            raise AgentError(f"it sent a frame of {length} bytes")
+        return header[:1], self._exactly(length)
+
+    def expect(self, wanted: bytes) -> str:
+        kind, payload = self.receive()
+        text = payload.decode(errors="replace")
+        if kind != wanted:
+            raise AgentError(text or f"it answered {kind!r}")
+        return text
+
+    def _exactly(self, count: int) -> bytes:
+        got = bytearray()
+        while len(got) < count:
+            self._hurry()
+            part = self._connection.recv(count - len(got))
+            if not part:
+                raise AgentError("it closed the connection")
+            got += part
+        return bytes(got)
+
+    def _hurry(self) -> None:
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        self._connection.settimeout(left)
+
+
+def _number(text: str) -> int:
+    """WireError for what is none that the agent says."""
+    if not _NUMBER.fullmatch(text):
+        raise AgentError(f"it said {text[:40]!r} instead of a number")
+    return int(text)

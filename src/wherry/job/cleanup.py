@@ -1,0 +1,90 @@
+"""Ends what a job left behind: on its nodes, and beside its launcher.
+
+Processes of a job are known by a variable in their environment (`launch.MARK` on nodes, WHERRY_JOB beside the launcher)
+and only those of the job's own user are touched: on a node the search itself runs as that user.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from wherry.job.agent_client import AgentEndpoint, AgentError
+from wherry.job.launch import MARK
+from wherry.model.owner import Owner
+
+_AT_ONCE = 16
+_SEARCHES = 20  # a process that is being killed may have forked meanwhile
+
+_SEARCH = f"""
+found=0
+for process in /proc/[0-9]*; do
+  if grep -qzFx "{MARK}=$1" "$process/environ" 2>/dev/null; then
+    kill -9 "${{process#/proc/}}" 2>/dev/null && found=1
+  fi
+done
+exit $found
+"""
+
+
+def end_leftovers_on_nodes(
+    id: str, owner: Owner, nodes: Iterable[tuple[str, AgentEndpoint]], seconds: float
+) -> dict[str, str]:
+    """Kills what job `id` left on the nodes. Returns the nodes where that could not be done, with the reason."""
+
+    def sweep(node: tuple[str, AgentEndpoint]) -> tuple[str, str]:
+        end = time.monotonic() + seconds
+        search = ["/bin/sh", "-c", _SEARCH, "sweep", id]
+        searcher = owner.model_copy(update={"cwd": "/"})
+        try:
+            for _ in range(_SEARCHES):
+                left = end - time.monotonic()
+                if node[1].run(search, searcher, {"PATH": "/usr/bin:/bin"}, left).code == 0:
+                    return node[0], ""
+            return node[0], "new processes of the job keep appearing"
+        except AgentError as error:
+            return node[0], str(error)
+
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        return {name: reason for name, reason in pool.map(sweep, nodes) if reason}
+
+
+def end_leftovers_at_head(job_file: Path, owner: Owner) -> None:
+    """Kills what the launcher left beside itself (agents): the owner's processes that were given this job file."""
+    _kill(job_file, owner)
+
+
+def end_agents(job_file: Path, owner: Owner, address: str) -> bool:
+    """Kills the launcher's agents at a node that is no more, so that it need not wait until they give up their
+    connections. True when there was one."""
+    return _kill(job_file, owner, address.encode())
+
+
+def _kill(job_file: Path, owner: Owner, word: bytes | None = None) -> bool:
+    """Kills the owner's processes that were given this job file, or those of them that have `word` among their own."""
+    wanted, found = b"WHERRY_JOB=" + os.fsencode(job_file), False
+    for entry in os.scandir("/proc"):
+        if not entry.name.isdigit():
+            continue
+        try:
+            fd = os.pidfd_open(int(entry.name))
+        except OSError:
+            continue
+        try:
+            ours = entry.stat().st_uid == owner.uid and wanted in _strings(entry.path, "environ")
+            if ours and (word is None or word in _strings(entry.path, "cmdline")[1:]):
+                signal.pidfd_send_signal(fd, signal.SIGKILL)
+                found = True
+        except OSError:
+            continue
+        finally:
+            os.close(fd)
+    return found
+
+
+def _strings(process: str, file: str) -> list[bytes]:
+    return Path(process, file).read_bytes().split(b"\0")

@@ -1,0 +1,70 @@
+"""What is refused of an order to run a program, before anything is made.
+
+Invariant: it only looks, at files with the rights of the owner: a path that is closed to the owner is not there.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from wherry.base.errors import Code, Refused
+from wherry.job import file_visibility, mpi
+from wherry.model.job_request import JobRequest
+from wherry.model.objects import Cluster, ClusterState
+from wherry.model.owner import Owner
+from wherry.node.as_user import as_user
+
+_RANKS_MAX = 4096
+
+
+def program_of(order: JobRequest, cluster: Cluster) -> tuple[Path, mpi.Mpi]:
+    """The program and the MPI to launch it with. Refused when the cluster cannot run the order."""
+    _require_owner(cluster, order.owner)
+    if cluster.state is not ClusterState.RUNNING:
+        why = cluster.reason or f"it is {cluster.state}"
+        what = f"cluster {cluster.name} is not ready for jobs"
+        raise Refused(Code.WRONG_STATE, what, why, "wherry up FILE repairs it")
+    if not 1 <= order.ranks <= _RANKS_MAX:
+        what = f"{order.ranks} ranks cannot be started"
+        raise Refused(Code.USAGE, what, f"1 to {_RANKS_MAX} can", f"wherry run {cluster.name} -n 4 -- PROGRAM")
+    _require_words(order)
+    return as_user(order.owner, lambda: _look(order, cluster))
+
+
+def _look(order: JobRequest, cluster: Cluster) -> tuple[Path, mpi.Mpi]:
+    owner, here = order.owner, Path(order.owner.cwd)
+    file_visibility.require_enterable(here, owner)
+    program = mpi.find_program(order.argv[0], owner, order.env)
+    contained = "container" in cluster.spec.kinds
+    if contained:
+        file_visibility.require_visible(program, "the program", cluster)
+        file_visibility.require_visible(here, "the working directory", cluster)
+    found = mpi.find(program, owner, order.env, order.mpi)
+    if contained:
+        file_visibility.require_visible(found.launcher, "the launcher", cluster)
+    return program, found
+
+
+def _require_owner(cluster: Cluster, owner: Owner) -> None:
+    """Refused to run as somebody else than the cluster's nodes know: they would refuse it too, root included."""
+    name = cluster.name
+    if owner.uid != cluster.owner_uid:
+        why = f"it is uid {cluster.owner_uid}'s, you are uid {owner.uid}; its nodes run programs of its user only"
+        raise Refused(Code.PERMISSION, f"cluster {name} is not yours", why, "wherry up FILE, with another name in it")
+    foreign = {owner.gid, *owner.groups} - {cluster.owner_gid, *cluster.owner_groups}
+    if foreign and owner.uid != 0:
+        what = f"cluster {name} does not know your groups"
+        why = f"gid {', '.join(map(str, sorted(foreign)))} was none of yours when it was made"
+        raise Refused(Code.PERMISSION, what, why, f"wherry down {name}, then wherry up FILE")
+
+
+def _require_words(order: JobRequest) -> None:
+    """Refused what no command line or line of the job's file can hold."""
+    if not order.argv:
+        raise Refused(Code.USAGE, "no program is given", "", f"wherry run {order.cluster} -n {order.ranks} -- PROGRAM")
+    if any("\0" in word for word in order.argv):
+        raise Refused(Code.USAGE, "the command cannot be run", "one of its words has a NUL byte", "wherry run --help")
+    cwd = order.owner.cwd
+    if not cwd.startswith("/") or {"\n", "\0"} & set(cwd):
+        why = "it is not absolute, or has a line break in its name"
+        raise Refused(Code.USAGE, f"no job can be run in {cwd!r}", why, "cd to another directory")

@@ -1,0 +1,75 @@
+"""What fabric files and cluster files share: the base model, quantities, names, hints for misspelt words.
+
+Invariant: sizes, durations and rates carry units; a bare number is an error that shows how to write it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from typing import Annotated
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from wherry.base.units import parse_duration, parse_rate, parse_share, parse_size
+
+NAME = re.compile(r"[a-z][a-z0-9]{0,14}(-[a-z0-9]+)*")
+
+
+def size_of(value: object) -> object:
+    return parse_size(value) if isinstance(value, str) else _needs_unit(value, "512MiB")
+
+
+def _duration(value: object) -> object:
+    return parse_duration(value) if isinstance(value, str) else _needs_unit(value, "30s")
+
+
+def _rate(value: object) -> object:
+    return parse_rate(value) if isinstance(value, str) else _needs_unit(value, "100Mbit/s")
+
+
+def _share(value: object) -> object:
+    return parse_share(value) if isinstance(value, str) else value
+
+
+def _needs_unit(value: object, example: str) -> object:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        raise ValueError(f"{value} has no unit; write it as {example}")
+    return value
+
+
+def name_of(value: str) -> str:
+    if not NAME.fullmatch(value) or len(value) > 20:
+        raise ValueError(
+            f"{value!r} is no name: at most 20 lower-case letters, digits and inner hyphens, a letter first"
+        )
+    return value
+
+
+Size = Annotated[int, BeforeValidator(size_of)]
+Duration = Annotated[float, BeforeValidator(_duration)]
+Rate = Annotated[int, BeforeValidator(_rate)]
+Share = Annotated[float, BeforeValidator(_share)]
+Name = Annotated[str, BeforeValidator(lambda v: name_of(v) if isinstance(v, str) else v)]
+Interface = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,14}$")]
+"""A network interface, as Linux takes it."""
+
+
+class Spec(BaseModel):
+    """Base of everything read from a file: frozen, no unknown keys."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+def require_unique(noun: str, names: list[str]) -> set[str]:
+    """The names as a set. ValueError when one of them is given twice."""
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"two {noun}s are named {name!r}")
+    return set(names)
+
+
+def nearest(word: str, known: set[str] | list[str]) -> str:
+    """The end of an error about an unknown word: the known word most like it, or all known words."""
+    near = difflib.get_close_matches(word, list(known), 1)
+    return f"; did you mean {near[0]!r}?" if near else f" (known: {', '.join(sorted(known))})"

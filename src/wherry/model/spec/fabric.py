@@ -1,0 +1,278 @@
+"""Fabric files: sites, hosts and the links between sites. A spec that exists is valid in itself."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Sequence
+from typing import Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from wherry.base.errors import Code, Refused
+from wherry.base.units import format_duration, format_rate
+from wherry.model.libvirt_uri import parse_uri
+from wherry.model.spec.base import Duration, Interface, Name, Rate, Share, Size, Spec, nearest, require_unique
+
+
+class SiteSpec(Spec):
+    """A place with its own local network."""
+
+    name: Name
+
+
+class FactsSpec(Spec):
+    """Facts that an emulated host is given instead of the machine's, to try refusals."""
+
+    memory: Size | None = None
+    without_cpu_features: tuple[str, ...] = ()
+    without_files: tuple[str, ...] = ()
+
+
+class HostSpec(Spec):
+    """A host: its site, its size, its speed relative to the others. Emulated, or real: then `uri` says how its libvirtd
+    is reached, `bridge` which of its bridges nodes are at (`br0`, or `xenbr0` of a Xen host), and `shadow_paging` that
+    its Xen was built with it.
+
+    At speed 0.5 a CPU of an emulated host, and each of a node's there, is half a CPU of the machine (CFS quota, period
+    5 ms).
+    """
+
+    name: Name
+    site: Name
+    cores: float = Field(gt=0, le=1024)
+    memory: Size
+    speed: float = Field(default=1.0, gt=0, le=1)
+    facts: FactsSpec = FactsSpec()
+    uri: str = ""
+    bridge: Interface | None = None
+    shadow_paging: bool = False
+
+    @property
+    def hypervisor(self) -> str:
+        """`qemu` or `xen` of a real host; empty of an emulated one."""
+        return parse_uri(self.uri).hypervisor if self.uri else ""
+
+    @property
+    def plug(self) -> str:
+        """The bridge that nodes are at on a real host."""
+        return self.bridge or ("xenbr0" if self.hypervisor == "xen" else "br0")
+
+    @field_validator("uri")
+    @classmethod
+    def _uri(cls, value: str) -> str:
+        return str(parse_uri(value)) if value else value
+
+
+FASTEST = 40 * 10**9
+"""Bits per second that a link can be declared to have at most; no emulation on one machine is faster."""
+LONGEST = 60.0
+"""Seconds of latency that a link can be declared to have at most."""
+
+
+class DirectionSpec(Spec):
+    """What a link does to frames of one direction. What is not declared is as the machine is."""
+
+    latency: Duration | None = None
+    jitter: Duration | None = None
+    bandwidth: Rate | None = None
+    loss: Share | None = None
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        if self.latency is not None and self.latency > LONGEST:
+            raise ValueError(f"latency: {self.latency:g}s is more than {LONGEST:g}s")
+        if self.bandwidth is not None and not 0 < self.bandwidth <= FASTEST:
+            raise ValueError(f"bandwidth: {format_rate(self.bandwidth)} is impossible: more than 0, at most 40Gbit/s")
+        if self.loss is not None and not 0 <= self.loss <= 1:
+            raise ValueError(f"loss: {self.loss:g} is no share: write 0.01 or 1%")
+        return self
+
+    def described(self) -> str:
+        """`latency 10.0 ms, bandwidth 1 Gbit/s`, with what is declared."""
+        parts = [f"{name} {format_duration(value)}" for name in ("latency", "jitter") if (value := getattr(self, name))]
+        parts += [f"bandwidth {format_rate(self.bandwidth)}"] if self.bandwidth else []
+        parts += [f"loss {self.loss * 100:g}%"] if self.loss else []
+        return ", ".join(parts) or "as the machine is"
+
+    def declares(self) -> bool:
+        """True when any of it is declared."""
+        return any(getattr(self, name) is not None for name in DirectionSpec.model_fields)
+
+
+class LinkSpec(DirectionSpec):
+    """What joins two sites. It is the same in both directions, but for what `reverse` declares for the way back."""
+
+    between: tuple[Name, Name]
+    reverse: DirectionSpec = DirectionSpec()
+    overlay: Literal["none", "openvpn", "wireguard"] = "none"
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        if any((one.jitter or 0) > (one.latency or 0) for one in self.directions()):
+            raise ValueError("jitter: it is more than the latency that it changes")
+        return self
+
+    @property
+    def name(self) -> str:
+        """`a--b`: a site's own name can have single hyphens."""
+        return "--".join(self.between)
+
+    def described(self) -> str:
+        """`there latency 10ms, …; back …; overlay none`, with what is declared."""
+        ways = zip(("there", "back"), self.directions(), strict=True)
+        return "; ".join([*(f"{way} {one.described()}" for way, one in ways), f"overlay {self.overlay}"])
+
+    def changed(self, source: str, figures: DirectionSpec, overlay: str | None, one_way: bool) -> LinkSpec:
+        """The link with other figures, those that are given: from the site `source` only, or in both directions."""
+        ways = [one.model_dump(exclude_none=True) for one in self.directions()]
+        given = figures.model_dump(exclude_none=True)
+        for end, way in zip(self.between, ways, strict=True):
+            if not one_way or end == source:
+                way.update(given)
+        if any(way.get("jitter", 0) > way.get("latency", 0) for way in ways):
+            raise Refused(Code.USAGE, "the jitter is more than the latency that it changes", "", "give --latency too")
+        there, back = ways
+        back = {name: FASTEST if name == "bandwidth" else 0.0 for name in there} | back  # not "as there", if undeclared
+        declared = {**dict.fromkeys(DirectionSpec.model_fields), **there}
+        reverse = DirectionSpec.model_construct(**back)
+        return self.model_copy(update={**declared, "reverse": reverse, "overlay": overlay or self.overlay})
+
+    def directions(self) -> tuple[DirectionSpec, DirectionSpec]:
+        """There and back."""
+        there = {name: getattr(self, name) for name in DirectionSpec.model_fields}
+        other = {name: getattr(self.reverse, name) for name in there}
+        back = {name: there[name] if value is None else value for name, value in other.items()}
+        return DirectionSpec.model_construct(**there), DirectionSpec.model_construct(**back)
+
+
+class FabricSpec(Spec):
+    """A fabric file: sites, hosts, links, and the address pool clusters take their /24 from.
+
+    Hosts are emulated (`netns`) or real (`libvirt`); of real ones, `bridge` is this machine's way to their bridges.
+    `fake` makes nothing: it is for tests. Links join the sites as one tree.
+    """
+
+    kind: Literal["fabric"]
+    version: Literal[1]
+    name: Name
+    driver: Literal["netns", "libvirt", "fake"] = "netns"
+    bridge: Interface | None = None
+    pool: str = "10.77.0.0/16"
+    underlay: str = "10.76.0.0/16"
+    sites: tuple[SiteSpec, ...] = Field(min_length=1)
+    hosts: tuple[HostSpec, ...] = Field(min_length=1)
+    links: tuple[LinkSpec, ...] = ()
+
+    @property
+    def hypervisor(self) -> str:
+        """What all real hosts run, `qemu` or `xen`; empty when hosts are emulated."""
+        return self.hosts[0].hypervisor
+
+    def joins(self) -> tuple[LinkSpec, ...]:
+        """The links; when none is declared, those that join the sites in a line."""
+        names = [site.name for site in self.sites]
+        return self.links or tuple(LinkSpec(between=pair) for pair in zip(names, names[1:], strict=False))
+
+    def link(self, one: str, other: str) -> LinkSpec:
+        """The link between two sites. NOT_FOUND when none joins them."""
+        for link in self.joins():
+            if link.between in ((one, other), (other, one)):
+                return link
+        known = ", ".join(" - ".join(link.between) for link in self.joins())
+        why = f"links: {known}" if known else "there is one site"
+        raise Refused(Code.NOT_FOUND, f"no link joins {one} and {other}", why, "wherry site link")
+
+    def with_link(self, link: LinkSpec) -> FabricSpec:
+        """The same fabric, but for the link between these two sites. NOT_FOUND when none joins them."""
+        old = self.link(*link.between).name
+        return self.model_copy(update={"links": tuple(link if one.name == old else one for one in self.joins())})
+
+    def differs_in_figures_only(self, other: FabricSpec) -> bool:
+        """True when the other one is the same, or has the same links with other figures."""
+        same = [link.between for link in self.joins()] == [link.between for link in other.joins()]
+        return same and self.model_copy(update={"links": ()}) == other.model_copy(update={"links": ()})
+
+    @field_validator("pool", "underlay")
+    @classmethod
+    def _network(cls, value: str) -> str:
+        network = ipaddress.ip_network(value)
+        if network.version != 4 or network.prefixlen > 16 or not network.is_private:
+            raise ValueError(f"{value} is not a private IPv4 network of /16 or larger")
+        if network.is_loopback or network.is_link_local or network.is_reserved:
+            raise ValueError(f"{value} means something else (loopback, link-local or reserved): take one of 10.0.0.0/8")
+        return value
+
+    @model_validator(mode="after")
+    def _whole(self) -> FabricSpec:
+        sites = require_unique("site", [s.name for s in self.sites])
+        require_unique("host", [h.name for h in self.hosts])
+        for host in self.hosts:
+            if host.site not in sites:
+                raise ValueError(
+                    f"host {host.name} is at site {host.site!r}, which is not declared{nearest(host.site, sites)}"
+                )
+        joined = {frozenset(link.between) for link in self.links}
+        for link in self.links:
+            for end in link.between:
+                if end not in sites:
+                    raise ValueError(f"a link ends at site {end!r}, which is not declared{nearest(end, sites)}")
+            if link.between[0] == link.between[1]:
+                raise ValueError(f"a link joins site {link.between[0]!r} with itself")
+        if len(joined) != len(self.links):
+            raise ValueError("two links join the same pair of sites")
+        _no_loop(sites, joined)
+        _no_island([site.name for site in self.sites], self.joins())
+        _as_the_driver_needs(self)
+        if ipaddress.ip_network(self.pool).overlaps(ipaddress.ip_network(self.underlay)):
+            raise ValueError(f"pool {self.pool} and underlay {self.underlay} overlap")
+        return self
+
+
+def _as_the_driver_needs(spec: FabricSpec) -> None:
+    """What real hosts need, and what only they have."""
+    real = spec.driver == "libvirt"
+    for host in spec.hosts:
+        if real and not host.uri:
+            raise ValueError(
+                f"host {host.name} has no uri, by which a real host is reached: qemu+ssh://10.0.0.1/system"
+            )
+        if real and host.facts != FactsSpec():
+            raise ValueError(f"host {host.name} is real, and has its own facts")
+        if host.uri and not real:
+            raise ValueError(f"host {host.name} has a uri: real hosts need driver: libvirt")
+        if host.shadow_paging and host.hypervisor != "xen":
+            raise ValueError(f"host {host.name} does not run Xen, so shadow_paging means nothing")
+        if host.hypervisor != spec.hypervisor:
+            raise ValueError(
+                f"host {host.name} runs {host.hypervisor} and host {spec.hosts[0].name} {spec.hypervisor}: no node "
+                "moves between them; write a fabric file for each, with an instance of its own (WHERRY_INSTANCE)"
+            )
+    if real and spec.bridge is None:
+        raise ValueError("bridge: name the bridge of this machine that is on one wire with the hosts' bridges")
+    if spec.bridge is not None and not real:
+        raise ValueError("bridge: only for driver: libvirt")
+    if real and spec.links:
+        raise ValueError("links: those between real hosts are as they are")
+    if len(uris := [host.uri for host in spec.hosts if host.uri]) > len(set(uris)):
+        raise ValueError("two hosts have the same uri")
+
+
+def _no_loop(sites: set[str], links: set[frozenset[str]]) -> None:
+    group = {site: {site} for site in sites}
+    for one, other in links:
+        if group[one] is group[other]:
+            raise ValueError("the links close a loop; sites are joined as a tree")
+        group[one] |= group[other]
+        for site in group[other]:
+            group[site] = group[one]
+
+
+def _no_island(sites: Sequence[str], links: Sequence[LinkSpec]) -> None:
+    reached = list(sites[:1])
+    for here in reached:
+        reached += [end for link in links if here in link.between for end in link.between if end not in reached]
+    if left := [site for site in sites if site not in reached]:
+        raise ValueError(
+            f"no way leads from site {sites[0]!r} to site {left[0]!r}: declare a link, as {{between: [{sites[0]}, "
+            f"{left[0]}]}}, or no links at all, which joins the sites in a line"
+        )

@@ -1,0 +1,64 @@
+"""What a move is expected to cost, from the node's memory and from the moves that were made here.
+
+Pure. Invariant: the basis says what the numbers stand on; without a record of earlier moves it says that they are
+assumed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import linear_regression, median
+
+from wherry.model.objects import Move, Phase, Prediction
+
+_RATE = 500e6
+"""Bytes per second when nothing was measured yet: dump, copy and restore of memory over TCP on one machine."""
+_BEFORE = 1.0
+"""Seconds of preparation and clearing up when nothing was measured yet."""
+_RECENT = 20
+_APART = 64 * 2**20
+"""Bytes by which moves must differ before their times tell a rate: below it, the noise of a freeze is larger."""
+_LEFT = 0.1
+"""Share of the memory that rounds are assumed to leave for the freeze."""
+
+
+def forecast(
+    size: int, overhead: float, can_round: bool, moves: Sequence[Move], bandwidth: float | None = None
+) -> Prediction:
+    """Prediction for `size` bytes and `overhead` seconds of a freeze beside sending; `moves` are earlier ones over the
+    same links, `bandwidth` the bit/s that these leave to it (None: as much as it can send)."""
+    past = [m for m in moves if m.phase == Phase.DONE and not m.error and m.downtime and m.total and m.bytes][-_RECENT:]
+    most = _RATE if bandwidth is None else min(_RATE, bandwidth / 8)
+    rate, before, basis = most, _BEFORE, "assumed rates; no move was made here yet"
+    if past:
+        rate, overhead = _fit([(_frozen_bytes(m), m.downtime or 0) for m in past], most)
+        rate = min(rate, most)
+        before = median(max((m.total or 0) - (m.downtime or 0), 0) for m in past)
+        basis = f"the last {len(past)} moves" if len(past) > 1 else "the last move"
+    rounds = 2 if can_round else 0
+    frozen = size * _LEFT if rounds else size
+    downtime = overhead + frozen / rate
+    return Prediction(
+        bytes=int(size + (frozen if rounds else 0)),
+        rounds=rounds,
+        seconds=before + downtime + (size / rate if rounds else 0),
+        downtime=downtime,
+        basis=basis,
+    )
+
+
+def _fit(points: list[tuple[int, float]], assumed: float) -> tuple[float, float]:
+    """Rate (bytes per second) and overhead (seconds) of downtimes by frozen bytes.
+
+    A least-squares line where sizes differ enough to tell one from the other, else the overhead at the assumed rate.
+    """
+    sizes, times = [size for size, _ in points], [time for _, time in points]
+    if max(sizes) - min(sizes) >= _APART:
+        line = linear_regression(sizes, times)
+        if line.slope > 0:
+            return 1 / line.slope, max(line.intercept, 0.0)
+    return assumed, median(max(time - size / assumed, 0.0) for size, time in points)
+
+
+def _frozen_bytes(move: Move) -> int:
+    return move.bytes - sum(round.bytes for round in move.rounds)

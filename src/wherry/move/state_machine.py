@@ -1,0 +1,341 @@
+"""The state machine of one move, the same for every kind of node.
+
+    PREPARE -> ROUNDS -> FREEZE -> TRANSFER -> RESTORE -> COMMIT -> THAW -> DONE
+       \\_________\\_________\\_________\\__________\\___> ROLLED_BACK
+
+Invariants: at most one copy of the node runs and one of its ports is plugged, at every step and whoever is killed; the
+stored phase alone says which copy counts (COMMIT and later: the destination's); before the commit every failure goes
+back, unless the engine itself has switched to the destination's copy by then; after it none does. See
+docs/design/0002-move.md.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from wherry.base.clock import Stopwatch, now
+from wherry.base.errors import Code, Failed, LostContact, WherryError
+from wherry.base.units import format_duration, format_size
+from wherry.fabric.protocol import Fabric, Hold
+from wherry.model.migration_parameters import MigrationParameters
+from wherry.model.network import Port
+from wherry.model.objects import Move, Node, NodeState, Phase
+from wherry.move.faults import Fault
+from wherry.move.link_admission import LinkAdmission, LinkPath
+from wherry.move.precopy_policy import MAX_ROUNDS, another_round, switches_to_post_copy
+from wherry.node.protocol import NodeDriver, NodeMover, Placement, Transferred
+from wherry.store.store import Store
+
+_TRIES = 4
+_START_AGAIN = "wherry up FILE starts it again"
+_TRY_AGAIN = "wherry status: it is tried again, now and then, while both hosts answer"
+_WAITED = "turn"
+"""What the seconds are called for which a move waited until the links on its way were free."""
+_PAUSE = 0.1
+"""Seconds before the second try to finish or to go back; doubled before each further one."""
+
+
+class MoveEndpoints:
+    """Both ends of a move: ports and places, the driver of the node's kind, and the way between them."""
+
+    def __init__(
+        self,
+        driver: NodeDriver,
+        ports: tuple[Port, Port],
+        places: tuple[Placement, Placement],
+        way: MigrationParameters | None = None,
+    ) -> None:
+        self.driver = driver
+        self.way = way or MigrationParameters()
+        self.source_port, self.destination_port = ports
+        self.source, self.destination = places
+
+    def mover(self) -> NodeMover:
+        """The steps; made anew after the daemon was killed."""
+        return self.driver.mover(self.source, self.destination, self.way)
+
+
+class MoveStateMachine:
+    """Runs, finishes or takes back one move. `move` and `node` are its records as last stored."""
+
+    def __init__(
+        self,
+        store: Store,
+        fabric: Fabric,
+        ends: MoveEndpoints,
+        move: Move,
+        node: Node,
+        progress: Callable[[str], None],
+        cancelled: Callable[[], bool],
+        crossing: LinkPath | None = None,
+        turns: LinkAdmission | None = None,
+    ) -> None:
+        self.move = move
+        self.node = node
+        self._crossing, self._turns = crossing or LinkPath(), turns or LinkAdmission()
+        self._store = store
+        self._fabric = fabric
+        self._ends = ends
+        self._mover = ends.mover()
+        self._hold: Hold | None = None
+        self._progress = progress
+        self._cancelled = cancelled
+        self._frozen_at: float | None = None
+        self._silent: LostContact | None = None
+        self._asked = False
+        """True when the engine said that it has not switched: else the source's copy may be gone for a good reason."""
+        self._watch = Stopwatch()
+
+    def run(self, fault: Fault, max_rounds: int | None = None) -> Move:
+        """All of it. Failed when the node stayed where it was, or when finishing did not succeed."""
+        try:
+            self._to_commit(fault, MAX_ROUNDS if max_rounds is None else max_rounds)
+        except Exception as error:
+            failed = None if self._committed() else self.roll_back(error)
+            if failed is not None:
+                raise failed from error
+            # Once the row is written the destination's copy is the node, whatever happened: go on.
+        return self.finish(fault)
+
+    def finish(self, fault: Fault | None = None) -> Move:
+        """After the commit: kills the source's copy, plugs and thaws the destination's. Any number of times."""
+        error = self._retried(lambda: self._to_done(fault or Fault()))
+        if error is None:
+            return self._done()
+        failed = Failed(Code.MOVE_FAILED, f"the move of {self.node.name} is committed but not finished", str(error))
+        if self._lost(self._ends.destination):
+            failed.what, failed.next = f"{self.node.name} ended while it was moved", _START_AGAIN
+            self._set_node(NodeState.LOST)
+            self._store_move(phase=Phase.DONE, ended=now(), error=failed.to_dict())
+        else:
+            failed.next = _TRY_AGAIN
+            self._store_move(error=failed.to_dict())
+        self._event("move.failed", str(failed), error=failed.to_dict())
+        raise failed
+
+    def roll_back(self, cause: Exception) -> Failed | None:
+        """Before the commit: ends with the source running and plugged, and nothing at the destination.
+
+        Returns the error that says so, for the caller to raise; None when the engine itself had switched to the
+        destination's copy: then the move is committed, and is to be finished.
+        """
+        at = self.move.phase
+        error = self._retried(self._take_back)
+        if self._committed():
+            return None
+        failed = _failure(cause, self.node, at)
+        if error is not None and not (self._asked and self._lost(self._ends.source)):
+            failed.what = f"{self.node.name} was not moved, and is not back yet"
+            failed.why, failed.next = f"{failed.why}; going back failed too: {error}", _TRY_AGAIN
+            self._store_move(error=failed.to_dict())
+        else:
+            if error is not None:
+                failed.what, failed.next = f"{self.node.name} ended while it was moved", _START_AGAIN
+            self._set_node(NodeState.RUNNING if error is None else NodeState.LOST)
+            self._store_move(phase=Phase.ROLLED_BACK, ended=now(), total=self._total(), error=failed.to_dict())
+        self._event("move.rolled-back", str(failed), phase=str(at), error=failed.to_dict())
+        return failed
+
+    def _to_commit(self, fault: Fault, max_rounds: int) -> None:
+        fabric, ends, mover = self._fabric, self._ends, self._mover
+        fabric.port_up(ends.destination_port)
+        mover.limit_rate(self._crossing.rate)
+        mover.prepare()
+        hold = self._hold = fabric.hold(ends.destination_port)
+        self._ended(Phase.PREPARE, fault)
+
+        with self._turns.turn(self._crossing, self._stop_if_cancelled):
+            sent = self._send(hold, fault, max_rounds)
+
+        self._note(phase=Phase.RESTORE)
+        restored = mover.restore()
+        if sent.frozen is not None and restored is not None:
+            self._note(downtime_criu=sent.frozen + restored)
+        self._ended(Phase.RESTORE, fault)
+
+        self._commit()
+        self._ended(Phase.COMMIT, fault, may_cancel=False)
+
+    def _commit(self) -> None:
+        """The point of no return."""
+        committed = self.move.model_copy(update={"phase": Phase.COMMIT, "phases": dict(self._watch.laps)})
+        self._store.put_move(committed)
+        self.move = committed
+        self.node = self.node.model_copy(update={"host": self.move.destination})
+        self._store.put_node(self.node)
+
+    def _send(self, hold: Hold, fault: Fault, max_rounds: int) -> Transferred:
+        """What fills links: rounds, freeze and transfer."""
+        mover = self._mover
+        if self._crossing.budgets:
+            self._watch.lap(_WAITED)
+        way = self._ends.way
+        if mover.can_round() and another_round(self.move.rounds, max_rounds, way):
+            self._store_move(phase=Phase.ROUNDS)
+            while another_round(self.move.rounds, max_rounds, way):
+                self._stop_if_cancelled()
+                done = mover.round(len(self.move.rounds) + 1, self._during_round)
+                self._store_move(rounds=(*self.move.rounds, done), bytes=self.move.bytes + done.bytes)
+                left = "" if done.dirty is None else f", {format_size(done.dirty)} changed meanwhile"
+                self._progress(f"{self.node.name}: round {done.number}: {format_size(done.bytes)}{left}")
+        self._ended(Phase.ROUNDS, fault)
+
+        self._progress(f"{self.node.name}: freeze")
+        self._store_move(phase=Phase.FREEZE)
+        self._frozen_at = time.monotonic()
+        if (stood := mover.freeze(switches_to_post_copy(self.move.rounds, self._ends.way))) is not None:
+            self._frozen_at = time.monotonic() - stood
+        hold.divert()
+        self._fabric.port_unplug(self._ends.source_port)
+        self._ended(Phase.FREEZE, fault)
+
+        # From here to the commit nothing is written or told: recovery needs no more than "not committed", peers wait.
+        self._note(phase=Phase.TRANSFER)
+        sent = mover.transfer(lambda _: self._stop_if_cancelled())
+        self._note(bytes=self.move.bytes + sent.bytes)
+        self._ended(Phase.TRANSFER, fault)
+        return sent
+
+    def _to_done(self, fault: Fault) -> None:
+        """The source's copy is killed before the destination's may run; its network is there before it looks."""
+        self._mover.release()
+        hold, self._hold = self._hold, None
+        if hold is None:
+            self._fabric.port_plug(self._ends.destination_port)
+        else:
+            try:
+                report = hold.release()
+            except Exception:
+                hold.drop()
+                raise
+            self._note(downtime_peer=report.held)
+        self._mover.thaw()
+        downtime = None if self._frozen_at is None else time.monotonic() - self._frozen_at
+        self._fabric.port_plug(self._ends.destination_port)  # again: a late frame of the source's draws the MAC there
+        ran = self._ran_again()  # who takes over after a daemon that was killed asks it, too
+        if downtime is not None:
+            self._frozen_at = None
+            self._note(downtime=downtime, downtime_program=None if ran is None else downtime + ran)
+        self._watch.lap(str(Phase.THAW))
+        fault.strike(Phase.THAW)
+        self._fabric.port_down(self._ends.source_port)
+        self._mover.close()
+        self._watch.lap(str(Phase.DONE))
+
+    def _ran_again(self) -> float | None:
+        try:
+            return self._mover.await_first_run()
+        except LostContact as error:  # the move is made; whether the node is well is another matter, and told
+            self._silent = error
+            return None
+
+    def _done(self) -> Move:
+        self._set_node(NodeState.RUNNING)
+        error = self._silent.to_dict() if self._silent else None
+        self._store_move(phase=Phase.DONE, ended=now(), total=self._total(), phases=dict(self._watch.laps), error=error)
+        if self._silent:
+            self._event("move.silent", str(self._silent), error=error)
+        took = f" in {format_duration(self.move.total)}" if self.move.total else ""
+        down = f", downtime {format_duration(self.move.downtime)}" if self.move.downtime else ""
+        self._event(
+            "move.done",
+            f"{self.node.name} moved from {self.move.source} to {self.move.destination}{took}{down}",
+            bytes=self.move.bytes,
+            rounds=len(self.move.rounds),
+            downtime=self.move.downtime,
+            total=self.move.total,
+        )
+        return self.move
+
+    def _take_back(self) -> None:
+        if self._mover.switched():
+            self._fabric.port_unplug(self._ends.source_port)
+            self._commit()
+            return
+        self._asked = True
+        if self._hold:
+            self._hold.drop()
+        self._fabric.port_plug(self._ends.source_port)
+        self._mover.roll_back()
+        self._fabric.port_down(self._ends.destination_port)
+        self._mover.close()
+
+    def _committed(self) -> bool:
+        """What the row says: a write that failed may have been done all the same."""
+        stored = self._store.move(self.move.id)
+        if stored and stored.committed and not self.move.committed:
+            self.move = stored
+        return self.move.committed
+
+    def _lost(self, place: Placement) -> bool:
+        """True when the copy that counts has ended by itself and what was at the other end is removed."""
+        ends = self._ends
+        if ends.driver.alive(place):
+            return False
+        other = ends.destination if place is ends.source else ends.source
+        other_port = ends.destination_port if place is ends.source else ends.source_port
+
+        def clear() -> None:
+            ends.driver.stop(other)
+            self._fabric.port_down(other_port)
+
+        return self._retried(clear) is None
+
+    def _retried(self, act: Callable[[], object]) -> Exception | None:
+        """Tries until it succeeds, a few times; the last error otherwise."""
+        pause, last = _PAUSE, None
+        for attempt in range(_TRIES):
+            if attempt:
+                time.sleep(pause)
+                pause *= 2
+            try:
+                act()
+                return None
+            except Exception as error:
+                last = error
+        return last
+
+    def _ended(self, phase: Phase, fault: Fault, may_cancel: bool = True) -> None:
+        fault.strike(phase)
+        seconds = self._watch.lap(str(phase))
+        if self._frozen_at is None:
+            self._progress(f"{self.node.name}: {phase} {format_duration(seconds)}")
+        if may_cancel:
+            self._stop_if_cancelled()
+
+    def _during_round(self, text: str) -> None:
+        self._progress(f"{self.node.name}: round {len(self.move.rounds) + 1}: {text}")
+        self._stop_if_cancelled()
+
+    def _stop_if_cancelled(self) -> None:
+        if self._cancelled():
+            raise Failed(Code.CANCELLED, f"the move of {self.node.name} was cancelled", "", "")
+
+    def _note(self, **changes: object) -> None:
+        self.move = self.move.model_copy(update=changes)
+
+    def _store_move(self, **changes: object) -> None:
+        self._note(**changes)
+        self._store.put_move(self.move)
+
+    def _set_node(self, state: NodeState) -> None:
+        host = self.move.destination if self.move.committed else self.move.source
+        self.node = self.node.model_copy(update={"host": host, "state": state})
+        self._store.put_node(self.node)
+
+    def _total(self) -> float:
+        return now() - self.move.created
+
+    def _event(self, kind: str, text: str, **data: object) -> None:
+        self._store.add_event(kind, self.node.name, text, move=self.move.id, **data)
+
+
+def _failure(cause: Exception, node: Node, phase: Phase) -> Failed:
+    """The error of a move that was taken back: it keeps the cause's words."""
+    stays = f"{node.name} runs on {node.host} as before"
+    if isinstance(cause, WherryError) and cause.code == Code.CANCELLED:
+        return Failed(Code.CANCELLED, cause.what, stays, "")
+    why = f"{phase}: {cause}" if str(cause) else f"{phase}: {type(cause).__name__}"
+    remedy = cause.next if isinstance(cause, WherryError) and cause.next else "wherry doctor"
+    return Failed(Code.MOVE_FAILED, f"{node.name} was not moved; it runs on {node.host} as before", why, remedy)

@@ -1,0 +1,104 @@
+"""May this node move there? Everything that is known before anything is changed.
+
+Invariant: reads only; a move that passes has a host that answers, has room and has all that the node's processes use.
+"""
+
+from __future__ import annotations
+
+from wherry.base.errors import Code, Refused
+from wherry.cluster.lookup import find_cluster, find_host, find_node, known_hosts
+from wherry.cluster.placements import Placements
+from wherry.fabric.protocol import Fabric
+from wherry.model.migration_parameters import MigrationParameters
+from wherry.model.objects import Cluster, ClusterState, Host, Node, NodeState
+from wherry.node.protocol import NodeDriver
+from wherry.schedule.placement import NodeNeed, Used, lacks, used_by
+from wherry.store.store import Store
+
+_SHOWN = 5
+
+
+def check_move(
+    store: Store,
+    fabric: Fabric,
+    drivers: dict[str, NodeDriver],
+    places: Placements,
+    name: str,
+    destination: str,
+    way: MigrationParameters | None = None,
+    again: bool = False,
+) -> Node:
+    """The node that may move. Refused with the reason otherwise. `again`: only what may have changed meanwhile, and
+    nothing that a host is asked for."""
+    node = find_node(store, name)
+    cluster = find_cluster(store, node.cluster)
+    hosts = known_hosts(store, fabric)
+    host, source = find_host(hosts, destination), find_host(hosts, node.host)
+    _state(node, cluster)
+    if host.name == node.host:
+        others = ", ".join(h.name for h in hosts if h.name != node.host)
+        raise Refused(Code.WRONG_STATE, f"{name} is on {host.name} already", "", f"other hosts: {others}")
+    if not again:
+        check_host(fabric, drivers, places, cluster, node, source, host)
+    used = used_by(store.nodes(), store.moves(unfinished=True)).get(host.name, Used())
+    if reason := lacks(host, used, NodeNeed(node.cpus, node.memory)):
+        raise Refused(Code.NO_CAPACITY, f"{name} does not fit on {host.name}", reason, "wherry status")
+    if not again and (reason := drivers[node.kind].refused(way or MigrationParameters())):
+        raise Refused(Code.UNSUPPORTED, f"{name} cannot be moved in this way", reason, f"wherry move {name} --to HOST")
+    return node
+
+
+def check_host(
+    fabric: Fabric,
+    drivers: dict[str, NodeDriver],
+    places: Placements,
+    cluster: Cluster,
+    node: Node,
+    source: Host,
+    host: Host,
+) -> None:
+    """Refuses a host that cannot have the node, however much room it has. Balancing asks this, too."""
+    for end in (source, host):
+        if end.down:
+            raise Refused(Code.HOST_DOWN, f"host {end.name} is down", "it does not answer", "wherry status")
+    if host.drained:
+        raise Refused(
+            Code.WRONG_STATE, f"host {host.name} is drained", "it takes no nodes", f"wherry host restore {host.name}"
+        )
+    _compatible(source, host, node)
+    files = fabric.missing_files(host.name, [*cluster.spec.files, *cluster.binds])
+    if files:
+        raise _incompatible(node, host, f"it lacks {', '.join(files[:_SHOWN])}")
+    if reason := drivers[node.kind].move_obstacle(places.place(node), places.place(node, host.name)):
+        raise Refused(Code.UNSUPPORTED, f"{node.name} cannot be moved", reason, "wherry doctor")
+
+
+def _state(node: Node, cluster: Cluster) -> None:
+    if node.state == NodeState.MOVING:
+        raise Refused(Code.WRONG_STATE, f"{node.name} is being moved already", "", "wherry op list")
+    if node.state != NodeState.RUNNING:
+        raise Refused(Code.WRONG_STATE, f"{node.name} does not run", f"it is {node.state}", "wherry up FILE repairs it")
+    if cluster.state == ClusterState.REMOVING:
+        raise Refused(Code.WRONG_STATE, f"cluster {cluster.name} is being removed", "", "wherry op list")
+
+
+def _compatible(source: Host, host: Host, node: Node) -> None:
+    here, there = source.facts, host.facts
+    if here is None or there is None:
+        return
+    shared = [("architecture", here.architecture, there.architecture)]
+    if node.kind == "container":  # a virtual machine brings its own
+        shared.append(("kernel", here.kernel, there.kernel))
+    for noun, ours, theirs in shared:
+        if ours != theirs:
+            raise _incompatible(node, host, f"its {noun} is {theirs}, that of {source.name} is {ours}")
+    if lacking := sorted(here.cpu_features - there.cpu_features):
+        more = f" and {len(lacking) - _SHOWN} more" if len(lacking) > _SHOWN else ""
+        text = f"its CPU lacks {', '.join(lacking[:_SHOWN])}{more}, which programs on {source.name} may use"
+        raise _incompatible(node, host, text)
+    if node.kind == "container" and not there.criu:
+        raise _incompatible(node, host, "it has no CRIU that works")
+
+
+def _incompatible(node: Node, host: Host, why: str) -> Refused:
+    return Refused(Code.INCOMPATIBLE_HOST, f"{node.name} cannot run on {host.name}", why, "wherry status")

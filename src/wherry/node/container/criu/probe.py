@@ -1,0 +1,214 @@
+"""Finds the CRIU that works on this machine.
+
+Candidates are the one that `WHERRY_CRIU` names (then no other), the system's, and the private prefixes that
+`criu_install` makes, newest first. One passes when `criu check` succeeds and a process with an established TCP
+connection survives dump and restore. Answers are kept per kernel and binary, so asking again costs one small file.
+`python -m wherry.node.container.criu.probe` prints the answer; with `--ensure` it first fetches a CRIU when none works.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TypedDict
+
+from wherry.base.errors import WherryError
+from wherry.node.container.criu import install as criu_install
+from wherry.node.container.criu.selftest import first_error, self_test
+
+_KDAT = Path("/run/criu.kdat")  # where CRIU keeps what it learned about the kernel
+_TIMEOUT = 60.0  # seconds for `criu check`, which takes about 0.2
+
+
+@dataclass(frozen=True)
+class Criu:
+    """One CRIU. `argv` starts it, `path` is the same as one executable; `reason` says why this one, or what failed."""
+
+    argv: tuple[str, ...]
+    path: str
+    version: str
+    works: bool
+    reason: str
+
+
+class _Answer(TypedDict):
+    version: str
+    works: bool
+    reason: str
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    origin: str
+    argv: tuple[str, ...]
+    path: str
+
+    @property
+    def binary(self) -> Path:
+        return Path(self.argv[-1])
+
+
+def directory() -> Path:
+    """Home of the private prefixes and of the answers; shared by all instances (its name cannot be an instance's)."""
+    return Path("/var/lib/wherry/criu-versions")
+
+
+def find(again: bool = False) -> Criu:
+    """The CRIU to use. `works` is false when none does; `again` tries those anew that failed before."""
+    candidates = list(_candidates())
+    tried: list[str] = []
+    with _answers() as answers:
+        for candidate in candidates:
+            key = _key(candidate)
+            kept = answers.get(key)
+            if kept is None or (again and not kept["works"]):
+                kept = _probe(candidate)
+                if os.geteuid() == 0:
+                    answers[key] = kept
+            if kept["works"]:
+                _prime(candidate)
+                return Criu(candidate.argv, candidate.path, kept["version"], True, _why(candidate, tried))
+            tried.append(f"{candidate.origin} {kept['version']}: {kept['reason']}")
+    argv, path = (candidates[0].argv, candidates[0].path) if candidates else ((), "")
+    return Criu(argv, path, "", False, "; ".join(tried) or "no CRIU is installed")
+
+
+def ensure() -> Criu:
+    """The CRIU that works; fetches one into a private prefix when none does."""
+    criu = find(again=True)
+    if not criu.works and not os.environ.get("WHERRY_CRIU"):
+        criu_install.install_private(directory())
+        criu = find()
+    return criu
+
+
+def _candidates() -> Iterator[_Candidate]:
+    named = os.environ.get("WHERRY_CRIU")
+    if named:
+        yield _Candidate("WHERRY_CRIU", (named,), named)
+        return
+    system = shutil.which("criu", path=os.environ.get("PATH", "") + ":/usr/sbin:/usr/local/sbin")
+    if system:
+        yield _Candidate("the system's", (system,), system)
+    prefixes = [path for path in directory().glob("[0-9]*") if path.is_dir()]
+    for prefix in sorted(prefixes, key=lambda path: _numbers(path.name), reverse=True):
+        yield _Candidate("private", criu_install.command(prefix), str(criu_install.starter(prefix)))
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", version)]
+
+
+def _key(candidate: _Candidate) -> str:
+    try:
+        stat = candidate.binary.stat()
+    except OSError:
+        return f"{os.uname().release} {candidate.binary} absent"
+    return f"{os.uname().release} {candidate.binary} {stat.st_size} {stat.st_mtime_ns}"
+
+
+def _probe(candidate: _Candidate) -> _Answer:
+    """Version, whether it works, and the first thing that failed."""
+    if os.geteuid() != 0:
+        return {"version": "", "works": False, "reason": "not tried yet on this kernel; run as root: make setup"}
+    version = ""
+    try:
+        shown = _criu(candidate, "--version")
+        match = re.search(r"Version:\s*(\S+)", shown.stdout)
+        version = match[1] if match else "?"
+        check = _criu(candidate, "check")
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return {"version": version, "works": False, "reason": str(error)}
+    if check.returncode != 0:
+        reason = first_error(check.stderr + check.stdout) or f"exit code {check.returncode}"
+        return {"version": version, "works": False, "reason": f"criu check: {reason}"}
+    failure = self_test(candidate.argv)
+    return {"version": version, "works": not failure, "reason": failure}
+
+
+def _criu(candidate: _Candidate, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*candidate.argv, *words], capture_output=True, text=True, timeout=_TIMEOUT, stdin=subprocess.DEVNULL, cwd="/"
+    )
+
+
+def _why(candidate: _Candidate, failed: list[str]) -> str:
+    passed = f"{candidate.origin} passes criu check and the self-test"
+    return f"{passed} ({'; '.join(failed)})" if failed else passed
+
+
+def _prime(candidate: _Candidate) -> None:
+    """Lets CRIU examine the kernel now, and not at every start inside a move (30 ms and more).
+
+    CRIU keeps its findings only when /run is a tmpfs, and not while a file of a killed CRIU is in the way. So the
+    examination is made with a tmpfs on a private /run, and its result, valid until the next boot, is copied out.
+    """
+    if os.geteuid() != 0 or (_KDAT.exists() and _KDAT.stat().st_mtime > _boot_time()):
+        return
+    script = 'mount -t tmpfs run /run && "$@" check >/dev/null 2>&1; cat /run/criu.kdat'
+    words = ["unshare", "--mount", "sh", "-c", script, "prime", *candidate.argv]
+    found = subprocess.run(words, capture_output=True, timeout=_TIMEOUT, stdin=subprocess.DEVNULL).stdout
+    if found:
+        new = _KDAT.with_name(f"{_KDAT.name}.{os.getpid()}")
+        new.write_bytes(found)
+        os.replace(new, _KDAT)
+    _KDAT.with_name(_KDAT.name + ".tmp").unlink(missing_ok=True)
+
+
+def _boot_time() -> int:
+    """Seconds since 1970."""
+    (line,) = re.findall(r"(?m)^btime (\d+)", Path("/proc/stat").read_text())
+    return int(line)
+
+
+@contextmanager
+def _answers() -> Iterator[dict[str, _Answer]]:
+    """The kept answers; what is added is kept when root asks. Two askers at once wait for each other."""
+    file = directory() / "answers.json"
+    if os.geteuid() != 0:
+        yield _read(file)
+        return
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with open(file.with_suffix(".lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        answers = _read(file)
+        before = dict(answers)
+        try:
+            yield answers
+        finally:
+            if answers != before:
+                new = file.with_suffix(".new")
+                new.write_text(json.dumps(answers, indent=1))
+                os.replace(new, file)
+
+
+def _read(file: Path) -> dict[str, _Answer]:
+    try:
+        answers = json.loads(file.read_text())
+    except (OSError, ValueError):
+        return {}
+    return answers if isinstance(answers, dict) else {}
+
+
+def main() -> int:
+    """Prints the answer as JSON; exit code 1 when no CRIU works."""
+    try:
+        criu = ensure() if "--ensure" in sys.argv[1:] else find()
+    except WherryError as error:
+        print(json.dumps({"works": False, **error.to_dict()}, indent=1))
+        return 1
+    print(json.dumps(asdict(criu), indent=1))
+    return 0 if criu.works else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

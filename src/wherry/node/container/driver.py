@@ -1,0 +1,285 @@
+"""Node kind `container`: made by runc (or crun), moved by CRIU.
+
+A node is one tree of processes below `wherry-init`, in its own PID, mount, IPC and UTS namespaces and in the network
+namespace of its port. Nothing of it reaches out of the place but TCP on its own address, so that CRIU can take it away
+whole.
+Invariant: a place is named by instance, host and node; `stop` removes it whatever state it is in.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+from wherry.base.errors import Code, Failed
+from wherry.base.paths import Instance, native_program
+from wherry.fabric.cgroup import Cgroup
+from wherry.fabric.host_facts import runtime, runtime_problem
+from wherry.fabric.protocol import Fabric
+from wherry.model.migration_parameters import MigrationParameters
+from wherry.model.objects import CONTROL_PORT
+from wherry.model.owner import Owner
+from wherry.model.spec.cluster import Flavor
+from wherry.node.container.criu import probe as criu_probe
+from wherry.node.container.mounts import Layout, remove_tree
+from wherry.node.container.mover import ContainerMover
+from wherry.node.netns_socket import in_netns
+from wherry.node.protocol import Placement, Usage
+from wherry.node.usage import usage_of
+
+_CAPABILITIES = [
+    f"CAP_{name}"
+    for name in (
+        *("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID", "SETPCAP"),
+        *("NET_BIND_SERVICE", "NET_RAW", "IPC_LOCK", "SYS_NICE"),
+    )
+]
+_LISTEN_TIMEOUT = 20.0
+"""Seconds that a node's first process may take until it listens."""
+
+
+class ContainerDriver:
+    """Containers of one instance."""
+
+    kind = "container"
+
+    def __init__(self, instance: Instance, fabric: Fabric) -> None:
+        self._instance = instance
+        self._fabric = fabric
+
+    def layout(self, place: Placement) -> Layout:
+        """The directories of a place."""
+        directory = self._instance.run / "nodes" / f"{place.node.name}@{place.host}"
+        return Layout(directory, place.owner, place.binds)
+
+    def unsupported(self) -> str:
+        if os.geteuid() != 0:
+            return "container nodes need root"
+        return runtime_problem()
+
+    def check(self, flavor: Flavor, owner: Owner) -> None:
+        pass
+
+    def refused(self, way: MigrationParameters) -> str:
+        return (
+            ""
+            if way == MigrationParameters()
+            else "CRIU moves containers in one way: rounds where the kernel can, then a freeze"
+        )
+
+    def move_obstacle(self, source: Placement, destination: Placement) -> str:
+        engine = criu_probe.find()
+        if not engine.works:
+            return f"no CRIU that works on this machine: {engine.reason} (make setup)"
+        if not _has_sys_resource():
+            users = {_uid(pid) for pid in Cgroup(source.cgroup).pids()} - {0, None}
+            if users:
+                return (
+                    "this machine lacks CAP_SYS_RESOURCE, so CRIU cannot dump processes of another user "
+                    f"(uid {', '.join(str(u) for u in sorted(u for u in users if u is not None))})"
+                )
+        return ""
+
+    def start(self, place: Placement) -> None:
+        layout = self.layout(place)
+        self.stop(place)
+        group = Cgroup(place.cgroup)
+        try:
+            layout.make(place.node.memory, place.netns)
+            layout.fill(place.hosts_file)
+            self._install_init(layout, place)
+            group.create()
+            group.limit(place.cpus, place.node.memory)
+            group.weight(place.cpus)
+            group.weigh_parent()
+            self._run(place, layout)
+            self._await_listening(place, group)
+        except BaseException:
+            self.stop(place)
+            raise
+        (layout.private / "run" / "wherry" / "key").unlink(missing_ok=True)
+
+    def stop(self, place: Placement) -> None:
+        layout = self.layout(place)
+        group = Cgroup(place.cgroup)
+        if group.exists():
+            group.kill()
+        self.forget_runtime(place)
+        group.remove()
+        group.weigh_parent()
+        layout.remove()
+
+    def forget_runtime(self, place: Placement) -> None:
+        """Removes what the runtime keeps of a container; CRIU took its processes elsewhere or they are dead."""
+        if (self._runtime_root() / _container_id(place)).exists():
+            subprocess.run(
+                [runtime(), "--root", str(self._runtime_root()), "delete", "--force", _container_id(place)],
+                capture_output=True,
+                timeout=60,
+                check=False,
+            )
+            shutil.rmtree(self._runtime_root() / _container_id(place), ignore_errors=True)
+
+    def alive(self, place: Placement) -> bool:
+        return first_process(place) is not None
+
+    def usage(self, place: Placement) -> Usage:
+        return usage_of(place, self._fabric.host_netns(place.host))
+
+    def mover(
+        self, source: Placement, destination: Placement, way: MigrationParameters | None = None
+    ) -> ContainerMover:
+        return ContainerMover(self, self._fabric, source, destination)
+
+    def rate_obstacle(self, rate: float) -> str:
+        return ""
+
+    def console_files(self, node: str) -> None:
+        return None
+
+    def forget(self, node: str) -> None:
+        pass
+
+    def orphans(self) -> list[tuple[str, str]]:
+        return []
+
+    def end_orphan(self, node: str, host: str) -> None:
+        pass
+
+    def sweep(self) -> None:
+        """Removes every place of the instance: mounts and directories. Processes die with the instance's cgroups."""
+        for directory in ("nodes", "runtime"):
+            remove_tree(self._instance.run / directory)
+
+    def _runtime_root(self) -> Path:
+        return self._instance.run / "runtime"
+
+    def _install_init(self, layout: Layout, place: Placement) -> None:
+        """The first process runs from the private tree, so a new build of Wherry never changes a running node."""
+        directory = layout.private / "run" / "wherry"
+        directory.mkdir()
+        shutil.copy(native_program("wherry-init"), directory / "init")
+        (directory / "init").chmod(0o755)
+        key = directory / "key"
+        key.touch(mode=0o600)
+        key.write_text(place.key.get_secret_value())
+
+    def _run(self, place: Placement, layout: Layout) -> None:
+        bundle = layout.directory / "bundle"
+        bundle.mkdir()
+        (bundle / "config.json").write_text(json.dumps(_config(place, layout)))
+        self._runtime_root().mkdir(parents=True, exist_ok=True, mode=0o700)
+        log = layout.directory / "runtime.log"
+        result = subprocess.run(
+            [
+                *(runtime(), "--root", str(self._runtime_root()), "--log", str(log)),
+                *("run", "--detach", "--bundle", str(bundle), _container_id(place)),
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            timeout=60,
+            check=False,
+        )
+        if result.returncode:
+            lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+            raise Failed(
+                Code.FAILED,
+                f"node {place.node.name} did not start on host {place.host}",
+                lines[-1] if lines else f"{Path(runtime()).name} exited with {result.returncode}",
+                "wherry doctor",
+            )
+
+    def _await_listening(self, place: Placement, group: Cgroup) -> None:
+        deadline = time.monotonic() + _LISTEN_TIMEOUT
+        pause = 0.002
+        while not in_netns(place.netns, lambda: _listens(place.node.address)):
+            if not group.pids() or time.monotonic() > deadline:
+                raise Failed(
+                    Code.FAILED,
+                    f"node {place.node.name} on host {place.host} does not listen",
+                    "its first process ended" if not group.pids() else f"waited {_LISTEN_TIMEOUT:.0f} s",
+                    "wherry doctor",
+                )
+            time.sleep(pause)
+            pause = min(pause * 1.5, 0.1)
+
+
+def first_process(place: Placement) -> int | None:
+    """PID (as this machine sees it) of the node's first process; None when it is gone."""
+    for pid in Cgroup(place.cgroup).pids():
+        try:
+            status = Path(f"/proc/{pid}/status").read_text()
+        except OSError:
+            continue
+        for line in status.splitlines():
+            if line.startswith("NSpid:") and line.split()[-1] == "1" and len(line.split()) > 2:
+                return pid
+    return None
+
+
+def _listens(address: str) -> bool:
+    try:
+        with socket.create_connection((address, CONTROL_PORT), timeout=1):
+            return True
+    except OSError:
+        return False
+
+
+def _container_id(place: Placement) -> str:
+    return f"{place.node.name}.{place.host}"
+
+
+def _uid(pid: int) -> int | None:
+    try:
+        return os.stat(f"/proc/{pid}").st_uid
+    except OSError:
+        return None
+
+
+def _has_sys_resource() -> bool:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("CapEff:"):
+            return bool(int(line.split()[1], 16) >> 24 & 1)
+    return False
+
+
+def _config(place: Placement, layout: Layout) -> dict[str, object]:
+    """The OCI runtime configuration: https://github.com/opencontainers/runtime-spec."""
+    mounts: list[dict[str, object]] = [
+        {"destination": "/proc", "type": "proc", "source": "proc", "options": ["nosuid", "nodev", "noexec"]}
+    ]
+    for bind in layout.binds:
+        options = ["bind", "rprivate", *bind.options()]
+        mounts.append({"destination": bind.inside, "type": "bind", "source": bind.outside, "options": options})
+    namespaces: list[dict[str, str]] = [{"type": kind} for kind in ("pid", "ipc", "uts", "mount")]
+    return {
+        "ociVersion": "1.0.2",
+        "process": {
+            "terminal": False,
+            "user": {"uid": 0, "gid": 0},
+            "args": [
+                "/run/wherry/init",
+                *("--listen", f"{place.node.address}:{CONTROL_PORT}", "--key-file", "/run/wherry/key"),
+                *("--user", place.user),
+            ],
+            "env": ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root"],
+            "cwd": "/",
+            "capabilities": {name: _CAPABILITIES for name in ("bounding", "effective", "permitted")},
+            "noNewPrivileges": True,
+        },
+        # It is a read-only mount already; the runtime's own way to make it one drops its nosuid and nodev.
+        "root": {"path": str(layout.root), "readonly": False},
+        "hostname": place.node.name,
+        "mounts": mounts,
+        "linux": {
+            "cgroupsPath": f"/{place.cgroup}",
+            "namespaces": [*namespaces, {"type": "network", "path": place.netns}],
+            "rootfsPropagation": "private",
+        },
+    }

@@ -1,0 +1,274 @@
+"""Mounts of a container node at a host, and how CRIU is told of each.
+
+A place has one directory, a tmpfs of its own:
+
+    PLACE/              tmpfs, mode 0700
+      private/          what travels with the node: tmp run dev shm etc
+      binds/0 1 …       the user's directories, opened with the user's rights
+      root/             read-only bind of /, with the node's own root on top of it
+      images/           tmpfs of a move; only while one is under way
+      sys/              sysfs of the node's network namespace
+
+Invariant: everything mounted below the instance's run directory is ours; `unmount_below` removes it by name alone.
+A mount inside a node allows nothing that the mount of the host it shows forbids.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import stat
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from wherry.base.errors import Code, Failed
+from wherry.model.owner import Owner
+from wherry.node.as_user import as_user
+from wherry.node.netns_socket import in_netns
+from wherry.node.trusted_path import is_trusted, trusted_path
+
+_libc = ctypes.CDLL(None, use_errno=True)
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT, MS_BIND, MS_PRIVATE = 1, 2, 4, 8, 32, 4096, 1 << 18
+MNT_DETACH, UMOUNT_NOFOLLOW = 2, 8
+_ESCAPED = re.compile(rb"\\([0-7]{3})")
+"""A space, tab, newline or backslash in a name of the mount table."""
+
+_REAL = {
+    "ext2",
+    "ext3",
+    "ext4",
+    "xfs",
+    "btrfs",
+    "zfs",
+    "overlay",
+    "nfs",
+    "nfs4",
+    "lustre",
+    "beegfs",
+    "fuse.sshfs",
+    "squashfs",
+    "erofs",
+}
+_NEVER = ("/proc", "/sys", "/dev", "/run", "/tmp", "/boot", "/var/lib/docker", "/var/lib/containers")
+_DEVICES = {"null": (1, 3), "zero": (1, 5), "full": (1, 7), "random": (1, 8), "urandom": (1, 9), "tty": (5, 0)}
+
+
+def mount(source: str, target: str | os.PathLike[str], kind: str = "", flags: int = 0, data: str = "") -> None:
+    """mount(2). Failed with the reason when the kernel refuses."""
+    args = (source.encode(), os.fsencode(target), kind.encode() or None, ctypes.c_ulong(flags), data.encode() or None)
+    if _libc.mount(*args):
+        number = ctypes.get_errno()
+        raise Failed(Code.FAILED, f"cannot mount {source} on {os.fspath(target)}", os.strerror(number), "wherry doctor")
+
+
+def mounted() -> list[tuple[str, str, str]]:
+    """(mount point, file system, options) of every mount of this process, in the order they were made."""
+    found = []
+    for line in Path("/proc/self/mountinfo").read_bytes().rstrip(b"\n").split(b"\n"):
+        left, _, right = line.partition(b" - ")
+        fields = left.split(b" ")
+        point = _ESCAPED.sub(lambda octal: bytes([int(octal[1], 8)]), fields[4])
+        found.append((os.fsdecode(point), os.fsdecode(right.split(b" ")[0]), fields[5].decode()))
+    return found
+
+
+def unmount_below(directory: Path) -> None:
+    """Unmounts everything at or below `directory`, the newest first. Never fails for what is gone.
+
+    No link is followed on the way: a user may have mounted there, and put links where mounts were.
+    """
+    prefix = str(directory)
+    for point, _, _ in reversed(mounted()):
+        if point == prefix or point.startswith(prefix + "/"):
+            above, _, name = point.rpartition("/")
+            with suppress(OSError), _there(above) as fd:  # not the mount itself: its server may be dead
+                _libc.umount2(os.fsencode(f"/proc/self/fd/{fd}/{name}"), MNT_DETACH | UMOUNT_NOFOLLOW)
+
+
+@contextmanager
+def _there(path: str) -> Iterator[int]:
+    """What has this absolute name, for as long as is needed. OSError when a link is on the way, or it is gone."""
+    fd = os.open("/", os.O_PATH | os.O_CLOEXEC)
+    try:
+        for name in filter(None, path.split("/")):
+            below = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
+            os.close(fd)
+            fd = below
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def remove_tree(directory: Path) -> None:
+    """Removes a directory with all that is in it, once nothing is mounted there any more.
+
+    Failed when a mount stays: what it shows may be a user's own files. The tree's depth does not matter, and links in
+    it are not followed, so it may be one that a user filled.
+    """
+    unmount_below(directory)
+    left = [point for point, _, _ in mounted() if Path(point).is_relative_to(directory)]
+    if left:
+        raise Failed(Code.FAILED, f"{directory} is not removed", f"{left[0]} is still mounted", f"umount {left[0]}")
+    subprocess.run(["rm", "-rf", "--one-file-system", "--", str(directory)], capture_output=True, check=False)
+
+
+@dataclass(frozen=True)
+class Bind:
+    """A directory or file of the host shown inside the node at `inside`."""
+
+    outside: str
+    inside: str
+    writable: bool = False
+
+    @property
+    def name(self) -> str:
+        """What CRIU's images call it."""
+        return self.inside.strip("/").replace("/", ".")
+
+    def options(self) -> list[str]:
+        """How it is mounted: as the host's mount, and never with devices or set-user-id programs (see mount(8))."""
+        flags = os.statvfs(self.outside).f_flag
+        options = ["nosuid"]
+        if self.inside != "/dev":
+            options.append("nodev")
+        if flags & os.ST_NOEXEC:
+            options.append("noexec")
+        return [*options, "ro" if flags & os.ST_RDONLY or not self.writable else "rw"]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The directories of one place. `user` are the owner's directories that are shown writable."""
+
+    directory: Path
+    owner: Owner
+    user: tuple[str, ...] = ()
+
+    @property
+    def private(self) -> Path:
+        """What travels with the node."""
+        return self.directory / "private"
+
+    @property
+    def root(self) -> Path:
+        """Where the node's root is put together."""
+        return self.directory / "root"
+
+    @property
+    def images(self) -> Path:
+        """CRIU's images, during a move."""
+        return self.directory / "images"
+
+    @property
+    def binds(self) -> list[Bind]:
+        """Every mount of the node but its root and /proc, parents before children."""
+        own = [Bind(str(self.private / inside), f"/{inside}", True) for inside in ("tmp", "run", "dev")]
+        own.append(Bind(str(self.private / "shm"), "/dev/shm", True))  # noqa: S108 - a mount point
+        own.append(Bind(str(self.private / "etc" / "hosts"), "/etc/hosts"))
+        own.append(Bind(str(self.directory / "sys"), "/sys"))
+        shown = [Bind(p, p) for p in submounts() if p not in self.user]
+        theirs = [Bind(str(self._pin(index)), path, True) for index, path in enumerate(self.user)]
+        return sorted([*shown, *own, *theirs], key=lambda bind: bind.inside.count("/"))
+
+    def make(self, size: int, netns: str) -> None:
+        """Makes the place's tmpfs (at most `size` bytes), in it a read-only bind of / and the user's directories.
+
+        /sys is of the network namespace at `netns`: MPI libraries look there for the node's interfaces.
+        """
+        self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        mount("wherry", self.directory, "tmpfs", MS_NOSUID, f"mode=0700,size={size}")
+        mount("", self.directory, flags=MS_PRIVATE)
+        for name in ("private", "root", "images", "binds", "sys"):
+            (self.directory / name).mkdir()
+        mount("/", self.root, flags=MS_BIND)
+        mount("", self.root, flags=MS_PRIVATE)
+        mount("", self.root, flags=MS_BIND | MS_REMOUNT | MS_RDONLY | MS_NOSUID | MS_NODEV)
+        flags = MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC
+        in_netns(netns, lambda: mount("sysfs", self.directory / "sys", "sysfs", flags))
+        for index, path in enumerate(self.user):
+            self._pin(index).mkdir()
+            descriptor = self._open(path)
+            try:
+                mount(f"/proc/self/fd/{descriptor}", self._pin(index), flags=MS_BIND)
+            finally:
+                os.close(descriptor)
+            mount("", self._pin(index), flags=MS_PRIVATE)
+
+    def _pin(self, index: int) -> Path:
+        """Where the user's directory is held: what is bound into the node is it, whatever its name means by then."""
+        return self.directory / "binds" / str(index)
+
+    def _open(self, path: str) -> int:
+        """Opens the directory as its user does. Failed when that is another one than the name says, or closed, or when
+        its user can give the name to another one later: the runtime goes by it, as root."""
+
+        def enter() -> int:
+            return os.open(os.path.join(path, "."), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+
+        what = f"the node cannot be shown {path}"
+        try:
+            kept = trusted_path(path, self.owner)
+            descriptor = as_user(self.owner, enter)
+        except OSError as error:
+            why = f"uid {self.owner.uid}: {error.strerror or error}"
+            raise Failed(Code.FAILED, what, why, f"ls -ld {path}") from None
+        found = os.readlink(f"/proc/self/fd/{descriptor}")
+        if found != path or kept != path:
+            os.close(descriptor)
+            link = f"it has become a link to {found}"
+            why = link if found != path else f"others than root can rename what is in {kept}"
+            raise Failed(Code.FAILED, what, why, "wherry down, then wherry up")
+        return descriptor
+
+    def fill(self, hosts: str) -> None:
+        """The first content of a new node's private tree; mount points of the user's directories below it included."""
+        for name, mode in (
+            ("tmp", 0o1777),
+            ("run", 0o755),
+            ("dev", 0o755),
+            ("shm", 0o1777),
+            ("etc", 0o755),
+            ("dev/shm", 0o755),
+        ):
+            path = self.private / name
+            path.mkdir()
+            path.chmod(mode)
+        (self.private / "etc" / "hosts").write_text(hosts)
+        (self.private / "run" / "lock").mkdir()
+        (self.private / "run" / "lock").chmod(0o1777)
+        for name, (major, minor) in _DEVICES.items():
+            path = self.private / "dev" / name
+            os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(major, minor))
+            path.chmod(0o666)
+        for name, target in (("fd", ""), ("stdin", "/0"), ("stdout", "/1"), ("stderr", "/2")):
+            (self.private / "dev" / name).symlink_to(f"/proc/self/fd{target}")
+        for bind in self.user:
+            top, _, rest = bind.strip("/").partition("/")
+            if top in ("tmp", "run") and rest:
+                (self.private / top / rest).mkdir(parents=True, exist_ok=True)
+
+    def remove(self) -> None:
+        """Takes the place's mounts and directory away. Idempotent."""
+        unmount_below(self.directory)
+        try:
+            self.directory.rmdir()
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise Failed(Code.FAILED, f"cannot remove {self.directory}", str(error), "wherry down --all") from None
+
+
+def submounts() -> list[str]:
+    """Mount points of real file systems below / that a node needs to see (a separate /usr, /home, /opt …). None whose
+    name a user can change: the runtime mounts by name, as root."""
+    found = []
+    for point, kind, _ in mounted():
+        if point == "/" or kind not in _REAL or any(point == p or point.startswith(p + "/") for p in _NEVER):
+            continue
+        if point not in found and is_trusted(point) and os.path.isdir(point):
+            found.append(point)
+    return found

@@ -1,0 +1,166 @@
+"""Files of this machine that are taken elsewhere under the same names: programs with everything that they load.
+
+Invariant: in a set, no component of a file's name is a link, and every link that led there is in the set itself; so a
+name that was given here opens the same file there.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import io
+import os
+import stat
+import tarfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from wherry.base.safe_open import open_regular
+from wherry.node import elf
+
+_HOPS = 40
+"""Links in one name, as many as the kernel follows (path_resolution(7))."""
+_SHELL = "/bin/sh"
+
+
+class FileSet:
+    """Files, links and directories by absolute name. `missing` maps a library that was not found to who wants it."""
+
+    def __init__(self, library_path: str = "") -> None:
+        self.library_path = library_path
+        self.files: dict[str, os.stat_result] = {}
+        self.links: dict[str, str] = {}
+        self.directories: dict[str, os.stat_result] = {}
+        self.missing: dict[str, str] = {}
+
+    def add(self, path: str | os.PathLike[str]) -> str:
+        """Takes a file or an empty directory; its real name. OSError when it is not there or closed to the caller."""
+        name = self._follow(os.fspath(path))
+        about = os.stat(name)
+        if stat.S_ISDIR(about.st_mode):
+            self.directories[name] = about
+        elif stat.S_ISREG(about.st_mode):
+            self.files[name] = about
+        return name
+
+    def add_tree(self, path: str | os.PathLike[str]) -> None:
+        """Takes a file, or a directory with all that is below it; programs and libraries with what they load."""
+        name = self._follow(os.fspath(path))
+        if not os.path.isdir(name):
+            self.add_program(name)
+            return
+        self.add(name)
+        for entry in sorted(os.listdir(name)):
+            inner = os.path.join(name, entry)
+            if os.path.islink(inner) and not os.path.exists(inner):
+                continue
+            if not os.path.islink(inner) or not os.path.isdir(inner):  # a link to a directory may close a loop
+                self.add_tree(inner)
+
+    def add_program(self, path: str | os.PathLike[str]) -> str:
+        """Takes a program or library with its dynamic linker, its libraries and theirs; a script with its reader."""
+        top = self.add(path)
+        todo, seen = [top], {top}
+        while todo:
+            for needed in self._needs(todo.pop()):
+                real = self.add(needed)
+                if real not in seen:
+                    seen.add(real)
+                    todo.append(real)
+        return top
+
+    def write(self, tar: tarfile.TarFile, owner: tuple[int, int], known: Mapping[str, str] | None = None) -> None:
+        """Writes the set as members below /, for user and group `owner`, but for what is `known` already.
+
+        `known` maps a file's name to its `digest`, a link's name to `link_digest` of its target.
+        """
+        known = known or {}
+        for name, about in sorted(self.directories.items()):
+            tar.addfile(_member(name, about, owner, tarfile.DIRTYPE))
+        for name, about in sorted(self.files.items()):
+            if name in known and known[name] == digest(name):
+                continue
+            member = _member(name, about, owner, tarfile.REGTYPE)
+            with open_regular(name) as file:
+                member.size = os.fstat(file.fileno()).st_size
+                tar.addfile(member, file)
+        for name, target in sorted(self.links.items()):
+            if known.get(name) != link_digest(target):
+                member = tarfile.TarInfo(name.lstrip("/"))
+                member.type, member.linkname = tarfile.SYMTYPE, target
+                member.uid, member.gid = owner
+                tar.addfile(member)
+
+    def digests(self) -> dict[str, str]:
+        """The set as `write` takes it for `known`."""
+        links = {name: link_digest(target) for name, target in self.links.items()}
+        return {name: digest(name) for name in self.files} | links
+
+    def _follow(self, path: str) -> str:
+        """The real name; links on the way are taken."""
+        todo, at, hops = path.split("/")[::-1], "", 0
+        while todo:
+            part = todo.pop()
+            if part == "..":
+                at = os.path.dirname(at).rstrip("/")
+            elif part not in ("", "."):
+                name = f"{at}/{part}"
+                if not stat.S_ISLNK(os.lstat(name).st_mode):
+                    at = name
+                    continue
+                hops += 1
+                if hops > _HOPS:
+                    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
+                target = self.links[name] = os.readlink(name)
+                at = "" if target.startswith("/") else at
+                todo += target.split("/")[::-1]
+        return at or "/"
+
+    def _needs(self, name: str) -> Iterator[str]:
+        found = elf.read(Path(name))
+        if found is None:
+            reader = _reader(name)
+            if reader and reader != _SHELL and os.path.exists(reader):  # every node has a shell of its own
+                yield reader
+            return
+        if found.interpreter:
+            yield found.interpreter
+        for wanted in found.needed:
+            library = elf.find_library(wanted, found, self.library_path)
+            if library is not None:
+                yield str(library)
+            elif not wanted.startswith(("ld-linux", "linux-vdso")):
+                self.missing.setdefault(wanted, name)
+
+
+def digest(name: str) -> str:
+    """SHA-256 of a file's content, in hex."""
+    with open_regular(name) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def link_digest(target: str) -> str:
+    """What stands for a link to `target`; no file has it."""
+    return f"-> {target}"
+
+
+def add_content(tar: tarfile.TarFile, name: str, content: bytes, mode: int = 0o644) -> None:
+    """Writes a file of root's that is not one of this machine."""
+    member = tarfile.TarInfo(name.lstrip("/"))
+    member.size, member.mode = len(content), mode
+    tar.addfile(member, io.BytesIO(content))
+
+
+def _member(name: str, about: os.stat_result, owner: tuple[int, int], kind: bytes) -> tarfile.TarInfo:
+    member = tarfile.TarInfo(name.lstrip("/") or ".")
+    member.type, member.mode, member.mtime = kind, stat.S_IMODE(about.st_mode) & 0o777, int(about.st_mtime)
+    member.uid, member.gid = owner
+    return member
+
+
+def _reader(name: str) -> str:
+    """The program that a script names in its first line."""
+    with open_regular(name) as file:
+        line = file.readline(256)
+    words = line[2:].split() if line.startswith(b"#!") else []
+    return os.fsdecode(words[0]) if words else ""

@@ -1,0 +1,92 @@
+"""What a cloud image is told at its first boot: a seed for cloud-init's data source NoCloud.
+
+    meta-data, network-config, user-data      cloud-init's own, in YAML
+    guest, init                               wherry-guest and the agent
+    description, key, hosts                   what wherry-guest --join reads (native/guest/main.c)
+
+cloud-init sets name, network and user, and at the end of the boot starts the agent from here. Nothing is installed in
+the image, and there is no text of a user's in any command: commands are lists of words.
+Source: https://cloudinit.readthedocs.io/en/latest/reference/datasources/nocloud.html
+"""
+
+from __future__ import annotations
+
+import json
+import pwd
+import shutil
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+from wherry.base.paths import native_program
+from wherry.model.network import PREFIX
+from wherry.node.protocol import Placement
+from wherry.node.vm.disk import run
+from wherry.node.vm.emulated.domain_xml import identity
+
+_LABEL = "cidata"
+"""By which cloud-init knows the disk."""
+_PANIC = "echo -1 >/proc/sys/kernel/panic"
+"""A panic boots the machine anew at once, which ends the node, as with our own image; it would stand there for ever."""
+_WHERE = "/run/wherry"
+"""Where the seed stays mounted in the machine."""
+
+
+def write_seed(path: Path, place: Placement, id: str, directories: Iterable[str]) -> None:
+    """Makes the seed. `id` differs for each machine; `directories` are made for the node's user."""
+    with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
+        top = Path(scratch)
+        shutil.copy(native_program("wherry-guest"), top / "guest")
+        shutil.copy(native_program("wherry-init"), top / "init")
+        files = {
+            "description": " ".join(identity(place)) + "\n",
+            "key": place.key.get_secret_value(),
+            "hosts": place.hosts_file,
+            "meta-data": _yaml({"instance-id": id, "local-hostname": place.node.name}),
+            "network-config": _yaml(_network(place)),
+            "user-data": "#cloud-config\n" + _yaml(_user_data(place, directories)),
+        }
+        for name, text in files.items():
+            (top / name).touch(mode=0o600)
+            (top / name).write_text(text)
+        run("genisoimage", "-quiet", "-volid", _LABEL, "-rock", "-output", str(path), str(top))
+
+
+def _user_data(place: Placement, directories: Iterable[str]) -> dict[str, object]:
+    owner = place.owner
+    commands = [["mkdir", "-p", _WHERE], ["mount", "-o", "ro", f"LABEL={_LABEL}", _WHERE]]
+    for directory in directories:
+        commands.append(["install", "-d", "-o", str(owner.uid), "-g", str(owner.gid), "-m", "0755", directory])
+    commands.append([f"{_WHERE}/guest", "--join", _WHERE])
+    told: dict[str, object] = {
+        "bootcmd": [["sh", "-c", _PANIC]],
+        "runcmd": commands,
+        "ssh_genkeytypes": ["ed25519"],
+        "locale": False,
+    }
+    if owner.uid:
+        told["users"] = [{"name": _name(owner.uid), "uid": owner.uid, "lock_passwd": True}]
+    return told
+
+
+def _network(place: Placement) -> dict[str, object]:
+    node = place.node
+    interface = {
+        "match": {"macaddress": node.mac},
+        "set-name": "eth0",
+        "addresses": [f"{node.address}/{PREFIX}"],
+        "mtu": place.nic.mtu,
+    }
+    return {"version": 2, "ethernets": {"eth0": interface}}
+
+
+def _name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"user{uid}"
+
+
+def _yaml(data: dict[str, object]) -> str:
+    """JSON is YAML, and has one way to write a text."""
+    return json.dumps(data, indent=1) + "\n"

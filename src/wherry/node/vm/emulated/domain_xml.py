@@ -1,0 +1,81 @@
+"""The description of a virtual machine on an emulated host, as libvirt takes it.
+
+Invariant: it is the same at every host, so a node can be received wherever its image is: what differs between hosts
+has the same name in each one's own namespaces.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from xml.etree.ElementTree import Element, SubElement, tostring
+
+from wherry.base.paths import Instance
+from wherry.node.protocol import Placement
+from wherry.node.vm import qemu_probe, tsc
+from wherry.node.vm.disk import DiskImage, NodeDisk
+from wherry.node.vm.guest_config import identity
+from wherry.node.vm.identifiers import domain_id
+from wherry.node.vm.image.catalog import VmImage
+from wherry.node.vm.qemu_xml import KERNEL, adapter, machine, text
+
+GIVEN = Path("/run/wherry-nodes")
+"""Where a libvirtd and its QEMUs see what a node is given: a directory by node with `key` and `hosts`."""
+
+
+def describe(
+    instance: Instance, place: Placement, image: VmImage | DiskImage, emulated: bool, console: Path, disk: NodeDisk
+) -> str:
+    """The XML of a node. `console` is the file that its serial line is written to; `disk` is used with a DiskImage."""
+    node = place.node
+    kind = "qemu" if emulated else "kvm"
+    root, system, devices = machine(kind, node.name, domain_id(instance, node.name), place)
+    SubElement(root, "cpu", mode="maximum" if emulated else "host-model")
+    text(devices, "emulator", qemu_probe.emulator())
+    if isinstance(image, VmImage):
+        text(system, "kernel", str(image.kernel))
+        text(system, "initrd", str(image.initrd))
+        text(system, "cmdline", _command_line(place, emulated))
+        _give(root, place)
+    else:
+        _disks(devices, image, disk)
+    _nic(devices, place, emulated)
+    serial = SubElement(devices, "serial", type="file")
+    SubElement(serial, "source", path=str(console), append="on")
+    SubElement(serial, "target", type="isa-serial", port="0")
+    return tostring(root, encoding="unicode")
+
+
+def _give(root: Element, place: Placement) -> None:
+    given = SubElement(root, "sysinfo", type="fwcfg")
+    for name in ("key", "hosts"):
+        SubElement(given, "entry", name=f"opt/wherry/{name}", file=str(GIVEN / place.node.name / name))
+
+
+def _disks(devices: Element, image: DiskImage, disk: NodeDisk) -> None:
+    """What the node writes, on top of the image, which is the end of the chain whatever it says; and the seed."""
+    written = SubElement(devices, "disk", type="file", device="disk")
+    SubElement(written, "driver", name="qemu", type="qcow2")
+    SubElement(written, "source", file=str(disk.overlay))
+    base = SubElement(written, "backingStore", type="file")
+    SubElement(base, "format", type="qcow2")
+    SubElement(base, "source", file=str(image.path))
+    SubElement(base, "backingStore")
+    SubElement(written, "target", dev="vda", bus="virtio")
+    seed = SubElement(devices, "disk", type="file", device="disk")
+    SubElement(seed, "driver", name="qemu", type="raw")
+    SubElement(seed, "source", file=str(disk.seed))
+    SubElement(seed, "target", dev="vdb", bus="virtio")
+    SubElement(seed, "readonly")
+
+
+def _nic(devices: Element, place: Placement, emulated: bool) -> None:
+    nic = SubElement(devices, "interface", type="ethernet")
+    SubElement(nic, "target", dev=place.device, managed="no")
+    adapter(nic, place, not qemu_probe.no_vhost(emulated) and place.nic.vhost is not False)
+
+
+def _command_line(place: Placement, emulated: bool) -> str:
+    words = [KERNEL, "tsc=reliable", *identity(place)]
+    if emulated:
+        words.append(f"tsc_early_khz={tsc.khz()}")
+    return " ".join(words)

@@ -1,0 +1,195 @@
+"""One libvirtd per emulated host, alone with that host's network, name and directories.
+
+    /run/wherry/INSTANCE/vm/HOST/     as the libvirtd and its QEMUs see it
+        etc/                          /etc/libvirt
+        lib/                          /var/lib/libvirt      monitors of the QEMUs
+        log/                          /var/log/libvirt
+        run/                          /run                  sockets, process ids, what nodes are given
+    /var/lib/wherry/libvirt-cache/    /var/cache/libvirt    what the QEMU of this machine can; of all instances
+
+It listens on its own socket for us, and for the libvirtds of other hosts at the host's address, which no node reaches.
+Invariant: everything follows from instance and host, so a daemon that was killed finds it again; a libvirtd that was
+killed is started anew and finds its QEMUs again; all of them live in the host's cgroup and network namespace, and so
+end with the host.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from wherry.base.errors import Code, Failed, Refused, WherryError
+from wherry.base.paths import Instance, native_program
+from wherry.fabric.cgroup import Cgroup
+from wherry.fabric.protocol import Fabric
+from wherry.node.vm import libvirt_client
+from wherry.node.vm.identifiers import id_of
+
+CACHE = Path("/var/lib/wherry/libvirt-cache")
+_START_TIMEOUT = 90.0
+"""Seconds until a libvirtd answers; the first one of a machine asks QEMU what it can, which takes ten idle seconds."""
+_MOUNTS = (("etc", "/etc/libvirt"), ("lib", "/var/lib/libvirt"), ("log", "/var/log/libvirt"), ("run", "/run"))
+_ENTRIES = {"passwd": "libvirt-qemu:x:64055:64055::/:/usr/sbin/nologin", "group": "libvirt-qemu:x:64055:"}
+"""Whom Debian's libvirtd looks up before it reads that QEMU runs as root; a package that we do not need adds them."""
+_SCRIPT = """
+directory=$1 name=$2 cache=$3 reap=$4; shift 4
+hostname "$name"
+mount -t sysfs sysfs /sys
+mount --bind "$directory/passwd" /etc/passwd
+mount --bind "$directory/group" /etc/group
+mount --bind "$cache" /var/cache/libvirt
+for pair in "$@"; do mount --bind "$directory/${pair%%:*}" "${pair#*:}"; done
+exec "$reap" libvirtd --daemon --listen --config /etc/libvirt/libvirtd.conf --pid-file /run/libvirtd.pid
+"""
+"""/run comes last, as the others' sources lie below it. The new /sys shows the links of the host's network. QEMUs that
+end are reaped at once, whatever process 1 does: libvirt waits for that when it ends one, also at the end of a move."""
+
+
+class HostDaemon:
+    """The libvirtd of one host."""
+
+    def __init__(self, instance: Instance, fabric: Fabric, host: str) -> None:
+        self._instance = instance
+        self._fabric = fabric
+        self.host = host
+        self.directory = instance.run / "vm" / host
+
+    @property
+    def peer_uri(self) -> str:
+        """Where the libvirtds of other hosts reach it."""
+        return f"qemu+tcp://{self._fabric.host_address(self.host)}/system"
+
+    def running(self) -> bool:
+        """True when its process is there."""
+        return self._pid() is not None
+
+    def connect(self) -> Any:
+        """A connection to it; it is started when it does not run."""
+        with self._alone():
+            if not self.running():
+                self._start()
+        return libvirt_client.connect(self._uri())
+
+    def stop(self) -> None:
+        """Ends it. Its QEMUs run on."""
+        with self._alone():
+            pid = self._pid()
+            if pid is not None:
+                os.kill(pid, signal.SIGKILL)  # it takes its time when it is asked; what it knows is in its files
+
+    def qemu(self, name: str) -> int | None:
+        """Process id of the QEMU of a domain; None when it is gone."""
+        pid = _number(self.directory / "run" / "libvirt" / "qemu" / f"{name}.pid")
+        return pid if pid is not None and f"guest={name},".encode() in _command(pid) else None
+
+    def _uri(self) -> str:
+        return f"qemu+unix:///system?socket={self.directory}/run/libvirt/libvirt-sock"
+
+    def _pid(self) -> int | None:
+        pid = _number(self.directory / "run" / "libvirtd.pid")
+        if pid is None or b"libvirtd" not in _command(pid):
+            return None
+        try:
+            here = os.stat(f"/proc/{pid}/ns/net").st_ino == os.stat(self._fabric.host_netns(self.host)).st_ino
+        except OSError:
+            return None
+        return pid if here else None
+
+    def _start(self) -> None:
+        self._configure()
+        group = Cgroup(f"{self._fabric.cgroup(self.host)}/libvirtd")
+        group.create()
+        enter = [str(native_program("wherry-ns")), "--net", self._fabric.host_netns(self.host)]
+        for file in group.procs_files():
+            enter += ["--cgroup", file]
+        unshare = ["unshare", "--mount", "--uts", "--propagation", "private", "/bin/sh", "-ec", _SCRIPT, "libvirtd"]
+        reap = str(native_program("wherry-reap"))
+        words = [str(self.directory), self.host, str(CACHE), reap, *(f"{name}:{path}" for name, path in _MOUNTS)]
+        environment = {"PATH": os.environ.get("PATH", "/usr/sbin:/usr/bin:/sbin:/bin"), "HOME": "/root"}
+        done = subprocess.run(
+            [*enter, "--", *unshare, *words],
+            env={**environment, "LANG": "C.UTF-8", "WHERRY_INSTANCE": self._instance.name},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_START_TIMEOUT,
+            check=False,
+        )
+        if done.returncode:
+            why = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+            raise Failed(Code.FAILED, f"libvirtd did not start on host {self.host}", why, "wherry doctor")
+        self._await_answer()
+
+    def _await_answer(self) -> None:
+        deadline = time.monotonic() + _START_TIMEOUT
+        while True:
+            try:
+                libvirt_client.connect(self._uri()).close()
+                return
+            except WherryError as error:
+                if time.monotonic() > deadline or not self.running():
+                    what = f"libvirtd on host {self.host} does not answer"
+                    raise Failed(Code.FAILED, what, error.why, "wherry doctor") from None
+            time.sleep(0.05)
+
+    def _configure(self) -> None:
+        if not shutil.which("libvirtd"):
+            raise Refused(Code.UNSUPPORTED, "libvirtd is not installed", "", "make setup-vm")
+        CACHE.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for name, path in (*_MOUNTS, ("", "/var/cache/libvirt")):
+            Path(path).mkdir(parents=True, exist_ok=True)
+            (self.directory / name).mkdir(parents=True, exist_ok=True, mode=0o700)
+        address = self._fabric.host_address(self.host)
+        daemon: dict[str, str | int] = {
+            "listen_tls": 0, "listen_tcp": 1, "listen_addr": address, "auth_tcp": "none", "auth_unix_rw": "none",
+            "unix_sock_group": "root", "unix_sock_rw_perms": "0700", "host_uuid": id_of(self._instance.name, self.host),
+            "log_outputs": "3:file:/var/log/libvirt/libvirtd.log",
+        }  # fmt: skip
+        # Whoever may do what is settled by the host's namespaces and cgroup, not by a second layer below them.
+        qemu: dict[str, str | int | list[str]] = {
+            "user": "root", "group": "root", "dynamic_ownership": 0, "remember_owner": 0, "security_driver": "none",
+            "cgroup_controllers": [], "namespaces": [], "stdio_handler": "file", "migration_address": address,
+            "keepalive_interval": 2, "keepalive_count": 5,
+        }  # fmt: skip
+        for file, entry in _ENTRIES.items():
+            known = Path("/etc", file).read_text()
+            more = "" if f"\n{entry.split(':')[0]}:" in known else f"{entry}\n"
+            (self.directory / file).write_text(known + more)
+        (self.directory / "etc" / "libvirtd.conf").write_text(_settings(daemon))
+        (self.directory / "etc" / "qemu.conf").write_text(_settings(qemu))
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """One caller at a time, of this process or another, starts or ends it."""
+        self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with open(self.directory / "lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+
+def _settings(values: dict[str, Any]) -> str:
+    """The format of libvirt's own files: JSON's strings, numbers and lists are right in it."""
+    return "".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items())
+
+
+def _number(path: Path) -> int | None:
+    try:
+        return int(path.read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def _command(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""

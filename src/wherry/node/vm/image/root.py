@@ -1,0 +1,170 @@
+"""The root of an image, as a squashfs: MPI's runtime, busybox, the agent, and the programs that the user named.
+
+Everything comes from this machine under the same names, so a program that is copied to a node finds there what it
+finds here. The file FILES inside says what the image took, by digest: who copies to a node leaves that out.
+Invariant: the tree depends on the files alone, so the same files give the same image.
+"""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+import re
+import shutil
+import subprocess
+import tarfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from wherry.base.errors import Code, Failed, Refused
+from wherry.base.paths import native_program
+from wherry.node.file_closure import FileSet, add_content
+
+FILES = "/usr/lib/wherry/files.json"
+"""In the guest: a JSON object as `FileSet.digests` gives it."""
+AGENT = "/usr/lib/wherry/init"
+"""In the guest: wherry-init; native/guest/main.c starts it."""
+
+_BASE = tuple("bin dev etc home lib lib64 opt proc root run sbin srv sys tmp usr var".split())
+_NSSWITCH = b"passwd: files\ngroup: files\nhosts: files\n"
+_OF_THE_MACHINE = ("/etc/ld.so.cache", "/etc/passwd", "/etc/group")
+_BLOCK = "64K"
+"""Of the squashfs: what is read and unpacked at once. Smaller blocks waste less of a small machine's memory."""
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """What an MPI needs on a node. Patterns are below /usr/lib/*/; what a machine lacks is left out."""
+
+    name: str
+    programs: tuple[str, ...]
+    libraries: tuple[str, ...]
+    plugins: tuple[str, ...] = ()
+    data: tuple[str, ...] = ()
+
+
+_RUNTIMES = (
+    Runtime(
+        "Open MPI",
+        ("orted", "prted"),
+        ("libmpi.so.40",),
+        (
+            *("openmpi/lib/openmpi3/*.so", "openmpi/lib/openmpi/*.so", "openmpi/lib/prte/*.so"),
+            *("pmix*/lib/pmix/*.so", "prrte*/lib/prte/*.so"),
+        ),
+        (
+            *("/etc/openmpi", "/etc/pmix*", "/etc/prte*", "/usr/lib/*/pmix2/share"),
+            *("/usr/share/openmpi", "/usr/share/pmix*", "/usr/share/prte*"),
+        ),
+    ),
+    Runtime("MPICH", ("hydra_pmi_proxy",), ("libmpich.so.12", "libmpi.so.12")),
+)
+_OTHER_HARDWARE = frozenset(
+    "alps atomic cuda gpfs gridengine hcoll knem lsf lustre memheap monitoring munge ofi openib oshmem portals4 psm "
+    "psm2 pvfs2 rocm scoll sge slurm spml sshmem tm ucx ugni usnic verbs xpmem yalla ze".split()
+)
+"""Parts of a plugin's name: it serves a network, a scheduler or an interface that a node never has."""
+
+
+def collect(programs: Sequence[str]) -> FileSet:
+    """What the image takes from this machine. Refused when a named program or one of its libraries is not there."""
+    found = FileSet()
+    for program in programs:
+        try:
+            found.add_tree(program)
+        except OSError as error:
+            why = os.strerror(error.errno or 0)
+            raise Refused(Code.NOT_FOUND, f"the program {program} cannot be taken", why, "ls -l it") from None
+    if found.missing:
+        library, wanted_by = next(iter(found.missing.items()))
+        what = f"{wanted_by} needs {library}, which is not there"
+        raise Refused(Code.NOT_FOUND, what, "it is not where its RPATH or the linker's cache says", "install it")
+    for runtime in _RUNTIMES:
+        _add_runtime(found, runtime)
+    for name in _OF_THE_MACHINE:
+        if os.path.exists(name):
+            found.add(name)
+    for name in _BASE:
+        if os.path.islink(f"/{name}"):
+            found.add(f"/{name}")
+    return found
+
+
+def runtimes(found: FileSet) -> list[str]:
+    """The MPIs that are in the set."""
+    return [r.name for r in _RUNTIMES if any(os.path.basename(name) in r.programs for name in found.files)]
+
+
+def _add_runtime(found: FileSet, runtime: Runtime) -> None:
+    libraries = [path for name in runtime.libraries for path in glob.glob(f"/usr/lib/*/{name}")]
+    programs = [path for name in runtime.programs if (path := shutil.which(name))]
+    if not libraries or not programs:
+        return
+    for pattern in runtime.plugins:
+        for path in sorted(glob.glob(f"/usr/lib/*/{pattern}")):
+            if not _OTHER_HARDWARE & set(re.split(r"[_.-]", os.path.basename(path))):
+                libraries.append(path)
+    for path in (*programs, *libraries):
+        found.add_program(path)
+    for pattern in runtime.data:
+        for path in sorted(glob.glob(pattern)):
+            found.add_tree(path)
+
+
+def write_root(found: FileSet, squashfs: Path) -> None:
+    """Makes the squashfs."""
+    words = ["sqfstar", "-comp", "zstd", "-b", _BLOCK, "-no-xattrs", "-quiet", "-no-progress", str(squashfs)]
+    environment = {**os.environ, "SOURCE_DATE_EPOCH": "0"}
+    try:
+        maker = subprocess.Popen(
+            words, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment
+        )
+    except FileNotFoundError:
+        raise Failed(Code.UNSUPPORTED, "this machine has no sqfstar", "", "make setup-vm") from None
+    with maker:
+        assert maker.stdin and maker.stderr
+        try:
+            with tarfile.open(fileobj=maker.stdin, mode="w|", format=tarfile.PAX_FORMAT) as tar:
+                _write_members(tar, found)
+        except BrokenPipeError:
+            pass  # it says why
+        maker.stdin.close()
+        text = maker.stderr.read().decode(errors="replace").strip()
+    if maker.returncode:
+        raise Failed(Code.FAILED, "the root of the image was not made", text.splitlines()[-1] if text else "", "df -h")
+
+
+def _write_members(tar: tarfile.TarFile, found: FileSet) -> None:
+    busybox = shutil.which("busybox")
+    if not busybox:
+        raise Failed(Code.UNSUPPORTED, "this machine has no busybox", "", "make setup-vm")
+    own: dict[str, tuple[bytes, int]] = {
+        "/etc/nsswitch.conf": (_NSSWITCH, 0o644),
+        "/usr/bin/busybox": (Path(busybox).read_bytes(), 0o755),
+        AGENT: (native_program("wherry-init").read_bytes(), 0o755),
+        FILES: (json.dumps(found.digests(), sort_keys=True).encode(), 0o644),
+    }
+    applets = subprocess.run([busybox, "--list"], capture_output=True, text=True, check=True).stdout.split()
+    taken = {os.path.basename(name) for name in (*found.files, *found.links)}
+    links = {f"/usr/bin/{name}" for name in applets if name not in taken} - set(own)
+    _write_directories(tar, found, [*own, *links])
+    found.write(tar, (0, 0))
+    for name, (content, mode) in own.items():
+        add_content(tar, name, content, mode)
+    for name in sorted(links):
+        member = tarfile.TarInfo(name.lstrip("/"))
+        member.type, member.linkname = tarfile.SYMTYPE, "busybox"
+        tar.addfile(member)
+
+
+def _write_directories(tar: tarfile.TarFile, found: FileSet, others: Sequence[str]) -> None:
+    """Every directory, parents first. All may write: the machine is its one user's, and root runs nothing new later."""
+    names = {f"/{name}" for name in (*_BASE, "var/tmp") if f"/{name}" not in found.links} | set(found.directories)
+    for path in (*names, *found.files, *found.links, *others):
+        names |= {str(above) for above in Path(path).parents if str(above) != "/"}
+    for name in sorted(names):
+        member = tarfile.TarInfo(name.lstrip("/"))
+        member.type, member.mode = tarfile.DIRTYPE, 0o1777 if name.endswith("/tmp") else 0o777
+        tar.addfile(member)

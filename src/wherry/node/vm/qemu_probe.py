@@ -1,0 +1,95 @@
+"""What runs virtual machines here: QEMU's version, and KVM where it can run a guest.
+
+Invariant: KVM is used only when a kernel was seen to boot under it, as it can be there and yet not work (nested, say).
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+from wherry.node.vm.emulated.host_libvirtd import CACHE
+from wherry.node.vm.image.catalog import VmImage
+
+EMULATOR = "qemu-system-x86_64"
+_PROBE = 15.0
+"""Seconds that a kernel under KVM gets for its first words; it needs less than one."""
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_SAFE = (9, 0)
+"""QEMU before this can lose a guest's writes in a move under emulation: 03bfc2188f06, "physmem: Fix migration dirty
+bitmap coherency with TCG memory access", is in 9.0."""
+
+
+def emulator() -> str:
+    """Path of QEMU; empty when it is not installed."""
+    return shutil.which(EMULATOR) or ""
+
+
+def libvirtd() -> str:
+    """Path of libvirt's daemon; empty when it is not installed."""
+    return shutil.which("libvirtd") or ""
+
+
+@functools.cache
+def version() -> tuple[int, int]:
+    """Of QEMU: (10, 0). (0, 0) when it does not tell."""
+    if not emulator():
+        return 0, 0
+    done = subprocess.run([emulator(), "--version"], capture_output=True, text=True, timeout=30, check=False)
+    found = re.search(r"version (\d+)\.(\d+)", done.stdout)
+    return (int(found[1]), int(found[2])) if found else (0, 0)
+
+
+@functools.cache
+def kvm(image: VmImage) -> str:
+    """Why KVM cannot run a guest; empty when the image's kernel boots under it. Found out once after each boot."""
+    if not os.access("/dev/kvm", os.R_OK | os.W_OK):
+        return "there is no /dev/kvm"
+    boot, answers = _BOOT_ID.read_text().strip(), CACHE / "kvm.json"
+    asked = " ".join([boot, *map(str, version()), image.digest])
+    try:
+        known = {key: reason for key, reason in json.loads(answers.read_text()).items() if key.startswith(boot)}
+    except (OSError, ValueError, AttributeError):
+        known = {}  # nobody has asked yet
+    if asked not in known:
+        known[asked] = "" if _boots(image) else "a kernel does not boot under /dev/kvm"
+        CACHE.mkdir(parents=True, exist_ok=True, mode=0o700)
+        answers.write_text(json.dumps(known))
+    return str(known[asked])
+
+
+def _boots(image: VmImage) -> bool:
+    words = [emulator(), "-accel", "kvm", "-m", "256", "-nographic", "-no-reboot", "-nic", "none"]
+    words += ["-kernel", str(image.kernel), "-append", "console=ttyS0 panic=-1"]
+    process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    try:
+        said, _ = process.communicate(timeout=_PROBE)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        said, _ = process.communicate()
+    return b"Linux version" in said
+
+
+def no_vhost(emulated: bool) -> str:
+    """Why the kernel cannot handle a guest's network adapter; empty when it can."""
+    if emulated:
+        return "a guest that is emulated cannot use it: the kernel reads a guest's memory only under KVM"
+    return "" if os.access("/dev/vhost-net", os.R_OK | os.W_OK) else "there is no /dev/vhost-net (modprobe vhost_net)"
+
+
+def unsafe_moves(emulated: bool) -> str:
+    """Why virtual machines should not be moved with this QEMU; empty when they can be."""
+    return unsafe(version()) if emulated else ""
+
+
+def unsafe(number: tuple[int, int]) -> str:
+    """Why machines that QEMU of this version emulates should not be moved; empty when they can be."""
+    if number >= _SAFE:
+        return ""
+    text = ".".join(map(str, number))
+    return f"QEMU {text} can lose a guest's writes in a move without KVM; {_SAFE[0]}.{_SAFE[1]} and later do not"

@@ -1,0 +1,185 @@
+"""Nodes on real hosts that run QEMU, with KVM where a host has it: machines that libvirt moves as on emulated hosts.
+
+QEMU reads kernel and RAM disk when it starts, and again only when the machine boots anew, which ends a node. So the
+RAM disk, which has the key, is removed as soon as the machine is there, and a move takes none along; a kernel must be
+at the destination, as QEMU does not start there without. Invariant: a node's processor is one that every host of the
+fabric that answered had when it was started.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+from xml.etree import ElementTree
+from xml.etree.ElementTree import SubElement, tostring
+
+from wherry.base.errors import Code, Refused, WherryError
+from wherry.model.libvirt_uri import parse_uri
+from wherry.model.migration_parameters import MigrationParameters
+from wherry.model.owner import Owner
+from wherry.model.spec.cluster import ClusterSpec, Flavor
+from wherry.node.protocol import Placement
+from wherry.node.vm import domain_capabilities, libvirt_client, migration_job
+from wherry.node.vm.agent_probe import await_answer
+from wherry.node.vm.guest_config import identity
+from wherry.node.vm.identifiers import domain_id, domain_name
+from wherry.node.vm.image.catalog import find_image
+from wherry.node.vm.live_migration import LiveMigration
+from wherry.node.vm.qemu_xml import KERNEL, adapter, machine, text
+from wherry.node.vm.real.driver import RemoteVmDriver
+
+_OTHER_CLOCK = "tsc=unstable"
+"""Without KVM a guest reads its host's own time stamp counter, whose rate it would have to measure, and which is
+another at another host. So it takes QEMU's clock (HPET); with KVM it has KVM's."""
+
+
+class QemuDriver(RemoteVmDriver):
+    """QEMU's machines of one instance."""
+
+    def check(self, flavor: Flavor, owner: Owner) -> None:
+        super().check(flavor, owner)
+        if flavor.guest != ClusterSpec.model_fields["guest"].default:
+            what = f"these hosts have no guests of kind {flavor.guest}"
+            raise Refused(Code.UNSUPPORTED, what, "that is a kind of Xen's", "leave guest out, or use Xen hosts")
+        emulating = [host for host, found in self._offers().items() if found.emulated] if flavor.nic.vhost else []
+        if emulating:
+            what = f"nic.vhost: host {emulating[0]} cannot handle a node's network adapter in its kernel"
+            raise Refused(Code.UNSUPPORTED, what, "it has no KVM", "leave nic.vhost out")
+
+    def refused(self, way: MigrationParameters) -> str:
+        return migration_job.refusal(way, self._oldest_libvirt)
+
+    def rate_obstacle(self, rate: float) -> str:
+        return migration_job.rate_obstacle(rate)
+
+    def move_obstacle(self, source: Placement, destination: Placement) -> str:
+        find_image(source.image)
+        domain, libvirt = self.domain(source), libvirt_client.load()
+        if domain is None:
+            return ""  # the move will say so
+        with libvirt_client.translated_errors(f"host {source.host} does not say what node {source.node.name} is"):
+            description = domain.XMLDesc(libvirt.VIR_DOMAIN_XML_MIGRATABLE)
+        for host in (source.host, destination.host):
+            with libvirt_client.translated_errors(f"host {host} does not say which QEMU it has"):
+                if reason := domain_capabilities.unsafe(description, self.reach.connect(host)):
+                    return f"host {host}: {reason}"
+        reason = domain_capabilities.incompatibility(description, self.reach.connect(destination.host))
+        return f"host {destination.host}: {reason}" if reason else ""
+
+    def describe(self, place: Placement, kernel: str, initrd: str) -> str:
+        connection = self.reach.connect(place.host)
+        found, name = domain_capabilities.domain_capabilities(connection), place.node.name
+        kind = found.kind
+        root, system, devices = machine(kind, domain_name(self.instance, name), domain_id(self.instance, name), place)
+        text(system, "kernel", kernel)
+        text(system, "initrd", initrd)
+        text(system, "cmdline", " ".join([KERNEL, *([_OTHER_CLOCK] if found.emulated else []), *identity(place)]))
+        shared = domain_capabilities.shared_processor(connection, kind, [found, *self._offers().values()])
+        if shared:
+            root.append(ElementTree.fromstring(shared))
+        else:
+            SubElement(root, "cpu", mode="maximum" if found.emulated else "host-model")
+        nic = SubElement(devices, "interface", type="bridge")
+        SubElement(nic, "source", bridge=place.device)
+        adapter(nic, place, False if found.emulated else place.nic.vhost)
+        serial = SubElement(devices, "serial", type="pty")
+        SubElement(serial, "target", type="isa-serial", port="0")
+        return tostring(root, encoding="unicode")
+
+    def memory(self, domain: Any) -> int:
+        stats = domain.memoryStats()
+        return int(stats.get("rss", 0)) * 1024
+
+    def carried(self, domain: Any, mac: str) -> tuple[int | None, int | None]:
+        stats = domain.interfaceStats(mac)
+        return int(stats[0]), int(stats[4])
+
+    def mover(self, source: Placement, destination: Placement, way: MigrationParameters | None = None) -> QemuMover:
+        return QemuMover(self, source, destination, way)
+
+    def _offers(self) -> dict[str, domain_capabilities.DomainCapabilities]:
+        """Of the fabric's hosts that answer."""
+        found = {}
+        for host in self.reach.uris:
+            with (
+                contextlib.suppress(WherryError),
+                libvirt_client.translated_errors(f"host {host} does not say what it offers"),
+            ):
+                found[host] = domain_capabilities.domain_capabilities(self.reach.connect(host))
+        return found
+
+    def _oldest_libvirt(self) -> int:
+        """The version of libvirt at the host that has the oldest one, as libvirt numbers them."""
+        numbers = [int(libvirt_client.load().getVersion())]
+        for host in self.reach.uris:
+            with (
+                contextlib.suppress(WherryError),
+                libvirt_client.translated_errors(f"host {host} does not say which libvirt it has"),
+            ):
+                numbers.append(int(self.reach.connect(host).getLibVersion()))
+        return min(numbers)
+
+
+class QemuMover(LiveMigration):
+    """Moves one machine between two real hosts."""
+
+    def __init__(
+        self, driver: QemuDriver, source: Placement, destination: Placement, way: MigrationParameters | None
+    ) -> None:
+        super().__init__(domain_id(driver.instance, source.node.name), source, destination, way)
+        self._driver = driver
+        self._kernel = ""
+
+    def predict(self) -> tuple[int, float]:
+        return self._driver.usage(self._source).memory, 0.3
+
+    def prepare(self) -> None:
+        self._driver.stop(self._destination)
+        self._driver.note(self._destination.host)
+        self._kernel = self._driver.kernel(self._destination)
+        super().prepare()
+
+    def await_first_run(self) -> float | None:
+        return await_answer(self._destination, self._driver.last_words)
+
+    def _open(self, host: str) -> Any:
+        return self._driver.reach.open(host)
+
+    def _peer(self, domain: Any) -> migration_job.MigrationTarget:
+        host, libvirt = self._destination.host, libvirt_client.load()
+        uri = self._driver.reach.uris[host]
+        with libvirt_client.translated_errors(f"host {self._source.host} does not say what node {self._name} is"):
+            description = domain.XMLDesc(libvirt.VIR_DOMAIN_XML_MIGRATABLE)
+        asked = f"as root on {self._source.host}: virsh -c {uri} version"
+        remedy = f"{asked}; {host} takes memory at its TCP ports 49152 to 49215"
+        there = elsewhere(description, self._kernel, self._destination.device)
+        to = parse_uri(uri)
+        return migration_job.MigrationTarget(uri, to.host, there, tls=to.transport == "tls", remedy=remedy)
+
+    def _there(self, place: Placement) -> bool:
+        return self._domain(place) is not None
+
+    def _clear(self) -> None:
+        self._driver.abandon(self._destination)
+
+    def _end_source(self) -> None:
+        self._driver.stop(self._source)
+
+    def _settle(self) -> None:
+        for place in (self._destination, self._source):
+            with contextlib.suppress(WherryError):
+                if (domain := self._driver.domain(place)) is not None:
+                    self._driver.consoles.follow(self._name, place.host, domain)
+
+
+def elsewhere(description: str, kernel: str, bridge: str) -> str:
+    """The same domain as another host has it: its kernel and its bridge, and no RAM disk."""
+    root = ElementTree.fromstring(description)
+    for system in root.iterfind("os"):
+        for tag in system.findall("kernel"):
+            tag.text = kernel
+        for tag in system.findall("initrd"):
+            system.remove(tag)
+    for source in root.iterfind("devices/interface/source"):
+        source.set("bridge", bridge)
+    return tostring(root, encoding="unicode")

@@ -1,0 +1,51 @@
+"""Nodes on real hosts that run Xen: guests of kind PVH or PV, which Xen's toolstack moves by itself (xen_mover.py)."""
+
+from __future__ import annotations
+
+from wherry.base.errors import Code, Refused
+from wherry.model.migration_parameters import MigrationParameters
+from wherry.model.owner import Owner
+from wherry.model.spec.cluster import Flavor, NicSpec
+from wherry.node.protocol import Placement
+from wherry.node.vm.real import xen_xml
+from wherry.node.vm.real.driver import RemoteVmDriver
+from wherry.node.vm.real.xen_mover import XenMover
+
+
+class XenDriver(RemoteVmDriver):
+    """Xen guests of one instance."""
+
+    def check(self, flavor: Flavor, owner: Owner) -> None:
+        super().check(flavor, owner)
+        if flavor.nic.queues > 1 or flavor.nic.vhost:
+            what = "nodes on Xen hosts cannot have nic.queues and nic.vhost"
+            raise Refused(Code.UNSUPPORTED, what, "their adapter is Xen's own", "leave them out")
+        if flavor.nic.model != NicSpec().model:
+            what = f"nodes on Xen hosts cannot have the network adapter {flavor.nic.model}"
+            raise Refused(Code.UNSUPPORTED, what, "they have Xen's own", "leave nic.model out")
+
+    def refused(self, way: MigrationParameters) -> str:
+        if way.mode != MigrationParameters().mode:
+            return f"Xen has no {way.mode}: it decides by itself when the rounds gain no more"
+        if way.connections or way.zstd:
+            return "Xen sends over one connection, as it is"
+        return "Xen decides by itself how long the node stands" if way.downtime is not None else ""
+
+    def rate_obstacle(self, rate: float) -> str:
+        return "Xen sends as fast as it can, and cannot be told otherwise"
+
+    def move_obstacle(self, source: Placement, destination: Placement) -> str:
+        able = next((host.shadow_paging for host in self.fabric.spec.hosts if host.name == source.host), False)
+        if source.guest != "pv" or able:
+            return ""
+        return (
+            "Xen notes what a guest of kind pv writes only with shadow paging, and libvirt does not tell if it has "
+            f"that. Use guest: pvh; or, where `xl dmesg` on {source.host} says SHADOW_PAGING (if not, build Xen with "
+            "CONFIG_SHADOW_PAGING), say shadow_paging: true for that host"
+        )
+
+    def describe(self, place: Placement, kernel: str, initrd: str) -> str:
+        return xen_xml.describe(self.instance, place, kernel, initrd)
+
+    def mover(self, source: Placement, destination: Placement, way: MigrationParameters | None = None) -> XenMover:
+        return XenMover(self, source, destination)

@@ -1,0 +1,234 @@
+"""The steps of a move between two Xen hosts: libvirt's live migration, which Xen carries out by itself.
+
+    source                                      destination
+    ------                                      -----------
+    prepare                                     what an earlier move left is removed
+    round 1   Xen's own rounds --- pages --->   Xen receives          (the node runs)
+              Xen stops the node: it uses no CPU
+    transfer  the rest, then destroyed          whole, paused         <- libvirt's own point of no return
+    thaw                                        runs, agent answers
+
+Xen tells neither rounds nor bytes and cannot be stopped. Invariants: libvirt leaves the destination's copy paused
+(VIR_MIGRATE_PAUSED), so that only `thaw` lets it run; a migration that began is waited for before anything is decided,
+also when the daemon that began it was killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree
+
+from wherry.base.errors import Code, Failed, WherryError
+from wherry.model.libvirt_uri import parse_uri
+from wherry.model.objects import Round
+from wherry.node.protocol import During, Placement, Transferred, quiet
+from wherry.node.vm import libvirt_client
+from wherry.node.vm.agent_probe import answers, await_answer
+from wherry.node.vm.identifiers import domain_name
+
+if TYPE_CHECKING:
+    from wherry.node.vm.real.driver import RemoteVmDriver
+
+_STATUS = "wherry status"
+_STILL = 1.0
+"""Seconds without a use of its processors after which a node counts as standing, though its agent was asked."""
+_KNOCK = 1.0
+"""Seconds that the agent gets for an answer: who asks it makes a node work that runs, however busy its host is."""
+_LOOK = 0.05
+"""Seconds between two looks."""
+_TELL = 1.0
+"""Seconds between two words about a round."""
+_PATIENCE, _SLOWEST = 120.0, 1e6
+"""A move is given up after so many seconds and those of the node's memory at so many bytes/s."""
+
+
+class XenMover:
+    """Moves one guest between two Xen hosts."""
+
+    def __init__(self, driver: RemoteVmDriver, source: Placement, destination: Placement) -> None:
+        self._driver = driver
+        self._source, self._destination = source, destination
+        self._name = source.node.name
+        self._thread: threading.Thread | None = None
+        self._error: Exception | None = None
+        self._ran = time.monotonic()
+        """When the source's copy was last seen to run."""
+
+    def predict(self) -> tuple[int, float]:
+        return self._driver.usage(self._source).memory, 1.0
+
+    def limit_rate(self, rate: float | None) -> None:
+        """Refused before: see `rate_obstacle` of its driver."""
+
+    def can_round(self) -> bool:
+        return True
+
+    def prepare(self) -> None:
+        self._driver.stop(self._destination)
+        self._driver.note(self._destination.host)
+        if self._driver.domain(self._source) is None:
+            raise Failed(Code.MOVE_FAILED, f"node {self._name} does not run on {self._source.host}", "", _STATUS)
+
+    def round(self, number: int, during: During = quiet) -> Round:
+        began = told = known = time.monotonic()  # known: when its last use was; a busy host may answer late
+        used: float | None = None
+        self._begin()
+        with self._asked():
+            while not self._ended():
+                asked, now = time.monotonic(), self._cpu()
+                if now is None:  # it is at the migration, say: that the node runs is not told, nor that it stands
+                    known = time.monotonic()
+                elif now != used:
+                    used, self._ran, known = now, max(self._ran, asked), time.monotonic()
+                elif asked - max(known, self._ran) > _STILL:
+                    break
+                if time.monotonic() - told > _TELL:
+                    told = time.monotonic()
+                    during(f"{told - began:.0f} s")
+                time.sleep(_LOOK)
+        self._check()
+        return Round(number=number, bytes=0, seconds=time.monotonic() - began, dirty=0)
+
+    def freeze(self, post_copy: bool = False) -> float:
+        """Xen has done it, when its rounds gained no more."""
+        return time.monotonic() - self._ran
+
+    def transfer(self, during: During = quiet) -> Transferred:
+        self._begin()
+        self._await_end()
+        self._check()
+        if not self._complete():
+            what = f"node {self._name} is not whole at {self._destination.host}"
+            raise Failed(Code.MOVE_FAILED, what, "libvirt says that it moved it", _STATUS)
+        return Transferred(bytes=0)
+
+    def restore(self) -> float | None:
+        return None
+
+    def switched(self) -> bool:
+        self._await_end()
+        return self._driver.domain(self._source) is None and self._complete()
+
+    def release(self) -> None:
+        self._driver.stop(self._source)
+
+    def thaw(self) -> None:
+        libvirt_client.resume(self._driver.domain(self._destination), self._name, self._destination.host)
+
+    def await_first_run(self) -> float | None:
+        return await_answer(self._destination, self._driver.last_words)
+
+    def roll_back(self) -> None:
+        self._await_end()
+        domain, libvirt = self._driver.domain(self._source), libvirt_client.load()
+        if domain is None:
+            raise Failed(Code.MOVE_FAILED, f"node {self._name} does not run on {self._source.host}", "it ended")
+        self._driver.abandon(self._destination)
+        if libvirt_client.state(domain)[0] == libvirt.VIR_DOMAIN_PAUSED:
+            with libvirt_client.translated_errors(f"node {self._name} could not be thawed"):
+                domain.resume()
+
+    def close(self) -> None:
+        for place in (self._destination, self._source):
+            with contextlib.suppress(WherryError):
+                if (domain := self._driver.domain(place)) is not None:
+                    self._driver.consoles.follow(self._name, place.host, domain)
+
+    @contextlib.contextmanager
+    def _asked(self) -> Iterator[None]:
+        """Meanwhile the node's agent is asked again and again; its answers tell that the node runs.
+
+        In a thread, as a host that is about to end its copy may keep us waiting for seconds. The last question is not
+        waited for: the node may stand.
+        """
+        self._ran, over = time.monotonic(), threading.Event()
+
+        def ask() -> None:
+            while not over.wait(_LOOK):
+                if answers(self._source, _KNOCK) and not over.is_set():
+                    self._ran = time.monotonic()
+
+        threading.Thread(target=ask, name="move-vm-ask", daemon=True).start()
+        try:
+            yield
+        finally:
+            over.set()
+
+    def _begin(self) -> None:
+        """The migration, begun when it was not yet."""
+        if self._thread is not None:
+            return
+        domain = self._driver.domain(self._source)
+        if domain is None:
+            raise Failed(Code.MOVE_FAILED, f"node {self._name} does not run on {self._source.host}", "it ended")
+        self._thread = threading.Thread(target=self._run, args=(domain,), name="move-vm")
+        self._thread.start()
+
+    def _run(self, domain: Any) -> None:
+        libvirt = libvirt_client.load()
+        peer = self._driver.reach.uris[self._destination.host]
+        flags = libvirt.VIR_MIGRATE_LIVE | libvirt.VIR_MIGRATE_PEER2PEER | libvirt.VIR_MIGRATE_PAUSED
+        params = {libvirt.VIR_MIGRATE_PARAM_URI: f"tcp://{parse_uri(peer).host}"}
+        try:
+            if self._source.device != self._destination.device:
+                params[libvirt.VIR_MIGRATE_PARAM_DEST_XML] = at_bridge(domain.XMLDesc(0), self._destination.device)
+            domain.migrateToURI3(peer, params, flags)
+        except Exception as error:  # told by _check
+            self._error = error
+
+    def _ended(self) -> bool:
+        return self._thread is not None and not self._thread.is_alive()
+
+    def _check(self) -> None:
+        if self._ended() and self._error is not None:
+            name, host = domain_name(self._driver.instance, self._name), self._destination.host
+            remedy = f"if `xl list` on {host} has {name}, which libvirt then does not know, there: xl destroy {name}"
+            raise Failed(Code.MOVE_FAILED, "libvirt could not move it", libvirt_client.reason(self._error), remedy)
+
+    def _await_end(self) -> None:
+        """Until no migration of the node is under way, ours or one that a killed daemon began. TIMED_OUT."""
+        deadline = time.monotonic() + _PATIENCE + self._source.node.memory / _SLOWEST
+        while self._under_way():
+            if time.monotonic() > deadline:
+                raise Failed(Code.TIMED_OUT, f"libvirt does not end the move of {self._name}", "it is slow", _STATUS)
+            time.sleep(_LOOK)
+
+    def _under_way(self) -> bool:
+        if self._thread is not None:
+            return self._thread.is_alive()
+        libvirt, domain = libvirt_client.load(), self._driver.domain(self._source)
+        if domain is None:
+            return False
+        try:
+            return int(domain.jobInfo()[0]) != libvirt.VIR_DOMAIN_JOB_NONE
+        except libvirt.libvirtError as error:
+            if error.get_error_code() == libvirt.VIR_ERR_NO_DOMAIN:
+                return False
+            raise libvirt_client.translated(
+                f"host {self._source.host} does not tell of a move of {self._name}", error
+            ) from None
+
+    def _cpu(self) -> float | None:
+        """Seconds of CPU that the source's copy has used; None when its host does not tell."""
+        try:
+            return self._driver.usage(self._source).cpu
+        except WherryError:
+            return None
+
+    def _complete(self) -> bool:
+        """True when the destination's copy is the node: paused as was asked for, or let run by us."""
+        libvirt = libvirt_client.load()
+        state = libvirt_client.state(self._driver.domain(self._destination))[0]
+        return state in (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_RUNNING)
+
+
+def at_bridge(description: str, bridge: str) -> str:
+    """The same domain with its interface at another bridge."""
+    root = ElementTree.fromstring(description)
+    for source in root.iterfind("devices/interface/source"):
+        source.set("bridge", bridge)
+    return ElementTree.tostring(root, encoding="unicode")

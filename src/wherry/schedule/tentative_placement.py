@@ -1,0 +1,72 @@
+"""A placement of one cluster that is tried: where its nodes would be, and what hosts can still take.
+
+Invariant: a host that a node would leave counts as taken until then, so a trial that fits can be reached move by move.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
+
+from wherry.model.objects import Node
+from wherry.schedule.placement import NodeNeed, Used, lacks
+from wherry.schedule.step_model import World
+
+
+class TentativePlacement:
+    """The nodes of one cluster. `used` is what all clusters take, this one as it is; `barred` are (node, host) that
+    are not wanted; `most` is how many of the nodes a host may have."""
+
+    def __init__(
+        self,
+        nodes: Iterable[Node],
+        world: World,
+        used: Mapping[str, Used],
+        barred: Collection[tuple[str, str]] = (),
+        most: int | None = None,
+    ) -> None:
+        self.where: dict[str, str] = {}
+        self._world, self._used, self._barred, self._most = world, used, barred, most
+        self._extra: dict[str, Used] = {}
+        self._cpus: defaultdict[str, float] = defaultdict(float)
+        self._held: defaultdict[str, int] = defaultdict(int)
+        for node in nodes:
+            self.where[node.name] = node.host
+            self._cpus[node.host] += node.cpus
+            self._held[node.host] += 1
+
+    def copy(self) -> TentativePlacement:
+        """The same, to go on with in another way."""
+        other = TentativePlacement((), self._world, self._used, self._barred, self._most)
+        other.where, other._extra = dict(self.where), dict(self._extra)
+        other._cpus, other._held = self._cpus.copy(), self._held.copy()
+        return other
+
+    def with_nodes(self, nodes: Iterable[Node], where: Mapping[str, str]) -> TentativePlacement:
+        """The same with the nodes moved to where they are to be."""
+        other = self.copy()
+        for node in nodes:
+            if where[node.name] != other.where[node.name]:
+                other.move(node, where[node.name])
+        return other
+
+    def takes(self, node: Node, host: str) -> bool:
+        """True when the host can have the node, too."""
+        if (node.name, host) in self._barred or self._most is not None and self._held[host] >= self._most:
+            return False
+        used = self._extra.get(host) or self._used.get(host, Used())
+        return not lacks(self._world.hosts[host], used, NodeNeed(node.cpus, node.memory))
+
+    def gives(self, node: Node, host: str) -> float:
+        """What the host gives to the node, or would."""
+        own = self._cpus[host] + (0.0 if self.where[node.name] == host else node.cpus)
+        return self._world.gives(host, own)
+
+    def move(self, node: Node, host: str) -> None:
+        """Puts the node on the host."""
+        self._cpus[self.where[node.name]] -= node.cpus
+        self._cpus[host] += node.cpus
+        self._held[host] += 1
+        used = self._extra.get(host) or self._used.get(host, Used())
+        self._extra[host] = used.plus(NodeNeed(node.cpus, node.memory))
+        self.where[node.name] = host

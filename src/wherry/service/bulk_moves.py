@@ -1,0 +1,63 @@
+"""Several nodes moved as one act, as a drain and balancing do.
+
+Invariant: it returns or raises when every move has ended, so nothing of it goes on unseen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from wherry.base.errors import Code, Failed, Refused, WherryError
+from wherry.model.objects import Move
+from wherry.move.moves import Moves
+from wherry.schedule.cost import AT_ONCE
+from wherry.service.operations import Task
+
+Refusal = Callable[[str, str], None]
+"""Is told a node, and the host to which it may not move."""
+
+
+Check = Callable[[str], None]
+"""Refuses a node that is not to be moved after all."""
+
+
+def no_precondition(_node: str) -> None:
+    """For those whose nodes nobody else can move meanwhile."""
+
+
+def ignore_refusal(_node: str, _host: str) -> None:
+    """For those who do not ask what was refused."""
+
+
+def move_many(
+    moves: Moves,
+    task: Task,
+    targets: Mapping[str, str],
+    partly: str,
+    refused: Refusal = ignore_refusal,
+    check: Check = no_precondition,
+) -> list[dict[str, Any]]:
+    """Moves nodes (name -> host), some at the same time; PARTLY_DONE, with `partly`, names those that did not move."""
+    if not targets:
+        return []
+
+    def one(item: tuple[str, str]) -> Move | str:
+        node, target = item
+        try:
+            task.check()
+            check(node)
+            return moves.run(node, target, task.progress, task.cancelled)
+        except WherryError as error:
+            if isinstance(error, Refused):
+                refused(node, target)
+            return f"{node}: {error}"
+
+    with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="together") as pool:
+        ended = list(pool.map(one, targets.items()))
+    failed = [result for result in ended if isinstance(result, str)]
+    if failed:
+        code = Code.CANCELLED if task.cancelled() else Code.PARTLY_DONE
+        raise Failed(code, partly, "; ".join(failed[:3]), "repeat the command")
+    return [result.model_dump(mode="json") for result in ended if isinstance(result, Move)]

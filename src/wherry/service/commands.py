@@ -1,0 +1,270 @@
+"""What a user can ask for that takes long; each becomes an operation.
+
+Invariant: what can be refused is refused before the operation exists, so a wrong name never makes a row. Everything
+that changes a cluster claims it; moves and jobs share it, as several of them run on it at once. What belongs to a user
+is changed by that user or root alone, what all share (the fabric) by root.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from wherry.base.errors import Code, Refused, WherryError
+from wherry.cluster.lookup import find_cluster, find_host, find_job, find_node
+from wherry.cluster.plan import ClusterPlan
+from wherry.fabric.protocol import LinkMeasure, LinkState
+from wherry.model.job_request import JobRequest
+from wherry.model.migration_parameters import MigrationParameters
+from wherry.model.objects import Job, Node, Operation, Prediction
+from wherry.model.owner import Owner
+from wherry.model.spec.cluster import ClusterSpec
+from wherry.model.spec.fabric import DirectionSpec, FabricSpec, LinkSpec
+from wherry.service.context import ServiceContext
+from wherry.service.credentials import PeerCredentials
+from wherry.service.operations import Body, Task
+
+FABRIC = "fabric"
+_CONSOLE = 256 << 10
+"""Bytes of a console that are told: its end."""
+
+
+def cluster_claim(name: str) -> str:
+    """What an operation on a cluster claims."""
+    return f"cluster {name}"
+
+
+def node_claim(name: str) -> str:
+    """What a move claims."""
+    return f"node {name}"
+
+
+class Commands:
+    """The acts that a peer asks for, on one cell."""
+
+    def __init__(self, context: ServiceContext, peer: PeerCredentials) -> None:
+        self.context = context
+        self.peer = peer
+
+    def fabric_up(self, spec: FabricSpec) -> Operation:
+        """Makes the fabric."""
+        self.peer.require(0, "the fabric")
+        self.context.check_fabric_up(spec)
+
+        def body(task: Task) -> dict[str, Any]:
+            task.progress(f"making {len(spec.hosts)} hosts at {len(spec.sites)} sites")
+            self.context.fabric_up(spec)
+            return {"fabric": spec.name, "hosts": [host.name for host in spec.hosts]}
+
+        return self._start("fabric up", spec.name, body, may_cancel=False, exclusive=[FABRIC])
+
+    def fabric_down(self) -> Operation:
+        """Removes the fabric."""
+        self.peer.require(0, "the fabric")
+        self.context.check_fabric_down()
+        name = self.context.require_managers().fabric.spec.name
+
+        def body(task: Task) -> dict[str, Any]:
+            task.progress(f"removing the hosts of {name}")
+            self.context.fabric_down()
+            return {"fabric": name}
+
+        return self._start("fabric down", name, body, may_cancel=False, exclusive=[FABRIC])
+
+    def links(self, bandwidth: bool) -> list[tuple[LinkState, LinkMeasure]]:
+        """The links as they are, each with what is measured now. To fill them for their bandwidth is root's."""
+        if bandwidth:
+            self.peer.require(0, "the bandwidth that all share")
+        fabric = self.context.require_managers().fabric
+        return [(state, fabric.measure_link(state.link, bandwidth)) for state in fabric.links()]
+
+    def set_link(self, one: str, other: str, figures: DirectionSpec, overlay: str | None, one_way: bool) -> Operation:
+        """Changes the figures that are given of the link between two sites, in both directions or from `one` only."""
+        self.peer.require(0, "the fabric")
+
+        def wanted() -> LinkSpec:
+            link = self.context.link(one, other).changed(one, figures, overlay, one_way)
+            self.context.check_link(link)
+            return link
+
+        def body(task: Task) -> dict[str, Any]:
+            task.progress(f"changing the link between {one} and {other}")
+            link = wanted()  # of what it is now: another change may just have ended
+            self.context.set_link(link)
+            return {"link": link.model_dump(mode="json")}
+
+        name = wanted().name
+        claims = [f"link {name}"]
+        return self._start("link set", name, body, may_cancel=False, shared=[FABRIC], exclusive=claims)
+
+    def plan(self, spec: ClusterSpec, owner: Owner) -> ClusterPlan:
+        """What `up` would do; changes nothing."""
+        return self.context.planning_managers().clusters.plan(spec, owner)
+
+    def up(self, spec: ClusterSpec, owner: Owner) -> Operation:
+        """Makes, changes or repairs a cluster. It is planned here first, so that what is wrong is refused at once."""
+        self.plan(spec, owner)
+
+        def body(task: Task) -> dict[str, Any]:
+            if self.context.managers is None:
+                task.progress("making the embedded fabric: two sites of two hosts")
+            clusters = self.context.ensure_managers().clusters
+            plan = clusters.plan(spec, owner)
+            task.check()
+            cluster = clusters.apply(plan, task.progress, task.cancelled)
+            nodes = [node.model_dump(mode="json") for node in self.context.store.nodes(cluster.name)]
+            return {"cluster": cluster.model_dump(mode="json"), "nodes": nodes, "plan": plan.model_dump(mode="json")}
+
+        claims = [cluster_claim(spec.name)]
+        return self._start("up", spec.name, body, shared=[FABRIC], exclusive=claims)
+
+    def down(self, name: str) -> Operation:
+        """Ends the cluster's jobs and removes it."""
+        self._require_cluster(name)
+        domain = self.context.require_managers()
+
+        def body(task: Task) -> dict[str, Any]:
+            nodes = [node.name for node in self.context.store.nodes(name)]
+            for job in self.context.store.jobs(name):
+                if job.state.under_way:
+                    task.progress(f"ending job {job.id}")
+                    domain.jobs.cancel(job.id)
+            domain.jobs.remove(name)
+            domain.clusters.down(name, task.progress)
+            return {"cluster": name, "nodes": nodes}
+
+        claims = [cluster_claim(name)]
+        return self._start("down", name, body, may_cancel=False, shared=[FABRIC], exclusive=claims)
+
+    def run(self, order: JobRequest) -> Operation:
+        """Starts a job; the operation ends when the program was started."""
+        find_cluster(self.context.store, order.cluster)
+        jobs = self.context.require_managers().jobs
+        jobs.check(order)
+
+        def body(task: Task) -> dict[str, Any]:
+            task.progress(f"waiting until every node of {order.cluster} answers")
+            job = jobs.start(order)
+            if task.cancelled():
+                jobs.cancel(job.id)
+            task.check()
+            return {"job": job.model_dump(mode="json")}
+
+        return self._start("run", order.cluster, body, shared=[FABRIC, cluster_claim(order.cluster)])
+
+    def predict(self, node: str, host: str, bandwidth: int | None = None) -> Prediction:
+        """What a move would cost. Refused when it cannot be done; changes nothing."""
+        found = find_node(self.context.store, node)
+        find_host(self.context.hosts(), host)
+        return self.context.require_managers().moves.predict(found.name, host, bandwidth)
+
+    def move(
+        self,
+        node: str,
+        host: str,
+        max_rounds: int | None = None,
+        fault: str | None = None,
+        bandwidth: int | None = None,
+        way: MigrationParameters | None = None,
+    ) -> Operation:
+        """Moves a node live, sending at most `bandwidth` bit/s if it is given. `fault` makes it fail on purpose (see
+        `wherry.move.faults`)."""
+        cluster = find_node(self.context.store, node).cluster
+        self._require_cluster(cluster)
+        find_host(self.context.hosts(), host)
+        moves = self.context.require_managers().moves
+        moves.check(node, host, way)
+        moves.crossing(node, host, bandwidth)
+
+        def body(task: Task) -> dict[str, Any]:
+            move = moves.run(node, host, task.progress, task.cancelled, max_rounds, fault, bandwidth, way)
+            return {"move": move.model_dump(mode="json")}
+
+        return self._start(
+            "move", f"{node} to {host}", body, shared=[FABRIC, cluster_claim(cluster)], exclusive=[node_claim(node)]
+        )
+
+    def cancel_job(self, id: str) -> Operation:
+        """Ends a job."""
+        job = self.job(id)
+        self.peer.require(job.uid, f"job {id}")
+        if not job.state.under_way:
+            remedy = f"wherry logs {job.cluster} --job {id}"
+            raise Refused(Code.WRONG_STATE, f"job {id} has ended", f"it is {job.state}", remedy)
+        jobs = self.context.require_managers().jobs
+
+        def body(task: Task) -> dict[str, Any]:
+            task.progress(f"ending job {id}")
+            return {"job": jobs.cancel(id).model_dump(mode="json")}
+
+        return self._start("job cancel", id, body, may_cancel=False)
+
+    def cancel_operation(self, id: str) -> Operation:
+        """Asks an operation to end."""
+        self.peer.require(self.context.operations.get(id).uid, f"operation {id}")
+        return self.context.operations.cancel(id)
+
+    def job(self, id: str) -> Job:
+        """The job as it is now. NOT_FOUND."""
+        job = find_job(self.context.store, id)
+        domain = self.context.managers
+        return domain.jobs.poll(id) if domain and job.state.under_way else job
+
+    def output(self, id: str, offset: int, limit: int) -> dict[str, Any]:
+        """Chunks of output from `offset` on; `end` when the job had ended before the last of them was read."""
+        job = self.job(id)
+        self.peer.require(job.uid, f"the output of job {id}")
+        chunks, following = self.context.require_managers().jobs.output(id, offset, limit)
+        return {"job": job, "chunks": chunks, "next": following, "end": not job.state.under_way and not chunks}
+
+    def input(self, id: str, offset: int, data: bytes, end: bool) -> tuple[int, bool]:
+        """Gives rank 0 what begins at `offset` of its input. Returns how far it was taken, and whether to the end."""
+        self.peer.require(self.job(id).uid, f"the input of job {id}")
+        return self.context.require_managers().jobs.input(id, offset, data, end)
+
+    def nodes(self, cluster: str | None) -> list[Node]:
+        """All nodes, or a cluster's. NOT_FOUND."""
+        return self.context.store.nodes(self._known(cluster))
+
+    def jobs(self, cluster: str | None) -> list[Job]:
+        """All jobs, or a cluster's. NOT_FOUND."""
+        return self.context.store.jobs(self._known(cluster))
+
+    def show_node(self, name: str) -> dict[str, Any]:
+        """A node, what it uses (None when it does not run), and its moves."""
+        node, domain = find_node(self.context.store, name), self.context.require_managers()
+        try:
+            usage = domain.drivers[node.kind].usage(domain.places.place(node)).model_dump(mode="json")
+        except (WherryError, OSError):
+            usage = None
+        moves = [move.model_dump(mode="json") for move in self.context.store.moves() if move.node == name]
+        return {"node": node.model_dump(mode="json"), "usage": usage, "moves": moves}
+
+    def console(self, name: str) -> dict[str, Any]:
+        """The end of what a node's kernel said on its console, as text."""
+        node = find_node(self.context.store, name)
+        self._require_cluster(node.cluster)
+        files = self.context.require_managers().drivers[node.kind].console_files(name)
+        if files is None:
+            why = f"it is a {node.kind}: what its programs write is the output of their job"
+            raise Refused(Code.UNSUPPORTED, f"node {name} has no console", why, f"wherry logs {node.cluster}")
+        return {"node": name, "text": f"\nwherry: {name} was started anew\n".join(map(_end_of, files))}
+
+    def _known(self, cluster: str | None) -> str | None:
+        return None if cluster is None else find_cluster(self.context.store, cluster).name
+
+    def _require_cluster(self, name: str) -> None:
+        self.peer.require(find_cluster(self.context.store, name).owner_uid, f"cluster {name}")
+
+    def _start(self, kind: str, target: str, body: Body, **claims: Any) -> Operation:
+        return self.context.operations.start(kind, target, body, uid=self.peer.uid, **claims)
+
+
+def _end_of(file: Path) -> str:
+    try:
+        with open(file, "rb") as opened:
+            opened.seek(max(0, os.fstat(opened.fileno()).st_size - _CONSOLE))
+            return opened.read().decode(errors="replace")
+    except FileNotFoundError:  # the node is just removed
+        return ""

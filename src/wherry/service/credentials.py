@@ -1,0 +1,88 @@
+"""Who is at the other end of the socket, from the kernel (SO_PEERCRED, unix(7)), never from the request."""
+
+from __future__ import annotations
+
+import asyncio
+import grp
+import os
+import pwd
+import socket
+import struct
+from dataclasses import dataclass
+from typing import Any
+
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from wherry.base.errors import Code, Refused
+from wherry.model.owner import Owner
+
+_SO_PEERGROUPS = getattr(socket, "SO_PEERGROUPS", 59)
+_MOST = 1024
+"""Bytes that Python lets getsockopt return at most: 256 groups."""
+
+
+@dataclass(frozen=True)
+class PeerCredentials:
+    """The credentials that the client's process had when it connected."""
+
+    uid: int
+    gid: int
+    groups: frozenset[int]
+
+    def may_ask(self, group: int | None) -> bool:
+        """True for root, for the daemon's own user, and for members of the group that the daemon was started with."""
+        return self.uid in (0, os.geteuid()) or (group is not None and group in self.groups | {self.gid})
+
+    def owner(self, named: Owner | None, cwd: str = "/") -> Owner:
+        """Who the ranks run as: the peer itself; root may name somebody else. PERMISSION for anybody else who does."""
+        if named and (self.uid == 0 or named.uid == self.uid):
+            return named if self.uid == 0 else owner_of(self.uid, self.gid, named.cwd)
+        if named:
+            what = f"user {self.uid} may not act as user {named.uid}"
+            raise Refused(Code.PERMISSION, what, "only root may name another user", "use sudo")
+        return owner_of(self.uid, self.gid, cwd)
+
+    def require(self, uid: int, what: str) -> None:
+        """PERMISSION unless the peer is that user, root, or the daemon's own user. `what` says what is that user's."""
+        if self.uid not in (0, os.geteuid(), uid):
+            whose = "root's" if uid == 0 else f"uid {uid}'s"
+            raise Refused(Code.PERMISSION, f"{what} is not yours", f"it is {whose}, you are uid {self.uid}", "use sudo")
+
+
+def owner_of(uid: int, gid: int, cwd: str) -> Owner:
+    """The user with the home and the groups that this machine's files say."""
+    try:
+        entry = pwd.getpwuid(uid)
+    except KeyError:
+        return Owner(uid=uid, gid=gid, home="/", cwd=cwd)
+    groups = tuple(os.getgrouplist(entry.pw_name, gid))
+    return Owner(uid=uid, gid=gid, groups=groups, home=entry.pw_dir, cwd=cwd)
+
+
+def group_id(name: str) -> int:
+    """The number of a group. NOT_FOUND."""
+    try:
+        return grp.getgrnam(name).gr_gid
+    except KeyError:
+        what = f"there is no group {name!r}"
+        raise Refused(Code.NOT_FOUND, what, "", f"groupadd {name}, or start wherryd without --group") from None
+
+
+def peer_of(connection: socket.socket) -> PeerCredentials:
+    """The peer of a connected Unix socket."""
+    _, uid, gid = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    try:
+        raw = connection.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, _MOST)
+    except OSError:  # a process of more groups: what the machine's files say instead
+        return PeerCredentials(uid, gid, frozenset(owner_of(uid, gid, "/").groups))
+    return PeerCredentials(uid, gid, frozenset(struct.unpack(f"{len(raw) // 4}I", raw)))
+
+
+class PeerProtocol(H11Protocol):
+    """uvicorn's HTTP/1.1 with `peer` in the state of every request of the connection."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Reads the credentials once, when the connection is made."""
+        super().connection_made(transport)
+        connection: Any = transport.get_extra_info("socket")
+        self.app_state = {**self.app_state, "peer": peer_of(connection)}

@@ -1,0 +1,104 @@
+"""What every request passes before a route sees it: who asks, which version, how large.
+
+Invariant: a request of a peer that may not ask, of another version, or larger than 4 MiB is answered here and changes
+nothing. Every answer carries the daemon's version.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from wherry import __version__
+from wherry.base.errors import Code, LostContact, Refused, WherryError
+
+_BODY = 4 * 2**20
+"""Bytes of a request at most: a command line and an environment (ARG_MAX is 2 MiB) as JSON."""
+_ANY_VERSION = ("/healthz", "/v1/version")
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Message, Receive, Send], Awaitable[None]]
+
+
+def problem(error: WherryError) -> dict[str, Any]:
+    """The body of RFC 9457 for an error, with its three parts beside the standard members."""
+    status = error.code.http_status
+    return {"type": f"urn:wherry:error:{error.code}", "title": error.what, "status": status, "detail": error.why} | (
+        error.to_dict()
+    )
+
+
+class RequestMiddleware:
+    """ASGI middleware around the routes. `group` is the group whose members may ask beside the daemon's own user."""
+
+    def __init__(self, app: App, group: int | None = None) -> None:
+        self._app = app
+        self._group = group
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Lets the request pass or answers it."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        try:
+            self._check(scope)
+            body = await _body(scope, receive)
+        except WherryError as error:
+            await _answer(send, error)
+            return
+
+        given = False
+
+        async def once() -> Message:
+            nonlocal given
+            if given:
+                return await receive()
+            given = True
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        async def stamp(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", []), _VERSION]
+            await send(message)
+
+        await self._app(scope, once, stamp)
+
+    def _check(self, scope: Message) -> None:
+        peer = scope.get("state", {}).get("peer")
+        if peer is None or not peer.may_ask(self._group):
+            what = "this user may not use the daemon" if peer else "the connection does not tell who asks"
+            raise Refused(Code.PERMISSION, what, "the socket is for root (or the group of wherryd --group)", "use sudo")
+        theirs = dict(scope["headers"]).get(b"wherry-version", b"").decode("latin-1")
+        if theirs and theirs != __version__ and scope["path"] not in _ANY_VERSION:
+            why = f"the daemon is {__version__}, the client is {theirs}"
+            what = "client and daemon are of different versions"
+            raise LostContact(Code.VERSION_MISMATCH, what, why, "wherry daemon stop")
+
+
+_VERSION = (b"wherry-version", __version__.encode())
+
+
+async def _body(scope: Message, receive: Receive) -> bytes:
+    parts, size = [], 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return b""
+        parts.append(message.get("body", b""))
+        size += len(parts[-1])
+        if size > _BODY:
+            why = f"a request holds at most {_BODY // 2**20} MiB"
+            raise Refused(Code.USAGE, "the request is too large", why, "send fewer or shorter arguments and variables")
+        if not message.get("more_body"):
+            return b"".join(parts)
+
+
+async def _answer(send: Send, error: WherryError) -> None:
+    body = json.dumps(problem(error)).encode()
+    headers = [(b"content-type", b"application/problem+json"), (b"content-length", str(len(body)).encode()), _VERSION]
+    headers.append((b"connection", b"close"))
+    await send({"type": "http.response.start", "status": error.code.http_status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,138 @@
+"""A move that could neither be finished nor taken back is gone on with by the daemon that is there."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from rest_service import CLUSTER, Service, ended, running
+
+from wherry.base.errors import Code, LostContact
+from wherry.model.objects import NodeState, OperationState, Phase
+from wherry.node.fake import Copy, FakeDriver
+from wherry.service.health_monitor import HealthMonitor
+from wherry.service.move_recovery import MoveRecovery
+
+
+class Away:
+    """A host that does not answer, from the call `since` on."""
+
+    def __init__(self, driver: FakeDriver, since: str) -> None:
+        self.driver, self.since, self.begun, self.over = driver, since, False, False
+        driver.on_call = self
+
+    def __call__(self, name: str) -> None:
+        self.begun = self.begun or name == self.since
+        if self.begun and not self.over:
+            raise LostContact(Code.UNREACHABLE, "no libvirtd answers")
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[Service]:
+    with running(tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+def http(service: Service) -> Iterator[httpx.Client]:
+    """A client, and a cluster whose first node is on a1."""
+    transport = httpx.HTTPTransport(uds=str(service.place.socket))
+    with httpx.Client(transport=transport, base_url="http://x", timeout=60) as made:
+        ended(made, made.post("/v1/clusters", json={"spec": CLUSTER}))
+        yield made
+
+
+def driver(service: Service) -> FakeDriver:
+    assert service.context.managers
+    found = service.context.managers.drivers["container"]
+    assert isinstance(found, FakeDriver)
+    return found
+
+
+def until(look: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not look():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def taken_up(service: Service) -> list[OperationState]:
+    """How the tries stand, oldest first."""
+    return [found.state for found in service.context.operations.all() if found.kind == "take up"]
+
+
+@pytest.mark.parametrize(("since", "phase"), [("transfer", Phase.ROLLED_BACK), ("release", Phase.DONE)])
+def test_it_is_gone_on_with_when_the_hosts_answer(
+    service: Service, http: httpx.Client, since: str, phase: Phase
+) -> None:
+    context, task = service.context, MoveRecovery(service.context, 0.02)
+    source = next(node.host for node in context.store.nodes("hello") if node.name == "hello-0")
+    destination = next(host for host in ("a1", "a2", "b1") if host != source)
+    away = Away(driver(service), since)
+    assert context.managers
+    failed = ended(http, http.post("/v1/moves", json={"node": "hello-0", "host": destination}))
+    assert failed["state"] == "failed" and "tried again" in failed["error"]["next"]
+    (move,) = context.store.moves()
+    assert move.ended is None and context.store.node("hello-0").state == NodeState.MOVING  # type: ignore[union-attr]
+
+    context.managers.fabric.set_down(source, True)
+    task.run_once()
+    assert taken_up(service) == []  # it would fail again
+
+    context.managers.fabric.set_down(source, False)
+    task.run_once()
+    until(lambda: taken_up(service) == [OperationState.FAILED])
+    away.over = True
+    until(lambda: task.run_once() or OperationState.DONE in taken_up(service))  # type: ignore[func-returns-value]
+    (move,) = context.store.moves()
+    node = context.store.node("hello-0")
+    assert move.phase == phase and node is not None and node.state == NodeState.RUNNING
+    assert node.host == (destination if phase == Phase.DONE else source)
+    assert driver(service).copies("hello-0") == {node.host: Copy.RUNNING}
+    tries = len(taken_up(service))
+    task.run_once()
+    assert len(taken_up(service)) == tries
+
+
+def test_a_move_that_somebody_is_at_is_left_alone(service: Service, http: httpx.Client) -> None:
+    task, seen = MoveRecovery(service.context, 0.0), list[str]()
+
+    def look(name: str) -> None:
+        task.run_once()
+        seen.append(name)
+
+    driver(service).on_call = look
+    source = next(node.host for node in service.context.store.nodes("hello") if node.name == "hello-0")
+    destination = next(host for host in ("a1", "a2", "b1") if host != source)
+    done = ended(http, http.post("/v1/moves", json={"node": "hello-0", "host": destination}))
+    assert done["state"] == "done" and "transfer" in seen and taken_up(service) == []
+
+
+def test_what_a_move_left_at_a_host_is_ended_when_that_answers(service: Service, http: httpx.Client) -> None:
+    """By an operation with the node's claim, so beside no other; a look at nodes ends nothing."""
+    context, task, fake = service.context, MoveRecovery(service.context, 0.02), driver(service)
+    row = context.store.node("hello-0")
+    assert context.managers and row
+    elsewhere = next(host for host in ("a1", "a2", "b1") if host != row.host)
+    fake.left = [("hello-0", elsewhere), ("hello-0", row.host), ("gone-1", elsewhere)]
+    HealthMonitor(context).look()
+    context.managers.fabric.set_down(elsewhere, True)
+    task.run_once()
+    until(lambda: not context.store.operations(running=True))
+    assert fake.left == [("hello-0", elsewhere), ("hello-0", row.host), ("gone-1", elsewhere)]
+    context.managers.fabric.set_down(elsewhere, False)
+    busy, over = threading.Event(), threading.Event()
+    fake.on_call = lambda name: (busy.set(), over.wait(20)) if name == "transfer" else None  # type: ignore[assignment]
+    destination = next(host for host in ("a1", "a2", "b1") if host not in (elsewhere, row.host))
+    move = http.post("/v1/moves", json={"node": "hello-0", "host": destination})
+    assert busy.wait(20)
+    until(lambda: task.run_once() or ("gone-1", elsewhere) not in fake.left)  # type: ignore[func-returns-value]
+    assert ("hello-0", elsewhere) in fake.left  # as the move is at it
+    over.set()
+    assert ended(http, move)["state"] == "done"
+    until(lambda: task.run_once() or not fake.left)  # type: ignore[func-returns-value]
+    assert fake.copies("hello-0") == {destination: Copy.RUNNING}

@@ -1,0 +1,153 @@
+"""Files of a job on their way to nodes that do not see them; the node is a directory of this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO, Any, cast
+
+import pytest
+
+from wherry.base.errors import Code, Failed, Refused, WherryError
+from wherry.job import staging
+from wherry.job.agent_client import AgentEndpoint, AgentError, Ended
+from wherry.job.mpi import Family, Mpi
+from wherry.model.objects import Cluster, ClusterState, Node
+from wherry.model.owner import Owner
+from wherry.model.spec.cluster import ClusterSpec, Kind
+from wherry.node.file_closure import digest
+from wherry.node.vm.image.root import FILES
+
+
+class Root:
+    """An endpoint whose node is a directory; `reason` is why it does not answer."""
+
+    def __init__(self, top: Path, known: dict[str, str], reason: str = "") -> None:
+        self.top, self.known, self.reason = top, known, reason
+
+    def run(
+        self, argv: Sequence[str], who: Owner, env: dict[str, str], seconds: float, data: IO[bytes] | None = None
+    ) -> Ended:
+        if self.reason:
+            raise AgentError(self.reason)
+        if argv[1] == FILES:
+            return Ended(0, json.dumps(self.known).encode(), b"")
+        words = [str(self.top) if word == "/" else word for word in argv]
+        done = subprocess.run(words, input=data.read() if data else b"", capture_output=True, env=env)
+        return Ended(done.returncode, done.stdout, done.stderr)
+
+
+@pytest.fixture
+def owner(tmp_path: Path) -> Owner:
+    return Owner(uid=os.getuid(), gid=os.getgid(), home="/", cwd=str(tmp_path / "run"))
+
+
+@pytest.fixture
+def mpi(tmp_path: Path) -> Mpi:
+    """An installation whose daemon is a file."""
+    (tmp_path / "mpi" / "bin").mkdir(parents=True)
+    (tmp_path / "mpi" / "bin" / "orted").write_text("daemon")
+    return Mpi(Family.OPENMPI, (4, 1, 4), tmp_path / "mpi" / "bin" / "mpirun")
+
+
+def cluster(*needs: str) -> Cluster:
+    spec = ClusterSpec.model_validate({"kind": "vm", "name": "vm", "nodes": 1, "needs": needs})
+    return Cluster(
+        name="vm", spec=spec, state=ClusterState.RUNNING, network=1, subnet="10.77.1.0/24", head_host="a1",
+        owner_uid=0, owner_gid=0, created=0.0,
+    )  # fmt: skip
+
+
+def node(memory: int = 64 << 20, index: int = 0, kind: Kind = "vm") -> Node:
+    name = f"vm-{index}"
+    return Node(name=name, cluster="vm", index=index, host="a1", address="", mac="", kind=kind, cpus=1, memory=memory)
+
+
+def sent(root: Root, owner: Owner, mpi: Mpi, memory: int = 64 << 20, needs: tuple[str, ...] = ()) -> None:
+    (Path(owner.cwd)).mkdir(exist_ok=True)
+    files = staging.gather(cluster(*needs), Path(shutil.which("env") or ""), owner, {}, ())
+    staging.copy(cluster(*needs), [(node(memory), cast(AgentEndpoint, root))], files, owner, mpi)
+
+
+def test_the_system_of_a_disk_stays_as_it_is(tmp_path: Path, owner: Owner, mpi: Mpi) -> None:
+    """What a disk has below /usr is kept, whatever is in it; other files are sent when they differ."""
+    (tmp_path / "zz").write_text("new")
+    Path(owner.cwd).mkdir()
+    files = staging.gather(cluster(str(tmp_path / "zz")), Path(shutil.which("env") or ""), owner, {}, ())
+    library = next(name for name in files.files if name.startswith("/usr/lib"))
+    there = {library: "another release's", str(tmp_path / "zz"): "old"}
+    known = staging._as_it_is(files, there)
+    assert known[library] == digest(library) and known[str(tmp_path / "zz")] == "old"
+    assert all(name in known for name in files.links if name in ("/lib", "/lib64", "/bin"))
+
+
+def test_only_machines_with_ranks_are_sent_files() -> None:
+    nodes = [node(index=0, kind="container"), node(index=1), node(index=2)]
+    assert [one.name for one in staging.targets(nodes, 3)] == ["vm-1", "vm-2"]
+    assert [one.name for one in staging.targets(nodes, 2)] == ["vm-1"]
+    assert staging.targets(nodes, 1) == []
+
+
+def known(mpi: Mpi) -> dict[str, str]:
+    daemon = str(mpi.prefix / "bin" / "orted")
+    return {daemon: digest(daemon)}
+
+
+def test_a_job_finds_its_files(tmp_path: Path, owner: Owner, mpi: Mpi) -> None:
+    (tmp_path / "input").mkdir()
+    (tmp_path / "input" / "deck").write_text("1 2 3")
+    root = Root(tmp_path / "node", known(mpi))
+    root.top.mkdir()
+    sent(root, owner, mpi, needs=(str(tmp_path / "input"),))
+    assert os.access(f"{root.top}/{os.path.realpath(shutil.which('env') or '')}", os.X_OK)
+    assert Path(f"{root.top}{tmp_path}/input/deck").read_text() == "1 2 3"
+    assert Path(f"{root.top}{owner.cwd}").is_dir()
+    sent(root, owner, mpi)  # again, over what is there
+
+
+@pytest.mark.parametrize("size", [1, 5000, 10_000, 70_000])
+def test_the_last_bytes_of_an_archive_arrive(tmp_path: Path, owner: Owner, mpi: Mpi, size: int) -> None:
+    """Whatever a writer still buffers belongs to the archive too."""
+    (tmp_path / "zz").write_bytes(b"x" * size)
+    root = Root(tmp_path / "node", known(mpi))
+    root.top.mkdir()
+    sent(root, owner, mpi, needs=(str(tmp_path / "zz"),))
+    assert Path(f"{root.top}{tmp_path}/zz").read_bytes() == b"x" * size
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "text"),
+    [
+        ({"known": {}}, Code.UNSUPPORTED, "lack openmpi"),
+        ({"reason": "no route"}, Code.UNREACHABLE, "no route"),
+        ({"memory": 1 << 20}, Code.NO_CAPACITY, "do not fit"),
+        ({"known": []}, Code.JOB_FAILED, "does not say which files"),
+        ({"top": Path("/nonexistent")}, Code.JOB_FAILED, "not copied to vm-0"),
+    ],
+)
+def test_what_goes_wrong_is_told(
+    tmp_path: Path, owner: Owner, mpi: Mpi, change: dict[str, Any], code: Code, text: str
+) -> None:
+    root = Root(tmp_path / "node", known(mpi))
+    root.top.mkdir()
+    memory = change.pop("memory", 64 << 20)
+    vars(root).update(change)
+    with pytest.raises(WherryError, match=text) as error:
+        sent(root, owner, mpi, memory)
+    assert error.value.code == code and isinstance(error.value, Refused | Failed)
+
+
+def test_an_image_older_than_the_mpi_is_refused(tmp_path: Path, owner: Owner, mpi: Mpi) -> None:
+    root = Root(tmp_path / "node", {name: "older" for name in known(mpi)})
+    with pytest.raises(Refused, match="the image is older"):
+        sent(root, owner, mpi)
+
+
+def test_what_is_not_there_is_refused(tmp_path: Path, owner: Owner) -> None:
+    Path(owner.cwd).mkdir()
+    with pytest.raises(Refused, match="cannot be copied"):
+        staging.gather(cluster("/not/there"), Path("/usr/bin/env"), owner, {}, ())
