@@ -56,12 +56,12 @@ class Here(Instance):
         return self.top / "state"
 
 
-class SaidJobs:
+class JobsInMemory:
     """Jobs that say what they were given: nodes in memory run nothing."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self.console_files: dict[str, list[tuple[str, float, bytes]]] = {}
+        self.outputs: dict[str, list[tuple[str, float, bytes]]] = {}
         self.environments: dict[str, dict[str, str]] = {}
         self.inputs: dict[str, bytes] = {}
         self.lost: list[tuple[str, str]] = []
@@ -72,12 +72,12 @@ class SaidJobs:
             raise Refused(Code.NOT_FOUND, "the program missing is not there", "", "give the program's path")
 
     def start(self, order: JobRequest) -> Job:
-        number = len(self.console_files) + 1
+        number = len(self.outputs) + 1
         job = Job(
             id=f"job-{number}", cluster=order.cluster, argv=order.argv, ranks=order.ranks, mpi=order.mpi or "openmpi",
             uid=order.owner.uid, gid=order.owner.gid, cwd=order.owner.cwd, state=JobState.RUNNING, created=now(),
         )  # fmt: skip
-        self.console_files[job.id] = [("stdout", 1.0, b"out\n"), ("stderr", 2.0, b"err\n")]
+        self.outputs[job.id] = [("stdout", 1.0, b"out\n"), ("stderr", 2.0, b"err\n")]
         self.environments[job.id] = order.env
         self.store.put_job(job)
         return job
@@ -95,7 +95,7 @@ class SaidJobs:
         return job
 
     def output(self, id: str, offset: int = 0, limit: int = 1 << 20) -> tuple[list[tuple[str, float, bytes]], int]:
-        chunks = self.console_files[id][offset:]
+        chunks = self.outputs[id][offset:]
         return chunks, offset + len(chunks)
 
     def input(self, id: str, offset: int, data: bytes, end: bool) -> tuple[int, bool]:
@@ -132,20 +132,20 @@ class Service:
     monitor: HealthMonitor
 
     @property
-    def jobs(self) -> SaidJobs:
+    def jobs(self) -> JobsInMemory:
         """The stand-in."""
         assert self.context.managers
         jobs = self.context.managers.jobs
-        assert isinstance(jobs, SaidJobs)
+        assert isinstance(jobs, JobsInMemory)
         return jobs
 
 
-class SaidCell(ServiceContext):
-    """A cell whose jobs only say something."""
+class ContextWithoutRanks(ServiceContext):
+    """A context whose jobs run no ranks."""
 
     def make_managers(self, fabric):  # type: ignore[no-untyped-def]
         domain = super().make_managers(fabric)
-        domain.jobs = SaidJobs(self.store)  # type: ignore[assignment]
+        domain.jobs = JobsInMemory(self.store)  # type: ignore[assignment]
         return domain
 
 
@@ -154,7 +154,7 @@ def running(top: Path, fabric: bool = True) -> Iterator[Service]:
     """The service, ready, until the end of the block."""
     place = Here("test", top)
     place.run.mkdir(parents=True, exist_ok=True)
-    context = SaidCell(place, Store(place.state / "wherry.db"))
+    context = ContextWithoutRanks(place, Store(place.state / "wherry.db"))
     if fabric:
         from wherry.model.spec.fabric import FabricSpec
         from wherry.model.spec.parse import parse

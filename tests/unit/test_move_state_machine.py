@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wherry.base.errors import Code, Failed, LostContact, Refused
-from wherry.model.migration_parameters import MigrationParameters
-from wherry.model.objects import Move, Node, NodeState, Phase, Round
+from wherry.model.migration_parameters import MigrationParameters, MoveOptions
+from wherry.model.objects import Move, Node, NodeState, Phase, Prediction, Round
 from wherry.move import state_machine
 from wherry.node.fake import Copy, FakeDriver, FakeMover
 
@@ -62,7 +62,7 @@ def assert_settled(world: World) -> None:
 
 def test_moves_and_records(world: World) -> None:
     told: list[str] = []
-    move = world.moves.run(NODE, DESTINATION, told.append)
+    move = world.moves.run(NODE, DESTINATION, progress=told.append)
     world.assert_one_copy(NODE, DESTINATION)
     assert (move.phase, move.source, move.destination, move.error) == (Phase.DONE, SOURCE, DESTINATION, None)
     assert move == world.store.move(move.id)
@@ -76,7 +76,7 @@ def test_moves_and_records(world: World) -> None:
 
 def test_source_is_killed_before_destination_runs(world: World) -> None:
     world.driver.calls.clear()
-    world.moves.run(NODE, DESTINATION, max_rounds=0)
+    world.moves.run(NODE, DESTINATION, MoveOptions(max_rounds=0))
     calls = world.driver.calls
     assert "round" not in calls
     assert calls.index("restore") < calls.index("release") < calls.index("thaw")
@@ -114,15 +114,15 @@ def test_a_node_is_asked_by_who_takes_over_too(world: World, monkeypatch: pytest
 
 def test_without_rounds_a_node_does_not_stand_for_long(world: World) -> None:
     with pytest.raises(Refused, match="would stand still"):
-        world.moves.run(NODE, DESTINATION, max_rounds=0, bandwidth=200_000)
-    assert world.moves.run(NODE, DESTINATION, bandwidth=200_000).phase == Phase.DONE
+        world.moves.run(NODE, DESTINATION, MoveOptions(max_rounds=0, bandwidth=200_000))
+    assert world.moves.run(NODE, DESTINATION, MoveOptions(bandwidth=200_000)).phase == Phase.DONE
 
 
 def test_there_and_back_again(world: World) -> None:
     for number in range(10):
         world.moves.run(NODE, (DESTINATION, SOURCE)[number % 2])
     world.assert_one_copy(NODE, SOURCE)
-    assert world.moves.predict(NODE, DESTINATION).basis == "the last 10 moves"
+    assert predicted(world, DESTINATION).basis == "the last 10 moves"
 
 
 def test_all_but_one_at_once(world: World) -> None:
@@ -230,7 +230,7 @@ def test_the_policy_tells_the_engine_to_switch(
 
     monkeypatch.setattr(FakeMover, "round", send)
     monkeypatch.setattr(FakeDriver, "refused", lambda _driver, _way: "")
-    world.moves.run(NODE, DESTINATION, way=MigrationParameters(mode="hybrid"))
+    world.moves.run(NODE, DESTINATION, MoveOptions(parameters=MigrationParameters(mode="hybrid")))
     assert {"freeze", "switch"} & set(world.driver.calls) == {step}
     assert_settled(world)
 
@@ -313,12 +313,18 @@ def _row(world: World) -> Node:
     return node
 
 
+def predicted(world: World, host: str) -> Prediction:
+    found = world.moves.plan(NODE, host).predicted
+    assert found is not None
+    return found
+
+
 class TestRefusals:
     """What is known before the start is refused before the start, and nothing is changed."""
 
     def refused(self, world: World, code: Code, words: str, node: str = NODE, host: str = DESTINATION) -> None:
         before = dict(world.driver.places), dict(world.fabric.ports), world.store.nodes()
-        for act in (world.moves.check, world.moves.predict, world.moves.run):
+        for act in (world.moves.plan, world.moves.run):
             with pytest.raises(Refused) as caught:
                 act(node, host)
             error = caught.value
@@ -384,7 +390,6 @@ class TestRefusals:
                 seen.append(caught.value)
                 with pytest.raises(Refused):
                     world.clusters.down("hello")
-                world.moves.recover()
 
         world.watch(second)
         world.moves.run(NODE, DESTINATION)
@@ -393,8 +398,8 @@ class TestRefusals:
 
 
 def test_prediction_says_what_it_stands_on(world: World) -> None:
-    first = world.moves.predict(NODE, DESTINATION)
+    first = predicted(world, DESTINATION)
     assert "assumed" in first.basis and first.downtime > 0 and first.seconds > first.downtime and first.bytes > 0
     world.moves.run(NODE, DESTINATION)
-    assert world.moves.predict(NODE, SOURCE).basis == "the last move"
+    assert predicted(world, SOURCE).basis == "the last move"
     assert world.driver.copies(NODE) == {DESTINATION: Copy.RUNNING}

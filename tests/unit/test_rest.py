@@ -15,13 +15,12 @@ import pytest
 from rest_service import CLUSTER, Service, ended, running
 
 from wherry import __version__
-from wherry.base.errors import Code, Failed, Refused
-from wherry.model.objects import ClusterState, OperationState
+from wherry.base.clock import now
+from wherry.base.errors import Code, Refused
+from wherry.model.objects import Move, Phase
 from wherry.model.owner import Owner
 from wherry.node.fake import FakeDriver
 from wherry.service.credentials import PeerCredentials, peer_of
-from wherry.service.operations import Operations, Task
-from wherry.store import Store
 
 
 @pytest.fixture
@@ -117,6 +116,38 @@ def test_a_move_and_its_prediction(http: httpx.Client) -> None:
     assert (move["source"], move["destination"], move["phase"]) == (source, target, "done")
     assert http.get(f"/v1/moves/{move['id']}").json() == move
     assert http.post("/v1/moves", json={"node": "hello-0", "host": target}).status_code in (403, 409)
+
+
+def test_a_cluster_that_cannot_be_removed_keeps_its_jobs(http: httpx.Client, service: Service) -> None:
+    """A move that could neither be finished nor taken back is in the way: that is refused before any job ends."""
+    ended(http, http.post("/v1/clusters", json={"spec": CLUSTER}))
+    order = {"cluster": "hello", "argv": ["sleep"], "ranks": 1, "env": {}}
+    job = ended(http, http.post("/v1/jobs", json=order))["result"]["job"]["id"]
+    node = service.context.store.nodes()[0]
+    move = Move(
+        id="mv-1", node=node.name, cluster="hello", source=node.host, destination="b1", phase=Phase.FREEZE,
+        created=now(), error={"what": "not back yet", "why": "host b1 does not answer"},
+    )  # fmt: skip
+    service.context.store.put_move(move)
+    refused = http.delete("/v1/clusters/hello")
+    assert refused.status_code == 409 and "does not answer" in refused.json()["why"]
+    assert http.get("/v1/jobs").json()[0]["id"] == job and http.get(f"/v1/jobs/{job}").json()["state"] == "running"
+    assert http.get("/v1/clusters").json()[0]["state"] == "running"
+    service.context.store.put_move(move.model_copy(update={"phase": Phase.ROLLED_BACK, "ended": now()}))
+    assert ended(http, http.delete("/v1/clusters/hello"))["state"] == "done"
+    assert http.get("/v1/jobs").json() == []
+
+
+def test_one_move_asks_only_its_own_hosts_and_once(http: httpx.Client, service: Service) -> None:
+    ended(http, http.post("/v1/clusters", json={"spec": CLUSTER}))
+    fabric = service.context.require_managers().fabric
+    asked: list[str] = []
+    reachable = fabric.reachable
+    fabric.reachable = lambda host: asked.append(host) or reachable(host)  # type: ignore[method-assign,func-returns-value]
+    node = service.context.store.nodes()[0]
+    target = next(host for host in ("a1", "a2") if host != node.host)
+    assert ended(http, http.post("/v1/moves", json={"node": node.name, "host": target}))["state"] == "done"
+    assert sorted(asked) == sorted([node.host, target])
 
 
 def test_drain_empties_a_host_and_restore_puts_back(http: httpx.Client) -> None:
@@ -237,126 +268,3 @@ def test_a_group_may_be_let_in() -> None:
 
 
 # Operations.
-
-
-@pytest.fixture
-def operations(tmp_path: Path) -> Operations:
-    return Operations(Store(tmp_path / "wherry.db"))
-
-
-def until_ended(operations: Operations, id: str) -> OperationState:
-    thread = operations._tasks[id].thread
-    assert thread
-    thread.join(20)
-    return operations.get(id).state
-
-
-def test_an_operation_can_be_cancelled(operations: Operations) -> None:
-    def body(task: Task) -> None:
-        while True:
-            task.stop.wait(20)
-            task.check()
-
-    id = operations.start("up", "x", body).id
-    assert operations.cancel(id).id == id
-    assert until_ended(operations, id) == OperationState.CANCELLED
-    with pytest.raises(Refused):
-        operations.cancel(id)
-
-
-def test_what_is_claimed_is_not_claimed_twice(operations: Operations) -> None:
-    go = threading.Event()
-
-    def body(task: Task) -> None:
-        go.wait(20)
-
-    first = operations.start("move", "x", body, shared=["cluster x"], exclusive=["node x-1"])
-    operations.start("move", "x", body, shared=["cluster x"], exclusive=["node x-2"])
-    for claims in ({"shared": ["node x-1"]}, {"exclusive": ["cluster x"]}):
-        with pytest.raises(Refused) as caught:
-            operations.start("down", "x", body, **claims)
-        assert first.id in caught.value.why
-    go.set()
-    assert until_ended(operations, first.id) == OperationState.DONE
-
-
-def test_nobody_looks_at_what_an_operation_works_on(operations: Operations) -> None:
-    go, seen = threading.Event(), list[str]()
-
-    def body(task: Task) -> None:
-        go.wait(20)
-
-    id = operations.start("move", "x", body, shared=["cluster x"]).id
-    assert not operations.while_idle("cluster x", lambda: "x", seen.append)
-    assert operations.while_idle("cluster y", lambda: "y", seen.append)
-    go.set()
-    until_ended(operations, id)
-    assert operations.while_idle("cluster x", lambda: "x", seen.append) and seen == ["y", "x"]
-
-
-def test_a_look_that_takes_long_holds_up_nobody_and_is_forgotten_when_somebody_was_at_it(
-    operations: Operations,
-) -> None:
-    seen = list[str]()
-
-    def look() -> str:
-        """A host is silent; meanwhile an operation on the cluster begins and ends."""
-        id = operations.start("move", "x", lambda task: None, shared=["cluster x"]).id
-        assert until_ended(operations, id) == OperationState.DONE
-        return "old"
-
-    assert not operations.while_idle("cluster x", look, seen.append) and seen == []
-
-
-def test_errors_and_bugs_end_an_operation(operations: Operations) -> None:
-    def fails(task: Task) -> None:
-        raise Failed(Code.MOVE_FAILED, "it failed")
-
-    def breaks(task: Task) -> None:
-        raise KeyError("x")
-
-    for body, code in ((fails, "MOVE_FAILED"), (breaks, "BUG")):
-        id = operations.start("move", "x", body).id
-        assert until_ended(operations, id) == OperationState.FAILED
-        error = operations.get(id).error
-        assert error and error["code"] == code
-
-
-def test_what_a_dead_daemon_left_running_is_marked_failed(tmp_path: Path) -> None:
-    first, go = Operations(Store(tmp_path / "wherry.db")), threading.Event()
-
-    def body(task: Task) -> None:
-        go.wait(20)
-
-    id = first.start("up", "x", body).id
-    second = Operations(Store(tmp_path / "wherry.db"))
-    second.end_left_over()
-    found = second.get(id)
-    assert found.state == OperationState.FAILED and found.error and found.error["what"] == "the daemon was stopped"
-    go.set()
-    until_ended(first, id)
-
-
-def test_recovery_ends_what_was_cut_short(tmp_path: Path) -> None:
-    with (
-        running(tmp_path) as service,
-        httpx.Client(
-            transport=httpx.HTTPTransport(uds=str(service.place.socket)), base_url="http://x", timeout=60
-        ) as http,
-    ):
-        nodes = ended(http, http.post("/v1/clusters", json={"spec": CLUSTER}))["result"]["nodes"]
-        target = next(host for host in ("a1", "a2", "b1") if host != nodes[0]["host"])
-        move = ended(http, http.post("/v1/moves", json={"node": "hello-0", "host": target}))
-        context, store = service.context, service.context.store
-        row = store.operation(move["id"])
-        cluster = store.cluster("hello")
-        assert row and cluster
-        cut = {"state": OperationState.RUNNING, "ended": None, "result": None}
-        store.put_operation(row.model_copy(update=cut))
-        store.put_operation(row.model_copy(update=cut | {"id": "op-2", "target": "hello-1 to a1"}))
-        store.put_cluster(cluster.model_copy(update={"state": ClusterState.MAKING}))
-        context.recover()
-        first, second, after = store.operation(move["id"]), store.operation("op-2"), store.cluster("hello")
-        assert first and first.state == OperationState.DONE and first.result
-        assert second and second.state == OperationState.FAILED
-        assert after and after.state == ClusterState.PARTLY and "daemon" in after.reason

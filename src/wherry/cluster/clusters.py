@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 
 from wherry.base.clock import now
 from wherry.base.errors import Code, Failed, Refused
+from wherry.base.progress import Cancelled, Progress, never, quiet
 from wherry.cluster.lookup import find_cluster, known_hosts
 from wherry.cluster.placements import Placements, network_of_cluster, secret_name
 from wherry.cluster.plan import ClusterPlan, Step, StepKind, make_plan, need_of
@@ -27,22 +27,16 @@ from wherry.node.protocol import NodeDriver
 from wherry.schedule.placement import Used, lacks, used_by
 from wherry.store.store import Store
 
-Progress = Callable[[str], None]
 _AT_ONCE = 4
 """Nodes that start at the same time; more gain nothing on a machine of a few cores."""
 
 
-def quiet(_text: str) -> None:
-    """Progress for those who do not look."""
-
-
-def never() -> bool:
-    """The answer of what cannot be cancelled."""
-    return False
-
-
 class Clusters:
-    """Makes, repairs and removes clusters. Safe from several threads; one of them at a time works on a cluster."""
+    """Makes, repairs and removes clusters.
+
+    Whoever changes a cluster holds its claim exclusively (see `wherry.service.claims`); only the room of hosts and the
+    numbers of networks are settled here, under a lock, since two clusters may want the same.
+    """
 
     def __init__(self, store: Store, fabric: Fabric, drivers: dict[str, NodeDriver]) -> None:
         self._store = store
@@ -50,49 +44,52 @@ class Clusters:
         self._drivers = drivers
         self._places = Placements(store, fabric)
         self._reserving = threading.Lock()
-        self._busy: set[str] = set()
+        """Held from the look at room and numbers to the rows that take them. No host is asked anything meanwhile."""
 
     def plan(self, spec: ClusterSpec, owner: Owner) -> ClusterPlan:
         """What `apply` would do. Changes nothing; Refused with the reason when it cannot be done."""
         return make_plan(self._store, self._fabric, self._drivers, self._places, spec, owner)
 
-    def apply(self, plan: ClusterPlan, progress: Progress = quiet, cancelled: Callable[[], bool] = never) -> Cluster:
+    def apply(self, plan: ClusterPlan, progress: Progress = quiet, cancelled: Cancelled = never) -> Cluster:
         """Does the plan. Failed PARTLY_DONE when some nodes are not there afterwards; another `up` repairs that."""
         name = plan.spec.name
-        with self._alone(name):
-            cluster = self._reserve(plan)
-            errors = self._make(plan, cluster, progress, cancelled)
-            if not errors:
-                cluster = cluster.model_copy(update={"state": ClusterState.RUNNING, "reason": ""})
-                self._store.put_cluster(cluster)
-                self._store.add_event("cluster.up", name, f"{name} is up with {plan.spec.size} nodes")
-                return cluster
-            reason = errors[0]
-            self._store.put_cluster(cluster.model_copy(update={"state": ClusterState.PARTLY, "reason": reason}))
-            self._store.add_event("cluster.partly", name, reason, errors=errors)
-            code = Code.CANCELLED if cancelled() else Code.PARTLY_DONE
-            remedy = f"wherry up FILE repairs it, wherry down {name} removes it"
-            raise Failed(code, f"cluster {name} is up in part", "; ".join(errors[:3]), remedy)
+        cluster = self._reserve(plan)
+        errors = self._make(plan, cluster, progress, cancelled)
+        if not errors:
+            cluster = cluster.model_copy(update={"state": ClusterState.RUNNING, "reason": ""})
+            self._store.put_cluster(cluster)
+            self._store.add_event("cluster.up", name, f"{name} is up with {plan.spec.size} nodes")
+            return cluster
+        reason = errors[0]
+        self._store.put_cluster(cluster.model_copy(update={"state": ClusterState.PARTLY, "reason": reason}))
+        self._store.add_event("cluster.partly", name, reason, errors=errors)
+        code = Code.CANCELLED if cancelled() else Code.PARTLY_DONE
+        remedy = f"wherry up FILE repairs it, wherry down {name} removes it"
+        raise Failed(code, f"cluster {name} is up in part", "; ".join(errors[:3]), remedy)
+
+    def check_down(self, name: str) -> Cluster:
+        """The cluster, when it can be removed. Refused while a move of one of its nodes is not over."""
+        cluster = find_cluster(self._store, name)
+        for move in self._store.moves(unfinished=True):
+            if move.cluster == name:
+                what = f"the move of {move.node} from {move.source} to {move.destination} is not over"
+                why = str((move.error or {}).get("why", "")) or f"move {move.id} is in phase {move.phase}"
+                raise Refused(Code.WRONG_STATE, what, why, "wherry status")
+        return cluster
 
     def down(self, name: str, progress: Progress = quiet) -> None:
-        """Removes the cluster, half-made ones too. Refused while one of its nodes moves."""
-        with self._alone(name):
-            cluster = find_cluster(self._store, name)
-            # First the row, then the look at moves: a move does it the other way round, so one of the two gives way.
-            self._store.put_cluster(cluster.model_copy(update={"state": ClusterState.REMOVING, "reason": ""}))
-            for move in self._store.moves(unfinished=True):
-                if move.cluster == name:
-                    self._store.put_cluster(cluster)
-                    raise Refused(Code.WRONG_STATE, f"{move.node} is being moved", f"move {move.id}", "wherry op list")
-            errors = self._each(self._remove, self._store.nodes(name), progress)
-            errors += self._tried("its network", lambda: self._remove_network(cluster))
-            if errors:
-                reason = "; ".join(errors[:3])
-                self._store.put_cluster(cluster.model_copy(update={"state": ClusterState.REMOVING, "reason": reason}))
-                raise Failed(Code.PARTLY_DONE, f"cluster {name} is removed in part", reason, f"wherry down {name}")
-            self._store.drop_secret(secret_name(name))
-            self._store.drop_cluster(name)
-            self._store.add_event("cluster.down", name, f"{name} is removed")
+        """Removes the cluster, half-made ones too. Refused as by `check_down`."""
+        cluster = self.check_down(name)
+        self._store.put_cluster(cluster.model_copy(update={"state": ClusterState.REMOVING, "reason": ""}))
+        errors = self._each(self._remove, self._store.nodes(name), progress)
+        errors += self._tried("its network", lambda: self._remove_network(cluster))
+        if errors:
+            reason = "; ".join(errors[:3])
+            self._store.put_cluster(cluster.model_copy(update={"state": ClusterState.REMOVING, "reason": reason}))
+            raise Failed(Code.PARTLY_DONE, f"cluster {name} is removed in part", reason, f"wherry down {name}")
+        self._store.drop_secret(secret_name(name))
+        self._store.drop_cluster(name)
+        self._store.add_event("cluster.down", name, f"{name} is removed")
 
     def gone(self, name: str) -> list[Node]:
         """The nodes that should run and do not. Changes nothing; takes long when a host does not answer."""
@@ -123,18 +120,6 @@ class Clusters:
         files = self._driver(node).console_files(node.name)
         said = console_tail(files[-1]) if files else ""
         return f"; it said last: {said} (wherry logs --node {node.name})" if said else ""
-
-    @contextmanager
-    def _alone(self, name: str) -> Iterator[None]:
-        with self._reserving:
-            if name in self._busy:
-                raise Refused(Code.WRONG_STATE, f"cluster {name} is being changed already", "", "wherry op list")
-            self._busy.add(name)
-        try:
-            yield
-        finally:
-            with self._reserving:
-                self._busy.discard(name)
 
     def _reserve(self, plan: ClusterPlan) -> Cluster:
         """Writes the rows of everything that will be made. Refused when the world is not as it was planned for."""
@@ -184,7 +169,7 @@ class Clusters:
             return cluster
 
     def _still_fits(self, plan: ClusterPlan) -> None:
-        hosts = {host.name: host for host in known_hosts(self._store, self._fabric)}
+        hosts = {host.name: host for host in known_hosts(self._store, self._fabric, asked=())}
         steps = plan.of(StepKind.ADD, StepKind.REPAIR)
         mine = {step.node for step in steps}
         others = [node for node in self._store.nodes() if node.name not in mine]
@@ -197,9 +182,7 @@ class Clusters:
                 raise Refused(Code.NO_CAPACITY, f"{step.node} no longer fits", reason, "run wherry up again")
             used[step.host] = used.get(step.host, Used()).plus(need)
 
-    def _make(
-        self, plan: ClusterPlan, cluster: Cluster, progress: Progress, cancelled: Callable[[], bool]
-    ) -> list[str]:
+    def _make(self, plan: ClusterPlan, cluster: Cluster, progress: Progress, cancelled: Cancelled) -> list[str]:
         """Does the steps; returns what went wrong, one text per node."""
 
         def network() -> None:

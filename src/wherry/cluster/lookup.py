@@ -6,7 +6,7 @@ Invariant: reads only. A host is down when its driver says so or it does not ans
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from wherry.base.errors import Code, Refused
 from wherry.fabric.protocol import Fabric
@@ -24,10 +24,11 @@ def not_found(noun: str, name: str, known: Iterable[str]) -> Refused:
     return Refused(Code.NOT_FOUND, f"no {noun} is named {name!r}", why, "wherry status")
 
 
-def known_hosts(store: Store, fabric: Fabric) -> list[Host]:
+def known_hosts(store: Store, fabric: Fabric, asked: Collection[str] | None = None) -> list[Host]:
     """The hosts as declared, with what is known of them now. Refused when there is no fabric.
 
-    A host never has more memory than was found on it.
+    A host never has more memory than was found on it. Whether they answer, which may take seconds, is asked of the
+    hosts named in `asked` alone (None: of all).
     """
     if not fabric.is_up():
         raise Refused(Code.WRONG_STATE, "no fabric is up", "clusters need hosts to stand on", "wherry fabric up")
@@ -35,7 +36,7 @@ def known_hosts(store: Store, fabric: Fabric) -> list[Host]:
         host.model_copy(
             update={
                 "drained": host.drained or store.host_flag(host.name, DRAINED),
-                "down": host.down or not fabric.reachable(host.name),
+                "down": host.down or (asked is None or host.name in asked) and not fabric.reachable(host.name),
                 "memory": min(host.memory, host.facts.memory) if host.facts else host.memory,
             }
         )

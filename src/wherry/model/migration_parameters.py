@@ -1,4 +1,4 @@
-"""In which way a virtual machine's memory is moved. Containers have one way only."""
+"""How a node is moved: the parameters of a virtual machine's memory migration, and the options of any move."""
 
 from __future__ import annotations
 
@@ -11,17 +11,26 @@ from wherry.model.spec.base import Duration
 
 
 class MigrationParameters(Record):
-    """How a move sends memory.
+    """How the memory of a virtual machine is migrated. Containers have the defaults only.
 
-    `mode`: `pre-copy` sends in rounds while the node runs and freezes it for the rest; `auto-converge` slows the node
-    down until the rounds gain; `post-copy` lets the node run at its destination when rounds gain no more, and fetches
-    the rest: until that is there, the loss of either host is the loss of the node; `hybrid` does so only with a node
-    that writes nearly as fast as is sent, or faster, and freezes every other. `connections` send at the same time (0:
-    one, as it always was), compressed with zstd or not. `downtime`: freeze as soon as the rest fits into so many
-    seconds.
+    `mode`: `pre-copy` sends dirty pages in rounds while the node runs, then freezes it for the rest; `auto-converge`
+    throttles the node until the rounds converge; `post-copy` resumes the node at its destination once rounds no longer
+    converge, and faults in the remaining pages: until all are there, the loss of either host is the loss of the node;
+    `hybrid` does so only with a node that dirties memory nearly as fast as it is sent, or faster, and freezes every
+    other. `connections` is the number of parallel connections (0: libvirt's single default connection), compressed with
+    zstd or not. `downtime`: freeze as soon as the rest fits into so many seconds.
     """
 
     mode: Literal["pre-copy", "auto-converge", "post-copy", "hybrid"] = "pre-copy"
     connections: Annotated[int, Field(ge=0, le=64)] = 0
     zstd: bool = False
     downtime: Annotated[Duration, Field(gt=0, le=60)] | None = None
+
+
+class MoveOptions(Record):
+    """What a user may choose of a move. `max_rounds` bounds the rounds of pre-copy (None: the policy decides),
+    `bandwidth` is the most that is sent, in bit/s (None: what links on the path leave to moves)."""
+
+    max_rounds: Annotated[int, Field(ge=0, le=100)] | None = None
+    bandwidth: int | None = None
+    parameters: MigrationParameters = MigrationParameters()

@@ -6,7 +6,7 @@ Invariant: reads only; a move that passes has a host that answers, has room and 
 from __future__ import annotations
 
 from wherry.base.errors import Code, Refused
-from wherry.cluster.lookup import find_cluster, find_host, find_node, known_hosts
+from wherry.cluster.lookup import DRAINED, find_cluster, find_host, find_node, known_hosts
 from wherry.cluster.placements import Placements
 from wherry.fabric.protocol import Fabric
 from wherry.model.migration_parameters import MigrationParameters
@@ -25,27 +25,34 @@ def check_move(
     places: Placements,
     name: str,
     destination: str,
-    way: MigrationParameters | None = None,
-    again: bool = False,
-) -> Node:
-    """The node that may move. Refused with the reason otherwise. `again`: only what may have changed meanwhile, and
-    nothing that a host is asked for."""
+    parameters: MigrationParameters,
+) -> tuple[Node, Host]:
+    """The node and its destination, when the node may move there. Refused with the reason otherwise.
+
+    Asks the two hosts of the move, and no other, whether they answer."""
     node = find_node(store, name)
-    cluster = find_cluster(store, node.cluster)
-    hosts = known_hosts(store, fabric)
+    hosts = known_hosts(store, fabric, (node.host, destination))
     host, source = find_host(hosts, destination), find_host(hosts, node.host)
-    _state(node, cluster)
     if host.name == node.host:
         others = ", ".join(h.name for h in hosts if h.name != node.host)
         raise Refused(Code.WRONG_STATE, f"{name} is on {host.name} already", "", f"other hosts: {others}")
-    if not again:
-        check_host(fabric, drivers, places, cluster, node, source, host)
+    cluster = find_cluster(store, node.cluster)
+    _state(node, cluster)
+    check_host(fabric, drivers, places, cluster, node, source, host)
+    check_rows(store, node, host)
+    if reason := drivers[node.kind].refused(parameters):
+        raise Refused(Code.UNSUPPORTED, f"{name} cannot be moved in this way", reason, f"wherry move {name} --to HOST")
+    return node, host
+
+
+def check_rows(store: Store, node: Node, host: Host) -> None:
+    """Refuses what rows alone forbid: states, a drained host, and a host without room. Asks no host."""
+    _state(find_node(store, node.name), find_cluster(store, node.cluster))
+    if store.host_flag(host.name, DRAINED):
+        raise _drained(host)
     used = used_by(store.nodes(), store.moves(unfinished=True)).get(host.name, Used())
     if reason := lacks(host, used, NodeNeed(node.cpus, node.memory)):
-        raise Refused(Code.NO_CAPACITY, f"{name} does not fit on {host.name}", reason, "wherry status")
-    if not again and (reason := drivers[node.kind].refused(way or MigrationParameters())):
-        raise Refused(Code.UNSUPPORTED, f"{name} cannot be moved in this way", reason, f"wherry move {name} --to HOST")
-    return node
+        raise Refused(Code.NO_CAPACITY, f"{node.name} does not fit on {host.name}", reason, "wherry status")
 
 
 def check_host(
@@ -62,15 +69,18 @@ def check_host(
         if end.down:
             raise Refused(Code.HOST_DOWN, f"host {end.name} is down", "it does not answer", "wherry status")
     if host.drained:
-        raise Refused(
-            Code.WRONG_STATE, f"host {host.name} is drained", "it takes no nodes", f"wherry host restore {host.name}"
-        )
+        raise _drained(host)
     _compatible(source, host, node)
     files = fabric.missing_files(host.name, [*cluster.spec.files, *cluster.binds])
     if files:
         raise _incompatible(node, host, f"it lacks {', '.join(files[:_SHOWN])}")
     if reason := drivers[node.kind].move_obstacle(places.place(node), places.place(node, host.name)):
         raise Refused(Code.UNSUPPORTED, f"{node.name} cannot be moved", reason, "wherry doctor")
+
+
+def _drained(host: Host) -> Refused:
+    remedy = f"wherry host restore {host.name}"
+    return Refused(Code.WRONG_STATE, f"host {host.name} is drained", "it takes no nodes", remedy)
 
 
 def _state(node: Node, cluster: Cluster) -> None:

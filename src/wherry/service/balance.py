@@ -17,7 +17,7 @@ from wherry.model.objects import ClusterState, Operation
 from wherry.model.profile import Profile
 from wherry.service.balance_sampling import sampling
 from wherry.service.bulk_moves import Refusal, ignore_refusal, move_many
-from wherry.service.commands import FABRIC, cluster_claim
+from wherry.service.claims import BALANCE, FABRIC, Claims, cluster_claim, node_claim
 from wherry.service.context import ServiceContext
 from wherry.service.credentials import PeerCredentials
 from wherry.service.operations import Task
@@ -26,7 +26,6 @@ AUTO = "balance.auto"
 """The setting that lets the daemon balance by itself."""
 LONGEST = 30.0
 """Seconds of one measurement at most."""
-_CLAIM = "balance"
 _AT_ONCE = 8
 """Measurements that requests may wait for at the same time: each keeps one of the threads that serve all requests."""
 _measuring = threading.BoundedSemaphore(_AT_ONCE)
@@ -105,12 +104,12 @@ def clusters_up(context: ServiceContext) -> list[str]:
 
 def start(context: ServiceContext, target: str, names: Sequence[str], body: Any, uid: int) -> Operation:
     """An operation that may move nodes of these clusters; one at a time."""
-    return context.operations.start("balance", target, body, uid=uid, shared=_shared(names), exclusive=[_CLAIM])
+    return context.operations.start("balance", target, body, uid=uid, shared=_shared(names), exclusive=[BALANCE])
 
 
 def busy_with(context: ServiceContext, cluster: str) -> Operation | None:
     """What is under way for which such an operation cannot begin now for the cluster."""
-    return context.operations.busy_with(_shared([cluster]), [_CLAIM])
+    return context.operations.busy_with(_shared([cluster]), [BALANCE])
 
 
 def _shared(names: Sequence[str]) -> list[str]:
@@ -131,6 +130,7 @@ def carry_out(
     sources = {move.node: move.source for move in found.moves}
 
     def check(name: str) -> None:
+        task.claim(Claims.of(exclusive=[node_claim(name)]))
         node = context.store.node(name)
         if node is not None and node.host != sources[name]:
             what = f"{name} is on {node.host} now, and stays there"

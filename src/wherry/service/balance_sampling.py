@@ -145,7 +145,7 @@ class BalanceSampling:
             try:
                 cluster = find_cluster(self._context.store, node.cluster)
                 check_host(domain.fabric, domain.drivers, domain.places, cluster, node, *ends)
-                domain.moves.crossing(move.node, move.destination)
+                domain.moves.link_path(node, move.destination)
                 domain.moves.check_standing(move.node, move.downtime)
             except WherryError as error:
                 found[node.name, move.destination] = str(error)

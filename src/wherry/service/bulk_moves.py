@@ -48,7 +48,7 @@ def move_many(
         try:
             task.check()
             check(node)
-            return moves.run(node, target, task.progress, task.cancelled)
+            return moves.run(node, target, progress=task.progress, cancelled=task.cancelled)
         except WherryError as error:
             if isinstance(error, Refused):
                 refused(node, target)

@@ -11,33 +11,23 @@ import os
 from pathlib import Path
 from typing import Any
 
-from wherry.base.errors import Code, Refused, WherryError
-from wherry.cluster.lookup import find_cluster, find_host, find_job, find_node
+from wherry.base.errors import Bug, Code, Refused, WherryError
+from wherry.cluster.lookup import find_cluster, find_job, find_node
 from wherry.cluster.plan import ClusterPlan
 from wherry.fabric.protocol import LinkMeasure, LinkState
 from wherry.model.job_request import JobRequest
-from wherry.model.migration_parameters import MigrationParameters
+from wherry.model.migration_parameters import MoveOptions
 from wherry.model.objects import Job, Node, Operation, Prediction
 from wherry.model.owner import Owner
 from wherry.model.spec.cluster import ClusterSpec
 from wherry.model.spec.fabric import DirectionSpec, FabricSpec, LinkSpec
+from wherry.service.claims import FABRIC, cluster_claim, link_claim, node_claim
 from wherry.service.context import ServiceContext
 from wherry.service.credentials import PeerCredentials
 from wherry.service.operations import Body, Task
 
-FABRIC = "fabric"
 _CONSOLE = 256 << 10
 """Bytes of a console that are told: its end."""
-
-
-def cluster_claim(name: str) -> str:
-    """What an operation on a cluster claims."""
-    return f"cluster {name}"
-
-
-def node_claim(name: str) -> str:
-    """What a move claims."""
-    return f"node {name}"
 
 
 class Commands:
@@ -95,7 +85,7 @@ class Commands:
             return {"link": link.model_dump(mode="json")}
 
         name = wanted().name
-        claims = [f"link {name}"]
+        claims = [link_claim(name)]
         return self._start("link set", name, body, may_cancel=False, shared=[FABRIC], exclusive=claims)
 
     def plan(self, spec: ClusterSpec, owner: Owner) -> ClusterPlan:
@@ -123,8 +113,10 @@ class Commands:
         """Ends the cluster's jobs and removes it."""
         self._require_cluster(name)
         domain = self.context.require_managers()
+        domain.clusters.check_down(name)
 
         def body(task: Task) -> dict[str, Any]:
+            domain.clusters.check_down(name)  # before any job ends
             nodes = [node.name for node in self.context.store.nodes(name)]
             for job in self.context.store.jobs(name):
                 if job.state.under_way:
@@ -153,33 +145,22 @@ class Commands:
 
         return self._start("run", order.cluster, body, shared=[FABRIC, cluster_claim(order.cluster)])
 
-    def predict(self, node: str, host: str, bandwidth: int | None = None) -> Prediction:
+    def predict(self, node: str, host: str, options: MoveOptions) -> Prediction:
         """What a move would cost. Refused when it cannot be done; changes nothing."""
-        found = find_node(self.context.store, node)
-        find_host(self.context.hosts(), host)
-        return self.context.require_managers().moves.predict(found.name, host, bandwidth)
+        plan = self.context.require_managers().moves.plan(node, host, options)
+        if plan.predicted is None:
+            raise plan.unpredicted or Bug("a plan says neither what it costs nor why not")
+        return plan.predicted
 
-    def move(
-        self,
-        node: str,
-        host: str,
-        max_rounds: int | None = None,
-        fault: str | None = None,
-        bandwidth: int | None = None,
-        way: MigrationParameters | None = None,
-    ) -> Operation:
-        """Moves a node live, sending at most `bandwidth` bit/s if it is given. `fault` makes it fail on purpose (see
-        `wherry.move.faults`)."""
+    def move(self, node: str, host: str, options: MoveOptions, fault: str | None = None) -> Operation:
+        """Moves a node live. `fault` makes the move fail on purpose (see `wherry.move.faults`)."""
         cluster = find_node(self.context.store, node).cluster
         self._require_cluster(cluster)
-        find_host(self.context.hosts(), host)
         moves = self.context.require_managers().moves
-        moves.check(node, host, way)
-        moves.crossing(node, host, bandwidth)
+        plan = moves.plan(node, host, options)
 
         def body(task: Task) -> dict[str, Any]:
-            move = moves.run(node, host, task.progress, task.cancelled, max_rounds, fault, bandwidth, way)
-            return {"move": move.model_dump(mode="json")}
+            return {"move": moves.apply(plan, task.progress, task.cancelled, fault).model_dump(mode="json")}
 
         return self._start(
             "move", f"{node} to {host}", body, shared=[FABRIC, cluster_claim(cluster)], exclusive=[node_claim(node)]

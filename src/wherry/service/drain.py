@@ -7,15 +7,15 @@ so a restore finds them also after the daemon was killed in between.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from wherry.base.errors import WherryError
+from wherry.base.errors import Refused, WherryError
 from wherry.cluster.lookup import DRAINED, find_host
 from wherry.model.objects import Node, NodeState, Operation
 from wherry.schedule.placement import NodeNeed, Used, choose, used_by
 from wherry.service.bulk_moves import move_many
-from wherry.service.commands import FABRIC, cluster_claim, node_claim
+from wherry.service.claims import FABRIC, Claims, cluster_claim, host_claim, node_claim
 from wherry.service.context import ServiceContext
 from wherry.service.operations import Task
 
@@ -40,8 +40,8 @@ class Drains:
         def body(task: Task) -> dict[str, Any]:
             self._context.store.set_host_flag(host, DRAINED, True)
             try:
-                self._let_come(task, host)
-                targets = self._destinations(host)
+                self._await_arrivals(task, host)
+                targets = self._claimed_destinations(task, host)
             except WherryError:
                 self._context.store.set_host_flag(host, DRAINED, was_drained)
                 raise
@@ -69,21 +69,37 @@ class Drains:
 
         return self._start("host restore", host, nodes, body)
 
-    def _let_come(self, task: Task, host: str) -> None:
-        """Until nothing is on its way to the host, which takes no more; CANCELLED."""
-        told = set[str]()
-        while coming := self._context.require_managers().moves.incoming(host):
-            for move in coming:
+    def _await_arrivals(self, task: Task, host: str) -> None:
+        """Waits until no move to the host, which admits no more, is under way; CANCELLED."""
+        moves, told = self._context.require_managers().moves, set[str]()
+        while arriving := [move for move in moves.unfinished(host) if self._claimed(move.node)]:
+            for move in arriving:
                 if move.id not in told:
                     task.progress(f"waiting for {move.node}, which is on its way to {host}")
                     told.add(move.id)
             task.check()
             time.sleep(_LOOK)
 
+    def _claimed(self, node: str) -> bool:
+        return self._context.operations.busy_with(exclusive=[node_claim(node)]) is not None
+
+    def _claimed_destinations(self, task: Task, host: str) -> dict[Node, str]:
+        """A host for each node, with the claims on nodes that arrived since the drain began. The operation that brought
+        one may end a moment after its move did, and is waited for: it waits for no claim itself any more."""
+        while True:
+            targets = self._destinations(host)
+            try:
+                task.claim(Claims.of(*_claims(targets)))
+                return targets
+            except Refused:
+                task.check()
+                time.sleep(_LOOK)
+
     def _start(self, kind: str, host: str, nodes: list[Node], body: Callable[[Task], dict[str, Any]]) -> Operation:
-        shared = {FABRIC} | {cluster_claim(node.cluster) for node in nodes}
-        exclusive = {f"host {host}"} | {node_claim(node.name) for node in nodes}
-        return self._context.operations.start(kind, host, body, shared=shared, exclusive=exclusive)
+        shared, exclusive = _claims(nodes)
+        return self._context.operations.start(
+            kind, host, body, shared={FABRIC, *shared}, exclusive={host_claim(host), *exclusive}
+        )
 
     def _movable(self, host: str) -> list[Node]:
         """The nodes on a host; a lost one has nothing to move, `up` repairs it elsewhere."""
@@ -103,3 +119,9 @@ class Drains:
     def _move_all(self, task: Task, partly: str, targets: dict[Node, str]) -> list[dict[str, Any]]:
         named = {node.name: target for node, target in targets.items()}
         return move_many(self._context.require_managers().moves, task, named, partly)
+
+
+def _claims(nodes: Iterable[Node]) -> tuple[set[str], set[str]]:
+    """What moving these nodes shares, and what it claims exclusively."""
+    found = list(nodes)
+    return {cluster_claim(node.cluster) for node in found}, {node_claim(node.name) for node in found}

@@ -13,7 +13,7 @@ import time
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 from wherry.model.objects import ClusterState, Job, Node
-from wherry.service.commands import cluster_claim
+from wherry.service.claims import cluster_claim
 from wherry.service.context import Managers, ServiceContext
 from wherry.service.periodic import PeriodicTask
 

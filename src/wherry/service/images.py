@@ -10,6 +10,7 @@ from typing import Any
 from wherry.model.objects import Image, Operation
 from wherry.node.vm.image import build as image_build
 from wherry.node.vm.image import catalog as image_catalog
+from wherry.service.claims import IMAGES
 from wherry.service.context import ServiceContext
 from wherry.service.credentials import PeerCredentials
 from wherry.service.operations import Task
@@ -43,7 +44,7 @@ class Images:
             return {"image": made.model_dump(mode="json")}
 
         # One at a time: they share the kernel.
-        return self._context.operations.start("image build", name, body, uid=self._peer.uid, exclusive=["images"])
+        return self._context.operations.start("image build", name, body, uid=self._peer.uid, exclusive=[IMAGES])
 
     def remove(self, name: str) -> Image:
         """Removes the image, and returns what it was. Machines that run keep what they have in memory."""

@@ -16,7 +16,7 @@ from typing import Any
 from wherry.base.errors import Code, Failed, WherryError
 from wherry.model.objects import Move
 from wherry.node.protocol import NodeDriver
-from wherry.service.commands import FABRIC, cluster_claim, node_claim
+from wherry.service.claims import FABRIC, cluster_claim, node_claim
 from wherry.service.context import Managers, ServiceContext
 from wherry.service.operations import Task
 from wherry.service.periodic import PeriodicTask
@@ -43,11 +43,12 @@ class MoveRecovery(PeriodicTask):
             self._pauses = {}
             return
         due: dict[str, Callable[[], None]] = {}
-        for move in domain.moves.left():
-            due[move.id] = partial(self._begin, domain, move)
+        for move in domain.moves.recoverable():
+            if self._idle(move.node):
+                due[move.id] = partial(self._begin, domain, move)
         for driver in domain.drivers.values():
             for node, host in driver.orphans():
-                if domain.fabric.reachable(host):
+                if self._idle(node) and domain.fabric.reachable(host):
                     due[f"{node}@{host}"] = partial(self._end_orphan, driver, node, host)
         self._pauses = {what: pause for what, pause in self._pauses.items() if what in due}
         for what, begin in due.items():
@@ -56,6 +57,9 @@ class MoveRecovery(PeriodicTask):
                 self._pauses[what] = time.monotonic() + pause, min(2 * pause, _LONGEST)
                 with contextlib.suppress(WherryError):  # something else works on the node
                     begin()
+
+    def _idle(self, node: str) -> bool:
+        return self._context.operations.busy_with(exclusive=[node_claim(node)]) is None
 
     def _end_orphan(self, driver: NodeDriver, node: str, host: str) -> None:
         def body(_task: Task) -> None:

@@ -1,14 +1,16 @@
-"""Long acts: each is a row and a thread; the row tells what it is, how far it is, and how it ended.
+"""Operations: commands that take long. Each is a row and a thread; the row tells how far it is and how it ended.
 
-Invariants: an operation ends in exactly one of done, failed, cancelled; two operations that claim the same thing never
-run at once (the second is refused and names the first); rows that a dead daemon left running are marked failed when
-the next one starts, after it has repaired what they did.
+Invariants: an operation ends in exactly one of done, failed, cancelled; operations whose claims conflict never run at
+once (the second is refused and names the first); the claims of one that has ended are free, whether or not its row
+could be written; rows that a dead daemon left running are marked failed when the next one starts, after it has repaired
+what they did.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -17,6 +19,7 @@ from wherry.base.clock import now
 from wherry.base.errors import Bug, Code, Failed, Refused, WherryError
 from wherry.base.ids import new_id
 from wherry.model.objects import Operation, OperationState
+from wherry.service.claims import Claims
 from wherry.store import Store
 
 log = logging.getLogger("wherry.operations")
@@ -24,19 +27,28 @@ _LINES = 10_000
 """Lines of progress kept in memory for each running operation."""
 _REMEMBERED = 50
 """Ended operations whose lines are kept for a client that still reads them."""
+_AT_ONCE = 32
+"""Running operations of one user other than root, at most: each is a thread of the daemon."""
+_RETRY, _RETRY_LONGEST = 1.0, 60.0
+"""Seconds until the end of an operation that could not be written is written again; doubled each time."""
 
 
 @dataclass
 class Task:
-    """What the body of an operation sees of it."""
+    """What the body of an operation sees of it. `claim` adds to what it claims, and is refused as a start is."""
 
     operation: Operation
     progress: Callable[[str], None]
+    claims: Claims
+    claim: Callable[[Claims], None]
     stop: threading.Event = field(default_factory=threading.Event)
     lines: list[str] = field(default_factory=list)
-    shared: frozenset[str] = frozenset()
-    exclusive: frozenset[str] = frozenset()
     thread: threading.Thread | None = None
+
+    @property
+    def running(self) -> bool:
+        """True until it has ended."""
+        return self.operation.state == OperationState.RUNNING
 
     def cancelled(self) -> bool:
         """True once somebody asked for the end."""
@@ -59,7 +71,7 @@ class Operations:
         self._store = store
         self._lock = threading.RLock()
         self._tasks: dict[str, Task] = {}
-        self._closing = False
+        self._closing = threading.Event()
 
     def start(
         self,
@@ -74,9 +86,11 @@ class Operations:
     ) -> Operation:
         """Runs `body` in a thread, for user `uid`. WRONG_STATE when a running operation claims what this one claims."""
         with self._lock:
-            if self._closing:
+            if self._closing.is_set():
                 raise Refused(Code.WRONG_STATE, "the daemon is being stopped", "", "wherry daemon start")
-            self._refuse_conflict(f"{kind} {target}", frozenset(shared), frozenset(exclusive))
+            claims = Claims.of(shared, exclusive)
+            self._refuse_conflict(f"{kind} {target}", claims)
+            self._refuse_more(uid)
             operation = Operation(
                 id=new_id("op"),
                 kind=kind,
@@ -87,10 +101,10 @@ class Operations:
                 uid=uid,
             )
             self._store.put_operation(operation)
-            task = Task(operation, lambda text: self._progress(operation.id, text))
-            task.shared, task.exclusive = frozenset(shared), frozenset(exclusive)
+            id = operation.id
+            task = Task(operation, lambda text: self._progress(id, text), claims, lambda more: self._claim(id, more))
             task.thread = threading.Thread(target=self._run, args=(task, body), name=operation.id, daemon=True)
-            self._tasks[operation.id] = task
+            self._tasks[id] = task
             self._forget_old()
         task.thread.start()
         return operation
@@ -116,7 +130,7 @@ class Operations:
         """Asks the operation to end; it ends by itself soon after. WRONG_STATE when it cannot or has ended."""
         operation = self.get(id)
         task = self._tasks.get(id)
-        if operation.state != OperationState.RUNNING or task is None:
+        if task is None or not task.running:
             why = f"it is {operation.state}"
             raise Refused(Code.WRONG_STATE, f"operation {id} has ended", why, f"wherry op show {id}")
         if not operation.may_cancel:
@@ -143,23 +157,23 @@ class Operations:
     def _claimants(self, claim: str) -> set[str] | None:
         """Operations that had the claim; None while one has it."""
         with self._lock:
-            found = [task for task in self._tasks.values() if claim in task.shared | task.exclusive]
-        if any(task.operation.state == OperationState.RUNNING for task in found):
+            found = [task for task in self._tasks.values() if claim in task.claims]
+        if any(task.running for task in found):
             return None
         return {task.operation.id for task in found}
 
     def close(self, timeout: float) -> None:
         """Takes no more, asks what can be cancelled to end, and waits up to `timeout` seconds for all of it."""
         with self._lock:
-            self._closing = True
-            tasks = [t for t in self._tasks.values() if t.operation.state == OperationState.RUNNING]
+            self._closing.set()
+            tasks = [task for task in self._tasks.values() if task.running]
         for task in tasks:
             if task.operation.may_cancel:
                 task.stop.set()
-        deadline = now() + timeout
+        deadline = time.monotonic() + timeout
         for task in tasks:
             if task.thread:
-                task.thread.join(max(0.0, deadline - now()))
+                task.thread.join(max(0.0, deadline - time.monotonic()))
         self.end_left_over()
 
     def end_left_over(self, finished: Callable[[Operation], dict[str, Any] | None] = lambda _: None) -> None:
@@ -189,41 +203,67 @@ class Operations:
             bug = Bug(f"{task.operation.kind} {task.operation.target} failed in an unforeseen way", repr(error))
             change = {"state": OperationState.FAILED, "error": bug.to_dict()}
         with self._lock:
-            ended = task.operation.model_copy(update={**change, "ended": now()})
-            self._store.put_operation(ended)
-            task.operation = ended
+            ended = task.operation = task.operation.model_copy(update={**change, "ended": now()})
+            written = self._written(ended)
+        reason = (ended.error or {}).get("what", "")
+        log.info("%s %s %s: %s %s", ended.id, ended.kind, ended.target, ended.state, reason)
+        pause = _RETRY
+        while not written and not self._closing.wait(pause):
+            written, pause = self._written(ended), min(2 * pause, _RETRY_LONGEST)
+
+    def _written(self, ended: Operation) -> bool:
+        """Writes the row of the end and its event. False, and logged, when the database refuses (a full disk, say)."""
         reason = (ended.error or {}).get("what", "")
         text = f"{ended.kind} {ended.state}" + (f": {reason}" if reason else "")
-        self._store.add_event("operation", ended.target, text, operation=ended.id)
-        log.info("%s %s %s: %s %s", ended.id, ended.kind, ended.target, ended.state, reason)
+        try:
+            self._store.put_operation(ended)
+            self._store.add_event("operation", ended.target, text, operation=ended.id)
+        except Exception:
+            log.exception("the end of %s cannot be written", ended.id)
+            return False
+        return True
 
     def _progress(self, id: str, text: str) -> None:
         with self._lock:
             task = self._tasks[id]
-            if task.operation.state != OperationState.RUNNING:
+            if not task.running:
                 return
             task.operation = task.operation.model_copy(update={"progress": text})
             if len(task.lines) < _LINES:
                 task.lines.append(text)
-            self._store.put_operation(task.operation)
+            try:
+                self._store.put_operation(task.operation)
+            except Exception:  # a line of progress is no reason to end the work
+                log.exception("the progress of %s cannot be written", id)
 
     def busy_with(self, shared: Collection[str] = (), exclusive: Collection[str] = ()) -> Operation | None:
-        """The running operation on whose account one with these claims could not begin now."""
-        mine, alone = frozenset(shared), frozenset(exclusive)
+        """A running operation whose claims conflict with these; None when there is none."""
+        return self._conflicting(Claims.of(shared, exclusive))
+
+    def _conflicting(self, claims: Claims, besides: str = "") -> Operation | None:
         with self._lock:
-            for other in self._tasks.values():
-                if other.operation.state != OperationState.RUNNING:
-                    continue
-                if alone & (other.exclusive | other.shared) or mine & other.exclusive:
+            for id, other in self._tasks.items():
+                if other.running and id != besides and claims.conflict(other.claims):
                     return other.operation
         return None
 
-    def _refuse_conflict(self, what: str, shared: frozenset[str], exclusive: frozenset[str]) -> None:
-        if busy := self.busy_with(shared, exclusive):
+    def _claim(self, id: str, more: Claims) -> None:
+        with self._lock:
+            task = self._tasks[id]
+            self._refuse_conflict(f"{task.operation.kind} {task.operation.target}", more, besides=id)
+            task.claims |= more
+
+    def _refuse_conflict(self, what: str, claims: Claims, besides: str = "") -> None:
+        if busy := self._conflicting(claims, besides):
             why = f"operation {busy.id} ({busy.kind} {busy.target}) is under way"
             raise Refused(Code.WRONG_STATE, f"{what} cannot begin now", why, f"wherry op wait {busy.id}")
 
+    def _refuse_more(self, uid: int) -> None:
+        if uid != 0 and sum(task.running and task.operation.uid == uid for task in self._tasks.values()) >= _AT_ONCE:
+            what = f"{_AT_ONCE} operations of user {uid} are under way already"
+            raise Refused(Code.WRONG_STATE, what, "a user has no more at a time", "wherry op list")
+
     def _forget_old(self) -> None:
-        ended = [id for id, task in self._tasks.items() if task.operation.state != OperationState.RUNNING]
+        ended = [id for id, task in self._tasks.items() if not task.running]
         for id in ended[:-_REMEMBERED]:
             del self._tasks[id]

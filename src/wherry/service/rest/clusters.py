@@ -9,7 +9,7 @@ from fastapi.responses import JSONResponse
 from pydantic import Field
 
 from wherry.base.errors import Code, Refused
-from wherry.model.migration_parameters import MigrationParameters
+from wherry.model.migration_parameters import MigrationParameters, MoveOptions
 from wherry.model.objects import Cluster, Move, Node
 from wherry.model.spec.cluster import ClusterSpec
 from wherry.model.spec.fabric import DirectionSpec
@@ -101,6 +101,7 @@ def post_move(body: MoveBody, acts: TheActs) -> JSONResponse:
     bandwidth = None
     if body.bandwidth is not None:
         bandwidth = parse(DirectionSpec, {"bandwidth": body.bandwidth}, "the move").bandwidth
+    options = MoveOptions(max_rounds=body.max_rounds, bandwidth=bandwidth, parameters=body.way)
     if body.dry_run:
-        return JSONResponse({"predicted": acts.predict(body.node, body.host, bandwidth).model_dump(mode="json")})
-    return accepted(acts.move(body.node, body.host, body.max_rounds, body.fault, bandwidth, body.way))
+        return JSONResponse({"predicted": acts.predict(body.node, body.host, options).model_dump(mode="json")})
+    return accepted(acts.move(body.node, body.host, options, body.fault))

@@ -1,0 +1,66 @@
+"""Claims: what an operation works on. They are the only exclusion between operations.
+
+A claim is a name. Operations that share it run together; one that has it exclusively runs alone with it. From the whole
+to the part:
+
+    fabric            shared by everything that stands on hosts; exclusive to make, change or remove the fabric
+    host H            exclusive to drain or restore a host
+    link A--B         exclusive to change a link between sites
+    cluster C         shared by runs, moves and balancing; exclusive to make, change or remove the cluster
+    node N            exclusive to move the node, and to finish, take back or clear away an earlier move of it
+    balance, images   exclusive: one such operation at a time
+
+A claim is never waited for: an operation that conflicts with a running one is refused and names it. So no order of
+claims can deadlock. What rows say of work under way (`moving`, an unfinished move) follows from claims and is never a
+lock of its own: it tells a later daemon what an earlier one left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+FABRIC, BALANCE, IMAGES = "fabric", "balance", "images"
+
+
+@dataclass(frozen=True)
+class Claims:
+    """The claims of one operation."""
+
+    shared: frozenset[str] = frozenset()
+    exclusive: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, shared: Collection[str] = (), exclusive: Collection[str] = ()) -> Claims:
+        """From any collections of names."""
+        return cls(frozenset(shared), frozenset(exclusive))
+
+    def __or__(self, other: Claims) -> Claims:
+        return Claims(self.shared | other.shared, self.exclusive | other.exclusive)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.shared or name in self.exclusive
+
+    def conflict(self, other: Claims) -> bool:
+        """True when operations with these claims must not run at the same time."""
+        return bool(self.exclusive & (other.exclusive | other.shared) or self.shared & other.exclusive)
+
+
+def cluster_claim(name: str) -> str:
+    """The claim on a cluster."""
+    return f"cluster {name}"
+
+
+def node_claim(name: str) -> str:
+    """The claim on a node."""
+    return f"node {name}"
+
+
+def host_claim(name: str) -> str:
+    """The claim on a host."""
+    return f"host {name}"
+
+
+def link_claim(name: str) -> str:
+    """The claim on a link between two sites."""
+    return f"link {name}"

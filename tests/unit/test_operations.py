@@ -1,0 +1,231 @@
+"""Operations: claims, cancelling, ends, and what a dead daemon left running."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from rest_service import CLUSTER, ended, running
+
+from wherry.base.errors import Code, Failed, Refused
+from wherry.model.objects import ClusterState, OperationState
+from wherry.service import operations as operations_module
+from wherry.service.claims import Claims
+from wherry.service.operations import Operations, Task
+from wherry.store import Store
+
+
+@pytest.fixture
+def operations(tmp_path: Path) -> Operations:
+    return Operations(Store(tmp_path / "wherry.db"))
+
+
+def until_ended(operations: Operations, id: str) -> OperationState:
+    thread = operations._tasks[id].thread
+    assert thread
+    thread.join(20)
+    return operations.get(id).state
+
+
+def test_an_operation_can_be_cancelled(operations: Operations) -> None:
+    def body(task: Task) -> None:
+        while True:
+            task.stop.wait(20)
+            task.check()
+
+    id = operations.start("up", "x", body).id
+    assert operations.cancel(id).id == id
+    assert until_ended(operations, id) == OperationState.CANCELLED
+    with pytest.raises(Refused):
+        operations.cancel(id)
+
+
+def test_what_is_claimed_is_not_claimed_twice(operations: Operations) -> None:
+    go = threading.Event()
+
+    def body(task: Task) -> None:
+        go.wait(20)
+
+    first = operations.start("move", "x", body, shared=["cluster x"], exclusive=["node x-1"])
+    operations.start("move", "x", body, shared=["cluster x"], exclusive=["node x-2"])
+    for claims in ({"shared": ["node x-1"]}, {"exclusive": ["cluster x"]}):
+        with pytest.raises(Refused) as caught:
+            operations.start("down", "x", body, **claims)
+        assert first.id in caught.value.why
+    go.set()
+    assert until_ended(operations, first.id) == OperationState.DONE
+
+
+def test_nobody_looks_at_what_an_operation_works_on(operations: Operations) -> None:
+    go, seen = threading.Event(), list[str]()
+
+    def body(task: Task) -> None:
+        go.wait(20)
+
+    id = operations.start("move", "x", body, shared=["cluster x"]).id
+    assert not operations.while_idle("cluster x", lambda: "x", seen.append)
+    assert operations.while_idle("cluster y", lambda: "y", seen.append)
+    go.set()
+    until_ended(operations, id)
+    assert operations.while_idle("cluster x", lambda: "x", seen.append) and seen == ["y", "x"]
+
+
+def test_a_look_that_takes_long_holds_up_nobody_and_is_forgotten_when_somebody_was_at_it(
+    operations: Operations,
+) -> None:
+    seen = list[str]()
+
+    def look() -> str:
+        """A host is silent; meanwhile an operation on the cluster begins and ends."""
+        id = operations.start("move", "x", lambda task: None, shared=["cluster x"]).id
+        assert until_ended(operations, id) == OperationState.DONE
+        return "old"
+
+    assert not operations.while_idle("cluster x", look, seen.append) and seen == []
+
+
+def test_errors_and_bugs_end_an_operation(operations: Operations) -> None:
+    def fails(task: Task) -> None:
+        raise Failed(Code.MOVE_FAILED, "it failed")
+
+    def breaks(task: Task) -> None:
+        raise KeyError("x")
+
+    for body, code in ((fails, "MOVE_FAILED"), (breaks, "BUG")):
+        id = operations.start("move", "x", body).id
+        assert until_ended(operations, id) == OperationState.FAILED
+        error = operations.get(id).error
+        assert error and error["code"] == code
+
+
+def test_what_a_dead_daemon_left_running_is_marked_failed(tmp_path: Path) -> None:
+    first, go = Operations(Store(tmp_path / "wherry.db")), threading.Event()
+
+    def body(task: Task) -> None:
+        go.wait(20)
+
+    id = first.start("up", "x", body).id
+    second = Operations(Store(tmp_path / "wherry.db"))
+    second.end_left_over()
+    found = second.get(id)
+    assert found.state == OperationState.FAILED and found.error and found.error["what"] == "the daemon was stopped"
+    go.set()
+    until_ended(first, id)
+
+
+def test_recovery_ends_what_was_cut_short(tmp_path: Path) -> None:
+    with (
+        running(tmp_path) as service,
+        httpx.Client(
+            transport=httpx.HTTPTransport(uds=str(service.place.socket)), base_url="http://x", timeout=60
+        ) as http,
+    ):
+        nodes = ended(http, http.post("/v1/clusters", json={"spec": CLUSTER}))["result"]["nodes"]
+        target = next(host for host in ("a1", "a2", "b1") if host != nodes[0]["host"])
+        move = ended(http, http.post("/v1/moves", json={"node": "hello-0", "host": target}))
+        context, store = service.context, service.context.store
+        row = store.operation(move["id"])
+        cluster = store.cluster("hello")
+        assert row and cluster
+        cut = {"state": OperationState.RUNNING, "ended": None, "result": None}
+        store.put_operation(row.model_copy(update=cut))
+        store.put_operation(row.model_copy(update=cut | {"id": "op-2", "target": "hello-1 to a1"}))
+        store.put_cluster(cluster.model_copy(update={"state": ClusterState.MAKING}))
+        context.recover()
+        first, second, after = store.operation(move["id"]), store.operation("op-2"), store.cluster("hello")
+        assert first and first.state == OperationState.DONE and first.result
+        assert second and second.state == OperationState.FAILED
+        assert after and after.state == ClusterState.PARTLY and "daemon" in after.reason
+
+
+class FullDisk:
+    """A store whose writes fail while `full` is set."""
+
+    def __init__(self, store: Store) -> None:
+        self._store, self.full = store, False
+
+    def __getattr__(self, name: str) -> Any:
+        if self.full and name in ("put_operation", "add_event"):
+            raise OSError(28, "No space left on device")
+        return getattr(self._store, name)
+
+
+def test_an_end_that_cannot_be_written_frees_the_claims_and_is_written_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(operations_module, "_RETRY", 0.01)
+    store = FullDisk(Store(tmp_path / "wherry.db"))
+    operations = Operations(store)  # type: ignore[arg-type]
+
+    def body(task: Task) -> dict[str, Any]:
+        store.full = True
+        task.progress("a line that cannot be written either")
+        return {"answer": 1}
+
+    id = operations.start("up", "x", body, exclusive=["cluster x"]).id
+    while operations.get(id).state == OperationState.RUNNING:
+        time.sleep(0.01)
+    assert operations.get(id).state == OperationState.DONE and operations.get(id).result == {"answer": 1}
+    assert operations.busy_with(exclusive=["cluster x"]) is None
+    stored = store._store.operation(id)
+    assert stored is not None and stored.state == OperationState.RUNNING
+    store.full = False
+    assert until_ended(operations, id) == OperationState.DONE
+    stored = store._store.operation(id)
+    assert stored is not None and stored.state == OperationState.DONE
+    assert [event.kind for event in store.events()] == ["operation"]
+
+
+def test_closing_takes_its_time_from_a_clock_that_nobody_sets(
+    operations: Operations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(operations_module, "now", lambda: 0.0)  # set back for ever: a wall clock's deadline never comes
+    operations.start("down", "x", lambda task: time.sleep(5), may_cancel=False)
+    began = time.monotonic()
+    operations.close(0.2)
+    assert time.monotonic() - began < 3
+
+
+def test_a_task_claims_more_while_it_runs(operations: Operations) -> None:
+    go, refused = threading.Event(), list[Refused]()
+
+    def body(task: Task) -> None:
+        task.claim(Claims.of(exclusive=["node x-1"]))
+        task.claim(Claims.of(exclusive=["node x-1"]))  # its own do not conflict
+        with pytest.raises(Refused) as caught:
+            task.claim(Claims.of(exclusive=["node y-1"]))
+        refused.append(caught.value)
+        go.wait(20)
+
+    other = operations.start("move", "y-1 to a2", lambda task: task.stop.wait(20) and None, exclusive=["node y-1"])
+    id = operations.start("balance", "all", body, exclusive=["balance"]).id
+    while not refused:
+        time.sleep(0.01)
+    assert other.id in refused[0].why
+    with pytest.raises(Refused):
+        operations.start("move", "x-1 to a2", body, exclusive=["node x-1"])
+    go.set()
+    until_ended(operations, id)
+    assert operations.busy_with(exclusive=["node x-1"]) is None
+    operations.cancel(other.id)
+
+
+def test_a_user_has_so_many_operations_at_a_time(operations: Operations, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(operations_module, "_AT_ONCE", 2)
+    go = threading.Event()
+
+    def body(task: Task) -> None:
+        go.wait(20)
+
+    for _ in range(2):
+        operations.start("run", "x", body, uid=1000)
+    with pytest.raises(Refused) as caught:
+        operations.start("run", "x", body, uid=1000)
+    assert "2 operations of user 1000" in caught.value.what
+    operations.start("run", "x", body, uid=1001)
+    operations.start("run", "x", body, uid=0)
+    go.set()
