@@ -225,8 +225,8 @@ def test_a_node_that_ends_by_itself_is_lost_and_repaired(http: httpx.Client, ser
     ended(http, http.post("/v1/jobs", json=job))
     driver: Any = service.context.require_managers().drivers["container"]
     driver.places.clear()
-    service.monitor.look()
-    service.monitor.look()
+    service.monitor.check()
+    service.monitor.check()
     assert {node["state"] for node in http.get("/v1/nodes").json()} == {"lost"}
     assert ended(http, http.post("/v1/clusters", json={"spec": CLUSTER}))["state"] == "done"
     assert {node["state"] for node in http.get("/v1/nodes").json()} == {"running"}
@@ -234,6 +234,35 @@ def test_a_node_that_ends_by_itself_is_lost_and_repaired(http: httpx.Client, ser
     assert kinds.count("node.lost") == kinds.count("job.node-lost") == 3
     told: Any = service.context.require_managers().jobs
     assert told.lost == [("job-1", f"hello-{index}") for index in range(3)]
+
+
+def test_a_check_that_fails_keeps_no_other_from_being_made(
+    http: httpx.Client, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("broken", "hello"):
+        ended(http, http.post("/v1/clusters", json={"spec": {**CLUSTER, "name": name, "nodes": 1}}))
+    order = {"argv": ["sleep"], "ranks": 1, "env": {}}
+    for name in ("broken", "hello"):
+        ended(http, http.post("/v1/jobs", json={**order, "cluster": name}))
+    managers = service.context.require_managers()
+    gone, poll, checked = managers.clusters.gone, managers.jobs.poll, list[str]()
+
+    def failing_for(act: Any, broken: str) -> Any:
+        def checks(name: str) -> Any:
+            checked.append(name)
+            if name == broken:
+                raise OSError(5, "the host's disk")
+            return act(name)
+
+        return checks
+
+    monkeypatch.setattr(managers.clusters, "gone", failing_for(gone, "broken"))
+    monkeypatch.setattr(managers.jobs, "poll", failing_for(poll, "job-1"))
+    monkeypatch.setattr(managers.fabric, "repair", lambda: checked.append("fabric") or [])
+    service.monitor.check()
+    service.monitor.check()
+    assert checked.count("broken") == checked.count("hello") == 2
+    assert checked.count("job-1") == checked.count("job-2") == 2 and checked.count("fabric") == 2
 
 
 def test_events_are_waited_for(http: httpx.Client, service: Service) -> None:

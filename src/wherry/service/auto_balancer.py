@@ -53,12 +53,12 @@ class AutoBalancer(PeriodicTask):
 
     def run_once(self) -> None:
         """One measurement, since the last one; and what follows from it."""
-        domain, running = self._context.managers, dict[str, set[str]]()
+        managers, running = self._context.managers, dict[str, set[str]]()
         for job in self._context.store.jobs():
             if job.state.under_way:
                 running.setdefault(job.cluster, set()).add(job.id)
-        idle = domain is None or not running or self._context.store.setting(AUTO) != "on"
-        if domain is None or idle or self._under_way():
+        idle = managers is None or not running or self._context.store.setting(AUTO) != "on"
+        if managers is None or idle or self._under_way():
             self._sample, self._before = None, {}
             if idle:
                 self._scene = None
@@ -67,11 +67,11 @@ class AutoBalancer(PeriodicTask):
         # what was said of other jobs confirms nothing
         self._before = {name: v for name, v in self._before.items() if self._jobs.get(name) == running.get(name)}
         self._jobs = running
-        if self._paused(domain):
+        if self._paused(managers):
             return
-        if self._look is None or self._look.managers is not domain:
+        if self._look is None or self._look.managers is not managers:
             self._stop_looking()
-            self._look, self._sample = BalanceSampling(self._context, domain), None
+            self._look, self._sample = BalanceSampling(self._context, managers), None
         before, self._sample = self._sample, self._look.sample()
         if before is not None:
             self._refused = {where: time for where, time in self._refused.items() if now() - time < Rule().hold}
@@ -80,9 +80,9 @@ class AutoBalancer(PeriodicTask):
             self._decide(found)
             self._begin_pause(found)
 
-    def _paused(self, domain: Managers) -> bool:
+    def _paused(self, managers: Managers) -> bool:
         hosts = [(host.name, host.drained, host.down) for host in self._context.hosts()]
-        scene = (self._jobs, self._context.store.nodes(), hosts, domain.fabric.spec.links)
+        scene = (self._jobs, self._context.store.nodes(), hosts, managers.fabric.spec.links)
         if scene != self._scene:
             self._scene, self._pause, self._left = scene, 0, 0
         if not self._left:

@@ -31,10 +31,10 @@ Where = tuple[str, str]
 class BalanceSampling:
     """Looks at the nodes on one fabric. Samples of one object belong together."""
 
-    def __init__(self, context: ServiceContext, domain: Managers) -> None:
-        self.managers = domain
+    def __init__(self, context: ServiceContext, managers: Managers) -> None:
+        self.managers = managers
         self._context = context
-        self._sampler = Sampler(domain.fabric, domain.places)
+        self._sampler = Sampler(managers.fabric, managers.places)
 
     def __enter__(self) -> Self:
         return self
@@ -137,16 +137,16 @@ class BalanceSampling:
         self, proposed: Sequence[ProposedMove], nodes: Sequence[Node], hosts: Mapping[str, Host]
     ) -> dict[Where, str]:
         """Why moves of a plan would be refused, for each that would. Every host for every node would take seconds."""
-        domain, found = self.managers, dict[Where, str]()
+        managers, found = self.managers, dict[Where, str]()
         known = {node.name: node for node in nodes}
         for move in proposed:
             node = known[move.node]
             ends = hosts[node.host], hosts[move.destination]
             try:
                 cluster = find_cluster(self._context.store, node.cluster)
-                check_host(domain.fabric, domain.drivers, domain.places, cluster, node, *ends)
-                domain.moves.link_path(node, move.destination)
-                domain.moves.check_standing(move.node, move.downtime)
+                check_host(managers.fabric, managers.drivers, managers.places, cluster, node, *ends)
+                managers.moves.link_path(node, move.destination)
+                managers.moves.check_standing(move.node, move.downtime)
             except WherryError as error:
                 found[node.name, move.destination] = str(error)
         return found

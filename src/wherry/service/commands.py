@@ -112,18 +112,18 @@ class Commands:
     def down(self, name: str) -> Operation:
         """Ends the cluster's jobs and removes it."""
         self._require_cluster(name)
-        domain = self.context.require_managers()
-        domain.clusters.check_down(name)
+        managers = self.context.require_managers()
+        managers.clusters.check_down(name)
 
         def body(task: Task) -> dict[str, Any]:
-            domain.clusters.check_down(name)  # before any job ends
+            managers.clusters.check_down(name)  # before any job ends
             nodes = [node.name for node in self.context.store.nodes(name)]
             for job in self.context.store.jobs(name):
                 if job.state.under_way:
                     task.progress(f"ending job {job.id}")
-                    domain.jobs.cancel(job.id)
-            domain.jobs.remove(name)
-            domain.clusters.down(name, task.progress)
+                    managers.jobs.cancel(job.id)
+            managers.jobs.remove(name)
+            managers.clusters.down(name, task.progress)
             return {"cluster": name, "nodes": nodes}
 
         claims = [cluster_claim(name)]
@@ -189,8 +189,8 @@ class Commands:
     def job(self, id: str) -> Job:
         """The job as it is now. NOT_FOUND."""
         job = find_job(self.context.store, id)
-        domain = self.context.managers
-        return domain.jobs.poll(id) if domain and job.state.under_way else job
+        managers = self.context.managers
+        return managers.jobs.poll(id) if managers and job.state.under_way else job
 
     def output(self, id: str, offset: int, limit: int) -> dict[str, Any]:
         """Chunks of output from `offset` on; `end` when the job had ended before the last of them was read."""
@@ -214,9 +214,9 @@ class Commands:
 
     def show_node(self, name: str) -> dict[str, Any]:
         """A node, what it uses (None when it does not run), and its moves."""
-        node, domain = find_node(self.context.store, name), self.context.require_managers()
+        node, managers = find_node(self.context.store, name), self.context.require_managers()
         try:
-            usage = domain.drivers[node.kind].usage(domain.places.place(node)).model_dump(mode="json")
+            usage = managers.drivers[node.kind].usage(managers.places.place(node)).model_dump(mode="json")
         except (WherryError, OSError):
             usage = None
         moves = [move.model_dump(mode="json") for move in self.context.store.moves() if move.node == name]

@@ -1,7 +1,8 @@
-"""Everything of one instance: its store, its operations, and the domain that stands on its fabric.
+"""Everything of one instance: its store, its operations, and the managers of what stands on its fabric.
 
-Invariant: the row of the fabric is written before the fabric is made and forgotten after it is gone; there is one
-domain per fabric, and none when no fabric is up.
+Invariant: the row of the fabric is written before the fabric is made and forgotten after it is gone; there is one set
+of managers per fabric, and none when no fabric is up. `_lock` is held to make, change or remove the fabric; readers take
+the reference once and work on that, so a fabric that goes down meanwhile is an error and no race.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class ServiceContext:
             self._managers = self.make_managers(wiring.make_fabric(spec, instance))
 
     def make_managers(self, fabric: Fabric) -> Managers:
-        """The domain on a fabric."""
+        """Managers of what stands on a fabric."""
         drivers = wiring.make_drivers(fabric, self.instance)
         places = Placements(self.store, fabric)
         return Managers(
@@ -71,37 +72,37 @@ class ServiceContext:
 
     @property
     def managers(self) -> Managers | None:
-        """The domain; None when no fabric is up."""
+        """The managers; None when no fabric is up."""
         return self._managers
 
     def require_managers(self) -> Managers:
-        """The domain. WRONG_STATE when no fabric is up."""
-        if self._managers is None:
+        """The managers. WRONG_STATE when no fabric is up."""
+        managers = self._managers
+        if managers is None:
             remedy = "wherry fabric up FILE, or: wherry up FILE"
             raise Refused(Code.WRONG_STATE, "no fabric is up", "there are no hosts", remedy)
-        return self._managers
+        return managers
 
     def ensure_managers(self) -> Managers:
-        """The domain; the embedded fabric is made when there is none, and what a reboot took away is made again."""
+        """The managers; the embedded fabric is made when there is none, and what a reboot took away is made again."""
         with self._lock:
             if self._managers is None:
                 self.fabric_up(default_fabric())
-            domain = self.require_managers()
-            if not domain.fabric.is_up():
-                domain.fabric.up()
-            return domain
+            managers = self.require_managers()
+            if not managers.fabric.is_up():
+                managers.fabric.up()
+            return managers
 
     def planning_managers(self) -> Managers:
-        """A domain to plan on: what is there, or the embedded fabric imagined. Changes nothing."""
-        if self._managers is not None:
-            return self._managers
-        return self.make_managers(wiring.in_memory_fabric(default_fabric()))
+        """Managers to plan with: of the fabric that is up, or of the embedded fabric in memory. Changes nothing."""
+        return self._managers or self.make_managers(wiring.in_memory_fabric(default_fabric()))
 
     def check_fabric_up(self, spec: FabricSpec) -> None:
         """Refuses what `fabric_up` would refuse."""
         wiring.check_fabric(spec)
-        if self._managers is not None and not self._managers.fabric.spec.differs_in_figures_only(spec):
-            self._refuse_clusters(f"fabric {self._managers.fabric.spec.name} cannot be replaced")
+        managers = self._managers
+        if managers is not None and not managers.fabric.spec.differs_in_figures_only(spec):
+            self._refuse_clusters(f"fabric {managers.fabric.spec.name} cannot be replaced")
 
     def check_fabric_down(self) -> None:
         """Refuses what `fabric_down` would refuse, and when there is no fabric."""
@@ -113,13 +114,13 @@ class ServiceContext:
             self.check_fabric_up(spec)
             if self._managers is not None and not self._managers.fabric.spec.differs_in_figures_only(spec):
                 self.fabric_down()
-            domain = self._managers or self.make_managers(wiring.make_fabric(spec, self.instance))
-            before = domain.fabric.spec
+            managers = self._managers or self.make_managers(wiring.make_fabric(spec, self.instance))
+            before = managers.fabric.spec
             self.store.put_fabric(spec)
-            domain.fabric.spec = spec
-            self._managers = domain
+            managers.fabric.spec = spec
+            self._managers = managers
             try:
-                domain.fabric.up()
+                managers.fabric.up()
             except Exception:
                 if self.store.clusters():
                     self._links_as(before)
@@ -175,21 +176,20 @@ class ServiceContext:
 
     def hosts(self) -> list[Host]:
         """The hosts as they are now; none when no fabric is up."""
-        return (
-            known_hosts(self.store, self._managers.fabric) if self._managers and self._managers.fabric.is_up() else []
-        )
+        managers = self._managers
+        return known_hosts(self.store, managers.fabric) if managers and managers.fabric.is_up() else []
 
     def recover(self) -> None:
         """Takes over what an earlier daemon left: jobs adopted, moves finished or rolled back, its operations ended."""
         with self._lock:
-            domain = self._managers
-            if domain is not None:
-                if domain.fabric.is_up():
-                    self._attempt("the links", domain.fabric.relink)
+            managers = self._managers
+            if managers is not None:
+                if managers.fabric.is_up():
+                    self._attempt("the links", managers.fabric.relink)
                 else:
-                    self._attempt("the fabric", domain.fabric.up)
-                self._attempt("moves", lambda: domain.moves.recover(log.info))
-                self._attempt("jobs", domain.jobs.adopt)
+                    self._attempt("the fabric", managers.fabric.up)
+                self._attempt("moves", lambda: managers.moves.recover(log.info))
+                self._attempt("jobs", managers.jobs.adopt)
             for cluster in self.store.clusters():
                 if cluster.state == ClusterState.MAKING:
                     change = {"state": ClusterState.PARTLY, "reason": "the daemon was stopped while it was made"}

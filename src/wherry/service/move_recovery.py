@@ -38,17 +38,17 @@ class MoveRecovery(PeriodicTask):
 
     def run_once(self) -> None:
         """Begins what is due."""
-        domain = self._context.managers
-        if domain is None:
+        managers = self._context.managers
+        if managers is None:
             self._pauses = {}
             return
         due: dict[str, Callable[[], None]] = {}
-        for move in domain.moves.recoverable():
+        for move in managers.moves.recoverable():
             if self._idle(move.node):
-                due[move.id] = partial(self._begin, domain, move)
-        for driver in domain.drivers.values():
+                due[move.id] = partial(self._begin, managers, move)
+        for driver in managers.drivers.values():
             for node, host in driver.orphans():
-                if self._idle(node) and domain.fabric.reachable(host):
+                if self._idle(node) and managers.fabric.reachable(host):
                     due[f"{node}@{host}"] = partial(self._end_orphan, driver, node, host)
         self._pauses = {what: pause for what, pause in self._pauses.items() if what in due}
         for what, begin in due.items():
@@ -72,9 +72,9 @@ class MoveRecovery(PeriodicTask):
             "end orphan", f"{node} at {host}", body, may_cancel=False, shared=shared, exclusive=[node_claim(node)]
         )
 
-    def _begin(self, domain: Managers, move: Move) -> None:
+    def _begin(self, managers: Managers, move: Move) -> None:
         def body(task: Task) -> dict[str, Any]:
-            domain.moves.recover(task.progress, move.id)
+            managers.moves.recover(task.progress, move.id)
             after = self._context.store.move(move.id)
             if after is not None and not after.ended:
                 what = f"the move of {move.node} is neither finished nor taken back yet"
