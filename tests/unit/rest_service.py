@@ -80,7 +80,12 @@ class JobsInMemory:
         self.outputs[job.id] = [("stdout", 1.0, b"out\n"), ("stderr", 2.0, b"err\n")]
         self.environments[job.id] = order.env
         self.store.put_job(job)
+        if order.argv[0] != "sleep":
+            threading.Timer(0.05, self.poll, [job.id]).start()
         return job
+
+    def directory(self, id: str) -> Path:
+        return Path("/nonexistent") / id
 
     def node_lost(self, id: str, node: Node) -> None:
         self.lost.append((id, node.name))
@@ -92,6 +97,7 @@ class JobsInMemory:
             code = int(job.argv[1]) if len(job.argv) > 1 else 0
             job = job.model_copy(update={"state": JobState.ENDED, "exit_code": code})
             self.store.put_job(job)
+            self.store.add_event("job.end", id, f"exit code {code}")
         return job
 
     def output(self, id: str, offset: int = 0, limit: int = 1 << 20) -> tuple[list[tuple[str, float, bytes]], int]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import socket
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from wherry.model.objects import Move, Phase
 from wherry.model.owner import Owner
 from wherry.node.fake import FakeDriver
 from wherry.service.credentials import PeerCredentials, peer_of
+from wherry.service.rest import app as app_module
 
 
 @pytest.fixture
@@ -297,3 +300,56 @@ def test_a_group_may_be_let_in() -> None:
 
 
 # Operations.
+
+
+def test_clients_that_wait_cost_nothing_while_nothing_happens(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, asked = service.context.store, list[int]()
+    events = store.events
+    monkeypatch.setattr(store, "events", lambda after, limit: asked.append(after) or events(after, limit))
+    last = max([event.id for event in events()], default=0)
+
+    def client() -> int:
+        with httpx.Client(transport=httpx.HTTPTransport(uds=str(service.place.socket)), base_url="http://x") as http:
+            return len(http.get("/v1/events", params={"after": last, "wait": 20}, timeout=30).json())
+
+    with ThreadPoolExecutor(12) as pool:
+        answers = [pool.submit(client) for _ in range(12)]
+        while len(asked) < 12:
+            time.sleep(0.01)
+        time.sleep(1)
+        assert len(asked) == 12  # more requests than threads for them, and none has looked twice
+        began = time.monotonic()
+        store.add_event("test", "x", "news")
+        assert [answer.result() for answer in answers] == [1] * 12
+    assert time.monotonic() - began < 5
+
+
+def test_output_is_told_when_it_is_written(http: httpx.Client, service: Service, tmp_path: Path) -> None:
+    """The holder of a job writes its files, which no row tells."""
+    ended(http, http.post("/v1/clusters", json={"spec": CLUSTER}))
+    order = {"cluster": "hello", "argv": ["sleep"], "ranks": 1, "env": {}}
+    job = ended(http, http.post("/v1/jobs", json=order))["result"]["job"]["id"]
+    files = tmp_path / "job"
+    files.mkdir()
+    service.jobs.directory = lambda id: files  # type: ignore[method-assign]
+
+    def write() -> None:
+        service.jobs.outputs[job].append(("stdout", 3.0, b"late\n"))
+        (files / "output").write_bytes(b"late")
+
+    timer = threading.Timer(0.5, write)
+    timer.start()
+    began = time.monotonic()
+    answer = http.get(f"/v1/jobs/{job}/output", params={"offset": 2, "wait": 20}, timeout=30).json()
+    assert [base64.b64decode(chunk["data"]) for chunk in answer["chunks"]] == [b"late\n"]
+    assert time.monotonic() - began < 10
+
+
+def test_probes_of_the_doctor_run_once_a_minute(http: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    examined: list[int] = []
+    monkeypatch.setattr(app_module, "examine", lambda: examined.append(1) or [])
+    with ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(lambda _: http.get("/v1/doctor").json(), range(8)))
+    assert answers == [[]] * 8 and examined == [1]

@@ -57,6 +57,10 @@ class Jobs:
         self._watched: set[str] = set()
         self._watching = threading.Lock()
 
+    def directory(self, id: str) -> Path:
+        """Where the files of a job are that its holder writes."""
+        return self._directory / id
+
     def check(self, order: JobRequest) -> None:
         """Refuses what `start` would refuse. Changes nothing."""
         validation.program_of(order, self._usable(order.cluster))
@@ -148,7 +152,7 @@ class Jobs:
 
     def input(self, id: str, offset: int, data: bytes, end: bool) -> tuple[int, bool]:
         """Gives rank 0 `data`, which begins at `offset` of its input, and its end. See `job_files.write_input`."""
-        job = self.poll(id)
+        job = find_job(self._store, id)
         taken = job_files.write_input(self._directory / id, offset, data, end) if job.state not in _OVER else None
         if taken is None:
             why = "it was started without input" if job.state not in _OVER else f"it is {job.state}"

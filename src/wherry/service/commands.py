@@ -187,10 +187,8 @@ class Commands:
         return self.context.operations.cancel(id)
 
     def job(self, id: str) -> Job:
-        """The job as it is now. NOT_FOUND."""
-        job = find_job(self.context.store, id)
-        managers = self.context.managers
-        return managers.jobs.poll(id) if managers and job.state.under_way else job
+        """The job. The thread that watches it notes its end, once what it left on nodes is gone. NOT_FOUND."""
+        return find_job(self.context.store, id)
 
     def output(self, id: str, offset: int, limit: int) -> dict[str, Any]:
         """Chunks of output from `offset` on; `end` when the job had ended before the last of them was read."""

@@ -1,8 +1,8 @@
 """Everything of one instance: its store, its operations, and the managers of what stands on its fabric.
 
 Invariant: the row of the fabric is written before the fabric is made and forgotten after it is gone; there is one set
-of managers per fabric, and none when no fabric is up. `_lock` is held to make, change or remove the fabric; readers take
-the reference once and work on that, so a fabric that goes down meanwhile is an error and no race.
+of managers per fabric, and none when no fabric is up. `_lock` is held to make, change or remove the fabric; readers
+take the reference once, so a fabric that goes down meanwhile is an error of what they do with it, not a race.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from wherry.base.errors import Code, Refused
@@ -27,6 +28,7 @@ from wherry.move.moves import Moves
 from wherry.node.protocol import NodeDriver
 from wherry.service import wiring
 from wherry.service.operations import Operations
+from wherry.service.wakeups import Wakeups
 from wherry.store import Store
 
 log = logging.getLogger("wherry.cell")
@@ -50,7 +52,9 @@ class ServiceContext:
     def __init__(self, instance: Instance, store: Store) -> None:
         self.instance = instance
         self.store = store
-        self.operations = Operations(store)
+        self.wakeups = Wakeups()
+        self.operations = Operations(store, self.wakeups.wake)
+        store.on_event = self.wakeups.wake
         self._lock = threading.RLock()
         self._managers: Managers | None = None
         spec = store.fabric()
@@ -178,6 +182,11 @@ class ServiceContext:
         """The hosts as they are now; none when no fabric is up."""
         managers = self._managers
         return known_hosts(self.store, managers.fabric) if managers and managers.fabric.is_up() else []
+
+    def job_directory(self, id: str) -> Path | None:
+        """Where the files of a job are that its holder writes; None when no fabric is up."""
+        managers = self._managers
+        return managers.jobs.directory(id) if managers else None
 
     def recover(self) -> None:
         """Takes over what an earlier daemon left: jobs adopted, moves finished or rolled back, its operations ended."""

@@ -67,8 +67,9 @@ Seen = TypeVar("Seen")
 class Operations:
     """Starts, watches and cancels operations."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, store: Store, changed: Callable[[], None] = lambda: None) -> None:
+        """`changed` is called after each line of progress and each end."""
+        self._store, self._changed = store, changed
         self._lock = threading.RLock()
         self._tasks: dict[str, Task] = {}
         self._closing = threading.Event()
@@ -205,6 +206,7 @@ class Operations:
         with self._lock:
             ended = task.operation = task.operation.model_copy(update={**change, "ended": now()})
             written = self._written(ended)
+        self._changed()
         reason = (ended.error or {}).get("what", "")
         log.info("%s %s %s: %s %s", ended.id, ended.kind, ended.target, ended.state, reason)
         pause = _RETRY
@@ -235,6 +237,7 @@ class Operations:
                 self._store.put_operation(task.operation)
             except Exception:  # a line of progress is no reason to end the work
                 log.exception("the progress of %s cannot be written", id)
+        self._changed()
 
     def busy_with(self, shared: Collection[str] = (), exclusive: Collection[str] = ()) -> Operation | None:
         """A running operation whose claims conflict with these; None when there is none."""

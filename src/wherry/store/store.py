@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -41,6 +41,8 @@ class Store:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         path.chmod(0o600)
         self._writing = threading.RLock()
+        self.on_event: Callable[[], None] = lambda: None
+        """Called after each event that is added, by its thread."""
         self._engine = _engine(path)
         self._migrate()
 
@@ -202,7 +204,8 @@ class Store:
         columns = event.model_dump(exclude={"id", "data"}) | {"data": json.dumps(data, default=str)}
         with self._write() as connection:
             result = connection.execute(tables.events.insert().values(columns))
-            return event.model_copy(update={"id": result.lastrowid})
+        self.on_event()
+        return event.model_copy(update={"id": result.lastrowid})
 
     def events(self, after: int = 0, limit: int = 1000) -> list[Event]:
         """Those with a larger id than `after`, in order, at most `limit`."""

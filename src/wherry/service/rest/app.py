@@ -6,6 +6,9 @@ Invariant: it decides nothing; every route reads a record or calls one act, and 
 from __future__ import annotations
 
 import logging
+import math
+import threading
+import time
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -21,6 +24,7 @@ from wherry.service.rest import balance, clusters, hosts, images, jobs, links, o
 from wherry.service.rest.middleware import RequestMiddleware, problem
 
 log = logging.getLogger("wherry.rest")
+_FRESH = 60.0
 
 
 def make_app(context: ServiceContext, group: int | None = None) -> RequestMiddleware:
@@ -30,7 +34,7 @@ def make_app(context: ServiceContext, group: int | None = None) -> RequestMiddle
     for part in (hosts, links, clusters, jobs, balance, images, tiles, operations):
         app.include_router(part.router, prefix="/v1")
     app.add_api_route("/v1/version", _version, tags=["service"])
-    app.add_api_route("/v1/doctor", _doctor, tags=["service"])
+    app.add_api_route("/v1/doctor", _Doctor().findings, name="doctor", tags=["service"])
     app.add_api_route("/healthz", _health, tags=["service"])
     app.add_exception_handler(WherryError, _ours)
     app.add_exception_handler(RequestValidationError, _invalid)
@@ -44,9 +48,20 @@ def _version() -> dict[str, str]:
     return {"version": __version__}
 
 
-def _doctor() -> list[dict[str, str]]:
-    """What the machine can and cannot do."""
-    return [finding.to_dict() for finding in examine()]
+class _Doctor:
+    """Findings that were made at most `_FRESH` seconds ago: probes run as root, whoever asks, and one after another."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._made, self._findings = -math.inf, list[dict[str, str]]()
+
+    def findings(self) -> list[dict[str, str]]:
+        """What the machine can and cannot do, as it was found within the last minute."""
+        with self._lock:
+            if time.monotonic() - self._made > _FRESH:
+                self._findings = [finding.to_dict() for finding in examine()]
+                self._made = time.monotonic()
+            return self._findings
 
 
 def _health() -> dict[str, str]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Annotated, TypeVar
 
 from fastapi import Depends, Query, Request
 from fastapi.responses import JSONResponse
@@ -17,9 +19,8 @@ from wherry.service.commands import Commands
 from wherry.service.context import ServiceContext
 from wherry.service.credentials import PeerCredentials
 from wherry.service.drain import Drains
+from wherry.service.wakeups import room_in
 
-_LOOK = 0.03
-"""Seconds between two looks of a long poll at what it waits for."""
 LONGEST = 30.0
 """Seconds of a long poll at most."""
 
@@ -71,11 +72,27 @@ def accepted(operation: Operation) -> JSONResponse:
     return JSONResponse(operation.model_dump(mode="json"), 202, headers)
 
 
-async def until(news: Callable[[], Any], wait: float) -> Any:
-    """What `news` returns as soon as that is true, or the last it returned after `wait` seconds."""
+Asked = TypeVar("Asked")
+
+
+async def until(
+    context: ServiceContext,
+    news: Callable[[], Asked | None],
+    wait: float,
+    directory: Path | None = None,
+    fifo: Path | None = None,
+) -> Asked | None:
+    """What `news` returns as soon as that is true, or the last it returned after `wait` seconds.
+
+    It is called again when a row changes, a file in `directory` is written, or the pipe `fifo` takes more.
+    """
     deadline = time.monotonic() + wait
-    while True:
-        found = await asyncio.to_thread(news)
-        if found or time.monotonic() >= deadline:
-            return found
-        await asyncio.sleep(_LOOK)
+    with context.wakeups.waiting(directory) as changed:
+        while True:
+            changed.clear()
+            found = await asyncio.to_thread(news)
+            left = deadline - time.monotonic()
+            if found or left <= 0:
+                return found
+            with room_in(fifo, changed) if fifo else contextlib.nullcontext(), contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(changed.wait(), left)

@@ -11,7 +11,7 @@ from pydantic import Base64Bytes, Field
 
 from wherry.model.job_request import JobRequest
 from wherry.model.objects import Job
-from wherry.service.rest.common import Body, Number, OwnedBody, TheActs, ThePeer, Wait, Word, accepted, until
+from wherry.service.rest.common import Body, Number, OwnedBody, TheActs, TheCell, ThePeer, Wait, Word, accepted, until
 
 router = APIRouter(tags=["jobs"])
 
@@ -63,7 +63,7 @@ def show_job(id: str, acts: TheActs) -> Job:
 
 
 @router.get("/jobs/{id}/output")
-async def job_output(id: str, acts: TheActs, offset: Number = 0, wait: Wait = 0.0) -> dict[str, Any]:
+async def job_output(id: str, context: TheCell, acts: TheActs, offset: Number = 0, wait: Wait = 0.0) -> dict[str, Any]:
     """Output from `offset` on, as soon as there is some or the job has ended; `data` is base64, `next` the next offset.
 
     `end` is true when nothing will ever follow.
@@ -73,7 +73,8 @@ async def job_output(id: str, acts: TheActs, offset: Number = 0, wait: Wait = 0.
         found = acts.output(id, offset, _OUTPUT)
         return found if found["chunks"] or found["end"] else None
 
-    found = await until(news, wait) or acts.output(id, offset, _OUTPUT)
+    directory = context.job_directory(id) if wait else None
+    found = await until(context, news, wait, directory) or acts.output(id, offset, _OUTPUT)
     chunks = [
         {"stream": stream, "time": time, "data": base64.b64encode(data).decode()}
         for stream, time, data in found["chunks"]
@@ -82,7 +83,7 @@ async def job_output(id: str, acts: TheActs, offset: Number = 0, wait: Wait = 0.
 
 
 @router.put("/jobs/{id}/input")
-async def job_input(id: str, body: InputBody, acts: TheActs, wait: Wait = 0.0) -> dict[str, Any]:
+async def job_input(id: str, body: InputBody, context: TheCell, acts: TheActs, wait: Wait = 0.0) -> dict[str, Any]:
     """Gives rank 0 some of its input, as soon as it takes any of it: `next` is the offset that it waits for now.
 
     `ended` is true when it was told the end. The same again does no harm.
@@ -92,7 +93,9 @@ async def job_input(id: str, body: InputBody, acts: TheActs, wait: Wait = 0.0) -
         taken = acts.input(id, body.offset, body.data, body.end)
         return taken if taken != (body.offset, False) else None
 
-    next, ended = await until(news, wait) or (body.offset, False)
+    directory = context.job_directory(id) if wait else None
+    fifo = directory / "input" if directory else None
+    next, ended = await until(context, news, wait, directory, fifo) or (body.offset, False)
     return {"next": next, "ended": ended}
 
 

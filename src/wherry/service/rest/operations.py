@@ -31,7 +31,7 @@ async def show_operation(id: str, context: TheCell, wait: Wait = 0.0, after: Num
         found = look()
         return found if found["lines"] or found["operation"]["state"] != OperationState.RUNNING else None
 
-    return await until(news, wait) or look()
+    return await until(context, news, wait) or look()
 
 
 @router.post("/operations/{id}/cancel", status_code=202)
@@ -48,5 +48,4 @@ async def list_events(
     limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
 ) -> list[Event]:
     """Events after number `after`, as soon as there are some."""
-    found: list[Event] = await until(lambda: context.store.events(after, limit), wait)
-    return found
+    return await until(context, lambda: context.store.events(after, limit), wait) or []
