@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,7 +71,7 @@ class JobsInMemory:
         if order.argv[0] == "missing":
             raise Refused(Code.NOT_FOUND, "the program missing is not there", "", "give the program's path")
 
-    def start(self, order: JobRequest) -> Job:
+    def start(self, order: JobRequest, check: Callable[[], None]) -> Job:
         number = len(self.outputs) + 1
         job = Job(
             id=f"job-{number}", cluster=order.cluster, argv=order.argv, ranks=order.ranks, mpi=order.mpi or "openmpi",

@@ -37,7 +37,9 @@ class Root:
         if argv[1] == FILES:
             return Ended(0, json.dumps(self.known).encode(), b"")
         words = [str(self.top) if word == "/" else word for word in argv]
-        done = subprocess.run(words, input=data.read() if data else b"", capture_output=True, env=env)
+        done = subprocess.run(
+            words, input=b"".join(iter(lambda: data.read(4096), b"")) if data else b"", capture_output=True, env=env
+        )
         return Ended(done.returncode, done.stdout, done.stderr)
 
 
@@ -70,7 +72,7 @@ def node(memory: int = 64 << 20, index: int = 0, kind: Kind = "vm") -> Node:
 def sent(root: Root, owner: Owner, mpi: Mpi, memory: int = 64 << 20, needs: tuple[str, ...] = ()) -> None:
     (Path(owner.cwd)).mkdir(exist_ok=True)
     files = staging.gather(cluster(*needs), Path(shutil.which("env") or ""), owner, {}, ())
-    staging.copy(cluster(*needs), [(node(memory), cast(AgentEndpoint, root))], files, owner, mpi)
+    staging.copy(cluster(*needs), [(node(memory), cast(AgentEndpoint, root))], files, owner, mpi, lambda: None)
 
 
 def test_the_system_of_a_disk_stays_as_it_is(tmp_path: Path, owner: Owner, mpi: Mpi) -> None:
@@ -151,3 +153,21 @@ def test_what_is_not_there_is_refused(tmp_path: Path, owner: Owner) -> None:
     Path(owner.cwd).mkdir()
     with pytest.raises(Refused, match="cannot be copied"):
         staging.gather(cluster("/not/there"), Path("/usr/bin/env"), owner, {}, ())
+
+
+def test_copying_ends_when_the_operation_is_cancelled(tmp_path: Path) -> None:
+    """Between two parts of what is sent, which to many nodes takes minutes."""
+    file = tmp_path / "file"
+    file.write_bytes(bytes(3))
+    asked: list[int] = []
+
+    def check() -> None:
+        asked.append(1)
+        if len(asked) > 1:
+            raise Failed(Code.CANCELLED, "run was cancelled")
+
+    with open(file, "rb") as opened:
+        checked = staging._Checked(opened, check)
+        assert checked.read(1) == b"\0"
+        with pytest.raises(Failed):
+            checked.read(1)

@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import IO
+from typing import Protocol
 
 from wherry.model.objects import CONTROL_PORT
 from wherry.model.owner import Owner
@@ -27,6 +27,13 @@ _PART = 64 << 10  # bytes of input in one frame: the agent keeps whole frames
 _OUTPUT_LIMIT = 16 << 20  # bytes that a program may write: it is the node's user's, and its output is kept here
 _NUMBER = re.compile(r"\d{1,9}", re.ASCII)
 _RETRY_SECONDS = 0.1  # while a node's first process does not listen yet
+
+
+class Readable(Protocol):
+    """What is read in parts."""
+
+    def read(self, size: int, /) -> bytes:
+        """At most `size` bytes; none at the end."""
 
 
 class AgentError(Exception):
@@ -65,7 +72,7 @@ class AgentEndpoint:
         raise AgentError(reason or f"no answer within {seconds:.0f} s")
 
     def run(
-        self, argv: Sequence[str], who: Owner, env: dict[str, str], seconds: float, data: IO[bytes] | None = None
+        self, argv: Sequence[str], who: Owner, env: dict[str, str], seconds: float, data: Readable | None = None
     ) -> Ended:
         """Runs a program to its end; `data` is its standard input, which is empty without it.
 

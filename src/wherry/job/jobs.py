@@ -16,7 +16,8 @@ import select
 import signal
 import subprocess
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 from wherry.base.clock import now
@@ -36,6 +37,7 @@ from wherry.store.store import Store
 
 _GATE_SECONDS = 30.0  # a node that is on its way answers within that
 _GATE_AT_ONCE = 32
+_CHECK_EVERY = 0.1
 _START_SECONDS = 30.0
 _CANCEL_SECONDS = 10.0  # the holder itself kills the launcher 5 s after the first signal
 _LOST_SECONDS = 3.0  # Open MPI notices at once; hydra waits for a connection that nobody closes
@@ -65,12 +67,16 @@ class Jobs:
         """Refuses what `start` would refuse. Changes nothing."""
         validation.program_of(order, self._usable(order.cluster))
 
-    def start(self, order: JobRequest) -> Job:
-        """Starts a program. Refused before anything is made; Failed when a node does not answer."""
+    def start(self, order: JobRequest, check: Callable[[], None] = lambda: None) -> Job:
+        """Starts a program. Refused before anything is made; Failed when a node does not answer.
+
+        `check` is called meanwhile, several times a second; what it raises ends the start, with nothing left of it.
+        """
         found, owner = self._usable(order.cluster), order.owner
         request = self._request(found, order)
-        self._gate(found, request.nodes)
-        self._ship(found, request)
+        self._gate(found, request.nodes, check)
+        self._stage(found, request, check)
+        check()
         job = Job(
             id=request.id,
             cluster=order.cluster,
@@ -222,7 +228,7 @@ class Jobs:
         """Of all jobs: the hosts share this machine's processors."""
         return sum(job.ranks for job in self._store.jobs() if job.state not in _OVER)
 
-    def _gate(self, cluster: Cluster, nodes: tuple[Node, ...]) -> None:
+    def _gate(self, cluster: Cluster, nodes: tuple[Node, ...], check: Callable[[], None]) -> None:
         """Failed, with the names, when nodes do not answer on their control port."""
 
         def ask(node: tuple[str, AgentEndpoint]) -> tuple[str, str]:
@@ -232,8 +238,14 @@ class Jobs:
             except AgentError as error:
                 return node[0], str(error)
 
-        with ThreadPoolExecutor(_GATE_AT_ONCE) as pool:
-            silent = {name: why for name, why in pool.map(ask, self._endpoints(cluster, nodes)) if why}
+        pool = ThreadPoolExecutor(_GATE_AT_ONCE, thread_name_prefix="gate")
+        try:
+            asked = [pool.submit(ask, endpoint) for endpoint in self._endpoints(cluster, nodes)]
+            while wait(asked, _CHECK_EVERY).not_done:
+                check()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+        silent = {name: why for name, why in (one.result() for one in asked) if why}
         if silent:
             reasons = "; ".join(f"{name}: {why}" for name, why in silent.items())
             raise Failed(
@@ -245,7 +257,7 @@ class Jobs:
 
     # The launch.
 
-    def _ship(self, cluster: Cluster, request: launch.LaunchRequest) -> None:
+    def _stage(self, cluster: Cluster, request: launch.LaunchRequest, check: Callable[[], None]) -> None:
         """Copies the job's files to those of its nodes that do not see this machine's."""
         targets = staging.targets(request.nodes, request.ranks)
         if not targets:
@@ -253,7 +265,7 @@ class Jobs:
         owner, ours = request.owner, (request.agent, request.finalize)
         files = staging.gather(cluster, Path(request.argv[0]), owner, request.env, ours)
         endpoints = dict(self._endpoints(cluster, request.nodes))
-        staging.copy(cluster, [(node, endpoints[node.name]) for node in targets], files, owner, request.mpi)
+        staging.copy(cluster, [(node, endpoints[node.name]) for node in targets], files, owner, request.mpi, check)
 
     def _launch(self, cluster: Cluster, request: launch.LaunchRequest) -> None:
         owner, directory = request.owner, self._directory / request.id

@@ -17,14 +17,14 @@ import json
 import os
 import tarfile
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO
 
 from wherry.base.errors import Code, Failed, Refused, WherryError
 from wherry.base.units import format_size
-from wherry.job.agent_client import AgentEndpoint, AgentError
+from wherry.job.agent_client import AgentEndpoint, AgentError, Readable
 from wherry.job.launch import slots_by_node
 from wherry.job.mpi import Family, Mpi
 from wherry.model.objects import Cluster, Node
@@ -82,12 +82,21 @@ def gather(cluster: Cluster, program: Path, owner: Owner, env: Mapping[str, str]
     return files
 
 
-def copy(cluster: Cluster, nodes: Iterable[tuple[Node, AgentEndpoint]], files: FileSet, owner: Owner, mpi: Mpi) -> None:
-    """Copies to every node what it lacks. Refused when a node cannot hold it or lacks the MPI; Failed else."""
+def copy(
+    cluster: Cluster,
+    nodes: Iterable[tuple[Node, AgentEndpoint]],
+    files: FileSet,
+    owner: Owner,
+    mpi: Mpi,
+    check: Callable[[], None],
+) -> None:
+    """Copies to every node what it lacks. Refused when a node cannot hold it or lacks the MPI; Failed else. What
+    `check` raises, which is called before each part that is sent, ends it."""
     packed: dict[str, IO[bytes]] = {}
     try:
         wanted = []
         for node, endpoint in nodes:
+            check()
             disk = names_disk(cluster.spec.flavor(node.index).image)
             known = _on_disk(node, endpoint, files, owner, mpi) if disk else _in_image(node, endpoint, owner)
             _require_mpi(cluster, known, mpi)
@@ -100,7 +109,7 @@ def copy(cluster: Cluster, nodes: Iterable[tuple[Node, AgentEndpoint]], files: F
                 packed[text] = _pack(files, owner, known)
             wanted.append((node, endpoint, packed[text]))
         with ThreadPoolExecutor(_AT_ONCE) as pool:
-            list(pool.map(lambda target: _send(target[0], target[1], target[2], owner), wanted))
+            list(pool.map(lambda target: _send(target[0], target[1], target[2], owner, check), wanted))
     finally:
         for archive in packed.values():
             archive.close()
@@ -124,12 +133,23 @@ def _pack(files: FileSet, owner: Owner, known: Mapping[str, str]) -> IO[bytes]:
     return archive
 
 
-def _send(node: Node, endpoint: AgentEndpoint, archive: IO[bytes], owner: Owner) -> None:
+class _Checked:
+    """What is read part by part, with `check` called before each."""
+
+    def __init__(self, file: IO[bytes], check: Callable[[], None]) -> None:
+        self._file, self._check = file, check
+
+    def read(self, size: int) -> bytes:
+        self._check()
+        return self._file.read(size)
+
+
+def _send(node: Node, endpoint: AgentEndpoint, archive: IO[bytes], owner: Owner, check: Callable[[], None]) -> None:
     size = os.fstat(archive.fileno()).st_size
     view = os.fdopen(os.open(f"/proc/self/fd/{archive.fileno()}", os.O_RDONLY | os.O_CLOEXEC), "rb")
     with view:
         words = ["/bin/tar", "-x", "-p", "-f", "-", "-C", "/"]
-        _ask(node, endpoint, words, owner, view, _SECONDS + size / _LEAST_RATE)
+        _ask(node, endpoint, words, owner, _Checked(view, check), _SECONDS + size / _LEAST_RATE)
 
 
 def _ask(
@@ -137,7 +157,7 @@ def _ask(
     endpoint: AgentEndpoint,
     words: list[str],
     owner: Owner,
-    data: IO[bytes] | None = None,
+    data: Readable | None = None,
     seconds: float = _SECONDS,
 ) -> bytes:
     """What a program on the node writes. Failed when it cannot be run or says no."""

@@ -137,7 +137,7 @@ class Commands:
 
         def body(task: Task) -> dict[str, Any]:
             task.progress(f"waiting until every node of {order.cluster} answers")
-            job = jobs.start(order)
+            job = jobs.start(order, task.check)
             if task.cancelled():
                 jobs.cancel(job.id)
             task.check()
