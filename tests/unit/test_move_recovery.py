@@ -12,8 +12,10 @@ import pytest
 from rest_service import CLUSTER, Service, ended, running
 
 from wherry.base.errors import Code, LostContact
+from wherry.model.balance import BalancePlan, Kind, ProposedMove, Verdict
 from wherry.model.objects import NodeState, OperationState, Phase
 from wherry.node.fake import Copy, FakeDriver
+from wherry.service.balance import carry_out, start
 from wherry.service.health_monitor import HealthMonitor
 from wherry.service.move_recovery import MoveRecovery
 
@@ -119,7 +121,7 @@ def test_what_a_move_left_at_a_host_is_ended_when_that_answers(service: Service,
     assert context.managers and row
     elsewhere = next(host for host in ("a1", "a2", "b1") if host != row.host)
     fake.left = [("hello-0", elsewhere), ("hello-0", row.host), ("gone-1", elsewhere)]
-    HealthMonitor(context).look()
+    HealthMonitor(context).check()
     context.managers.fabric.set_down(elsewhere, True)
     task.run_once()
     until(lambda: not context.store.operations(running=True))
@@ -136,3 +138,28 @@ def test_what_a_move_left_at_a_host_is_ended_when_that_answers(service: Service,
     assert ended(http, move)["state"] == "done"
     until(lambda: task.run_once() or not fake.left)  # type: ignore[func-returns-value]
     assert fake.copies("hello-0") == {destination: Copy.RUNNING}
+
+
+def test_what_balancing_moves_no_recovery_touches(service: Service, http: httpx.Client) -> None:
+    """The row still names the source while the copy arrives at a host where an earlier move left one to be ended."""
+    context, fake = service.context, driver(service)
+    recovery, row = MoveRecovery(context, 0.0), context.store.node("hello-0")
+    assert row
+    destination = next(host for host in ("a1", "a2", "b1") if host != row.host)
+    fake.left = [("hello-0", destination)]
+    move = ProposedMove(
+        node="hello-0", source=row.host, destination=destination, reason="room", bytes=1, seconds=1.0, downtime=0.1
+    )
+    verdict = Verdict(cluster="hello", kind=Kind.NETWORK, text="it pays", before=9.0, after=3.0, moves=(move,))
+    plan, tried = BalancePlan(verdicts=(verdict,)), list[str]()
+
+    def look(name: str) -> None:
+        recovery.run_once()
+        tried.append(name)
+
+    fake.on_call = look
+    begun = start(context, "hello", ["hello"], lambda task: carry_out(context, task, plan), 0)
+    until(lambda: context.operations.get(begun.id).state != OperationState.RUNNING)
+    fake.on_call = lambda name: None
+    assert context.operations.get(begun.id).state == OperationState.DONE and "transfer" in tried
+    assert fake.copies("hello-0") == {destination: Copy.RUNNING} and fake.left == [("hello-0", destination)]

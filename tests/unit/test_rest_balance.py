@@ -21,7 +21,7 @@ from wherry.service import balance_sampling
 from wherry.service.auto_balancer import AutoBalancer
 from wherry.service.balance import AUTO, carry_out, start
 from wherry.service.balance_sampling import BalanceSampling, _Past
-from wherry.service.commands import cluster_claim
+from wherry.service.claims import cluster_claim
 
 
 @pytest.fixture
