@@ -163,3 +163,4 @@ def test_what_balancing_moves_no_recovery_touches(service: Service, http: httpx.
     fake.on_call = lambda name: None
     assert context.operations.get(begun.id).state == OperationState.DONE and "transfer" in tried
     assert fake.copies("hello-0") == {destination: Copy.RUNNING} and fake.left == [("hello-0", destination)]
+    assert {operation.kind for operation in context.operations.all()} == {"up", "balance"}
