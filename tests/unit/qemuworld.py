@@ -93,6 +93,7 @@ class World:
         self.libvirts = {"q1": 9_000_000, "q2": 11_000_000}
         self.unfit = ""
         self.dead: set[str] = set()
+        self.lost: set[str] = set()
         self.told: list[Callable[..., None]] = []
         """Who wants to hear of events."""
         self.breaks = False
@@ -105,7 +106,7 @@ class World:
 
     def connect(self, host: str) -> Connection:
         """As `Reach` does."""
-        if host in self.dead:
+        if host in self.dead | self.lost:
             raise LostContact(Code.UNREACHABLE, f"no libvirtd answers at {host}")
         return Connection(self, host)
 

@@ -126,6 +126,7 @@ class World:
         self.work = 0
         self.migrating, self.proceed = threading.Event(), threading.Event()
         self.proceed.set()
+        self.lost: set[str] = set()
         self.uris = {str(host["name"]): str(host["uri"]) for host in HOSTS}
 
     def connect(self, host: str) -> Any:

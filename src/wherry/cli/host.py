@@ -96,6 +96,30 @@ def restore(host: str, /, *, detach: bool = False, output: Output = "text") -> N
         _finish(client, client.restore(host), detach, output, f"{host} takes nodes again", "")
 
 
+@app.command
+def lost(host: str, /, *, output: Output = "text") -> None:
+    """Declare that a silent host will not come back, so that everything else goes on without it.
+
+    Its nodes are lost and their jobs end; unfinished moves are settled without it; clusters can be removed and
+    repaired. Do this only when the machine is off or cut off for good: a copy of a node that still runs there is not
+    stopped by it, and would be a second one beside the one that you start anew. When the host is back: wherry host
+    restore HOST, which first ends what must not run there any more.
+
+    Parameters
+    ----------
+    host
+        The host.
+    """
+    with Client() as client:
+        result: dict[str, Any] = client.wait(client.declare_lost(host).id, say).result or {}
+
+    def text() -> None:
+        print(f"{host} is declared lost, with {len(result['nodes'])} nodes: {', '.join(result['nodes']) or 'none'}.")
+        print(f"Make sure that it is off. When it is back: wherry host restore {host}")
+
+    emit(output, "lost", result, text)
+
+
 @site.command(name="list")
 def list_sites(*, output: Output = "text") -> None:
     """List the sites of the fabric."""
@@ -125,4 +149,4 @@ def _finish(client: Client, operation: Operation, detach: bool, output: str, don
 
 
 def _state(host: Host) -> str:
-    return "down" if host.down else "drained" if host.drained else "up"
+    return "lost" if host.lost else "down" if host.down else "drained" if host.drained else "up"

@@ -123,6 +123,10 @@ class Client:
         """Begins to put back what a drain took off a host."""
         return Operation(**self._transport.ask("POST", f"/v1/hosts/{host}/restore"))
 
+    def declare_lost(self, host: str) -> Operation:
+        """Begins to declare a silent host lost."""
+        return Operation(**self._transport.ask("POST", f"/v1/hosts/{host}/lost"))
+
     def links(self, measure: bool = False) -> list[dict[str, Any]]:
         """Each with `link`, `declared`, `measured`, `there`, `back`. `measure` fills each for seconds."""
         found: list[dict[str, Any]] = self._get("/v1/links", measure=measure)

@@ -13,7 +13,8 @@ from wherry.fabric.protocol import Fabric
 from wherry.model.objects import Cluster, Host, Job, Node
 from wherry.store.store import Store
 
-DRAINED = "drained"
+DRAINED, LOST = "drained", "lost"
+"""Flags of hosts."""
 
 
 def not_found(noun: str, name: str, known: Iterable[str]) -> Refused:
@@ -32,16 +33,22 @@ def known_hosts(store: Store, fabric: Fabric, asked: Collection[str] | None = No
     """
     if not fabric.is_up():
         raise Refused(Code.WRONG_STATE, "no fabric is up", "clusters need hosts to stand on", "wherry fabric up")
-    return [
-        host.model_copy(
-            update={
-                "drained": host.drained or store.host_flag(host.name, DRAINED),
-                "down": host.down or (asked is None or host.name in asked) and not fabric.reachable(host.name),
-                "memory": min(host.memory, host.facts.memory) if host.facts else host.memory,
-            }
-        )
-        for host in fabric.hosts()
-    ]
+    return [_as_known(store, fabric, host, asked is None or host.name in asked) for host in fabric.hosts()]
+
+
+def _as_known(store: Store, fabric: Fabric, host: Host, ask: bool) -> Host:
+    flags = store.host_flags(host.name)
+    down = host.down or LOST in flags or ask and not fabric.reachable(host.name)
+    facts = host.facts or (fabric.facts(host.name) if ask and not down else None)
+    return host.model_copy(
+        update={
+            "drained": host.drained or DRAINED in flags,
+            "down": down,
+            "lost": LOST in flags,
+            "facts": facts,
+            "memory": min(host.memory, facts.memory) if facts else host.memory,
+        }
+    )
 
 
 def find_host(hosts: list[Host], name: str) -> Host:

@@ -35,6 +35,7 @@ class FakeFabric:
         self.holds: dict[tuple[str, str], FakeHold] = {}
         self._up = False
         self._down: set[str] = set()
+        self.lost: set[str] = set()
 
     def entering(self, name: str) -> None:
         """Notes a call, and fails when the test asked for it."""
@@ -101,6 +102,9 @@ class FakeFabric:
 
     def reachable(self, host: str) -> bool:
         return self._up and self._host(host).name not in self._down
+
+    def set_lost(self, host: str, lost: bool) -> None:
+        (self.lost.add if lost else self.lost.discard)(host)
 
     def set_down(self, host: str, down: bool) -> None:
         self._host(host)

@@ -30,7 +30,9 @@ _MACHINE = "/proc/self/ns/net"
 
 
 class Hosts(Protocol):
-    """Whom the fabric asks about its hosts."""
+    """Whom the fabric asks about its hosts. It asks those that are `lost` nothing."""
+
+    lost: set[str]
 
     def answers(self, host: str) -> bool:
         """True when it lets us in."""
@@ -63,12 +65,10 @@ class LibvirtHostsFabric(NetnsFabric):
         return namespaces.exists(self._gateway)
 
     def hosts(self) -> list[Host]:
-        up = {host.name: self.reachable(host.name) for host in self.spec.hosts}
         return [
             Host(
                 name=host.name, site=host.site, cores=host.cores, memory=host.memory, speed=host.speed,
-                down=not up[host.name],
-                facts=self.facts(host.name) if up[host.name] else self._facts.get(host.name),
+                facts=self._facts.get(host.name),
             )
             for host in self.spec.hosts
         ]  # fmt: skip
@@ -83,6 +83,9 @@ class LibvirtHostsFabric(NetnsFabric):
 
     def reachable(self, host: str) -> bool:
         return self.asked.answers(self._host(host).name)
+
+    def set_lost(self, host: str, lost: bool) -> None:
+        (self.asked.lost.add if lost else self.asked.lost.discard)(self._host(host).name)
 
     def set_down(self, host: str, down: bool) -> None:
         what = f"the loss of host {host} cannot be emulated"

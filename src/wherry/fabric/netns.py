@@ -112,7 +112,7 @@ class NetnsFabric:
         return [
             Host(
                 name=host.name, site=host.site, cores=host.cores, memory=host.memory, speed=host.speed,
-                down=not self.reachable(host.name), facts=self.facts(host.name),
+                facts=self.facts(host.name),
             )
             for host in self.spec.hosts
         ]  # fmt: skip
@@ -129,6 +129,11 @@ class NetnsFabric:
     def reachable(self, host: str) -> bool:
         found = self._up0(host)
         return found is not None and found[1] & (IFF_UP | IFF_LOWER_UP) == IFF_UP | IFF_LOWER_UP
+
+    def set_lost(self, host: str, lost: bool) -> None:
+        if lost:
+            why = "it is emulated by this machine, which is there"
+            raise Refused(Code.UNSUPPORTED, f"host {host} cannot be lost", why, f"wherry host drain {host}")
 
     def set_down(self, host: str, down: bool) -> None:
         self._switch(host).set_up("up0", not down)

@@ -95,7 +95,7 @@ class Fabric(Protocol):
         """True when all hosts are there."""
 
     def hosts(self) -> list[Host]:
-        """The hosts with their facts (gathered once)."""
+        """The hosts as declared, with the facts that are known of them. Asks none of them anything."""
 
     def facts(self, host: str) -> HostFacts:
         """Facts of one host."""
@@ -105,6 +105,10 @@ class Fabric(Protocol):
 
     def reachable(self, host: str) -> bool:
         """True when the host answers. A host that is set down does not."""
+
+    def set_lost(self, host: str, lost: bool) -> None:
+        """Declares a host lost, from which on it is asked nothing and does not count, or takes that back. Refused for
+        hosts that cannot be."""
 
     def set_down(self, host: str, down: bool) -> None:
         """Emulates the loss and return of a host (its link to the site goes down or up)."""

@@ -40,7 +40,7 @@ class HostFacts(Record):
 
 
 class Host(Record):
-    """A machine at a site."""
+    """A machine at a site. `down`: it does not answer; `lost`: an administrator declared that it never will."""
 
     name: str
     site: str
@@ -49,6 +49,7 @@ class Host(Record):
     speed: float = 1.0
     drained: bool = False
     down: bool = False
+    lost: bool = False
     facts: HostFacts | None = None
 
 

@@ -14,7 +14,7 @@ from wherry.base.errors import Code, Failed, LostContact, Refused, WherryError
 from wherry.base.ids import new_id
 from wherry.base.progress import Cancelled, Progress, never, quiet
 from wherry.base.units import format_duration, format_rate
-from wherry.cluster.lookup import find_node
+from wherry.cluster.lookup import LOST, find_node
 from wherry.cluster.placements import Placements
 from wherry.fabric.protocol import Fabric
 from wherry.model.migration_parameters import MigrationParameters, MoveOptions
@@ -125,9 +125,14 @@ class Moves:
             raise Refused(Code.UNSUPPORTED, what, why, "give a larger --bandwidth, or the link one")
 
     def recoverable(self) -> list[Move]:
-        """Moves that are neither finished nor taken back, though both hosts answer now. Some may be under way."""
+        """Moves that are neither finished nor taken back, though both hosts answer now or are declared lost. Some may
+        be under way."""
+
+        def settled(host: str) -> bool:
+            return self._store.host_flag(host, LOST) or self._fabric.reachable(host)
+
         found = self._store.moves(unfinished=True)
-        return [move for move in found if all(map(self._fabric.reachable, (move.source, move.destination)))]
+        return [move for move in found if settled(move.source) and settled(move.destination)]
 
     def recover(self, progress: Progress = quiet, only: str | None = None) -> None:
         """Finishes every committed move and takes back every other; or does so with one alone. None may be under way.

@@ -29,7 +29,7 @@ from wherry.store.store import Store
 
 _TRIES = 4
 _START_AGAIN = "wherry up FILE starts it again"
-_TRY_AGAIN = "wherry status: it is tried again, now and then, while both hosts answer"
+_TRY_AGAIN = "wait: it is tried again while both hosts answer; one that is gone for good: wherry host lost HOST"
 _WAITED = "turn"
 """What the seconds are called for which a move waited until the links on its way were free."""
 _PAUSE = 0.1

@@ -17,7 +17,7 @@ from typing import Any
 from wherry.base.errors import Code, Refused
 from wherry.base.paths import Instance
 from wherry.cluster.clusters import Clusters
-from wherry.cluster.lookup import known_hosts
+from wherry.cluster.lookup import LOST, known_hosts
 from wherry.cluster.placements import Placements
 from wherry.fabric.default_fabric import default_fabric
 from wherry.fabric.protocol import Fabric
@@ -64,6 +64,9 @@ class ServiceContext:
     def make_managers(self, fabric: Fabric) -> Managers:
         """Managers of what stands on a fabric."""
         drivers = wiring.make_drivers(fabric, self.instance)
+        for host in fabric.spec.hosts:
+            if self.store.host_flag(host.name, LOST):
+                fabric.set_lost(host.name, True)
         places = Placements(self.store, fabric)
         return Managers(
             fabric=fabric,

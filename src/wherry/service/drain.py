@@ -1,4 +1,4 @@
-"""Emptying a host and putting back what was on it.
+"""Emptying a host, putting back what was on it, and declaring a host lost.
 
 Invariant: which nodes a drain took off a host is kept as flags of the host (`took NODE`), written before they move,
 so a restore finds them also after the daemon was killed in between.
@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from wherry.base.errors import Refused, WherryError
-from wherry.cluster.lookup import DRAINED, find_host
+from wherry.base.errors import Code, Refused, WherryError
+from wherry.cluster.lookup import DRAINED, LOST, find_host
 from wherry.model.objects import Node, NodeState, Operation
 from wherry.schedule.placement import NodeNeed, Used, choose, used_by
 from wherry.service.bulk_moves import move_many
@@ -25,7 +25,7 @@ _LOOK = 0.1
 
 
 class Drains:
-    """Drain and restore of hosts."""
+    """Drain, loss and restore of hosts."""
 
     def __init__(self, context: ServiceContext) -> None:
         self._context = context
@@ -60,6 +60,7 @@ class Drains:
         nodes = [node for node in store.nodes() if node.name in taken and node.host != host]
 
         def body(task: Task) -> dict[str, Any]:
+            self._readmit(host)
             store.set_host_flag(host, DRAINED, False)
             store.add_event("host.restore", host, f"{host} takes nodes again")
             moves = self._move_all(task, f"host {host} is restored in part", {node: host for node in nodes})
@@ -68,6 +69,47 @@ class Drains:
             return {"host": host, "moves": moves}
 
         return self._start("host restore", host, nodes, body)
+
+    def declare_lost(self, host: str) -> Operation:
+        """Declares that a silent host will not come back, so that everything else goes on without it.
+
+        Its nodes are lost, and their jobs end; moves to it are taken back, moves from it finished where their copy is
+        whole; clusters can be removed and repaired. What is ended elsewhere on its account is remembered, and ended
+        there first when the host is restored. Refused while the host answers: then draining is the way.
+        """
+        managers, store = self._context.require_managers(), self._context.store
+        found = find_host(self._context.hosts(), host)
+        if not found.down:
+            remedy = f"wherry host drain {host}"
+            raise Refused(Code.WRONG_STATE, f"host {host} answers", "only a silent host can be declared lost", remedy)
+
+        def body(_task: Task) -> dict[str, Any]:
+            managers.fabric.set_lost(host, True)
+            store.set_host_flag(host, LOST, True)
+            text = f"{host} is declared lost: a copy that still runs there is the administrator's to stop"
+            store.add_event("host.lost", host, text)
+            return {"host": host, "nodes": [node.name for node in store.nodes() if node.host == host]}
+
+        return self._start("host lost", host, [], body)
+
+    def _readmit(self, host: str) -> None:
+        """Takes back that a host is lost, once it answers. What must not run there is ended before anything else."""
+        managers, store = self._context.require_managers(), self._context.store
+        if not store.host_flag(host, LOST):
+            return
+        managers.fabric.set_lost(host, False)
+        try:
+            if not managers.fabric.reachable(host):
+                remedy = "repeat this when it answers"
+                raise Refused(Code.HOST_DOWN, f"host {host} is still silent", "it stays declared lost", remedy)
+            for driver in managers.drivers.values():
+                for node, where in driver.orphans():
+                    if where == host:
+                        driver.end_orphan(node, host)
+        except Exception:
+            managers.fabric.set_lost(host, True)
+            raise
+        store.set_host_flag(host, LOST, False)
 
     def _await_arrivals(self, task: Task, host: str) -> None:
         """Waits until no move to the host, which admits no more, is under way; CANCELLED."""

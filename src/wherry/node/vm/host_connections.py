@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 from xml.etree import ElementTree
 
-from wherry.base.errors import LostContact, WherryError
+from wherry.base.errors import Code, LostContact, WherryError
 from wherry.model.libvirt_uri import parse_uri
 from wherry.model.objects import HostFacts
 from wherry.node.vm import domain_capabilities, libvirt_client
@@ -36,9 +36,14 @@ class HostConnections:
         self._open: dict[str, Any] = {}
         self._failed: dict[str, tuple[float, LostContact]] = {}
         """When a host was last asked in vain, and its error; the future while it is being asked."""
+        self.lost: set[str] = set()
+        """Hosts that an administrator declared lost: they are asked nothing, and no copy of a node there counts."""
 
     def connect(self, host: str) -> Any:
         """The connection to the host's libvirtd. LostContact when it does not answer, or did not a moment ago."""
+        if host in self.lost:
+            what, remedy = f"host {host} is declared lost", f"wherry host restore {host}, once it answers"
+            raise LostContact(Code.UNREACHABLE, what, "it is asked nothing", remedy)
         with self._locks[host]:
             found = self._open.get(host)
             if found is not None and found.isAlive():

@@ -68,6 +68,10 @@ class LiveMigration(ABC):
     def _open(self, host: str) -> Any:
         """A connection of the mover's own to the host's libvirtd, so that what waits here delays nobody else."""
 
+    def _declared_lost(self, host: str) -> bool:
+        """True when an administrator declared the host lost. Emulated hosts never are."""
+        return False
+
     @abstractmethod
     def _peer(self, domain: Any) -> migration_job.MigrationTarget:
         """The destination, for the source's libvirtd."""
@@ -324,6 +328,9 @@ class LiveMigration(ABC):
         return domain
 
     def _domain(self, place: Placement) -> Any | None:
+        """The copy at a placement; None when there is none, or none that counts, as its host is declared lost."""
+        if self._declared_lost(place.host):
+            return None
         return libvirt_client.by_id(self._connection(place), self._uuid)
 
     def _connection(self, place: Placement) -> Any:

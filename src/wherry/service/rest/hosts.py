@@ -67,7 +67,13 @@ def drain(host: str, drains: TheDrains) -> JSONResponse:
     return accepted(drains.drain(host))
 
 
+@router.post("/hosts/{host}/lost", status_code=202)
+def declare_lost(host: str, drains: TheDrains) -> JSONResponse:
+    """Declares that a silent host will not come back: its nodes are lost, and everything else goes on without it."""
+    return accepted(drains.declare_lost(host))
+
+
 @router.post("/hosts/{host}/restore", status_code=202)
 def restore(host: str, drains: TheDrains) -> JSONResponse:
-    """Puts back what a drain took off the host."""
+    """Puts back what a drain took off the host; first ends what must not run there, if it was declared lost."""
     return accepted(drains.restore(host))

@@ -93,7 +93,10 @@ class RemoteVmDriver(VmDriverBase):
         """The XML of a node; `kernel` and `initrd` are paths at its host."""
 
     def domain(self, place: Placement) -> Any | None:
-        """The place's domain; None when there is none. LostContact when its host does not answer."""
+        """The domain of a placement; None when there is none, or none that counts, as its host is declared lost.
+        LostContact when the host does not answer."""
+        if place.host in self.reach.lost:
+            return None
         return libvirt_client.by_id(self.reach.connect(place.host), domain_id(self.instance, place.node.name))
 
     def start(self, place: Placement) -> None:
@@ -129,7 +132,10 @@ class RemoteVmDriver(VmDriverBase):
             raise
 
     def stop(self, place: Placement) -> None:
-        self.end_orphan(place.node.name, place.host)
+        if place.host in self.reach.lost:
+            self._remember(place)
+        else:
+            self.end_orphan(place.node.name, place.host)
 
     def end_orphan(self, node: str, host: str) -> None:
         libvirt, deadline = libvirt_client.load(), time.monotonic() + _GONE_TIMEOUT
@@ -152,9 +158,7 @@ class RemoteVmDriver(VmDriverBase):
         try:
             self.stop(place)
         except LostContact:
-            orphan = self._orphan(place.node.name, place.host)
-            orphan.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            orphan.touch()
+            self._remember(place)
 
     def orphans(self) -> list[tuple[str, str]]:
         notes = sorted(self._orphan("", "").parent.glob("*@*"))
@@ -209,6 +213,12 @@ class RemoteVmDriver(VmDriverBase):
     def sweep(self) -> None:
         """Ends every domain of the instance at the hosts that it used, as far as they answer."""
         sweep(self.instance)
+
+    def _remember(self, place: Placement) -> None:
+        """Notes a copy that may be at a silent host, to be ended when that answers again."""
+        orphan = self._orphan(place.node.name, place.host)
+        orphan.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        orphan.touch()
 
     def _orphan(self, node: str, host: str) -> Path:
         return self.instance.state / "orphans" / f"{node}@{host}"

@@ -142,6 +142,9 @@ class QemuMover(LiveMigration):
     def await_first_run(self) -> float | None:
         return await_answer(self._destination, self._driver.last_words)
 
+    def _declared_lost(self, host: str) -> bool:
+        return host in self._driver.reach.lost
+
     def _open(self, host: str) -> Any:
         return self._driver.reach.open(host)
 
