@@ -16,10 +16,9 @@ from wherry.base.errors import Code, Failed, Refused, WherryError
 from wherry.base.paths import as_root
 
 _DAILY = Group("Every day", sort_key=1)
-_NOUNS = Group("Things", sort_key=2)
-_SERVICE = Group("Machine and service", sort_key=3)
-_LAB = Group("Lab", sort_key=4)
+_NOUNS = Group("Everything else, behind its noun", sort_key=2)
 _COMMANDS = (
+    ("doctor", "service:doctor", "Say what this machine can and cannot do.", _DAILY),
     ("up", "cluster:up", "Make, change or repair the cluster that a file describes.", _DAILY),
     ("status", "cluster:status", "Show the clusters; or one with its nodes and jobs.", _DAILY),
     ("run", "job:run", "Run an MPI program on a cluster.", _DAILY),
@@ -27,24 +26,23 @@ _COMMANDS = (
     ("move", "move:move", "Move a node to another host while its job runs.", _DAILY),
     ("balance", "balance:balance", "Show which nodes should be elsewhere, and why; or move them.", _DAILY),
     ("down", "cluster:down", "Remove a cluster; or everything.", _DAILY),
+    ("study", "study:app", "Repeatable experiments that end in a report.", _DAILY),
     ("fabric", "fabric:app", "The fabric: sites, their hosts, and what joins them.", _NOUNS),
-    ("site", "host:site", "Sites: places with a network of their own.", _NOUNS),
-    ("host", "host:app", "Hosts: the machines that carry nodes.", _NOUNS),
+    ("site", "host:site", "Sites: places with a network of their own, and the links between them.", _NOUNS),
+    ("host", "host:app", "Hosts: the machines that carry nodes; drain, restore, lost.", _NOUNS),
     ("node", "node:app", "Nodes: the machines of clusters.", _NOUNS),
-    ("job", "job:app", "Jobs: MPI programs run on clusters.", _NOUNS),
+    ("job", "job:app", "Jobs: MPI programs run on clusters; their profiles.", _NOUNS),
     ("image", "image:app", "Images: what nodes of kind vm are booted with.", _NOUNS),
     ("tile", "tile:app", "Tiles: small kernels whose processes move between them.", _NOUNS),
-    ("op", "op:app", "Operations: the long acts that were asked for.", _NOUNS),
+    ("op", "op:app", "Operations: the commands that take long, running and ended.", _NOUNS),
     ("event", "op:event", "Events: what happened, when, to what, and why.", _NOUNS),
-    ("doctor", "service:doctor", "Say what this machine can and cannot do.", _SERVICE),
-    ("daemon", "service:daemon", "Start, stop or show the daemon.", _SERVICE),
-    ("version", "service:version", "Print the version.", _SERVICE),
-    ("study", "study:app", "Studies: repeatable experiments that end in a report.", _LAB),
+    ("daemon", "service:daemon", "The daemon: start, stop, show.", _NOUNS),
+    ("version", "service:version", "The version.", _NOUNS),
 )
 _LAB_COMMANDS = (
-    ("demo", "HPL natively, on a virtual cluster, and with a live move."),
-    ("bench", "Downtime and total time of a move, beside runc by hand."),
-    ("vmbench", "A virtual machine's move under a job, beside virsh migrate --live."),
+    ("demo", "HPL natively, on a virtual cluster, and with a live move.", _DAILY),
+    ("bench", "Downtime and total time of a move, beside runc by hand.", _NOUNS),
+    ("vmbench", "A virtual machine's move under a job, beside virsh migrate --live.", _NOUNS),
 )
 
 
@@ -60,11 +58,14 @@ def make_app(brief: bool) -> App:
         verbose=False,
         suppress_keyboard_interrupt=False,
     )
-    for name, where, text, group in _COMMANDS:
-        app.command(f"wherry.cli.{where}", name=name, group=group, **({"help": text} if brief else {}))
-    for name, text in _LAB_COMMANDS:
+    commands = [(name, f"wherry.cli.{where}", text, group) for name, where, text, group in _COMMANDS]
+    for name, text, group in _LAB_COMMANDS:
         if importlib.util.find_spec(f"wherry.lab.{name}"):
-            app.command(f"wherry.lab.{name}:command", name=name, group=_LAB, **({"help": text} if brief else {}))
+            commands.append((name, f"wherry.lab.{name}:command", text, group))
+    for order, (name, where, text, group) in enumerate(commands):
+        app.command(where, name=name, group=group, sort_key=order, **({"help": text} if brief else {}))
+    for flag in ("--help", "--version"):
+        app[flag].group = _NOUNS
     return app
 
 
