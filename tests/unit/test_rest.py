@@ -23,6 +23,7 @@ from wherry.model.objects import Move, Phase
 from wherry.model.owner import Owner
 from wherry.node.fake import FakeDriver
 from wherry.service.credentials import PeerCredentials, peer_of
+from wherry.service.operations import Operations
 from wherry.service.rest import app as app_module
 
 
@@ -353,3 +354,23 @@ def test_probes_of_the_doctor_run_once_a_minute(http: httpx.Client, monkeypatch:
     with ThreadPoolExecutor(4) as pool:
         answers = list(pool.map(lambda _: http.get("/v1/doctor").json(), range(8)))
     assert answers == [[]] * 8 and examined == [1]
+
+
+def test_a_request_that_comes_twice_begins_one_operation(http: httpx.Client, service: Service) -> None:
+    """Also while the first is still being looked at, and from a later daemon; another user's key is another key."""
+    body, key = {"spec": CLUSTER}, {"Idempotency-Key": "3f2a"}
+    with ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(lambda _: http.post("/v1/clusters", json=body, headers=key), range(4)))
+    assert {answer.status_code for answer in answers} == {202}
+    (id,) = {answer.json()["id"] for answer in answers}
+    assert {answer.headers["location"] for answer in answers} == {f"/v1/operations/{id}"}
+    assert ended(http, answers[0])["state"] == "done"
+    again = http.post("/v1/clusters", json=body, headers=key).json()
+    assert (again["id"], again["state"]) == (id, "done") and len(http.get("/v1/operations").json()) == 1
+    assert Operations(service.context.store).begun_by(os.getuid(), "3f2a").id == id  # type: ignore[union-attr]
+    assert service.context.operations.begun_by(os.getuid() + 1, "3f2a") is None
+    other = http.post("/v1/clusters", json=body, headers={"Idempotency-Key": "3f2b"})
+    assert other.json()["id"] != id
+    refused = {"spec": {**CLUSTER, "nodes": 0}}
+    for _ in range(2):  # a refusal begins nothing, and is said again
+        assert http.post("/v1/clusters", json=refused, headers={"Idempotency-Key": "x"}).status_code == 422

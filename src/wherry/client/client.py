@@ -306,7 +306,7 @@ class Client:
             last = not rest
             while rest or (last and not ended):
                 body = {"offset": offset, "data": base64.b64encode(rest).decode(), "end": last}
-                taken = self._transport.ask("PUT", f"/v1/jobs/{id}/input", body=body, again=True, wait=_POLL)
+                taken = self._transport.ask("PUT", f"/v1/jobs/{id}/input", body=body, wait=_POLL)
                 rest, offset, ended = rest[taken["next"] - offset :], taken["next"], taken["ended"]
 
     def output(self, id: str, follow: bool = True, seconds: float = math.inf) -> Iterator[Chunk]:

@@ -5,6 +5,7 @@ Invariant: an answer of a service of another version is never interpreted; every
 
 from __future__ import annotations
 
+import secrets
 from time import monotonic
 from typing import Any
 
@@ -18,8 +19,8 @@ from wherry.client import daemon_process
 _LONGEST = 90.0
 """Seconds for an answer: a long poll takes up to 30."""
 _TRIES, _SOON = 5, 1.0
-"""Daemons that are asked the same, when each ends within so many seconds of the question, which may be why. One that
-lives longer has nothing to do with it: who waits for a job's output asks for hours."""
+"""Gives up after this many daemon crashes in a row, each within so many seconds of the request, which may be the cause.
+A daemon that lives longer starts the count anew: a client that waits for a job's output asks for hours."""
 
 
 class Transport:
@@ -43,14 +44,15 @@ class Transport:
         """Closes the connection."""
         self._http.close()
 
-    def ask(self, method: str, path: str, *, body: Any = None, again: bool = False, **query: Any) -> Any:
-        """The answer's JSON. The service's error is raised as ours; UNREACHABLE when it does not answer.
+    def ask(self, method: str, path: str, *, body: Any = None, **query: Any) -> Any:
+        """The JSON of the answer. An error of the service is raised as ours; UNREACHABLE when it does not answer.
 
-        What only reads, or may be done `again`, is asked of the next daemon when this one is killed meanwhile.
+        A daemon that is killed meanwhile, or does not answer in time, is asked again, or the next one is: an
+        idempotency key keeps a request from beginning a second operation.
         """
         parameters = {key: value for key, value in query.items() if value is not None}
         try:
-            answer = self._request(method, path, body, parameters, again or method == "GET")
+            answer = self._request(method, path, body, parameters)
         except httpx.HTTPError as error:
             why = f"{self._instance.socket}: {error or type(error).__name__}"
             raise LostContact(Code.UNREACHABLE, "the daemon does not answer", why, "wherry daemon status") from None
@@ -63,16 +65,17 @@ class Transport:
             raise from_dict(_json(answer))
         return _json(answer)
 
-    def _request(self, method: str, path: str, body: Any, parameters: dict[str, Any], again: bool) -> httpx.Response:
+    def _request(self, method: str, path: str, body: Any, parameters: dict[str, Any]) -> httpx.Response:
+        headers = {} if method == "GET" else {"Idempotency-Key": secrets.token_hex(16)}
         left = _TRIES
         while True:
             left, asked = left - 1, monotonic()
             try:
-                return self._http.request(method, path, json=body, params=parameters)
+                return self._http.request(method, path, json=body, params=parameters, headers=headers)
             except httpx.TransportError as error:
                 if monotonic() - asked > _SOON and not isinstance(error, httpx.TimeoutException):
                     left = _TRIES
-                if not again or not self._start or not left:
+                if not self._start or not left:
                     raise
             if not daemon_process.answers(self._instance):
                 daemon_process.start(self._instance, resume=True)

@@ -228,7 +228,10 @@ class OperationState(StrEnum):
 
 
 class Operation(Record):
-    """Something long that was asked for, by `uid`. Survives `kill -9` of the daemon as a row."""
+    """A command that takes long, begun by user `uid`. Survives `kill -9` of the daemon as a row.
+
+    `key` is the idempotency key of the request that began it; the same request again is answered with this operation.
+    """
 
     id: str
     kind: str
@@ -239,6 +242,7 @@ class Operation(Record):
     progress: str = ""
     may_cancel: bool = False
     uid: int = 0
+    key: str = ""
     result: dict[str, object] | None = None
     error: dict[str, str] | None = None
 

@@ -12,6 +12,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -60,6 +61,8 @@ class Task:
             raise Failed(Code.CANCELLED, f"{self.operation.kind} {self.operation.target} was cancelled")
 
 
+idempotency_key: ContextVar[str] = ContextVar("idempotency_key", default="")
+"""Of the request that is being served; an operation that it begins keeps it."""
 Body = Callable[[Task], dict[str, Any] | None]
 Seen = TypeVar("Seen")
 
@@ -100,6 +103,7 @@ class Operations:
                 created=now(),
                 may_cancel=may_cancel,
                 uid=uid,
+                key=idempotency_key.get(),
             )
             self._store.put_operation(operation)
             id = operation.id
@@ -117,6 +121,11 @@ class Operations:
         if found is None:
             raise Refused(Code.NOT_FOUND, f"there is no operation {id!r}", "", "wherry op list")
         return found
+
+    def begun_by(self, uid: int, key: str) -> Operation | None:
+        """The operation that a request of this user with this idempotency key began, by this daemon or an earlier."""
+        found = self._store.operation_with_key(uid, key)
+        return self.get(found.id) if found else None
 
     def lines(self, id: str, after: int) -> list[str]:
         """Progress lines from number `after` on; none for an operation of an earlier daemon."""

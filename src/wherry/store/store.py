@@ -191,6 +191,13 @@ class Store:
         """One operation."""
         return self._one(Operation, tables.operations, id=id)
 
+    def operation_with_key(self, uid: int, key: str) -> Operation | None:
+        """The operation that a user began with this idempotency key."""
+        query = sa.select(tables.operations.c.record).where(tables.operations.c.record.contains(key, autoescape=True))
+        with self._engine.connect() as connection:
+            found = [load(Operation, row.record) for row in connection.execute(query)]
+        return next((operation for operation in found if (operation.uid, operation.key) == (uid, key)), None)
+
     def put_operation(self, operation: Operation) -> None:
         """Makes or replaces an operation."""
         columns = {"state": str(operation.state), "created": operation.created, "record": dump(operation)}

@@ -40,7 +40,7 @@ def make_app(context: ServiceContext, group: int | None = None) -> RequestMiddle
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http)
     app.add_exception_handler(Exception, _unforeseen)
-    return RequestMiddleware(app, group)
+    return RequestMiddleware(app, context.operations, group)
 
 
 def _version() -> dict[str, str]:

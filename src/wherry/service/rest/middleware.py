@@ -1,20 +1,25 @@
-"""What every request passes before a route sees it: who asks, which version, how large.
+"""What every request passes before a route sees it: credentials, version, size, and whether it was served before.
 
 Invariant: a request of a peer that may not ask, of another version, or larger than 4 MiB is answered here and changes
-nothing. Every answer carries the daemon's version.
+nothing. Every answer carries the daemon's version. A request with an `Idempotency-Key` begins at most one operation,
+however often it comes, and to whichever daemon: a client that has waited in vain may send it again.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from wherry import __version__
 from wherry.base.errors import Code, LostContact, Refused, WherryError
+from wherry.service.operations import Operations, idempotency_key
 
 _BODY = 4 * 2**20
 """Bytes of a request at most: a command line and an environment (ARG_MAX is 2 MiB) as JSON."""
+_KEY = 64
+"""Characters of an idempotency key that count."""
 _ANY_VERSION = ("/healthz", "/v1/version")
 
 Message = MutableMapping[str, Any]
@@ -34,9 +39,12 @@ def problem(error: WherryError) -> dict[str, Any]:
 class RequestMiddleware:
     """ASGI middleware around the routes. `group` is the group whose members may ask beside the daemon's own user."""
 
-    def __init__(self, app: App, group: int | None = None) -> None:
+    def __init__(self, app: App, operations: Operations, group: int | None = None) -> None:
         self._app = app
+        self._operations = operations
         self._group = group
+        self._serving: dict[tuple[int, str], asyncio.Lock] = {}
+        """By user and idempotency key, while such a request is served."""
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Lets the request pass or answers it."""
@@ -64,7 +72,29 @@ class RequestMiddleware:
                 message["headers"] = [*message.get("headers", []), _VERSION]
             await send(message)
 
-        await self._app(scope, once, stamp)
+        key = dict(scope["headers"]).get(b"idempotency-key", b"").decode("latin-1")[:_KEY]
+        if not key or scope["method"] == "GET":
+            await self._app(scope, once, stamp)
+        else:
+            await self._at_most_once(key, scope, once, stamp)
+
+    async def _at_most_once(self, key: str, scope: Message, receive: Receive, send: Send) -> None:
+        uid = scope["state"]["peer"].uid
+        lock = self._serving.setdefault((uid, key), asyncio.Lock())
+        try:
+            async with lock:
+                begun = await asyncio.to_thread(self._operations.begun_by, uid, key)
+                if begun is not None:
+                    await _send(send, 202, begun.model_dump_json().encode(), _location(begun.id))
+                    return
+                token = idempotency_key.set(key)
+                try:
+                    await self._app(scope, receive, send)
+                finally:
+                    idempotency_key.reset(token)
+        finally:
+            if not lock.locked():
+                self._serving.pop((uid, key), None)
 
     def _check(self, scope: Message) -> None:
         peer = scope.get("state", {}).get("peer")
@@ -98,7 +128,15 @@ async def _body(scope: Message, receive: Receive) -> bytes:
 
 async def _answer(send: Send, error: WherryError) -> None:
     body = json.dumps(problem(error)).encode()
-    headers = [(b"content-type", b"application/problem+json"), (b"content-length", str(len(body)).encode()), _VERSION]
-    headers.append((b"connection", b"close"))
-    await send({"type": "http.response.start", "status": error.code.http_status, "headers": headers})
+    headers = [(b"content-type", b"application/problem+json"), _VERSION, (b"connection", b"close")]
+    await _send(send, error.code.http_status, body, headers)
+
+
+def _location(id: str) -> list[tuple[bytes, bytes]]:
+    return [(b"content-type", b"application/json"), (b"location", f"/v1/operations/{id}".encode())]
+
+
+async def _send(send: Send, status: int, body: bytes, headers: list[tuple[bytes, bytes]]) -> None:
+    headers = [*headers, (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
