@@ -18,6 +18,7 @@ from wherry.fabric.protocol import Fabric
 from wherry.job.wire import Endpoint
 from wherry.model.owner import Owner
 from wherry.node.container import ContainerDriver
+from wherry.node.mover import ContainerMover
 from wherry.node.protocol import NodeDriver
 
 pytestmark = [
@@ -176,3 +177,155 @@ def test_a_shared_lock_on_a_shared_file_is_never_let_go(locks: Locks, kind: str)
     assert tries > 1000 and got == 0
     locks.end(ready)
     assert locks.is_free(f"{kind}:write:0:0:{locks.file}")
+
+
+def test_several_locks_on_one_file(locks: Locks) -> None:
+    """Two descriptions of one name, each with its own range, a shared flock of one of them, a reader beside them."""
+    own = [f"ofd:write:0:10:{locks.file}", f"ofd:write:100:10:{locks.file}", f"flock:read:0:0:{locks.file}"]
+    ready = locks.begin("hold", *own, f"posix:read:200:10:{locks.file}")
+    watched = [*own[:2], f"flock:write:0:0:{locks.file}", f"posix:write:200:10:{locks.file}"]
+    watchers = [Watcher(locks, lock, f"watched{number}") for number, lock in enumerate(watched)]
+    free = Watcher(locks, f"ofd:write:50:10:{locks.file}", "free")
+    for _ in range(2):
+        locks.move()
+        assert locks.runs(ready)
+    assert [watcher.result()[1] for watcher in watchers] == [0, 0, 0, 0]
+    assert free.result()[1] > 0, "what nobody locked stays free"
+    locks.end(ready)
+    assert all(locks.is_free(lock) for lock in watched)
+
+
+def test_the_node_moves_on_after_the_lock_was_released(locks: Locks) -> None:
+    """The description that went along stays one of a mount that is gone, and must still be found at the next move."""
+    ready = locks.begin("remap", f"flock:write:0:0:{locks.file}")
+    locks.move()
+    Path(f"{ready}.go").touch()
+    await_true(lambda: ready.read_text() == "released\n")
+    for _ in range(2):
+        locks.move()
+        assert locks.is_free(f"flock:write:0:0:{locks.file}")
+        Path(f"{ready}.on").touch()
+        await_true(lambda: ready.read_text() == "mapped\n")
+    locks.move()
+
+
+@pytest.mark.parametrize("kind", ["flock", "posix", "ofd"])
+def test_one_that_waits_for_a_lock_waits_on(locks: Locks, kind: str) -> None:
+    lock = f"{kind}:write:0:0:{locks.file}"
+    outside = [locks.program, "hold", str(locks.directory / "outside"), str(locks.directory / "go"), lock]
+    with subprocess.Popen(outside) as holder:
+        await_true((locks.directory / "outside").exists)
+        ready = locks.begin("wait", lock)
+        time.sleep(0.1)
+        for _ in range(2):
+            locks.move()
+            time.sleep(0.1)
+            assert ready.read_text() == "waits\n"
+        (locks.directory / "go").touch()
+        assert holder.wait(SECONDS) == 0
+    assert locks.runs(ready)
+    locks.end(ready)
+
+
+@pytest.mark.parametrize("kind", ["flock", "ofd"])
+def test_one_that_waits_for_a_process_of_its_own_node(locks: Locks, kind: str) -> None:
+    lock = f"{kind}:write:0:0:{locks.file}"
+    ready = locks.begin("hold", lock)
+    waits = locks.begin("wait", lock, name="waits")
+    watcher = Watcher(locks, lock)
+    for _ in range(2):
+        locks.move()
+        assert locks.runs(ready)
+    assert waits.read_text() == "waits\n" and watcher.result()[1] == 0
+    locks.end(ready)
+    assert locks.runs(waits)
+    locks.end(waits)
+
+
+@pytest.mark.parametrize("done", [2, 3, 4])
+def test_a_move_that_is_taken_back_leaves_the_lock_with_the_source(locks: Locks, done: int) -> None:
+    """After the freeze, the transfer and the restore; and the next move goes well."""
+    names = [f"flock:write:0:0:{locks.file}", f"ofd:write:0:0:{locks.file}2", f"posix:read:0:0:{locks.file}3"]
+    ready = locks.begin("hold", *names)
+    others = [*names[:2], f"posix:write:0:0:{locks.file}3"]
+    watchers = [Watcher(locks, lock, f"watched{number}") for number, lock in enumerate(others)]
+    mover = locks.stand.mover()
+    for step in locks.stand.steps(mover)[:done]:
+        step()
+    locks.stand.take_back(mover)
+    assert locks.runs(ready)
+    locks.move()
+    assert locks.runs(ready)
+    assert [watcher.result()[1] for watcher in watchers] == [0, 0, 0]
+    locks.end(ready)
+    assert all(locks.is_free(lock) for lock in others)
+
+
+@pytest.mark.parametrize("done", [3, 4])
+def test_a_mover_made_anew_takes_back_or_finishes(locks: Locks, done: int) -> None:
+    lock = f"flock:write:0:0:{locks.file}"
+    ready, stand = locks.begin("hold", lock), locks.stand
+    watcher = Watcher(locks, lock)
+    first = stand.mover()
+    for step in stand.steps(first)[:done]:
+        step()
+    assert isinstance(first, ContainerMover)
+    first._locks.close()  # as the kernel does when the daemon is killed
+    anew = stand.mover()
+    if done == 3:
+        stand.take_back(anew)
+    else:
+        stand.finish(anew)
+        stand.here, stand.there = stand.there, stand.here
+    first.close()
+    assert locks.runs(ready) and watcher.result()[1] == 0
+    locks.end(ready)
+    assert locks.is_free(lock)
+
+
+@pytest.mark.parametrize(
+    ("act", "lock", "words"),
+    [
+        ("hold", "posix:write:5:7:{file}", ["exclusive fcntl lock on {file}", "(locks)"]),
+        ("hold", "lease:write:0:0:{file}", ["lease on {file}"]),
+        ("hold", f"lease:write:0:0:{PRIVATE}", [f"lease on {PRIVATE}"]),
+        ("hold", "flock:write:0:0:{directory}", ["exclusive flock on {directory}", "directory"]),
+        ("map", "posix:read:0:0:{file}", ["shared fcntl lock on {file}", "mapped"]),
+        ("map", f"posix:write:0:0:{PRIVATE}", [f"exclusive fcntl lock on {PRIVATE}", "mapped"]),
+        ("mapped", "flock:write:0:0:{file}", ["exclusive flock on inode", "(locks)"]),
+        ("mapped", "ofd:read:0:0:{file}", ["shared OFD lock on inode"]),
+    ],
+)
+def test_what_cannot_be_carried_is_refused_by_name(locks: Locks, act: str, lock: str, words: list[str]) -> None:
+    names = {"file": locks.file, "directory": str(locks.directory)}
+    ready = locks.begin(act, lock.format(**names))
+    why = locks.refused()
+    assert all(word.format(**names) in why for word in words), why
+    assert locks.runs(ready)
+    Path(f"{ready}.go").touch()
+    await_true(lambda: ready.read_text() == "released\n")
+    if act == "hold":
+        locks.move()
+
+
+def test_a_lock_that_is_held_for_a_moment_is_waited_for(locks: Locks) -> None:
+    """As MPI-IO takes them. The node is frozen while the lock is free; never while a third could slip in."""
+    ready = locks.begin("pulse", f"posix:write:0:0:{locks.file}")
+    for _ in range(3):
+        locks.move()
+        assert locks.runs(ready)
+
+
+def test_a_copy_may_give_a_lock_up_and_take_another_at_once(locks: Locks) -> None:
+    """The killed source, whose memory takes the kernel a while, is not in its way."""
+    file, stand = locks.file, locks.stand
+    kinds = (f"posix:read:0:0:{file}", f"flock:read:0:0:{file}2", f"flock:write:0:0:{file}3", f"ofd:write:0:0:{file}4")
+    ready = locks.begin("upgrade", *kinds)
+    mover = stand.mover()
+    for step in stand.steps(mover):
+        step()
+    mover.release()
+    mover.thaw()  # before the network, so that the copy comes as soon as it can
+    await_true(lambda: ready.read_text() != "holds\n")
+    stand.finish(mover)
+    assert ready.read_text() == "upgraded\n"

@@ -21,12 +21,13 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import os
 import re
 import stat
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,8 +40,8 @@ FLOCK, OFD, POSIX = "FLOCK", "OFDLCK", "POSIX"
 """Kinds of lock as the kernel writes them (fs/locks.c); the others are leases and their like."""
 _OF_A_DESCRIPTION = (FLOCK, OFD)
 _NAMES = {FLOCK: "flock", OFD: "OFD lock", POSIX: "fcntl lock"}
-_SHORT = (0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256)
-"""Seconds between looks at a node that runs: MPI-IO holds an fcntl lock for some milliseconds at a time."""
+_SHORT = 0.5
+"""Seconds that a lock is waited for while the node runs: MPI-IO holds an fcntl lock for some milliseconds at a time."""
 _PSEUDO = ("/memfd:", "/secretmem", "/anon_hugepage", "/dev/zero", "/SYSV")
 """How the names of files begin that have no directory entry, on mounts of the kernel's own."""
 _DEAD_AT_MOST = 10.0
@@ -110,20 +111,24 @@ class FileLocks:
     def __init__(self, node: str, cgroup: str, private: Path) -> None:
         self._node, self._group, self._private = node, Cgroup(cgroup), private
         self._before: list[Descriptor] = []
+        """What was seen when it was looked at last, which is at the frozen source."""
+        self._holders: set[int] = set()
+        """Processes of the source that hold a lock which those of the destination may meet."""
         self._carried: dict[Descriptor, int] = {}
         """Descriptors whose description goes along, and our copy of each."""
         self._foreign: dict[str, int] = {}
         """By what CRIU calls it, a copy of one description of each file whose mount is not the node's: for mappings of
         the file, and CRIU takes no descriptor twice."""
 
-    def require_carriable(self, pauses: Sequence[float] = _SHORT) -> None:
-        """Failed, with the lock's name, when at each look some lock could not be carried over."""
-        for pause in pauses:
-            if not self.obstacle():
-                return
+    def require_carriable(self, patience: float = _SHORT) -> None:
+        """Returns when a look finds that all locks can be carried over. Failed, with one lock's name, when none does
+        for so many seconds."""
+        deadline, pause = time.monotonic() + patience, 0.001
+        while obstacle := self.obstacle():
+            if time.monotonic() >= deadline:
+                raise obstacle
             time.sleep(pause)
-        if obstacle := self.obstacle():
-            raise obstacle
+            pause = min(pause * 1.5, 0.02)
 
     @property
     def external(self) -> list[str]:
@@ -133,34 +138,41 @@ class FileLocks:
     def obstacle(self) -> Failed | None:
         """The first lock that cannot be carried over; None when all can."""
         pids = self._group.pids()
-        found = [one for one in _descriptors(pids) if one.locks]
-        own = own_devices(pids, self._private) if found else set()
+        every = self._before = _descriptors(pids)
+        found = [one for one in every if one.locks]
+        own, mapped = own_devices(pids, self._private), functools.cache(_mapped)
         for one in found:
             for lock in one.locks:
-                if why := _why_not(lock, one, own):
-                    return self._failure(one.pid, lock, one.path, why)
+                if why := _why_not(lock, one, own, mapped):
+                    return self._failure(one.pid, str(lock), one.path, why)
         if hidden := _without_descriptor(pids, found):
-            return self._failure(hidden.pid, hidden, f"inode {hidden.inode[1]}", "only a mapping or a message has its file")
+            file = f"inode {hidden.inode[1]}, which it has closed"
+            return self._failure(hidden.pid, str(hidden), file, "CRIU does not see what only a mapping or a message keeps")
+        mounts = _mounts(pids)
+        for one in every:  # its other descriptors would get a copy of the file, and this one the file itself
+            if one.file.st_nlink == 0 and _is_foreign(one, mounts):
+                return self._failure(one.pid, "descriptor that was handed over", one.path, "its file was removed since")
         return None
 
-    def _failure(self, pid: int, lock: Lock, file: str, why: str) -> Failed:
+    def _failure(self, pid: int, what: str, file: str, why: str) -> Failed:
         who = f"process {inner_pid(pid)} ({_command(pid)})" if pid > 0 else "a process"
-        what = f"{who} of {self._node} has an {lock} on {file}, which a move cannot carry over"
-        return Failed(Code.MOVE_FAILED, what.replace("an shared", "a shared"), why, "move the node when the lock is free")
+        text = f"{who} of {self._node} has a file open that cannot be moved: {what} on {file}"
+        return Failed(Code.MOVE_FAILED, text, why, "move the node when the file is unlocked or closed")
 
     def take(self) -> list[int]:
-        """At the frozen source: copies of all descriptions that go along, for the engine that restores to inherit."""
+        """At the source that was frozen when it was looked at: copies of all descriptions that go along, for the engine
+        that restores to inherit."""
         pids = self._group.pids()
-        self._before = _descriptors(pids)
-        own, mounts = own_devices(pids, self._private), {pid: _mounts(pid) for pid in pids[:1]}
-        mine = next(iter(mounts.values()), set())
+        own, mounts = own_devices(pids, self._private), _mounts(pids)
         for one in self._before:
-            foreign = one.mount not in mine and not _is_pseudo(one)
+            shared, foreign = _is_shared(one.file, own), _is_foreign(one, mounts)
+            if one.locks and shared:
+                self._holders.add(one.pid)
             name = f"file[{one.mount:x}:{one.file.st_ino:x}]"
             if foreign and name not in self._foreign:
                 self._foreign[name] = _copy(one)
             exclusive = any(lock.exclusive and lock.kind in _OF_A_DESCRIPTION for lock in one.locks)
-            if foreign or (exclusive and _is_shared(one.file, own)):
+            if foreign or (exclusive and shared):
                 self._carried[one] = _copy(one)
         return [*self._carried.values(), *self._foreign.values()]
 
@@ -188,9 +200,8 @@ class FileLocks:
     def await_gone(self) -> None:
         """After the commit: returns when the killed source holds no lock any more, so that its copy, which may give one
         up and ask for another, is never refused for its own sake. Waits only when it held one, and never raises."""
-        holders = {one.pid for one in self._before if one.locks}
         deadline = time.monotonic() + _DEAD_AT_MOST
-        while any(_has_files(pid) for pid in holders) and time.monotonic() < deadline:
+        while not all(_has_ended(pid) for pid in self._holders) and time.monotonic() < deadline:
             time.sleep(0.0005)
 
     def close(self) -> None:
@@ -213,11 +224,11 @@ def _is_shared(file: os.stat_result, own: set[int]) -> bool:
     return file.st_dev not in own and file.st_nlink > 0  # an unlinked file travels as a copy
 
 
-def _why_not(lock: Lock, one: Descriptor, own: set[int]) -> str:
+def _why_not(lock: Lock, one: Descriptor, own: set[int], mapped: Callable[[int], set[tuple[int, int]]]) -> str:
     """Why this lock cannot be carried over; empty when it can."""
     if lock.kind not in _NAMES:
         return "the kernel breaks it when the file is opened at the destination"
-    if lock.kind == POSIX and (one.file.st_dev, one.file.st_ino) in _mapped(one.pid):
+    if lock.kind == POSIX and (one.file.st_dev, one.file.st_ino) in mapped(one.pid):
         return "the file is mapped by the same process, and CRIU loses fcntl locks on such files"
     if not lock.exclusive or not _is_shared(one.file, own):
         return ""
@@ -265,34 +276,38 @@ def _essences(one: Descriptor) -> Counter[tuple[str, ...]]:
     return Counter(lock.essence for lock in one.locks)
 
 
-def _mounts(pid: int) -> set[int]:
-    """Numbers of the mounts that a process sees."""
-    return {int(line.split()[0]) for line in Path(f"/proc/{pid}/mountinfo").read_text().splitlines()}
+def _mounts(pids: list[int]) -> set[int]:
+    """Numbers of the mounts that the processes of a node see, all the same; empty when none is left."""
+    with contextlib.suppress(OSError):
+        return {int(line.split()[0]) for pid in pids[:1] for line in open(f"/proc/{pid}/mountinfo")}
+    return set()
 
 
-def _is_pseudo(one: Descriptor) -> bool:
-    return one.file.st_nlink == 0 and one.path.startswith(_PSEUDO)
+def _is_foreign(one: Descriptor, mounts: set[int]) -> bool:
+    """True for a description that was handed over by an earlier move: its mount is that of a place which is gone."""
+    return one.mount not in mounts and not (one.file.st_nlink == 0 and one.path.startswith(_PSEUDO))
 
 
 def _mapped(pid: int) -> set[tuple[int, int]]:
     """Device and inode of each file that a process has mapped."""
-    return set(_mappings(pid))
-
-
-def _mappings(pid: int) -> Iterator[tuple[int, int]]:
+    found = set()
     with contextlib.suppress(OSError):
         for name in os.listdir(f"/proc/{pid}/map_files"):
             with contextlib.suppress(OSError):
                 file = os.stat(f"/proc/{pid}/map_files/{name}")
-                yield file.st_dev, file.st_ino
+                found.add((file.st_dev, file.st_ino))
+    return found
 
 
-def _has_files(pid: int) -> bool:
-    """False for a process that is gone, or has closed its files on its way out."""
-    try:
-        return bool(os.listdir(f"/proc/{pid}/fd"))
-    except OSError:
-        return False
+def _has_ended(pid: int) -> bool:
+    """True for a process of which every thread has ended: its files are closed for good only then, and not when it has
+    no descriptors any more."""
+    with contextlib.suppress(OSError):
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with contextlib.suppress(OSError):
+                if Path(f"/proc/{pid}/task/{thread}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX":
+                    return False
+    return True
 
 
 def _copy(one: Descriptor) -> int:

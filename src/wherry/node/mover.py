@@ -145,7 +145,7 @@ class ContainerMover:
             time.sleep(pause)
         else:
             group.freeze()
-            self._locks.require_carriable(())
+            self._locks.require_carriable(0)
         self._require_own_sockets()
 
     def _require_own_sockets(self) -> None:
