@@ -41,9 +41,9 @@ def await_true(what: Callable[[], bool]) -> None:
 class Locks:
     """A node that is shown a directory, and programs in it and beside it that take locks."""
 
-    def __init__(self, stand: Stand, directory: Path) -> None:
+    def __init__(self, stand: Stand, directory: Path, program: Path) -> None:
         self.stand, self.directory = stand, directory
-        subprocess.run(["gcc", "-D_GNU_SOURCE", "-O1", "-Wall", "-static", str(Path(__file__).with_name("locks.c")), "-o", self.program], check=True)
+        shutil.copy(program, self.program)
         stand.here, stand.there = (
             place.model_copy(update={"binds": (str(directory),)}) for place in (stand.here, stand.there)
         )
@@ -126,57 +126,68 @@ class Watcher:
         return int(tries), int(got)
 
 
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    built = tmp_path_factory.mktemp("locks") / "locks"
+    flags = ["-D_GNU_SOURCE", "-O1", "-Wall", "-Wextra", "-Werror", "-static"]
+    subprocess.run(["gcc", *flags, str(Path(__file__).with_name("locks.c")), "-o", str(built)], check=True)
+    return built
+
+
 @pytest.fixture
-def locks(nodes: tuple[NodeDriver, Fabric]) -> Iterator[Locks]:
+def locks(nodes: tuple[NodeDriver, Fabric], program: Path) -> Iterator[Locks]:
     assert isinstance(nodes[0], ContainerDriver)
     with tempfile.TemporaryDirectory(prefix="wherry-", dir="/var/tmp") as name:  # noqa: S108 - shared with the node
         stand = Stand(*nodes)
         try:
             if reason := stand.driver.unmovable(stand.here, stand.there):
                 pytest.skip(reason)
-            yield Locks(stand, Path(name))
+            yield Locks(stand, Path(name), program)
         finally:
             stand.remove()
 
 
-@pytest.mark.parametrize("kind", ["flock", "posix", "ofd"])
-def test_a_lock_on_a_file_of_the_nodes_own(locks: Locks, kind: str) -> None:
-    lock = f"{kind}:write:10:20:{PRIVATE}"
-    ready = locks.begin("hold", lock)
+def on(file: str, *kinds: str, mode: str = "write") -> list[str]:
+    """A lock of each kind, on a file of its own."""
+    return [f"{kind}:{mode}:10:20:{file}.{kind}" for kind in kinds]
+
+
+def test_locks_on_files_of_the_nodes_own(locks: Locks) -> None:
+    names = on(PRIVATE, "flock", "posix", "ofd")
+    ready = locks.begin("hold", *names)
     for _ in range(2):
         locks.move()
         assert locks.runs(ready)
-        assert locks.inside(f"{locks.program} try {lock}") == 1
+        assert [locks.inside(f"{locks.program} try {lock}") for lock in names] == [1, 1, 1]
     locks.end(ready)
-    assert locks.inside(f"{locks.program} try {lock}") == 0
+    assert [locks.inside(f"{locks.program} try {lock}") for lock in names] == [0, 0, 0]
 
 
-@pytest.mark.parametrize("kind", ["flock", "ofd"])
 @pytest.mark.parametrize("act", ["hold", "fork", "map"])
-def test_an_exclusive_lock_on_a_shared_file_has_one_holder_at_each_instant(locks: Locks, kind: str, act: str) -> None:
-    lock = f"{kind}:write:10:20:{locks.file}"
-    ready = locks.begin(act, lock)
-    watcher = Watcher(locks, lock)
+def test_an_exclusive_lock_on_a_shared_file_has_one_holder_at_each_instant(locks: Locks, act: str) -> None:
+    names = on(locks.file, "flock", "ofd")
+    ready = locks.begin(act, *names)
+    watchers = [Watcher(locks, lock, f"watched{number}") for number, lock in enumerate(names)]
     for _ in range(3):
         locks.move()
         assert locks.runs(ready)
-    tries, got = watcher.result()
-    assert tries > 1000 and got == 0
+    results = [watcher.result() for watcher in watchers]
+    assert all(tries > 500 and got == 0 for tries, got in results), results
     locks.end(ready)
-    assert locks.is_free(lock)
+    assert all(locks.is_free(lock) for lock in names)
 
 
-@pytest.mark.parametrize("kind", ["flock", "posix", "ofd"])
-def test_a_shared_lock_on_a_shared_file_is_never_let_go(locks: Locks, kind: str) -> None:
-    ready = locks.begin("hold", f"{kind}:read:0:0:{locks.file}")
-    watcher = Watcher(locks, f"{kind}:write:0:0:{locks.file}")
+def test_a_shared_lock_on_a_shared_file_is_never_let_go(locks: Locks) -> None:
+    names = on(locks.file, "flock", "posix", "ofd")
+    ready = locks.begin("hold", *on(locks.file, "flock", "posix", "ofd", mode="read"))
+    watchers = [Watcher(locks, lock, f"watched{number}") for number, lock in enumerate(names)]
     for _ in range(2):
         locks.move()
         assert locks.runs(ready)
-    tries, got = watcher.result()
-    assert tries > 1000 and got == 0
+    results = [watcher.result() for watcher in watchers]
+    assert all(tries > 300 and got == 0 for tries, got in results), results
     locks.end(ready)
-    assert locks.is_free(f"{kind}:write:0:0:{locks.file}")
+    assert all(locks.is_free(lock) for lock in names)
 
 
 def test_several_locks_on_one_file(locks: Locks) -> None:
@@ -209,37 +220,37 @@ def test_the_node_moves_on_after_the_lock_was_released(locks: Locks) -> None:
     locks.move()
 
 
-@pytest.mark.parametrize("kind", ["flock", "posix", "ofd"])
-def test_one_that_waits_for_a_lock_waits_on(locks: Locks, kind: str) -> None:
-    lock = f"{kind}:write:0:0:{locks.file}"
-    outside = [locks.program, "hold", str(locks.directory / "outside"), str(locks.directory / "go"), lock]
-    with subprocess.Popen(outside) as holder:
-        await_true((locks.directory / "outside").exists)
-        ready = locks.begin("wait", lock)
+def test_those_that_wait_for_a_lock_wait_on(locks: Locks) -> None:
+    """One program outside holds them all; one in the node waits for each."""
+    names = on(locks.file, "flock", "posix", "ofd")
+    outside, go = locks.directory / "outside", locks.directory / "go"
+    with subprocess.Popen([locks.program, "hold", str(outside), str(go), *names]) as holder:
+        await_true(outside.exists)
+        waiting = [locks.begin("wait", lock, name=f"waits{number}") for number, lock in enumerate(names)]
         time.sleep(0.1)
         for _ in range(2):
             locks.move()
             time.sleep(0.1)
-            assert ready.read_text() == "waits\n"
-        (locks.directory / "go").touch()
+            assert [ready.read_text() for ready in waiting] == ["waits\n"] * 3
+        go.touch()
         assert holder.wait(SECONDS) == 0
-    assert locks.runs(ready)
-    locks.end(ready)
+    for ready in waiting:
+        assert locks.runs(ready)
+        locks.end(ready)
 
 
-@pytest.mark.parametrize("kind", ["flock", "ofd"])
-def test_one_that_waits_for_a_process_of_its_own_node(locks: Locks, kind: str) -> None:
-    lock = f"{kind}:write:0:0:{locks.file}"
-    ready = locks.begin("hold", lock)
-    waits = locks.begin("wait", lock, name="waits")
-    watcher = Watcher(locks, lock)
+def test_one_that_waits_for_a_process_of_its_own_node(locks: Locks) -> None:
+    names = on(locks.file, "flock", "ofd")
+    ready = locks.begin("hold", *names)
+    waiting = [locks.begin("wait", lock, name=f"waits{number}") for number, lock in enumerate(names)]
     for _ in range(2):
         locks.move()
         assert locks.runs(ready)
-    assert waits.read_text() == "waits\n" and watcher.result()[1] == 0
+    assert [one.read_text() for one in waiting] == ["waits\n"] * 2
     locks.end(ready)
-    assert locks.runs(waits)
-    locks.end(waits)
+    for one in waiting:
+        assert locks.runs(one)
+        locks.end(one)
 
 
 @pytest.mark.parametrize("done", [2, 3, 4])
@@ -283,29 +294,27 @@ def test_a_mover_made_anew_takes_back_or_finishes(locks: Locks, done: int) -> No
     assert locks.is_free(lock)
 
 
-@pytest.mark.parametrize(
-    ("act", "lock", "words"),
-    [
-        ("hold", "posix:write:5:7:{file}", ["exclusive fcntl lock on {file}", "(locks)"]),
-        ("hold", "lease:write:0:0:{file}", ["lease on {file}"]),
-        ("hold", f"lease:write:0:0:{PRIVATE}", [f"lease on {PRIVATE}"]),
-        ("hold", "flock:write:0:0:{directory}", ["exclusive flock on {directory}", "directory"]),
-        ("map", "posix:read:0:0:{file}", ["shared fcntl lock on {file}", "mapped"]),
-        ("map", f"posix:write:0:0:{PRIVATE}", [f"exclusive fcntl lock on {PRIVATE}", "mapped"]),
-        ("mapped", "flock:write:0:0:{file}", ["exclusive flock on inode", "(locks)"]),
-        ("mapped", "ofd:read:0:0:{file}", ["shared OFD lock on inode"]),
-    ],
-)
-def test_what_cannot_be_carried_is_refused_by_name(locks: Locks, act: str, lock: str, words: list[str]) -> None:
-    names = {"file": locks.file, "directory": str(locks.directory)}
-    ready = locks.begin(act, lock.format(**names))
-    why = locks.refused()
-    assert all(word.format(**names) in why for word in words), why
-    assert locks.runs(ready)
-    Path(f"{ready}.go").touch()
-    await_true(lambda: ready.read_text() == "released\n")
-    if act == "hold":
-        locks.move()
+REFUSED = [
+    ("hold", "posix:write:5:7:FILE", "(locks) of c-0 has an exclusive fcntl lock on FILE"),
+    ("hold", "lease:write:0:0:FILE", "a lease on FILE"),
+    ("hold", f"lease:write:0:0:{PRIVATE}", f"a lease on {PRIVATE}"),
+    ("hold", "flock:write:0:0:DIRECTORY", "an exclusive flock on DIRECTORY: it is on a directory"),
+    ("map", "posix:read:0:0:FILE", "a shared fcntl lock on FILE: the file is mapped"),
+    ("map", f"posix:write:0:0:{PRIVATE}", f"an exclusive fcntl lock on {PRIVATE}: the file is mapped"),
+    ("mapped", "flock:write:0:0:FILE", "(locks) of c-0 has an exclusive flock on inode"),
+    ("mapped", "ofd:read:0:0:FILE", "a shared OFD lock on inode"),
+]
+
+
+def test_what_cannot_be_carried_is_refused_by_name(locks: Locks) -> None:
+    for number, (act, lock, words) in enumerate(REFUSED):
+        names = [text.replace("FILE", locks.file).replace("DIRECTORY", str(locks.directory)) for text in (lock, words)]
+        ready = locks.begin(act, names[0], name=f"held{number}")
+        why = locks.refused()
+        assert names[1] in why
+        assert locks.runs(ready)
+        locks.end(ready)
+    locks.move()
 
 
 def test_a_lock_that_is_held_for_a_moment_is_waited_for(locks: Locks) -> None:

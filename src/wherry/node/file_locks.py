@@ -11,9 +11,9 @@ be moved so is refused by name while the node runs.
     fcntl: write            CRIU takes it again      refused: it is its process's, and cannot be handed over
     lease                   refused                  refused
 
-A flock or an OFD lock belongs to the open file description. That of the source is copied (pidfd_getfd) and given to CRIU
-(`inherit_fd`), so the lock never changes hands; the killed source lets it go no more than a parent does that ends before
-its child. Such a description stays one of the source's mount, which CRIU cannot name at the next move: from then on it
+A flock or an OFD lock belongs to the open file description. That of the source is copied (pidfd_getfd) and given to
+CRIU (`inherit_fd`), so the lock never changes hands: the killed source releases it no more than a parent does that ends
+before its child. Such a description keeps the source's mount, which CRIU cannot name at the next move. From then on it
 is always handed over (`external`), whether it still has a lock or not.
 """
 
@@ -81,8 +81,8 @@ class Lock:
         return self.words[0], self.words[2], *self.words[5:]
 
     def __str__(self) -> str:
-        kind, mode = _NAMES.get(self.kind), "exclusive" if self.exclusive else "shared"
-        return f"{mode} {kind}" if kind else self.kind.lower()
+        kind, mode = _NAMES.get(self.kind), "an exclusive" if self.exclusive else "a shared"
+        return f"{mode} {kind}" if kind else f"a {self.kind.lower()}"
 
 
 @dataclass(frozen=True)
@@ -144,20 +144,19 @@ class FileLocks:
         for one in found:
             for lock in one.locks:
                 if why := _why_not(lock, one, own, mapped):
-                    return self._failure(one.pid, str(lock), one.path, why)
+                    return self._failure(one.pid, f"{lock} on {one.path}", why)
         if hidden := _without_descriptor(pids, found):
-            file = f"inode {hidden.inode[1]}, which it has closed"
-            return self._failure(hidden.pid, str(hidden), file, "CRIU does not see what only a mapping or a message keeps")
+            what = f"{hidden} on inode {hidden.inode[1]}, which it has closed"
+            return self._failure(hidden.pid, what, "CRIU does not see what only a mapping or a message keeps")
         mounts = _mounts(pids)
         for one in every:  # its other descriptors would get a copy of the file, and this one the file itself
             if one.file.st_nlink == 0 and _is_foreign(one, mounts):
-                return self._failure(one.pid, "descriptor that was handed over", one.path, "its file was removed since")
+                return self._failure(one.pid, f"a removed file open, {one.path}", "an earlier move handed it over")
         return None
 
-    def _failure(self, pid: int, what: str, file: str, why: str) -> Failed:
-        who = f"process {inner_pid(pid)} ({_command(pid)})" if pid > 0 else "a process"
-        text = f"{who} of {self._node} has a file open that cannot be moved: {what} on {file}"
-        return Failed(Code.MOVE_FAILED, text, why, "move the node when the file is unlocked or closed")
+    def _failure(self, pid: int, what: str, why: str) -> Failed:
+        remedy = "repeat the move when the file is unlocked or closed; flock() and F_OFD_SETLK locks can be moved"
+        return Failed(Code.MOVE_FAILED, f"{_name(pid)} of {self._node} has {what}", why, remedy)
 
     def take(self) -> list[int]:
         """At the source that was frozen when it was looked at: copies of all descriptions that go along, for the engine
@@ -278,8 +277,9 @@ def _essences(one: Descriptor) -> Counter[tuple[str, ...]]:
 
 def _mounts(pids: list[int]) -> set[int]:
     """Numbers of the mounts that the processes of a node see, all the same; empty when none is left."""
-    with contextlib.suppress(OSError):
-        return {int(line.split()[0]) for pid in pids[:1] for line in open(f"/proc/{pid}/mountinfo")}
+    for pid in pids:
+        with contextlib.suppress(OSError):  # it ended
+            return {int(line.split()[0]) for line in Path(f"/proc/{pid}/mountinfo").read_text().splitlines()}
     return set()
 
 
@@ -323,8 +323,10 @@ def _copy(one: Descriptor) -> int:
     return copy
 
 
-def _command(pid: int) -> str:
+def _name(pid: int) -> str:
+    """A process for who knows the node: its number there, and its command."""
     try:
-        return re.sub(r"[^\x20-\x7e]", "?", Path(f"/proc/{pid}/comm").read_text().strip())
+        command = Path(f"/proc/{pid}/comm").read_text().strip()
+        return f"process {inner_pid(pid)} ({re.sub(r'[^ -~]', '?', command)})"
     except OSError:
-        return "?"
+        return "a process"

@@ -7,6 +7,7 @@ first instruction, what it holds is compared, inode by inode, with what its froz
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import stat
@@ -87,7 +88,10 @@ def own_devices(pids: list[int], private: Path) -> set[int]:
         own = {os.fstat(memory).st_dev, os.stat(private).st_dev}
     finally:
         os.close(memory)
-    return own | {os.stat(f"/proc/{pid}/root/proc").st_dev for pid in pids[:1]}
+    for pid in pids:
+        with contextlib.suppress(OSError):  # it ended
+            return own | {os.stat(f"/proc/{pid}/root/proc").st_dev}
+    return own
 
 
 def _entries(directory: str) -> list[str]:
