@@ -8,6 +8,7 @@
  *   pulse READY GO LOCK     takes and releases it without end: 2 ms with it, 6 ms without
  *   remap READY GO LOCK     as hold; afterwards, each time that READY.on is there, removes it and maps the file anew
  *   upgrade READY GO LOCK.. holds them until it was moved; then closes and opens each file and asks for a write lock; READY then has "upgraded" or "busy"
+ *   nameless READY GO LOCK  as hold, with descriptors of memory, of a process and of a namespace
  *   wait READY GO LOCK      writes READY, waits for the lock, then goes on as hold
  *   try LOCK                ends with 0 when it can be had at once, with 1 when another holds it
  *   watch READY GO LOCK     tries every 100 us until GO is there; READY then has "TRIES GOT"
@@ -20,6 +21,7 @@
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 struct lock {
@@ -190,6 +192,9 @@ int main(int argc, char **argv)
         if (!strcmp(act, "mapped"))
             close(locks[n].fd);
     }
+    if (!strcmp(act, "nameless") && (memfd_create("locks", 0) < 0 || syscall(SYS_pidfd_open, getpid(), 0) < 0 ||
+        open("/proc/self/ns/uts", O_RDONLY) < 0))
+        fail("nameless");
     if (!strcmp(act, "fork") && fork() > 0)
         return 0;
     if (!strcmp(act, "upgrade")) {

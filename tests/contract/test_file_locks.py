@@ -163,7 +163,7 @@ def test_locks_on_files_of_the_nodes_own(locks: Locks) -> None:
     assert [locks.inside(f"{locks.program} try {lock}") for lock in names] == [0, 0, 0]
 
 
-@pytest.mark.parametrize("act", ["hold", "fork", "map"])
+@pytest.mark.parametrize("act", ["hold", "fork", "map", "nameless"])
 def test_an_exclusive_lock_on_a_shared_file_has_one_holder_at_each_instant(locks: Locks, act: str) -> None:
     names = on(locks.file, "flock", "ofd")
     ready = locks.begin(act, *names)

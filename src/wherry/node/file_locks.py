@@ -40,10 +40,11 @@ FLOCK, OFD, POSIX = "FLOCK", "OFDLCK", "POSIX"
 """Kinds of lock as the kernel writes them (fs/locks.c); the others are leases and their like."""
 _OF_A_DESCRIPTION = (FLOCK, OFD)
 _NAMES = {FLOCK: "flock", OFD: "OFD lock", POSIX: "fcntl lock"}
-_SHORT = 0.5
-"""Seconds that a lock is waited for while the node runs: MPI-IO holds an fcntl lock for some milliseconds at a time."""
-_PSEUDO = ("/memfd:", "/secretmem", "/anon_hugepage", "/dev/zero", "/SYSV")
-"""How the names of files begin that have no directory entry, on mounts of the kernel's own."""
+_SHORT, _LOOKS = 0.5, 24
+"""Seconds, and looks at least, that a lock is waited for while the node runs: MPI-IO holds an fcntl lock for some
+milliseconds at a time, and on a busy machine a look takes as long."""
+_MEMORY = ("/memfd:", "/secretmem", "/anon_hugepage", "/dev/zero", "/SYSV")
+"""How the names of files of memory begin, which have no directory entry."""
 _DEAD_AT_MOST = 10.0
 """Seconds that the killed source may take to let go of its files."""
 _SYS_PIDFD_GETFD = 438
@@ -109,7 +110,7 @@ class FileLocks:
     """The locks of one node during one move. `private` is the tree of the node's own files at the source."""
 
     def __init__(self, node: str, cgroup: str, private: Path) -> None:
-        self._node, self._group, self._private = node, Cgroup(cgroup), private
+        self._node, self._cgroup, self._private = node, cgroup, private
         self._before: list[Descriptor] = []
         """What was seen when it was looked at last, which is at the frozen source."""
         self._holders: set[int] = set()
@@ -120,15 +121,15 @@ class FileLocks:
         """By what CRIU calls it, a copy of one description of each file whose mount is not the node's: for mappings of
         the file, and CRIU takes no descriptor twice."""
 
-    def require_carriable(self, patience: float = _SHORT) -> None:
-        """Returns when a look finds that all locks can be carried over. Failed, with one lock's name, when none does
-        for so many seconds."""
-        deadline, pause = time.monotonic() + patience, 0.001
+    def require_carriable(self) -> None:
+        """Returns when a look at the running node finds that all locks can be carried over. Failed, with one lock's
+        name, when none does for a while."""
+        deadline, pause, looks = time.monotonic() + _SHORT, 0.001, 1
         while obstacle := self.obstacle():
-            if time.monotonic() >= deadline:
+            if looks >= _LOOKS and time.monotonic() >= deadline:
                 raise obstacle
             time.sleep(pause)
-            pause = min(pause * 1.5, 0.02)
+            pause, looks = min(pause * 1.5, 0.02), looks + 1
 
     @property
     def external(self) -> list[str]:
@@ -137,7 +138,7 @@ class FileLocks:
 
     def obstacle(self) -> Failed | None:
         """The first lock that cannot be carried over; None when all can."""
-        pids = self._group.pids()
+        pids = self._pids()
         every = self._before = _descriptors(pids)
         found = [one for one in every if one.locks]
         own, mapped = own_devices(pids, self._private), functools.cache(_mapped)
@@ -154,6 +155,13 @@ class FileLocks:
                 return self._failure(one.pid, f"a removed file open, {one.path}", "an earlier move handed it over")
         return None
 
+    def _pids(self) -> list[int]:
+        """Of one hierarchy: to read all takes as long as the locks do, while the node stands."""
+        try:
+            return sorted({int(pid) for pid in Path(Cgroup(self._cgroup).freezer_procs_file()).read_text().split()})
+        except OSError:  # the node ended
+            return []
+
     def _failure(self, pid: int, what: str, why: str) -> Failed:
         remedy = "repeat the move when the file is unlocked or closed; flock() and F_OFD_SETLK locks can be moved"
         return Failed(Code.MOVE_FAILED, f"{_name(pid)} of {self._node} has {what}", why, remedy)
@@ -161,7 +169,7 @@ class FileLocks:
     def take(self) -> list[int]:
         """At the source that was frozen when it was looked at: copies of all descriptions that go along, for the engine
         that restores to inherit."""
-        pids = self._group.pids()
+        pids = self._pids()
         own, mounts = own_devices(pids, self._private), _mounts(pids)
         for one in self._before:
             shared, foreign = _is_shared(one.file, own), _is_foreign(one, mounts)
@@ -276,16 +284,26 @@ def _essences(one: Descriptor) -> Counter[tuple[str, ...]]:
 
 
 def _mounts(pids: list[int]) -> set[int]:
-    """Numbers of the mounts that the processes of a node see, all the same; empty when none is left."""
+    """Numbers of the mounts that the processes of a node see, which may have made namespaces of their own."""
+    found: set[int] = set()
+    seen = set()
     for pid in pids:
         with contextlib.suppress(OSError):  # it ended
-            return {int(line.split()[0]) for line in Path(f"/proc/{pid}/mountinfo").read_text().splitlines()}
-    return set()
+            if (namespace := os.readlink(f"/proc/{pid}/ns/mnt")) not in seen:
+                seen.add(namespace)
+                found |= {int(line.split()[0]) for line in Path(f"/proc/{pid}/mountinfo").read_text().splitlines()}
+    return found
 
 
 def _is_foreign(one: Descriptor, mounts: set[int]) -> bool:
-    """True for a description that was handed over by an earlier move: its mount is that of a place which is gone."""
-    return one.mount not in mounts and not (one.file.st_nlink == 0 and one.path.startswith(_PSEUDO))
+    """True for a description that was handed over by an earlier move: its mount is that of a place which is gone.
+
+    Files without a directory entry have a mount of the kernel's own: namespaces and processes, whose names begin with
+    no slash, and memory.
+    """
+    if one.mount in mounts or not one.path.startswith("/"):
+        return False
+    return one.file.st_nlink > 0 or not one.path.startswith(_MEMORY)
 
 
 def _mapped(pid: int) -> set[tuple[int, int]]:

@@ -145,7 +145,8 @@ class ContainerMover:
             time.sleep(pause)
         else:
             group.freeze()
-            self._locks.require_carriable(0)
+            if obstacle := self._locks.obstacle():
+                raise obstacle
         self._require_own_sockets()
 
     def _require_own_sockets(self) -> None:
