@@ -43,6 +43,7 @@ class Locks:
 
     def __init__(self, stand: Stand, directory: Path, program: Path) -> None:
         self.stand, self.directory = stand, directory
+        self.outside: list[subprocess.Popen[bytes]] = []
         shutil.copy(program, self.program)
         stand.here, stand.there = (
             place.model_copy(update={"binds": (str(directory),)}) for place in (stand.here, stand.there)
@@ -116,6 +117,7 @@ class Watcher:
         self._ready = locks.directory / name
         words = [locks.program, "watch", str(self._ready), f"{self._ready}.go", lock]
         self._process = subprocess.Popen(words)
+        locks.outside.append(self._process)
         await_true(self._ready.exists)
 
     def result(self) -> tuple[int, int]:
@@ -142,7 +144,13 @@ def locks(nodes: tuple[NodeDriver, Fabric], program: Path) -> Iterator[Locks]:
         try:
             if reason := stand.driver.unmovable(stand.here, stand.there):
                 pytest.skip(reason)
-            yield Locks(stand, Path(name), program)
+            made = Locks(stand, Path(name), program)
+            try:
+                yield made
+            finally:
+                for process in made.outside:
+                    process.kill()
+                    process.wait()
         finally:
             stand.remove()
 
@@ -224,16 +232,17 @@ def test_those_that_wait_for_a_lock_wait_on(locks: Locks) -> None:
     """One program outside holds them all; one in the node waits for each."""
     names = on(locks.file, "flock", "posix", "ofd")
     outside, go = locks.directory / "outside", locks.directory / "go"
-    with subprocess.Popen([locks.program, "hold", str(outside), str(go), *names]) as holder:
-        await_true(outside.exists)
-        waiting = [locks.begin("wait", lock, name=f"waits{number}") for number, lock in enumerate(names)]
+    holder = subprocess.Popen([locks.program, "hold", str(outside), str(go), *names])
+    locks.outside.append(holder)
+    await_true(outside.exists)
+    waiting = [locks.begin("wait", lock, name=f"waits{number}") for number, lock in enumerate(names)]
+    time.sleep(0.1)
+    for _ in range(2):
+        locks.move()
         time.sleep(0.1)
-        for _ in range(2):
-            locks.move()
-            time.sleep(0.1)
-            assert [ready.read_text() for ready in waiting] == ["waits\n"] * 3
-        go.touch()
-        assert holder.wait(SECONDS) == 0
+        assert [ready.read_text() for ready in waiting] == ["waits\n"] * 3
+    go.touch()
+    assert holder.wait(SECONDS) == 0
     for ready in waiting:
         assert locks.runs(ready)
         locks.end(ready)
