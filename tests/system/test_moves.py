@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import subprocess
 from collections.abc import Iterator
 from itertools import cycle, islice
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -117,3 +120,28 @@ def test_a_move_that_is_interrupted_goes_back(four: World) -> None:
         at = four.assert_one_copy("four")["four-1"]
         assert at == (where["four-1"] if client.returncode else other(where["four-1"]))
         ring.result()
+
+
+@pytest.mark.parametrize("flavour", ["openmpi", "mpich"])
+def test_ranks_lock_files_of_the_jobs_directory_while_they_are_moved(four: World, flavour: str) -> None:
+    """A lock that is held goes along, and nobody gets it meanwhile; one of a moment, as MPI-IO takes, is waited for."""
+    compiler = shutil.which(f"mpicc.{flavour}")
+    if not compiler:
+        pytest.skip(f"there is no compiler for {flavour}")
+    source, program, stop = Path(__file__).with_name("locked.c"), four.directory / "locked", four.directory / "stop"
+    subprocess.run(
+        [compiler, "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", str(source), "-o", str(program)], check=True
+    )
+    stop.unlink(missing_ok=True)
+    job = four.start("run", "four", "-n", "4", "--", str(program))
+    try:
+        assert job.stdout and job.stdout.readline() == "begun\n"
+        for node in ("four-0", "four-1", "four-0"):
+            source_host = four.hosts_of("four")[node]
+            assert_whole(four.move(node, other(source_host)), node, source_host, other(source_host))
+    finally:
+        stop.touch()
+        out, err = job.communicate(timeout=SECONDS)
+    assert job.returncode == 0, (out, err)
+    got, tried, wrong = map(int, out.split())
+    assert got == 0 and tried > 100 and wrong == 0

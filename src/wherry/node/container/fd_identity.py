@@ -7,6 +7,7 @@ first instruction, what it holds is compared, inode by inode, with what its froz
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import stat
@@ -26,7 +27,7 @@ def require_same(before: list[int], after: list[int], private: Path) -> None:
 
     The node's own file systems are left out: `private`, which was sent and is nobody's outside, memory, and /proc.
     """
-    own = _own_devices(after, private)
+    own = own_devices(after, private)
     originals = _held(before)
     for (pid, name), file in _held(after).items():
         was = originals.get((pid, name))
@@ -68,7 +69,7 @@ def require_own_sockets(netns: str, private: Path) -> None:
 def _held(pids: list[int]) -> _Held:
     held: _Held = {}
     for pid in pids:
-        inner = _inner(pid)
+        inner = inner_pid(pid)
         names = ["cwd", "root", "exe"]
         for directory in ("fd", "map_files"):
             names += [f"{directory}/{entry}" for entry in _entries(f"/proc/{pid}/{directory}")]
@@ -80,13 +81,17 @@ def _held(pids: list[int]) -> _Held:
     return held
 
 
-def _own_devices(pids: list[int], private: Path) -> set[int]:
+def own_devices(pids: list[int], private: Path) -> set[int]:
+    """Devices of the file systems that these processes of one node have for themselves."""
     memory = os.memfd_create("wherry")
     try:
         own = {os.fstat(memory).st_dev, os.stat(private).st_dev}
     finally:
         os.close(memory)
-    return own | {os.stat(f"/proc/{pid}/root/proc").st_dev for pid in pids[:1]}
+    for pid in pids:
+        with contextlib.suppress(OSError):  # it ended
+            return own | {os.stat(f"/proc/{pid}/root/proc").st_dev}
+    return own
 
 
 def _entries(directory: str) -> list[str]:
@@ -96,7 +101,8 @@ def _entries(directory: str) -> list[str]:
         return []
 
 
-def _inner(pid: int) -> int:
+def inner_pid(pid: int) -> int:
+    """The number that a process has inside its node."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("NSpid:"):
             return int(line.split()[-1])

@@ -41,6 +41,7 @@ from wherry.node.container.criu import probe as criu_probe
 from wherry.node.container.criu import rpc as criu_rpc
 from wherry.node.container.criu import soft_dirty
 from wherry.node.container.fd_identity import require_own_sockets, require_same
+from wherry.node.container.file_locks import FileLocks
 from wherry.node.container.integrity import IntegrityCheck
 from wherry.node.container.mounts import MS_NOSUID, Layout, mount, unmount_below
 from wherry.node.container.streams import BackgroundTask, RateLimit, Stream, receive_tree
@@ -79,6 +80,7 @@ class ContainerMover:
         self._fabric = fabric
         self._source, self._destination = source, destination
         self._from, self._to = driver.layout(source), driver.layout(destination)
+        self._locks = FileLocks(source.node.name, source.cgroup, self._from.private)
         self._engine: tuple[str, ...] = ()
         self._streams: dict[str, Stream] = {}
         self._workers: dict[str, criu_rpc.Worker] = {}
@@ -105,6 +107,7 @@ class ContainerMover:
 
     def prepare(self) -> None:
         self._require_own_sockets()  # before the node stands still for nothing
+        self._locks.require_carriable()
         self._hurry()
         self._engine = criu_probe.find().argv
         node = self._destination.node
@@ -138,12 +141,14 @@ class ContainerMover:
         group.limit(None, self._source.node.memory)
         for pause in _SETTLE:
             group.freeze()
-            if not _in_flight(group.pids()):
+            if not _in_flight(group.pids()) and not self._locks.obstacle():
                 break
             group.thaw()
             time.sleep(pause)
         else:
             group.freeze()
+            if obstacle := self._locks.obstacle():
+                raise obstacle
         self._require_own_sockets()
 
     def _require_own_sockets(self) -> None:
@@ -153,6 +158,9 @@ class ContainerMover:
 
     def transfer(self, during: During = quiet) -> Transferred:
         tree = self._streams["tree"]
+        if carried := self._locks.take():
+            self._workers.pop("restore").close()
+            self._workers["restore"] = self._worker(self._destination.host, self._descriptors["net"], *carried)
         tree_sent = BackgroundTask(lambda: self._send(tree, self._from.private))
         try:
             self._dump(
@@ -187,6 +195,11 @@ class ContainerMover:
             elif script == "pre-resume":
                 group.freeze()
 
+        verification = self._verification
+        if verification is None:
+            raise Failed(Code.MOVE_FAILED, "the restore was not prepared")
+        verification.list(self._patience())
+        inherited = self._locks.inherit(self._images(self._to))
         options = {
             **self._common("restore", self._images(self._to)),
             "root": str(self._to.root),
@@ -194,17 +207,14 @@ class ContainerMover:
             "file_locks": True,
             "network_lock": criu_rpc.NETWORK_LOCK_SKIP,
             "external": [f"mnt[{bind.name}]:{bind.outside}" for bind in self._to.binds],
-            "inherit_fd": [{"key": _NET_KEY, "fd": self._descriptors["net"]}],
+            "inherit_fd": [{"key": _NET_KEY, "fd": self._descriptors["net"]}, *inherited],
             "auto_dedup": True,
         }
-        verification = self._verification
-        if verification is None:
-            raise Failed(Code.MOVE_FAILED, "the restore was not prepared")
-        verification.list(self._patience())
         self._request("restore", criu_rpc.RESTORE, options, self._to, stage, self._patience())
         verification.require_same(group.freezer_procs_file(), self._patience())
         if self._destination.owner.uid != 0:
             require_same(Cgroup(self._source.cgroup).pids(), group.pids(), self._to.private)
+        self._locks.require_kept(group.pids())
         self._frozen_ranks = {pid: _cpu_time(pid) for pid in group.pids() if _is_rank(pid)}
         return criu_rpc.engine_seconds(self._to.images / "stats-restore")
 
@@ -221,6 +231,7 @@ class ContainerMover:
             source.condemn()
 
     def thaw(self) -> None:
+        self._locks.await_gone()
         Cgroup(self._destination.cgroup).thaw()
 
     def await_first_run(self) -> float | None:
@@ -247,6 +258,7 @@ class ContainerMover:
         for worker in self._workers.values():
             worker.close()
         self._end_verification()
+        self._locks.close()
         if self._connections is not None:
             self._connections.close()
             self._connections = None
@@ -370,6 +382,7 @@ class ContainerMover:
             "external": [
                 f"net[{net}]:{_NET_KEY}",
                 *(f"mnt[{bind.inside}]:{bind.name}" for bind in self._from.binds),
+                *self._locks.external,
             ],
             "ghost_limit": min(self._source.node.memory, 2**32 - 1),
             **more,

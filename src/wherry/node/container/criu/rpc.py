@@ -78,11 +78,12 @@ _MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
 }
 
 
-def _build() -> dict[str, Any]:
+def build(package: str, messages: Mapping[str, Mapping[str, tuple[int, str]]]) -> dict[str, Any]:
+    """The classes of the messages of such a table, by name; fields that it leaves out are kept unread."""
     field = descriptor_pb2.FieldDescriptorProto
     scalar = {"s": field.TYPE_STRING, "i": field.TYPE_INT32, "u": field.TYPE_UINT32, "b": field.TYPE_BOOL}
-    file = descriptor_pb2.FileDescriptorProto(name="wherry/criu.proto", package="wherry.criu", syntax="proto2")
-    for name, fields in _MESSAGES.items():
+    file = descriptor_pb2.FileDescriptorProto(name=f"{package}.proto", package=package, syntax="proto2")
+    for name, fields in messages.items():
         message = file.message_type.add(name=name)
         for key, (number, kind) in fields.items():
             plain = kind.lstrip("*")
@@ -92,13 +93,13 @@ def _build() -> dict[str, Any]:
             if plain in scalar:
                 entry.type = scalar[plain]
             else:
-                entry.type, entry.type_name = field.TYPE_MESSAGE, f".wherry.criu.{plain}"
+                entry.type, entry.type_name = field.TYPE_MESSAGE, f".{package}.{plain}"
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
-    return {n: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"wherry.criu.{n}")) for n in _MESSAGES}
+    return {n: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{package}.{n}")) for n in messages}
 
 
-_CLASSES = _build()
+_CLASSES = build("wherry.criu", _MESSAGES)
 _LAST_VICTIM = "-999"
 """Killed for lack of memory after all others. What it restores has that too until it gets its own: -1000, never, would
 leave the kernel without a victim in a node that has not enough, and the restore would hang."""
