@@ -26,7 +26,7 @@ from wherry.base.paths import Instance, native_library, native_program
 from wherry.cluster.lookup import find_cluster, find_job
 from wherry.cluster.places import Places
 from wherry.fabric.protocol import Fabric
-from wherry.job import broom, check, launch, record, ship, visible
+from wherry.job import broom, check, launch, preload, record, ship, visible
 from wherry.job.wire import Endpoint, WireError
 from wherry.model.objects import Cluster, Job, JobState, Node, NodeState
 from wherry.model.order import Order
@@ -191,7 +191,9 @@ class Jobs:
         program, found = check.program_of(order, cluster)
         owner, nodes = order.owner, tuple(self._store.nodes(cluster.name))
         self._make_directories()
-        id = new_id("job")
+        id, whole = new_id("job"), "container" not in cluster.spec.kinds
+        crowd = (order.ranks + self._ranks_that_run()) / len(os.sched_getaffinity(0))
+        preloads = preload.chosen(found, order.env, crowd, whole)
         return launch.Request(
             id=id,
             mpi=found,
@@ -205,11 +207,10 @@ class Jobs:
             keys={node.name: self._places.key(node) for node in nodes},
             directory=self._directory / id / "own",
             agent=visible.public_file(native_program("wherry-rsh"), owner, self._state / "bin"),
-            finalize=visible.public_file(native_library("libwherry-finalize.so"), owner, self._state / "bin"),
-            yielding=visible.public_file(native_library("libwherry-yield.so"), owner, self._state / "bin"),
+            preloads=tuple(visible.public_file(native_library(p.name), owner, self._state / "bin") for p in preloads),
             input=order.input,
-            whole="container" not in cluster.spec.kinds,
-            crowd=(order.ranks + self._ranks_that_run()) / len(os.sched_getaffinity(0)),
+            whole=whole,
+            crowd=crowd,
         )
 
     def _ranks_that_run(self) -> int:
@@ -244,8 +245,8 @@ class Jobs:
         targets = ship.targets(request.nodes, request.ranks)
         if not targets:
             return
-        owner, ours = request.owner, (request.agent, request.finalize)
-        files = ship.gather(cluster, Path(request.argv[0]), owner, request.env, ours)
+        owner = request.owner
+        files = ship.gather(cluster, Path(request.argv[0]), owner, request.env, request.ours)
         endpoints = dict(self._endpoints(cluster, request.nodes))
         ship.copy(cluster, [(node, endpoints[node.name]) for node in targets], files, owner, request.mpi)
 
