@@ -20,7 +20,7 @@ from test_manycore import WAIT, Run, build, count_sum, failure, program, start, 
 from wherry.base.errors import Code, Failed, Refused
 from wherry.manycore import balancer
 from wherry.manycore.board import Board
-from wherry.manycore.spec import TilesSpec
+from wherry.model.tiles import TilesSpec
 
 __all__ = ["build", "start"]  # fixtures
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from wherry.base.errors import Code, Failed, Refused
 from wherry.base.paths import native_program
-from wherry.manycore.spec import TilesSpec
+from wherry.model.tiles import TilesSpec
 
 _START = 30.0  # seconds for what takes milliseconds, on a loaded machine
 

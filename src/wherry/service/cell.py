@@ -6,9 +6,10 @@ domain per fabric, and none when no fabric is up.
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,7 @@ from wherry.cluster.places import Places
 from wherry.fabric.default import default_fabric
 from wherry.fabric.protocol import Fabric
 from wherry.job.jobs import Jobs
+from wherry.manycore.board import Board, tiles_socket
 from wherry.model.objects import ClusterState, Host, Operation, Phase
 from wherry.model.spec import FabricSpec, LinkSpec
 from wherry.move.moves import Moves
@@ -29,6 +31,8 @@ from wherry.service.operations import Operations
 from wherry.store import Store
 
 log = logging.getLogger("wherry.cell")
+TILES_AT = "tiles at"
+"""Setting: a JSON list of the hosts on which tiles were started last; empty for tiles beside the fabric."""
 
 
 @dataclass
@@ -50,6 +54,7 @@ class Cell:
         self.instance = instance
         self.store = store
         self.operations = Operations(store)
+        self.board = Board(tiles_socket(instance))
         self._lock = threading.RLock()
         self._domain: Domain | None = None
         spec = store.fabric()
@@ -101,14 +106,14 @@ class Cell:
         """Refuses what `fabric_up` would refuse."""
         wiring.check_fabric(spec)
         if self._domain is not None and not self._domain.fabric.spec.differs_in_figures_only(spec):
-            self._refuse_clusters(f"fabric {self._domain.fabric.spec.name} cannot be replaced")
+            self._refuse_in_use(f"fabric {self._domain.fabric.spec.name} cannot be replaced")
 
     def check_fabric_down(self) -> None:
         """Refuses what `fabric_down` would refuse, and when there is no fabric."""
-        self._refuse_clusters(f"fabric {self.need_domain().fabric.spec.name} cannot be taken down")
+        self._refuse_in_use(f"fabric {self.need_domain().fabric.spec.name} cannot be taken down")
 
     def fabric_up(self, spec: FabricSpec) -> None:
-        """Makes the fabric; the same one again repairs it. WRONG_STATE when clusters stand on another one."""
+        """Makes the fabric; the same one again repairs it. WRONG_STATE when clusters or tiles are on another one."""
         with self._lock:
             self.check_fabric_up(spec)
             if self._domain is not None and not self._domain.fabric.spec.differs_in_figures_only(spec):
@@ -121,7 +126,7 @@ class Cell:
             try:
                 domain.fabric.up()
             except Exception:
-                if self.store.clusters():
+                if self.store.clusters() or self.tiles_at():
                     self._links_as(before)
                 else:
                     self.fabric_down()
@@ -139,12 +144,12 @@ class Cell:
             log.exception("links could not be made as they were")
 
     def fabric_down(self) -> None:
-        """Removes the fabric. WRONG_STATE while clusters stand on it; nothing to do when there is none."""
+        """Removes the fabric. WRONG_STATE while clusters or tiles are on it; nothing to do when there is none."""
         with self._lock:
             if self._domain is None:
                 return
             spec = self._domain.fabric.spec
-            self._refuse_clusters(f"fabric {spec.name} cannot be taken down")
+            self._refuse_in_use(f"fabric {spec.name} cannot be taken down")
             self._domain.fabric.down()
             for host in spec.hosts:
                 for flag in self.store.host_flags(host.name):
@@ -216,8 +221,23 @@ class Cell:
         self.operations.close(timeout)
         self.store.close()
 
-    def _refuse_clusters(self, what: str) -> None:
+    def tiles_at(self) -> list[str]:
+        """The hosts in whose network namespaces tiles run; none when they run beside the fabric, or there are none.
+
+        The names are stored before the tiles start; whether these still run is what their name server says.
+        """
+        hosts = json.loads(self.store.setting(TILES_AT) or "[]")
+        return list(hosts) if hosts and self.board.is_up() else []
+
+    def refuse_tiles(self, what: str, hosts: Collection[str]) -> None:
+        """WRONG_STATE while tiles run on one of these hosts."""
+        if there := [host for host in self.tiles_at() if host in hosts]:
+            why = f"tiles run in the network of {', '.join(there)} and cannot leave it"
+            raise Refused(Code.WRONG_STATE, what, why, "wherry tile down")
+
+    def _refuse_in_use(self, what: str) -> None:
         names = [cluster.name for cluster in self.store.clusters()]
         if names:
             why = f"clusters stand on it: {', '.join(names)}"
             raise Refused(Code.WRONG_STATE, what, why, f"wherry down {names[0]}")
+        self.refuse_tiles(what, [host.name for host in self.need_domain().fabric.spec.hosts])

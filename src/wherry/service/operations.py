@@ -103,6 +103,13 @@ class Operations:
             raise Refused(Code.NOT_FOUND, f"there is no operation {id!r}", "", "wherry op list")
         return found
 
+    def ended(self, id: str, seconds: float) -> Operation:
+        """The operation as soon as it has ended, or as it is after so many seconds. Waits without polling."""
+        task = self._tasks.get(id)
+        if task and task.thread:
+            task.thread.join(seconds)
+        return self.get(id)
+
     def lines(self, id: str, after: int) -> list[str]:
         """Progress lines from number `after` on; none for an operation of an earlier daemon."""
         task = self._tasks.get(id)
