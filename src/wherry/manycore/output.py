@@ -28,7 +28,8 @@ async def output(board: Board, offsets: Mapping[int, int], wait: float, to_end: 
     try:
         reader, writer = await asyncio.open_unix_connection(str(board.path), limit=_LINE)
     except OSError:
-        board.check_up()
+        if not any(offsets.values()):
+            board.check_up()
         raise gone() from None
     try:
         words = ["attach", *(f"{process}:{offset}" for process, offset in offsets.items())]
@@ -50,7 +51,9 @@ async def _events(reader: asyncio.StreamReader, left: set[int], wait: float, to_
             break
         except OSError:
             line = b""
-        if not line.endswith(b"\n"):
+        if not line.endswith(b"\n"):  # it has ended, or this request read too slowly: the next one goes on
+            if events:
+                break
             raise gone()
         event = json.loads(line)
         raise_refusal(event, "attach")
