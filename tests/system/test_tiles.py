@@ -58,11 +58,16 @@ def test_on_this_machine(some: World) -> None:
 
 
 def test_on_two_hosts(some: World) -> None:
-    """Ranks of an MPI program are moved between hosts; it says the same. A balancer ends with its tiles."""
+    """Ranks of an MPI program are moved between hosts; it says the same. Nobody takes the hosts from under the tiles but
+    `down --all`, which ends them and their balancer."""
     some.json("fabric", "up", str(EXAMPLES / "two-sites.yaml"))
     two = str(EXAMPLES / "tiles-two-hosts.yaml")
     some.json("tile", "up", two)
     assert [tile["host"] for tile in some.json("tile", "ps")["tiles"]] == [0, 0, 0, 1, 1, 1]
+    assert "6 tiles are up on a1, b1; 0 processes run there" in some("status").stdout
+    for words in (("fabric", "down"), ("host", "drain", "b1")):
+        refused = some(*words)
+        assert refused.returncode == 5 and "tiles run in the network of" in refused.stderr, refused.stderr
     running = some.start("tile", "run", "--ranks", "4", f"{LIBRARY}/mpi-check", "300")
 
     def ranks() -> dict[int, int]:
@@ -87,4 +92,7 @@ def test_on_two_hosts(some: World) -> None:
     some.json("tile", "down")
     some.json("tile", "up", two, "--balance")
     assert any("wherry.manycore.balancer" in words for words in some.processes().values())
-    some.json("tile", "down")
+    some.kill_daemon()
+    refused = some("fabric", "down")
+    assert refused.returncode == 5 and "wherry tile down" in refused.stderr, "the next daemon knows of them, too"
+    assert some.json("down", "--all")["removed"]["tiles"] == ["6 tiles"]
