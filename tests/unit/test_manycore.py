@@ -6,7 +6,6 @@ say (a sanitizer would).
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 import shutil
@@ -25,9 +24,8 @@ import pytest
 from fuzzing import fuzz
 from wherry.base.errors import Code, Failed, LostContact, Refused, WherryError
 from wherry.base.paths import native_program
-from wherry.cli.files import read_tiles
 from wherry.manycore import launch as launch_module
-from wherry.manycore import output as output_module
+from wherry.manycore.balancer import LOOK, Balancer
 from wherry.manycore.board import Board
 from wherry.manycore.launch import Place
 from wherry.model.tiles import MODES, TilesSpec
@@ -414,7 +412,7 @@ def test_a_move_between_hosts(start: Callable[..., Board]) -> None:
     assert asker.ended()["status"] == 0 and f"process {server.process} port 6: 42" in asker.text
 
 
-def test_processes_that_talk_are_moved_together(start: Callable[..., Board], tmp_path: Path) -> None:
+def test_processes_that_talk_are_moved_together(start: Callable[..., Board]) -> None:
     board = start(2, 3, hosts=2)
     guard = Run(board, "hold", tile=1)
     talk = threading.Thread(target=lambda: failure(ranks, board, 2, "ring", 1000000, 100), daemon=True)
@@ -422,11 +420,16 @@ def test_processes_that_talk_are_moved_together(start: Callable[..., Board], tmp
     until(lambda: [p["tile"] for p in board.ps()["processes"] if p["program"] == "ring"] == [0, 2], "both run")
     assert Run(board, "post", guard.process, 3, "quit", tile=3).ended()["status"] == 0
     assert guard.ended()["status"] == 0
-    board.balance()
-    until(lambda: {p["tile"] // 2 for p in board.ps()["processes"] if p["program"] == "ring"} in ({0}, {1}), "together")
-    log = tmp_path / "tiles.balance.log"
-    until(lambda: "gains" in log.read_text(), "it says so")
-    log.write_text("")  # no tile has said it
+    watched = Balancer(board)
+
+    def together() -> bool:
+        if move := watched.look():
+            board.move(move.process, move.tile)
+            watched.moved(move.process)
+        time.sleep(LOOK / 2)
+        return {p["tile"] // 2 for p in board.ps()["processes"] if p["program"] == "ring"} in ({0}, {1})
+
+    until(together, "together")
 
 
 def test_a_host_dies(start: Callable[..., Board], tmp_path: Path) -> None:
@@ -767,65 +770,6 @@ def test_the_build_refuses(tmp_path: Path, why: str) -> None:
     built = subprocess.run(tilecc, capture_output=True, text=True, timeout=60, env={**os.environ, "CFLAGS": "-w -O1"})
     assert built.returncode != 0
     assert why in built.stderr or (why == "what is not there" and "undefined reference" in built.stderr)
-
-
-def test_the_file(tmp_path: Path) -> None:
-    examples = NATIVE.parent / "examples"
-    assert read_tiles(examples / "tiles.yaml") == TilesSpec(tiles=4, cores=3).model_dump(mode="json")
-    two = read_tiles(examples / "tiles-two-hosts.yaml")
-    assert two == TilesSpec(tiles=3, cores=3, hosts=["a1", "b1"]).model_dump(mode="json")
-    (tmp_path / "f").write_text("kind: tiles\nversion: 1\nrings: [[{name: x, program: x.elf}]]\n")
-    with pytest.raises(Refused, match="no program x.elf"):
-        read_tiles(tmp_path / "f")
-    (tmp_path / "x.elf").touch()
-    assert read_tiles(tmp_path / "f")["rings"][0][0]["program"] == f"{tmp_path}/x.elf"
-    (tmp_path / "f").write_text("kind: tiles\nversion: 1\ntiles: 9\nhosts: [a, b]\n")
-    with pytest.raises(Refused, match="more than 16"):
-        read_tiles(tmp_path / "f")
-    (tmp_path / "f").write_text("kind: tiles\nversion: 1\ncoers: 3\n")
-    with pytest.raises(Refused, match="unknown key 'coers'"):
-        read_tiles(tmp_path / "f")
-
-
-def test_output_is_told_from_any_byte_on(start: Callable[..., Board], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also in several answers; `to_end` waits for the ends. What is awaited is not looked for in between."""
-    board = start()
-    runs = [Run(board, "count", 300) for _ in range(2)]
-    for run in runs:
-        run.ended()
-    said = {run.process: run.text for run in runs}
-    assert all(text.startswith("1\n2\n") and "\n300\nsum " in text for text in said.values())
-
-    def told(offsets: dict[int, int], wait: float = 20.0, to_end: bool = False) -> list[dict[str, Any]]:
-        return asyncio.run(output_module.output(board, offsets, wait, to_end))
-
-    for events in (told({p: 7 for p in said}), told({p: 7 for p in said}, to_end=True)):
-        for process, text in said.items():
-            outputs = [e for e in events if e["process"] == process and e["event"] == "output"]
-            assert outputs[0]["from"] == 7 and "".join(e["text"] for e in outputs) == text[7:]
-        assert sorted(e["process"] for e in events if e["event"] == "ended") == sorted(said)
-    monkeypatch.setattr(output_module, "_MOST", 100)
-    process, text = runs[0].process, ""
-    while (events := told({process: len(text)}))[-1]["event"] == "output":
-        assert events[0]["from"] == len(text)
-        text += "".join(e["text"] for e in events)
-    assert text + "".join(e.get("text", "") for e in events) == said[process]
-    holder = Run(board, "hold")
-    assert told({holder.process: 1 << 40}, wait=0.0) == []
-    with pytest.raises(Refused, match="no such process"):
-        told({30: 0})
-
-
-def test_output_says_what_was_dropped(start: Callable[..., Board]) -> None:
-    """The newest MiB is kept, and its first byte is known."""
-    board, steps = start(), 200_000  # 1.3 MB
-    process = board.start(program("count"), [str(steps)])
-    until(lambda: place(board, process)["state"] == "ended", "it counts")
-    first, *others, _ = board.attach(process)
-    text = "".join(f"{number}\n" for number in range(1, steps + 1))[first["from"] :]
-    assert first["from"] > 0 and "".join(e["text"] for e in (first, *others)).startswith(text)
-    events = asyncio.run(output_module.output(board, {process: 0}, 20.0, True))
-    assert events[0]["from"] == first["from"]
 
 
 def test_no_tiles(tmp_path: Path) -> None:

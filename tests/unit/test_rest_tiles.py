@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -19,6 +20,7 @@ from wherry.manycore.board import Board
 from wherry.service.drain import Drains
 from wherry.service.peer import Peer
 from wherry.service.sweep import remains
+from wherry.service.tile_balance import TileBalance
 from wherry.service.tiles import Tiles
 
 TILES = {"tiles": 3, "cores": 2}
@@ -252,6 +254,33 @@ def test_no_host_is_drained_while_tiles_start_there(
         finally:
             go.set()
         assert made.result()["hosts"] == ["a1", "b1"]
+
+
+def test_balancing_is_operations(service: Service, client: Client, on_hosts: dict[str, Any]) -> None:
+    """Ranks that talk come to one host, by moves with claims; tiles that were not started for that are left alone."""
+
+    def places() -> list[int]:
+        rings = [p for p in client.tiles()["processes"] if p["program"] == "ring"]
+        return [p["tile"] // 2 for p in rings if p["state"] == "running"]
+
+    watcher = TileBalance(service.cell)
+    for balance in (False, True):
+        client.tiles_up(on_hosts, "FILE", balance=balance)
+        guard = client.start_on_tile(program("hold"), [], 1)[0]["process"]
+        client.start_on_tile(program("ring"), ["1000000", "100"], ranks=2)
+        assert places() == [0, 1]
+        client.start_on_tile(program("post"), [str(guard), "3", "quit"], 3)
+        assert list(client.tile_output([guard]))[-1]["event"] == "ended"
+        deadline = time.monotonic() + (60 if balance else 3)
+        while places() == [0, 1] and time.monotonic() < deadline:
+            watcher.turn()
+            time.sleep(0.5)
+        assert len(set(places())) == (1 if balance else 2)
+        moves = [operation for operation in client.operations() if operation.kind == "tile move"]
+        assert len(moves) == balance
+        client.tiles_down()
+        watcher.turn()
+    assert [event.kind for event in client.events() if event.kind.startswith("tiles.")] == ["tiles.balance"]
 
 
 def test_they_are_among_what_remains(service: Service, client: Client) -> None:

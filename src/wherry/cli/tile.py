@@ -39,7 +39,7 @@ def up(
     cores
         Of each tile, the master core included; at most 16.
     balance
-        Move processes that talk much to one host, and away from crowded hosts (tiles.balance.log says what it did).
+        Move processes that talk much to one host, and away from crowded hosts (wherry event list says what it did).
         Tiles of one host share its CPUs, so nothing is moved between them.
     """
     given = {"tiles": tiles, "cores": cores}

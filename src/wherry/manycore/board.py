@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import json
 import socket
-import subprocess
-import sys
 from collections.abc import Generator, Iterator
 from contextlib import closing, suppress
 from itertools import islice
@@ -138,18 +136,6 @@ class Board:
     def loads(self) -> Event:
         """`cpu_ns` that each tile has had, `cpus` of each host, `said`: messages so far from one process to another."""
         return self._one("loads")
-
-    def balance(self) -> None:
-        """Starts what moves processes by itself (`wherry.manycore.balancer`); it ends with the tiles."""
-        with self.path.with_suffix(".balance.log").open("wb") as log:
-            subprocess.Popen(
-                [sys.executable, "-m", "wherry.manycore.balancer", str(self.path)],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                cwd="/",
-            )
 
     def down(self) -> None:
         """Ends the tiles and what runs on them. Returns when the name server has gone."""

@@ -101,4 +101,4 @@ def _hear(socket: Path, boards: list[Process], wanted: str) -> dict[str, Any]:
 
 def logs(socket: Path) -> list[Path]:
     """Where the boards of all hosts, and their tiles, write what they have to say."""
-    return sorted(log for log in socket.parent.glob(f"{socket.stem}*.log") if "balance" not in log.name)
+    return sorted(socket.parent.glob(f"{socket.stem}*.log"))

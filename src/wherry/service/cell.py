@@ -33,6 +33,8 @@ from wherry.store import Store
 log = logging.getLogger("wherry.cell")
 TILES_AT = "tiles at"
 """Setting: a JSON list of the hosts on which tiles were started last; empty for tiles beside the fabric."""
+TILES_BALANCED = "tiles balanced"
+"""Setting: not empty when the tiles that were started last are to be balanced."""
 
 
 @dataclass

@@ -157,6 +157,7 @@ def _run(place: Instance, group: int | None) -> None:
     from wherry.service.peer import PeerProtocol
     from wherry.service.rest.app import make_app
     from wherry.service.take_up import TakeUp
+    from wherry.service.tile_balance import TileBalance
     from wherry.store import Store
 
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -165,7 +166,7 @@ def _run(place: Instance, group: int | None) -> None:
         signal.signal(number, lambda *_: None)
     cell = Cell(place, Store(place.state / _ROWS))
     cell.recover()
-    watchers = (Monitor(cell), AutoBalance(cell), TakeUp(cell))
+    watchers = (Monitor(cell), AutoBalance(cell), TakeUp(cell), TileBalance(cell))
     for watcher in watchers:
         watcher.start()
     config = uvicorn.Config(

@@ -23,7 +23,7 @@ from wherry.manycore.output import output
 from wherry.model.objects import Operation
 from wherry.model.tiles import Mode, TilesSpec
 from wherry.service.acts import FABRIC
-from wherry.service.cell import TILES_AT, Cell
+from wherry.service.cell import TILES_AT, TILES_BALANCED, Cell
 from wherry.service.operations import Body, Task
 from wherry.service.peer import Peer
 
@@ -60,10 +60,9 @@ class Tiles:
             task.progress(f"starting {spec.tiles * max(1, len(spec.hosts))} tiles")
             places = self._places(spec.hosts)  # what the fabric is now
             self._cell.store.put_setting(TILES_AT, json.dumps(spec.hosts))
+            self._cell.store.put_setting(TILES_BALANCED, "yes" if balance else "")
             self._board.up(spec, program, places)
             servers = self._board.boot(spec)
-            if balance:
-                self._board.balance()
             return {**self.show(), "servers": servers}
 
         shared = [FABRIC, *(f"host {host}" for host in spec.hosts)] if spec.hosts else []
