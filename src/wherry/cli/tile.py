@@ -42,9 +42,10 @@ def up(
         Move processes that talk much to one host, and away from crowded hosts (wherry event list says what it did).
         Tiles of one host share its CPUs, so nothing is moved between them.
     """
-    given = {"tiles": tiles, "cores": cores}
-    parse(TilesSpec, given, "the command line", "wherry tile up")
-    spec, source = (read_tiles(file), str(file)) if file else (given, "the command line")
+    spec: dict[str, Any] = read_tiles(file) if file else {"tiles": tiles, "cores": cores}
+    source = str(file or "the command line")
+    if file is None:
+        parse(TilesSpec, spec, source, "wherry tile up")
     with Client() as client:
         made = client.tiles_up(spec, source, balance=balance)
     data = {"tiles": len(made["tiles"]), "cores": spec["cores"], "hosts": made["hosts"], "servers": made["servers"]}
