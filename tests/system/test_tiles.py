@@ -10,6 +10,7 @@ import pytest
 from realworld import SECONDS, World, eventually, world
 
 from wherry.base.paths import native_program
+from wherry.client import Client
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="hosts of the fabric are made by root")
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -58,33 +59,43 @@ def test_on_this_machine(some: World) -> None:
 
 
 def test_on_two_hosts(some: World) -> None:
-    """Ranks of an MPI program are moved between hosts; it says the same. A balancer ends with its tiles."""
+    """Ranks of an MPI program are moved between hosts; it says the same. Only `down --all` takes the hosts away while
+    tiles are there: it ends them."""
     some.json("fabric", "up", str(EXAMPLES / "two-sites.yaml"))
     two = str(EXAMPLES / "tiles-two-hosts.yaml")
     some.json("tile", "up", two)
     assert [tile["host"] for tile in some.json("tile", "ps")["tiles"]] == [0, 0, 0, 1, 1, 1]
+    assert "6 tiles are up on a1, b1; 0 processes run there" in some("status").stdout
+    for words in (("fabric", "down"), ("host", "drain", "b1")):
+        refused = some(*words)
+        assert refused.returncode == 5 and "tiles run in the network of" in refused.stderr, refused.stderr
     running = some.start("tile", "run", "--ranks", "4", f"{LIBRARY}/mpi-check", "300")
 
-    def ranks() -> dict[int, int]:
-        """Tiles of the ranks that run, by process."""
-        return {p["process"]: p["tile"] for p in some.json("tile", "ps")["processes"] if p["state"] == "running"}
+    with Client(some.instance, start=False) as client:
 
-    assert len(eventually(lambda: len(ranks()), 4) and ranks()) == 4
-    at = ranks()
-    for mode in ("faithful", "direct", "precopy"):
-        for process, tile in at.items():
-            there = [other for other in range(6) if other not in at.values()]
-            free = min(there, key=lambda other: other // 3 == tile // 3)  # at the other host, if one is free there
-            cost = some.json("tile", "move", str(process), "--to", str(free), "--mode", mode)
-            assert (cost["from"], cost["to"]) == (tile, free)
-            at[process] = free
-    free = next(other for other in range(6) if other not in at.values())
-    far = next(process for process, tile in at.items() if tile // 3 != free // 3)
-    refused = some("tile", "move", str(far), "--to", str(free), "--mode", "handoff")
-    assert refused.returncode != 0 and "hosts" in refused.stderr
+        def ranks() -> dict[int, int]:
+            """Tiles of the ranks that run, by process."""
+            return {p["process"]: p["tile"] for p in client.tiles()["processes"] if p["state"] == "running"}
+
+        eventually(lambda: len(ranks()), 4)
+        at = ranks()
+        free = next(other for other in range(6) if other not in at.values())
+        far = next(process for process, tile in at.items() if tile // 3 != free // 3)
+        refused = some("tile", "move", str(far), "--to", str(free), "--mode", "handoff")
+        assert refused.returncode != 0 and "hosts" in refused.stderr
+        for mode in ("faithful", "direct", "precopy"):
+            for process, tile in at.items():
+                there = [other for other in range(6) if other not in at.values()]
+                free = min(there, key=lambda other: other // 3 == tile // 3)  # at the other host, if one is free there
+                cost = client.move_tile_process(process, free, mode)
+                assert (cost["from"], cost["to"]) == (tile, free)
+                at[process] = free
+        assert running.poll() is None and len(at) == 4
     out, err = running.communicate(timeout=SECONDS)
     assert (running.returncode, out) == (0, "ok, 300 rounds\n"), err
     some.json("tile", "down")
     some.json("tile", "up", two, "--balance")
-    assert any("wherry.manycore.balancer" in words for words in some.processes().values())
-    some.json("tile", "down")
+    some.kill_daemon()
+    refused = some("fabric", "down")
+    assert refused.returncode == 5 and "wherry tile down" in refused.stderr, "the next daemon knows of them, too"
+    assert some.json("down", "--all")["removed"]["tiles"] == ["6 tiles"]

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from pydantic import SecretStr
 
 from wherry.base.errors import Refused
-from wherry.job import file_visibility, job_files, launch
+from wherry.base.paths import native_library
+from wherry.job import file_visibility, job_files, launch, preload
 from wherry.job.mpi import Family, Mpi
 from wherry.model.objects import Cluster, ClusterState, Node
 from wherry.model.owner import Owner
@@ -30,12 +31,18 @@ def nodes(count: int) -> tuple[Node, ...]:
 
 
 def request(
-    family: Family, version: tuple[int, ...], ranks: int = 5, owner: Owner = OWNER, **env: str
+    family: Family,
+    version: tuple[int, ...],
+    ranks: int = 5,
+    owner: Owner = OWNER,
+    crowd: float = 0.0,
+    whole: bool = False,
+    **env: str,
 ) -> launch.LaunchRequest:
-    launcher = Path("/opt/mpi/bin/mpirun")
+    mpi = Mpi(family, version, Path("/opt/mpi/bin/mpirun"))
     return launch.LaunchRequest(
         id="job-1",
-        mpi=Mpi(family, version, launcher),
+        mpi=mpi,
         argv=("/home/u/case/solver", "in put"),
         ranks=ranks,
         nodes=nodes(4),
@@ -46,8 +53,9 @@ def request(
         keys={node.name: SecretStr(f"{node.index:02x}" * 32) for node in nodes(4)},
         directory=Path("/var/lib/wherry/main/jobs/job-1/own"),
         agent=Path("/opt/wherry-rsh"),
-        finalize=Path("/opt/f.so"),
-        yielding=Path("/opt/y.so"),
+        preloads=tuple(Path("/opt") / library.name for library in preload.chosen(mpi, env, crowd, whole)),
+        crowd=crowd,
+        whole=whole,
     )
 
 
@@ -81,14 +89,17 @@ def test_ranks_of_one_virtual_machine_share_its_memory() -> None:
 
 def test_waiting_ranks_let_others_run_where_there_are_more_of_them_than_processors() -> None:
     name = "OMPI_MCA_mpi_yield_when_idle"
-    crowded = replace(request(Family.OPENMPI, (4, 1, 4), LD_PRELOAD="theirs.so"), crowd=2.5)
-    plan = launch.plan(crowded)
-    assert plan.env[name] == "1" and plan.argv[-4:-2] == ["-x", "LD_PRELOAD=/opt/y.so theirs.so"]
-    assert launch.plan(replace(crowded, whole=True)).env[name] == "1"
-    assert launch.plan(replace(crowded, crowd=2.0)).env[name] == "1"
-    plans = [launch.plan(replace(crowded, crowd=1.0)), launch.plan(replace(crowded, env={name: "0"}))]
+
+    def planned(crowd: float = 2.5, whole: bool = False, **env: str) -> launch.LaunchPlan:
+        return launch.plan(request(Family.OPENMPI, (4, 1, 4), crowd=crowd, whole=whole, LD_PRELOAD="theirs.so", **env))
+
+    plan = planned()
+    assert plan.env[name] == "1" and plan.argv[-4:-2] == ["-x", "LD_PRELOAD=/opt/libwherry-yield.so theirs.so"]
+    assert planned(whole=True).env[name] == "1"
+    assert planned(crowd=2.0).env[name] == "1"
+    plans = [planned(crowd=1.0), planned(**{name: "0"})]
     assert name not in plans[0].env and plans[1].env[name] == "0", "the user's word counts"
-    for other in (*plans, launch.plan(replace(crowded, whole=True)), launch.plan(replace(crowded, crowd=2.0))):
+    for other in (*plans, planned(whole=True), planned(crowd=2.0)):
         assert not [word for word in other.argv if word.startswith("LD_PRELOAD")]
 
 
@@ -103,9 +114,13 @@ def test_open_mpi_5_speaks_to_prrte_and_root_is_allowed() -> None:
 def test_mpich_and_its_library_for_the_end() -> None:
     plan = launch.plan(request(Family.MPICH, (4, 0, 2), LD_PRELOAD="/x.so"))
     assert plan.argv[plan.argv.index("-localhost") + 1] == "10.77.1.254"
-    assert plan.argv[plan.argv.index("LD_PRELOAD") + 1] == "/opt/f.so /x.so"
+    assert plan.argv[plan.argv.index("LD_PRELOAD") + 1] == "/opt/libwherry-finalize.so /x.so"
     assert plan.files["hosts"].splitlines() == ["10.77.1.1:2", "10.77.1.2:1", "10.77.1.3:1", "10.77.1.4:1"]
     assert "LD_PRELOAD" not in launch.plan(request(Family.MPICH, (5, 0, 2))).argv
+
+
+def test_every_library_of_the_table_is_built() -> None:
+    assert all(native_library(library.name).is_file() and library.purpose for library in preload.LIBRARIES)
 
 
 def test_the_job_file_is_what_the_agent_reads() -> None:

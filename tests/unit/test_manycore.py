@@ -25,9 +25,10 @@ from fuzzing import fuzz
 from wherry.base.errors import Code, Failed, LostContact, Refused, WherryError
 from wherry.base.paths import native_program
 from wherry.manycore import launch as launch_module
-from wherry.manycore.board import MODES, Board
+from wherry.manycore.balancer import LOOK, Balancer
+from wherry.manycore.board import Board
 from wherry.manycore.launch import Place
-from wherry.manycore.spec import TilesSpec, read_tiles
+from wherry.model.tiles import MODES, TilesSpec
 
 NATIVE = Path(__file__).resolve().parents[2] / "native"
 C_TESTS = ("uarea", "elf", "tasks", "protocol", "tracking", "state", "frames", "hosts")
@@ -411,7 +412,7 @@ def test_a_move_between_hosts(start: Callable[..., Board]) -> None:
     assert asker.ended()["status"] == 0 and f"process {server.process} port 6: 42" in asker.text
 
 
-def test_processes_that_talk_are_moved_together(start: Callable[..., Board], tmp_path: Path) -> None:
+def test_processes_that_talk_are_moved_together(start: Callable[..., Board]) -> None:
     board = start(2, 3, hosts=2)
     guard = Run(board, "hold", tile=1)
     talk = threading.Thread(target=lambda: failure(ranks, board, 2, "ring", 1000000, 100), daemon=True)
@@ -419,11 +420,16 @@ def test_processes_that_talk_are_moved_together(start: Callable[..., Board], tmp
     until(lambda: [p["tile"] for p in board.ps()["processes"] if p["program"] == "ring"] == [0, 2], "both run")
     assert Run(board, "post", guard.process, 3, "quit", tile=3).ended()["status"] == 0
     assert guard.ended()["status"] == 0
-    board.balance()
-    until(lambda: {p["tile"] // 2 for p in board.ps()["processes"] if p["program"] == "ring"} in ({0}, {1}), "together")
-    log = tmp_path / "tiles.balance.log"
-    until(lambda: "gains" in log.read_text(), "it says so")
-    log.write_text("")  # no tile has said it
+    watched = Balancer(board)
+
+    def together() -> bool:
+        if move := watched.look():
+            board.move(move.process, move.tile)
+            watched.moved(move.process)
+        time.sleep(LOOK / 2)
+        return {p["tile"] // 2 for p in board.ps()["processes"] if p["program"] == "ring"} in ({0}, {1})
+
+    until(together, "together")
 
 
 def test_a_host_dies(start: Callable[..., Board], tmp_path: Path) -> None:
@@ -764,18 +770,6 @@ def test_the_build_refuses(tmp_path: Path, why: str) -> None:
     built = subprocess.run(tilecc, capture_output=True, text=True, timeout=60, env={**os.environ, "CFLAGS": "-w -O1"})
     assert built.returncode != 0
     assert why in built.stderr or (why == "what is not there" and "undefined reference" in built.stderr)
-
-
-def test_the_file(tmp_path: Path) -> None:
-    assert read_tiles(NATIVE.parent / "examples" / "tiles.yaml") == TilesSpec(tiles=4, cores=3)
-    two = read_tiles(NATIVE.parent / "examples" / "tiles-two-hosts.yaml")
-    assert two == TilesSpec(tiles=3, cores=3, hosts=["a1", "b1"])
-    (tmp_path / "f").write_text("kind: tiles\nversion: 1\ntiles: 9\nhosts: [a, b]\n")
-    with pytest.raises(Refused, match="more than 16"):
-        read_tiles(tmp_path / "f")
-    (tmp_path / "f").write_text("kind: tiles\nversion: 1\ncoers: 3\n")
-    with pytest.raises(Refused, match="unknown key 'coers'"):
-        read_tiles(tmp_path / "f")
 
 
 def test_no_tiles(tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ import pytest
 from test_manycore import Run, build, place, start, until
 
 from wherry.base.errors import Refused
-from wherry.manycore.board import MODES, Board
+from wherry.manycore.board import Board
+from wherry.model.tiles import MODES
 
 __all__ = ["build", "start"]  # fixtures
 

@@ -9,8 +9,6 @@ import json
 import os
 import signal
 import subprocess
-import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,7 +18,7 @@ from test_manycore import WAIT, Run, build, count_sum, failure, program, start, 
 from wherry.base.errors import Code, Failed, Refused
 from wherry.manycore import balancer
 from wherry.manycore.board import Board
-from wherry.manycore.spec import TilesSpec
+from wherry.model.tiles import TilesSpec
 
 __all__ = ["build", "start"]  # fixtures
 
@@ -55,16 +53,16 @@ def test_clients_without_end(start: Callable[..., Board], build: Path) -> None:
     until(lambda: failure(board.ps) is None, "there is a place again")
 
 
-def test_a_balancer_ends_with_its_tiles(start: Callable[..., Board]) -> None:
-    """Also when others are up at the same socket before it looks again."""
+def test_a_balancer_begins_anew_with_other_tiles(start: Callable[..., Board]) -> None:
+    """What it saw of those before says nothing of those that are there now, at the same socket."""
     board = start(1, 2)
-    ended = threading.Thread(target=balancer.balance, args=(board,), daemon=True)
-    ended.start()
-    time.sleep(0.2)
+    watched = balancer.Balancer(board)
     board.down()
-    start(1, 2)
-    ended.join(WAIT)
-    assert not ended.is_alive()
+    with pytest.raises(Refused, match="no tiles are up"):
+        watched.look()
+    start(2, 2)
+    assert watched.look() is None
+    assert watched.look() is None  # of two tiles: the figures of one and of two would not fit
 
 
 @pytest.mark.parametrize(("step", "why"), [("reserved", "tile 0 or tile 1 stands still"), ("copied", "did not answer")])

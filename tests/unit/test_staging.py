@@ -11,10 +11,13 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 import pytest
+from pydantic import SecretStr
 
 from wherry.base.errors import Code, Failed, Refused, WherryError
-from wherry.job import staging
+from wherry.base.paths import Instance, native_library, native_program
+from wherry.job import launch, preload, staging
 from wherry.job.agent_client import AgentEndpoint, AgentError, Ended
+from wherry.job.jobs import Jobs
 from wherry.job.mpi import Family, Mpi
 from wherry.model.objects import Cluster, ClusterState, Node
 from wherry.model.owner import Owner
@@ -171,3 +174,42 @@ def test_copying_ends_when_the_operation_is_cancelled(tmp_path: Path) -> None:
         assert checked.read(1) == b"\0"
         with pytest.raises(Failed):
             checked.read(1)
+
+
+@pytest.mark.parametrize(
+    ("family", "version", "crowd"), [(Family.OPENMPI, (4, 1, 4), 2.5), (Family.MPICH, (4, 0), 1.0)]
+)
+def test_what_ld_preload_names_is_on_a_virtual_machine(
+    family: Family,
+    version: tuple[int, ...],
+    crowd: float,
+    tmp_path: Path,
+    owner: Owner,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of a cluster with nodes of both kinds: ld.so complains to every process of a library that is not there."""
+    (tmp_path / "mpi" / "bin").mkdir(parents=True)
+    for daemon in ("orted", "hydra_pmi_proxy"):
+        (tmp_path / "mpi" / "bin" / daemon).write_text("daemon")
+    mpi = Mpi(family, version, tmp_path / "mpi" / "bin" / "mpirun")
+    Path(owner.cwd).mkdir()
+    libraries = preload.chosen(mpi, {}, crowd, whole=False)
+    assert libraries
+    request = launch.LaunchRequest(
+        id="job-1", mpi=mpi, argv=(shutil.which("env") or "",), ranks=6, nodes=(node(kind="container"), node(index=1)),
+        owner=owner, env={}, head_address="10.77.1.254", subnet="10.77.1.0/24",
+        keys={name: SecretStr("00" * 32) for name in ("vm-0", "vm-1")}, directory=tmp_path / "own",
+        agent=native_program("wherry-rsh"), preloads=tuple(native_library(library.name) for library in libraries),
+        crowd=crowd,
+    )  # fmt: skip
+    name = str(mpi.prefix / "bin" / staging._DAEMONS[family][0])
+    root = Root(tmp_path / "root", {name: digest(name)})
+    root.top.mkdir()
+    jobs = Jobs(cast(Any, None), cast(Any, None), cast(Any, None), Instance("test"))
+    monkeypatch.setattr(jobs, "_endpoints", lambda _cluster, _nodes: [("vm-1", root)])
+    jobs._stage(cluster(), request, lambda: None)
+    words = launch.plan(request).argv
+    loaded = next(w for w in words if w.startswith(("LD_PRELOAD=", str(native_library(libraries[0].name)))))
+    paths = loaded.removeprefix("LD_PRELOAD=").split()
+    assert paths == [str(native_library(library.name)) for library in libraries]
+    assert [path for path in paths if not (root.top / path.lstrip("/")).is_file()] == []

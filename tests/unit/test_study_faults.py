@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -234,3 +235,33 @@ def test_what_the_system_refuses_is_no_traceback(say: Say, monkeypatch: pytest.M
         and "sudo " in said
         and "wherry study report here" in said
     )
+
+
+_OPENER = """
+import fcntl, sys
+with open(sys.argv[1], "w") as lock:
+    print("opened", flush=True)
+    sys.stdin.readline()
+    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    print("locked", flush=True)
+    sys.stdin.readline()
+"""
+
+
+def test_no_two_studies_run_at_once_when_one_begins_as_another_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process has opened the lock file before the first study ends, and locks it after that."""
+    monkeypatch.setattr(session, "_LOCKS", tmp_path)
+    with session._alone():
+        (path,) = tmp_path.iterdir()
+        command = [sys.executable, "-c", _OPENER, str(path)]
+        other = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert other.stdout and other.stdin and other.stdout.readline() == "opened\n"
+    with other:
+        other.stdin.write("\n")
+        other.stdin.flush()
+        assert other.stdout.readline() == "locked\n"
+        with pytest.raises(Refused, match="another study runs"), session._alone():
+            pass
+        other.stdin.close()

@@ -15,7 +15,7 @@ from wherry.lab.study.manycore import LARGEST, TCP, WORKING_SETS, Manycore, cell
 from wherry.lab.study.manycore_page import judged
 from wherry.lab.study.recipe import Cell, Value
 from wherry.lab.study.results import Results, Run
-from wherry.manycore.board import MODES
+from wherry.model.tiles import MODES
 
 
 def test_a_goal_is_reached_only_with_its_whole_interval() -> None:

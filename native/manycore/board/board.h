@@ -38,6 +38,7 @@ struct client {
 struct output {
     char *bytes;
     size_t count;
+    uint64_t dropped; /* bytes that it said before those that are kept */
 };
 
 struct name {

@@ -196,7 +196,8 @@ static void refuse(struct client *client, int error, const char *why)
     client_close(client);
 }
 
-static void say_output(struct client *client, uint32_t process, const char *bytes, size_t count)
+/* `from`: bytes that the process has said before these. */
+static void say_output(struct client *client, uint32_t process, uint64_t from, const char *bytes, size_t count)
 {
     char escaped[6 * 1024 + 1];
 
@@ -204,14 +205,21 @@ static void say_output(struct client *client, uint32_t process, const char *byte
         size_t some = count - at < 1024 ? count - at : 1024;
 
         client_escape(bytes + at, some, escaped);
-        client_say(client, "{\"event\": \"output\", \"process\": %u, \"text\": \"%s\"}", process, escaped);
+        client_say(client, "{\"event\": \"output\", \"process\": %u, \"from\": %llu, \"text\": \"%s\"}", process,
+                   (unsigned long long)(from + at), escaped);
     }
 }
 
-static void attach(struct board *board, struct client *client, uint32_t process)
+/* What is kept of its output is said from byte `from` on. */
+static void attach(struct board *board, struct client *client, uint32_t process, uint64_t from)
 {
+    const struct output *output = &board->outputs[process];
+    uint64_t skip = from > output->dropped ? from - output->dropped : 0;
+
+    if (skip > output->count)
+        skip = output->count;
     client->attached |= 1u << process;
-    say_output(client, process, board->outputs[process].bytes, board->outputs[process].count);
+    say_output(client, process, output->dropped + skip, output->bytes + skip, output->count - (size_t)skip);
     board->told[process] = 0; /* if it has ended, this one is told too */
 }
 
@@ -222,6 +230,29 @@ static uint32_t number(const char *word)
     unsigned long value = strtoul(word, &end, 10);
 
     return *word >= '0' && *word <= '9' && !*end && value < 1000 ? (uint32_t)value : 1000;
+}
+
+/* Each word is PROCESS or PROCESS:FROM, the byte of its output to begin with. All are looked at before any is attached. */
+static void follow(struct board *board, struct client *client, int count, char **words)
+{
+    uint32_t processes[WORD_MAX];
+    uint64_t from[WORD_MAX];
+    bool known = count >= 2;
+
+    for (int i = 1; known && i < count; i++) {
+        char *word = words[i], *name = strsep(&word, ":");
+
+        processes[i] = number(name);
+        from[i] = word ? strtoull(word, NULL, 10) : 0;
+        known = processes[i] >= 1 && processes[i] < PROCESS_MAX &&
+                window_place(board->window, processes[i]).state != PLACE_FREE;
+    }
+    if (!known) {
+        refuse(client, -ENOENT, "there is no such process");
+        return;
+    }
+    for (int i = 1; i < count; i++)
+        attach(board, client, processes[i], from[i]);
 }
 
 static void start(struct board *board, struct client *client, int count, char **words)
@@ -245,7 +276,7 @@ static void start(struct board *board, struct client *client, int count, char **
         client_say(client, "{\"event\": \"started\", \"process\": %u, \"rank\": %u, \"tile\": %u}", processes[rank],
                    rank, window_place(board->window, processes[rank]).tile);
     for (uint32_t rank = 0; attached && rank < ranks; rank++)
-        attach(board, client, processes[rank]);
+        attach(board, client, processes[rank], 0);
     if (!attached)
         client_close(client);
 }
@@ -325,12 +356,7 @@ static void obey(struct board *board, struct client *client)
         report_tell(board, client);
         client_close(client);
     } else if (strcmp(words[0], "attach") == 0) {
-        uint32_t process = count == 2 ? number(words[1]) : 0;
-
-        if (process < 1 || process >= PROCESS_MAX || window_place(board->window, process).state == PLACE_FREE)
-            refuse(client, -ENOENT, "there is no such process");
-        else
-            attach(board, client, process);
+        follow(board, client, count, words);
     } else if (strcmp(words[0], "await") == 0) {
         if (count != 2 || !words[1][0] || strlen(words[1]) >= NAME_SIZE)
             refuse(client, -EINVAL, "a name of 1 to 63 bytes is needed");
@@ -374,14 +400,17 @@ static void keep_output(struct board *board, uint32_t process, const char *bytes
 
     for (int i = 0; i < CLIENT_MAX; i++)
         if (board->clients[i].fd >= 0 && board->clients[i].attached >> process & 1)
-            say_output(&board->clients[i], process, bytes, count);
+            say_output(&board->clients[i], process, output->dropped + output->count, bytes, count);
     if (!output->bytes)
         output->bytes = malloc(KEPT_MAX);
-    if (!output->bytes)
+    if (!output->bytes) {
+        output->dropped += count;
         return;
+    }
     if (output->count + count > KEPT_MAX) {
         memmove(output->bytes, output->bytes + KEPT_MAX / 2, output->count - KEPT_MAX / 2);
         output->count -= KEPT_MAX / 2;
+        output->dropped += KEPT_MAX / 2;
     }
     memcpy(output->bytes + output->count, bytes, count);
     output->count += count;

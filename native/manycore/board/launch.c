@@ -283,6 +283,7 @@ static void prepare_location(struct board *board, uint32_t rank, uint32_t ranks,
     snprintf(location->program, NAME_SIZE, "%.63s", slash ? slash + 1 : program);
     board->told[processes[rank]] = 0;
     board->outputs[processes[rank]].count = 0;
+    board->outputs[processes[rank]].dropped = 0;
     board->awaits[processes[rank]].name[0] = 0;
     relay_clear(board, processes[rank]);
     if (board->net.hosts > 1)

@@ -7,7 +7,7 @@
  *   run TILE|any PROGRAM ARGUMENT...   started, output..., then ended or lost
  *   ranks COUNT PROGRAM ARGUMENT...    started, output..., then ended or lost of each
  *   start TILE|any PROGRAM ARGUMENT... started
- *   attach PROCESS                     output..., then ended or lost
+ *   attach PROCESS[:FROM]...           output from byte FROM on..., then ended or lost, of each
  *   move MODE [PROCESS TILE]...        moved, or failed, of each, begun together
  *   await NAME                         named, when a program has linked it
  *   ps                                 tiles

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from wherry.base.errors import Code, Refused
+from wherry.base.errors import Code, LostContact, Refused
 from wherry.base.paths import Instance, instance
 from wherry.base.units import format_size
 from wherry.cli.files import read_cluster
@@ -66,7 +66,7 @@ def down(name: str | None = None, /, *, all: bool = False, output: Output = "tex
 
 
 def status(name: str | None = None, /, *, output: Output = "text") -> None:
-    """Show the clusters; or one cluster with its nodes and jobs.
+    """Show the clusters, and the tiles if there are some; or one cluster with its nodes and jobs.
 
     Parameters
     ----------
@@ -76,7 +76,8 @@ def status(name: str | None = None, /, *, output: Output = "text") -> None:
     with Client() as client:
         nodes, jobs = client.nodes(name), client.jobs(name)
         clusters = [c for c in client.clusters() if name in (None, c["name"])]
-        data = {"clusters": clusters, "nodes": nodes, "jobs": jobs}
+        tiles = _tiles(client) if name is None else None
+        data = {"clusters": clusters, "nodes": nodes, "jobs": jobs} | ({} if name else {"tiles": tiles})
 
     def overview() -> None:
         running = [job for job in jobs if job.state.under_way]
@@ -95,6 +96,8 @@ def status(name: str | None = None, /, *, output: Output = "text") -> None:
         header = ("CLUSTER", "STATE", "NODES", "NETWORK", "JOBS", "AGE", "WHY")
         table(header, rows, "No cluster is up. Next: wherry up FILE")
         if name is None:
+            if tiles:
+                print(_tiles_line(tiles))
             return
         print()
         rows_of_nodes = [
@@ -106,6 +109,24 @@ def status(name: str | None = None, /, *, output: Output = "text") -> None:
         table(("JOB", "STATE", "RANKS", "MPI", "AGE", "PROGRAM"), rows_of_jobs, "No job ran on it yet.")
 
     emit(output, "status", data, overview)
+
+
+def _tiles(client: Client) -> dict[str, Any] | None:
+    """The tiles; None when there are none. Tiles that do not answer are said, and hide nothing else."""
+    try:
+        return client.tiles()
+    except Refused as error:
+        if error.code != Code.NOT_FOUND:
+            raise
+    except LostContact as error:
+        say(str(error))
+    return None
+
+
+def _tiles_line(tiles: dict[str, Any]) -> str:
+    count, running = len(tiles["tiles"]), sum(p["state"] == "running" for p in tiles["processes"])
+    where = f" on {', '.join(tiles['hosts'])}" if tiles["hosts"] else ""
+    return f"\n{count} tiles are up{where}; {running} processes run there (wherry tile ps)."
 
 
 def _print_up(result: dict[str, Any]) -> None:

@@ -33,7 +33,7 @@ def up(file: Path, /, *, output: Output = "text") -> None:
 
 @app.command
 def down(*, output: Output = "text") -> None:
-    """Remove the hosts. Refused while clusters stand on them."""
+    """Remove the hosts. Refused while clusters or tiles are on them."""
     with Client() as client:
         result: dict[str, Any] = client.wait(client.fabric_down().id, say).result or {}
     emit(output, "fabric-down", result, lambda: print(f"fabric {result['fabric']} is down."))

@@ -11,6 +11,7 @@ from wherry.base.errors import Code, Refused
 from wherry.model.spec.cluster import ClusterSpec
 from wherry.model.spec.fabric import FabricSpec
 from wherry.model.spec.parse import parse_yaml
+from wherry.model.tiles import TilesSpec
 
 
 def read_cluster(path: Path) -> dict[str, Any]:
@@ -32,6 +33,18 @@ def read_fabric(path: Path) -> dict[str, Any]:
         what = f"{path} is not a fabric file"
         raise Refused(Code.INVALID_FILE, what, "it does not say kind: fabric", f"wherry up {path}")
     parse_yaml(FabricSpec, text, str(path))
+    return data
+
+
+def read_tiles(path: Path) -> dict[str, Any]:
+    """A tiles file that is valid in itself, as the service wants it: the programs of its servers by absolute paths."""
+    spec = parse_yaml(TilesSpec, _text(path), str(path))
+    for server in spec.servers():
+        if not (path.parent / server.program).is_file():
+            raise Refused(Code.NOT_FOUND, f"there is no program {server.program} for server {server.name!r}", str(path))
+    data = spec.model_dump(mode="json")
+    for server in (server for ring in data["rings"] for server in ring):
+        server["program"] = str((path.parent / server["program"]).resolve())
     return data
 
 

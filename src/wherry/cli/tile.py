@@ -1,8 +1,4 @@
-"""`wherry tile`: tiles, the programs that run on them, and their moves.
-
-The name server of the tiles is the authority, a process of its own with a socket, which this command asks without the
-daemon; for programs the daemon asks it (`service.tiles`).
-"""
+"""`wherry tile`: tiles, the programs that run on them, and their moves."""
 
 from __future__ import annotations
 
@@ -10,23 +6,21 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
 from wherry.base.errors import Code, Refused
 from wherry.base.paths import native_program
 from wherry.base.units import format_duration, format_size
+from wherry.cli.files import read_tiles
 from wherry.cli.output import Output, emit, say, table
 from wherry.client import Client
-from wherry.manycore.board import Board, Event
-from wherry.manycore.launch import Place, check_hosts
-from wherry.manycore.spec import TilesSpec, read_tiles
 from wherry.model.spec.parse import parse
+from wherry.model.tiles import Mode, TilesSpec
 
 app = App(name="tile", help="Tiles: small kernels whose processes move between them.")
 
-Mode = Literal["faithful", "direct", "handoff", "precopy"]
 Word = Annotated[str, Parameter(allow_leading_hyphen=True)]
 
 
@@ -45,38 +39,23 @@ def up(
     cores
         Of each tile, the master core included; at most 16.
     balance
-        Move processes that talk much to one host, and away from crowded hosts (tiles.balance.log says what it did).
+        Move processes that talk much to one host, and away from crowded hosts (wherry event list says what it did).
         Tiles of one host share its CPUs, so nothing is moved between them.
     """
-    given = {"tiles": tiles, "cores": cores}
-    spec = read_tiles(file) if file else parse(TilesSpec, given, "the command line", "wherry tile up")
-    event = Board().up(spec, places=_places(spec.hosts))
-    event["servers"] = Board().boot(spec)
-
-    if balance:
-        Board().balance()
+    spec: dict[str, Any] = read_tiles(file) if file else {"tiles": tiles, "cores": cores}
+    source = str(file or "the command line")
+    if file is None:
+        parse(TilesSpec, spec, source, "wherry tile up")
+    with Client() as client:
+        made = client.tiles_up(spec, source, balance=balance)
+    data = {"tiles": len(made["tiles"]), "cores": spec["cores"], "hosts": made["hosts"], "servers": made["servers"]}
 
     def text() -> None:
-        print(f"{event['tiles']} tiles of {event['cores']} cores are up.")
-        for name, process in event["servers"].items():
+        print(f"{data['tiles']} tiles of {data['cores']} cores are up.")
+        for name, process in data["servers"].items():
             print(f"server {name} is process {process}.")
 
-    emit(output, "tile-up", event, text)
-
-
-def _places(hosts: list[str]) -> list[Place]:
-    """Where the hosts of the fabric are."""
-    if not hosts:
-        return []
-    with Client() as client:
-        fabric = client.fabric()
-    check_hosts(fabric["fabric"]["driver"])
-    places = fabric["places"]
-    for host in hosts:
-        if host not in places:
-            why = f"it has {', '.join(places)}" if places else "it is down"
-            raise Refused(Code.NOT_FOUND, f"there is no host {host} in the fabric", why, "wherry fabric show")
-    return [Place(**places[host]) for host in hosts]
+    emit(output, "tile-up", data, text)
 
 
 @app.command
@@ -110,28 +89,27 @@ def run(
         raise Refused(Code.NOT_FOUND, f"there is no program {program}", "", "ls build/native/lib/tile")
     if ranks > 1 and (detach or tile is not None):
         raise Refused(Code.USAGE, "--ranks goes with neither --tile nor --detach", "", "leave it out")
-    if detach:
-        process = Board().start(program, list(words), tile)
-        emit(output, "tile-start", {"process": process}, lambda: print(f"process {process} runs."))
-        return 0
-    if ranks > 1:
-        events = Board().ranks(program, list(words), ranks)
-    else:
-        events = Board().run(program, list(words), tile)
-    said, ends = _follow(events, output)
+    with Client() as client:
+        started = client.start_on_tile(str(program.resolve()), list(words), tile, ranks)
+        processes = [process["process"] for process in started]
+        if detach:
+            (process,) = processes
+            emit(output, "tile-start", {"process": process}, lambda: print(f"process {process} runs."))
+            return 0
+        for process in started:
+            say(f"process {process['process']} starts on tile {process['tile']}.")
+        said, ends = _follow(client.tile_output(processes), output)
     data = {**ends[-1], "output": said} if ranks == 1 else {"ranks": ends, "output": said}
     emit(output, "tile-run", data, lambda: None)
     return max(1 if end["event"] == "lost" else int(end["status"]) for end in ends)
 
 
-def _follow(events: Iterator[Event], output: Output) -> tuple[str, list[Event]]:
+def _follow(events: Iterator[dict[str, Any]], output: Output) -> tuple[str, list[dict[str, Any]]]:
     """Shows what programs say until the last has ended."""
     said: list[str] = []
-    ends: list[Event] = []
+    ends: list[dict[str, Any]] = []
     for event in events:
-        if event["event"] == "started":
-            say(f"process {event['process']} starts on tile {event['tile']}.")
-        elif event["event"] != "output":
+        if event["event"] != "output":
             ends.append(event)
             if event["why"]:
                 verb = "was lost" if event["event"] == "lost" else "was ended"
@@ -147,7 +125,8 @@ def _follow(events: Iterator[Event], output: Output) -> tuple[str, list[Event]]:
 @app.command
 def ps(*, output: Output = "text") -> None:
     """Show the tiles and their processes."""
-    data = Board().ps()
+    with Client() as client:
+        data = client.tiles()
 
     def text() -> None:
         running = {p["tile"]: p["process"] for p in data["processes"] if p["state"] == "running"}
@@ -175,7 +154,8 @@ def move(process: int, /, *, to: int, mode: Mode = "precopy", output: Output = "
         direct: one copy; faithful: in pieces of 4 KiB, as in the paper; handoff: the pages change hands, on one host
         only; precopy: copied while it runs, then frozen for the last few pages.
     """
-    event = Board().move(process, to, mode)
+    with Client() as client:
+        event = client.move_tile_process(process, to, mode)
 
     def text() -> None:
         parts = ", ".join(f"{name} {_us(event[f'{name}_ns'])}" for name in ("freeze", "copy", "commit"))
@@ -202,7 +182,8 @@ def graph() -> None:
 @app.command
 def down(*, output: Output = "text") -> None:
     """End the tiles, and what runs on them."""
-    Board().down()
+    with Client() as client:
+        client.tiles_down()
     emit(output, "tile-down", {}, lambda: print("the tiles are down."))
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from wherry.base.errors import Code, Failed, Refused, from_dict
@@ -25,6 +25,13 @@ _POLL = 20.0
 """Seconds of one long poll."""
 Chunk = tuple[str, float, bytes]
 """Stream (`stdout` or `stderr`), seconds since the epoch, bytes."""
+
+
+def _is_done(operation: Operation) -> bool:
+    """False while it runs; the error of one that did not end well is raised."""
+    if operation.state not in (OperationState.RUNNING, OperationState.DONE):
+        raise from_dict(operation.error or {})
+    return operation.state == OperationState.DONE
 
 
 def quiet(_text: str) -> None:
@@ -74,10 +81,8 @@ class Client:
                 for line in found["lines"]:
                     progress(line)
                 operation = Operation(**found["operation"])
-                if operation.state == OperationState.DONE:
+                if _is_done(operation):
                     return operation
-                if operation.state != OperationState.RUNNING:
-                    raise from_dict(operation.error or {})
             except KeyboardInterrupt:
                 if interrupted:
                     raise
@@ -191,35 +196,62 @@ class Client:
         """Removes an image."""
         return Image(**self._transport.ask("DELETE", f"/v1/images/{name}"))
 
-    # Tiles.
+    # Tiles. Acts on them take milliseconds: each is one request, answered when its operation has ended.
 
     def tiles(self) -> dict[str, Any]:
-        """The tiles and their processes. NOT_FOUND when none are up."""
+        """`tiles`, `processes`, and the `hosts` of the fabric that they are on. NOT_FOUND when none are up."""
         found: dict[str, Any] = self._get("/v1/tiles")
         return found
 
-    def tiles_up(self, spec: dict[str, Any], source: str) -> dict[str, Any]:
-        """Starts tiles as a file says."""
-        body = {"spec": spec, "source": source}
-        found: dict[str, Any] = self._transport.ask("PUT", "/v1/tiles", body=body)
-        return found
+    def tiles_up(
+        self, spec: dict[str, Any], source: str, *, balance: bool = False, build: str = "separated"
+    ) -> dict[str, Any]:
+        """Starts tiles as a file says; what there is then, and `servers`, their processes by name."""
+        body = {"spec": spec, "source": source, "balance": balance, "build": build}
+        return self._tile_act("PUT", "/v1/tiles", body)
 
     def tiles_down(self) -> dict[str, Any]:
-        """Ends them; what there was."""
-        found: dict[str, Any] = self._transport.ask("DELETE", "/v1/tiles")
-        return found
+        """Ends them; what there was, and what tiles had `said` of faults."""
+        return self._tile_act("DELETE", "/v1/tiles")
 
-    def start_on_tile(self, program: str, words: list[str], tile: int | None = None) -> dict[str, Any]:
-        """Starts a program, an absolute path at the service; its process."""
-        body = {"program": program, "words": words, "tile": tile}
-        found: dict[str, Any] = self._transport.ask("POST", "/v1/tiles/processes", body=body)
-        return found
+    def start_on_tile(
+        self, program: str, words: list[str], tile: int | None = None, ranks: int = 1
+    ) -> list[dict[str, Any]]:
+        """Starts a program, an absolute path at the service, once or as ranks; `process` and `tile` of each."""
+        body = {"program": program, "words": words, "tile": tile, "ranks": ranks}
+        started: list[dict[str, Any]] = self._tile_act("POST", "/v1/tiles/processes", body)["processes"]
+        return started
+
+    def tile_output(self, processes: Sequence[int], to_end: bool = False) -> Iterator[dict[str, Any]]:
+        """`output` of processes as they say it, then `ended` or `lost` of each. With `to_end` they are asked for when
+        all have ended, so that nothing is told while they compute. FAILED when they said more than was kept."""
+        offsets = dict.fromkeys(processes, 0)
+        while offsets:
+            of = [f"{process}:{offset}" for process, offset in offsets.items()]
+            for event in self._get("/v1/tiles/output", of=of, wait=_POLL, to_end=to_end):
+                process = event["process"]
+                if event["event"] != "output":
+                    del offsets[process]
+                elif event["from"] > offsets[process]:
+                    what = f"process {process} says more than is kept of it"
+                    why = f"{event['from'] - offsets[process]} bytes of its output were dropped"
+                    raise Failed(Code.FAILED, what, why, "have it say less, or less at once")
+                else:
+                    offsets[process] += len(event["text"])
+                yield event
 
     def move_tile_process(self, process: int, tile: int, mode: str = "precopy") -> dict[str, Any]:
         """Moves a process; what it cost, durations in nanoseconds."""
-        body = {"tile": tile, "mode": mode}
-        found: dict[str, Any] = self._transport.ask("POST", f"/v1/tiles/processes/{process}/moves", body=body)
-        return found
+        return self.move_tile_processes({process: tile}, mode)[0]
+
+    def move_tile_processes(self, tiles: dict[int, int], mode: str = "precopy") -> list[dict[str, Any]]:
+        """Moves processes to a tile each, begun together; what each cost, in the order in which they ended."""
+        moves: list[dict[str, Any]] = self._tile_act("POST", "/v1/tiles/moves", {"tiles": tiles, "mode": mode})["moves"]
+        return moves
+
+    def _tile_act(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        operation = Operation(**self._transport.ask(method, path, body=body, wait=_POLL))
+        return (operation if _is_done(operation) else self.wait(operation.id)).result or {}
 
     # Moves.
 

@@ -27,7 +27,7 @@ from wherry.base.paths import Instance, native_library, native_program
 from wherry.cluster.lookup import find_cluster, find_job
 from wherry.cluster.placements import Placements
 from wherry.fabric.protocol import Fabric
-from wherry.job import cleanup, file_visibility, job_files, launch, staging, validation
+from wherry.job import cleanup, file_visibility, job_files, launch, preload, staging, validation
 from wherry.job.agent_client import AgentEndpoint, AgentError
 from wherry.model.job_request import JobRequest
 from wherry.model.objects import Cluster, Job, JobState, Node, NodeState
@@ -201,7 +201,9 @@ class Jobs:
         program, found = validation.program_of(order, cluster)
         owner, nodes = order.owner, tuple(self._store.nodes(cluster.name))
         self._make_directories()
-        id = new_id("job")
+        id, whole = new_id("job"), "container" not in cluster.spec.kinds
+        crowd = (order.ranks + self._ranks_that_run()) / len(os.sched_getaffinity(0))
+        preloads = preload.chosen(found, order.env, crowd, whole)
         return launch.LaunchRequest(
             id=id,
             mpi=found,
@@ -215,13 +217,12 @@ class Jobs:
             keys={node.name: self._places.key(node) for node in nodes},
             directory=self._directory / id / "own",
             agent=file_visibility.world_readable(native_program("wherry-rsh"), owner, self._state / "bin"),
-            finalize=file_visibility.world_readable(
-                native_library("libwherry-finalize.so"), owner, self._state / "bin"
+            preloads=tuple(
+                file_visibility.world_readable(native_library(p.name), owner, self._state / "bin") for p in preloads
             ),
-            yielding=file_visibility.world_readable(native_library("libwherry-yield.so"), owner, self._state / "bin"),
             input=order.input,
-            whole="container" not in cluster.spec.kinds,
-            crowd=(order.ranks + self._ranks_that_run()) / len(os.sched_getaffinity(0)),
+            whole=whole,
+            crowd=crowd,
         )
 
     def _ranks_that_run(self) -> int:
@@ -262,8 +263,8 @@ class Jobs:
         targets = staging.targets(request.nodes, request.ranks)
         if not targets:
             return
-        owner, ours = request.owner, (request.agent, request.finalize)
-        files = staging.gather(cluster, Path(request.argv[0]), owner, request.env, ours)
+        owner = request.owner
+        files = staging.gather(cluster, Path(request.argv[0]), owner, request.env, request.ours)
         endpoints = dict(self._endpoints(cluster, request.nodes))
         staging.copy(cluster, [(node, endpoints[node.name]) for node in targets], files, owner, request.mpi, check)
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from pydantic import SecretStr
 
+from wherry.job import preload
 from wherry.job.mpi import Family, Mpi
 from wherry.model.objects import CONTROL_PORT, Node
 from wherry.model.owner import Owner
@@ -25,11 +26,6 @@ MARK = "WHERRY_JOB_ID"
 
 _FOREIGN = ("WHERRY_", "SLURM_", "PBS_", "LSB_", "PMI_", "PMIX_", "OMPI_COMM_", "HYDRA_", "HYDI_")
 """Beginnings of variables that would make a launcher believe that it runs inside another scheduler or job."""
-
-_YIELD = "OMPI_MCA_mpi_yield_when_idle"
-"""Whether a rank of Open MPI's that polls lets others run; who sets it gets that, and no more."""
-_OVERSUBSCRIBED = 2.0
-"""With more ranks for each processor those that wait sleep; with fewer, small messages would suffer more by it."""
 
 _ROOT = {
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
@@ -50,8 +46,8 @@ class NodeSlots:
 
 @dataclass(frozen=True)
 class LaunchRequest:
-    """What to launch. `directory` is the job's own, writable for its user; `agent`, `finalize` and `yielding` are
-    seen by nodes; `keys`, by node, what their agents ask a proof of.
+    """What to launch. `directory` is the job's own, writable for its user. `keys`: the secret of each node's agent, by
+    the node's name. `agent` and `preloads` (see `job.preload`) are files of ours, at the same path on every node.
 
     `crowd`: ranks for each processor below them, of all jobs; one that waits is in the way of one that computes.
     `whole`: nodes are machines, which move with all their memory, so ranks of one may share it.
@@ -69,11 +65,15 @@ class LaunchRequest:
     keys: Mapping[str, SecretStr]
     directory: Path
     agent: Path
-    finalize: Path
-    yielding: Path
+    preloads: tuple[Path, ...] = ()
     input: bool = False
     crowd: float = 0.0
     whole: bool = False
+
+    @property
+    def ours(self) -> tuple[Path, ...]:
+        """Files of Wherry's that every node of the job needs."""
+        return (self.agent, *self.preloads)
 
 
 @dataclass(frozen=True)
@@ -128,8 +128,8 @@ def _openmpi(request: LaunchRequest, share: list[NodeSlots]) -> tuple[dict[str, 
         "osc": "^ucx",  # one-sided transfers open UCX whatever the pml is
         "btl_tcp_if_include": net,
     }
-    ours_to_say = _YIELD not in request.env
-    if ours_to_say and request.crowd > 1:  # it would see that by itself if nodes were not hosts to it
+    # Open MPI sees by itself that ranks outnumber processors only where its nodes are not hosts of their own to it.
+    if preload.YIELD not in request.env and request.crowd > 1:
         ours["mpi_yield_when_idle"] = "1"
     old = {"plm": "rsh", "plm_rsh_agent": agent, "plm_rsh_no_tree_spawn": "1", "oob_tcp_if_include": net}
     new = {"plm": "ssh", "plm_ssh_agent": agent, "plm_ssh_no_tree_spawn": "1", "prte_if_include": net}
@@ -142,8 +142,8 @@ def _openmpi(request: LaunchRequest, share: list[NodeSlots]) -> tuple[dict[str, 
         env |= _ROOT
     argv = [str(request.mpi.launcher), "-n", str(request.ranks), "--hostfile", str(request.directory / "hosts")]
     argv += ["--map-by", "slot:OVERSUBSCRIBE", "--bind-to", "none"]
-    if ours_to_say and request.crowd > _OVERSUBSCRIBED and not request.whole:
-        argv += ["-x", f"LD_PRELOAD={_loaded(request.yielding, request.env)}"]
+    if request.preloads:
+        argv += ["-x", f"LD_PRELOAD={preload.variable(request.preloads, request.env)}"]
     return env, argv, "".join(f"{seat.address} slots={seat.slots}\n" for seat in share)
 
 
@@ -163,15 +163,10 @@ def _mpich(
     argv += ["-rmk", "user", "-localhost", request.head_address, "-f", str(request.directory / "hosts")]
     # The agent gives the ranks their variables; hydra would add the launcher's own.
     argv += ["-genvnone"]
-    if request.mpi.version < (4, 2):
-        argv += ["-genv", "LD_PRELOAD", _loaded(request.finalize, ranks)]
+    if request.preloads:
+        argv += ["-genv", "LD_PRELOAD", preload.variable(request.preloads, ranks)]
     argv += ["-n", str(request.ranks)]
     return env, argv, "".join(f"{seat.address}:{seat.slots}\n" for seat in share)
-
-
-def _loaded(library: Path, env: dict[str, str]) -> str:
-    """LD_PRELOAD with a library of ours before the user's."""
-    return " ".join(filter(None, (str(library), env.get("LD_PRELOAD"))))
 
 
 def _job_file(request: LaunchRequest, ranks: dict[str, str]) -> str:

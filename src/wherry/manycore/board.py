@@ -8,37 +8,39 @@ from __future__ import annotations
 
 import json
 import socket
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Generator, Iterator
+from contextlib import closing, suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from wherry.base.errors import Code, Failed, LostContact, Refused
-from wherry.base.paths import instance
+from wherry.base.paths import Instance
 from wherry.manycore.launch import Place, launch, logs
-from wherry.manycore.spec import TilesSpec
+from wherry.model.tiles import TilesSpec
 
-MODES = ("faithful", "direct", "handoff", "precopy")
 _ANSWER = 30.0  # seconds for what takes milliseconds, on a loaded machine
 
 Event = dict[str, Any]
 
 
+def tiles_socket(place: Instance) -> Path:
+    """Where the name server of an instance's tiles listens."""
+    return place.run / "tiles.sock"
+
+
 class Board:
     """One group of tiles, known by the path of its socket."""
 
-    def __init__(self, path: Path | None = None) -> None:
-        self.path = path or instance().run / "tiles.sock"
+    def __init__(self, path: Path) -> None:
+        self.path = path
 
     def up(self, spec: TilesSpec, program: Path | None = None, places: list[Place] | None = None) -> Event:
         """Starts the tiles, on this machine or on each place. Returns when all are there.
 
         `program` is another build of `wherry-tiles`.
         """
-        if self.is_up():
-            raise Refused(Code.WRONG_STATE, "tiles are up already", f"{self.path} answers", "wherry tile down")
+        self.check_down()
         return launch(self.path, spec, places or [], program)
 
     def is_up(self) -> bool:
@@ -51,6 +53,16 @@ class Board:
             return True
         return True
 
+    def check_down(self) -> None:
+        """WRONG_STATE when tiles are up."""
+        if self.is_up():
+            raise Refused(Code.WRONG_STATE, "tiles are up already", f"{self.path} answers", "wherry tile down")
+
+    def check_up(self) -> None:
+        """NOT_FOUND when none are up."""
+        if not self.is_up():
+            raise self._none_up()
+
     def run(self, program: Path, words: list[str], tile: int | None = None) -> Iterator[Event]:
         """Starts a program and follows it: `started`, `output`…, then `ended` or `lost`."""
         return self._ask("run", *self._start(program, words, tile), patient=True)
@@ -62,7 +74,7 @@ class Board:
             left += (event["event"] == "started") - (event["event"] in ("ended", "lost"))
             yield event
         if left:
-            raise LostContact(Code.UNREACHABLE, "the tiles are gone", "their name server has ended", "wherry tile up")
+            raise gone()
 
     def wait_for(self, name: str, seconds: float = _ANSWER) -> int:
         """The process that has linked a name, when one has."""
@@ -93,6 +105,13 @@ class Board:
         """Starts a program. Returns its process number."""
         return int(self._one("start", *self._start(program, words, tile))["process"])
 
+    def started(self, program: Path, words: list[str], tile: int | None, ranks: int) -> list[Event]:
+        """Starts a program as one process, or as several ranks, and returns `process`, `rank` and `tile` of each."""
+        if ranks == 1:
+            return [self._one("start", *self._start(program, words, tile))]
+        with closing(self._ask("ranks", str(ranks), *self._start(program, words, None)[1:])) as events:
+            return list(islice(events, ranks))
+
     def attach(self, process: int) -> Iterator[Event]:
         """What a process has said and will say, then `ended` or `lost`."""
         return self._ask("attach", str(process), patient=True)
@@ -108,7 +127,7 @@ class Board:
             left -= 1
             yield event
         if left:
-            raise LostContact(Code.UNREACHABLE, "the tiles are gone", "their name server has ended", "wherry tile up")
+            raise gone()
 
     def ps(self) -> Event:
         """Tiles and processes."""
@@ -118,18 +137,6 @@ class Board:
         """`cpu_ns` that each tile has had, `cpus` of each host, `said`: messages so far from one process to another."""
         return self._one("loads")
 
-    def balance(self) -> None:
-        """Starts what moves processes by itself (`wherry.manycore.balancer`); it ends with the tiles."""
-        with self.path.with_suffix(".balance.log").open("wb") as log:
-            subprocess.Popen(
-                [sys.executable, "-m", "wherry.manycore.balancer", str(self.path)],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                cwd="/",
-            )
-
     def down(self) -> None:
         """Ends the tiles and what runs on them. Returns when the name server has gone."""
         self._one("down")
@@ -138,6 +145,15 @@ class Board:
             connection.recv(1)
         for log in self.path.parent.glob(f"{self.path.stem}*.log"):
             log.unlink(missing_ok=True)
+
+    def said(self) -> str:
+        """What boards and tiles have had to say so far: nothing, when all is well."""
+        return "".join(log.read_text(errors="replace") for log in logs(self.path))
+
+    def _none_up(self) -> Refused:
+        """What is raised where no name server listens."""
+        why = f"{self.path} does not answer{self._last_words()}"
+        return Refused(Code.NOT_FOUND, "no tiles are up", why, "wherry tile up")
 
     def _last_words(self) -> str:
         """What the boards of the last tiles had to say, when these did not end by `down`."""
@@ -158,7 +174,7 @@ class Board:
         connection.connect(str(self.path))
         return connection
 
-    def _ask(self, *words: str, patient: bool = False, seconds: float = _ANSWER) -> Iterator[Event]:
+    def _ask(self, *words: str, patient: bool = False, seconds: float = _ANSWER) -> Generator[Event, None, None]:
         """The answers to one command; a refusal is raised. `patient`: the answer may take as long as a program runs.
 
         TimeoutError: nobody links the name that is awaited within `seconds`.
@@ -166,8 +182,7 @@ class Board:
         try:
             connection = self.connect()
         except OSError:
-            why = f"{self.path} does not answer{self._last_words()}"
-            raise Refused(Code.NOT_FOUND, "no tiles are up", why, "wherry tile up") from None
+            raise self._none_up() from None
         event: Event = {}
         with connection, connection.makefile("r") as answers:
             try:
@@ -176,7 +191,7 @@ class Board:
                     connection.sendall(("\t".join(words) + "\n").encode())
                 for line in answers:
                     event = json.loads(line)
-                    _raise_refusal(event, words[0])
+                    raise_refusal(event, words[0])
                     yield event
             except TimeoutError:
                 if words[0] == "await":
@@ -185,10 +200,15 @@ class Board:
             except OSError as error:
                 raise LostContact(Code.UNREACHABLE, "the tiles' name server does not answer", str(error)) from None
         if not event or event["event"] in ("started", "output") and words[0] != "start":
-            raise LostContact(Code.UNREACHABLE, "the tiles are gone", "their name server has ended", "wherry tile up")
+            raise gone()
 
 
-def _raise_refusal(event: Event, command: str) -> None:
+def gone() -> LostContact:
+    """What is raised when the name server ends in the midst of an answer."""
+    return LostContact(Code.UNREACHABLE, "the tiles are gone", "their name server has ended", "wherry tile up")
+
+
+def raise_refusal(event: Event, command: str) -> None:
     if event["event"] == "refused":
         raise Refused(Code(event["code"]), f"cannot {command}: {event['why']}", "", "wherry tile ps")
     if event["event"] == "failed":

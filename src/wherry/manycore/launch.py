@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from wherry.base.errors import Code, Failed, Refused
 from wherry.base.paths import native_program
-from wherry.manycore.spec import TilesSpec
+from wherry.model.tiles import TilesSpec
 
 _START = 30.0  # seconds for what takes milliseconds, on a loaded machine
 
@@ -101,4 +101,4 @@ def _hear(socket: Path, boards: list[Process], wanted: str) -> dict[str, Any]:
 
 def logs(socket: Path) -> list[Path]:
     """Where the boards of all hosts, and their tiles, write what they have to say."""
-    return sorted(log for log in socket.parent.glob(f"{socket.stem}*.log") if "balance" not in log.name)
+    return sorted(socket.parent.glob(f"{socket.stem}*.log"))

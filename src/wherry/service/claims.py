@@ -8,6 +8,8 @@ to the part:
     link A--B         exclusive to change a link between sites
     cluster C         shared by runs, moves and balancing; exclusive to make, change or remove the cluster
     node N            exclusive to move the node, and to finish, take back or clear away an earlier move of it
+    tiles             shared by programs of tiles and their moves; exclusive to start or end the group of tiles
+    tile process P    exclusive to move the process
     balance, images   exclusive: one such operation at a time
 
 A claim is never waited for: an operation that conflicts with a running one is refused and names it. So no order of
@@ -20,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-FABRIC, BALANCE, IMAGES = "fabric", "balance", "images"
+FABRIC, BALANCE, IMAGES, TILES = "fabric", "balance", "images", "tiles"
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,11 @@ def node_claim(name: str) -> str:
 def host_claim(name: str) -> str:
     """The claim on a host."""
     return f"host {name}"
+
+
+def tile_process_claim(process: int) -> str:
+    """The claim on a process of tiles."""
+    return f"tile process {process}"
 
 
 def link_claim(name: str) -> str:

@@ -7,9 +7,10 @@ take the reference once, so a fabric that goes down meanwhile is an error of wha
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from wherry.cluster.placements import Placements
 from wherry.fabric.default_fabric import default_fabric
 from wherry.fabric.protocol import Fabric
 from wherry.job.jobs import Jobs
+from wherry.manycore.board import Board, tiles_socket
 from wherry.model.objects import ClusterState, Host, Operation, Phase
 from wherry.model.spec.fabric import FabricSpec, LinkSpec
 from wherry.move.moves import Moves
@@ -32,6 +34,10 @@ from wherry.service.wakeups import Wakeups
 from wherry.store import Store
 
 log = logging.getLogger("wherry.cell")
+TILES_AT = "tiles at"
+"""Setting: a JSON list of the hosts on which tiles were started last; empty for tiles beside the fabric."""
+TILES_BALANCED = "tiles balanced"
+"""Setting: not empty when the tiles that were started last are to be balanced."""
 
 
 @dataclass
@@ -55,6 +61,7 @@ class ServiceContext:
         self.wakeups = Wakeups()
         self.operations = Operations(store, self.wakeups.wake)
         store.on_event = self.wakeups.wake
+        self.board = Board(tiles_socket(instance))
         self._lock = threading.RLock()
         self._managers: Managers | None = None
         spec = store.fabric()
@@ -109,14 +116,14 @@ class ServiceContext:
         wiring.check_fabric(spec)
         managers = self._managers
         if managers is not None and not managers.fabric.spec.differs_in_figures_only(spec):
-            self._refuse_clusters(f"fabric {managers.fabric.spec.name} cannot be replaced")
+            self._refuse_in_use(f"fabric {managers.fabric.spec.name} cannot be replaced")
 
     def check_fabric_down(self) -> None:
         """Refuses what `fabric_down` would refuse, and when there is no fabric."""
-        self._refuse_clusters(f"fabric {self.require_managers().fabric.spec.name} cannot be taken down")
+        self._refuse_in_use(f"fabric {self.require_managers().fabric.spec.name} cannot be taken down")
 
     def fabric_up(self, spec: FabricSpec) -> None:
-        """Makes the fabric; the same one again repairs it. WRONG_STATE when clusters stand on another one."""
+        """Makes the fabric; the same one again repairs it. WRONG_STATE when clusters or tiles are on another one."""
         with self._lock:
             self.check_fabric_up(spec)
             if self._managers is not None and not self._managers.fabric.spec.differs_in_figures_only(spec):
@@ -129,7 +136,7 @@ class ServiceContext:
             try:
                 managers.fabric.up()
             except Exception:
-                if self.store.clusters():
+                if self.store.clusters() or self.tiles_at():
                     self._links_as(before)
                 else:
                     self.fabric_down()
@@ -147,12 +154,12 @@ class ServiceContext:
             log.exception("links could not be made as they were")
 
     def fabric_down(self) -> None:
-        """Removes the fabric. WRONG_STATE while clusters stand on it; nothing to do when there is none."""
+        """Removes the fabric. WRONG_STATE while clusters or tiles are on it; nothing to do when there is none."""
         with self._lock:
             if self._managers is None:
                 return
             spec = self._managers.fabric.spec
-            self._refuse_clusters(f"fabric {spec.name} cannot be taken down")
+            self._refuse_in_use(f"fabric {spec.name} cannot be taken down")
             self._managers.fabric.down()
             for host in spec.hosts:
                 for flag in self.store.host_flags(host.name):
@@ -230,8 +237,23 @@ class ServiceContext:
         self.operations.close(timeout)
         self.store.close()
 
-    def _refuse_clusters(self, what: str) -> None:
+    def tiles_at(self) -> list[str]:
+        """The hosts in whose network namespaces tiles run; none when they run beside the fabric, or there are none.
+
+        The names are stored before the tiles start; whether these still run is what their name server says.
+        """
+        hosts = json.loads(self.store.setting(TILES_AT) or "[]")
+        return list(hosts) if hosts and self.board.is_up() else []
+
+    def refuse_tiles(self, what: str, hosts: Collection[str]) -> None:
+        """WRONG_STATE while tiles run on one of these hosts."""
+        if there := [host for host in self.tiles_at() if host in hosts]:
+            why = f"tiles run in the network of {', '.join(there)} and cannot leave it"
+            raise Refused(Code.WRONG_STATE, what, why, "wherry tile down")
+
+    def _refuse_in_use(self, what: str) -> None:
         names = [cluster.name for cluster in self.store.clusters()]
         if names:
             why = f"clusters stand on it: {', '.join(names)}"
             raise Refused(Code.WRONG_STATE, what, why, f"wherry down {names[0]}")
+        self.refuse_tiles(what, [host.name for host in self.require_managers().fabric.spec.hosts])

@@ -157,6 +157,7 @@ def _run(place: Instance, group: int | None) -> None:
     from wherry.service.health_monitor import HealthMonitor
     from wherry.service.move_recovery import MoveRecovery
     from wherry.service.rest.app import make_app
+    from wherry.service.tile_balance import TileBalance
     from wherry.store import Store
 
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -165,7 +166,7 @@ def _run(place: Instance, group: int | None) -> None:
         signal.signal(number, lambda *_: None)
     context = ServiceContext(place, Store(place.state / _ROWS))
     context.recover()
-    tasks = (HealthMonitor(context), AutoBalancer(context), MoveRecovery(context))
+    tasks = (HealthMonitor(context), AutoBalancer(context), MoveRecovery(context), TileBalance(context))
     for task in tasks:
         task.start()
     config = uvicorn.Config(

@@ -32,8 +32,9 @@ class Drains:
 
     def drain(self, host: str) -> Operation:
         """Marks the host, then moves every node off it, also those that were on their way there. A host that is drained
-        already is emptied again."""
+        already is emptied again. WRONG_STATE while tiles run there, which cannot leave it."""
         find_host(self._context.hosts(), host)
+        self._context.refuse_tiles(f"host {host} cannot be drained", [host])
         self._destinations(host)
         was_drained = self._context.store.host_flag(host, DRAINED)
 

@@ -127,6 +127,13 @@ class Operations:
         found = self._store.operation_with_key(uid, key)
         return self.get(found.id) if found else None
 
+    def ended(self, id: str, seconds: float) -> Operation:
+        """The operation as soon as it has ended, or as it is after so many seconds. Waits without polling."""
+        task = self._tasks.get(id)
+        if task and task.thread:
+            task.thread.join(seconds)
+        return self.get(id)
+
     def lines(self, id: str, after: int) -> list[str]:
         """Progress lines from number `after` on; none for an operation of an earlier daemon."""
         task = self._tasks.get(id)

@@ -16,7 +16,7 @@ from wherry.base.errors import Code, Failed, WherryError
 from wherry.base.paths import Instance
 from wherry.fabric import namespaces
 from wherry.fabric.cgroup import Cgroup
-from wherry.manycore.board import Board
+from wherry.manycore.board import Board, tiles_socket
 from wherry.node.container.mounts import mounted, remove_tree
 from wherry.service.instance_lock import InstanceLock
 from wherry.service.wiring import hosts_used, purge_machine
@@ -50,20 +50,21 @@ def purge(instance: Instance) -> dict[str, list[str]]:
 
 def _end_tiles(instance: Instance) -> None:
     """Ends the manycore board: its name server takes every tile with it."""
-    board = Board(instance.run / "tiles.sock")
+    board = Board(tiles_socket(instance))
     if board.path.exists():
         with contextlib.suppress(WherryError, OSError):  # it is dead: its tiles ended with it
             board.down()
 
 
 def remains(instance: Instance) -> dict[str, list[str]]:
-    """What there is of an instance: processes, namespaces, cgroups, mounts, directories; real hosts that it used."""
+    """What there is of an instance: tiles, processes, namespaces, cgroups, mounts, directories; real hosts it used."""
     names = namespaces.names(instance.prefix)
     pids = set(Cgroup(instance.prefix).pids()) | _helpers(instance)
     for name in names:
         if namespaces.exists(name):
             pids |= set(namespaces.processes(name))
     return {
+        "tiles": _tiles(instance),
         "processes": [f"{pid} ({_command(pid)})" for pid in sorted(pids)],
         "namespaces": names,
         "cgroups": _cgroups(instance.prefix),
@@ -71,6 +72,16 @@ def remains(instance: Instance) -> dict[str, list[str]]:
         "directories": [str(path) for path in (instance.run, instance.state) if path.exists()],
         "hosts": [f"{host} ({uri})" for host, uri in hosts_used(instance)[1].items()],
     }
+
+
+def _tiles(instance: Instance) -> list[str]:
+    board = Board(tiles_socket(instance))
+    if not board.is_up():
+        return []
+    try:
+        return [f"{len(board.ps()['tiles'])} tiles"]
+    except WherryError:
+        return ["tiles that do not answer"]
 
 
 def _helpers(instance: Instance) -> set[int]:

@@ -1,21 +1,34 @@
-"""Tiles over the service: what a user can ask for. The name server of the tiles stays the authority (wherry.manycore).
+"""Acts on tiles: each is an operation with claims. The name server of the tiles stays the authority (wherry.manycore).
 
-Invariant: tiles run as the daemon's user and one group of them serves the whole instance, so only root changes them;
-who asks is told what is there.
+Invariants: only root changes tiles, as they run as the daemon's user and one group of them serves the whole instance;
+anyone may look. Starting and ending the group claims it alone, programs and moves share it, a move claims its
+processes. Tiles on hosts of the fabric share the fabric and those hosts while they start, and the hosts' names are
+stored before that: neither fabric nor host is taken from under them (`ServiceContext.tiles_at`).
 """
 
 from __future__ import annotations
 
+import json
+import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from wherry.base.errors import Code, Refused
-from wherry.manycore.board import Board, Event
+from wherry.base.paths import native_library
+from wherry.cluster.lookup import find_host
+from wherry.manycore.board import Event
 from wherry.manycore.launch import Place, check_hosts
-from wherry.manycore.spec import TilesSpec
-from wherry.service.context import ServiceContext
+from wherry.manycore.output import output
+from wherry.model.objects import Operation
+from wherry.model.tiles import Mode, TilesSpec
+from wherry.service.claims import FABRIC, TILES, host_claim, tile_process_claim
+from wherry.service.context import TILES_AT, TILES_BALANCED, ServiceContext
 from wherry.service.credentials import PeerCredentials
+from wherry.service.operations import Body, Task
 
+Build = Literal["separated", "joined"]
+"""The tiles' kernel: as it is, or one that keeps the User Area in its own memory, which a study compares it with."""
 _OURS = "the tiles, which all share,"
 
 
@@ -25,56 +38,99 @@ class Tiles:
     def __init__(self, context: ServiceContext, peer: PeerCredentials) -> None:
         self._context = context
         self._peer = peer
-        self._board = Board(context.instance.run / "tiles.sock")
+        self._board = context.board
 
     def show(self) -> Event:
-        """Tiles and processes. NOT_FOUND: none are up."""
-        return _without_event(self._board.ps())
+        """`tiles`, `processes`, and `hosts`: the names of the tiles' hosts, by their numbers; none for tiles beside the
+        fabric. NOT_FOUND: none are up."""
+        return {**_without_event(self._board.ps()), "hosts": self._context.tiles_at()}
 
-    def up(self, spec: TilesSpec) -> Event:
-        """Starts tiles, on this machine or on hosts of the fabric that is up, and the servers of the rings."""
+    def up(self, spec: TilesSpec, balance: bool = False, build: Build = "separated") -> Operation:
+        """Starts tiles, beside the fabric or on hosts of the one that is up, and the servers of the rings. WRONG_STATE:
+        there are some."""
         self._peer.require(0, _OURS)
-        for server in (server for ring in spec.rings for server in ring):
+        for server in spec.servers():
             _check_program(server.program)
-        self._board.up(spec, places=self._places(spec.hosts))
-        self._board.boot(spec)
-        self._context.store.add_event("tiles.up", "tiles", f"{spec.tiles * max(1, len(spec.hosts))} tiles are up")
-        return self.show()
+        self._board.check_down()
+        self._places(spec.hosts)
+        program = native_library("joined") / "wherry-tiles" if build == "joined" else None
 
-    def down(self) -> Event:
-        """Ends the tiles, and returns what there was."""
-        self._peer.require(0, _OURS)
-        found = self.show()
-        self._board.down()
-        self._context.store.add_event("tiles.down", "tiles", f"{len(found['tiles'])} tiles are down")
-        return found
+        def body(task: Task) -> dict[str, Any]:
+            task.progress(f"starting {spec.tiles * max(1, len(spec.hosts))} tiles")
+            places = self._places(spec.hosts)  # what the fabric is now
+            self._context.store.put_setting(TILES_AT, json.dumps(spec.hosts))
+            self._context.store.put_setting(TILES_BALANCED, "yes" if balance else "")
+            self._board.up(spec, program, places)
+            servers = self._board.boot(spec)
+            return {**self.show(), "servers": servers}
 
-    def start(self, program: Path, words: tuple[str, ...], tile: int | None) -> Event:
-        """Starts a program; its process as `show` tells it."""
+        shared = [FABRIC, *(host_claim(host) for host in spec.hosts)] if spec.hosts else []
+        return self._start("tiles up", ", ".join(spec.hosts) or TILES, body, shared=shared, exclusive=[TILES])
+
+    def down(self) -> Operation:
+        """Ends the tiles; the result is what there was, and what boards and tiles `said`."""
         self._peer.require(0, _OURS)
+        self._board.check_up()
+
+        def body(_task: Task) -> dict[str, Any]:
+            found = {**self.show(), "said": self._board.said()}
+            self._board.down()
+            self._context.store.put_setting(TILES_AT, "")
+            return found
+
+        return self._start("tiles down", TILES, body, exclusive=[TILES])
+
+    def start(self, program: Path, words: tuple[str, ...], tile: int | None, ranks: int = 1) -> Operation:
+        """Starts a program, on a tile or as ranks on several; the result has `process`, `rank` and `tile` of each."""
+        self._peer.require(0, _OURS)
+        self._board.check_up()
         _check_program(program)
-        number = self._board.start(program, list(words), tile)
-        return next(process for process in self.show()["processes"] if process["process"] == number)
+        if ranks > 1 and tile is not None:
+            raise Refused(Code.USAGE, "ranks have a tile each", "a tile was named for them", "leave out tile or ranks")
 
-    def move(self, process: int, tile: int, mode: str) -> Event:
-        """Moves a process; what that cost."""
+        def body(_task: Task) -> dict[str, Any]:
+            started = self._board.started(program, list(words), tile, ranks)
+            return {"processes": [_without_event(process) for process in started]}
+
+        return self._start("tile run", program.name, body, shared=[TILES])
+
+    def move(self, tiles: Mapping[int, int], mode: Mode) -> Operation:
+        """Moves processes to a tile each, begun together. The result has what each cost, as they ended; `seen_ns` is
+        from the name server's being asked to its answer."""
         self._peer.require(0, _OURS)
-        cost = _without_event(self._board.move(process, tile, mode))
-        text = f"process {process} moved from tile {cost['from']} to {tile}"
-        self._context.store.add_event("tiles.move", str(process), text)
-        return cost
+        self._board.check_up()
+
+        def body(_task: Task) -> dict[str, Any]:
+            costs, began = [], time.monotonic_ns()
+            for event in self._board.moves(dict(tiles), mode):
+                costs.append({**_without_event(event), "seen_ns": time.monotonic_ns() - began})
+            return {"moves": costs}
+
+        target = ", ".join(f"{process} to {tile}" for process, tile in tiles.items())
+        claims = [tile_process_claim(process) for process in tiles]
+        return self._start("tile move", target, body, shared=[TILES], exclusive=claims)
+
+    async def output(self, offsets: Mapping[int, int], wait: float, to_end: bool) -> list[Event]:
+        """See `wherry.manycore.output`."""
+        self._peer.require(0, "the output of tiles, which run as root,")
+        return await output(self._board, offsets, wait, to_end)
 
     def _places(self, hosts: list[str]) -> list[Place]:
         if not hosts:
             return []
         fabric = self._context.require_managers().fabric
         check_hosts(fabric.spec.driver)
-        names = [host.name for host in fabric.spec.hosts]
+        known = self._context.hosts()
         for host in hosts:
-            if host not in names:
-                why = f"it has {', '.join(names)}"
-                raise Refused(Code.NOT_FOUND, f"there is no host {host} in the fabric", why, "wherry fabric show")
+            if find_host(known, host).drained:
+                what, remedy = f"no tiles start on {host}", f"wherry host restore {host}"
+                raise Refused(Code.WRONG_STATE, what, "it is drained", remedy)
         return [Place(fabric.host_netns(host), fabric.host_address(host)) for host in hosts]
+
+    def _start(self, kind: str, target: str, body: Body, **claims: Any) -> Operation:
+        """Acts that take milliseconds: none can be cancelled."""
+        start = self._context.operations.start
+        return start(kind, target, body, uid=self._peer.uid, may_cancel=False, **claims)
 
 
 def _check_program(program: Path) -> None:

@@ -19,13 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from wherry.base.paths import native_library, native_program
+from wherry.client import Client
 from wherry.lab.study import parse
 from wherry.lab.study.bench import Bench, program
 from wherry.lab.study.recipe import Cell, Factor, Level, Page, SampleFailed, Study, Value
 from wherry.lab.study.results import Results
-from wherry.manycore.board import MODES, Board, Event
-from wherry.manycore.launch import Place, logs
-from wherry.manycore.spec import TilesSpec
+from wherry.model.tiles import MODES
 
 FLOOR = 2 << 20
 """Bytes of a tile process at most, and of the copy that its move is held against."""
@@ -38,6 +37,8 @@ SLAVES = 15
 TCP = ("tcp-direct", "tcp-precopy", "tcp-faithful")
 """Between hosts in those modes; `handoff` needs memory that both tiles share."""
 _MPIS = ("openmpi", "mpich")
+_HOSTS = ("a1", "a2")
+"""Of the studies' fabric: those between which moves are measured."""
 _ROUNDS = 20
 _TRIES = 10
 """How often moves are begun together until two of the processes have stood at the same time."""
@@ -139,19 +140,19 @@ class Manycore(Study):
             written = cell["pages"] if cell["written"] == "all" else cell["written"]
             return _one_move(bench, directory, how, int(cell["threads"]), int(cell["pages"]), int(written))
         if what == "parallel":
-            return _moves_at_once(how, int(cell["threads"]), int(cell["pages"]), int(cell["pairs"]))
+            return _moves_at_once(bench.client, how, int(cell["threads"]), int(cell["pages"]), int(cell["pairs"]))
         if what == "beside":
             return _criu(directory)
         if how in _MPIS:
             done = bench.native([program("pingpong", how), "--max", "128"], 2, directory, _SECONDS, "shm", how)
             return [value for value in parse.pingpong(done.verified(), 8) if value.metric == "latency_median"]
         if what == "message":
-            return _messages()
+            return _messages(bench.client)
         if how in ("pthreads", "pthreads-small"):
             stack = [str(_STACK)] if how == "pthreads-small" else []
             found = _beside(bench, directory, "threads", "17", str(_ROUNDS), *stack)
             return [Value("create", found["create_ns"] / 1e9, "s"), Value("join", found["join_ns"] / 1e9, "s")]
-        return _threads(how == "joined")
+        return _threads(bench.client, "joined" if how == "joined" else "separated")
 
     def page(self, results: Results) -> Page:
         from wherry.lab.study import manycore_page
@@ -166,15 +167,15 @@ def cell_of(what: str, how: str, threads: str = "-", pages: str = "-", written: 
 
 
 @contextmanager
-def _tiles(tiles: int, cores: int, joined: bool = False, places: list[Place] | None = None) -> Iterator[Board]:
-    """Tiles of this run alone, at the instance's place: `wherry down --all` finds them. What they said is an error."""
-    board = Board()
-    board.up(TilesSpec(tiles=tiles, cores=cores), native_library("joined") / "wherry-tiles" if joined else None, places)
+def _tiles(
+    client: Client, tiles: int, cores: int, hosts: Sequence[str] = (), build: str = "separated"
+) -> Iterator[None]:
+    """Tiles of this run alone. What they said is an error."""
+    client.tiles_up({"tiles": tiles, "cores": cores, "hosts": list(hosts)}, "the study", build=build)
     try:
-        yield board
+        yield
     finally:
-        said = "".join(log.read_text(errors="replace") for log in logs(board.path))
-        board.down()
+        said = client.tiles_down()["said"]
     if said:
         raise SampleFailed(f"a tile said: {said[:200]}")
 
@@ -188,10 +189,14 @@ def _cores(threads: int) -> int:
     return 1 + min(SLAVES, threads + 1)
 
 
-def _ready(board: Board, process: int) -> None:
+def _start(client: Client, name: str, words: Sequence[str], tile: int | None = None) -> int:
+    return int(client.start_on_tile(str(_program(name)), list(words), tile)[0]["process"])
+
+
+def _ready(client: Client, process: int) -> None:
     """Waits until the program has said that it is."""
     said, limit = "", time.monotonic() + _READY
-    for event in board.attach(process):
+    for event in client.tile_output([process]):
         said += event.get("text", "")
         if "ready" in said:
             return
@@ -200,9 +205,9 @@ def _ready(board: Board, process: int) -> None:
     raise SampleFailed(f"the program did not get ready: {said[:200]}")
 
 
-def _output(board: Board, name: str, *words: str) -> str:
-    """What a program says until it ends well."""
-    events = list(board.run(_program(name), list(words)))
+def _output(client: Client, name: str, *words: str) -> str:
+    """What a program says until it ends well; nothing asks for it meanwhile."""
+    events = list(client.tile_output([_start(client, name, words)], to_end=True))
     if events[-1]["event"] != "ended" or events[-1]["status"] != 0:
         raise SampleFailed(f"{name} did not end well: {events[-1]}")
     return "".join(event["text"] for event in events if event["event"] == "output")
@@ -213,17 +218,17 @@ def _beside(bench: Bench, directory: Path, *words: str) -> dict[str, Any]:
     return next(parse.json_lines(done.verified()))
 
 
-def _values(event: Event, seen: float) -> list[Value]:
-    """What a move cost; `seen` is from the request to the answer, as who asked for it sees it.
+def _values(event: dict[str, Any]) -> list[Value]:
+    """What a move cost; `seen` is from the request to the name server until its answer, as the service sees it.
 
     `observed` is from the request until a thread runs: nearest to the paper's definition, which ends with a signal of
     the process at its destination and takes the time of such a signal off.
     """
-    ns = {key: event[f"{key}_ns"] for key in ("prepare", "freeze", "copy", "commit", "first", "all")}
+    ns = {key: event[f"{key}_ns"] for key in ("prepare", "freeze", "copy", "commit", "first", "all", "seen")}
     ns["resume"] = ns["first"] - ns["freeze"] - ns["copy"] - ns["commit"]
     ns["observed"] = ns["prepare"] + ns["first"]
     values = [Value(name, value / 1e9, "s") for name, value in ns.items()]
-    values += [Value("seen", seen, "s"), Value("bytes", event["bytes"], "B"), Value("before", event["before"], "B")]
+    values += [Value("bytes", event["bytes"], "B"), Value("before", event["before"], "B")]
     return [*values, Value("rounds", event["rounds"], "")]
 
 
@@ -234,23 +239,22 @@ def _one_move(bench: Bench, directory: Path, mode: str, threads: int, pages: int
     while it stood, over a TCP connection between the same hosts.
     """
     floor = _copy(bench, directory, FLOOR)
-    places = _hosts(bench) if mode in TCP else []
+    client, hosts = bench.client, _HOSTS if mode in TCP else ()
     mode = mode.removeprefix("tcp-")
-    with _tiles(1 if places else 2, _cores(threads), places=places) as board:
-        process = board.start(_program("busy"), _busy(threads, pages, written), 0)
-        _ready(board, process)
-        board.move(process, 1, mode)
+    with _tiles(client, 1 if hosts else 2, _cores(threads), hosts):
+        process = _start(client, "busy", _busy(threads, pages, written), 0)
+        _ready(client, process)
+        client.move_tile_process(process, 1, mode)
         time.sleep(0.02)  # it runs, and writes `written` pages again and again
-        began = time.monotonic()
-        event = board.move(process, 0, mode)
-        values = _values(event, time.monotonic() - began)
+        event = client.move_tile_process(process, 0, mode)
+    values = _values(event)
     if event["at_most"]:
         raise SampleFailed("the two hosts have two clocks, so what was measured between them are bounds")
     values.append(Value("memcpy", floor, "s"))
     if moved := min(FLOOR, event["bytes"] + event["before"]):  # what was copied in several rounds is there once
         values.append(Value("memcpy_same", _copy(bench, directory, moved), "s"))
-    if places and event["bytes"]:
-        values.append(Value("wire", _sent(bench, directory, places, event["bytes"]), "s"))
+    if hosts and event["bytes"]:
+        values.append(Value("wire", _sent(bench, directory, event["bytes"]), "s"))
     return values
 
 
@@ -264,30 +268,25 @@ def _copy(bench: Bench, directory: Path, size: int) -> float:
     return float(_beside(bench, directory, "memcpy", str(size), "51")["nanoseconds"]) / 1e9
 
 
-def _sent(bench: Bench, directory: Path, places: Sequence[Place], size: int) -> float:
+def _sent(bench: Bench, directory: Path, size: int) -> float:
     """Seconds of a send from the second host to the first, the way that the move went."""
-    to, source = places
-    words = (source.netns, to.netns, to.address, str(size), "51")
+    places = bench.client.fabric()["places"]
+    to, source = (places[name] for name in _HOSTS)
+    words = (source["netns"], to["netns"], to["address"], str(size), "51")
     return float(_beside(bench, directory, "wire", *words)["nanoseconds"]) / 1e9
 
 
-def _hosts(bench: Bench) -> list[Place]:
-    """Two hosts of the studies' fabric."""
-    places = bench.client.fabric()["places"]
-    return [Place(**places[name]) for name in ("a1", "a2")]
-
-
-def _moves_at_once(mode: str, threads: int, pages: int, pairs: int) -> list[Value]:
+def _moves_at_once(client: Client, mode: str, threads: int, pages: int, pairs: int) -> list[Value]:
     """There, then back and there again until two have stood at the same time; `overlap` is how many have at most."""
-    with _tiles(2 * pairs, _cores(threads)) as board:
+    with _tiles(client, 2 * pairs, _cores(threads)):
         words = _busy(threads, pages, pages)
-        processes = [board.start(_program("busy"), words, 2 * pair) for pair in range(pairs)]
+        processes = [_start(client, "busy", words, 2 * pair) for pair in range(pairs)]
         for process in processes:
-            _ready(board, process)
-        _begin_together(board, processes, 1, mode)
+            _ready(client, process)
+        _begin_together(client, processes, 1, mode)
         for turn in range(_TRIES):
             time.sleep(0.02)
-            moves = _begin_together(board, processes, turn % 2, mode)
+            moves = _begin_together(client, processes, turn % 2, mode)
             overlap = most_at_once(stood for stood, _ in moves)
             if overlap >= min(2, pairs):
                 break
@@ -302,13 +301,13 @@ def _moves_at_once(mode: str, threads: int, pages: int, pairs: int) -> list[Valu
 
 
 def _begin_together(
-    board: Board, processes: Sequence[int], side: int, mode: str
+    client: Client, processes: Sequence[int], side: int, mode: str
 ) -> list[tuple[tuple[int, int], list[Value]]]:
     """Moves each to that tile of its pair, all begun by one command: from when to when it stood (ns), what it cost."""
-    began, moves = time.monotonic(), []
-    for event in board.moves({process: 2 * i + side for i, process in enumerate(processes)}, mode):
+    moves = []
+    for event in client.move_tile_processes({process: 2 * i + side for i, process in enumerate(processes)}, mode):
         froze = event["asked_ns"] + event["prepare_ns"]
-        moves.append(((froze, froze + event["first_ns"]), _values(event, time.monotonic() - began)))
+        moves.append(((froze, froze + event["first_ns"]), _values(event)))
     return moves
 
 
@@ -318,17 +317,17 @@ def most_at_once(spans: Iterable[tuple[int, int]]) -> int:
     return max(sum(begin <= at < end for begin, end in spans) for at, _ in spans)
 
 
-def _threads(joined: bool) -> list[Value]:
+def _threads(client: Client, build: str) -> list[Value]:
     """Each round's time, and for all of them what the machine counts, if it does."""
     cpus = len(os.sched_getaffinity(0))
-    with _tiles(1, min(16, cpus + 1), joined) as board:
-        _output(board, "forkjoin", "17", "5")
-        pid = board.ps()["tiles"][0]["pid"]
+    with _tiles(client, 1, min(16, cpus + 1), build=build):
+        _output(client, "forkjoin", "17", "5")
+        pid = client.tiles()["tiles"][0]["pid"]
         command = [str(native_program("wherry-beside")), "count", str(pid)]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as counter:
             assert counter.stdout
             counts = json.loads(counter.stdout.readline())["counted"]
-            text = _output(board, "forkjoin", "17", str(_ROUNDS))
+            text = _output(client, "forkjoin", "17", str(_ROUNDS))
             said, _ = counter.communicate(timeout=_SECONDS)
     rounds = [[int(word) for word in line.split()] for line in text.splitlines()]
     values = [
@@ -339,13 +338,13 @@ def _threads(joined: bool) -> list[Value]:
     return values + [Value(name, count / _ROUNDS, "") for name, count in events.items()]
 
 
-def _messages() -> list[Value]:
+def _messages(client: Client) -> list[Value]:
     values = []
     for size in (8, 128):
-        with _tiles(2, 2) as board:
-            echo = board.start(_program("pong"), [], 0)
-            _ready(board, echo)
-            said = _output(board, "pong", str(size), "1000", str(echo))
+        with _tiles(client, 2, 2):
+            echo = _start(client, "pong", [], 0)
+            _ready(client, echo)
+            said = _output(client, "pong", str(size), "1000", str(echo))
         values.append(Value("latency_median", int(said.split()[1]) / 2e9, "s", size))
     return values
 

@@ -12,7 +12,7 @@ from wherry.lab.study import analysis, figures, published
 from wherry.lab.study.manycore import LARGEST, SLAVES, TCP, WORKING_SETS, Manycore, cell_of
 from wherry.lab.study.recipe import Cell, Page
 from wherry.lab.study.results import Results
-from wherry.manycore.board import MODES
+from wherry.model.tiles import MODES
 
 _PAPER = "the Nanvix paper: Kalray MPPA-256, 400 MHz, 2 MB and 16 cores for each cluster"
 _PARTS = ("freeze", "copy", "commit", "resume")

@@ -70,7 +70,11 @@ def _sit(
 
 @contextmanager
 def _alone() -> Iterator[None]:
-    """One study at a time in an instance: two would change each other's clusters, and measure each other."""
+    """One study at a time in an instance: two would change each other's clusters, and measure each other.
+
+    The lock file is never removed: a process that opened it before the removal and one that made it anew would lock two
+    files, and both would run.
+    """
     path = _LOCKS / f"wherry-study-{instance().name}"
     with path.open("w") as lock:
         try:
@@ -78,10 +82,7 @@ def _alone() -> Iterator[None]:
         except BlockingIOError:
             what = f"another study runs in the instance {instance().name}"
             raise Refused(Code.WRONG_STATE, what, "two would measure each other", "wait for it") from None
-        try:
-            yield
-        finally:
-            path.unlink(missing_ok=True)
+        yield
 
 
 def _run(results: Results, keep: bool, tell: runner.Tell) -> None:

@@ -51,7 +51,7 @@ def put_fabric(body: FabricBody, acts: TheActs) -> JSONResponse:
 
 @router.delete("/fabric", status_code=202)
 def delete_fabric(acts: TheActs) -> JSONResponse:
-    """Removes the fabric. WRONG_STATE while clusters stand on it."""
+    """Removes the fabric. WRONG_STATE while clusters or tiles are on it."""
     return accepted(acts.fabric_down())
 
 
@@ -63,7 +63,7 @@ def list_hosts(context: TheCell) -> list[Host]:
 
 @router.post("/hosts/{host}/drain", status_code=202)
 def drain(host: str, drains: TheDrains) -> JSONResponse:
-    """Moves everything off the host and lets it take nothing."""
+    """Moves everything off the host and lets it take nothing. WRONG_STATE while tiles run there."""
     return accepted(drains.drain(host))
 
 

@@ -1,4 +1,4 @@
-"""What a tiles file says.
+"""What a tiles file says, and the ways in which a tile process can move.
 
 kind: tiles
 version: 1
@@ -9,14 +9,16 @@ rings: [[{name: echo, program: names, words: [serve, echo, "3"], tile: 0}]]  # s
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from pydantic import Field, model_validator
 
-from wherry.base.errors import Code, Refused
 from wherry.model.spec.base import Spec
-from wherry.model.spec.parse import parse_yaml
+
+Mode = Literal["faithful", "direct", "handoff", "precopy"]
+MODES: tuple[str, ...] = get_args(Mode)
 
 
 class ServerSpec(Spec):
@@ -47,20 +49,6 @@ class TilesSpec(Spec):
             raise ValueError(f"{self.tiles} tiles on each of {len(self.hosts)} hosts are more than 16")
         return self
 
-
-def read_tiles(path: Path) -> TilesSpec:
-    """The file, checked."""
-    try:
-        text = path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        code = Code.NOT_FOUND if isinstance(error, FileNotFoundError) else Code.INVALID_FILE
-        raise Refused(code, f"cannot read {path}", str(error), "see examples/tiles.yaml") from None
-    spec = parse_yaml(TilesSpec, text, str(path))
-    for server in (server for ring in spec.rings for server in ring):
-        if not (path.parent / server.program).is_file():
-            raise Refused(Code.NOT_FOUND, f"there is no program {server.program} for server {server.name!r}", str(path))
-    return spec.model_copy(update={"rings": [[_below(path.parent, server) for server in ring] for ring in spec.rings]})
-
-
-def _below(directory: Path, server: ServerSpec) -> ServerSpec:
-    return server.model_copy(update={"program": directory / server.program})
+    def servers(self) -> Iterator[ServerSpec]:
+        """The servers of all rings, in the order in which they start."""
+        return (server for ring in self.rings for server in ring)
