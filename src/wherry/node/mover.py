@@ -44,6 +44,7 @@ from wherry.node.protocol import During, Place, Transferred, quiet
 from wherry.node.same_files import require_own_sockets, require_same
 from wherry.node.streams import Background, Pace, Stream, receive_tree
 from wherry.node.tcp_repair import end_repair
+from wherry.node.timers import TimersOfNode, keep_clocks
 from wherry.node.verify import Verification
 
 if TYPE_CHECKING:
@@ -199,10 +200,13 @@ class ContainerMover:
         if verification is None:
             raise Failed(Code.MOVE_FAILED, "the restore was not prepared")
         verification.list(self._patience())
+        keep_clocks(self._images(self._to))
+        timers = TimersOfNode(Cgroup(self._source.cgroup).pids())
         self._request("restore", criu_rpc.RESTORE, options, self._to, stage, self._patience())
         verification.require_same(group.freezer_procs_file(), self._patience())
         if self._destination.owner.uid != 0:
             require_same(Cgroup(self._source.cgroup).pids(), group.pids(), self._to.private)
+        timers.carry_to(group.pids())
         self._frozen_ranks = {pid: _cpu_time(pid) for pid in group.pids() if _is_rank(pid)}
         return criu_rpc.engine_seconds(self._to.images / "stats-restore")
 

@@ -1,0 +1,2 @@
+#include "objects.h"
+const struct object ipc[] = {{0}};
