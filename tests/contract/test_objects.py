@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import subprocess
 import time
 from collections.abc import Iterator
@@ -11,6 +13,7 @@ from pathlib import Path
 import pytest
 from test_node import Stand
 
+from wherry.base.errors import Refused
 from wherry.fabric.cgroup import Cgroup
 from wherry.fabric.protocol import Fabric
 from wherry.job.wire import Endpoint
@@ -118,6 +121,27 @@ TIMERS = (
 )
 
 
+CARRIED = (
+    *("pending", "scheduling", "affinity", "ionice", "slack", "limits", "prctl", "subreaper", "stack", "shared"),
+    *("advice", "membarrier", "pipe", "pipe_full", "fifo", "eventfd", "shm", "shm_removed", "shm_unattached", "sem"),
+    *("msg", "shm_posix", "deleted", "memfd", "append", "directory", "signalfd", "inotify", "inotify_shared"),
+    *("tmpfile", "epoll", "unix_stream", "unix_dgram", "unix_packets", "unix_rights", "udp", "tcp"),
+    *("tcp_half_closed", "fanotify", "pidfd", "raw", "packet", "netlink", "lease", "proc_file", "device"),
+)
+REFUSED = {
+    "io_uring": "io_uring",
+    "userfaultfd": "userfaultfd",
+    "perf": "perf_event",
+    "landlock": "landlock",
+    "pipe_packets": "packet mode",
+    "mq": "message queue /a-queue",
+    "inotify_queued": "unread events",
+    "eventfd_semaphore": "semaphore mode",
+    "multicast": "239.1.2.3",
+    "posix_thread": "SIGEV_THREAD_ID",
+}
+
+
 def test_timers_go_on(objects: Objects) -> None:
     objects.make(*TIMERS)
     objects.move()
@@ -128,3 +152,27 @@ def test_timers_go_on_where_they_were(objects: Objects) -> None:
     objects.make(*TIMERS)
     objects.move_and_take_back()
     assert objects.check(*TIMERS) == {}
+
+
+def test_objects_are_carried(objects: Objects) -> None:
+    objects.make(*CARRIED)
+    objects.move()
+    assert objects.check(*CARRIED) == {}
+
+
+def test_what_would_be_lost_is_refused_by_name(objects: Objects) -> None:
+    stand, group = objects.stand, Cgroup(objects.stand.here.cgroup)
+    before = group.pids()
+    for case, word in REFUSED.items():
+        objects.make(case)
+        said = stand.driver.unmovable(stand.here, stand.there)
+        assert word in said and ("(objects)" in said or case == "multicast"), (case, said)
+        with pytest.raises(Refused, match="cannot be moved"):
+            stand.mover().prepare()
+        assert not Cgroup(stand.there.cgroup).exists(), "nothing is made before the refusal"
+        ended = set(group.pids()) - set(before)
+        for pid in ended:
+            os.kill(pid, signal.SIGKILL)
+        while set(group.pids()) & ended:
+            time.sleep(0.01)
+    assert not stand.driver.unmovable(stand.here, stand.there)

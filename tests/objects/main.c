@@ -4,7 +4,7 @@
 #include <stdarg.h>
 #include <sys/wait.h>
 
-static const struct object *const groups[] = {timers, files, ipc, sockets, processes, refused};
+static const struct object *const groups[] = {timers, files, ipc, sockets, processes, rare};
 static const char *directory;
 
 const char *wrong(const char *format, ...)

@@ -27,7 +27,7 @@ struct object {
     const char *(*check)(void);
 };
 
-extern const struct object timers[], files[], ipc[], sockets[], processes[], refused[];
+extern const struct object timers[], files[], ipc[], sockets[], processes[], rare[];
 
 const char *wrong(const char *format, ...) __attribute__((format(printf, 1, 2)));
 double now_on(clockid_t clock);

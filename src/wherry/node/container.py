@@ -28,6 +28,7 @@ from wherry.model.way import Way
 from wherry.node import criu
 from wherry.node.channel import in_netns
 from wherry.node.mounts import Layout, remove_tree
+from wherry.node.movable import unmovable
 from wherry.node.mover import ContainerMover
 from wherry.node.protocol import Place, Usage
 from wherry.node.usage import usage_of
@@ -79,7 +80,7 @@ class ContainerDriver:
                     "this machine lacks CAP_SYS_RESOURCE, so CRIU cannot dump processes of another user "
                     f"(uid {', '.join(str(u) for u in sorted(u for u in users if u is not None))})"
                 )
-        return ""
+        return unmovable(Cgroup(source.cgroup).pids())
 
     def start(self, place: Place) -> None:
         layout = self.layout(place)

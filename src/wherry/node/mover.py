@@ -38,8 +38,10 @@ from wherry.fabric.cgroup import CONTROLLERS, Cgroup, ready_to_add
 from wherry.fabric.protocol import Fabric
 from wherry.model.objects import Round
 from wherry.node import criu, criu_rpc, soft_dirty
+from wherry.node.attributes import AttributesOfNode
 from wherry.node.connections import BACK, Connections
 from wherry.node.mounts import MS_NOSUID, Layout, mount, unmount_below
+from wherry.node.movable import require_movable
 from wherry.node.protocol import During, Place, Transferred, quiet
 from wherry.node.same_files import require_own_sockets, require_same
 from wherry.node.streams import Background, Pace, Stream, receive_tree
@@ -104,6 +106,7 @@ class ContainerMover:
 
     def prepare(self) -> None:
         self._require_own_sockets()  # before the node stands still for nothing
+        require_movable(Cgroup(self._source.cgroup).pids())
         self._hurry()
         self._engine = criu.find().argv
         node = self._destination.node
@@ -201,11 +204,13 @@ class ContainerMover:
             raise Failed(Code.MOVE_FAILED, "the restore was not prepared")
         verification.list(self._patience())
         keep_clocks(self._images(self._to))
-        timers = TimersOfNode(Cgroup(self._source.cgroup).pids())
+        originals = Cgroup(self._source.cgroup).pids()
+        timers, attributes = TimersOfNode(originals), AttributesOfNode(originals)
         self._request("restore", criu_rpc.RESTORE, options, self._to, stage, self._patience())
         verification.require_same(group.freezer_procs_file(), self._patience())
         if self._destination.owner.uid != 0:
             require_same(Cgroup(self._source.cgroup).pids(), group.pids(), self._to.private)
+        attributes.carry_to(group.pids())
         timers.carry_to(group.pids())
         self._frozen_ranks = {pid: _cpu_time(pid) for pid in group.pids() if _is_rank(pid)}
         return criu_rpc.engine_seconds(self._to.images / "stats-restore")

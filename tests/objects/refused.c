@@ -1,2 +1,0 @@
-#include "objects.h"
-const struct object refused[] = {{0}};
