@@ -30,7 +30,11 @@ static const char *make_perf(void)
     NEED((fd = (int)syscall(SYS_perf_event_open, &event, 0, -1, -1, 0)) >= 0);
     return OK;
 }
-static const char *make_fanotify(void) { NEED((fd = fanotify_init(FAN_CLASS_NOTIF | FAN_REPORT_FID, 0)) >= 0); return OK; }
+static const char *make_fanotify(void)
+{
+    NEED((fd = fanotify_init(FAN_CLASS_NOTIF | FAN_REPORT_FID, 0)) >= 0);
+    return OK;
+}
 static const char *make_pidfd(void) { NEED((fd = (int)syscall(SYS_pidfd_open, getpid(), 0)) >= 0); return OK; }
 static const char *make_raw(void) { NEED((fd = socket(AF_INET, SOCK_RAW, IPPROTO_ICMP)) >= 0); return OK; }
 static const char *make_packet(void) { NEED((fd = socket(AF_PACKET, SOCK_RAW, htons(ETH_P_ALL))) >= 0); return OK; }

@@ -15,7 +15,6 @@ import re
 import stat
 import struct
 import termios
-from pathlib import Path
 
 from wherry.base.errors import Code, Refused
 from wherry.node.timers import borrowed
@@ -49,14 +48,27 @@ def unmovable(pids: list[int]) -> str:
 
 
 def _of_process(pid: int, seen: set[str]) -> str:
-    for name in os.listdir(f"/proc/{pid}/fd"):
-        with contextlib.suppress(FileNotFoundError):
-            target = os.readlink(f"/proc/{pid}/fd/{name}")
-            if what := _of_descriptor(pid, int(name), target, seen):
-                return f"holds {what} (descriptor {name}), which CRIU cannot move"
-    if _THREAD_TIMER.search(Path(f"/proc/{pid}/timers").read_text()):
+    directory = os.open(f"/proc/{pid}/fd", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for name in os.listdir(directory):
+            with contextlib.suppress(FileNotFoundError):
+                target = os.readlink(name, dir_fd=directory)
+                if what := _of_descriptor(pid, int(name), target, seen):
+                    return f"holds {what} (descriptor {name}), which CRIU cannot move"
+    finally:
+        os.close(directory)
+    if _THREAD_TIMER.search(_text(f"/proc/{pid}/timers")):
         return "has a timer that signals one thread (SIGEV_THREAD or SIGEV_THREAD_ID), which CRIU cannot move"
     return ""
+
+
+def _text(path: str) -> str:
+    """A file of /proc; io's layers would cost more than the kernel does."""
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return b"".join(iter(lambda: os.read(file, 1 << 16), b"")).decode(errors="replace")
+    finally:
+        os.close(file)
 
 
 def _of_descriptor(pid: int, number: int, target: str, seen: set[str]) -> str:
@@ -64,7 +76,7 @@ def _of_descriptor(pid: int, number: int, target: str, seen: set[str]) -> str:
         kind = match[1] if (match := _TARGET.match(target)) else target
         if kind not in _CARRIED:
             return f"an object of kind {kind}"
-        if kind == "eventfd" and "eventfd-semaphore: 1" in Path(f"/proc/{pid}/fdinfo/{number}").read_text():
+        if kind == "eventfd" and "eventfd-semaphore: 1" in _text(f"/proc/{pid}/fdinfo/{number}"):
             return "an eventfd in semaphore mode"
         return "an inotify queue with unread events" if kind == "inotify" and _unread(pid, number) else ""
     if target.startswith("pipe:") and target not in seen and _writes(pid, number):
@@ -80,8 +92,8 @@ def _is_queue(pid: int, number: int) -> bool:
     held = os.stat(f"/proc/{pid}/fd/{number}")
     if not stat.S_ISREG(held.st_mode):
         return False
-    (mount,) = re.findall(r"mnt_id:\s*(\d+)", Path(f"/proc/{pid}/fdinfo/{number}").read_text())
-    return not re.search(rf"^{mount} ", Path(f"/proc/{pid}/mountinfo").read_text(), re.MULTILINE)
+    (mount,) = re.findall(r"mnt_id:\s*(\d+)", _text(f"/proc/{pid}/fdinfo/{number}"))
+    return not re.search(rf"^{mount} ", _text(f"/proc/{pid}/mountinfo"), re.MULTILINE)
 
 
 def _writes(pid: int, number: int) -> bool:
@@ -90,7 +102,7 @@ def _writes(pid: int, number: int) -> bool:
 
 
 def _flags(pid: int, number: int) -> int:
-    return int(re.findall(r"flags:\s*(\d+)", Path(f"/proc/{pid}/fdinfo/{number}").read_text())[0], 8)
+    return int(re.findall(r"flags:\s*(\d+)", _text(f"/proc/{pid}/fdinfo/{number}"))[0], 8)
 
 
 def _unread(pid: int, number: int) -> int:
@@ -101,7 +113,7 @@ def _unread(pid: int, number: int) -> int:
 def _multicast(pid: int) -> str:
     """A group that a socket of the node's network namespace is a member of."""
     try:
-        lines = Path(f"/proc/{pid}/net/igmp").read_text().splitlines()[1:]
+        lines = _text(f"/proc/{pid}/net/igmp").splitlines()[1:]
     except OSError:
         return ""
     for line in lines:
@@ -115,7 +127,7 @@ def _multicast(pid: int) -> str:
 def _name(pid: int) -> str:
     """Number inside the node, and command."""
     try:
-        status = Path(f"/proc/{pid}/status").read_text()
+        status = _text(f"/proc/{pid}/status")
     except OSError:
         return "a process"
     inside = re.findall(r"^NSpid:.*\s(\d+)$", status, re.MULTILINE)
