@@ -228,7 +228,7 @@ static int give_shared(struct walk *walk, uint64_t shared, uint64_t at, int file
     return 0;
 }
 
-static int level_give(struct walk *walk, struct level *level, uint64_t address, uint64_t end, uint32_t pid, uint64_t shared)
+static int level_give(struct walk *walk, struct level *level, uint64_t address, uint64_t end, uint32_t pid, const uint64_t *shared)
 {
     if (!level)
         return -EBADMSG;
@@ -253,7 +253,7 @@ static int level_give(struct walk *walk, struct level *level, uint64_t address, 
         else if (!(place->extent.flags & PRESENT) || level->pages < 0)
             error = -EBADMSG;
         else if (shared)
-            error = give_shared(walk, shared, address, level->pages, offset, stop - address);
+            error = give_shared(walk, *shared, address, level->pages, offset, stop - address);
         else
             error = give(walk, pid, address, level->pages, offset, stop - address);
         if (error)
@@ -267,18 +267,19 @@ static int level_give(struct walk *walk, struct level *level, uint64_t address, 
 static int walk_pagemap(struct walk *walk, int directory, const char *name)
 {
     struct level *level;
-    uint64_t shared = 0;
+    uint64_t shared = 0; /* a segment of System V has its id, and the first one's is 0 */
     uint32_t pid = 0;
-    int error;
+    int error, is_process = sscanf(name, "pagemap-%u.img", &pid) == 1;
 
-    if (sscanf(name, "pagemap-%u.img", &pid) != 1 && sscanf(name, "pagemap-shmem-%lu.img", &shared) != 1)
+    if (!is_process && sscanf(name, "pagemap-shmem-%lu.img", &shared) != 1)
         return 0;
     error = level_open(directory, name, 0, &level);
     for (size_t i = 0; !error && i < level->count; i++) {
         const struct extent *extent = &level->places[i].extent;
 
         level->next = i;
-        error = level_give(walk, level, extent->address, extent->address + extent->pages * PAGE, pid, shared);
+        error = level_give(walk, level, extent->address, extent->address + extent->pages * PAGE, pid,
+                           is_process ? NULL : &shared);
     }
     if (level)
         level_close(level);

@@ -44,8 +44,11 @@ from wherry.node.container.fd_identity import require_own_sockets, require_same
 from wherry.node.container.file_locks import FileLocks
 from wherry.node.container.integrity import IntegrityCheck
 from wherry.node.container.mounts import MS_NOSUID, Layout, mount, unmount_below
+from wherry.node.container.movable import require_movable
 from wherry.node.container.streams import BackgroundTask, RateLimit, Stream, receive_tree
 from wherry.node.container.tcp_repair import end_repair
+from wherry.node.container.thread_attributes import AttributesOfNode
+from wherry.node.container.timers import TimersOfNode, keep_clocks
 from wherry.node.container.warm_connections import BACK, WarmConnections
 from wherry.node.protocol import During, Placement, Transferred, quiet
 
@@ -107,6 +110,7 @@ class ContainerMover:
 
     def prepare(self) -> None:
         self._require_own_sockets()  # before the node stands still for nothing
+        require_movable(Cgroup(self._source.cgroup).pids())
         self._locks.require_carriable()
         self._hurry()
         self._engine = criu_probe.find().argv
@@ -210,11 +214,16 @@ class ContainerMover:
             "inherit_fd": [{"key": _NET_KEY, "fd": self._descriptors["net"]}, *inherited],
             "auto_dedup": True,
         }
+        keep_clocks(self._images(self._to))
+        originals = Cgroup(self._source.cgroup).pids()
+        timers, attributes = TimersOfNode(originals), AttributesOfNode(originals)
         self._request("restore", criu_rpc.RESTORE, options, self._to, stage, self._patience())
         verification.require_same(group.freezer_procs_file(), self._patience())
         if self._destination.owner.uid != 0:
             require_same(Cgroup(self._source.cgroup).pids(), group.pids(), self._to.private)
         self._locks.require_kept(group.pids())
+        attributes.carry_to(group.pids())
+        timers.carry_to(group.pids())
         self._frozen_ranks = {pid: _cpu_time(pid) for pid in group.pids() if _is_rank(pid)}
         return criu_rpc.engine_seconds(self._to.images / "stats-restore")
 

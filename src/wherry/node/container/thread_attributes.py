@@ -1,0 +1,94 @@
+"""Gives the threads of a restored node what CRIU does not restore: CPU affinity, I/O priority and timer slack.
+
+A restored thread has those of the daemon. A rank that its launcher bound to a core would run on any, and nobody would
+see why its times changed. Invariant: a thread that has the daemon's own is not touched, so a node without bound
+threads costs a few microseconds for each.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from wherry.base.errors import Code, Failed
+from wherry.node.container.streams import BackgroundTask
+
+_IOPRIO_SET, _IOPRIO_GET, _PROCESS = 251, 252, 1
+"""System calls of x86-64, and IOPRIO_WHO_PROCESS, which means one thread."""
+_BEST_EFFORT = 2 << 13
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+@dataclass(frozen=True)
+class Attributes:
+    cpus: frozenset[int]
+    io_priority: int
+    slack: int
+
+
+class AttributesOfNode:
+    """Those of a frozen node's threads, read in the background while CRIU restores the copy."""
+
+    def __init__(self, pids: list[int]) -> None:
+        self._pids, self._own = pids, read(os.getpid())
+        self._found: list[tuple[int, Attributes]] = []
+        self._look = BackgroundTask(self._find)
+
+    def _find(self) -> None:
+        for thread in _threads(self._pids):
+            with contextlib.suppress(OSError):  # a thread that ended
+                attributes = read(thread)
+                if attributes != self._own:
+                    self._found.append((_number_inside(thread), attributes))
+
+    def carry_to(self, pids: list[int]) -> None:
+        """Sets those of the restored threads. Failed when one cannot be set."""
+        self._look.result()
+        if not self._found:
+            return
+        copies = {_number_inside(thread): thread for thread in _threads(pids)}
+        for inside, attributes in self._found:
+            try:
+                write(copies[inside], attributes, self._own)
+            except (OSError, KeyError) as error:
+                what = f"affinity or priority of thread {inside} of the node could not be carried over"
+                raise Failed(Code.MOVE_FAILED, what, str(error), "repeat the move") from None
+
+
+def read(thread: int) -> Attributes:
+    """What a thread has now. An I/O priority that follows from its nice value is 0."""
+    priority = int(_libc.syscall(_IOPRIO_GET, _PROCESS, thread))
+    follows = _BEST_EFFORT | (os.getpriority(os.PRIO_PROCESS, thread) + 20) // 5
+    if priority in (4, _BEST_EFFORT | 4, follows):
+        priority = 0
+    slack = int(Path(f"/proc/{thread}/timerslack_ns").read_text())
+    return Attributes(frozenset(os.sched_getaffinity(thread)), priority, slack)
+
+
+def write(thread: int, attributes: Attributes, before: Attributes) -> None:
+    """Sets what is another than `before`."""
+    if attributes.cpus != before.cpus:
+        os.sched_setaffinity(thread, attributes.cpus)
+    if attributes.io_priority != before.io_priority:
+        if _libc.syscall(_IOPRIO_SET, _PROCESS, thread, attributes.io_priority):
+            raise OSError(ctypes.get_errno(), "ioprio_set")
+    if attributes.slack != before.slack and attributes.slack:  # 0 is a real-time thread's, which has none
+        Path(f"/proc/{thread}/timerslack_ns").write_text(str(attributes.slack))
+
+
+def _threads(pids: list[int]) -> list[int]:
+    found = []
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            found += [int(name) for name in os.listdir(f"/proc/{pid}/task")]
+    return found
+
+
+def _number_inside(thread: int) -> int:
+    for line in Path(f"/proc/{thread}/status").read_text().splitlines():
+        if line.startswith("NSpid:"):
+            return int(line.split()[-1])
+    return thread

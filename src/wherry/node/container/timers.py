@@ -1,0 +1,182 @@
+"""Gives a restored node the clocks of its frozen original, and its timerfds the state that the original's have now.
+
+The clocks: CRIU makes a time namespace in which CLOCK_MONOTONIC and CLOCK_BOOTTIME stood still from the dump to the
+restore. A program of a moved rank would measure less time than its peers, by the downtime of each move, and what it
+was told to do at an instant would come late. Emulated hosts have one machine's clocks, so the copy gets these.
+
+The timers: CRIU takes a timerfd from /proc/PID/fdinfo, which is too little. A periodic timer that expired unread shows
+an it_value of 0 until somebody asks for it (the kernel re-arms it lazily: fs/timerfd.c), and restoring 0 disarms it for
+ever. An absolute one is restored up to a second early: CRIU adds only the seconds of the clock to what was left. A
+relative one is late by the time between dump and restore, and the ticks of that time are lost.
+
+So after the restore, while both copies are frozen, each timer is read at the source with timerfd_gettime, which re-arms
+it on its own grid and counts the ticks that were due, and the copy's is set to the same instant and count. The program
+sees what it would have seen if it had not been scheduled for so long. Invariant: for the source's program nothing
+changes, as timerfd_gettime keeps the ticks unread; so a roll-back has nothing to undo.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import os
+import struct
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from wherry.base.errors import Code, Failed
+from wherry.node.container.streams import BackgroundTask
+
+_SYS_PIDFD_GETFD = 438
+_TARGET = "anon_inode:[timerfd]"
+_ABSOLUTE = 1
+"""TFD_TIMER_ABSTIME, linux/timerfd.h."""
+_SET_TICKS = 0x40085400
+"""TFD_IOC_SET_TICKS, linux/timerfd.h."""
+_TRIES = 8
+"""Times that a timer is read again which expired while it was set: one of 100 µs does now and then."""
+_SECOND = 10**9
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Timespec(ctypes.Structure):
+    _fields_ = (("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))
+
+    @classmethod
+    def of(cls, nanoseconds: int) -> Timespec:
+        return cls(*divmod(max(nanoseconds, 0), _SECOND))
+
+    def total(self) -> int:
+        return int(self.seconds) * _SECOND + int(self.nanoseconds)
+
+
+class Itimerspec(ctypes.Structure):
+    _fields_ = (("interval", Timespec), ("value", Timespec))
+
+
+@dataclass(frozen=True)
+class State:
+    """A timerfd: its next expiry on its clock in nanoseconds (0: disarmed), and the ticks that wait to be read."""
+
+    clock: int
+    flags: int
+    ticks: int
+    interval: int
+    due: int
+
+
+def keep_clocks(images: Path) -> None:
+    """Takes the time namespace out of images whose processes had the machine's own (number 0)."""
+    (images / "timens-0.img").unlink(missing_ok=True)
+
+
+class TimersOfNode:
+    """The timerfds of a frozen node, looked for in the background while CRIU restores the copy."""
+
+    def __init__(self, pids: list[int]) -> None:
+        self._pids = pids
+        self._found: list[tuple[int, int]] = []
+        self._look = BackgroundTask(self._find)
+
+    def _find(self) -> None:
+        for pid in self._pids:
+            self._found += [(pid, descriptor) for descriptor in timer_descriptors(pid)]
+
+    def carry_to(self, pids: list[int]) -> None:
+        """Sets the timers of the restored processes. Failed when one cannot be read or set."""
+        self._look.result()
+        if not self._found:
+            return
+        copies = {pid_inside(pid): pid for pid in pids}
+        for pid, descriptor in self._found:
+            inside = pid_inside(pid)
+            try:
+                with borrowed(pid, descriptor) as original, borrowed(copies[inside], descriptor) as copy:
+                    carry(original, copy)
+            except (OSError, KeyError) as error:
+                what = f"the timer of process {inside} of the node, descriptor {descriptor}, could not be carried over"
+                raise Failed(Code.MOVE_FAILED, what, str(error), "repeat the move") from None
+
+
+def timer_descriptors(pid: int) -> list[int]:
+    """The descriptors of a process that are timerfds."""
+    found = []
+    with contextlib.suppress(OSError):  # a process that ended
+        for name in os.listdir(f"/proc/{pid}/fd"):
+            if os.readlink(f"/proc/{pid}/fd/{name}") == _TARGET:
+                found.append(int(name))
+    return found
+
+
+def pid_inside(pid: int) -> int:
+    """The number of a process in its own PID namespace."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("NSpid:"):
+            return int(line.split()[-1])
+    return pid
+
+
+@contextmanager
+def borrowed(pid: int, descriptor: int) -> Iterator[int]:
+    """The open file behind a descriptor of another process."""
+    process = os.pidfd_open(pid)
+    try:
+        copy = _libc.syscall(_SYS_PIDFD_GETFD, process, descriptor, 0)
+        _check(copy)
+    finally:
+        os.close(process)
+    try:
+        yield copy
+    finally:
+        os.close(copy)
+
+
+def carry(original: int, copy: int) -> None:
+    """Sets a timerfd to the state of another on the same machine."""
+    for _ in range(_TRIES):
+        state = read(original)
+        write(copy, state)
+        if not state.due or time.clock_gettime_ns(state.clock) < state.due:
+            return  # else it expired before its ticks were set, and that one is overwritten
+
+
+def read(timer: int) -> State:
+    """The state of a timerfd; one that expired unread is re-armed by it, as by a read of its program."""
+    clock = int(_fdinfo(timer)["clockid"])
+    for _ in range(_TRIES):
+        spec = Itimerspec()
+        _check(_libc.timerfd_gettime(timer, ctypes.byref(spec)))
+        now = time.clock_gettime_ns(clock)
+        shown = _fdinfo(timer)
+        left = spec.value.total()
+        if not left or shown["it_value"] != "(0, 0)":  # else it expired between the two
+            break
+    return State(
+        clock, int(shown["settime flags"], 8), int(shown["ticks"]), spec.interval.total(), now + left if left else 0
+    )
+
+
+def write(timer: int, state: State) -> None:
+    """Arms a timerfd as the state says, with the ticks that wait."""
+    value = state.due
+    if value and not state.flags & _ABSOLUTE:
+        value = max(1, value - time.clock_gettime_ns(state.clock))
+    spec = Itimerspec(Timespec.of(state.interval), Timespec.of(value))
+    _check(_libc.timerfd_settime(timer, state.flags, ctypes.byref(spec), None))
+    if state.ticks:
+        fcntl.ioctl(timer, _SET_TICKS, struct.pack("=Q", state.ticks))
+
+
+def _fdinfo(descriptor: int) -> dict[str, str]:
+    lines = Path(f"/proc/self/fdinfo/{descriptor}").read_text().splitlines()
+    return {key: value.strip() for key, _, value in (line.partition(":") for line in lines)}
+
+
+def _check(result: int) -> None:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))

@@ -1,0 +1,40 @@
+/*
+ * Kernel objects that a move must carry. Each case makes one, waits for the move, and looks at it again.
+ *
+ * A case runs in a process of its own: make() and check() return "" or what is wrong. Between the two the process does
+ * nothing but sleep, so that whatever happens to the object meanwhile is the kernel's doing or the move's.
+ */
+#ifndef OBJECTS_H
+#define OBJECTS_H
+
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/types.h>
+#include <time.h>
+#include <unistd.h>
+
+struct object {
+    const char *name;
+    const char *(*make)(void);
+    const char *(*check)(void);
+};
+
+extern const struct object timers[], files[], ipc[], sockets[], processes[], rare[];
+
+const char *wrong(const char *format, ...) __attribute__((format(printf, 1, 2)));
+double now_on(clockid_t clock);
+void sleep_ms(int ms);
+
+#define OK ""
+/* Ends the case when the expression does not hold. */
+#define NEED(x) do { if (!(x)) return wrong("%s (errno %s)", #x, strerror(errno)); } while (0)
+
+#endif
