@@ -31,7 +31,7 @@ enum victim { NOBODY, A_TILE, A_HOST, THE_LEADER, VICTIMS };
 struct memory { uint32_t sent[PROCESSES + 1], received[PROCESSES + 1]; };
 struct note { uint32_t from, number; };
 
-/* What a tile is to a move: see give.c and take.c. */
+/* What a tile is to a move: see source.c and destination.c. */
 struct tile {
     struct window *window;
     uint32_t number, process, slot;
