@@ -10,7 +10,7 @@
 #include "../faults.h"
 #include "../window.h"
 
-#define LENT_MAX 560    /* parts of one frame: every second page of a process, and its User Area */
+#define IOV_LIMIT 560    /* parts of one frame: every second page of a process, and its User Area */
 #define READS_AT_ONCE 64 /* then the others have their turn */
 #define FAULT_FRAMES 40 /* the fault "link:cut" ends the connection after so many frames */
 
@@ -37,7 +37,7 @@ static void forget_received(struct link *link, uint64_t received)
         }
         link->first = frame->next;
         link->answered = frame->made > link->answered ? frame->made : link->answered;
-        free(frame->lent);
+        free(frame->iov);
         free(frame);
     }
     if (!link->first)
@@ -89,8 +89,8 @@ static struct frame *make_frame(struct link *link, enum frame_kind kind, uint32_
     if (!frame)
         abort(); /* a frame that is not sent would break the promise of this file */
     frame->next = NULL;
-    frame->lent = NULL;
-    frame->lent_count = 0;
+    frame->iov = NULL;
+    frame->iov_count = 0;
     frame->own = own;
     frame->made = window_now();
     frame->head = (struct frame_head){
@@ -115,19 +115,19 @@ void link_send_parts(struct link *link, enum frame_kind kind, uint32_t process, 
     queue(link, frame);
 }
 
-void link_send_lent(struct link *link, enum frame_kind kind, uint32_t process, uint32_t host, const void *own,
-                    size_t own_size, const struct iovec *lent, size_t lent_count)
+void link_send_iov(struct link *link, enum frame_kind kind, uint32_t process, uint32_t host, const void *own,
+                    size_t own_size, const struct iovec *iov, size_t iov_count)
 {
     struct frame *frame = make_frame(link, kind, process, host, own_size);
 
     memcpy(frame->payload, own, own_size);
-    frame->lent = malloc((lent_count + 1) * sizeof(*lent));
-    if (!frame->lent || lent_count > LENT_MAX)
+    frame->iov = malloc((iov_count + 1) * sizeof(*iov));
+    if (!frame->iov || iov_count > IOV_LIMIT)
         abort();
-    memcpy(frame->lent, lent, lent_count * sizeof(*lent));
-    frame->lent_count = lent_count;
-    for (size_t i = 0; i < lent_count; i++)
-        frame->head.size += (uint32_t)lent[i].iov_len;
+    memcpy(frame->iov, iov, iov_count * sizeof(*iov));
+    frame->iov_count = iov_count;
+    for (size_t i = 0; i < iov_count; i++)
+        frame->head.size += (uint32_t)iov[i].iov_len;
     queue(link, frame);
 }
 
@@ -143,13 +143,13 @@ bool link_wants_to_write(const struct link *link)
 }
 
 /* What of the frame has not been written. Returns the parts' count. */
-static size_t list_unwritten(const struct frame *frame, size_t written, struct iovec parts[LENT_MAX + 1])
+static size_t list_unwritten(const struct frame *frame, size_t written, struct iovec parts[IOV_LIMIT + 1])
 {
     struct iovec head = {(void *)&frame->head, sizeof(frame->head) + frame->own};
     size_t count = 0;
 
-    for (size_t i = 0; i <= frame->lent_count; i++) {
-        struct iovec part = i ? frame->lent[i - 1] : head;
+    for (size_t i = 0; i <= frame->iov_count; i++) {
+        struct iovec part = i ? frame->iov[i - 1] : head;
         size_t skip = written < part.iov_len ? written : part.iov_len;
 
         written -= skip;
@@ -163,7 +163,7 @@ void link_write(struct link *link)
 {
     while (link_wants_to_write(link)) {
         struct frame *frame = link->next;
-        struct iovec parts[LENT_MAX + 1];
+        struct iovec parts[IOV_LIMIT + 1];
         struct msghdr message = {.msg_iov = parts};
         ssize_t count;
 

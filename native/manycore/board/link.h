@@ -21,11 +21,11 @@ enum frame_kind {
     FRAME_HELLO, FRAME_ACK,
     FRAME_PARCEL,    /* a message or signals for a process: struct parcel, and its bytes */
     FRAME_DELIVERED, /* to the board that `host` names: a parcel of its has reached the process */
-    FRAME_LOCATION,  /* leader to all: struct news */
-    FRAME_ENDED,     /* owner to leader: struct news */
+    FRAME_PROCESS,  /* leader to all: struct process_info */
+    FRAME_ENDED,     /* owner to leader: struct process_info */
     FRAME_START,     /* leader to owner: a new process, struct state */
     FRAME_MOVE,      /* leader to owner: struct order, move it between two tiles of yours */
-    FRAME_GIVE,      /* leader to owner: struct order, move it to a tile of another host */
+    FRAME_MIGRATE,      /* leader to owner: struct order, move it to a tile of another host */
     FRAME_OFFER,     /* owner to leader to destination: struct offer */
     FRAME_WANT,      /* destination to leader to owner: struct want, its side of the move's record */
     FRAME_PAGES,     /* owner to leader to destination: struct pages, and those pages of the running process */
@@ -56,11 +56,11 @@ struct frame_head {
     uint64_t received; /* last number that has come from the other side */
 };
 
-/* A payload is the frame's own bytes, then what is lent: memory that stays mapped, and is read when it is written out. */
+/* A payload is the frame's own bytes, then memory of the caller, which stays mapped and is read when it is written out. */
 struct frame {
     struct frame *next;
-    struct iovec *lent;
-    size_t lent_count, own;
+    struct iovec *iov;
+    size_t iov_count, own;
     int64_t made;
     struct frame_head head;
     uint8_t payload[];
@@ -90,11 +90,11 @@ void link_send(struct link *link, enum frame_kind kind, uint32_t process, uint32
 void link_send_parts(struct link *link, enum frame_kind kind, uint32_t process, uint32_t host, const void *one,
                      size_t one_size, const void *two, size_t two_size);
 /*
- * The same, of its own bytes and lent ones. What is sent again, after a broken connection, is what the memory holds then:
- * the receiver must not mind.
+ * The same, of own bytes, which are copied, and memory of the caller, which is not: it stays mapped until the frame has been
+ * acknowledged. After a broken connection, what the memory holds then is sent again, so the receiver must tolerate changes.
  */
-void link_send_lent(struct link *link, enum frame_kind kind, uint32_t process, uint32_t host, const void *own,
-                    size_t own_size, const struct iovec *lent, size_t lent_count);
+void link_send_iov(struct link *link, enum frame_kind kind, uint32_t process, uint32_t host, const void *own,
+                    size_t own_size, const struct iovec *iov, size_t iov_count);
 /* Writes what the connection takes. */
 void link_write(struct link *link);
 bool link_wants_to_write(const struct link *link);

@@ -16,7 +16,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "../board/state.h"
+#include "../board/board.h"
+#include "../board/departure.h"
+#include "../board/slots.h"
+#include "../board/tiles.h"
 #include "check.h"
 
 enum { HOSTS = 3, EACH = 2, TILES = HOSTS * EACH, PROCESSES = 3, PIECES = 4, STEPS = 4000, CALM = 20000 };
@@ -44,8 +47,8 @@ struct tile {
 struct flying {
     struct flying *next;
     struct frame_head head;
-    struct iovec *lent;
-    size_t lent_count, own;
+    struct iovec *iov;
+    size_t iov_count, own;
     uint8_t payload[];
 };
 
@@ -95,8 +98,8 @@ static uint32_t host_of(const struct link *link, uint32_t *to)
     abort();
 }
 
-void link_send_lent(struct link *link, enum frame_kind kind, uint32_t process, uint32_t host, const void *own,
-                    size_t own_size, const struct iovec *lent, size_t lent_count)
+void link_send_iov(struct link *link, enum frame_kind kind, uint32_t process, uint32_t host, const void *own,
+                    size_t own_size, const struct iovec *iov, size_t iov_count)
 {
     struct flying *frame = calloc(1, sizeof(*frame) + own_size);
     uint32_t to, from = host_of(link, &to);
@@ -105,10 +108,10 @@ void link_send_lent(struct link *link, enum frame_kind kind, uint32_t process, u
     frame->own = own_size;
     if (own_size)
         memcpy(frame->payload, own, own_size);
-    frame->lent = calloc(lent_count + 1, sizeof(*lent));
-    if (lent_count)
-        memcpy(frame->lent, lent, lent_count * sizeof(*lent));
-    frame->lent_count = lent_count;
+    frame->iov = calloc(iov_count + 1, sizeof(*iov));
+    if (iov_count)
+        memcpy(frame->iov, iov, iov_count * sizeof(*iov));
+    frame->iov_count = iov_count;
     if (world.last[from][to])
         world.last[from][to]->next = frame;
     else
@@ -125,13 +128,13 @@ void link_send_parts(struct link *link, enum frame_kind kind, uint32_t process, 
         memcpy(both, one, one_size);
     if (two_size)
         memcpy(both + one_size, two, two_size);
-    link_send_lent(link, kind, process, host, both, one_size + two_size, NULL, 0);
+    link_send_iov(link, kind, process, host, both, one_size + two_size, NULL, 0);
     free(both);
 }
 
 static void free_frame(struct flying *frame)
 {
-    free(frame->lent);
+    free(frame->iov);
     free(frame);
 }
 
@@ -146,16 +149,16 @@ static void deliver(uint32_t from, uint32_t to)
     world.first[from][to] = frame->next;
     if (!frame->next)
         world.last[from][to] = NULL;
-    for (size_t i = 0; i < frame->lent_count; i++)
-        size += frame->lent[i].iov_len;
+    for (size_t i = 0; i < frame->iov_count; i++)
+        size += frame->iov[i].iov_len;
     payload = malloc(size + 1);
     memcpy(payload, frame->payload, frame->own);
     size = frame->own;
-    for (size_t i = 0; i < frame->lent_count; size += frame->lent[i++].iov_len)
-        memcpy(payload + size, frame->lent[i].iov_base, frame->lent[i].iov_len);
+    for (size_t i = 0; i < frame->iov_count; size += frame->iov[i++].iov_len)
+        memcpy(payload + size, frame->iov[i].iov_base, frame->iov[i].iov_len);
     frame->head.size = (uint32_t)size;
     if (!world.dead[to])
-        net_handle(&world.boards[to], from, &frame->head, payload);
+        net_handle(&world.boards[to].net, from, &frame->head, payload);
     free(payload);
     free_frame(frame);
 }
@@ -411,7 +414,7 @@ static void kill_tile(struct tile *tile)
         _exit(1);
     record->pid = pid;
     waitid(P_PID, (id_t)pid, &(siginfo_t){0}, WEXITED | WNOWAIT);
-    launch_reap(&world.boards[tile->number / EACH]);
+    tiles_reap(tile->window);
     REQUIRE(!atomic_load(&record->alive));
     record->pid = 0;
 }
@@ -448,9 +451,8 @@ static void serve(uint32_t host)
     for (uint32_t other = 0; other < HOSTS; other++)
         if (host == 0 ? !world.dead[other] : other == 0 && !world.dead[0])
             board->net.links[other].heard = board->net.links[other].answered = now;
-    board->net.reported = now;
-    net_serve(board, NULL, 0);
-    moves_serve(board);
+    board->reports.reported = now;
+    board_serve(board, NULL, 0);
 }
 
 static void check_owners(void)
@@ -470,7 +472,7 @@ static void ask(void)
     static const uint32_t modes[] = {MODE_FAITHFUL, MODE_DIRECT, MODE_PRECOPY};
     char why[REASON_SIZE];
 
-    moves_ask(&world.boards[0], 1 + draw(PROCESSES), draw(TILES), modes[draw(3)], why, sizeof(why));
+    moves_ask(&world.boards[0].moves, 1 + draw(PROCESSES), draw(TILES), modes[draw(3)], why, sizeof(why));
 }
 
 static void step(void)
@@ -496,7 +498,7 @@ static void start_process(uint32_t process, uint32_t tile)
     struct uarea *area;
     uint32_t slot;
 
-    REQUIRE(moves_reserve_slot(board, &slot));
+    REQUIRE(slots_reserve(board->window, &slot));
     board->window->locations[process].ranks = 1;
     area = window_area(board->window, slot);
     uarea_init(area, process, board->window->xfeatures, board->window->xsize);
@@ -508,11 +510,11 @@ static void start_process(uint32_t process, uint32_t tile)
     place.slot = (uint8_t)slot;
     if (!window_is_here(board->window, tile)) {
         uarea_seal(area);
-        transfer_start(board, process, tile, area, window_image(board->window, slot));
+        transfer_start(&board->transfer, process, tile, area, window_image(board->window, slot));
         place.slot = NO_SLOT;
     }
     window_commit(board->window, process, atomic_load(&board->window->locations[process].word), place);
-    net_announce(board, process);
+    directory_announce(&board->directory, process);
 }
 
 static void begin_host(uint32_t host)
@@ -522,15 +524,11 @@ static void begin_host(uint32_t host)
 
     if (!windows[host])
         close(window_create(TILES, 2, &windows[host]));
-    board->window = windows[host];
-    board->event_fd = -1;
+    board_init(board, windows[host]);
     board->window->first_tile = host * EACH;
     board->window->here = EACH;
     board->net.host = host;
     board->net.hosts = HOSTS;
-    board->net.listen_fd = -1;
-    for (int i = 0; i < CLIENT_MAX; i++)
-        board->clients[i].fd = -1;
     for (uint32_t other = 0; other < HOSTS; other++)
         board->net.tiles[other] = EACH;
     memset(board->window->tiles, 0, sizeof(board->window->tiles));
@@ -548,8 +546,8 @@ static void begin_host(uint32_t host)
 static void forget_host(uint32_t host)
 {
     for (uint32_t process = 0; process < PROCESS_MAX; process++) {
-        relay_clear(&world.boards[host], process);
-        free(world.boards[host].net.given[process]);
+        mirror_clear(&world.boards[host].mirror, process);
+        record_set_snapshot(&world.boards[host].mirror, process, NULL);
     }
     for (uint32_t other = 0; other < HOSTS; other++)
         drop_all(host, other);
@@ -568,7 +566,7 @@ static void check_end(void)
 {
     const struct tile *runners[PROCESSES + 1] = {NULL};
 
-    REQUIRE(!moves_is_under_way(&world.boards[0])); /* whoever asked for a move has been answered */
+    REQUIRE(!moves_is_under_way(&world.boards[0].moves)); /* whoever asked for a move has been answered */
     for (uint32_t process = 1; process <= PROCESSES; process++) {
         uint8_t state = window_place(world.boards[0].window, process).state;
 
@@ -611,7 +609,7 @@ static void run(uint64_t seed, enum victim victim)
         check_end();
     for (uint32_t host = 1; host < HOSTS && world.dead[0]; host++) { /* without its leader a host ends, at once */
         serve(host);
-        REQUIRE(world.boards[host].stopping);
+        REQUIRE(world.boards[host].net.stopping);
     }
     for (uint32_t host = 0; host < HOSTS; host++)
         forget_host(host);
@@ -639,7 +637,7 @@ static void check_way(bool shared)
     move->frozen = now - 10 * MS;
     move->committed = now;
     runs.come = now - 2 * MS;
-    mirror_runs(board, 1, &runs);
+    departure_runs(&board->mirror, 1, &runs);
     CHECK(atomic_load(&move->step) == MOVE_DONE && move->at_most == !shared);
     if (shared)
         CHECK(move->copied == runs.come + 1 && atomic_load(&move->first) == runs.come + 3);
