@@ -215,7 +215,9 @@ static void step(void)
         offer.serial = world.serial = board->net.host == 0 ? board->transfer.passages[process].serial : world.serial;
         say(FRAME_OFFER, process, &offer, sizeof(offer));
         step_tile();
-        board_serve(board, NULL, 0);
+        mirror_serve(&board->mirror); /* the move alone: nothing else ends or begins before the STATE */
+        relay_serve(&board->relay);
+        directory_serve(&board->directory);
         say(FRAME_STATE, process, world.payload, make_state(process, offer.serial, mode));
         break;
     case 1:
