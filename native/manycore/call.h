@@ -1,4 +1,6 @@
-/* What every kernel call needs: its words, the program's memory, waiting, and its completion. The tile's lock is held. */
+/*
+ * What every kernel call needs: its words, the program's memory, waiting, and its completion. The tile's lock is held.
+ */
 #ifndef WHERRY_MANYCORE_CALL_H
 #define WHERRY_MANYCORE_CALL_H
 

@@ -1,13 +1,13 @@
 /*
- * The kernel calls; those about messages are in messages.c. One that must wait puts the thread's instruction pointer back
- * to its call instruction, says in the User Area what it waits for, and is executed again from its words when there is
- * reason to; so a waiting thread is data, and whatever tile has the process then finishes the call.
+ * The kernel calls; those about messages are in messages.c. One that must wait puts the thread's instruction pointer
+ * back to its call instruction, says in the User Area what it waits for, and is executed again from its words when
+ * there is reason to; so a waiting thread is data, and whatever tile has the process then finishes the call.
  *
  * A call changes something only in its last step, after which it is complete: it is never half done.
  *
- * Who executes: growing, moving and ending are the master's calls; all about threads, words, messages, portals and syncs is
- * done by the calling core, under the tile's lock. In the paper creating a thread, sending, receiving and signalling are the
- * master's as well: two wake-ups, for what takes less than one.
+ * Who executes: growing, moving and ending are the master's calls; all about threads, words, messages, portals and
+ * syncs is done by the calling core, under the tile's lock. In the paper creating a thread, sending, receiving and
+ * signalling are the master's as well: two wake-ups, for what takes less than one.
  */
 #include <errno.h>
 #include <string.h>

@@ -9,7 +9,7 @@
 #include "flow.h"
 #include "process.h"
 
-/* What comes from another host, its board puts where it is to be. */
+/* A process of another host is put into its final slot by our board. */
 static uint32_t source_slot(const struct move *move)
 {
     uint32_t slot = place_unpack(move->place).slot;
@@ -17,7 +17,7 @@ static uint32_t source_slot(const struct move *move)
     return slot < TILE_MAX ? slot : move->slot;
 }
 
-/* Page faults now are page faults that are not in the downtime. */
+/* Page faults now do not add to the downtime. */
 int destination_reserve(void *context)
 {
     struct tile *tile = context;
@@ -52,7 +52,7 @@ static uint32_t count_pages(const uint64_t written[WRITTEN_WORDS])
     return count;
 }
 
-/* Copies the pages that are marked, and takes the marks away. Returns their bytes. */
+/* Copies the marked pages and clears the marks. Returns their bytes. */
 static uint64_t copy_written(struct tile *tile, struct move *move)
 {
     const uint8_t *from = window_image(tile->window, source_slot(move));
@@ -80,7 +80,7 @@ int destination_round(void *context)
 
     flow_set_deadline(tile, RESERVED_MS);
     tile->flow.pieces = count;
-    if (move->tracking == TRACKING_NONE) { /* all of it has to be copied while it stands */
+    if (move->tracking == TRACKING_NONE) { /* every page has to be copied while the process is frozen */
         enough = true;
     } else if (!enough || count > ROUND_PAGES) {
         move->before += copy_written(tile, move);
@@ -187,8 +187,8 @@ int destination_adopt(void *context)
     struct move *move = tile->flow.move;
 
     atomic_fetch_add(&tile->window->locations[tile->flow.process].moves, 1);
-    flow_step(tile, move, MOVE_FROZEN, MOVE_DONE); /* first: who resumes the last thread tells the name server */
-    atomic_store(&tile->window->tiles[tile->index].polling, 0); /* what rings from here on is for the master */
+    flow_step(tile, move, MOVE_FROZEN, MOVE_DONE); /* first: the core that resumes the last thread tells the name server */
+    atomic_store(&tile->window->tiles[tile->index].polling, 0); /* the bell is for the master from here on */
     process_adopt(tile, tile->flow.process, window_place(tile->window, tile->flow.process), move);
     if (flow_is_far(tile))
         window_ring(tile->window, tile->index); /* the core that sleeps on the bell, should another thread run the tasks */

@@ -32,6 +32,6 @@ bool flow_is_far(const struct tile *tile)
 
 void flow_set_deadline(struct tile *tile, int ms)
 {
-    /* Between hosts the leader decides, and the board tells what: board/net.h. */
+    /* Between hosts the leader decides, and the board tells the decision: board/frames.h. */
     tile->flow.deadline = flow_is_far(tile) ? INT64_MAX : window_now() + ms * 1000000ll;
 }

@@ -6,10 +6,10 @@
 
 #define RESERVED_MS 10000  /* the destination waits for the source to answer */
 #define FROZEN_MS 5000     /* the source waits for the commit */
-#define ERRAND_NS 1000000  /* a core looks on for so long */
+#define ERRAND_NS 1000000  /* a core polls for so long */
 #define ERRAND_FAR_NS 5000000 /* asleep on the bell, when the other side is another host */
 #define ROUND_MAX 8        /* of precopy: then it is frozen however many pages are left */
-#define ROUND_PAGES 8      /* so few are copied while it stands: another round would find as many */
+#define ROUND_PAGES 8      /* so few are copied while it is frozen: another round would find as many */
 
 /* Whether the tile of this number has not died. */
 bool flow_is_alive(const struct tile *tile, uint32_t index);

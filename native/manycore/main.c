@@ -128,7 +128,10 @@ static void end(struct tile *tile)
     process_end(tile, tile->status, why);
 }
 
-/* Milliseconds to the end of our lease; -1: there is none. When it is over, our processes are reported lost, so nothing runs on. */
+/*
+ * Milliseconds to the end of our lease; -1: there is none. When it is over, our processes are reported lost, so
+ * nothing runs on.
+ */
 static int look_at_lease(const struct tile *tile)
 {
     int64_t lease = atomic_load(&tile->window->lease), left = lease - window_now();

@@ -26,8 +26,8 @@ static void begin(struct tile *tile, struct move *move, bool source)
 }
 
 /*
- * From here to finish() the record is that of this move, and its slot ours to write to. Said first and looked at then: who
- * makes it another's says that first and looks then whether somebody has it in hand.
+ * From here to finish() the record belongs to this move, and this tile may write to its slot. `in_hand` is stored
+ * before the record is read; the board writes the record before it reads `in_hand`. So one of the two sees the other.
  */
 static void take_in_hand(struct tile *tile, const struct move *move)
 {
@@ -163,7 +163,7 @@ static int handle(void *context)
 
     flow_set_deadline(tile, FROZEN_MS);
     flow->group = flow->piece = flow->pieces = 0;
-    if (flow->move->mode >= MODE_COUNT && !flow->source) /* the source will take it back when nobody answers */
+    if (flow->move->mode >= MODE_COUNT && !flow->source) /* without an answer, the source resumes the process */
         return EXIT_FAILED;
     if (flow->move->mode == MODE_FAITHFUL)
         return EXIT_NEXT;
@@ -240,7 +240,7 @@ void moving_run(struct tile *tile)
     uint32_t seen = 1;
 
     if (atomic_fetch_add(&tile->flow.calls, 1))
-        return; /* who runs the tasks now will run them once more for us */
+        return; /* the thread that runs the tasks now will run them once more */
     do {
         seen = atomic_load(&tile->flow.calls);
         tasks_run(&tile->flow.tasks);
@@ -261,10 +261,7 @@ static bool is_hot(struct tile *tile)
     return (step == MOVE_RESERVED || step == MOVE_FROZEN) && (!tile->flow.source || tile->frozen);
 }
 
-/*
- * For a process of another host: three threads more have to run before it is here, and who looks on all the time keeps
- * them from their CPU.
- */
+/* A process of another host needs three more threads before it is here; polling would take the CPU from them. */
 static void await_far(struct tile *tile)
 {
     _Atomic uint32_t *bell = &tile->window->tiles[tile->index].bell;
@@ -296,6 +293,6 @@ void moving_errand(struct tile *tile)
         sched_yield(); /* what we wait for may have to run here */
         moving_run(tile);
     }
-    atomic_store(&record->polling, 0); /* what rang meanwhile, the master sees after SLICE_MS at the latest */
+    atomic_store(&record->polling, 0); /* the master sees what rang meanwhile within SLICE_MS */
     moving_run(tile);
 }

@@ -12,12 +12,12 @@
  *
  * Invariant: a tile runs the process only while the location entry names it. The source keeps the frozen process
  * until the entry names another, or it has itself swapped the entry for one of a later epoch, after which the
- * destination's swap must fail. So whoever dies or stays silent, there is one owner, or the name server, which does
+ * destination's swap must fail. So whichever side dies or hangs, there is one owner, or the name server, which does
  * the same swap for a tile that died, reports the process lost.
  *
- * The tasks are run by whichever thread of the tile comes first (moving_run): the master, or a core. While a process
- * stands, no thread is woken if it can be helped: the core that gives up the last thread seals the User Area, and an
- * idle core of the destination, which has been looking on, takes the process and runs its first thread.
+ * The tasks are run by the first thread of the tile that calls moving_run(): the master, or a core. While a process is
+ * frozen, waking threads is avoided: the core that gives up the last thread seals the User Area, and an idle core of
+ * the destination, which has been polling, adopts the process and runs its first thread.
  */
 #ifndef WHERRY_MANYCORE_MOVING_H
 #define WHERRY_MANYCORE_MOVING_H

@@ -53,7 +53,7 @@ void process_thaw(struct tile *tile)
     pthread_mutex_unlock(&tile->lock);
 }
 
-/* Messages that came while nobody ran the process have rung nobody. */
+/* Messages that came while no tile ran the process have woken no thread. */
 static void retry_messages(struct tile *tile)
 {
     messages_advance(tile);
@@ -81,7 +81,7 @@ static struct uarea *area_of(struct tile *tile, uint32_t slot)
 void process_adopt(struct tile *tile, uint32_t process, struct place place, struct move *move)
 {
     struct uarea *area = area_of(tile, place.slot);
-    bool calling = atomic_load(&tile->window->locations[process].end); /* there is something for the master */
+    bool calling = atomic_load(&tile->window->locations[process].end); /* a call that the master executes */
 
     pthread_mutex_lock(&tile->lock);
     tile->process = process;
@@ -103,7 +103,7 @@ void process_adopt(struct tile *tile, uint32_t process, struct place place, stru
     tile->resumed_move = move;
     for (int slot = area->ready_first; move && slot >= 0; slot = area->threads[slot].next)
         tile->resuming |= (uint32_t)uarea_may_run(area, slot) << slot;
-    if (move && !tile->resuming) { /* all wait: nothing has to run for the process to be there */
+    if (move && !tile->resuming) { /* every thread waits: the process has resumed without running one */
         atomic_store(&move->first, window_now());
         atomic_store(&move->all, window_now());
         tile->resumed_move = NULL;
@@ -140,9 +140,9 @@ void process_end(struct tile *tile, int status, const char *why)
     location->status = status;
     snprintf(location->why, sizeof(location->why), "%s", why);
     place.state = PLACE_ENDED;
-    window_commit(tile->window, tile->process, tile->place, place); /* first, or it would look like one to be started */
+    window_commit(tile->window, tile->process, tile->place, place); /* first, or the tile would start it again */
     process_release(tile);
     for (uint32_t index = 0; index < tile->window->tile_count; index++)
-        window_ring(tile->window, index); /* who waits for room in its ports waits in vain */
+        window_ring(tile->window, index); /* threads that wait for room in its ports must look again */
     eventfd_write(tile->event_fd, 1);
 }

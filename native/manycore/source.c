@@ -8,7 +8,7 @@
 #include "process.h"
 #include "source.h"
 
-/* All that has ever been used: what a frozen process would send, and whole stacks, as their ends move. */
+/* Every page that has been used: what a frozen process would send, and whole stacks, as their ends move. */
 static void mark_all(const struct uarea *area, uint64_t written[WRITTEN_WORDS])
 {
     for (uint32_t page = 0; page < USER_SIZE / PAGE_SIZE; page++) {
@@ -83,10 +83,7 @@ int source_await(void *context)
     return flow_may_go_on(context, MOVE_FROZEN) ? EXIT_AGAIN : EXIT_NEXT;
 }
 
-/*
- * When the destination has not committed, who swaps the entry first owns the process; when it has, our swap fails
- * like any that comes too late.
- */
+/* The first swap of the location entry decides: when the destination has committed, ours fails. */
 int source_take_back(void *context)
 {
     struct tile *tile = context;

@@ -30,7 +30,7 @@ int tile_map_user(struct tile *tile, uint32_t slot, const struct uarea *area)
              (off_t)window_image_offset(slot)) == MAP_FAILED)
         return -errno;
     error = protect(area);
-    /* Page faults now are page faults that are not in the downtime. */
+    /* Page faults now do not add to the downtime. */
     madvise(USER, USER_SIZE, MADV_POPULATE_READ);
     madvise(window_image(tile->window, slot), USER_SIZE, MADV_POPULATE_WRITE);
     madvise(USER + area->rodata_end, ARGUMENTS_OFFSET - area->rodata_end, MADV_POPULATE_WRITE);

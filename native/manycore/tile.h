@@ -46,7 +46,7 @@ struct core {
     char fault[REASON_SIZE]; /* why the program cannot go on */
 };
 
-/* The tile's part in a move; see moving.h. Who runs the tasks has all of it. */
+/* The tile's part in a move; see moving.h. It belongs to the thread that runs the tasks. */
 struct flow {
     _Atomic uint32_t calls;    /* of moving_run() since it was last idle: the first caller runs the tasks */
     struct tasks tasks;
@@ -73,9 +73,9 @@ struct tile {
     bool frozen, stopping;
     bool ticking;              /* the master takes cores from threads for those that wait for one */
     int running;
-    bool giving;               /* it is frozen by a move: the core that comes to rest last goes on with that */
-    int away;                  /* the core that is on an errand, and will look for a thread when it is back; 0 none */
-    bool errand;               /* an idle core shall run the tasks of the move for a while */
+    bool giving;               /* a move freezes it: the core that gives up the last thread goes on with the move */
+    int away;                  /* the core that runs the tasks of a move, and looks for a thread afterwards; 0 none */
+    bool errand;               /* an idle core is to run the tasks of the move for a while */
     uint32_t process;          /* valid while `area` is set */
     struct uarea *area;
     uint8_t *image;            /* the user region as the kernel sees it, always writable */

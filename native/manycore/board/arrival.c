@@ -36,7 +36,7 @@ static void touch(struct mirror *mirror, uint32_t slot)
     madvise(window_area(mirror->window, slot), sizeof(struct uarea), MADV_POPULATE_WRITE);
 }
 
-/* The destination: the tile maps its user region by the bounds that are offered. */
+/* The tile maps its user region by the bounds that are offered, before the process is frozen. */
 void arrival_offer(struct mirror *mirror, uint32_t process, const struct offer *offer)
 {
     struct window *window = mirror->window;
@@ -131,7 +131,7 @@ static void learn_facts(struct mirror *mirror, uint32_t process, const struct st
     atomic_store(&location->end, 0);
 }
 
-/* The destination: from here on it is the tile's. */
+/* When it is valid, the tile checks and commits it next. */
 void arrival_state(struct mirror *mirror, uint32_t process, const uint8_t *payload, size_t size)
 {
     struct arrival *arrival = mirror->arriving[process];
@@ -161,7 +161,7 @@ void arrival_state(struct mirror *mirror, uint32_t process, const uint8_t *paylo
     record_change_step(mirror, move, MOVE_RESERVED, MOVE_FROZEN);
 }
 
-/* The leader has already named us its owner. */
+/* The leader has named this host the owner already, so it must learn that there is no process. */
 static void tell_lost(struct mirror *mirror, uint32_t process, const char *why)
 {
     struct process_info info = {.state = PLACE_LOST};
@@ -248,7 +248,7 @@ bool arrival_has_come(struct mirror *mirror, uint32_t process)
     arrival->told = true;
     serial = arrival->serial;
     mirror->mine[process] = true;
-    net_send(mirror->net, 0, FRAME_READY, process, &serial, sizeof(serial)); /* of the leader: GO is said within */
+    net_send(mirror->net, 0, FRAME_READY, process, &serial, sizeof(serial)); /* at the leader, GO is handled within */
     return true;
 }
 
@@ -280,13 +280,13 @@ enum arrival_end arrival_finish(struct mirror *mirror, struct move *move, bool a
     runs.told = window_now() - move->frozen;
     runs.come = move->frozen;
     runs.clock = mirror->net->clock;
-    move->serial = 0; /* of the leader, the record waits for MOVED now */
+    move->serial = 0; /* at the leader, the record waits for MOVED now */
     atomic_store(&move->step, mirror->net->host == 0 ? MOVE_ELSEWHERE : MOVE_NONE);
     net_send(mirror->net, 0, FRAME_RUNS, move->process, &runs, sizeof(runs));
     return ARRIVAL_TOLD;
 }
 
-/* The destination: our swap, or the tile's. What runs already is no process's: the leader has reported that lost. */
+/* Either our swap of the location entry succeeds, or the tile's did: then the leader has reported the process lost. */
 static void abort_arrival(struct mirror *mirror, uint32_t process, const char *why)
 {
     struct arrival *arrival = mirror->arriving[process];

@@ -18,7 +18,10 @@ void arrival_state(struct mirror *mirror, uint32_t process, const uint8_t *paylo
 void arrival_start(struct mirror *mirror, uint32_t process, const uint8_t *payload, size_t size);
 /* Tells the other side what our tile has written into the record. */
 void arrival_serve(struct mirror *mirror, struct move *move);
-/* Whether an arrival runs here already. The leader is told now, if it has not been: before anything that the process says. */
+/*
+ * Whether an arrival runs here already. The leader is told now, if it has not been: before anything that the process
+ * says.
+ */
 bool arrival_has_come(struct mirror *mirror, uint32_t process);
 void arrival_go(struct mirror *mirror, uint32_t process);
 void arrival_abort(struct mirror *mirror, uint32_t process, const struct order *order);

@@ -57,7 +57,7 @@ void board_serve(struct board *board, const struct pollfd *fds, int count)
     }
     moves_serve(&board->moves);
     if (board->net.host != 0)
-        return; /* what programs say here goes to the leader */
+        return; /* requests and output of programs here go to the leader */
     names_serve(&board->names);
     events_serve(&board->events);
 }

@@ -25,7 +25,7 @@ static void drop(struct client *client)
     *client = (struct client){.fd = -1};
 }
 
-/* A free place, or that of one that does not come for its answer. */
+/* A free entry, or that of a client that does not read its last answer. */
 static struct client *find_place(struct clients *clients)
 {
     for (int i = 0; i < CLIENT_MAX; i++)
@@ -78,7 +78,7 @@ void client_escape(const char *bytes, size_t count, char *to)
     *to = 0;
 }
 
-/* Returns how much of it is written; negative when nobody is there any more. */
+/* Returns the bytes written; negative errno when the client has gone. */
 static ssize_t write_some(const struct client *client, const char *bytes, size_t count)
 {
     size_t done = 0;
@@ -95,7 +95,7 @@ static ssize_t write_some(const struct client *client, const char *bytes, size_t
     return (ssize_t)done;
 }
 
-/* Nothing more is said to it; the next read finds the end and drops it. */
+/* Sends nothing more; the next read finds the end of the connection and drops the client. */
 static void cut_off(struct client *client)
 {
     shutdown(client->fd, SHUT_RDWR);
@@ -205,7 +205,7 @@ char *client_read(struct client *client)
     if (count < 0 && (errno == EINTR || errno == EAGAIN))
         return NULL;
     if (count <= 0 || client->leaving || client->attached || client->moving || client->awaits[0]) {
-        drop(client); /* it is gone, or talks after its command */
+        drop(client); /* it has gone, or sends more than its command */
         return NULL;
     }
     client->count += (size_t)count;

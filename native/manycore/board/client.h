@@ -1,8 +1,8 @@
 /*
  * Connections to the name server's socket: one command each, answers as JSON lines (main.c).
  *
- * What a client does not read at once is queued: the name server waits for no client, as all hosts would wait with it. A
- * client that lets more than QUEUE_MAX bytes wait is dropped.
+ * What a client does not read at once is queued: the name server waits for no client, as all hosts would wait with it.
+ * A client that lets more than QUEUE_MAX bytes wait is dropped.
  */
 #ifndef WHERRY_MANYCORE_BOARD_CLIENT_H
 #define WHERRY_MANYCORE_BOARD_CLIENT_H

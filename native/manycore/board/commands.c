@@ -11,7 +11,7 @@
 #define WORD_MAX (ARGUMENT_MAX + 2)
 #define TEXT_MAX 8192 /* bytes of a part of an answer */
 
-/* A number no process or tile has when the word is none. */
+/* 1000, which is no process or tile, when the word is no number. */
 static uint32_t number(const char *word)
 {
     char *end;
@@ -46,7 +46,9 @@ static void start(struct board *board, struct client *client, int count, char **
         client_close(client);
 }
 
-/* All are asked for before any is answered. The first that is refused ends it; those before it go on unheard. */
+/*
+ * All are asked for before any is answered. When one is refused, so is the command; those before it go on unreported.
+ */
 static void move(struct board *board, struct client *client, int count, char **words)
 {
     int mode = count >= 4 && count % 2 == 0 ? moves_mode(words[1]) : -EINVAL, error = 0;

@@ -10,7 +10,7 @@
 
 #define FREEZE_MS 10000 /* for the other side to make progress */
 
-/* A source that has not yet heard that its last move was called off has the process still frozen. */
+/* Whether a move of the process is not over here: until ABORT has come, a source keeps it frozen. */
 static bool is_leaving(const struct mirror *mirror, uint32_t process)
 {
     for (uint32_t to = 0; to < mirror->window->tile_count; to++)
@@ -114,7 +114,7 @@ static void send_state(struct mirror *mirror, struct move *move)
     state.tracking = move->tracking;
     memcpy(state.written, move->written, sizeof(state.written));
     relay_announce_grants(mirror->relay, move->process);
-    relay_flush(mirror->relay); /* all it has said goes before it */
+    relay_flush(mirror->relay); /* its messages precede it */
     record_set_snapshot(mirror, move->process, state_capture(mirror->relay, move->process, &state, &buffer));
     count = state_list_memory(&state, window_area(window, slot), window_image(window, slot), parts);
     all = buffer.size;
@@ -123,7 +123,7 @@ static void send_state(struct mirror *mirror, struct move *move)
     if (all <= FRAME_MAX) {
         send_iov(mirror, move, FRAME_STATE, buffer.bytes, buffer.size, parts, count);
         fault_point("host:given");
-    } else { /* so much has come for it since it was asked */
+    } else { /* too many parcels have come since departure_begin() */
         record_set_snapshot(mirror, move->process, NULL);
         record_abort(mirror, move, "more messages wait for it than can be sent with it");
     }
@@ -174,7 +174,7 @@ void departure_committed(struct mirror *mirror, uint32_t process)
     state_strip(mirror->relay, process, snapshot);
     record_set_snapshot(mirror, process, NULL);
     mirror->mine[process] = false;
-    location->why[0] = 0; /* the death of its old tile is not its own */
+    location->why[0] = 0; /* the reason why its old tile died, perhaps */
     window_commit(mirror->window, process, atomic_load(&location->word), place);
     if (mirror->net->host != 0)
         atomic_fetch_add(&location->moves, 1);
@@ -185,9 +185,9 @@ void departure_committed(struct mirror *mirror, uint32_t process)
 }
 
 /*
- * The old owner: since when it runs there, on our clock. Where the two hosts have one clock, as emulated hosts of one
- * machine do, that is what the other has read on it. Where they have two, it is a bound: as if the answer had taken no
- * time. Half of the way there and back would be too little, as the STATE is a thousand times as large as the answer.
+ * When the process resumed at the destination, in our clock. Two hosts with one clock (emulated hosts of one machine)
+ * share its readings. With two clocks the result is an upper bound, as if the answer had taken no time: half a round
+ * trip would be too little, as the STATE is a thousand times as large as the answer.
  */
 void departure_runs(struct mirror *mirror, uint32_t process, const struct runs *runs)
 {
@@ -218,7 +218,7 @@ void departure_abort(struct mirror *mirror, uint32_t process, const struct order
 
     if (snapshot && snapshot->serial == order->serial)
         record_set_snapshot(mirror, process, NULL);
-    if (move && move->committed) { /* it is there, and that host is gone: nobody will tell since when it ran */
+    if (move && move->committed) { /* it was there, and that host is gone: RUNS will not come */
         atomic_store(&move->first, move->committed);
         atomic_store(&move->all, move->committed);
         move->copied = move->committed;

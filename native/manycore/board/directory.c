@@ -24,7 +24,7 @@ void directory_announce(struct directory *directory, uint32_t process)
             link_send(&net->links[host], FRAME_PROCESS, process, host, &info, sizeof(info));
 }
 
-/* Of a process of another host. What is ours, or is just coming or going, we know better. */
+/* A process of another host. Of one that is here, or is just arriving, the board knows more than the leader. */
 static void learn(struct directory *directory, uint32_t process, const struct process_info *info)
 {
     struct location *location = &directory->window->locations[process];
@@ -40,10 +40,10 @@ static void learn(struct directory *directory, uint32_t process, const struct pr
     processes_learn(location, info);
     window_commit(directory->window, process, atomic_load(&location->word), place);
     for (uint32_t tile = 0; tile < directory->window->tile_count; tile++)
-        window_ring(directory->window, tile); /* who waits for one that has ended waits in vain */
+        window_ring(directory->window, tile); /* threads that wait for a process that has ended must look again */
 }
 
-/* The leader: the owner says that a process has ended or been lost. */
+/* The leader: the owner reports that a process has ended or been lost. */
 static void learn_end(struct directory *directory, uint32_t host, uint32_t process, const struct process_info *info)
 {
     struct location *location = &directory->window->locations[process];
@@ -51,7 +51,7 @@ static void learn_end(struct directory *directory, uint32_t host, uint32_t proce
 
     if (place.state != PLACE_RUNNING || net_host_of_tile(directory->net, place.tile) != host ||
         (info->state != PLACE_ENDED && info->state != PLACE_LOST))
-        return; /* it has moved away from there: the end of a copy is no end */
+        return; /* it has moved away from there: an old copy has ended */
     location->status = (int32_t)info->status;
     memcpy(location->why, info->why, REASON_SIZE - 1);
     place.state = (uint8_t)info->state;
@@ -96,9 +96,9 @@ void directory_serve(struct directory *directory)
         uint8_t state = window_place(directory->window, process).state;
 
         if (directory->mirror->arriving[process] && !come)
-            continue; /* it may be coming just now: its arrival is told first */
+            continue; /* it may be arriving just now: READY goes first */
         if (directory->mirror->mine[process] && !here && state != PLACE_RUNNING)
-            relay_flush(directory->relay); /* what it said before its end goes before that */
+            relay_flush(directory->relay); /* its last messages precede the report of its end */
         if (net->host == 0 && transfer_is_moving(directory->transfer, process) && state != PLACE_RUNNING)
             transfer_owner_lost(directory->transfer, process);
         if (net->host == 0 && !transfer_is_moving(directory->transfer, process))

@@ -1,41 +1,43 @@
 /*
  * Tiles of several hosts: one board a host, joined by TCP as a star. The board of host 0 is the *leader*: name server,
- * authority over which host has a process, and the middle of everything that goes between hosts.
+ * authority over which host has a process, and the hub of all traffic between hosts.
  *
- * In the window of a host every process of every host has its location entry and its endpoint. The endpoint of a
- * process of another host is the *way out* to it: tiles put messages there as anywhere, the board takes them out again
- * and sends them as *parcels*. So a tile does not know who is where.
+ * In the shared memory of a host every process of every host has its location entry and its endpoint. For a process of
+ * another host the endpoint is an outgoing queue: tiles put messages there as anywhere, and the board takes them out
+ * and sends them as *parcels*. So a tile need not know which host has a process.
  *
- * A move between hosts: the two tiles do what they do on one host (moving.h), each with its board in the place of the
- * other side. The boards mirror the move's record: what one side has written there, and the pages.
+ * A move between hosts: the two tiles do what they do on one host (moving.h), and each board stands in for the other
+ * side. The boards mirror the move's record: what one side has written there, and the pages.
  *
  *   source's board         leader               destination's board
- *            <-- MIGRATE -----
+ *           <-- MIGRATE --
  *            --- OFFER --->  ------------------->  a slot; its tile maps and touches it
- *            <-- WANT ------------------------------  pages (`precopy`)            } as often as it gets less
- *            --- PAGES ---------------------------->                               }
- *            <-- WANT -----  keeps what comes <-----  RESERVED: freeze
- *   freezes, empties ways out
- *            --- STATE ---------------------------->  checks; empties its way out to it; its tiles' puts wait
+ *            <-- WANT ------------------------------  pages (`precopy`)            } repeated while each round
+ *            --- PAGES ---------------------------->                               } finds fewer dirty pages
+ *            <-- WANT -----  holds parcels <------  RESERVED: freeze
+ *   freezes, flushes its outgoing queues
+ *            --- STATE ---------------------------->  checks; flushes its queue to the process; its tiles' sends wait
  *                                                     the tile checks, commits, runs it
  *                            commits <---- READY ---
- *            <- COMMITTED-   ---- parcels, GO ----->  what was kept for it is there; puts go on
+ *            <- COMMITTED-   ---- parcels, GO ----->  the parcels that were held are there; sends go on
  *            <-- RUNS ------------------------------
  *
- * Why nothing is lost, doubled or overtaken: a link delivers once and in order, and all go through the leader. From the
- * order to freeze on, the leader keeps what comes for the process; the owner sends all that the process has said, then
- * the process with all that it has not yet read; the destination sends all that its tiles had said to it, then READY.
- * That is the commit: the leader names the new owner, hands over what it kept, then says GO. Meanwhile what tiles of the
- * two hosts themselves say to it waits: it must not overtake what the leader keeps. A move that is called off ends with
- * GO to the old owner.
+ * Why no parcel is lost, doubled or reordered: a link delivers once and in order, and all go through the leader. From
+ * the order to freeze on, the leader holds the parcels for the process; the owner sends all that the process has said,
+ * then the process with all that it has not yet read; the destination sends all that its tiles had said to the
+ * process, then READY. That is the commit: the leader names the new owner, sends the parcels that it held, then GO.
+ * Meanwhile, what tiles of the two hosts say to the process waits: it must not overtake what the leader holds. A move
+ * that is called off ends with GO to the old owner.
  *
- * The destination runs the process a message earlier than the leader knows of it. That is no second owner: the source
- * has it frozen, and thaws it only when the leader calls the move off, which it does for a destination that refuses, and
- * for one whose host is gone (it has ended itself by then). Nothing that the process does there leaves that host before
- * READY, which goes first. If the leader has meanwhile reported the process lost, with its source, ABORT ends it there.
+ * The destination runs the process one message earlier than the leader knows of it. That is no second owner: the
+ * source keeps the process frozen, and thaws it only when the leader calls the move off, which happens when the
+ * destination refuses or when its host is gone (and has then ended its tiles by itself). Nothing that the process does
+ * at the destination leaves that host before READY, which goes first. If the leader has meanwhile reported the process
+ * lost, with its source, ABORT ends it there.
  *
- * An owner that is cut off keeps the frozen process until it hears; one that is cut off for good ends itself before the
- * leader reports its processes lost. Every frame of a move carries the leader's serial number of it; others are old.
+ * An owner that is cut off keeps the frozen process until it is connected again; one that is cut off for good ends
+ * itself before the leader reports its processes lost. Every frame of a move carries the leader's serial number of the
+ * move; frames with another number are ignored.
  */
 #ifndef WHERRY_MANYCORE_BOARD_FRAMES_H
 #define WHERRY_MANYCORE_BOARD_FRAMES_H
@@ -55,7 +57,7 @@ struct parcel { /* as it is sent; its bytes follow */
     uint64_t amount;                  /* signals; bytes that are allowed */
 };
 
-/* A process's record as the leader tells it to the others, or an owner its end to the leader. */
+/* PROCESS, ENDED: a process's record, as the leader announces it, or its owner reports its end. */
 struct process_info {
     uint32_t state, tile, status, moves, rank, ranks;
     uint8_t members[TILE_MAX];
@@ -98,7 +100,7 @@ struct cost {
     int64_t prepare, freezing, copying, committing, first, all; /* nanoseconds, each of one host's clock */
 };
 
-/* What a host does: for who balances. */
+/* What the tiles of a host do, for load balancing. */
 struct report {
     uint32_t cpus, unused;
     uint64_t cpu[TILE_MAX]; /* nanoseconds of CPU that its tiles have had */

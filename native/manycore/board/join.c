@@ -28,8 +28,8 @@ static void set_room(int fd)
 
 /*
  * TCP's initial window is 14 KB, doubled each round trip. For a process that is sent in one go, that would add half a
- * millisecond and more to the downtime. So the first connection grows the congestion windows of both directions before they
- * are needed; an idle connection keeps them where the system allows (tcp_slow_start_after_idle).
+ * millisecond and more to the downtime. So the first connection grows the congestion windows of both directions before
+ * they are needed; an idle connection keeps them where the system allows (tcp_slow_start_after_idle).
  */
 static void connected(struct link *link, int fd, uint64_t received)
 {
@@ -184,7 +184,7 @@ static int read_address(struct net *net, const char *text)
 }
 
 /* Removed from the environment, which the tiles inherit. */
-static int take_secret(struct net *net)
+static int read_secret(struct net *net)
 {
     const char *secret = getenv("WHERRY_TILES_SECRET");
 
@@ -201,5 +201,5 @@ int join_configure(struct net *net, const char *leader)
 
     clock_identify(&net->clock);
     net->hello = (struct hello){net->host, net->window->build, net->window->xfeatures, net->window->xsize};
-    return error == 0 ? take_secret(net) : error;
+    return error == 0 ? read_secret(net) : error;
 }

@@ -6,7 +6,10 @@
 
 #define HELLO_MS 1000 /* for each step of the handshake */
 
-/* Reads --leader, and the secret from the environment, which the tiles inherit, so it is removed there. 0 or negative errno. */
+/*
+ * Reads --leader, and the secret from the environment, which the tiles inherit, so it is removed there. 0 or negative
+ * errno.
+ */
 int join_configure(struct net *net, const char *leader);
 /* The leader. Returns 0 or negative errno. */
 int join_listen(struct net *net);

@@ -31,8 +31,8 @@ static uint32_t find_told(struct board *board, uint64_t after)
 }
 
 /*
- * Numbers for new processes: unused ones first, then those of processes whose end was told, the longest ago first, so that
- * no message to the process that had the number before is still on its way.
+ * Numbers for new processes: unused ones first, then those of processes whose end was told, the longest ago first, so
+ * that no message to the process that had the number before is still on its way.
  */
 static bool find_processes(struct board *board, uint32_t count, uint32_t processes[TILE_MAX])
 {
@@ -113,7 +113,7 @@ static int choose_tile(struct board *board, uint32_t *tile, char *why, size_t ro
     return *tile != NO_TILE && *tile >= board->window->tile_count ? -ENOENT : -EBUSY;
 }
 
-/* Makes the location record of a process that is not there yet; from now on nobody takes it for an older one. */
+/* Resets the location record for a new process, so that nothing is taken for an older process of that number. */
 static void prepare_location(struct board *board, uint32_t rank, uint32_t ranks, const uint32_t *processes,
                              const char *program)
 {

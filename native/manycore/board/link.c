@@ -11,7 +11,7 @@
 #include "../window.h"
 
 #define IOV_LIMIT 560    /* parts of one frame: every second page of a process, and its User Area */
-#define READS_AT_ONCE 64 /* then the others have their turn */
+#define READS_AT_ONCE 64 /* then other links are served */
 #define FAULT_FRAMES 40 /* the fault "link:cut" ends the connection after so many frames */
 
 int link_start(struct link *link)
@@ -22,7 +22,7 @@ int link_start(struct link *link)
     link->in = malloc(sizeof(struct frame_head) + FRAME_MAX);
     if (!link->in)
         return -ENOMEM;
-    memset(link->in, 0, sizeof(struct frame_head) + FRAME_MAX); /* page faults now are none while a process stands */
+    memset(link->in, 0, sizeof(struct frame_head) + FRAME_MAX); /* no page faults while a process is frozen */
     return 0;
 }
 
@@ -48,7 +48,7 @@ void link_connect(struct link *link, int fd, uint64_t received)
 {
     link_disconnect(link);
     link->fd = fd;
-    link->heard = link->answered = window_now(); /* who greets has heard our greeting */
+    link->heard = link->answered = window_now(); /* the greeting of the other side answers ours */
     forget_received(link, received);
     link->next = link->first;
     link_write(link);
@@ -87,7 +87,7 @@ static struct frame *make_frame(struct link *link, enum frame_kind kind, uint32_
     struct frame *frame = malloc(sizeof(*frame) + own);
 
     if (!frame)
-        abort(); /* a frame that is not sent would break the promise of this file */
+        abort(); /* frames arrive once and in order: none may be dropped */
     frame->next = NULL;
     frame->iov = NULL;
     frame->iov_count = 0;
@@ -142,7 +142,7 @@ bool link_wants_to_write(const struct link *link)
     return link->fd >= 0 && link->next;
 }
 
-/* What of the frame has not been written. Returns the parts' count. */
+/* The parts of the frame that have not been written. Returns their count. */
 static size_t list_unwritten(const struct frame *frame, size_t written, struct iovec parts[IOV_LIMIT + 1])
 {
     struct iovec head = {(void *)&frame->head, sizeof(frame->head) + frame->own};
@@ -200,7 +200,7 @@ static void acknowledge(struct link *link)
 }
 
 /* Hands on whole frames. Returns the bytes used, or -1: the other side does not speak as it should. */
-static ssize_t take_frames(struct link *link, link_handler *handler, void *context)
+static ssize_t handle_frames(struct link *link, link_handler *handler, void *context)
 {
     struct frame_head head;
     size_t at = 0;
@@ -239,7 +239,7 @@ static bool read_once(struct link *link, link_handler *handler, void *context)
     }
     link->heard = window_now();
     link->in_count += (size_t)count;
-    used = take_frames(link, handler, context);
+    used = handle_frames(link, handler, context);
     if (used < 0 || link->fd < 0) {
         link_disconnect(link);
         return false;

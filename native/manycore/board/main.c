@@ -15,9 +15,9 @@
  *   down                               down
  *   (anything it will not do)          refused, with a code and why
  *
- * With tiles on several hosts, each has this program: --layout says how many tiles each has, --host which it is, --leader
- * where host 0 listens for the others. They authenticate each other by WHERRY_TILES_SECRET in the environment (16 bytes or
- * more). Only host 0 serves commands.
+ * With tiles on several hosts, each has this program: --layout says how many tiles each has, --host which it is,
+ * --leader where host 0 listens for the others. They authenticate each other by WHERRY_TILES_SECRET in the environment
+ * (16 bytes or more). Only host 0 serves commands.
  *
  * On standard output: of host 0 of several, {"event": "listening", "port": N}; then {"event": "ready"} once, or
  * {"event": "failed", "why": TEXT}. When the program ends, by `down`, SIGTERM or SIGKILL, every tile ends.
@@ -45,7 +45,10 @@
 
 #define WATCH_MS 50 /* how often it checks whether the other hosts are alive, and whether a move has stalled */
 
-/* Taking over the socket of a name server that still runs would cut off its clients: a lock, freed however the owner ends. */
+/*
+ * Taking over the socket of a name server that still runs would cut off its clients: a lock, freed however the owner
+ * ends.
+ */
 static int lock(const char *path)
 {
     int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
@@ -53,7 +56,7 @@ static int lock(const char *path)
 
     if (fd < 0)
         return -errno;
-    if (flock(fd, LOCK_EX | LOCK_NB) < 0 || fstat(fd, &facts) < 0 || facts.st_nlink == 0) { /* 0: it is just ending */
+    if (flock(fd, LOCK_EX | LOCK_NB) < 0 || fstat(fd, &facts) < 0 || facts.st_nlink == 0) { /* 0: its owner is ending */
         close(fd);
         return -EADDRINUSE;
     }

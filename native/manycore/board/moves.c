@@ -144,7 +144,7 @@ static void execute_wish(struct moves *moves, uint32_t tile)
         moves->wished[wish & 0xff] = true;
 }
 
-/* The leader has asked for the move, and tells the client. */
+/* The leader asked for the move, and reports its end to the client. */
 static void tell_leader(struct moves *moves, const struct move *move, bool done)
 {
     struct cost cost = {
@@ -173,7 +173,7 @@ static void tell_leader(struct moves *moves, const struct move *move, bool done)
 
 /*
  * DONE: every thread that was ready runs again, or there is no process any more.
- * ABORTED: a source here that was frozen has taken the process back (the next epoch), or has died.
+ * ABORTED: a frozen source here has resumed the process (the next epoch), or has died.
  */
 static bool is_over(const struct moves *moves, const struct move *move, uint32_t step)
 {
@@ -194,8 +194,9 @@ bool moves_is_under_way(const struct moves *moves)
 }
 
 /*
- * Neither side is frozen yet, and each waits for the other: aborted when a tile of this host does not run for so long. That
- * tile has the record in hand until it runs again and sees it. Between hosts, the destination bounds its wait by itself.
+ * Neither side is frozen yet, and each waits for the other: aborted when a tile of this host does not run for so long.
+ * That tile has the record in hand until it runs again and sees it. Between hosts, the destination bounds its wait by
+ * itself.
  */
 static uint32_t abort_stalled(struct moves *moves, struct move *move, uint32_t step)
 {

@@ -57,7 +57,7 @@ static void answer(struct names *names, uint32_t process, uint32_t port, int res
         window_ring_process(names->window, process);
 }
 
-/* Whether the number is still that of a rank of the same program. */
+/* Whether the number still belongs to a rank of the same program. */
 static bool is_mate(const struct names *names, uint32_t process, uint32_t other)
 {
     const struct location *one = &names->window->locations[process], *two = &names->window->locations[other];

@@ -12,7 +12,7 @@ void relay_keep(struct queue *queue, const struct parcel *parcel, const uint8_t 
     struct kept *kept = malloc(sizeof(*kept) + parcel->size);
 
     if (!kept)
-        abort(); /* what was accepted is not lost */
+        abort(); /* a parcel that was accepted must not be lost */
     kept->next = NULL;
     kept->parcel = *parcel;
     if (parcel->size)
@@ -35,7 +35,7 @@ void relay_forget(struct queue *queue)
     queue->last = NULL;
 }
 
-/* A parcel has reached the process, or will reach nobody: its board may send another one. */
+/* A parcel was delivered or dropped: the board that sent it has one more credit. */
 static void acknowledge(struct relay *relay, uint32_t process, uint32_t origin)
 {
     if (origin == relay->net->host) {
@@ -51,14 +51,14 @@ void relay_reset_credit(struct relay *relay)
     memset(relay->credit, 0, sizeof(relay->credit));
 }
 
-/* A process is allowed to send: written where it looks for that, the endpoint of who allows it, here. */
+/* Permission to send: written where the sender looks for it, in the endpoint of the process that grants it. */
 static int deliver_grant(struct relay *relay, uint32_t process, const struct parcel *parcel)
 {
     struct endpoint *endpoint = &relay->window->endpoints[parcel->from];
     struct portal *portal = &endpoint->portals[parcel->port];
 
     endpoint_lock(endpoint);
-    if (net_is_here(relay->net, parcel->from)) { /* who allows it has come here itself */
+    if (net_is_here(relay->net, parcel->from)) { /* the granting process has moved here itself */
         if (portal->expected && portal->from == process && portal->ticket == parcel->ticket)
             portal->allowed = parcel->amount;
     } else {
@@ -93,7 +93,7 @@ static int deliver_piece(struct relay *relay, uint32_t process, const struct par
     endpoint_lock(endpoint);
     at = (portal->first + portal->count) % PIECE_DEPTH;
     if (!portal->expected || portal->from != parcel->from) {
-        result = -ESRCH; /* of a transfer that was given up */
+        result = -ESRCH; /* of a transfer that was cancelled */
     } else if (portal->count == PIECE_DEPTH) {
         endpoint->waiting |= 1u << parcel->from;
         result = -EAGAIN;
@@ -144,7 +144,7 @@ static bool is_counted(const struct parcel *parcel)
     return parcel->kind == PARCEL_MAIL || parcel->kind == PARCEL_PIECE;
 }
 
-/* Tiles of this host do not overtake what waits here for the process. */
+/* Blocks sends of our tiles on whose behalf older parcels still wait here: they must not be overtaken. */
 static void set_behind(struct relay *relay, uint32_t process)
 {
     struct endpoint *endpoint = &relay->window->endpoints[process];
@@ -167,7 +167,7 @@ static void deliver_pending(struct relay *relay, uint32_t process)
     struct kept **at = &queue->first, *last = NULL;
 
     if (relay->transit[process] & TRANSIT_LEAVING || (!queue->first && !relay->window->endpoints[process].behind))
-        return; /* what was sent with a process that is leaving is not delivered here as well */
+        return; /* the parcels were sent with the process, and must not be delivered here as well */
     while (*at) {
         struct kept *kept = *at;
         uint32_t *full = kept->parcel.kind == PARCEL_PIECE ? &full_portals : &full_ports;
@@ -195,7 +195,7 @@ static void deliver(struct relay *relay, uint32_t process, const struct parcel *
 {
     relay_keep(&relay->pending[process], parcel, bytes);
     if (process == CONSOLE_PROCESS || net_is_here(relay->net, process))
-        deliver_pending(relay, process); /* now: the news of its sender's end may be next */
+        deliver_pending(relay, process); /* now: the next frame may tell that its sender has ended */
 }
 
 void relay_close(struct relay *relay, uint32_t process)
@@ -237,7 +237,7 @@ static void route(struct relay *relay, uint32_t process, const struct parcel *pa
         return;
     } else if (window_place(relay->window, process).state != PLACE_RUNNING && process != CONSOLE_PROCESS) {
         if (is_counted(parcel))
-            acknowledge(relay, process, parcel->origin); /* it has ended: to nobody */
+            acknowledge(relay, process, parcel->origin); /* the process has ended: dropped */
         return;
     }
     if (host == net->host)
@@ -312,7 +312,7 @@ static void drain(struct relay *relay, uint32_t process, bool all)
     drain_signals(relay, process);
 }
 
-/* Grants to processes that are leaving are sent too: the leader keeps them. */
+/* Also to processes that are leaving: the leader holds it until they have arrived. */
 void relay_announce_grants(struct relay *relay, uint32_t process)
 {
     struct endpoint *endpoint = &relay->window->endpoints[process];
@@ -341,7 +341,7 @@ static bool is_elsewhere(struct relay *relay, uint32_t process)
     if (process == CONSOLE_PROCESS)
         return relay->net->host != 0;
     if (relay->transit[process] & TRANSIT_LOADED)
-        return false; /* what is there is its own by now */
+        return false; /* the endpoint is the process's own by now */
     return window_place(relay->window, process).state == PLACE_RUNNING && !net_is_here(relay->net, process);
 }
 

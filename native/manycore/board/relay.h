@@ -2,9 +2,9 @@
  * Parcels: messages, signals, bulk pieces and grants between processes of different hosts.
  *
  * What tiles put into the endpoint of a process of another host is sent to it by way of the leader. What comes for a
- * process here waits in `pending` until its endpoint has room; the leader keeps in `held` what comes for a process that is
- * moving between hosts. At most CREDIT parcels of a board are on their way to one process, so a slow reader slows its
- * senders down.
+ * process here waits in `pending` until its endpoint has room; the leader keeps in `held` what comes for a process
+ * that is moving between hosts. At most CREDIT parcels of a board are on their way to one process, so a slow reader
+ * slows its senders down.
  */
 #ifndef WHERRY_MANYCORE_BOARD_RELAY_H
 #define WHERRY_MANYCORE_BOARD_RELAY_H

@@ -55,7 +55,7 @@ static void capture_queues(struct endpoint *endpoint, struct state *state, struc
     }
 }
 
-/* What others allow the process to send goes with it. */
+/* The permissions to send that others have granted to the process. */
 static void capture_grants(struct relay *relay, uint32_t process, struct buffer *parcels)
 {
     for (uint32_t other = 1; other < PROCESS_MAX; other++)
@@ -207,13 +207,13 @@ void state_strip(struct relay *relay, uint32_t process, const struct snapshot *s
     window_ring_processes(relay->window, waiting);
 }
 
-/* What is received, and how much of it has been used. */
+/* A cursor in what has been received. */
 struct reader {
     const uint8_t *bytes;
     size_t left;
 };
 
-static bool take_bytes(struct reader *reader, void *to, size_t size)
+static bool read_bytes(struct reader *reader, void *to, size_t size)
 {
     if (reader->left < size)
         return false;
@@ -223,46 +223,46 @@ static bool take_bytes(struct reader *reader, void *to, size_t size)
     return true;
 }
 
-static bool take_area(struct reader *reader, struct uarea *area)
+static bool read_area(struct reader *reader, struct uarea *area)
 {
-    if (!take_bytes(reader, area->head, sizeof(area->head)))
+    if (!read_bytes(reader, area->head, sizeof(area->head)))
         return false;
     for (int slot = 0; slot < THREAD_MAX; slot++)
-        if (area->used >> slot & 1 && !take_bytes(reader, &area->threads[slot], sizeof(area->threads[slot])))
+        if (area->used >> slot & 1 && !read_bytes(reader, &area->threads[slot], sizeof(area->threads[slot])))
             return false;
     return true;
 }
 
-static bool take_pages(struct reader *reader, const struct state *state, const struct uarea *area, uint8_t *image)
+static bool read_pages(struct reader *reader, const struct state *state, const struct uarea *area, uint8_t *image)
 {
     struct extent extents[THREAD_MAX + 2];
     int count = uarea_list_extents(area, extents);
 
     for (uint32_t page = 0; state->mode == MODE_PRECOPY && page < USER_SIZE / PAGE_SIZE; page++)
-        if (state->written[page / 64] >> page % 64 & 1 && !take_bytes(reader, image + page * PAGE_SIZE, PAGE_SIZE))
+        if (state->written[page / 64] >> page % 64 & 1 && !read_bytes(reader, image + page * PAGE_SIZE, PAGE_SIZE))
             return false;
     for (int i = 0; state->mode != MODE_PRECOPY && i < count; i++)
-        if (!take_bytes(reader, image + extents[i].offset, extents[i].size))
+        if (!read_bytes(reader, image + extents[i].offset, extents[i].size))
             return false;
     return true;
 }
 
-static const char *take_memory(struct reader *reader, const struct state *state, const struct window *window,
+static const char *read_memory(struct reader *reader, const struct state *state, const struct window *window,
                                uint32_t process, struct uarea *area, uint8_t *image)
 {
     const char *wrong;
 
     if (state->mode == MODE_FAITHFUL)
         return reader->left ? "it has memory that belongs in pieces" : NULL;
-    if (!take_area(reader, area))
+    if (!read_area(reader, area))
         return "its state is cut off";
     wrong = uarea_check(area, process, window->xfeatures, window->xsize);
     if (wrong)
         return wrong;
-    return take_pages(reader, state, area, image) && !reader->left ? NULL : "its pages are cut off";
+    return read_pages(reader, state, area, image) && !reader->left ? NULL : "its pages are cut off";
 }
 
-/* Whether the program has these bytes, as for a call of its own (user_memory() of calls.c). */
+/* Whether the program has these bytes, as for a call of its own (user_memory() in call.c). */
 static bool has_memory(const struct operation *operation, uint32_t from, uint32_t end)
 {
     uint32_t limit = operation->offset >= ARGUMENTS_OFFSET ? USER_SIZE : end;
@@ -270,7 +270,7 @@ static bool has_memory(const struct operation *operation, uint32_t from, uint32_
     return operation->offset >= from && operation->offset <= limit && operation->size <= limit - operation->offset;
 }
 
-/* What call_start() would have started, and has come so far. `from`, `end`: what of the image can be written. */
+/* Whether call_start() could have started it. `from`, `end`: the part of the image that the program can write. */
 static bool is_operation(const struct operation *operation, uint32_t from, uint32_t end)
 {
     bool is_mail = operation->kind <= START_MAIL_RECEIVE;
@@ -294,7 +294,7 @@ const char *state_unpack(struct window *window, uint32_t process, uint32_t slot,
     struct reader reader = {payload, size};
     const char *wrong;
 
-    if (!take_bytes(&reader, state, sizeof(*state)) || reader.left < state->parcels_size)
+    if (!read_bytes(&reader, state, sizeof(*state)) || reader.left < state->parcels_size)
         return "its state is cut off";
     if (state->mode >= MODE_COUNT || state->mode == MODE_HANDOFF)
         return "it comes in no way that there is";
@@ -303,7 +303,7 @@ const char *state_unpack(struct window *window, uint32_t process, uint32_t slot,
     *parcels = reader.bytes;
     reader.bytes += state->parcels_size;
     reader.left -= state->parcels_size;
-    wrong = take_memory(&reader, state, window, process, window_area(window, slot),
+    wrong = read_memory(&reader, state, window, process, window_area(window, slot),
                         window_image(window, slot));
     if (!wrong && arrival && state->mode != MODE_FAITHFUL &&
         (area->text_end != arrival->text_end || area->rodata_end != arrival->rodata_end))
@@ -334,7 +334,7 @@ static void fill_portals(struct relay *relay, struct endpoint *endpoint, struct 
     }
 }
 
-/* Each waits here for the process. Returns NULL, or what is wrong with them. */
+/* Appends them to the pending parcels of the process. Returns NULL, or what is wrong with them. */
 static const char *keep_parcels(struct relay *relay, uint32_t process, const uint8_t *bytes, size_t size)
 {
     struct parcel parcel;
@@ -357,7 +357,7 @@ const char *state_install(struct relay *relay, uint32_t process, struct arrival 
     const char *wrong;
 
     relay_close(relay, process);
-    relay_flush(relay); /* what our tiles have said to it so far goes before what they say from now on */
+    relay_flush(relay); /* messages that our tiles have put so far precede those from now on */
     relay_forget(&relay->pending[process]);
     wrong = keep_parcels(relay, process, parcels, state->parcels_size);
     if (wrong) {

@@ -1,10 +1,10 @@
 /*
- * A STATE: what travels of a process.
+ * A STATE: the process as it is sent to another host.
  *
  *   struct state | parcels: struct parcel, bytes, ... | memory
  *
  * The parcels are what the process has not read yet, what it is allowed to send, and the pieces in its portals; at the
- * destination they go the way of parcels that come later. Memory is the User Area (its head and the used slots) and,
+ * destination they are delivered as parcels that come later. Memory is the User Area (its head and the used slots) and,
  * by mode, all pages that uarea_list_extents() lists, those marked in `written`, or, `faithful`, nothing at all: there
  * even the User Area comes by pieces. A receiver checks every length, the checksums, and the User Area entirely.
  */
@@ -36,7 +36,7 @@ struct snapshot {
     uint32_t mails[PORT_MAX], pieces[PORTAL_MAX], signals[SYNC_MAX][PROCESS_MAX];
 };
 
-/* A process that comes. */
+/* A process that is moving to this host. */
 struct arrival {
     uint32_t serial;
     uint8_t slot, tile;
@@ -44,7 +44,7 @@ struct arrival {
     uint32_t text_end, rodata_end;
     uint64_t place;        /* the location entry that it had here before */
     struct state state;
-    struct portal_before { /* its portals as ways out, should it not come */
+    struct portal_before { /* its portals, restored if the process does not come */
         uint32_t from, ticket;
         uint64_t allowed, expected;
         bool fresh;
@@ -56,7 +56,7 @@ struct buffer {
     size_t size, room;
 };
 
-/* What waits for a process beside its endpoint, so much of it that all of the rest fits into a frame with it. */
+/* The most bytes of pending parcels with which a process still fits into a frame, whatever its endpoint holds. */
 #define STATE_PENDING_MAX                                                                                       \
     (FRAME_MAX - sizeof(struct state) - sizeof(struct uarea) - USER_SIZE -                                      \
      PORT_MAX * MAIL_DEPTH * (sizeof(struct parcel) + MAIL_SIZE) -                                              \
@@ -66,8 +66,8 @@ struct buffer {
 /* Its checksum, with the parcels that go with it. */
 void state_seal(struct state *state, const uint8_t *parcels);
 /*
- * Everything of a frozen process but its memory: the state, and the parcels behind it. `state->serial` and so on are set.
- * Returns what of its endpoint has been captured, for state_strip(); the caller frees it.
+ * Everything of a frozen process but its memory: the state, and the parcels behind it. `state->serial` and so on are
+ * set. Returns what of its endpoint has been captured, for state_strip(); the caller frees it.
  */
 struct snapshot *state_capture(struct relay *relay, uint32_t process, struct state *state, struct buffer *buffer);
 /* Of a process that has said and heard nothing yet. */

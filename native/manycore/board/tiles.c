@@ -36,7 +36,7 @@ static void become_tile(int window_fd, int event_fd, const char *program, uint32
         _exit(1);
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
-    /* The descriptors may lie in each other's way: first above, then down to their places. */
+    /* Each may have the number that the other needs: both are moved above 10 first, then to their places. */
     dup2(fcntl(window_fd, F_DUPFD, 10), WINDOW_FD);
     dup2(fcntl(event_fd, F_DUPFD, 10), EVENT_FD);
     for (int fd = EVENT_FD + 1; fd < 64; fd++)
@@ -94,7 +94,7 @@ static void lose(struct window *window, uint32_t tile, int status)
         snprintf(window->locations[process].why, REASON_SIZE, "tile %u died by signal %d", tile,
                  WIFSIGNALED(status) ? WTERMSIG(status) : 0);
         place.state = PLACE_LOST;
-        if (!window_commit(window, process, word, place)) /* it has just moved away */
+        if (!window_commit(window, process, word, place)) /* it has moved away in time */
             window->locations[process].why[0] = 0;
     }
 }
@@ -106,12 +106,12 @@ static void end_moves(struct window *window, uint32_t dead)
         uint32_t step = atomic_load(&move->step);
         uint32_t other = to == dead ? move->from : to;
         bool other_is_dead = !window_is_here(window, other) || !atomic_load(&window->tiles[other].alive);
-        bool is_gone = move->committed && !window_is_here(window, to); /* nothing of it is here any more */
+        bool is_gone = move->committed && !window_is_here(window, to); /* the process is on another host */
         bool undecided = atomic_load(&window->locations[move->process].word) == move->place;
 
         if ((to != dead && move->from != dead) || is_gone || step == MOVE_NONE || step >= MOVE_DONE)
             continue;
-        /* Who lives ends it: a source that waits for the commit of a dead destination takes the process back. */
+        /* A living side ends the move itself: a source that waits for a dead destination resumes the process. */
         if (other_is_dead || (to == dead && (step < MOVE_FROZEN || !undecided))) {
             snprintf(move->why, sizeof(move->why), "tile %u died", dead);
             atomic_compare_exchange_strong(&move->step, &step, MOVE_ABORTED);
@@ -132,7 +132,7 @@ void tiles_reap(struct window *window)
                 lose(window, index, status);
                 end_moves(window, index);
                 for (uint32_t other = 0; other < window->tile_count; other++)
-                    window_ring(window, other); /* who sends to what is lost waits in vain */
+                    window_ring(window, other); /* threads that wait for a lost process must look again */
             }
 }
 

@@ -7,14 +7,14 @@
 
 #include "arrival.h"
 
-#define OLD_HOST_GONE "its old host is gone; it runs at the new one" /* nobody tells what that has cost */
+#define OLD_HOST_GONE "its old host is gone; it runs at the new one" /* its cost is unknown */
 
 bool transfer_is_moving(const struct transfer *transfer, uint32_t process)
 {
     return passage_is_moving(&transfer->passages[process]);
 }
 
-/* What comes for the process is held from HELD to the decision. */
+/* In HELD, and in no other step, the relay holds the parcels for the process. */
 static void set_step(struct transfer *transfer, uint32_t process, enum passage_step step)
 {
     transfer->passages[process].step = (uint8_t)step;
@@ -70,7 +70,7 @@ static void tell_aborted(struct transfer *transfer, uint32_t process, uint32_t h
         net_send(transfer->net, host, FRAME_ABORT, process, &order, sizeof(order));
 }
 
-/* The process stays where it is. */
+/* The process stays at its source. */
 static void call_off(struct transfer *transfer, uint32_t process, const char *why, bool it_lives)
 {
     struct passage *passage = &transfer->passages[process];
@@ -95,7 +95,7 @@ void transfer_owner_lost(struct transfer *transfer, uint32_t process)
     call_off(transfer, process, "the process has ended", false);
 }
 
-/* READY has come; who was to tell since when it runs there is gone, or who was to hear it, or tell the cost. */
+/* After READY: a host is gone that would have sent RUNS, received it, or reported the cost. */
 static void end_gone(struct transfer *transfer, uint32_t process, uint32_t host)
 {
     struct passage *passage = &transfer->passages[process];
@@ -184,7 +184,7 @@ static void learn_cost(struct transfer *transfer, uint32_t process, const struct
 
     if (place.tile != cost->to && place.state == PLACE_RUNNING && !transfer_is_moving(transfer, process) &&
         !net_is_here(transfer->net, process) && net_host_of_tile(transfer->net, place.tile) == net_host_of_tile(transfer->net, cost->to)) {
-        place.tile = (uint8_t)cost->to; /* between two tiles of its host */
+        place.tile = (uint8_t)cost->to; /* a move between two tiles of its host */
         atomic_fetch_add(&location->moves, 1);
         window_commit(transfer->window, process, atomic_load(&location->word), place);
     }
@@ -204,7 +204,7 @@ static void learn_cost(struct transfer *transfer, uint32_t process, const struct
     atomic_store(&move->step, MOVE_DONE);
 }
 
-/* The leader: from one of the two hosts to the other, while the move goes on. */
+/* The leader: forwards a frame from one side of the move to the other, if it fits the step. */
 static void pass_on(struct transfer *transfer, uint32_t from, const struct frame_head *head, const uint8_t *payload)
 {
     struct passage *passage = &transfer->passages[head->process];
@@ -239,7 +239,7 @@ static void refused(struct transfer *transfer, uint32_t process, const struct or
         end_move(transfer, process, order->to, order->why);
 }
 
-/* What the two sides of a move say to each other: the leader passes it on. */
+/* Frames between the two sides of a move: the leader forwards them. */
 static void on_sides(void *context, uint32_t from, const struct frame_head *head, const uint8_t *payload)
 {
     struct transfer *transfer = context;
@@ -255,7 +255,7 @@ static void on_sides(void *context, uint32_t from, const struct frame_head *head
         pass_on(transfer, from, head, payload);
 }
 
-/* What one side says to the leader. */
+/* Frames of one side to the leader. */
 static void on_decision(void *context, uint32_t from, const struct frame_head *head, const uint8_t *payload)
 {
     struct transfer *transfer = context;

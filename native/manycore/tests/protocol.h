@@ -1,4 +1,7 @@
-/* The world of test_protocol.c: three tiles, the location entry, and a network that loses, repeats and reorders messages. */
+/*
+ * The world of test_protocol.c: three tiles, the location entry, and a network that loses, repeats and reorders
+ * messages.
+ */
 #ifndef WHERRY_TEST_PROTOCOL_H
 #define WHERRY_TEST_PROTOCOL_H
 

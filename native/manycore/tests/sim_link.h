@@ -1,6 +1,6 @@
 /*
- * A network that is only a queue for each direction: frames arrive in order and once, as a link promises, but at any time,
- * and memory of the sender (link_send_iov) is read at any time before.
+ * A network that is only a queue for each direction: frames arrive in order and once, as a link promises, but at any
+ * time, and memory of the sender (link_send_iov) is read at any time before.
  */
 #ifndef WHERRY_TEST_SIM_LINK_H
 #define WHERRY_TEST_SIM_LINK_H

@@ -1,4 +1,6 @@
-/* What a tile is to a move (source.c, destination.c), and a process that exchanges numbered messages with the others. */
+/*
+ * What a tile is to a move (source.c, destination.c), and a process that exchanges numbered messages with the others.
+ */
 #ifndef WHERRY_TEST_SIM_TILE_H
 #define WHERRY_TEST_SIM_TILE_H
 

@@ -1,13 +1,14 @@
 /*
- * Moves between hosts on a network that is only a queue: the boards' own code (board/), three of them in this process, over
- * tiles that do what tiles do to a move's record. Frames arrive in order, as a link promises, but at any time, and memory that
- * they refer to is read at any time before; a tile, a host or the leader dies at any step. Everything follows from the seed.
+ * Moves between hosts on a network that is only a queue: the boards' own code (board/), three of them in this process,
+ * over tiles that do what tiles do to a move's record. Frames arrive in order, as a link promises, but at any time,
+ * and memory that they refer to is read at any time before; a tile, a host or the leader dies at any step. Everything
+ * follows from the seed.
  *
  *   test_hosts [SEEDS]
  *
- * Checked all the time: nobody but one tile runs a process that is not reported lost, and each process takes every other's
- * messages once and in order, from memory that has moved with it. At the end of a run: all that was said is heard, and who
- * does not run was lost with what was killed.
+ * Checked all the time: nobody but one tile runs a process that is not reported lost, and each process takes every
+ * other's messages once and in order, from memory that has moved with it. At the end of a run: all that was said is
+ * heard, and who does not run was lost with what was killed.
  */
 #include <poll.h>
 #include <signal.h>
@@ -234,7 +235,10 @@ static void run(uint64_t seed, enum victim victim)
         forget_host(host);
 }
 
-/* The STATE has been under way for 8 ms, the answer for 1 ms: what is told of that, and that it is a bound if it is one. */
+/*
+ * The STATE has been under way for 8 ms, the answer for 1 ms: what is told of that, and that it is a bound if it is
+ * one.
+ */
 static void check_way(bool shared)
 {
     enum { MS = 1000000 };

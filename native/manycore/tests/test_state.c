@@ -1,6 +1,6 @@
 /*
- * What travels of a process between hosts (board/state.h): one that arrives broken is refused, whatever its checksum says;
- * and one with more messages than a frame holds does not set out.
+ * What travels of a process between hosts (board/state.h): one that arrives broken is refused, whatever its checksum
+ * says; and one with more messages than a frame holds does not set out.
  */
 #include "../board/board.h"
 
