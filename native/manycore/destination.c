@@ -187,11 +187,11 @@ int destination_adopt(void *context)
     struct move *move = tile->flow.move;
 
     atomic_fetch_add(&tile->window->locations[tile->flow.process].moves, 1);
-    flow_step(tile, move, MOVE_FROZEN, MOVE_DONE); /* first: the core that resumes the last thread tells the name server */
+    flow_step(tile, move, MOVE_FROZEN, MOVE_DONE); /* first: who resumes the last thread rings the board */
     atomic_store(&tile->window->tiles[tile->index].polling, 0); /* the bell is for the master from here on */
     process_adopt(tile, tile->flow.process, window_place(tile->window, tile->flow.process), move);
     if (flow_is_far(tile))
-        window_ring(tile->window, tile->index); /* the core that sleeps on the bell, should another thread run the tasks */
+        window_ring(tile->window, tile->index); /* for a core that sleeps on the bell */
     return EXIT_NEXT;
 }
 

@@ -4,7 +4,7 @@
 
 #include "movegraph.h"
 
-task_body destination_reserve, destination_round, destination_copy, destination_check, destination_pages, destination_commit,
-    destination_adopt, destination_discard;
+task_body destination_reserve, destination_round, destination_copy, destination_check, destination_pages,
+    destination_commit, destination_adopt, destination_discard;
 
 #endif

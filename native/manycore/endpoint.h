@@ -65,7 +65,7 @@ enum operation_state { OPERATION_FREE, OPERATION_PENDING, OPERATION_DONE };
 struct endpoint {
     pthread_mutex_t lock;
     uint32_t waiting; /* bit N: process N waits for room or leave here, and is rung when something changes */
-    uint32_t behind;  /* bit N: messages of process N are on their way here over the network; it must not overtake them */
+    uint32_t behind;  /* bit N: messages of process N are on their way here from another host, and must not be overtaken */
     struct port ports[PORT_MAX];
     struct portal portals[PORTAL_MAX];
     uint32_t signals[SYNC_MAX][PROCESS_MAX];

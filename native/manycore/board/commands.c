@@ -23,13 +23,15 @@ static uint32_t number(const char *word)
 static void start(struct board *board, struct client *client, int count, char **words)
 {
     bool is_ranks = strcmp(words[0], "ranks") == 0, attached = strcmp(words[0], "start") != 0;
-    uint32_t tile = is_ranks || (count > 1 && strcmp(words[1], "any") == 0) ? NO_TILE : count > 1 ? number(words[1]) : 0;
+    bool any = is_ranks || (count > 1 && strcmp(words[1], "any") == 0);
+    uint32_t tile = any ? NO_TILE : count > 1 ? number(words[1]) : 0;
     uint32_t ranks = is_ranks && count > 1 ? number(words[1]) : 1, processes[TILE_MAX];
     char why[LINE_MAX_SIZE];
     int error;
 
     if (count < 3 || ranks < 1 || ranks > TILE_MAX) {
-        client_refuse(client, -EINVAL, is_ranks ? "1 to 16 ranks and a program are needed" : "a tile and a program are needed");
+        client_refuse(client, -EINVAL,
+                      is_ranks ? "1 to 16 ranks and a program are needed" : "a tile and a program are needed");
         return;
     }
     error = launch_program(board, tile, ranks, count - 2, words + 2, processes, why, sizeof(why));
@@ -55,7 +57,8 @@ static void move(struct board *board, struct client *client, int count, char **w
     char why[REASON_SIZE];
 
     if (mode < 0) {
-        client_refuse(client, mode, "a mode (faithful, direct, handoff, precopy) and processes with a tile each are needed");
+        client_refuse(client, mode,
+                      "a mode (faithful, direct, handoff, precopy) and processes with a tile each are needed");
         return;
     }
     for (int i = 2; error == 0 && i < count; i += 2) {

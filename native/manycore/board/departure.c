@@ -32,7 +32,8 @@ void departure_begin(struct mirror *mirror, uint32_t process, const struct order
         record_refuse(mirror, process, order->serial, order->to, "the process has ended");
         return;
     }
-    if (!record_is_unused(&window->moves[order->to]) || slots_is_in_hand(mirror->window, order->to) || is_leaving(mirror, process)) {
+    if (!record_is_unused(&window->moves[order->to]) || slots_is_in_hand(window, order->to) ||
+        is_leaving(mirror, process)) {
         record_refuse(mirror, process, order->serial, order->to, "its last move is not over");
         return;
     }

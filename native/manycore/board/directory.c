@@ -89,6 +89,7 @@ static void on_host_lost(void *context, uint32_t host)
 void directory_serve(struct directory *directory)
 {
     struct net *net = directory->net;
+    bool *mine = directory->mirror->mine;
     struct process_info info;
 
     for (uint32_t process = 1; process < PROCESS_MAX; process++) {
@@ -97,17 +98,17 @@ void directory_serve(struct directory *directory)
 
         if (directory->mirror->arriving[process] && !come)
             continue; /* it may be arriving just now: READY goes first */
-        if (directory->mirror->mine[process] && !here && state != PLACE_RUNNING)
+        if (mine[process] && !here && state != PLACE_RUNNING)
             relay_flush(directory->relay); /* its last messages precede the report of its end */
         if (net->host == 0 && transfer_is_moving(directory->transfer, process) && state != PLACE_RUNNING)
             transfer_owner_lost(directory->transfer, process);
         if (net->host == 0 && !transfer_is_moving(directory->transfer, process))
             directory_announce(directory, process);
-        if (directory->mirror->mine[process] && !here && (state == PLACE_ENDED || state == PLACE_LOST) && net->host != 0) {
+        if (mine[process] && !here && (state == PLACE_ENDED || state == PLACE_LOST) && net->host != 0) {
             processes_describe(directory->net, process, &info);
             net_send(directory->net, 0, FRAME_ENDED, process, &info, sizeof(info));
         }
-        directory->mirror->mine[process] = here;
+        mine[process] = here;
     }
 }
 

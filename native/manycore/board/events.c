@@ -80,8 +80,10 @@ static void tell_names(struct events *events)
 {
     for (int i = 0; i < CLIENT_MAX; i++) {
         struct client *client = &events->clients->all[i];
-        const struct name *name = client->fd >= 0 && client->awaits[0] ? names_find(events->names, client->awaits) : NULL;
+        const struct name *name = NULL;
 
+        if (client->fd >= 0 && client->awaits[0])
+            name = names_find(events->names, client->awaits);
         if (!name)
             continue;
         client_say(client, "{\"event\": \"named\", \"process\": %u, \"port\": %d}", name->process, name->port);

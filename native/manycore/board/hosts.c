@@ -59,9 +59,15 @@ int hosts_start(struct net *net, uint32_t host, const char *layout, const char *
     return host == 0 ? join_listen(net) : 0;
 }
 
+static void say_leader_has_ended(void)
+{
+    fprintf(stderr, "wherry-tiles: host 0, the name server, has ended; the processes here end with it\n");
+}
+
 int hosts_wait_for_all(struct net *net)
 {
     int64_t deadline = window_now() + JOIN_MS * 1000000ll;
+    int error = 0; /* of a follower: its last try to reach the leader */
 
     for (uint32_t host = 0; host < net->hosts; ) {
         bool there = net->hosts == 1 || host == net->host || (net->host != 0 && host != 0) || net->links[host].fd >= 0;
@@ -69,13 +75,16 @@ int hosts_wait_for_all(struct net *net)
         host += there;
         if (there)
             continue;
-        if (window_now() > deadline)
+        if (window_now() > deadline) {
+            if (error == -ECONNREFUSED)
+                say_leader_has_ended();
             return -ETIMEDOUT;
+        }
         if (net->host == 0) {
             join_accept(net);
             join_serve(net);
         } else {
-            join_leader(net);
+            error = join_leader(net);
         }
         usleep(5000);
     }
@@ -111,7 +120,7 @@ static void check_leader(struct net *net)
     int error = link->fd < 0 ? join_leader(net) : 0;
 
     if (error == -ECONNREFUSED)
-        fprintf(stderr, "wherry-tiles: host 0, the name server, has ended; the processes here end with it\n");
+        say_leader_has_ended();
     else if (is_over(link->answered, ALONE_MS))
         fprintf(stderr, "wherry-tiles: host 0, the name server, has not answered for %d s; the processes here end\n",
                 ALONE_MS / 1000);

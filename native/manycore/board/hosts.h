@@ -7,7 +7,7 @@
 #include "net.h"
 
 #define LOST_MS 8000   /* the leader takes a host for dead after so long, and its processes for lost */
-#define ALONE_MS 5000  /* a board that the leader has not acknowledged for so long ends with its tiles: before LOST_MS */
+#define ALONE_MS 5000  /* a board that the leader does not acknowledge for so long ends, before LOST_MS */
 #define SILENT_MS 2000 /* a connection on which nothing comes for so long is made anew; reports come more often */
 
 /* `layout` NULL: there is only this host. Returns 0 or negative errno. */

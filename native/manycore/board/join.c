@@ -97,13 +97,15 @@ static void admit(struct net *net, struct handshake *handshake)
 {
     const struct greeting *other = &handshake->greeting;
     uint32_t host = other->hello.host;
-    bool known = hello_check(&net->secret, other, handshake->nonce) == 0 && host && host < net->hosts && !net->gone[host];
+    bool known = hello_check(&net->secret, other, handshake->nonce) == 0 && host && host < net->hosts &&
+                 !net->gone[host];
 
     if (known && !is_same_build(&other->hello, &net->hello)) {
         fprintf(stderr, "wherry-tiles: the board of host %u is of another build, or its CPU is another\n", host);
         known = false;
     }
-    if (!known || hello_answer(handshake->fd, &net->secret, &net->hello, net->links[host].received, other, handshake->nonce) < 0) {
+    if (!known || hello_answer(handshake->fd, &net->secret, &net->hello, net->links[host].received, other,
+                               handshake->nonce) < 0) {
         drop(handshake);
         return;
     }
@@ -180,7 +182,9 @@ static int read_address(struct net *net, const char *text)
     memcpy(host, text, (size_t)(colon - text));
     net->leader.sin_family = AF_INET;
     net->leader.sin_port = htons((uint16_t)strtoul(colon + 1, NULL, 10));
-    return inet_pton(AF_INET, host, &net->leader.sin_addr) == 1 && (net->leader.sin_port || net->host == 0) ? 0 : -EINVAL;
+    if (inet_pton(AF_INET, host, &net->leader.sin_addr) != 1)
+        return -EINVAL;
+    return net->leader.sin_port || net->host == 0 ? 0 : -EINVAL; /* only the leader may listen on any free port */
 }
 
 /* Removed from the environment, which the tiles inherit. */

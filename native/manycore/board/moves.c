@@ -215,11 +215,14 @@ void moves_serve(struct moves *moves)
     for (uint32_t to = 0; to < moves->window->tile_count; to++) {
         struct move *move = &moves->window->moves[to];
         uint32_t step = abort_stalled(moves, move, atomic_load(&move->step));
-        enum arrival_end arrival = step == MOVE_NONE ? ARRIVAL_NOT : arrival_finish(moves->mirror, move, step == MOVE_ABORTED);
+        enum arrival_end arrival;
 
+        if (step == MOVE_NONE)
+            continue;
+        arrival = arrival_finish(moves->mirror, move, step == MOVE_ABORTED);
         if (arrival == ARRIVAL_TOLD)
             transfer_arrived(moves->transfer, move->process);
-        if (step == MOVE_NONE || arrival != ARRIVAL_NOT || !is_over(moves, move, step))
+        if (arrival != ARRIVAL_NOT || !is_over(moves, move, step))
             continue;
         if (moves->net->host != 0)
             tell_leader(moves, move, step == MOVE_DONE);

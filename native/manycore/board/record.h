@@ -19,7 +19,7 @@ struct mirror {
     struct relay *relay;
     struct window *window;
     const struct passage *passages;          /* the leader's, of each process */
-    struct mirrored mirrors[TILE_MAX];       /* of the moves between a tile here and this one, or to this one from elsewhere */
+    struct mirrored mirrors[TILE_MAX];       /* of each tile: of the move to it from or to a tile here */
     bool mine[PROCESS_MAX];                  /* it was here when we last looked */
     struct arrival *arriving[PROCESS_MAX];   /* a destination: from OFFER to GO or ABORT */
     struct snapshot *snapshots[PROCESS_MAX]; /* an owner: what was sent of the endpoint, until COMMITTED or ABORT */

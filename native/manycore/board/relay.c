@@ -227,7 +227,8 @@ bool relay_is_valid(const struct parcel *parcel)
 static void route(struct relay *relay, uint32_t process, const struct parcel *parcel, const uint8_t *bytes)
 {
     struct net *net = relay->net;
-    uint32_t host = process == CONSOLE_PROCESS ? 0 : net_host_of_tile(relay->net, window_place(relay->window, process).tile);
+    struct place place = window_place(relay->window, process);
+    uint32_t host = process == CONSOLE_PROCESS ? 0 : net_host_of_tile(relay->net, place.tile);
 
     relay->events.speaks(relay->events.context, parcel->from);
     if (net->host != 0)
@@ -259,8 +260,10 @@ static void drain_ports(struct relay *relay, uint32_t process, bool all)
     struct mail mail;
 
     for (uint32_t port = 0; port < PORT_MAX; port++)
-        while (has_mail(relay, process, port) && (all || relay->credit[process] < CREDIT) && inbox_take(relay->window, process, port, &mail)) {
-            struct parcel parcel = {PARCEL_MAIL, (uint8_t)mail.from, (uint8_t)port, (uint8_t)net->host, 0, mail.size, 0};
+        while (has_mail(relay, process, port) && (all || relay->credit[process] < CREDIT) &&
+               inbox_take(relay->window, process, port, &mail)) {
+            struct parcel parcel = {PARCEL_MAIL, (uint8_t)mail.from, (uint8_t)port, (uint8_t)net->host, 0, mail.size,
+                                    0};
 
             relay->credit[process]++;
             route(relay, process, &parcel, mail.bytes);

@@ -12,7 +12,7 @@
 #include "net.h"
 
 #define CREDIT 16   /* parcels on their way to one process from one board */
-#define FLUSHED 128 /* more than that on their way to one: no process moves from or to this board, as that sends still more */
+#define FLUSHED 128 /* with more on their way to one, no process moves from or to this board: that sends more */
 
 struct kept {
     struct kept *next;

@@ -28,7 +28,8 @@ static void append_parcel(struct buffer *buffer, const struct parcel *parcel, co
     append(buffer, bytes, parcel->size);
 }
 
-static void capture_queues(struct endpoint *endpoint, struct state *state, struct snapshot *snapshot, struct buffer *parcels)
+static void capture_queues(struct endpoint *endpoint, struct state *state, struct snapshot *snapshot,
+                           struct buffer *parcels)
 {
     for (uint32_t number = 0; number < PORT_MAX; number++) {
         const struct port *port = &endpoint->ports[number];
@@ -48,7 +49,8 @@ static void capture_queues(struct endpoint *endpoint, struct state *state, struc
         state->portals[number] = (struct state_portal){portal->from, portal->ticket, portal->expected};
         for (uint32_t i = 0; i < snapshot->pieces[number]; i++) {
             uint32_t at = (portal->first + i) % PIECE_DEPTH;
-            struct parcel parcel = {PARCEL_PIECE, (uint8_t)portal->from, (uint8_t)number, NOBODY, 0, portal->sizes[at], 0};
+            struct parcel parcel = {PARCEL_PIECE, (uint8_t)portal->from, (uint8_t)number, NOBODY, 0,
+                                    portal->sizes[at], 0};
 
             append_parcel(parcels, &parcel, portal->pieces[at]);
         }

@@ -136,7 +136,8 @@ void transfer_arrived(struct transfer *transfer, uint32_t process)
 
 void transfer_ask(struct transfer *transfer, struct move *move)
 {
-    uint32_t source = net_host_of_tile(transfer->net, move->from), destination = net_host_of_tile(transfer->net, move->to);
+    uint32_t source = net_host_of_tile(transfer->net, move->from);
+    bool is_local = source == net_host_of_tile(transfer->net, move->to); /* between two tiles of the other host */
     struct passage *passage = &transfer->passages[move->process];
     struct order order = {.to = move->to, .mode = move->mode};
 
@@ -144,8 +145,8 @@ void transfer_ask(struct transfer *transfer, struct move *move)
     order.serial = ++passage->serial;
     passage->to = (uint8_t)move->to;
     passage->source = (uint8_t)source;
-    set_step(transfer, move->process, source == destination ? PASSAGE_NONE : PASSAGE_ASKED);
-    net_send(transfer->net, source, source == destination ? FRAME_MOVE : FRAME_MIGRATE, move->process, &order, sizeof(order));
+    set_step(transfer, move->process, is_local ? PASSAGE_NONE : PASSAGE_ASKED);
+    net_send(transfer->net, source, is_local ? FRAME_MOVE : FRAME_MIGRATE, move->process, &order, sizeof(order));
 }
 
 void transfer_ended(struct transfer *transfer, const struct move *move)
@@ -183,7 +184,8 @@ static void learn_cost(struct transfer *transfer, uint32_t process, const struct
     struct place place = window_place(transfer->window, process);
 
     if (place.tile != cost->to && place.state == PLACE_RUNNING && !transfer_is_moving(transfer, process) &&
-        !net_is_here(transfer->net, process) && net_host_of_tile(transfer->net, place.tile) == net_host_of_tile(transfer->net, cost->to)) {
+        !net_is_here(transfer->net, process) &&
+        net_host_of_tile(transfer->net, place.tile) == net_host_of_tile(transfer->net, cost->to)) {
         place.tile = (uint8_t)cost->to; /* a move between two tiles of its host */
         atomic_fetch_add(&location->moves, 1);
         window_commit(transfer->window, process, atomic_load(&location->word), place);

@@ -149,7 +149,8 @@ static void take(struct tile *tile)
     struct move *move = tile->move;
     uint32_t step = atomic_load(&move->step);
 
-    if (step < MOVE_TRACKING || step == MOVE_ABORTED || atomic_load(&tile->window->locations[move->process].word) != move->place) {
+    if (step < MOVE_TRACKING || step == MOVE_ABORTED ||
+        atomic_load(&tile->window->locations[move->process].word) != move->place) {
         if (step < MOVE_DONE)
             step_to(move, step, MOVE_ABORTED);
         tile->move = NULL;
