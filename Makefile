@@ -44,7 +44,7 @@ test-properties: setup ## the property tests with fifty times the examples, othe
 	@for round in $$(seq 50); do .venv/bin/python -m pytest -q -x -p no:cacheprovider --hypothesis-profile others \
 	  -m hypothesis tests/unit || exit 1; done
 
-lint: setup ## style, types, import directions, file sizes
+lint: setup ## style, types, import directions, circles in native/, file sizes
 	@scripts/lint
 
 bench: setup ## downtime and total time of a move, beside runc by hand

@@ -1,4 +1,4 @@
-/* What the parts of wherry-guest share: the machine's description, and the one way out when something is missing. */
+/* The machine's description, as the parts of wherry-guest share it. */
 #ifndef WHERRY_GUEST_H
 #define WHERRY_GUEST_H
 
@@ -8,7 +8,6 @@
 #include <stdint.h>
 
 enum {
-    GUEST_TEXT_MAX = 64 << 10, /* bytes of a file that is read whole: the command line, a list of modules, /etc/hosts */
     GUEST_MAC = 6,
 };
 
@@ -24,14 +23,5 @@ struct guest {
     char *key;              /* 64 hex digits */
     char *hosts;            /* the text of /etc/hosts */
 };
-
-/* Says on the console what could not be done and why, and switches the machine off. `error` is positive. */
-_Noreturn void guest_fail(const char *what, const char *object, int error);
-
-/* The text of a small file, ended by NUL; NULL with errno when it cannot be read. The caller frees it. */
-char *guest_read(const char *path);
-
-/* Writes a small file that may not be there yet. Returns 0 or negative errno. */
-int guest_write(const char *path, const char *text);
 
 #endif

@@ -12,7 +12,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "guest.h"
+#include "util.h"
 
 enum { MODULES_MAX = 128, ALIASES_MAX = 512, NEEDS_MAX = 16 };
 

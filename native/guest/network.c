@@ -19,6 +19,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "util.h"
 #include "wherry/process.h"
 
 #define NAME "eth0"

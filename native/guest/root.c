@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "guest.h"
+#include "util.h"
 
 #define IMAGE "/root.squashfs"
 

@@ -1,4 +1,6 @@
-/* A kernel call while it is executed: what calls.c and messages.c share. The tile's lock is held. */
+/*
+ * What every kernel call needs: its words, the program's memory, waiting, and its completion. The tile's lock is held.
+ */
 #ifndef WHERRY_MANYCORE_CALL_H
 #define WHERRY_MANYCORE_CALL_H
 
@@ -16,14 +18,12 @@ struct call {
 
 typedef int64_t call_execute_one(const struct call *call);
 
-/* The thread waits for this, and its call is executed again when there is reason to. */
+/* Parks the thread until sched_retry() names this kind and object; its call is then executed again. */
 int64_t call_park(const struct call *call, enum wait_kind kind, uint32_t object);
-/* The program's memory as the kernel sees it, or NULL when the program does not have that. */
+/* The program's memory as the kernel sees it; NULL when the program has no such memory. */
 const void *call_readable(const struct call *call, uint64_t address, uint64_t size);
 void *call_writable(const struct call *call, uint64_t address, uint64_t size);
-
-/* messages.c */
-call_execute_one call_mail_send, call_mail_receive, call_sync_signal, call_sync_wait, call_allow, call_start,
-    call_finish, call_wait;
+/* Completes the call of a thread with `result` and makes the thread ready. */
+void call_complete(struct tile *tile, int slot, int64_t result);
 
 #endif

@@ -1,50 +1,21 @@
 /*
- * The kernel calls; those about messages are in messages.c. One that must wait puts the thread's instruction pointer back
- * to its call instruction, says in the User Area what it waits for, and is executed again from its words when there is
- * reason to; so a waiting thread is data, and whatever tile has the process then finishes the call.
+ * The kernel calls; those about messages are in messages.c. One that must wait puts the thread's instruction pointer
+ * back to its call instruction, says in the User Area what it waits for, and is executed again from its words when
+ * there is reason to; so a waiting thread is data, and whatever tile has the process then finishes the call.
  *
  * A call changes something only in its last step, after which it is complete: it is never half done.
  *
- * Who executes: growing, moving and ending are the master's calls; all about threads, words, messages, portals and syncs is
- * done by the calling core, under the tile's lock. In the paper creating a thread, sending, receiving and signalling are the
- * master's as well: two wake-ups, for what takes less than one.
+ * Who executes: growing, moving and ending are the master's calls; all about threads, words, messages, portals and
+ * syncs is done by the calling core, under the tile's lock. In the paper creating a thread, sending, receiving and
+ * signalling are the master's as well: two wake-ups, for what takes less than one.
  */
 #include <errno.h>
 #include <string.h>
 #include <sys/eventfd.h>
 
-#include "call.h"
-
-int64_t call_park(const struct call *call, enum wait_kind kind, uint32_t object)
-{
-    call->thread->state = THREAD_WAITING;
-    call->thread->wait = kind;
-    call->thread->object = object;
-    call->thread->context.rip -= GATE_CALL_SIZE;
-    return CALL_PARKED;
-}
-
-/* The program's memory from `from` on as the kernel sees it, or NULL when it has not `size` bytes there. */
-static void *user_memory(const struct call *call, uint64_t address, uint64_t size, uint32_t from)
-{
-    uint64_t offset = address - USER_BASE, limit = call->tile->area->end;
-
-    if (offset >= ARGUMENTS_OFFSET)
-        limit = USER_SIZE;
-    if (offset < from || offset > limit || size > limit - offset)
-        return NULL;
-    return call->tile->image + offset;
-}
-
-const void *call_readable(const struct call *call, uint64_t address, uint64_t size)
-{
-    return user_memory(call, address, size, 0);
-}
-
-void *call_writable(const struct call *call, uint64_t address, uint64_t size)
-{
-    return user_memory(call, address, size, call->tile->area->rodata_end);
-}
+#include "calls.h"
+#include "messages.h"
+#include "sched.h"
 
 static int64_t do_self(const struct call *call)
 {
@@ -61,7 +32,7 @@ static int64_t do_create(const struct call *call)
     slot = uarea_add_thread(call->tile->area, (uint32_t)call->words[0], call->words[1], call->words[2]);
     if (slot < 0)
         return slot;
-    tile_wake_cores(call->tile);
+    sched_wake_cores(call->tile);
     return call->tile->area->threads[slot].id;
 }
 
@@ -85,8 +56,8 @@ static int64_t do_freeze(const struct call *call)
 static void unfreeze(struct tile *tile)
 {
     tile->area->only = 0;
-    tile_retry(tile, WAIT_FREEZE, -1, THREAD_MAX);
-    tile_wake_cores(tile);
+    sched_retry(tile, WAIT_FREEZE, -1, THREAD_MAX);
+    sched_wake_cores(tile);
 }
 
 static int64_t do_unfreeze(const struct call *call)
@@ -102,7 +73,7 @@ static int64_t do_thread_exit(const struct call *call)
     uint32_t id = call->thread->id;
 
     uarea_end_thread(call->tile->area, call->slot, (int64_t)call->words[0]);
-    tile_retry(call->tile, WAIT_JOIN, id, THREAD_MAX);
+    sched_retry(call->tile, WAIT_JOIN, id, THREAD_MAX);
     if (call->tile->area->only == id)
         unfreeze(call->tile);
     if (!call->tile->area->used) {
@@ -164,7 +135,7 @@ static int64_t do_word_wait(const struct call *call)
 
 static int64_t do_word_wake(const struct call *call)
 {
-    return tile_retry(call->tile, WAIT_WORD, (int64_t)(call->words[0] - USER_BASE), (int)call->words[1]);
+    return sched_retry(call->tile, WAIT_WORD, (int64_t)(call->words[0] - USER_BASE), (int)call->words[1]);
 }
 
 static int64_t do_clock(const struct call *call)
@@ -295,15 +266,4 @@ bool call_execute(struct tile *tile, int slot, int core)
         return false;
     context->rax = (uint64_t)result;
     return true;
-}
-
-void call_complete(struct tile *tile, int slot, int64_t result)
-{
-    struct thread *thread = &tile->area->threads[slot];
-
-    if (thread->state == THREAD_WAITING)
-        thread->context.rip += GATE_CALL_SIZE;
-    thread->context.rax = (uint64_t)result;
-    uarea_make_ready(tile->area, slot);
-    tile_wake_cores(tile);
 }

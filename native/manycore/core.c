@@ -15,8 +15,11 @@
 #include <ucontext.h>
 #include <unistd.h>
 
+#include "calls.h"
+#include "core.h"
 #include "cpu.h"
-#include "tile.h"
+#include "moving.h"
+#include "sched.h"
 
 #define SIGNAL_STACK_EXTRA 65536
 #define WRITE_FAULT 2 /* of a page fault's error code: Intel SDM volume 3, 4.7 */
@@ -222,7 +225,7 @@ static void let_go(struct core *core)
     if (--tile->running == 0) {
         tile->errand = tile->errand || tile->giving;
         if (tile->area->only) /* who has frozen the others may have waited for this one */
-            tile_retry(tile, WAIT_FREEZE, -1, THREAD_MAX);
+            sched_retry(tile, WAIT_FREEZE, -1, THREAD_MAX);
         pthread_cond_signal(&tile->quiet);
     }
 }
@@ -284,7 +287,7 @@ struct context *core_next(struct core *core)
         uarea_make_ready(tile->area, slot);
         let_go(core);
         if (!(tile->area->threads[slot].affinity >> core->index & 1))
-            tile_wake_cores(tile); /* it is for another core, which may be asleep */
+            sched_wake_cores(tile); /* it is for another core, which may be asleep */
         if (core->stepped)
             ask_for_step(tile);
     }

@@ -5,7 +5,7 @@
  *
  *   mailbox   32 ports, each a queue of 16 messages of at most 128 bytes. A sender waits for room.
  *   portal    8 ports for bulk. The receiver allows one sender (and a ticket that both know) so many bytes; the sender
- *             fills a queue of 8 pieces of 4 KiB, the receiver empties it. Without leave nothing is sent.
+ *             fills a queue of 8 pieces of 4 KiB, the receiver empties it. Without this grant nothing is sent.
  *   sync      16 counters for each other process: a signal adds one, a wait takes one of each process that it names.
  *             One to all: one signals many, each waits for one. All to one: each signals one, who waits for many.
  *   operation 32 sends and receives that were started and go on beside the program: data, so they move too.
@@ -42,7 +42,7 @@ struct portal {
     uint32_t from, ticket; /* who is allowed */
     uint64_t allowed;      /* bytes that the sender may still put */
     uint64_t expected;     /* bytes that the receiver has still to take; 0: nobody is allowed */
-    bool fresh;            /* the leave is new: the board tells it to another host, if the sender is there */
+    bool fresh;            /* a new grant: the board sends it to another host, if the sender is there */
     uint32_t first, count;
     uint32_t sizes[PIECE_DEPTH];
     uint8_t pieces[PIECE_DEPTH][PAGE_SIZE];
@@ -65,7 +65,7 @@ enum operation_state { OPERATION_FREE, OPERATION_PENDING, OPERATION_DONE };
 struct endpoint {
     pthread_mutex_t lock;
     uint32_t waiting; /* bit N: process N waits for room or leave here, and is rung when something changes */
-    uint32_t behind;  /* bit N: messages of process N are on their way here over the network; it must not overtake them */
+    uint32_t behind;  /* bit N: messages of process N are on their way here from another host, and must not be overtaken */
     struct port ports[PORT_MAX];
     struct portal portals[PORTAL_MAX];
     uint32_t signals[SYNC_MAX][PROCESS_MAX];
@@ -89,7 +89,7 @@ bool inbox_take(struct window *window, uint32_t process, uint32_t port, struct m
 /* Lets `from` send `size` bytes to a portal. Returns 0, or -EBUSY: what was allowed before has not been received. */
 int portal_allow(struct window *window, uint32_t process, uint32_t port, uint32_t from, uint32_t ticket, uint64_t size);
 /*
- * Puts what is allowed and finds room. Returns bytes put, at least one; -EAGAIN (no leave, no room: rung when there
+ * Puts what is allowed and finds room. Returns bytes put, at least one; -EAGAIN (no grant, no room: rung when there
  * is), -ESRCH (no process).
  */
 int64_t portal_put(struct window *window, uint32_t process, uint32_t port, uint32_t from, uint32_t ticket,

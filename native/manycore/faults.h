@@ -1,12 +1,11 @@
 /*
  * Faults on demand, for tests: WHERRY_TILE_FAULT=SIDE:STEP makes the source or destination of a move fail at a step.
- * Steps that kill: reserved, scanned, round, frozen, piece, pages, copied, committed; "stop:SIDE:STEP" stops instead, until
- * SIGCONT.
- * "destination:flip" flips a bit of the User Area that came. Of hosts, the board of the source dies: "host:give" before
- * it sends the frozen process, "host:given" after; or that of the destination: "host:state" with the frozen process,
- * "host:come" when that already runs there. "clock:other": no host has another's clock.
- * "tracking:mprotect" and "tracking:none" hide what the machine has. "step:MODE" moves a process that has set its trap flag
- * to the next tile after every instruction.
+ * Steps that kill: reserved, scanned, round, frozen, piece, pages, copied, committed; "stop:SIDE:STEP" stops instead,
+ * until SIGCONT. "destination:flip" flips a bit of the User Area that came. Of hosts, the board of the source dies:
+ * "host:give" before it sends the frozen process, "host:given" after; or that of the destination: "host:state" with
+ * the frozen process, "host:come" when that already runs there. "clock:other": no host has another's clock.
+ * "tracking:mprotect" and "tracking:none" hide what the machine has. "step:MODE" moves a process that has set its trap
+ * flag to the next tile after every instruction.
  */
 #ifndef WHERRY_MANYCORE_FAULTS_H
 #define WHERRY_MANYCORE_FAULTS_H

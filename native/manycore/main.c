@@ -18,10 +18,16 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#include "call.h"
+#include "calls.h"
+#include "core.h"
 #include "cpu.h"
 #include "faults.h"
+#include "messages.h"
 #include "movegraph.h"
-#include "tile.h"
+#include "moving.h"
+#include "process.h"
+#include "sched.h"
 
 static int map_gate(void)
 {
@@ -59,7 +65,7 @@ static void answer_wish(struct tile *tile)
             call_complete(tile, slot, answer);
     if (tile->stepping) {
         tile->stepping = false;
-        tile_wake_cores(tile);
+        sched_wake_cores(tile);
     }
 }
 
@@ -100,10 +106,10 @@ static bool serve(struct tile *tile, bool time_is_up)
     obey_end(tile);
     execute_calls(tile);
     answer_wish(tile);
-    tile_advance_operations(tile);
-    tile_retry(tile, WAIT_SYNC, -1, THREAD_MAX);
-    tile_retry(tile, WAIT_MAIL, -1, THREAD_MAX);
-    tile_retry(tile, WAIT_SEND, -1, THREAD_MAX);
+    messages_advance(tile);
+    sched_retry(tile, WAIT_SYNC, -1, THREAD_MAX);
+    sched_retry(tile, WAIT_MAIL, -1, THREAD_MAX);
+    sched_retry(tile, WAIT_SEND, -1, THREAD_MAX);
     if (time_is_up)
         tile->ticking = tick(tile);
     else
@@ -117,12 +123,15 @@ static void end(struct tile *tile)
 {
     char why[REASON_SIZE];
 
-    tile_freeze(tile);
+    process_freeze(tile);
     memcpy(why, tile->why, sizeof(why));
-    tile_end_process(tile, tile->status, why);
+    process_end(tile, tile->status, why);
 }
 
-/* Milliseconds to the end of our lease; -1: there is none. When it is over, our processes are reported lost, so nothing runs on. */
+/*
+ * Milliseconds to the end of our lease; -1: there is none. When it is over, our processes are reported lost, so
+ * nothing runs on.
+ */
 static int look_at_lease(const struct tile *tile)
 {
     int64_t lease = atomic_load(&tile->window->lease), left = lease - window_now();
@@ -162,7 +171,7 @@ static void stop_cores(struct tile *tile)
     tile->stopping = true;
     pthread_mutex_unlock(&tile->lock);
     if (tile->area)
-        tile_freeze(tile);
+        process_freeze(tile);
     for (uint32_t index = 1; index < tile->window->core_count; index++) {
         pthread_mutex_lock(&tile->lock);
         pthread_cond_signal(&tile->cores[index].wake);

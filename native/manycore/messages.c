@@ -11,7 +11,8 @@
 #include <string.h>
 #include <sys/eventfd.h>
 
-#include "call.h"
+#include "messages.h"
+#include "sched.h"
 
 static void ring(struct tile *tile, uint32_t process)
 {
@@ -116,7 +117,7 @@ static bool try_operation(struct tile *tile, struct operation *operation)
     return true;
 }
 
-void tile_advance_operations(struct tile *tile)
+void messages_advance(struct tile *tile)
 {
     struct operation *all = operations_of(tile);
     bool done = false, again = true;
@@ -129,9 +130,9 @@ void tile_advance_operations(struct tile *tile)
     }
     if (!done)
         return;
-    tile_retry(tile, WAIT_OPERATION, -1, THREAD_MAX);
-    tile_retry(tile, WAIT_SEND, -1, THREAD_MAX);
-    tile_retry(tile, WAIT_MAIL, -1, THREAD_MAX);
+    sched_retry(tile, WAIT_OPERATION, -1, THREAD_MAX);
+    sched_retry(tile, WAIT_SEND, -1, THREAD_MAX);
+    sched_retry(tile, WAIT_MAIL, -1, THREAD_MAX);
 }
 
 int64_t call_mail_send(const struct call *call)
@@ -272,7 +273,7 @@ int64_t call_finish(const struct call *call)
     if (operation->state == OPERATION_FREE)
         return -EINVAL;
     if (operation->state == OPERATION_PENDING)
-        tile_advance_operations(call->tile);
+        messages_advance(call->tile);
     if (operation->state == OPERATION_PENDING)
         return -EAGAIN;
     if (from)
@@ -286,7 +287,7 @@ int64_t call_wait(const struct call *call)
     const struct operation *all = operations_of(call->tile);
     uint64_t asked = call->words[0], used = 0, done = 0;
 
-    tile_advance_operations(call->tile);
+    messages_advance(call->tile);
     for (int i = 0; i < OPERATION_MAX; i++) {
         used |= (uint64_t)(all[i].state != OPERATION_FREE) << i;
         done |= (uint64_t)(all[i].state == OPERATION_DONE) << i;

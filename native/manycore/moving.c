@@ -1,4 +1,4 @@
-/* See moving.h: what both sides do, and who runs the tasks. */
+/* See moving.h: when a side begins and ends, and who runs the tasks. */
 #include "moving.h"
 
 #include <sched.h>
@@ -6,40 +6,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-static bool is_alive(const struct tile *tile, uint32_t index)
-{
-    return atomic_load(&tile->window->tiles[index].alive);
-}
-
-bool moving_step(struct tile *tile, struct move *move, uint32_t from, uint32_t to)
-{
-    bool changed = atomic_compare_exchange_strong(&move->step, &from, to);
-
-    window_ring(tile->window, tile->flow.peer);
-    return changed;
-}
-
-bool moving_is_undecided(const struct tile *tile)
-{
-    return atomic_load(&tile->window->locations[tile->flow.process].word) == tile->flow.place;
-}
-
-bool moving_hopes(struct tile *tile, uint32_t step)
-{
-    return atomic_load(&tile->flow.move->step) == step && is_alive(tile, tile->flow.peer) &&
-           moving_is_undecided(tile) && window_now() < tile->flow.deadline;
-}
-
-bool moving_is_far(const struct tile *tile)
-{
-    return tile->flow.move && !window_is_here(tile->window, tile->flow.peer);
-}
-
-void moving_set_deadline(struct tile *tile, int ms)
-{
-    /* Between hosts the leader decides, and the board tells what: board/net.h. */
-    tile->flow.deadline = moving_is_far(tile) ? INT64_MAX : window_now() + ms * 1000000ll;
-}
+#include "destination.h"
+#include "flow.h"
+#include "movegraph.h"
+#include "pieces.h"
+#include "process.h"
+#include "source.h"
 
 static void begin(struct tile *tile, struct move *move, bool source)
 {
@@ -54,8 +26,8 @@ static void begin(struct tile *tile, struct move *move, bool source)
 }
 
 /*
- * From here to finish() the record is that of this move, and its slot ours to write to. Said first and looked at then: who
- * makes it another's says that first and looks then whether somebody has it in hand.
+ * From here to finish() the record belongs to this move, and this tile may write to its slot. `in_hand` is stored
+ * before the record is read; the board writes the record before it reads `in_hand`. So one of the two sees the other.
  */
 static void take_in_hand(struct tile *tile, const struct move *move)
 {
@@ -147,7 +119,7 @@ static int wait_source(struct tile *tile)
     if (tile->giving) /* sealed; whatever has become of the move since, the entry decides */
         return EXIT_NEXT;
     if (!tile->area || tile->place != tile->flow.place || move->place != tile->flow.place || step < MOVE_TRACKING ||
-        step > MOVE_RESERVED || !is_alive(tile, tile->flow.peer))
+        step > MOVE_RESERVED || !flow_is_alive(tile, tile->flow.peer))
         return EXIT_OVER;
     if (step == MOVE_RESERVED && !tile->ending)
         return EXIT_FREEZE;
@@ -163,11 +135,11 @@ static int wait_destination(struct tile *tile)
         return EXIT_NEXT;
     if (step == MOVE_TRACKING && atomic_load(&move->wanted) == atomic_load(&move->scanned))
         return EXIT_ROUND;
-    if ((step == MOVE_TRACKING || step == MOVE_RESERVED) && moving_hopes(tile, step))
+    if ((step == MOVE_TRACKING || step == MOVE_RESERVED) && flow_may_go_on(tile, step))
         return EXIT_AGAIN;
     if (atomic_load(&move->step) == MOVE_FROZEN) /* just now */
         return EXIT_NEXT;
-    tile->flow.wrong = moving_is_undecided(tile) ? "the source did not freeze" : "the process has ended";
+    tile->flow.wrong = flow_is_undecided(tile) ? "the source did not freeze" : "the process has ended";
     return EXIT_LOST;
 }
 
@@ -189,9 +161,9 @@ static int handle(void *context)
     struct tile *tile = context;
     struct flow *flow = &tile->flow;
 
-    moving_set_deadline(tile, FROZEN_MS);
+    flow_set_deadline(tile, FROZEN_MS);
     flow->group = flow->piece = flow->pieces = 0;
-    if (flow->move->mode >= MODE_COUNT && !flow->source) /* the source will take it back when nobody answers */
+    if (flow->move->mode >= MODE_COUNT && !flow->source) /* without an answer, the source resumes the process */
         return EXIT_FAILED;
     if (flow->move->mode == MODE_FAITHFUL)
         return EXIT_NEXT;
@@ -213,7 +185,7 @@ static int start(void *context)
         fprintf(stderr, "wherry-tile: cannot map the user region: %s\n", strerror(-error));
         exit(1);
     }
-    tile_adopt(tile, process, place, NULL);
+    process_adopt(tile, process, place, NULL);
     return EXIT_NEXT;
 }
 
@@ -243,19 +215,19 @@ static task_body *const bodies[MOVE_TASKS] = {
     [TASK_RECEIVED] = pieces_received,
     [TASK_FINISH] = finish,
     [TASK_START] = start,
-    [TASK_RESERVE] = take_reserve,
-    [TASK_SCAN] = give_scan,
-    [TASK_ROUND] = take_round,
-    [TASK_FREEZE] = give_freeze,
-    [TASK_SEAL] = give_seal,
-    [TASK_COPY] = take_copy,
-    [TASK_CHECK] = take_check,
-    [TASK_PAGES] = take_pages,
-    [TASK_COMMIT] = take_commit,
-    [TASK_ADOPT] = take_adopt,
-    [TASK_DISCARD] = take_discard,
-    [TASK_AWAIT] = give_await,
-    [TASK_TAKE_BACK] = give_take_back,
+    [TASK_RESERVE] = destination_reserve,
+    [TASK_SCAN] = source_scan,
+    [TASK_ROUND] = destination_round,
+    [TASK_FREEZE] = source_freeze,
+    [TASK_SEAL] = source_seal,
+    [TASK_COPY] = destination_copy,
+    [TASK_CHECK] = destination_check,
+    [TASK_PAGES] = destination_pages,
+    [TASK_COMMIT] = destination_commit,
+    [TASK_ADOPT] = destination_adopt,
+    [TASK_DISCARD] = destination_discard,
+    [TASK_AWAIT] = source_await,
+    [TASK_TAKE_BACK] = source_take_back,
 };
 
 void moving_start(struct tile *tile)
@@ -268,7 +240,7 @@ void moving_run(struct tile *tile)
     uint32_t seen = 1;
 
     if (atomic_fetch_add(&tile->flow.calls, 1))
-        return; /* who runs the tasks now will run them once more for us */
+        return; /* the thread that runs the tasks now will run them once more */
     do {
         seen = atomic_load(&tile->flow.calls);
         tasks_run(&tile->flow.tasks);
@@ -289,16 +261,13 @@ static bool is_hot(struct tile *tile)
     return (step == MOVE_RESERVED || step == MOVE_FROZEN) && (!tile->flow.source || tile->frozen);
 }
 
-/*
- * For a process of another host: three threads more have to run before it is here, and who looks on all the time keeps
- * them from their CPU.
- */
+/* A process of another host needs three more threads before it is here; polling would take the CPU from them. */
 static void await_far(struct tile *tile)
 {
     _Atomic uint32_t *bell = &tile->window->tiles[tile->index].bell;
     int64_t until = window_now() + ERRAND_FAR_NS;
 
-    while (moving_is_far(tile) && !tile->flow.source && is_hot(tile) && window_now() < until) {
+    while (flow_is_far(tile) && !tile->flow.source && is_hot(tile) && window_now() < until) {
         uint32_t seen = atomic_load(bell);
 
         moving_run(tile);
@@ -313,7 +282,7 @@ void moving_errand(struct tile *tile)
     int64_t until = window_now() + ERRAND_NS;
 
     moving_run(tile);
-    if (moving_is_far(tile)) {
+    if (flow_is_far(tile)) {
         await_far(tile);
         return;
     }
@@ -324,6 +293,6 @@ void moving_errand(struct tile *tile)
         sched_yield(); /* what we wait for may have to run here */
         moving_run(tile);
     }
-    atomic_store(&record->polling, 0); /* what rang meanwhile, the master sees after SLICE_MS at the latest */
+    atomic_store(&record->polling, 0); /* the master sees what rang meanwhile within SLICE_MS */
     moving_run(tile);
 }

@@ -6,7 +6,8 @@
 #include <string.h>
 
 #include "faults.h"
-#include "moving.h"
+#include "flow.h"
+#include "pieces.h"
 
 #define FAULT_PIECE 3 /* in the midst of it */
 
@@ -86,7 +87,7 @@ int pieces_put(void *context)
     struct move *move = tile->flow.move;
 
     if (atomic_load(&move->allow) == tile->flow.pieces)
-        return moving_hopes(tile, MOVE_FROZEN) ? EXIT_AGAIN : EXIT_FAILED;
+        return flow_may_go_on(tile, MOVE_FROZEN) ? EXIT_AGAIN : EXIT_FAILED;
     memcpy(move->piece, tile->flow.at, PAGE_SIZE);
     if (tile->flow.pieces == FAULT_PIECE)
         fault_point("source:piece");
@@ -101,7 +102,7 @@ int pieces_sent(void *context)
 
     if (atomic_load(&tile->flow.move->taken) == tile->flow.pieces)
         return EXIT_NEXT;
-    return moving_hopes(tile, MOVE_FROZEN) ? EXIT_AGAIN : EXIT_FAILED;
+    return flow_may_go_on(tile, MOVE_FROZEN) ? EXIT_AGAIN : EXIT_FAILED;
 }
 
 int pieces_allow(void *context)
@@ -126,7 +127,7 @@ int pieces_received(void *context)
     struct move *move = tile->flow.move;
 
     if (atomic_load(&move->sent) == tile->flow.pieces) {
-        if (moving_hopes(tile, MOVE_FROZEN))
+        if (flow_may_go_on(tile, MOVE_FROZEN))
             return EXIT_AGAIN;
         tile->flow.wrong = "the source stopped sending";
         return EXIT_FAILED;

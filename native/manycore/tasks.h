@@ -2,9 +2,9 @@
  * Tasks: work in pieces that never wait, in an order that is data.
  *
  * A graph has tasks and edges. A task's body runs to its end and says with which exit it ended; the edges that carry
- * this exit make their tasks ready. An edge is a *flow* (its task becomes ready each time) or a *dependency* (its
- * task becomes ready when every dependency that leads to it has come). A body that would have to wait says
- * EXIT_AGAIN and is run again the next time. So one stack is enough for all, and nothing of a graph is on it between runs.
+ * this exit make their tasks ready. An edge is a *flow* (its task becomes ready each time) or a *dependency* (its task
+ * becomes ready when every dependency that leads to it has come). A body that would have to wait says EXIT_AGAIN and
+ * is run again the next time. So one stack is enough for all, and nothing of a graph is on it between runs.
  *
  * Ready tasks run in the order in which they became ready. A graph that could have more ready tasks than TASK_MAX, or
  * an edge out of its bounds, is refused by tasks_start().

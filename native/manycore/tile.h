@@ -46,7 +46,7 @@ struct core {
     char fault[REASON_SIZE]; /* why the program cannot go on */
 };
 
-/* The tile's part in a move; see moving.h. Who runs the tasks has all of it. */
+/* The tile's part in a move; see moving.h. It belongs to the thread that runs the tasks. */
 struct flow {
     _Atomic uint32_t calls;    /* of moving_run() since it was last idle: the first caller runs the tasks */
     struct tasks tasks;
@@ -73,9 +73,9 @@ struct tile {
     bool frozen, stopping;
     bool ticking;              /* the master takes cores from threads for those that wait for one */
     int running;
-    bool giving;               /* it is frozen by a move: the core that comes to rest last goes on with that */
-    int away;                  /* the core that is on an errand, and will look for a thread when it is back; 0 none */
-    bool errand;               /* an idle core shall run the tasks of the move for a while */
+    bool giving;               /* a move freezes it: the core that gives up the last thread goes on with the move */
+    int away;                  /* the core that runs the tasks of a move, and looks for a thread afterwards; 0 none */
+    bool errand;               /* an idle core is to run the tasks of the move for a while */
     uint32_t process;          /* valid while `area` is set */
     struct uarea *area;
     uint8_t *image;            /* the user region as the kernel sees it, always writable */
@@ -90,51 +90,8 @@ struct tile {
     struct core cores[CORE_MAX];
 };
 
-/* tile.c: memory and the process. */
+/* The user region of the slot, mapped at its fixed address. Returns 0 or negative errno. */
 int tile_map_user(struct tile *tile, uint32_t slot, const struct uarea *area);
 void tile_unmap_user(struct tile *tile);
-/* Continues the process of a location entry that is ours. The user region is mapped. */
-void tile_adopt(struct tile *tile, uint32_t process, struct place place, struct move *move);
-/* Forgets the process; every core is quiet. */
-void tile_release(struct tile *tile);
-void tile_freeze(struct tile *tile);
-/* The same without waiting: the core that is at rest last has an errand. */
-void tile_ask_freeze(struct tile *tile);
-/* Gives an idle core an errand. */
-void tile_send_core(struct tile *tile);
-void tile_thaw(struct tile *tile);
-/* Wakes idle cores for ready threads. Lock held. */
-void tile_wake_cores(struct tile *tile);
-/* Makes waiting threads of this kind (and object, unless it is negative) ready to try their call again. Lock held. */
-int tile_retry(struct tile *tile, enum wait_kind kind, int64_t object, int count);
-void tile_end_process(struct tile *tile, int status, const char *why);
-
-/* core.c, enter.S */
-int core_start(struct core *core);
-int core_install_handlers(struct tile *tile);
-/* From here on Linux turns a system call that the calling thread makes in the user region into SIGSYS. */
-int core_forbid_system_calls(void);
-void core_run(struct core *core);
-struct context *core_next(struct core *core);
-struct context *core_call(struct core *core);
-void core_fail(struct core *core);
-extern const char core_gate[], core_gate_end[], core_enter[], core_enter_end[], core_preempted[], core_faulted[];
-
-/* calls.c: executes the call of a thread. Lock held. Returns false when the thread has to wait. */
-bool call_execute(struct tile *tile, int slot, int core);
-bool call_is_masters(uint64_t number);
-/* Completes the call of a thread and lets it run. Lock held. */
-void call_complete(struct tile *tile, int slot, int64_t result);
-
-/* messages.c: lets the process's operations go on. Lock held, the process is not frozen. */
-void tile_advance_operations(struct tile *tile);
-
-/* moving.c: runs the tasks of the tile's move as far as they go now. Any thread of the kernel, no lock held. */
-void moving_start(struct tile *tile);
-void moving_run(struct tile *tile);
-/* A core's errand: runs the tasks and looks for more to do, for at most a millisecond. */
-void moving_errand(struct tile *tile);
-/* Whether the master has to look now and then, because the other side may be silent for ever. */
-bool moving_is_active(struct tile *tile);
 
 #endif

@@ -12,9 +12,9 @@
  *
  * Invariants, all checked by uarea_check() on what arrives: the ready queue has no cycle and holds exactly the READY
  * threads; every instruction pointer lies in the text, a CALLING thread's with room for a call before it; every stack
- * pointer lies in the user region (a program may run on a stack of its own making); nothing in the extended state would
- * make XRSTOR fault. What the program would do there is its own affair: a call is looked at when it is made (core_call).
- * No thread is RUNNING in a sealed User Area.
+ * pointer lies in the user region (a program may run on a stack of its own making); nothing in the extended state
+ * would make XRSTOR fault. What the program would do there is its own affair: a call is looked at when it is made
+ * (core_call). No thread is RUNNING in a sealed User Area.
  */
 #ifndef WHERRY_MANYCORE_UAREA_H
 #define WHERRY_MANYCORE_UAREA_H

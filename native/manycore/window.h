@@ -62,18 +62,18 @@ enum move_step { MOVE_NONE, MOVE_ASKED, MOVE_TRACKING, MOVE_RESERVED, MOVE_FROZE
 /*
  * A move to the tile of the same number. ASKED by the name server; by the destination TRACKING (`precopy`: its user
  * region is mapped, it wants pages while the process runs) and RESERVED (it wants the process frozen); FROZEN by the
- * source (every core has acknowledged, the User Area is sealed), DONE by the destination after the swap of the location
- * entry. ABORTED by who finds a reason; it decides nothing, the location entry does.
- * Whoever changes something here rings the other side. Between hosts each of the two has such a record, in which its board
- * plays the other side. ELSEWHERE: other hosts do it, and the leader waits (board/net.h).
- * NONE: it is over and answered; but a tile that was slow to notice may still have the record in hand, and write into the
- * slot. Both are free when it has not, or is dead.
+ * source (every core has acknowledged, the User Area is sealed), DONE by the destination after the swap of the
+ * location entry. ABORTED by who finds a reason; it decides nothing, the location entry does. Whoever changes
+ * something here rings the other side. Between hosts each of the two has such a record, in which its board plays the
+ * other side. ELSEWHERE: other hosts do it, and the leader waits (board/frames.h). NONE: it is over and answered; but
+ * a tile that was slow to notice may still have the record in hand, and write into the slot. Both are free when it has
+ * not, or is dead.
  */
 struct move {
     _Atomic uint32_t step;
     uint32_t process, from, to, mode, slot;
     uint64_t place;                /* the entry that the move began with */
-    uint32_t serial;               /* between hosts: the leader's number of it (board/net.h) */
+    uint32_t serial;               /* between hosts: the leader's number of it (board/frames.h) */
     _Atomic uint32_t allow, sent, taken; /* `faithful`: pieces allowed, put into `piece`, and taken from there */
     /* `precopy`: the destination has asked `wanted` times for the pages that were written, the source has answered
      * `scanned` times; `written` belongs to the source while they differ, else to the destination. */

@@ -1,6 +1,6 @@
 /*
- * Which clock CLOCK_MONOTONIC is. Two processes of one kernel and one time namespace read the same: emulated hosts are
- * such, and what one has read means something to the other. Two machines have two, however well they are set.
+ * The identity of CLOCK_MONOTONIC. Processes of one kernel and one time namespace, such as the boards of emulated
+ * hosts, can compare their readings of it. Two machines have two clocks, however well they are synchronised.
  */
 #ifndef WHERRY_MANYCORE_CLOCK_H
 #define WHERRY_MANYCORE_CLOCK_H

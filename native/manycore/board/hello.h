@@ -1,14 +1,14 @@
 /*
- * How two boards come to know that they belong together, first thing on every TCP connection. Both have been told the
- * same secret; it never travels, and what does is worth nothing on another connection.
+ * The mutual authentication of two boards at the start of every TCP connection. Both have been given the same secret;
+ * it is never sent, and what is sent cannot be replayed on another connection.
  *
  *   leader   -> follower   32 random bytes
  *   follower -> leader     struct greeting: who it is, random bytes of its own, proof
  *   leader   -> follower   struct greeting
  *
- * The proof is HMAC-SHA-256 (RFC 2104, FIPS 180-4), keyed by the secret, over the side's name, the other's random bytes
- * and the greeting before it. So who does not know the secret hears nothing but random bytes, and a proof that was
- * overheard proves nothing to somebody else. What follows is not encrypted.
+ * The proof is HMAC-SHA-256 (RFC 2104, FIPS 180-4), keyed by the secret, over the side's name, the other's random
+ * bytes and the greeting before it. So a peer without the secret receives only random bytes, and a recorded proof is
+ * worthless on another connection. What follows is not encrypted.
  */
 #ifndef WHERRY_MANYCORE_HELLO_H
 #define WHERRY_MANYCORE_HELLO_H
@@ -38,7 +38,7 @@ struct secret {
     size_t size;
 };
 
-/* The leader: challenges who has connected. Returns 0 and the nonce that was used, or negative errno. */
+/* The leader: challenges a new connection. Returns 0 and the nonce that was used, or negative errno. */
 int hello_challenge(int fd, uint8_t nonce[NONCE_SIZE]);
 /* Whether a greeting answers that. Returns 0 or negative errno. */
 int hello_check(const struct secret *secret, const struct greeting *theirs, const uint8_t nonce[NONCE_SIZE]);

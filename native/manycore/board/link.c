@@ -10,8 +10,8 @@
 #include "../faults.h"
 #include "../window.h"
 
-#define LENT_MAX 560    /* parts of one frame: every second page of a process, and its User Area */
-#define READS_AT_ONCE 64 /* then the others have their turn */
+#define IOV_LIMIT 560    /* parts of one frame: every second page of a process, and its User Area */
+#define READS_AT_ONCE 64 /* then other links are served */
 #define FAULT_FRAMES 40 /* the fault "link:cut" ends the connection after so many frames */
 
 int link_start(struct link *link)
@@ -22,7 +22,7 @@ int link_start(struct link *link)
     link->in = malloc(sizeof(struct frame_head) + FRAME_MAX);
     if (!link->in)
         return -ENOMEM;
-    memset(link->in, 0, sizeof(struct frame_head) + FRAME_MAX); /* page faults now are none while a process stands */
+    memset(link->in, 0, sizeof(struct frame_head) + FRAME_MAX); /* no page faults while a process is frozen */
     return 0;
 }
 
@@ -37,7 +37,7 @@ static void forget_received(struct link *link, uint64_t received)
         }
         link->first = frame->next;
         link->answered = frame->made > link->answered ? frame->made : link->answered;
-        free(frame->lent);
+        free(frame->iov);
         free(frame);
     }
     if (!link->first)
@@ -48,7 +48,7 @@ void link_connect(struct link *link, int fd, uint64_t received)
 {
     link_disconnect(link);
     link->fd = fd;
-    link->heard = link->answered = window_now(); /* who greets has heard our greeting */
+    link->heard = link->answered = window_now(); /* the greeting of the other side answers ours */
     forget_received(link, received);
     link->next = link->first;
     link_write(link);
@@ -87,10 +87,10 @@ static struct frame *make_frame(struct link *link, enum frame_kind kind, uint32_
     struct frame *frame = malloc(sizeof(*frame) + own);
 
     if (!frame)
-        abort(); /* a frame that is not sent would break the promise of this file */
+        abort(); /* frames arrive once and in order: none may be dropped */
     frame->next = NULL;
-    frame->lent = NULL;
-    frame->lent_count = 0;
+    frame->iov = NULL;
+    frame->iov_count = 0;
     frame->own = own;
     frame->made = window_now();
     frame->head = (struct frame_head){
@@ -115,19 +115,19 @@ void link_send_parts(struct link *link, enum frame_kind kind, uint32_t process, 
     queue(link, frame);
 }
 
-void link_send_lent(struct link *link, enum frame_kind kind, uint32_t process, uint32_t host, const void *own,
-                    size_t own_size, const struct iovec *lent, size_t lent_count)
+void link_send_iov(struct link *link, enum frame_kind kind, uint32_t process, uint32_t host, const void *own,
+                    size_t own_size, const struct iovec *iov, size_t iov_count)
 {
     struct frame *frame = make_frame(link, kind, process, host, own_size);
 
     memcpy(frame->payload, own, own_size);
-    frame->lent = malloc((lent_count + 1) * sizeof(*lent));
-    if (!frame->lent || lent_count > LENT_MAX)
+    frame->iov = malloc((iov_count + 1) * sizeof(*iov));
+    if (!frame->iov || iov_count > IOV_LIMIT)
         abort();
-    memcpy(frame->lent, lent, lent_count * sizeof(*lent));
-    frame->lent_count = lent_count;
-    for (size_t i = 0; i < lent_count; i++)
-        frame->head.size += (uint32_t)lent[i].iov_len;
+    memcpy(frame->iov, iov, iov_count * sizeof(*iov));
+    frame->iov_count = iov_count;
+    for (size_t i = 0; i < iov_count; i++)
+        frame->head.size += (uint32_t)iov[i].iov_len;
     queue(link, frame);
 }
 
@@ -142,14 +142,14 @@ bool link_wants_to_write(const struct link *link)
     return link->fd >= 0 && link->next;
 }
 
-/* What of the frame has not been written. Returns the parts' count. */
-static size_t list_unwritten(const struct frame *frame, size_t written, struct iovec parts[LENT_MAX + 1])
+/* The parts of the frame that have not been written. Returns their count. */
+static size_t list_unwritten(const struct frame *frame, size_t written, struct iovec parts[IOV_LIMIT + 1])
 {
     struct iovec head = {(void *)&frame->head, sizeof(frame->head) + frame->own};
     size_t count = 0;
 
-    for (size_t i = 0; i <= frame->lent_count; i++) {
-        struct iovec part = i ? frame->lent[i - 1] : head;
+    for (size_t i = 0; i <= frame->iov_count; i++) {
+        struct iovec part = i ? frame->iov[i - 1] : head;
         size_t skip = written < part.iov_len ? written : part.iov_len;
 
         written -= skip;
@@ -163,7 +163,7 @@ void link_write(struct link *link)
 {
     while (link_wants_to_write(link)) {
         struct frame *frame = link->next;
-        struct iovec parts[LENT_MAX + 1];
+        struct iovec parts[IOV_LIMIT + 1];
         struct msghdr message = {.msg_iov = parts};
         ssize_t count;
 
@@ -200,7 +200,7 @@ static void acknowledge(struct link *link)
 }
 
 /* Hands on whole frames. Returns the bytes used, or -1: the other side does not speak as it should. */
-static ssize_t take_frames(struct link *link, link_handler *handler, void *context)
+static ssize_t handle_frames(struct link *link, link_handler *handler, void *context)
 {
     struct frame_head head;
     size_t at = 0;
@@ -239,7 +239,7 @@ static bool read_once(struct link *link, link_handler *handler, void *context)
     }
     link->heard = window_now();
     link->in_count += (size_t)count;
-    used = take_frames(link, handler, context);
+    used = handle_frames(link, handler, context);
     if (used < 0 || link->fd < 0) {
         link_disconnect(link);
         return false;

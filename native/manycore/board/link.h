@@ -21,30 +21,30 @@ enum frame_kind {
     FRAME_HELLO, FRAME_ACK,
     FRAME_PARCEL,    /* a message or signals for a process: struct parcel, and its bytes */
     FRAME_DELIVERED, /* to the board that `host` names: a parcel of its has reached the process */
-    FRAME_LOCATION,  /* leader to all: struct news */
-    FRAME_ENDED,     /* owner to leader: struct news */
+    FRAME_PROCESS,  /* leader to all: struct process_info */
+    FRAME_ENDED,     /* owner to leader: struct process_info */
     FRAME_START,     /* leader to owner: a new process, struct state */
     FRAME_MOVE,      /* leader to owner: struct order, move it between two tiles of yours */
-    FRAME_GIVE,      /* leader to owner: struct order, move it to a tile of another host */
+    FRAME_MIGRATE,      /* leader to owner: struct order, move it to a tile of another host */
     FRAME_OFFER,     /* owner to leader to destination: struct offer */
     FRAME_WANT,      /* destination to leader to owner: struct want, its side of the move's record */
     FRAME_PAGES,     /* owner to leader to destination: struct pages, and those pages of the running process */
     FRAME_PIECE,     /* the same way: struct piece, and 4 KiB */
     FRAME_STATE,     /* the same way: struct state, the frozen process */
     FRAME_READY,     /* destination to leader: it runs here */
-    FRAME_REFUSED,   /* whoever is asked to leader: struct order with why not */
-    FRAME_GO,        /* leader to who has it now: what I kept for it has been sent */
-    FRAME_COMMITTED, /* leader to the old owner: it is not yours any more */
+    FRAME_REFUSED,   /* either side to leader: struct order with why not */
+    FRAME_GO,        /* leader to the owner: the parcels that were held have been sent */
+    FRAME_COMMITTED, /* leader to the old owner: the process has another one */
     FRAME_RUNS,      /* destination to leader to the old owner: struct runs, since when */
-    FRAME_ABORT,     /* leader to owner: it stays yours, struct order with why; to a destination: forget it */
+    FRAME_ABORT,     /* leader to both sides: struct order with why; the process stays with its owner */
     FRAME_MOVED,     /* owner to leader: struct cost */
-    FRAME_WISH,      /* owner to leader: struct order, the process itself asks */
+    FRAME_WISH,      /* owner to leader: struct order, the process itself asks to be moved */
     FRAME_ANSWER,    /* leader to owner: struct order, its wish is refused */
     FRAME_END,       /* leader to owner: struct order, end the process */
-    FRAME_REPORT,    /* to the leader, now and then: struct report */
+    FRAME_REPORT,    /* to the leader, every half second: struct report */
     FRAME_DOWN,      /* leader to all */
     FRAME_GONE,      /* leader to all: a host is gone */
-    FRAME_NOTHING,   /* of the size of a process, first of all: TCP learns that it may send as much at once */
+    FRAME_NOTHING,   /* the first frame, of the size of a process: it grows the congestion window of TCP */
     FRAME_KINDS
 };
 
@@ -56,11 +56,14 @@ struct frame_head {
     uint64_t received; /* last number that has come from the other side */
 };
 
-/* A payload is the frame's own bytes, then what is lent: memory that stays mapped, and is read when it is written out. */
+/*
+ * A payload is the frame's own bytes, then memory of the caller, which stays mapped and is read when it is written
+ * out.
+ */
 struct frame {
     struct frame *next;
-    struct iovec *lent;
-    size_t lent_count, own;
+    struct iovec *iov;
+    size_t iov_count, own;
     int64_t made;
     struct frame_head head;
     uint8_t payload[];
@@ -86,18 +89,19 @@ void link_connect(struct link *link, int fd, uint64_t received);
 void link_disconnect(struct link *link);
 void link_send(struct link *link, enum frame_kind kind, uint32_t process, uint32_t host, const void *payload,
                size_t size);
-/* The same, of two parts. */
+/* The same, with a payload of two parts. */
 void link_send_parts(struct link *link, enum frame_kind kind, uint32_t process, uint32_t host, const void *one,
                      size_t one_size, const void *two, size_t two_size);
 /*
- * The same, of its own bytes and lent ones. What is sent again, after a broken connection, is what the memory holds then:
- * the receiver must not mind.
+ * The same, of own bytes, which are copied, and memory of the caller, which is not: it stays mapped until the frame
+ * has been acknowledged. After a broken connection, what the memory holds then is sent again, so the receiver must
+ * tolerate changes.
  */
-void link_send_lent(struct link *link, enum frame_kind kind, uint32_t process, uint32_t host, const void *own,
-                    size_t own_size, const struct iovec *lent, size_t lent_count);
+void link_send_iov(struct link *link, enum frame_kind kind, uint32_t process, uint32_t host, const void *own,
+                    size_t own_size, const struct iovec *iov, size_t iov_count);
 /* Writes what the connection takes. */
 void link_write(struct link *link);
 bool link_wants_to_write(const struct link *link);
-/* Reads what has come and hands it on. */
+/* Reads what has come and hands whole frames to the handler. */
 void link_read(struct link *link, link_handler *handler, void *context);
 #endif

@@ -15,12 +15,12 @@
  *   down                               down
  *   (anything it will not do)          refused, with a code and why
  *
- * With tiles on several hosts, each has this program: --layout says how many tiles each has, --host which it is, --leader
- * where host 0 listens for the others. WHERRY_TILES_SECRET in the environment (16 bytes or more) is what they know each other
- * by; only host 0 serves commands.
+ * With tiles on several hosts, each has this program: --layout says how many tiles each has, --host which it is,
+ * --leader where host 0 listens for the others. They authenticate each other by WHERRY_TILES_SECRET in the environment
+ * (16 bytes or more). Only host 0 serves commands.
  *
- * On standard output: of host 0 of several, {"event": "listening", "port": N}; then {"event": "ready"} once, or {"event": "failed", "why": TEXT}. When it ends, by `down`, SIGTERM or
- * SIGKILL, every tile ends.
+ * On standard output: of host 0 of several, {"event": "listening", "port": N}; then {"event": "ready"} once, or
+ * {"event": "failed", "why": TEXT}. When the program ends, by `down`, SIGTERM or SIGKILL, every tile ends.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -28,6 +28,7 @@
 #include <limits.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -39,11 +40,15 @@
 #include <unistd.h>
 
 #include "../cpu.h"
-#include "board.h"
+#include "commands.h"
+#include "tiles.h"
 
-#define TEND_MS 50 /* how often it looks whether the other hosts are there, and whether a move stands still */
+#define WATCH_MS 50 /* how often it checks whether the other hosts are alive, and whether a move has stalled */
 
-/* Nobody else listens there, or it would lose its socket to us: a lock, which ends with us however we end. */
+/*
+ * Taking over the socket of a name server that still runs would cut off its clients: a lock, freed however the owner
+ * ends.
+ */
 static int lock(const char *path)
 {
     int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
@@ -51,7 +56,7 @@ static int lock(const char *path)
 
     if (fd < 0)
         return -errno;
-    if (flock(fd, LOCK_EX | LOCK_NB) < 0 || fstat(fd, &facts) < 0 || facts.st_nlink == 0) { /* 0: it is just ending */
+    if (flock(fd, LOCK_EX | LOCK_NB) < 0 || fstat(fd, &facts) < 0 || facts.st_nlink == 0) { /* 0: its owner is ending */
         close(fd);
         return -EADDRINUSE;
     }
@@ -95,51 +100,57 @@ static int open_signals(void)
     return signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK);
 }
 
-static void take_signals(struct board *board)
+static void read_signals(struct board *board, int signal_fd)
 {
     struct signalfd_siginfo what;
 
-    while (read(board->signal_fd, &what, sizeof(what)) == sizeof(what)) {
+    while (read(signal_fd, &what, sizeof(what)) == sizeof(what)) {
         if (what.ssi_signo == SIGCHLD)
-            launch_reap(board);
+            tiles_reap(board->window);
         else
             board->stopping = true;
     }
 }
 
-static void serve(struct board *board)
+static void serve_clients(struct board *board, const struct pollfd fds[CLIENT_MAX])
 {
-    struct pollfd fds[3 + CLIENT_MAX + 1 + HOST_MAX + GUEST_MAX] = {
-        {board->event_fd, POLLIN, 0},
-        {board->signal_fd, POLLIN, 0},
-        {board->listen_fd, POLLIN, 0},
+    for (int i = 0; i < CLIENT_MAX; i++) {
+        struct client *client = &board->clients.all[i];
+
+        if (fds[i].revents & POLLOUT && client->fd == fds[i].fd)
+            client_write(client);
+        if (fds[i].revents & ~POLLOUT && client->fd == fds[i].fd)
+            commands_read(board, client);
+    }
+}
+
+/* One turn: waits until there is something to do, and does it. */
+static void serve(struct board *board, int event_fd, int signal_fd)
+{
+    struct pollfd fds[3 + CLIENT_MAX + 1 + HOST_MAX + HANDSHAKE_MAX] = {
+        {event_fd, POLLIN, 0},
+        {signal_fd, POLLIN, 0},
+        {board->clients.listen_fd, POLLIN, 0},
     };
     eventfd_t count;
     int others;
 
-    for (int i = 0; i < CLIENT_MAX; i++)
-        fds[3 + i] = (struct pollfd){board->clients[i].fd, (short)(POLLIN | (board->clients[i].queued ? POLLOUT : 0)), 0};
-    others = net_poll(board, fds + 3 + CLIENT_MAX);
-    if (poll(fds, 3 + CLIENT_MAX + (nfds_t)others, others || moves_is_under_way(board) ? TEND_MS : -1) < 0)
+    for (int i = 0; i < CLIENT_MAX; i++) {
+        const struct client *client = &board->clients.all[i];
+
+        fds[3 + i] = (struct pollfd){client->fd, (short)(POLLIN | (client->queued ? POLLOUT : 0)), 0};
+    }
+    others = hosts_poll(&board->net, fds + 3 + CLIENT_MAX);
+    if (poll(fds, 3 + CLIENT_MAX + (nfds_t)others, others || moves_is_under_way(&board->moves) ? WATCH_MS : -1) < 0)
         return;
     if (fds[0].revents)
-        eventfd_read(board->event_fd, &count);
+        eventfd_read(event_fd, &count);
     if (fds[1].revents)
-        take_signals(board);
-    for (int i = 0; i < CLIENT_MAX; i++) {
-        if (fds[3 + i].revents & POLLOUT && board->clients[i].fd == fds[3 + i].fd)
-            client_write(&board->clients[i]);
-        if (fds[3 + i].revents & ~POLLOUT && board->clients[i].fd == fds[3 + i].fd)
-            client_read(board, &board->clients[i]);
-    }
+        read_signals(board, signal_fd);
+    serve_clients(board, fds + 3);
     if (fds[2].revents)
-        client_accept(board);
-    net_serve(board, fds + 3 + CLIENT_MAX, others);
-    moves_serve(board);
-    if (board->net.host != 0)
-        return; /* what programs say here goes to the leader */
-    names_serve(board);
-    client_serve(board);
+        client_accept(&board->clients);
+    board_serve(board, fds + 3 + CLIENT_MAX, others);
 }
 
 static int fail(const char *what, const char *why)
@@ -153,9 +164,15 @@ static bool in_range(unsigned long value, unsigned long low, unsigned long high)
     return value >= low && value <= high;
 }
 
-int main(int argc, char **argv)
+struct options {
+    const char *socket_path, *layout, *leader;
+    unsigned long tiles, cores;
+    uint32_t host;
+};
+
+static struct options read_options(int argc, char **argv)
 {
-    static const struct option options[] = {
+    static const struct option known[] = {
         {"socket", required_argument, NULL, 's'},
         {"tiles", required_argument, NULL, 't'},
         {"cores", required_argument, NULL, 'c'},
@@ -164,61 +181,77 @@ int main(int argc, char **argv)
         {"leader", required_argument, NULL, 'a'},
         {NULL, 0, NULL, 0},
     };
-    static struct board board;
-    const char *layout = NULL, *leader = NULL;
-    unsigned long tiles = 0, cores = 0;
-    char lock_path[PATH_MAX];
-    int option, error;
+    struct options options = {0};
+    int option;
 
-    while ((option = getopt_long(argc, argv, "", options, NULL)) != -1) {
+    while ((option = getopt_long(argc, argv, "", known, NULL)) != -1) {
         if (option == 's')
-            board.socket_path = optarg;
+            options.socket_path = optarg;
         else if (option == 't')
-            tiles = strtoul(optarg, NULL, 10);
+            options.tiles = strtoul(optarg, NULL, 10);
         else if (option == 'c')
-            cores = strtoul(optarg, NULL, 10);
+            options.cores = strtoul(optarg, NULL, 10);
         else if (option == 'l')
-            layout = optarg;
+            options.layout = optarg;
         else if (option == 'h')
-            board.net.host = (uint32_t)strtoul(optarg, NULL, 10);
+            options.host = (uint32_t)strtoul(optarg, NULL, 10);
         else if (option == 'a')
-            leader = optarg;
+            options.leader = optarg;
     }
-    if (!board.socket_path || !in_range(tiles, 1, TILE_MAX) || !in_range(cores, 2, 16)) {
+    return options;
+}
+
+/* From the start of the tiles to their end. Returns 0 or negative errno. */
+static int run(struct board *board, const struct options *options, int window_fd, int event_fd, int signal_fd)
+{
+    int error = tiles_start(board->window, window_fd, event_fd);
+
+    if (error == 0)
+        error = hosts_wait_for_all(&board->net);
+    if (error == 0) {
+        printf("{\"event\": \"ready\", \"tiles\": %lu, \"cores\": %lu}\n", options->tiles, options->cores);
+        fflush(stdout);
+        if (options->layout)
+            cpu_ask_precedence();
+        while (!board->stopping && !board->net.stopping)
+            serve(board, event_fd, signal_fd);
+    }
+    hosts_stop(&board->net);
+    tiles_stop(board->window, board->net.leader_lost);
+    return error;
+}
+
+int main(int argc, char **argv)
+{
+    static struct board board;
+    const struct options options = read_options(argc, argv);
+    int signal_fd, event_fd, window_fd, error;
+    struct window *window;
+    char lock_path[PATH_MAX];
+
+    if (!options.socket_path || !in_range(options.tiles, 1, TILE_MAX) || !in_range(options.cores, 2, 16)) {
         fprintf(stderr, "usage: wherry-tiles --socket PATH --tiles 1..16 --cores 2..16 (the master core included)\n");
         return 2;
     }
-    for (int i = 0; i < CLIENT_MAX; i++)
-        board.clients[i].fd = -1;
-    board.signal_fd = open_signals();
-    board.event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    board.window_fd = window_create((uint32_t)tiles, (uint32_t)cores, &board.window);
-    if (board.window_fd < 0)
-        return fail("make the tiles' memory", strerror(-board.window_fd));
-    error = net_start(&board, layout, leader);
+    signal_fd = open_signals();
+    event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    window_fd = window_create((uint32_t)options.tiles, (uint32_t)options.cores, &window);
+    if (window_fd < 0)
+        return fail("make the tiles' memory", strerror(-window_fd));
+    window_set_gateway(event_fd);
+    board_init(&board, window);
+    error = hosts_start(&board.net, options.host, options.layout, options.leader);
     if (error < 0)
         return fail("reach the other hosts", strerror(-error));
-    snprintf(lock_path, sizeof(lock_path), "%s.lock", board.socket_path);
+    snprintf(lock_path, sizeof(lock_path), "%s.lock", options.socket_path);
     error = lock(lock_path);
     if (error == -EADDRINUSE)
         return fail("listen on the socket", "tiles are up there already");
-    board.listen_fd = error < 0 ? error : listen_at(board.socket_path);
-    if (board.listen_fd < 0)
-        return fail("listen on the socket", strerror(-board.listen_fd));
-    error = launch_tiles(&board);
-    if (error == 0)
-        error = net_wait_for_all(&board);
-    if (error == 0) {
-        printf("{\"event\": \"ready\", \"tiles\": %lu, \"cores\": %lu}\n", tiles, cores);
-        fflush(stdout);
-        if (layout)
-            cpu_ask_precedence();
-        while (!board.stopping)
-            serve(&board);
-    }
-    net_stop(&board);
-    launch_stop(&board);
-    unlink(board.socket_path);
+    board.clients.listen_fd = error < 0 ? error : listen_at(options.socket_path);
+    if (board.clients.listen_fd < 0)
+        return fail("listen on the socket", strerror(-board.clients.listen_fd));
+    error = run(&board, &options, window_fd, event_fd, signal_fd);
+    unlink(options.socket_path);
     unlink(lock_path);
     return error < 0 ? fail("start the tiles", strerror(-error)) : 0;
 }

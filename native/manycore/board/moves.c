@@ -1,18 +1,16 @@
-/*
- * Moves as the name server sees them: it refuses what cannot be, reserves a slot, asks, and reports. A tile has at most
- * one move towards it; the record is its own from ASKED until the answer has been told and no tile has it in hand any more.
- */
+/* See moves.h. */
+#include "moves.h"
+
 #include <errno.h>
-#include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
-#include "../tracking.h"
-#include "board.h"
+#include "arrival.h"
+#include "slots.h"
 
 #define STILL_NS 15000000000 /* from the request until it is frozen: more than the destination waits for the source */
 
 static const char *const modes[] = {"faithful", "direct", "handoff", "precopy"};
-static const char *const trackings[TRACKING_KINDS] = {"none", "mprotect", "userfaultfd"};
 
 int moves_mode(const char *name)
 {
@@ -22,52 +20,14 @@ int moves_mode(const char *name)
     return -EINVAL;
 }
 
-/* A tile that stood still when the other side gave up may still write into the slot, or take the next move for its own. */
-bool moves_is_in_hand(const struct board *board, uint32_t to)
+const char *moves_mode_name(uint32_t mode)
 {
-    for (uint32_t tile = 0; tile < board->window->tile_count; tile++)
-        if (atomic_load(&board->window->tiles[tile].alive) && atomic_load(&board->window->tiles[tile].in_hand) == 1 + to)
-            return true;
-    return false;
+    return modes[mode];
 }
 
-bool moves_is_free(const struct board *board, uint32_t tile)
+int moves_ask(struct moves *moves, uint32_t process, uint32_t to, uint32_t mode, char *why, size_t room)
 {
-    if (tile >= board->window->tile_count || !atomic_load(&board->window->tiles[tile].alive) ||
-        atomic_load(&board->window->moves[tile].step) != MOVE_NONE || moves_is_in_hand(board, tile))
-        return false;
-    for (uint32_t process = 1; process < PROCESS_MAX; process++) {
-        struct place place = window_place(board->window, process);
-
-        if (place.state == PLACE_RUNNING && place.tile == tile)
-            return false;
-    }
-    return true;
-}
-
-bool moves_reserve_slot(const struct board *board, uint32_t *slot)
-{
-    uint32_t used = 0;
-
-    for (uint32_t process = 1; process < PROCESS_MAX; process++) {
-        struct place place = window_place(board->window, process);
-
-        if (place.state == PLACE_RUNNING && place.slot < TILE_MAX)
-            used |= 1u << place.slot;
-    }
-    for (uint32_t tile = 0; tile < board->window->tile_count; tile++)
-        if ((atomic_load(&board->window->moves[tile].step) != MOVE_NONE || moves_is_in_hand(board, tile)) &&
-            board->window->moves[tile].slot < TILE_MAX)
-            used |= 1u << board->window->moves[tile].slot;
-    for (*slot = 0; *slot < TILE_MAX; ++*slot)
-        if (!(used >> *slot & 1))
-            return true;
-    return false;
-}
-
-int moves_ask(struct board *board, uint32_t process, uint32_t to, uint32_t mode, char *why, size_t room)
-{
-    struct window *window = board->window;
+    struct window *window = moves->window;
     struct move *move;
     struct place place = {0};
     bool elsewhere;
@@ -94,7 +54,7 @@ int moves_ask(struct board *board, uint32_t process, uint32_t to, uint32_t mode,
         snprintf(why, room, "process %u is on tile %u", process, to);
         return -EALREADY;
     }
-    if (!moves_is_free(board, to)) {
+    if (!slots_is_free(moves->window, to)) {
         snprintf(why, room, "tile %u has a process, expects one, or is dead", to);
         return -EBUSY;
     }
@@ -104,14 +64,14 @@ int moves_ask(struct board *board, uint32_t process, uint32_t to, uint32_t mode,
             return -EBUSY;
         }
     elsewhere = !window_is_here(window, place.tile) || !window_is_here(window, to);
-    if (mode == MODE_HANDOFF && net_host_of_tile(board, place.tile) != net_host_of_tile(board, to)) {
+    if (mode == MODE_HANDOFF && net_host_of_tile(moves->net, place.tile) != net_host_of_tile(moves->net, to)) {
         snprintf(why, room, "handoff gives away pages of memory that both tiles share, and these are on two hosts");
         return -EINVAL;
     }
     move = &window->moves[to];
     window_clear_move(move);
     move->slot = place.slot;
-    if (!elsewhere && mode != MODE_HANDOFF && !moves_reserve_slot(board, &move->slot)) {
+    if (!elsewhere && mode != MODE_HANDOFF && !slots_reserve(moves->window, &move->slot)) {
         snprintf(why, room, "there are too many processes");
         return -EAGAIN;
     }
@@ -121,9 +81,9 @@ int moves_ask(struct board *board, uint32_t process, uint32_t to, uint32_t mode,
     move->mode = mode;
     move->place = place_pack(place);
     move->asked = window_now();
-    board->wished[to] = false;
+    moves->wished[to] = false;
     if (elsewhere) {
-        transfer_ask(board, move);
+        transfer_ask(moves->transfer, move);
         return 0;
     }
     atomic_store(&move->step, MOVE_ASKED);
@@ -131,60 +91,61 @@ int moves_ask(struct board *board, uint32_t process, uint32_t to, uint32_t mode,
     return 0;
 }
 
-static void answer_wish(struct board *board, uint32_t tile, int error)
+static void answer_wish(struct moves *moves, uint32_t tile, int error)
 {
-    struct tile_record *record = &board->window->tiles[tile];
+    struct tile_record *record = &moves->window->tiles[tile];
 
     atomic_store(&record->answer, error);
     atomic_store(&record->wish, 0);
-    window_ring(board->window, tile);
+    window_ring(moves->window, tile);
 }
 
-void moves_answer(struct board *board, uint32_t process, int error)
+/* Tells a process, wherever it is, that its wish to move is refused. */
+static void answer(struct moves *moves, uint32_t process, int error)
 {
-    struct place place = window_place(board->window, process);
+    struct place place = window_place(moves->window, process);
     struct order order = {.mode = (uint32_t)-error};
 
     if (place.state != PLACE_RUNNING)
         return;
-    if (window_is_here(board->window, place.tile))
-        answer_wish(board, place.tile, error);
-    else if (board->net.host == 0)
-        net_send(board, net_host_of_tile(board, place.tile), FRAME_ANSWER, process, &order, sizeof(order));
+    if (window_is_here(moves->window, place.tile))
+        answer_wish(moves, place.tile, error);
+    else if (moves->net->host == 0)
+        net_send(moves->net, net_host_of_tile(moves->net, place.tile), FRAME_ANSWER, process, &order, sizeof(order));
 }
 
-static void take_wish(struct board *board, uint32_t tile)
+static void execute_wish(struct moves *moves, uint32_t tile)
 {
     struct order order = {0};
-    uint32_t wish = atomic_load(&board->window->tiles[tile].wish);
+    uint32_t wish = atomic_load(&moves->window->tiles[tile].wish);
     char why[REASON_SIZE];
     int error = -ESRCH;
 
     if (!wish || wish & WISH_TAKEN)
         return;
-    atomic_fetch_or(&board->window->tiles[tile].wish, WISH_TAKEN);
+    atomic_fetch_or(&moves->window->tiles[tile].wish, WISH_TAKEN);
     wish--;
     for (uint32_t process = 1; process < PROCESS_MAX; process++) {
-        struct place place = window_place(board->window, process);
+        struct place place = window_place(moves->window, process);
 
         if (place.state != PLACE_RUNNING || place.tile != tile)
             continue;
         order.to = wish & 0xff;
         order.mode = wish >> 8;
-        if (board->net.host != 0) {
-            net_send(board, 0, FRAME_WISH, process, &order, sizeof(order));
+        if (moves->net->host != 0) {
+            net_send(moves->net, 0, FRAME_WISH, process, &order, sizeof(order));
             return;
         }
-        error = moves_ask(board, process, order.to, order.mode, why, sizeof(why));
+        error = moves_ask(moves, process, order.to, order.mode, why, sizeof(why));
     }
     if (error < 0)
-        answer_wish(board, tile, error);
+        answer_wish(moves, tile, error);
     else
-        board->wished[wish & 0xff] = true;
+        moves->wished[wish & 0xff] = true;
 }
 
-/* The leader has asked for the move, and tells the client. */
-static void tell_leader(struct board *board, const struct move *move, bool done)
+/* The leader asked for the move, and reports its end to the client. */
+static void tell_leader(struct moves *moves, const struct move *move, bool done)
 {
     struct cost cost = {
         .serial = move->serial,
@@ -205,101 +166,126 @@ static void tell_leader(struct board *board, const struct move *move, bool done)
 
     snprintf(order.why, sizeof(order.why), "%s", move->why);
     if (done)
-        net_send(board, 0, FRAME_MOVED, move->process, &cost, sizeof(cost));
+        net_send(moves->net, 0, FRAME_MOVED, move->process, &cost, sizeof(cost));
     else
-        net_send(board, 0, FRAME_REFUSED, move->process, &order, sizeof(order));
-}
-
-static void tell(struct board *board, const struct move *move, bool done)
-{
-    char why[6 * REASON_SIZE + 1];
-
-    client_escape(move->why, strlen(move->why), why);
-    for (int i = 0; i < CLIENT_MAX; i++) {
-        struct client *client = &board->clients[i];
-
-        if (client->fd < 0 || !(client->moving >> move->to & 1))
-            continue;
-        if (done)
-            client_say(client,
-                       "{\"event\": \"moved\", \"process\": %u, \"from\": %u, \"to\": %u, \"mode\": \"%s\", "
-                       "\"bytes\": %" PRIu64 ", \"before\": %" PRIu64 ", \"rounds\": %u, \"tracking\": \"%s\", "
-                       "\"at_most\": %s, \"asked_ns\": %" PRId64
-                       ", \"prepare_ns\": %" PRId64 ", \"freeze_ns\": %" PRId64
-                       ", \"copy_ns\": %" PRId64 ", \"commit_ns\": %" PRId64 ", \"first_ns\": %" PRId64
-                       ", \"all_ns\": %" PRId64 "}",
-                       move->process, move->from, move->to, modes[move->mode], move->bytes,
-                       move->before, move->rounds, trackings[move->tracking % TRACKING_KINDS],
-                       move->at_most ? "true" : "false", move->asked,
-                       move->freezing - move->asked, move->frozen - move->freezing, move->copied - move->frozen,
-                       move->committed - move->copied,
-                       move->first ? move->first - move->freezing : 0, move->all ? move->all - move->freezing : 0);
-        else
-            client_say(client, "{\"event\": \"failed\", \"process\": %u, \"code\": \"MOVE_FAILED\", \"why\": \"%s\"}",
-                       move->process, why);
-        client->moving &= ~(1u << move->to);
-        if (!client->moving)
-            client_close(client);
-    }
+        net_send(moves->net, 0, FRAME_REFUSED, move->process, &order, sizeof(order));
 }
 
 /*
  * DONE: every thread that was ready runs again, or there is no process any more.
- * ABORTED: a source here that was frozen has taken the process back (the next epoch), or has died.
+ * ABORTED: a frozen source here has resumed the process (the next epoch), or has died.
  */
-static bool is_over(const struct board *board, const struct move *move, uint32_t step)
+static bool is_over(const struct moves *moves, const struct move *move, uint32_t step)
 {
-    struct place place = window_place(board->window, move->process), before = place_unpack(move->place);
+    struct place place = window_place(moves->window, move->process), before = place_unpack(move->place);
 
     if (step == MOVE_ABORTED)
-        return !move->frozen || !window_is_here(board->window, move->from) || place.epoch != before.epoch;
+        return !move->frozen || !window_is_here(moves->window, move->from) || place.epoch != before.epoch;
     return step == MOVE_DONE &&
            (atomic_load(&move->all) || place.epoch != before.epoch + 1 || place.state != PLACE_RUNNING);
 }
 
-bool moves_is_under_way(const struct board *board)
+bool moves_is_under_way(const struct moves *moves)
 {
-    for (uint32_t to = 0; to < board->window->tile_count; to++)
-        if (atomic_load(&board->window->moves[to].step) != MOVE_NONE)
+    for (uint32_t to = 0; to < moves->window->tile_count; to++)
+        if (atomic_load(&moves->window->moves[to].step) != MOVE_NONE)
             return true;
     return false;
 }
 
 /*
- * Nobody stands yet, and each side waits for the other; that for the source the destination bounds itself. A tile that
- * stands still has the record in hand until it goes on and sees what has become of it.
+ * Neither side is frozen yet, and each waits for the other: aborted when a tile of this host does not run for so long.
+ * That tile has the record in hand until it runs again and sees it. Between hosts, the destination bounds its wait by
+ * itself.
  */
-static uint32_t give_up_still(struct board *board, struct move *move, uint32_t step)
+static uint32_t abort_stalled(struct moves *moves, struct move *move, uint32_t step)
 {
-    if (step < MOVE_ASKED || step > MOVE_RESERVED || !window_is_here(board->window, move->from) ||
-        !window_is_here(board->window, move->to) || window_now() - move->asked < STILL_NS ||
+    if (step < MOVE_ASKED || step > MOVE_RESERVED || !window_is_here(moves->window, move->from) ||
+        !window_is_here(moves->window, move->to) || window_now() - move->asked < STILL_NS ||
         !atomic_compare_exchange_strong(&move->step, &step, MOVE_ABORTED))
         return step;
     snprintf(move->why, sizeof(move->why), "tile %u or tile %u stands still", move->from, move->to);
-    window_ring(board->window, move->from);
-    window_ring(board->window, move->to);
+    window_ring(moves->window, move->from);
+    window_ring(moves->window, move->to);
     return MOVE_ABORTED;
 }
 
-void moves_serve(struct board *board)
+void moves_serve(struct moves *moves)
 {
-    for (uint32_t to = 0; to < board->window->tile_count; to++) {
-        struct move *move = &board->window->moves[to];
-        uint32_t step = give_up_still(board, move, atomic_load(&move->step));
+    for (uint32_t to = 0; to < moves->window->tile_count; to++) {
+        struct move *move = &moves->window->moves[to];
+        uint32_t step = abort_stalled(moves, move, atomic_load(&move->step));
+        enum arrival_end arrival;
 
-        if (step == MOVE_NONE || mirror_finish(board, move, step == MOVE_ABORTED) || !is_over(board, move, step))
+        if (step == MOVE_NONE)
             continue;
-        if (board->net.host != 0)
-            tell_leader(board, move, step == MOVE_DONE);
+        arrival = arrival_finish(moves->mirror, move, step == MOVE_ABORTED);
+        if (arrival == ARRIVAL_TOLD)
+            transfer_arrived(moves->transfer, move->process);
+        if (arrival != ARRIVAL_NOT || !is_over(moves, move, step))
+            continue;
+        if (moves->net->host != 0)
+            tell_leader(moves, move, step == MOVE_DONE);
         else
-            tell(board, move, step == MOVE_DONE);
+            moves->ended(moves->context, move, step == MOVE_DONE);
         if (step == MOVE_ABORTED)
-            transfer_ended(board, move);
-        if (step == MOVE_ABORTED && board->wished[to])
-            moves_answer(board, move->process, -ECANCELED);
+            transfer_ended(moves->transfer, move);
+        if (step == MOVE_ABORTED && moves->wished[to])
+            answer(moves, move->process, -ECANCELED);
         atomic_store(&move->step, MOVE_NONE);
     }
-    for (uint32_t tile = 0; tile < board->window->tile_count; tile++)
-        if (window_is_here(board->window, tile) && atomic_load(&board->window->tiles[tile].alive))
-            take_wish(board, tile);
+    for (uint32_t tile = 0; tile < moves->window->tile_count; tile++)
+        if (window_is_here(moves->window, tile) && atomic_load(&moves->window->tiles[tile].alive))
+            execute_wish(moves, tile);
+}
+
+static void wish(struct moves *moves, uint32_t process, const struct order *order)
+{
+    char why[REASON_SIZE];
+    int error = moves_ask(moves, process, order->to, order->mode, why, sizeof(why));
+
+    if (error < 0)
+        answer(moves, process, error);
+    else
+        moves->wished[order->to] = true;
+}
+
+/* A follower moves its process between two of its tiles. */
+static void move_here(struct moves *moves, uint32_t process, const struct order *order)
+{
+    char why[REASON_SIZE] = "there is no such tile here";
+
+    if (order->to >= moves->window->tile_count || !window_is_here(moves->window, order->to) ||
+        moves_ask(moves, process, order->to, order->mode, why, sizeof(why)) < 0)
+        record_refuse(moves->mirror, process, order->serial, order->to, why);
+    else
+        moves->window->moves[order->to].serial = order->serial;
+}
+
+static void on_frame(void *context, uint32_t from, const struct frame_head *head, const uint8_t *payload)
+{
+    struct moves *moves = context;
+    const struct order order = net_read_order(head, payload);
+
+    (void)from;
+    if (head->kind == FRAME_MOVE)
+        move_here(moves, head->process, &order);
+    else if (head->kind == FRAME_ANSWER)
+        answer(moves, head->process, -(int)order.mode);
+    else if (moves->net->host == 0)
+        wish(moves, head->process, &order);
+}
+
+void moves_init(struct moves *moves, struct transfer *transfer, move_ended_handler *ended, void *context)
+{
+    static const enum frame_kind kinds[] = {FRAME_MOVE, FRAME_ANSWER, FRAME_WISH};
+
+    moves->net = transfer->net;
+    moves->mirror = transfer->mirror;
+    moves->transfer = transfer;
+    moves->window = transfer->window;
+    moves->ended = ended;
+    moves->context = context;
+    for (size_t i = 0; i < sizeof(kinds) / sizeof(*kinds); i++)
+        net_on_frame(moves->net, kinds[i], on_frame, moves);
 }

@@ -1,58 +1,51 @@
-/*
- * The names, and what else programs ask of the name server: one mailbox message a request, answered by one. A name
- * belongs to the process that linked it until that unlinks it or ends, wherever it moves to.
- *
- * Ranks live and die together: when one aborts, faults or is lost with its tile, the others are ended.
- */
+/* See names.h. */
+#include "names.h"
+
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 
-#include "board.h"
+#include "processes.h"
 
-static bool is_running(const struct board *board, uint32_t process)
-{
-    return window_place(board->window, process).state == PLACE_RUNNING;
-}
-
-static struct name *find(struct board *board, const char *name)
+const struct name *names_find(const struct names *names, const char *name)
 {
     for (int i = 0; i < NAMES_MAX; i++)
-        if (board->names[i].name[0] && strcmp(board->names[i].name, name) == 0)
-            return &board->names[i];
+        if (names->names[i].name[0] && strcmp(names->names[i].name, name) == 0)
+            return &names->names[i];
     return NULL;
 }
 
-static int link_name(struct board *board, const char *text, uint32_t process, int port)
+static int link_name(struct names *names, const char *text, uint32_t process, int port)
 {
-    struct name *name = find(board, text);
+    const struct name *name = names_find(names, text);
 
     if (!text[0])
         return -EINVAL;
     if (name)
         return name->process == process && name->port == port ? 0 : -EEXIST;
     for (int i = 0; i < NAMES_MAX; i++)
-        if (!board->names[i].name[0]) {
-            board->names[i].process = process;
-            board->names[i].port = port;
-            snprintf(board->names[i].name, NAME_SIZE, "%s", text);
+        if (!names->names[i].name[0]) {
+            names->names[i].process = process;
+            names->names[i].port = port;
+            snprintf(names->names[i].name, NAME_SIZE, "%s", text);
             return 0;
         }
     return -ENOSPC;
 }
 
-static int unlink_name(struct board *board, const char *text, uint32_t process)
+static int unlink_name(struct names *names, const char *text, uint32_t process)
 {
-    struct name *name = find(board, text);
+    const struct name *name = names_find(names, text);
 
     if (!name)
         return -ENOENT;
     if (name->process != process)
         return -EPERM;
-    name->name[0] = 0;
+    names->names[name - names->names].name[0] = 0;
     return 0;
 }
 
-static void answer(struct board *board, uint32_t process, uint32_t port, int result, const struct name *name)
+static void answer(struct names *names, uint32_t process, uint32_t port, int result, const struct name *name)
 {
     struct server_answer answer = {
         .result = result,
@@ -60,131 +53,114 @@ static void answer(struct board *board, uint32_t process, uint32_t port, int res
         .port = name ? name->port : 0,
     };
 
-    if (port < PORT_MAX && inbox_put(board->window, process, port, CONSOLE_PROCESS, &answer, sizeof(answer)) == 0)
-        window_ring_process(board->window, process);
+    if (port < PORT_MAX && inbox_put(names->window, process, port, CONSOLE_PROCESS, &answer, sizeof(answer)) == 0)
+        window_ring_process(names->window, process);
 }
 
-void names_end_process(struct board *board, uint32_t process, int status, const char *why)
+/* Whether the number still belongs to a rank of the same program. */
+static bool is_mate(const struct names *names, uint32_t process, uint32_t other)
 {
-    struct location *location = &board->window->locations[process];
-    struct order order = {.mode = (uint32_t)status};
-
-    if (!is_running(board, process) || atomic_load(&location->end))
-        return;
-    if (!net_is_here(board, process)) {
-        snprintf(order.why, sizeof(order.why), "%s", why);
-        if (board->net.host == 0) /* its owner ends it; if it moves meanwhile, its new one */
-            net_send(board, net_host_of_tile(board, window_place(board->window, process).tile), FRAME_END, process,
-                     &order, sizeof(order));
-        return;
-    }
-    snprintf(location->why, REASON_SIZE, "%s", why);
-    atomic_store(&location->end, 1 + (uint32_t)(status & 0xff));
-    window_ring_process(board->window, process);
-}
-
-/* Whether the number is still that of a rank of the same program. */
-static bool is_mate(const struct board *board, uint32_t process, uint32_t other)
-{
-    const struct location *one = &board->window->locations[process], *two = &board->window->locations[other];
+    const struct location *one = &names->window->locations[process], *two = &names->window->locations[other];
 
     return process != other && one->ranks == two->ranks && one->members[two->rank] == other &&
            two->members[one->rank] == process;
 }
 
-static void end_others(struct board *board, uint32_t process, int status, const char *why)
+static void end_others(struct names *names, uint32_t process, int status, const char *why)
 {
-    const struct location *location = &board->window->locations[process];
+    const struct location *location = &names->window->locations[process];
 
     for (uint32_t rank = 0; location->ranks > 1 && rank < location->ranks; rank++)
-        if (is_mate(board, process, location->members[rank]))
-            names_end_process(board, location->members[rank], status, why);
+        if (is_mate(names, process, location->members[rank]))
+            processes_end(names->net, location->members[rank], status, why);
 }
 
-void names_process_ended(struct board *board, uint32_t process)
+void names_process_ended(struct names *names, uint32_t process)
 {
-    const struct location *location = &board->window->locations[process];
+    const struct location *location = &names->window->locations[process];
     char why[REASON_SIZE];
 
     for (int i = 0; i < NAMES_MAX; i++)
-        if (board->names[i].process == process)
-            board->names[i].name[0] = 0;
-    board->awaits[process].name[0] = 0;
+        if (names->names[i].process == process)
+            names->names[i].name[0] = 0;
+    names->awaits[process].name[0] = 0;
     if (location->why[0] && !atomic_load(&location->end)) {
         snprintf(why, sizeof(why), "rank %u: %.90s", location->rank, location->why);
-        end_others(board, process, 128, why);
+        end_others(names, process, 128, why);
     }
 }
 
-static void serve_request(struct board *board, uint32_t process, struct server_request *request)
+static void execute(struct names *names, uint32_t process, struct server_request *request)
 {
     char why[REASON_SIZE];
     const struct name *name;
 
     request->name[sizeof(request->name) - 1] = 0;
-    name = find(board, request->name);
+    name = names_find(names, request->name);
     switch (request->what) {
     case SERVER_LINK:
-        answer(board, process, request->reply, link_name(board, request->name, process, request->number), NULL);
+        answer(names, process, request->reply, link_name(names, request->name, process, request->number), NULL);
         break;
     case SERVER_UNLINK:
-        answer(board, process, request->reply, unlink_name(board, request->name, process), NULL);
+        answer(names, process, request->reply, unlink_name(names, request->name, process), NULL);
         break;
     case SERVER_FIND:
-        answer(board, process, request->reply, name ? 0 : -ENOENT, name);
+        answer(names, process, request->reply, name ? 0 : -ENOENT, name);
         break;
     case SERVER_AWAIT:
         if (name || !request->name[0])
-            answer(board, process, request->reply, name ? 0 : -EINVAL, name);
+            answer(names, process, request->reply, name ? 0 : -EINVAL, name);
         else
-            board->awaits[process] = *request;
+            names->awaits[process] = *request;
         break;
     case SERVER_ABORT:
-        snprintf(why, sizeof(why), "rank %u aborted the program", board->window->locations[process].rank);
-        end_others(board, process, request->number, why);
+        snprintf(why, sizeof(why), "rank %u aborted the program", names->window->locations[process].rank);
+        end_others(names, process, request->number, why);
         break;
     default:
-        answer(board, process, request->reply, -ENOSYS, NULL);
+        answer(names, process, request->reply, -ENOSYS, NULL);
     }
 }
 
-static void serve_waiting(struct board *board)
+static void serve_waiting(struct names *names)
 {
     for (uint32_t process = 1; process < PROCESS_MAX; process++) {
-        struct server_request *request = &board->awaits[process];
-        const struct name *name = request->name[0] ? find(board, request->name) : NULL;
+        struct server_request *request = &names->awaits[process];
+        const struct name *name = request->name[0] ? names_find(names, request->name) : NULL;
 
         if (!name)
             continue;
-        answer(board, process, request->reply, 0, name);
+        answer(names, process, request->reply, 0, name);
         request->name[0] = 0;
-    }
-    for (int i = 0; i < CLIENT_MAX; i++) {
-        struct client *client = &board->clients[i];
-        const struct name *name = client->fd >= 0 && client->awaits[0] ? find(board, client->awaits) : NULL;
-
-        if (!name)
-            continue;
-        client_say(client, "{\"event\": \"named\", \"process\": %u, \"port\": %d}", name->process, name->port);
-        client_close(client);
     }
 }
 
-void names_take(struct board *board, const struct mail *mail)
+void names_request(struct names *names, const struct mail *mail)
 {
     struct server_request request;
 
     if (mail->size != sizeof(request) || mail->from >= PROCESS_MAX)
         return;
     memcpy(&request, mail->bytes, sizeof(request));
-    serve_request(board, mail->from, &request);
+    execute(names, mail->from, &request);
 }
 
-void names_serve(struct board *board)
+void names_serve(struct names *names)
 {
     struct mail mail;
 
-    while (inbox_take(board->window, CONSOLE_PROCESS, SERVER_PORT, &mail))
-        names_take(board, &mail);
-    serve_waiting(board);
+    while (inbox_take(names->window, CONSOLE_PROCESS, SERVER_PORT, &mail))
+        names_request(names, &mail);
+    serve_waiting(names);
+}
+
+void names_clear(struct names *names, uint32_t process)
+{
+    names->awaits[process].name[0] = 0;
+}
+
+void names_init(struct names *names, struct net *net)
+{
+    names->net = net;
+    names->window = net->window;
 }

@@ -1,12 +1,13 @@
-/* What tiles do, for who balances: CPU time of each, and messages between processes, summed over the hosts. */
+/* See report.h. */
+#include "report.h"
+
 #include <inttypes.h>
 #include <sched.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "board.h"
-
-#define LINE_ROOM (64 * 1024) /* bytes: every pair of processes in 24 */
+#define REPORT_MS 500
 
 /* utime + stime of /proc/PID/stat, proc(5): fields 14 and 15; the second field may hold anything but its last ')'. */
 static uint64_t cpu_time(int pid)
@@ -29,9 +30,8 @@ static uint64_t cpu_time(int pid)
     return (uint64_t)(user + system) * (1000000000u / (uint64_t)sysconf(_SC_CLK_TCK));
 }
 
-void report_make(struct board *board, struct report *report)
+static void measure(struct window *window, struct report *report)
 {
-    struct window *window = board->window;
     cpu_set_t set;
 
     report->cpus = sched_getaffinity(0, sizeof(set), &set) == 0 ? (uint32_t)CPU_COUNT(&set) : 1;
@@ -42,32 +42,56 @@ void report_make(struct board *board, struct report *report)
             report->said[from][to] = atomic_load(&window->said[from][to]);
 }
 
-void report_tell(struct board *board, struct client *client)
+void report_serve(struct reports *reports)
 {
-    static char line[LINE_ROOM];
-    struct net *net = &board->net;
+    struct net *net = reports->net;
+    struct report *mine = &reports->reports[net->host];
+
+    if (net->host == 0 || window_now() - reports->reported <= REPORT_MS * 1000000ll)
+        return;
+    measure(net->window, mine);
+    net_send(net, 0, FRAME_REPORT, 0, mine, sizeof(*mine));
+    reports->reported = window_now();
+}
+
+void report_format(struct reports *reports, char text[REPORT_ROOM])
+{
+    const struct net *net = reports->net;
     size_t at = 0;
 
-    report_make(board, &net->reports[0]);
-    at += (size_t)snprintf(line, LINE_ROOM, "{\"event\": \"loads\", \"cpus\": [");
+    measure(net->window, &reports->reports[0]);
+    at += (size_t)snprintf(text, REPORT_ROOM, "{\"event\": \"loads\", \"cpus\": [");
     for (uint32_t host = 0; host < net->hosts; host++)
-        at += (size_t)snprintf(line + at, LINE_ROOM - at, "%s%u", host ? ", " : "", net->reports[host].cpus);
-    at += (size_t)snprintf(line + at, LINE_ROOM - at, "], \"cpu_ns\": [");
-    for (uint32_t tile = 0; tile < board->window->tile_count; tile++)
-        at += (size_t)snprintf(line + at, LINE_ROOM - at, "%s%" PRIu64, tile ? ", " : "",
-                               net->reports[net_host_of_tile(board, tile)].cpu[tile]);
-    at += (size_t)snprintf(line + at, LINE_ROOM - at, "], \"said\": [");
+        at += (size_t)snprintf(text + at, REPORT_ROOM - at, "%s%u", host ? ", " : "", reports->reports[host].cpus);
+    at += (size_t)snprintf(text + at, REPORT_ROOM - at, "], \"cpu_ns\": [");
+    for (uint32_t tile = 0; tile < net->window->tile_count; tile++)
+        at += (size_t)snprintf(text + at, REPORT_ROOM - at, "%s%" PRIu64, tile ? ", " : "",
+                               reports->reports[net_host_of_tile(net, tile)].cpu[tile]);
+    at += (size_t)snprintf(text + at, REPORT_ROOM - at, "], \"said\": [");
     for (uint32_t from = 1, first = 1; from < PROCESS_MAX; from++)
         for (uint32_t to = 1; to < PROCESS_MAX; to++) {
             uint32_t count = 0;
 
             for (uint32_t host = 0; host < net->hosts; host++)
-                count += net->reports[host].said[from][to];
+                count += reports->reports[host].said[from][to];
             if (!count)
                 continue;
-            at += (size_t)snprintf(line + at, LINE_ROOM - at, "%s[%u, %u, %u]", first ? "" : ", ", from, to, count);
+            at += (size_t)snprintf(text + at, REPORT_ROOM - at, "%s[%u, %u, %u]", first ? "" : ", ", from, to, count);
             first = 0;
         }
-    snprintf(line + at, LINE_ROOM - at, "]}");
-    client_say_line(client, line);
+    snprintf(text + at, REPORT_ROOM - at, "]}");
+}
+
+static void on_report(void *context, uint32_t from, const struct frame_head *head, const uint8_t *payload)
+{
+    struct reports *reports = context;
+
+    if (reports->net->host == 0 && head->size == sizeof(struct report))
+        memcpy(&reports->reports[from], payload, sizeof(struct report));
+}
+
+void report_init(struct reports *reports, struct net *net)
+{
+    reports->net = net;
+    net_on_frame(net, FRAME_REPORT, on_report, reports);
 }

@@ -28,12 +28,13 @@ static void append_parcel(struct buffer *buffer, const struct parcel *parcel, co
     append(buffer, bytes, parcel->size);
 }
 
-static void capture_queues(struct endpoint *endpoint, struct state *state, struct given *given, struct buffer *parcels)
+static void capture_queues(struct endpoint *endpoint, struct state *state, struct snapshot *snapshot,
+                           struct buffer *parcels)
 {
     for (uint32_t number = 0; number < PORT_MAX; number++) {
         const struct port *port = &endpoint->ports[number];
 
-        given->mails[number] = port->count;
+        snapshot->mails[number] = port->count;
         for (uint32_t i = 0; i < port->count; i++) {
             const struct mail *mail = &port->mails[(port->first + i) % MAIL_DEPTH];
             struct parcel parcel = {PARCEL_MAIL, (uint8_t)mail->from, (uint8_t)number, NOBODY, 0, mail->size, 0};
@@ -44,23 +45,24 @@ static void capture_queues(struct endpoint *endpoint, struct state *state, struc
     for (uint32_t number = 0; number < PORTAL_MAX; number++) {
         const struct portal *portal = &endpoint->portals[number];
 
-        given->pieces[number] = portal->expected ? portal->count : 0;
+        snapshot->pieces[number] = portal->expected ? portal->count : 0;
         state->portals[number] = (struct state_portal){portal->from, portal->ticket, portal->expected};
-        for (uint32_t i = 0; i < given->pieces[number]; i++) {
+        for (uint32_t i = 0; i < snapshot->pieces[number]; i++) {
             uint32_t at = (portal->first + i) % PIECE_DEPTH;
-            struct parcel parcel = {PARCEL_PIECE, (uint8_t)portal->from, (uint8_t)number, NOBODY, 0, portal->sizes[at], 0};
+            struct parcel parcel = {PARCEL_PIECE, (uint8_t)portal->from, (uint8_t)number, NOBODY, 0,
+                                    portal->sizes[at], 0};
 
             append_parcel(parcels, &parcel, portal->pieces[at]);
         }
     }
 }
 
-/* What others allow the process to send goes with it. */
-static void capture_leave(struct board *board, uint32_t process, struct buffer *parcels)
+/* The permissions to send that others have granted to the process. */
+static void capture_grants(struct relay *relay, uint32_t process, struct buffer *parcels)
 {
     for (uint32_t other = 1; other < PROCESS_MAX; other++)
         for (uint32_t port = 0; port < PORTAL_MAX; port++) {
-            const struct portal *portal = &board->window->endpoints[other].portals[port];
+            const struct portal *portal = &relay->window->endpoints[other].portals[port];
             struct parcel parcel = {PARCEL_ALLOW, (uint8_t)other, (uint8_t)port, NOBODY, portal->ticket, 0,
                                     portal->allowed};
 
@@ -69,7 +71,7 @@ static void capture_leave(struct board *board, uint32_t process, struct buffer *
         }
 }
 
-static void describe_facts(const struct location *location, struct news *facts)
+static void describe_facts(const struct location *location, struct process_info *facts)
 {
     memset(facts, 0, sizeof(*facts));
     facts->state = PLACE_RUNNING;
@@ -101,31 +103,31 @@ void state_seal(struct state *state, const uint8_t *parcels)
     state->checksum = checksum(state, parcels);
 }
 
-void state_capture(struct board *board, uint32_t process, struct state *state, struct buffer *buffer)
+struct snapshot *state_capture(struct relay *relay, uint32_t process, struct state *state, struct buffer *buffer)
 {
-    struct endpoint *endpoint = &board->window->endpoints[process];
-    struct given *given = calloc(1, sizeof(*given));
+    struct endpoint *endpoint = &relay->window->endpoints[process];
+    struct snapshot *snapshot = calloc(1, sizeof(*snapshot));
 
-    if (!given)
+    if (!snapshot)
         abort();
-    given->serial = state->serial;
-    given->to = state->to;
-    describe_facts(&board->window->locations[process], &state->facts);
+    snapshot->serial = state->serial;
+    snapshot->to = state->to;
+    describe_facts(&relay->window->locations[process], &state->facts);
     append(buffer, state, sizeof(*state));
     endpoint_lock(endpoint);
-    capture_queues(endpoint, state, given, buffer);
-    memcpy(given->signals, endpoint->signals, sizeof(given->signals));
+    capture_queues(endpoint, state, snapshot, buffer);
+    memcpy(snapshot->signals, endpoint->signals, sizeof(snapshot->signals));
     memcpy(state->signals, endpoint->signals, sizeof(state->signals));
     memcpy(state->operations, endpoint->operations, sizeof(state->operations));
     state->turn = endpoint->turn;
     endpoint_unlock(endpoint);
-    for (const struct kept *kept = board->net.pending[process].first; kept; kept = kept->next)
+    for (const struct kept *kept = relay->pending[process].first; kept; kept = kept->next)
         append_parcel(buffer, &kept->parcel, kept->bytes);
-    capture_leave(board, process, buffer);
+    capture_grants(relay, process, buffer);
     state->parcels_size = (uint32_t)(buffer->size - sizeof(*state));
     state_seal(state, buffer->bytes + sizeof(*state));
     memcpy(buffer->bytes, state, sizeof(*state));
-    board->net.given[process] = given;
+    return snapshot;
 }
 
 size_t state_list_pages(const uint64_t written[WRITTEN_WORDS], const uint8_t *image, struct iovec *parts)
@@ -163,22 +165,21 @@ size_t state_list_memory(const struct state *state, const struct uarea *area, co
     return count;
 }
 
-void state_strip(struct board *board, uint32_t process)
+void state_strip(struct relay *relay, uint32_t process, const struct snapshot *snapshot)
 {
-    struct endpoint *endpoint = &board->window->endpoints[process];
-    struct given *given = board->net.given[process];
+    struct endpoint *endpoint = &relay->window->endpoints[process];
     uint32_t waiting;
 
     endpoint_lock(endpoint);
     for (uint32_t port = 0; port < PORT_MAX; port++) {
-        endpoint->ports[port].first = (endpoint->ports[port].first + given->mails[port]) % MAIL_DEPTH;
-        endpoint->ports[port].count -= given->mails[port];
+        endpoint->ports[port].first = (endpoint->ports[port].first + snapshot->mails[port]) % MAIL_DEPTH;
+        endpoint->ports[port].count -= snapshot->mails[port];
     }
     for (uint32_t number = 0; number < PORTAL_MAX; number++) {
         struct portal *portal = &endpoint->portals[number];
 
-        portal->first = (portal->first + given->pieces[number]) % PIECE_DEPTH;
-        portal->count -= given->pieces[number];
+        portal->first = (portal->first + snapshot->pieces[number]) % PIECE_DEPTH;
+        portal->count -= snapshot->pieces[number];
         portal->expected = portal->allowed;
         for (uint32_t i = 0; i < portal->count; i++)
             portal->expected += portal->sizes[(portal->first + i) % PIECE_DEPTH];
@@ -186,35 +187,35 @@ void state_strip(struct board *board, uint32_t process)
     }
     for (uint32_t sync = 0; sync < SYNC_MAX; sync++)
         for (uint32_t from = 0; from < PROCESS_MAX; from++)
-            endpoint->signals[sync][from] -= given->signals[sync][from];
+            endpoint->signals[sync][from] -= snapshot->signals[sync][from];
     memset(endpoint->operations, 0, sizeof(endpoint->operations));
     endpoint->behind = 0;
     waiting = endpoint->waiting;
     endpoint->waiting = 0;
     endpoint_unlock(endpoint);
-    relay_forget(&board->net.pending[process]);
+    relay_forget(&relay->pending[process]);
     for (uint32_t other = 1; other < PROCESS_MAX; other++)
         for (uint32_t number = 0; number < PORTAL_MAX; number++) {
-            struct portal *portal = &board->window->endpoints[other].portals[number];
+            struct portal *portal = &relay->window->endpoints[other].portals[number];
 
             if (portal->from != process || portal->fresh)
                 continue;
-            endpoint_lock(&board->window->endpoints[other]);
+            endpoint_lock(&relay->window->endpoints[other]);
             portal->allowed = 0;
-            if (!net_is_here(board, other))
+            if (!net_is_here(relay->net, other))
                 portal->expected = 0; /* its pieces have been flushed */
-            endpoint_unlock(&board->window->endpoints[other]);
+            endpoint_unlock(&relay->window->endpoints[other]);
         }
-    window_ring_processes(board->window, waiting);
+    window_ring_processes(relay->window, waiting);
 }
 
-/* What is received, and how much of it has been used. */
+/* A cursor in what has been received. */
 struct reader {
     const uint8_t *bytes;
     size_t left;
 };
 
-static bool take_bytes(struct reader *reader, void *to, size_t size)
+static bool read_bytes(struct reader *reader, void *to, size_t size)
 {
     if (reader->left < size)
         return false;
@@ -224,46 +225,46 @@ static bool take_bytes(struct reader *reader, void *to, size_t size)
     return true;
 }
 
-static bool take_area(struct reader *reader, struct uarea *area)
+static bool read_area(struct reader *reader, struct uarea *area)
 {
-    if (!take_bytes(reader, area->head, sizeof(area->head)))
+    if (!read_bytes(reader, area->head, sizeof(area->head)))
         return false;
     for (int slot = 0; slot < THREAD_MAX; slot++)
-        if (area->used >> slot & 1 && !take_bytes(reader, &area->threads[slot], sizeof(area->threads[slot])))
+        if (area->used >> slot & 1 && !read_bytes(reader, &area->threads[slot], sizeof(area->threads[slot])))
             return false;
     return true;
 }
 
-static bool take_pages(struct reader *reader, const struct state *state, const struct uarea *area, uint8_t *image)
+static bool read_pages(struct reader *reader, const struct state *state, const struct uarea *area, uint8_t *image)
 {
     struct extent extents[THREAD_MAX + 2];
     int count = uarea_list_extents(area, extents);
 
     for (uint32_t page = 0; state->mode == MODE_PRECOPY && page < USER_SIZE / PAGE_SIZE; page++)
-        if (state->written[page / 64] >> page % 64 & 1 && !take_bytes(reader, image + page * PAGE_SIZE, PAGE_SIZE))
+        if (state->written[page / 64] >> page % 64 & 1 && !read_bytes(reader, image + page * PAGE_SIZE, PAGE_SIZE))
             return false;
     for (int i = 0; state->mode != MODE_PRECOPY && i < count; i++)
-        if (!take_bytes(reader, image + extents[i].offset, extents[i].size))
+        if (!read_bytes(reader, image + extents[i].offset, extents[i].size))
             return false;
     return true;
 }
 
-static const char *take_memory(struct reader *reader, const struct state *state, const struct window *window,
+static const char *read_memory(struct reader *reader, const struct state *state, const struct window *window,
                                uint32_t process, struct uarea *area, uint8_t *image)
 {
     const char *wrong;
 
     if (state->mode == MODE_FAITHFUL)
         return reader->left ? "it has memory that belongs in pieces" : NULL;
-    if (!take_area(reader, area))
+    if (!read_area(reader, area))
         return "its state is cut off";
     wrong = uarea_check(area, process, window->xfeatures, window->xsize);
     if (wrong)
         return wrong;
-    return take_pages(reader, state, area, image) && !reader->left ? NULL : "its pages are cut off";
+    return read_pages(reader, state, area, image) && !reader->left ? NULL : "its pages are cut off";
 }
 
-/* Whether the program has these bytes, as for a call of its own (user_memory() of calls.c). */
+/* Whether the program has these bytes, as for a call of its own (user_memory() in call.c). */
 static bool has_memory(const struct operation *operation, uint32_t from, uint32_t end)
 {
     uint32_t limit = operation->offset >= ARGUMENTS_OFFSET ? USER_SIZE : end;
@@ -271,7 +272,7 @@ static bool has_memory(const struct operation *operation, uint32_t from, uint32_
     return operation->offset >= from && operation->offset <= limit && operation->size <= limit - operation->offset;
 }
 
-/* What call_start() would have started, and has come so far. `from`, `end`: what of the image can be written. */
+/* Whether call_start() could have started it. `from`, `end`: the part of the image that the program can write. */
 static bool is_operation(const struct operation *operation, uint32_t from, uint32_t end)
 {
     bool is_mail = operation->kind <= START_MAIL_RECEIVE;
@@ -288,14 +289,14 @@ static bool is_operation(const struct operation *operation, uint32_t from, uint3
     return has_memory(operation, receives ? from : 0, end);
 }
 
-const char *state_take(struct board *board, uint32_t process, uint32_t slot, const struct arrival *arrival,
-                       const uint8_t *payload, size_t size, struct state *state, const uint8_t **parcels)
+const char *state_unpack(struct window *window, uint32_t process, uint32_t slot, const struct arrival *arrival,
+                         const uint8_t *payload, size_t size, struct state *state, const uint8_t **parcels)
 {
-    const struct uarea *area = window_area(board->window, slot);
+    const struct uarea *area = window_area(window, slot);
     struct reader reader = {payload, size};
     const char *wrong;
 
-    if (!take_bytes(&reader, state, sizeof(*state)) || reader.left < state->parcels_size)
+    if (!read_bytes(&reader, state, sizeof(*state)) || reader.left < state->parcels_size)
         return "its state is cut off";
     if (state->mode >= MODE_COUNT || state->mode == MODE_HANDOFF)
         return "it comes in no way that there is";
@@ -304,8 +305,8 @@ const char *state_take(struct board *board, uint32_t process, uint32_t slot, con
     *parcels = reader.bytes;
     reader.bytes += state->parcels_size;
     reader.left -= state->parcels_size;
-    wrong = take_memory(&reader, state, board->window, process, window_area(board->window, slot),
-                        window_image(board->window, slot));
+    wrong = read_memory(&reader, state, window, process, window_area(window, slot),
+                        window_image(window, slot));
     if (!wrong && arrival && state->mode != MODE_FAITHFUL &&
         (area->text_end != arrival->text_end || area->rodata_end != arrival->rodata_end))
         wrong = "its image has other bounds than it was offered with";
@@ -316,13 +317,13 @@ const char *state_take(struct board *board, uint32_t process, uint32_t slot, con
     return wrong;
 }
 
-static void fill_portals(struct board *board, struct endpoint *endpoint, struct arrival *arrival)
+static void fill_portals(struct relay *relay, struct endpoint *endpoint, struct arrival *arrival)
 {
     for (uint32_t number = 0; number < PORTAL_MAX; number++) {
         const struct state_portal *from = &arrival->state.portals[number];
         struct portal *portal = &endpoint->portals[number];
         bool same = portal->from == from->from && portal->ticket == from->ticket &&
-                    net_is_here(board, from->from % PROCESS_MAX);
+                    net_is_here(relay->net, from->from % PROCESS_MAX);
 
         arrival->before[number] =
             (struct portal_before){portal->from, portal->ticket, portal->allowed, portal->expected, portal->fresh};
@@ -335,8 +336,8 @@ static void fill_portals(struct board *board, struct endpoint *endpoint, struct 
     }
 }
 
-/* Each waits here for the process. Returns NULL, or what is wrong with them. */
-static const char *keep_parcels(struct board *board, uint32_t process, const uint8_t *bytes, size_t size)
+/* Appends them to the pending parcels of the process. Returns NULL, or what is wrong with them. */
+static const char *keep_parcels(struct relay *relay, uint32_t process, const uint8_t *bytes, size_t size)
 {
     struct parcel parcel;
 
@@ -346,28 +347,28 @@ static const char *keep_parcels(struct board *board, uint32_t process, const uin
         memcpy(&parcel, bytes + at, sizeof(parcel));
         if (!relay_is_valid(&parcel) || parcel.size > size - at - sizeof(parcel))
             return "a message to it is impossible";
-        relay_keep(&board->net.pending[process], &parcel, bytes + at + sizeof(parcel));
+        relay_keep(&relay->pending[process], &parcel, bytes + at + sizeof(parcel));
     }
     return NULL;
 }
 
-const char *state_fill(struct board *board, uint32_t process, struct arrival *arrival, const uint8_t *parcels)
+const char *state_install(struct relay *relay, uint32_t process, struct arrival *arrival, const uint8_t *parcels)
 {
-    struct endpoint *endpoint = &board->window->endpoints[process];
+    struct endpoint *endpoint = &relay->window->endpoints[process];
     const struct state *state = &arrival->state;
     const char *wrong;
 
-    relay_close(board, process);
-    relay_flush(board); /* what our tiles have said to it so far goes before what they say from now on */
-    relay_forget(&board->net.pending[process]);
-    wrong = keep_parcels(board, process, parcels, state->parcels_size);
+    relay_close(relay, process);
+    relay_flush(relay); /* messages that our tiles have put so far precede those from now on */
+    relay_forget(&relay->pending[process]);
+    wrong = keep_parcels(relay, process, parcels, state->parcels_size);
     if (wrong) {
-        relay_forget(&board->net.pending[process]);
-        relay_open(board, process);
+        relay_forget(&relay->pending[process]);
+        relay_open(relay, process);
         return wrong;
     }
     endpoint_lock(endpoint);
-    fill_portals(board, endpoint, arrival);
+    fill_portals(relay, endpoint, arrival);
     for (uint32_t sync = 0; sync < SYNC_MAX; sync++)
         for (uint32_t from = 0; from < PROCESS_MAX; from++)
             endpoint->signals[sync][from] += state->signals[sync][from];
@@ -375,13 +376,13 @@ const char *state_fill(struct board *board, uint32_t process, struct arrival *ar
     endpoint->turn = state->turn;
     endpoint_unlock(endpoint);
     arrival->has_state = true;
-    relay_fill(board, process);
+    relay_fill(relay, process);
     return NULL;
 }
 
-void state_empty(struct board *board, uint32_t process, const struct arrival *arrival)
+void state_revert(struct relay *relay, uint32_t process, const struct arrival *arrival)
 {
-    struct endpoint *endpoint = &board->window->endpoints[process];
+    struct endpoint *endpoint = &relay->window->endpoints[process];
 
     endpoint_lock(endpoint);
     for (uint32_t port = 0; port < PORT_MAX; port++)
@@ -402,5 +403,5 @@ void state_empty(struct board *board, uint32_t process, const struct arrival *ar
             endpoint->signals[sync][from] -= arrival->state.signals[sync][from];
     memset(endpoint->operations, 0, sizeof(endpoint->operations));
     endpoint_unlock(endpoint);
-    relay_forget(&board->net.pending[process]);
+    relay_forget(&relay->pending[process]);
 }

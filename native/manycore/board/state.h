@@ -1,17 +1,18 @@
 /*
- * A STATE: what travels of a process.
+ * A STATE: the process as it is sent to another host.
  *
  *   struct state | parcels: struct parcel, bytes, ... | memory
  *
  * The parcels are what the process has not read yet, what it is allowed to send, and the pieces in its portals; at the
- * destination they go the way of parcels that come later. Memory is the User Area (its head and the used slots) and,
+ * destination they are delivered as parcels that come later. Memory is the User Area (its head and the used slots) and,
  * by mode, all pages that uarea_list_extents() lists, those marked in `written`, or, `faithful`, nothing at all: there
  * even the User Area comes by pieces. A receiver checks every length, the checksums, and the User Area entirely.
  */
 #ifndef WHERRY_MANYCORE_STATE_H
 #define WHERRY_MANYCORE_STATE_H
 
-#include "board.h"
+#include "../uarea.h"
+#include "relay.h"
 
 struct state_portal {
     uint32_t from, ticket;
@@ -23,19 +24,19 @@ struct state {
     uint32_t parcels_size, turn;
     uint32_t checksum, unused;           /* CRC-32C of this, and of the parcels; the User Area has its own */
     uint64_t written[WRITTEN_WORDS];
-    struct news facts;
+    struct process_info facts;
     uint32_t signals[SYNC_MAX][PROCESS_MAX];
     struct state_portal portals[PORTAL_MAX];
     struct operation operations[OPERATION_MAX];
 };
 
-/* What was in the endpoint when it was sent: that goes when the move commits, what came later stays as a way out. */
-struct given {
+/* How much of the endpoint was sent: that is removed when the move commits; what came later is forwarded. */
+struct snapshot {
     uint32_t serial, to; /* of the move, which may have ended here before the leader says what becomes of it */
     uint32_t mails[PORT_MAX], pieces[PORTAL_MAX], signals[SYNC_MAX][PROCESS_MAX];
 };
 
-/* A process that comes. */
+/* A process that is moving to this host. */
 struct arrival {
     uint32_t serial;
     uint8_t slot, tile;
@@ -43,7 +44,7 @@ struct arrival {
     uint32_t text_end, rodata_end;
     uint64_t place;        /* the location entry that it had here before */
     struct state state;
-    struct portal_before { /* its portals as ways out, should it not come */
+    struct portal_before { /* its portals, restored if the process does not come */
         uint32_t from, ticket;
         uint64_t allowed, expected;
         bool fresh;
@@ -55,7 +56,7 @@ struct buffer {
     size_t size, room;
 };
 
-/* What waits for a process beside its endpoint, so much of it that all of the rest fits into a frame with it. */
+/* The most bytes of pending parcels with which a process still fits into a frame, whatever its endpoint holds. */
 #define STATE_PENDING_MAX                                                                                       \
     (FRAME_MAX - sizeof(struct state) - sizeof(struct uarea) - USER_SIZE -                                      \
      PORT_MAX * MAIL_DEPTH * (sizeof(struct parcel) + MAIL_SIZE) -                                              \
@@ -64,8 +65,11 @@ struct buffer {
 
 /* Its checksum, with the parcels that go with it. */
 void state_seal(struct state *state, const uint8_t *parcels);
-/* Everything of a frozen process but its memory: the state, and the parcels behind it. `state->serial` and so on are set. */
-void state_capture(struct board *board, uint32_t process, struct state *state, struct buffer *buffer);
+/*
+ * Everything of a frozen process but its memory: the state, and the parcels behind it. `state->serial` and so on are
+ * set. Returns what of its endpoint has been captured, for state_strip(); the caller frees it.
+ */
+struct snapshot *state_capture(struct relay *relay, uint32_t process, struct state *state, struct buffer *buffer);
 /* Of a process that has said and heard nothing yet. */
 void state_describe(const struct location *location, struct state *state);
 /* The pages that are marked, neighbours as one part. Returns the count of parts. */
@@ -73,18 +77,18 @@ size_t state_list_pages(const uint64_t written[WRITTEN_WORDS], const uint8_t *im
 /* The memory that goes with it. Returns the count of parts. */
 size_t state_list_memory(const struct state *state, const struct uarea *area, const uint8_t *image,
                          struct iovec parts[STATE_PARTS]);
-/* The old owner: what was sent with it goes from the endpoint, what is left is a way out. */
-void state_strip(struct board *board, uint32_t process);
+/* The old owner: what was sent is removed from the endpoint, which forwards to the new host from now on. */
+void state_strip(struct relay *relay, uint32_t process, const struct snapshot *snapshot);
 
 /*
- * Takes a STATE apart: its memory goes into the slot. `arrival` is what was offered, NULL for a process that is started.
+ * Unpacks a STATE: its memory goes into the slot. `arrival` is what was offered, NULL for a process that is started.
  * Returns NULL and where the parcels are, or what is wrong.
  */
-const char *state_take(struct board *board, uint32_t process, uint32_t slot, const struct arrival *arrival,
-                       const uint8_t *payload, size_t size, struct state *state, const uint8_t **parcels);
+const char *state_unpack(struct window *window, uint32_t process, uint32_t slot, const struct arrival *arrival,
+                           const uint8_t *payload, size_t size, struct state *state, const uint8_t **parcels);
 /* The endpoint becomes the process's own: what it had, and the parcels. Returns NULL, or what is wrong with them. */
-const char *state_fill(struct board *board, uint32_t process, struct arrival *arrival, const uint8_t *parcels);
-/* The endpoint becomes a way out again: the process does not come. */
-void state_empty(struct board *board, uint32_t process, const struct arrival *arrival);
+const char *state_install(struct relay *relay, uint32_t process, struct arrival *arrival, const uint8_t *parcels);
+/* The process does not come: the endpoint forwards to its host as before. */
+void state_revert(struct relay *relay, uint32_t process, const struct arrival *arrival);
 
 #endif

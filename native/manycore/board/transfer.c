@@ -1,29 +1,30 @@
-/*
- * Moves of processes between hosts, and starts on other hosts: the leader's part (net.h). It passes on what the two
- * hosts say to each other, keeps what comes for the process meanwhile, and decides.
- *
- * Invariant: a process has one owner here, changed by the first READY of a move that has not been called off; a move
- * that was called off, or has come to its end, is not heard of again, because its serial number is not the last.
- */
-#include <errno.h>
+/* See transfer.h. */
+#include "transfer.h"
+
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "state.h"
+#include "arrival.h"
 
-#define OLD_HOST_GONE "its old host is gone; it runs at the new one" /* nobody tells what that has cost */
+#define OLD_HOST_GONE "its old host is gone; it runs at the new one" /* its cost is unknown */
 
-bool transfer_is_moving(const struct board *board, uint32_t process)
+bool transfer_is_moving(const struct transfer *transfer, uint32_t process)
 {
-    uint8_t step = board->net.passages[process].step;
-
-    return step == PASSAGE_ASKED || step == PASSAGE_HELD;
+    return passage_is_moving(&transfer->passages[process]);
 }
 
-void transfer_start(struct board *board, uint32_t process, uint32_t tile, const struct uarea *area,
+/* In HELD, and in no other step, the relay holds the parcels for the process. */
+static void set_step(struct transfer *transfer, uint32_t process, enum passage_step step)
+{
+    transfer->passages[process].step = (uint8_t)step;
+    transfer->relay->holding[process] = step == PASSAGE_HELD;
+}
+
+void transfer_start(struct transfer *transfer, uint32_t process, uint32_t tile, const struct uarea *area,
                     const uint8_t *image)
 {
-    uint32_t host = net_host_of_tile(board, tile);
+    uint32_t host = net_host_of_tile(transfer->net, tile);
     struct iovec parts[STATE_PARTS];
     static struct state state;
     size_t size = sizeof(state), count;
@@ -32,7 +33,7 @@ void transfer_start(struct board *board, uint32_t process, uint32_t tile, const 
     memset(&state, 0, sizeof(state));
     state.to = tile;
     state.mode = MODE_DIRECT;
-    state_describe(&board->window->locations[process], &state);
+    state_describe(&transfer->window->locations[process], &state);
     state_seal(&state, NULL);
     count = state_list_memory(&state, area, image, parts);
     for (size_t i = 0; i < count; i++)
@@ -44,27 +45,13 @@ void transfer_start(struct board *board, uint32_t process, uint32_t tile, const 
     size = sizeof(state);
     for (size_t i = 0; i < count; size += parts[i++].iov_len) /* the next program is loaded into the same slot */
         memcpy(bytes + size, parts[i].iov_base, parts[i].iov_len);
-    net_send(board, host, FRAME_START, process, bytes, size);
+    net_send(transfer->net, host, FRAME_START, process, bytes, size);
     free(bytes);
 }
 
-/* What was kept goes where the process is now. */
-static void release_held(struct board *board, uint32_t process, uint32_t host)
+static void end_move(struct transfer *transfer, uint32_t process, uint32_t to, const char *why)
 {
-    struct queue *held = &board->net.held[process];
-
-    for (const struct kept *kept = held->first; kept; kept = kept->next)
-        if (host == 0)
-            relay_deliver(board, process, &kept->parcel, kept->bytes);
-        else
-            link_send_parts(&board->net.links[host], FRAME_PARCEL, process, host, &kept->parcel, sizeof(kept->parcel),
-                            kept->bytes, kept->parcel.size);
-    relay_forget(held);
-}
-
-static void end_record(struct board *board, uint32_t process, uint32_t to, const char *why)
-{
-    struct move *move = &board->window->moves[to % TILE_MAX];
+    struct move *move = &transfer->window->moves[to % TILE_MAX];
 
     if (move->process != process || atomic_load(&move->step) != MOVE_ELSEWHERE)
         return;
@@ -73,133 +60,135 @@ static void end_record(struct board *board, uint32_t process, uint32_t to, const
     atomic_store(&move->step, MOVE_ABORTED);
 }
 
-static void tell_aborted(struct board *board, uint32_t process, uint32_t host, const char *why)
+static void tell_aborted(struct transfer *transfer, uint32_t process, uint32_t host, const char *why)
 {
-    const struct passage *passage = &board->net.passages[process];
+    const struct passage *passage = &transfer->passages[process];
     struct order order = {.serial = passage->serial, .to = passage->to};
 
     snprintf(order.why, sizeof(order.why), "%s", why);
-    if (!board->net.gone[host])
-        net_send(board, host, FRAME_ABORT, process, &order, sizeof(order));
+    if (!transfer->net->gone[host])
+        net_send(transfer->net, host, FRAME_ABORT, process, &order, sizeof(order));
 }
 
-/* The process stays where it is. */
-static void call_off(struct board *board, uint32_t process, const char *why, bool it_lives)
+/* The process stays at its source. */
+static void call_off(struct transfer *transfer, uint32_t process, const char *why, bool it_lives)
 {
-    struct passage *passage = &board->net.passages[process];
-    uint32_t destination = net_host_of_tile(board, passage->to);
+    struct passage *passage = &transfer->passages[process];
+    uint32_t destination = net_host_of_tile(transfer->net, passage->to);
 
-    if (!transfer_is_moving(board, process))
+    if (!transfer_is_moving(transfer, process))
         return;
-    passage->step = PASSAGE_NONE;
-    tell_aborted(board, process, destination, why);
-    tell_aborted(board, process, passage->source, why);
+    set_step(transfer, process, PASSAGE_NONE);
+    tell_aborted(transfer, process, destination, why);
+    tell_aborted(transfer, process, passage->source, why);
     if (it_lives)
-        release_held(board, process, passage->source);
+        relay_release(transfer->relay, process, passage->source);
     else
-        relay_forget(&board->net.held[process]);
-    if (!board->net.gone[passage->source])
-        net_send(board, passage->source, FRAME_GO, process, NULL, 0);
-    end_record(board, process, passage->to, why);
+        relay_forget(&transfer->relay->held[process]);
+    if (!transfer->net->gone[passage->source])
+        net_send(transfer->net, passage->source, FRAME_GO, process, NULL, 0);
+    end_move(transfer, process, passage->to, why);
 }
 
-void transfer_owner_lost(struct board *board, uint32_t process)
+void transfer_owner_lost(struct transfer *transfer, uint32_t process)
 {
-    call_off(board, process, "the process has ended", false);
+    call_off(transfer, process, "the process has ended", false);
 }
 
-/* READY has come; who was to tell since when it runs there is gone, or who was to hear it, or tell the cost. */
-static void end_gone(struct board *board, uint32_t process, uint32_t host)
+/* After READY: a host is gone that would have sent RUNS, received it, or reported the cost. */
+static void end_gone(struct transfer *transfer, uint32_t process, uint32_t host)
 {
-    struct passage *passage = &board->net.passages[process];
+    struct passage *passage = &transfer->passages[process];
     bool heard = passage->step == PASSAGE_TOLD;
 
-    passage->step = PASSAGE_NONE;
+    set_step(transfer, process, PASSAGE_NONE);
     if (passage->source == host)
-        end_record(board, process, passage->to, OLD_HOST_GONE);
+        end_move(transfer, process, passage->to, OLD_HOST_GONE);
     else if (!heard)
-        tell_aborted(board, process, passage->source, "the destination's host is gone");
+        tell_aborted(transfer, process, passage->source, "the destination's host is gone");
 }
 
-void transfer_host_gone(struct board *board, uint32_t host)
+void transfer_host_gone(struct transfer *transfer, uint32_t host)
 {
     for (uint32_t process = 1; process < PROCESS_MAX; process++) {
-        const struct passage *passage = &board->net.passages[process];
-        bool to = net_host_of_tile(board, passage->to) == host;
+        const struct passage *passage = &transfer->passages[process];
+        bool to = net_host_of_tile(transfer->net, passage->to) == host;
 
-        mirror_has_come(board, process); /* it runs here, so it is not lost with its source */
+        arrival_has_come(transfer->mirror, process); /* it runs here, so it is not lost with its source */
         if (passage->step == PASSAGE_NONE && passage->source == host && to) /* between two tiles of the host */
-            end_record(board, process, passage->to, "its host is gone");
+            end_move(transfer, process, passage->to, "its host is gone");
         if (passage->step == PASSAGE_NONE || (passage->source != host && !to))
             continue;
         if (passage->step == PASSAGE_GONE || passage->step == PASSAGE_TOLD)
-            end_gone(board, process, host);
+            end_gone(transfer, process, host);
         else if (to)
-            call_off(board, process, "the destination's host is gone", true);
+            call_off(transfer, process, "the destination's host is gone", true);
         else
-            call_off(board, process, "its host is gone", false);
+            call_off(transfer, process, "its host is gone", false);
     }
 }
 
-void transfer_has_come(struct board *board, uint32_t process)
+void transfer_arrived(struct transfer *transfer, uint32_t process)
 {
-    if (board->net.host == 0 && board->net.passages[process].step == PASSAGE_NONE)
-        end_record(board, process, board->net.passages[process].to, OLD_HOST_GONE);
+    if (transfer->net->host == 0 && transfer->passages[process].step == PASSAGE_NONE)
+        end_move(transfer, process, transfer->passages[process].to, OLD_HOST_GONE);
 }
 
-void transfer_ask(struct board *board, struct move *move)
+void transfer_ask(struct transfer *transfer, struct move *move)
 {
-    uint32_t source = net_host_of_tile(board, move->from), destination = net_host_of_tile(board, move->to);
-    struct passage *passage = &board->net.passages[move->process];
+    uint32_t source = net_host_of_tile(transfer->net, move->from);
+    bool is_local = source == net_host_of_tile(transfer->net, move->to); /* between two tiles of the other host */
+    struct passage *passage = &transfer->passages[move->process];
     struct order order = {.to = move->to, .mode = move->mode};
 
     atomic_store(&move->step, MOVE_ELSEWHERE);
     order.serial = ++passage->serial;
     passage->to = (uint8_t)move->to;
     passage->source = (uint8_t)source;
-    passage->step = source == destination ? PASSAGE_NONE : PASSAGE_ASKED;
-    net_send(board, source, source == destination ? FRAME_MOVE : FRAME_GIVE, move->process, &order, sizeof(order));
+    set_step(transfer, move->process, is_local ? PASSAGE_NONE : PASSAGE_ASKED);
+    net_send(transfer->net, source, is_local ? FRAME_MOVE : FRAME_MIGRATE, move->process, &order, sizeof(order));
 }
 
-void transfer_ended(struct board *board, const struct move *move)
+void transfer_ended(struct transfer *transfer, const struct move *move)
 {
-    if (board->net.host == 0 && move->serial && board->net.passages[move->process].serial == move->serial)
-        call_off(board, move->process, move->why, true);
+    if (transfer->net->host == 0 && move->serial && transfer->passages[move->process].serial == move->serial)
+        call_off(transfer, move->process, move->why, true);
 }
 
 /* The process has a new owner. */
-static void commit(struct board *board, uint32_t process)
+static void commit(struct transfer *transfer, uint32_t process)
 {
-    struct passage *passage = &board->net.passages[process];
-    struct location *location = &board->window->locations[process];
-    uint32_t host = net_host_of_tile(board, passage->to);
+    struct passage *passage = &transfer->passages[process];
+    struct location *location = &transfer->window->locations[process];
+    uint32_t host = net_host_of_tile(transfer->net, passage->to);
     struct place place = {.state = PLACE_RUNNING, .slot = NO_SLOT, .tile = passage->to};
 
-    if (host != 0 && window_place(board->window, process).state != PLACE_RUNNING) {
-        call_off(board, process, "the process has ended", false);
+    if (host != 0 && window_place(transfer->window, process).state != PLACE_RUNNING) {
+        call_off(transfer, process, "the process has ended", false);
         return;
     }
-    passage->step = PASSAGE_GONE;
+    set_step(transfer, process, PASSAGE_GONE);
     if (host != 0)
         atomic_fetch_add(&location->moves, 1);
-    net_send(board, passage->source, FRAME_COMMITTED, process, NULL, 0);
+    net_send(transfer->net, passage->source, FRAME_COMMITTED, process, NULL, 0);
     if (passage->source != 0 && host != 0)
-        window_commit(board->window, process, atomic_load(&location->word), place);
-    release_held(board, process, host);
-    net_send(board, host, FRAME_GO, process, NULL, 0);
+        window_commit(transfer->window, process, atomic_load(&location->word), place);
+    relay_release(transfer->relay, process, host);
+    net_send(transfer->net, host, FRAME_GO, process, NULL, 0);
 }
 
-static void take_cost(struct board *board, uint32_t process, const struct cost *cost)
+static void learn_cost(struct transfer *transfer, uint32_t process, const struct cost *cost)
 {
-    struct location *location = &board->window->locations[process];
-    struct move *move = &board->window->moves[cost->to % TILE_MAX];
-    struct place place = window_place(board->window, process);
+    struct location *location = &transfer->window->locations[process];
+    struct move *move = &transfer->window->moves[cost->to % TILE_MAX];
+    struct place place = window_place(transfer->window, process);
 
-    if (place.tile != cost->to && place.state == PLACE_RUNNING && !transfer_is_moving(board, process) &&
-        !net_is_here(board, process) && net_host_of_tile(board, place.tile) == net_host_of_tile(board, cost->to)) {
-        place.tile = (uint8_t)cost->to; /* between two tiles of its host */
+    if (place.tile != cost->to && place.state == PLACE_RUNNING && !transfer_is_moving(transfer, process) &&
+        !net_is_here(transfer->net, process) &&
+        net_host_of_tile(transfer->net, place.tile) == net_host_of_tile(transfer->net, cost->to)) {
+        place.tile = (uint8_t)cost->to; /* a move between two tiles of its host */
         atomic_fetch_add(&location->moves, 1);
-        window_commit(board->window, process, atomic_load(&location->word), place);
+        window_commit(transfer->window, process, atomic_load(&location->word), place);
     }
     if (move->process != process || atomic_load(&move->step) != MOVE_ELSEWHERE)
         return;
@@ -217,165 +206,90 @@ static void take_cost(struct board *board, uint32_t process, const struct cost *
     atomic_store(&move->step, MOVE_DONE);
 }
 
-/* Frames of a move that the two hosts exchange, as they arrive where they are for. */
-static void take_mirrored(struct board *board, const struct frame_head *head, const uint8_t *payload)
+/* The leader: forwards a frame from one side of the move to the other, if it fits the step. */
+static void pass_on(struct transfer *transfer, uint32_t from, const struct frame_head *head, const uint8_t *payload)
 {
-    uint32_t process = head->process;
-    struct offer offer;
-    struct want want;
-    struct runs runs;
-
-    switch (head->kind) {
-    case FRAME_OFFER:
-        if (head->size == sizeof(offer))
-            mirror_offer(board, process, memcpy(&offer, payload, sizeof(offer)));
-        break;
-    case FRAME_WANT:
-        if (head->size == sizeof(want))
-            mirror_want(board, process, memcpy(&want, payload, sizeof(want)));
-        break;
-    case FRAME_RUNS:
-        if (head->size == sizeof(runs))
-            mirror_runs(board, process, memcpy(&runs, payload, sizeof(runs)));
-        break;
-    case FRAME_PAGES:
-        mirror_pages(board, process, payload, head->size);
-        break;
-    case FRAME_PIECE:
-        mirror_piece(board, process, payload, head->size);
-        break;
-    case FRAME_STATE:
-        mirror_state(board, process, payload, head->size);
-        break;
-    default:
-        break;
-    }
-}
-
-/* The leader: from one of the two hosts to the other, while the move goes on. */
-static void pass_on(struct board *board, uint32_t from, const struct frame_head *head, const uint8_t *payload)
-{
-    struct passage *passage = &board->net.passages[head->process];
-    uint32_t destination = net_host_of_tile(board, passage->to), to, step;
+    struct passage *passage = &transfer->passages[head->process];
+    uint32_t destination = net_host_of_tile(transfer->net, passage->to), to, step;
     bool is_answer = head->kind == FRAME_WANT || head->kind == FRAME_RUNS;
 
-    if (head->kind == FRAME_RUNS ? passage->step != PASSAGE_GONE : !transfer_is_moving(board, head->process))
+    if (head->kind == FRAME_RUNS ? passage->step != PASSAGE_GONE : !transfer_is_moving(transfer, head->process))
         return;
     if (from != (is_answer ? destination : passage->source))
         return;
     to = is_answer ? passage->source : destination;
     if (head->kind == FRAME_RUNS)
-        passage->step = PASSAGE_TOLD;
+        set_step(transfer, head->process, PASSAGE_TOLD);
     if (head->kind == FRAME_WANT && head->size == sizeof(struct want)) {
         memcpy(&step, payload + offsetof(struct want, step), sizeof(step));
         if (step == MOVE_RESERVED)
-            passage->step = PASSAGE_HELD;
+            set_step(transfer, head->process, PASSAGE_HELD);
     }
     if (to == 0)
-        take_mirrored(board, head, payload);
+        mirror_handle(transfer->mirror, head, payload);
     else
-        net_send(board, to, head->kind, head->process, payload, head->size);
+        net_send(transfer->net, to, head->kind, head->process, payload, head->size);
 }
 
-static void refused(struct board *board, uint32_t process, const struct order *order)
+static void refused(struct transfer *transfer, uint32_t process, const struct order *order)
 {
-    if (order->serial != board->net.passages[process].serial)
+    if (order->serial != transfer->passages[process].serial)
         return;
-    if (transfer_is_moving(board, process))
-        call_off(board, process, order->why, true);
+    if (transfer_is_moving(transfer, process))
+        call_off(transfer, process, order->why, true);
     else
-        end_record(board, process, order->to, order->why);
+        end_move(transfer, process, order->to, order->why);
 }
 
-static void wish(struct board *board, uint32_t process, const struct order *order)
+/* Frames between the two sides of a move: the leader forwards them. */
+static void on_sides(void *context, uint32_t from, const struct frame_head *head, const uint8_t *payload)
 {
-    char why[REASON_SIZE];
-    int error = moves_ask(board, process, order->to, order->mode, why, sizeof(why));
+    struct transfer *transfer = context;
+    uint32_t serial = 0;
 
-    if (error < 0)
-        moves_answer(board, process, error);
-    else
-        board->wished[order->to] = true;
-}
-
-/* To the leader alone. */
-static void handle_leaders(struct board *board, uint32_t from, const struct frame_head *head, const uint8_t *payload,
-                           uint32_t serial, const struct order *order)
-{
-    uint32_t process = head->process;
-    const struct passage *passage = &board->net.passages[process];
-    struct cost cost;
-
-    switch (head->kind) {
-    case FRAME_READY:
-        if (transfer_is_moving(board, process) && serial == passage->serial &&
-            from == net_host_of_tile(board, passage->to))
-            commit(board, process);
-        break;
-    case FRAME_REFUSED:
-        refused(board, process, order);
-        break;
-    case FRAME_MOVED:
-        if (head->size == sizeof(cost) && serial == passage->serial)
-            take_cost(board, process, memcpy(&cost, payload, sizeof(cost)));
-        break;
-    case FRAME_WISH:
-        wish(board, process, order);
-        break;
-    default:
-        if (serial == passage->serial)
-            pass_on(board, from, head, payload);
+    if (transfer->net->host != 0) {
+        mirror_handle(transfer->mirror, head, payload);
+        return;
     }
-}
-
-/* A follower moves its process between two of its tiles. */
-static void move_here(struct board *board, uint32_t process, const struct order *order)
-{
-    char why[REASON_SIZE] = "there is no such tile here";
-
-    if (order->to >= board->window->tile_count || !window_is_here(board->window, order->to) ||
-        moves_ask(board, process, order->to, order->mode, why, sizeof(why)) < 0)
-        mirror_refuse(board, process, order->serial, order->to, why);
-    else
-        board->window->moves[order->to].serial = order->serial;
-}
-
-void transfer_handle(struct board *board, uint32_t from, const struct frame_head *head, const uint8_t *payload)
-{
-    uint32_t process = head->process, serial = 0;
-    struct order order = {0};
-
     if (head->size >= sizeof(serial))
         memcpy(&serial, payload, sizeof(serial));
-    if (head->size == sizeof(order))
-        memcpy(&order, payload, sizeof(order));
-    order.why[REASON_SIZE - 1] = 0;
-    switch (head->kind) {
-    case FRAME_START:
-        mirror_start(board, process, payload, head->size);
-        break;
-    case FRAME_GIVE:
-        mirror_give(board, process, &order);
-        break;
-    case FRAME_MOVE:
-        move_here(board, process, &order);
-        break;
-    case FRAME_ANSWER:
-        moves_answer(board, process, -(int)order.mode);
-        break;
-    case FRAME_GO:
-        mirror_go(board, process);
-        break;
-    case FRAME_COMMITTED:
-        mirror_committed(board, process);
-        break;
-    case FRAME_ABORT:
-        mirror_abort(board, process, &order);
-        break;
-    default:
-        if (board->net.host == 0)
-            handle_leaders(board, from, head, payload, serial, &order);
-        else
-            take_mirrored(board, head, payload);
-    }
+    if (serial == transfer->passages[head->process].serial)
+        pass_on(transfer, from, head, payload);
+}
+
+/* Frames of one side to the leader. */
+static void on_decision(void *context, uint32_t from, const struct frame_head *head, const uint8_t *payload)
+{
+    struct transfer *transfer = context;
+    uint32_t process = head->process, serial = 0;
+    const struct passage *passage = &transfer->passages[process];
+    const struct order order = net_read_order(head, payload);
+    struct cost cost;
+
+    if (transfer->net->host != 0)
+        return;
+    if (head->size >= sizeof(serial))
+        memcpy(&serial, payload, sizeof(serial));
+    if (head->kind == FRAME_REFUSED)
+        refused(transfer, process, &order);
+    else if (head->kind == FRAME_READY && transfer_is_moving(transfer, process) && serial == passage->serial &&
+             from == net_host_of_tile(transfer->net, passage->to))
+        commit(transfer, process);
+    else if (head->kind == FRAME_MOVED && head->size == sizeof(cost) && serial == passage->serial)
+        learn_cost(transfer, process, memcpy(&cost, payload, sizeof(cost)));
+}
+
+void transfer_init(struct transfer *transfer, struct mirror *mirror)
+{
+    static const enum frame_kind sides[] = {FRAME_OFFER, FRAME_WANT, FRAME_PAGES, FRAME_PIECE, FRAME_STATE, FRAME_RUNS};
+    static const enum frame_kind decisions[] = {FRAME_READY, FRAME_REFUSED, FRAME_MOVED};
+
+    transfer->net = mirror->net;
+    transfer->relay = mirror->relay;
+    transfer->mirror = mirror;
+    transfer->window = mirror->window;
+    for (size_t i = 0; i < sizeof(sides) / sizeof(*sides); i++)
+        net_on_frame(transfer->net, sides[i], on_sides, transfer);
+    for (size_t i = 0; i < sizeof(decisions) / sizeof(*decisions); i++)
+        net_on_frame(transfer->net, decisions[i], on_decision, transfer);
 }

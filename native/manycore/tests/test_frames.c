@@ -1,11 +1,13 @@
 /*
- * What a board takes from the other boards: a leader and a follower are sent frames that are right, nearly right and nonsense,
- * the processes in them sealed anew, in any order. Nothing of it may do harm; in the build with sanitizers, not even unseen.
+ * What a board takes from the other boards: a leader and a follower are sent frames that are right, nearly right and
+ * nonsense, the processes in them sealed anew, in any order. Nothing of it may do harm; in the build with sanitizers,
+ * not even unseen.
  *
  *   test_frames [SEEDS]
  */
-#include "../board/state.h"
+#include "../board/board.h"
 
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -56,8 +58,8 @@ static void connect_again(void)
 
 static void handle(void *context, struct link *link, const struct frame_head *head, const uint8_t *payload)
 {
-    (void)link;
-    net_handle(context, world.board.net.host == 0 ? 1 : 0, head, payload);
+    (void)link, (void)context;
+    net_handle(&world.board.net, world.board.net.host == 0 ? 1 : 0, head, payload);
 }
 
 static void say(uint32_t kind, uint32_t process, const void *payload, size_t size)
@@ -137,7 +139,7 @@ static size_t make_noise(void)
 {
     static const uint32_t sizes[] = {0, 1, 4, sizeof(struct piece) + PAGE_SIZE, sizeof(struct parcel), sizeof(struct parcel) + 5,
                                      sizeof(struct order), sizeof(struct offer), sizeof(struct want), sizeof(struct pages),
-                                     sizeof(struct news), sizeof(struct runs), sizeof(struct cost), sizeof(struct report),
+                                     sizeof(struct process_info), sizeof(struct runs), sizeof(struct cost), sizeof(struct report),
                                      sizeof(struct parcel) + PAGE_SIZE};
     uint32_t size = sizes[draw(sizeof(sizes) / sizeof(*sizes))];
 
@@ -192,10 +194,10 @@ static void ask_for_it(uint32_t process, uint32_t mode)
     if (window_place(board->window, process).state != PLACE_RUNNING)
         window_commit(board->window, process, atomic_load(&board->window->locations[process].word),
                       (struct place){.state = PLACE_RUNNING, .slot = NO_SLOT, .tile = 1});
-    if (moves_ask(board, process, 0, mode, why, sizeof(why)) == 0)
+    if (moves_ask(&board->moves, process, 0, mode, why, sizeof(why)) == 0)
         return;
     for (uint32_t other = 1; other < 4; other++) {
-        order.serial = board->net.passages[other].serial;
+        order.serial = board->transfer.passages[other].serial;
         say(FRAME_REFUSED, other, &order, sizeof(order));
     }
 }
@@ -211,10 +213,12 @@ static void step(void)
     case 0: /* a move to here, as it should be; the leader has to have asked for it */
         if (board->net.host == 0)
             ask_for_it(process, mode);
-        offer.serial = world.serial = board->net.host == 0 ? board->net.passages[process].serial : world.serial;
+        offer.serial = world.serial = board->net.host == 0 ? board->transfer.passages[process].serial : world.serial;
         say(FRAME_OFFER, process, &offer, sizeof(offer));
         step_tile();
-        net_serve(board, NULL, 0);
+        mirror_serve(&board->mirror); /* the move alone: nothing else ends or begins before the STATE */
+        relay_serve(&board->relay);
+        directory_serve(&board->directory);
         say(FRAME_STATE, process, world.payload, make_state(process, offer.serial, mode));
         break;
     case 1:
@@ -225,13 +229,8 @@ static void step(void)
     }
     step_tile();
     link_of()->heard = link_of()->answered = window_now();
-    net_serve(board, NULL, 0);
-    moves_serve(board);
-    if (board->net.host == 0) {
-        names_serve(board);
-        client_serve(board);
-    }
-    board->stopping = board->net.alone = board->net.gone[1] = false;
+    board_serve(board, NULL, 0);
+    board->net.stopping = board->net.leader_lost = board->net.gone[1] = false;
 }
 
 static void begin(uint32_t host)
@@ -241,15 +240,12 @@ static void begin(uint32_t host)
 
     if (!windows[host])
         close(window_create(2, 2, &windows[host]));
-    board->window = windows[host];
-    board->event_fd = board->net.listen_fd = -1;
+    board_init(board, windows[host]);
     board->window->first_tile = host;
     board->window->here = 1;
     board->net.host = host;
     board->net.hosts = 2;
     board->net.tiles[0] = board->net.tiles[1] = 1;
-    for (int i = 0; i < CLIENT_MAX; i++)
-        board->clients[i].fd = -1;
     atomic_store(&board->window->tiles[0].alive, 1);
     atomic_store(&board->window->tiles[1].alive, 1);
     CHECK(link_start(&board->net.links[0]) == 0 && link_start(&board->net.links[1]) == 0);
@@ -261,9 +257,9 @@ static void end(void)
     struct board *board = &world.board;
 
     for (uint32_t process = 0; process < PROCESS_MAX; process++) {
-        relay_clear(board, process);
-        free(board->net.given[process]);
-        free(board->outputs[process].bytes);
+        mirror_clear(&board->mirror, process);
+        record_set_snapshot(&board->mirror, process, NULL);
+        free(board->events.outputs[process].bytes);
     }
     for (int host = 0; host < 2; host++) {
         board->net.links[host].received = UINT64_MAX;

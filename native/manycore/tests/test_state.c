@@ -1,10 +1,11 @@
 /*
- * What travels of a process between hosts (board/state.h): one that arrives broken is refused, whatever its checksum says;
- * and one with more messages than a frame holds does not set out.
+ * What travels of a process between hosts (board/state.h): one that arrives broken is refused, whatever its checksum
+ * says; and one with more messages than a frame holds does not set out.
  */
-#include "../board/state.h"
+#include "../board/board.h"
 
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -26,10 +27,10 @@ static uint32_t last_kind, frames;
 
 /* The link: what was sent last. */
 
-void link_send_lent(struct link *link, enum frame_kind kind, uint32_t process, uint32_t host, const void *own,
-                    size_t own_size, const struct iovec *lent, size_t lent_count)
+void link_send_iov(struct link *link, enum frame_kind kind, uint32_t process, uint32_t host, const void *own,
+                    size_t own_size, const struct iovec *iov, size_t iov_count)
 {
-    (void)link, (void)process, (void)host, (void)own, (void)own_size, (void)lent, (void)lent_count;
+    (void)link, (void)process, (void)host, (void)own, (void)own_size, (void)iov, (void)iov_count;
     last_kind = kind;
     frames++;
 }
@@ -38,7 +39,7 @@ void link_send_parts(struct link *link, enum frame_kind kind, uint32_t process, 
                      size_t one_size, const void *two, size_t two_size)
 {
     (void)two, (void)two_size;
-    link_send_lent(link, kind, process, host, one, one_size, NULL, 0);
+    link_send_iov(link, kind, process, host, one, one_size, NULL, 0);
 }
 
 static struct operation *operation(void)
@@ -82,22 +83,20 @@ static void capture(void)
     struct buffer buffer = {NULL, 0, 0};
     size_t count;
 
-    state_capture(&board, PROCESS, &state, &buffer);
+    free(state_capture(&board.relay, PROCESS, &state, &buffer));
     sent.size = 0;
     append(buffer.bytes, buffer.size);
     free(buffer.bytes);
-    free(board.net.given[PROCESS]);
-    board.net.given[PROCESS] = NULL;
     count = state_list_memory(&state, window_area(board.window, SLOT), window_image(board.window, SLOT), parts);
     for (size_t i = 0; i < count; i++)
         append(parts[i].iov_base, parts[i].iov_len);
 }
 
-static const char *take(void)
+static const char *unpack(void)
 {
     const uint8_t *parcels;
 
-    return state_take(&board, PROCESS, FREE_SLOT, NULL, sent.bytes, sent.size, &spoiled, &parcels);
+    return state_unpack(board.window, PROCESS, FREE_SLOT, NULL, sent.bytes, sent.size, &spoiled, &parcels);
 }
 
 static void test_every_bit(void)
@@ -106,19 +105,19 @@ static void test_every_bit(void)
 
     make_process();
     capture();
-    CHECK(take() == NULL && spoiled.parcels_size == sizeof(struct parcel) + 5);
+    CHECK(unpack() == NULL && spoiled.parcels_size == sizeof(struct parcel) + 5);
     count = sizeof(struct state) + spoiled.parcels_size;
     for (size_t bit = 0; bit < count * 8; bit++) {
         sent.bytes[bit / 8] ^= (uint8_t)(1 << bit % 8);
-        CHECK(take() != NULL);
+        CHECK(unpack() != NULL);
         sent.bytes[bit / 8] ^= (uint8_t)(1 << bit % 8);
     }
-    CHECK(take() == NULL);
+    CHECK(unpack() == NULL);
 }
 
 /* What a checksum does not find, because it was wrong before it was made. */
 #define IS_TAKEN(change)        \
-    (make_process(), (void)(change), capture(), take() == NULL)
+    (make_process(), (void)(change), capture(), unpack() == NULL)
 
 static void test_operations(void)
 {
@@ -149,18 +148,18 @@ static void test_a_reason_without_an_end(void)
 
     make_process();
     memset(order.why, 'x', sizeof(order.why));
-    net_handle(&board, 0, &head, (const uint8_t *)&order);
+    net_handle(&board.net, 0, &head, (const uint8_t *)&order);
     CHECK(strlen(board.window->locations[PROCESS].why) == REASON_SIZE - 1);
     atomic_store(&board.window->locations[PROCESS].end, 0);
 }
 
-static void give(uint32_t answer)
+static void ask_for_it(uint32_t answer)
 {
     struct order order = {.serial = 7, .to = 0, .mode = MODE_DIRECT};
-    struct frame_head head = {.size = sizeof(order), .kind = FRAME_GIVE, .process = PROCESS};
+    struct frame_head head = {.size = sizeof(order), .kind = FRAME_MIGRATE, .process = PROCESS};
 
     frames = 0;
-    net_handle(&board, 0, &head, (const uint8_t *)&order);
+    net_handle(&board.net, 0, &head, (const uint8_t *)&order);
     CHECK(frames == 1 && last_kind == answer);
 }
 
@@ -170,7 +169,7 @@ static void keep(size_t count)
     struct parcel parcel = {PARCEL_PIECE, OTHER, 0, 0, 0, PAGE_SIZE, 0};
 
     while (count--)
-        relay_keep(&board.net.pending[PROCESS], &parcel, page);
+        relay_keep(&board.relay.pending[PROCESS], &parcel, page);
 }
 
 /* A link takes frames of at most FRAME_MAX; a longer one would break it for ever, with the process frozen. */
@@ -179,23 +178,23 @@ static void test_too_much_to_send(void)
     struct move *move = &board.window->moves[0];
 
     make_process();
-    board.net.credit[OTHER] = FLUSHED + 1; /* it reads nothing, and a move would send it more */
-    give(FRAME_REFUSED);
-    board.net.credit[OTHER] = FLUSHED;
+    board.relay.credit[OTHER] = FLUSHED + 1; /* it reads nothing, and a move would send it more */
+    ask_for_it(FRAME_REFUSED);
+    board.relay.credit[OTHER] = FLUSHED;
     keep(FRAME_MAX / PAGE_SIZE);
-    give(FRAME_REFUSED);
-    relay_forget(&board.net.pending[PROCESS]);
-    give(FRAME_OFFER);
+    ask_for_it(FRAME_REFUSED);
+    relay_forget(&board.relay.pending[PROCESS]);
+    ask_for_it(FRAME_OFFER);
 
     atomic_store(&move->step, MOVE_FROZEN);
     keep(FRAME_MAX / PAGE_SIZE); /* it came after that */
     frames = 0;
-    mirror_serve(&board);
-    CHECK(frames == 0 && atomic_load(&move->step) == MOVE_ABORTED && !board.net.given[PROCESS]);
-    relay_forget(&board.net.pending[PROCESS]);
+    mirror_serve(&board.mirror);
+    CHECK(frames == 0 && atomic_load(&move->step) == MOVE_ABORTED && !board.mirror.snapshots[PROCESS]);
+    relay_forget(&board.relay.pending[PROCESS]);
 
     atomic_store(&move->step, MOVE_FROZEN);
-    mirror_serve(&board);
+    mirror_serve(&board.mirror);
     CHECK(frames == 1 && last_kind == FRAME_STATE);
 }
 
@@ -212,10 +211,11 @@ static void test_another_build(void)
 
 int main(void)
 {
-    int fd = window_create(2, 2, &board.window);
+    struct window *window;
+    int fd = window_create(2, 2, &window);
 
     CHECK(fd >= 0 && dup2(fd, WINDOW_FD) == WINDOW_FD);
-    board.event_fd = -1;
+    board_init(&board, window);
     board.net.host = 1;
     board.net.hosts = 2;
     board.net.tiles[0] = board.net.tiles[1] = 1;
@@ -231,7 +231,7 @@ int main(void)
     test_operations();
     test_a_reason_without_an_end();
     test_too_much_to_send();
-    free(board.net.given[PROCESS]);
+    free(board.mirror.snapshots[PROCESS]);
     free(sent.bytes);
     return 0;
 }

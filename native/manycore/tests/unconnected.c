@@ -1,4 +1,4 @@
-/* Links of a test that has no connections: what is sent goes to the test's own `link_send_lent`. */
+/* Links of a test that has no connections: what is sent goes to the test's own `link_send_iov`. */
 #include <string.h>
 
 #include "../board/link.h"
@@ -6,7 +6,7 @@
 void link_send(struct link *link, enum frame_kind kind, uint32_t process, uint32_t host, const void *payload,
                size_t size)
 {
-    link_send_lent(link, kind, process, host, payload, size, NULL, 0);
+    link_send_iov(link, kind, process, host, payload, size, NULL, 0);
 }
 
 int link_start(struct link *link)

@@ -27,7 +27,7 @@ from wherry.model.owner import Owner
 from wherry.model.spec.cluster import Flavor
 from wherry.node.container.criu import probe as criu_probe
 from wherry.node.container.mounts import Layout, remove_tree
-from wherry.node.container.movable import unmovable
+from wherry.node.container.movable import move_obstacle
 from wherry.node.container.mover import ContainerMover
 from wherry.node.netns_socket import in_netns
 from wherry.node.protocol import Placement, Usage
@@ -84,7 +84,7 @@ class ContainerDriver:
                     "this machine lacks CAP_SYS_RESOURCE, so CRIU cannot dump processes of another user "
                     f"(uid {', '.join(str(u) for u in sorted(u for u in users if u is not None))})"
                 )
-        return unmovable(Cgroup(source.cgroup).pids())
+        return move_obstacle(Cgroup(source.cgroup).pids())
 
     def start(self, place: Placement) -> None:
         layout = self.layout(place)

@@ -30,7 +30,7 @@ _OF_THE_KERNEL = ("010000E0",)
 
 def require_movable(pids: list[int]) -> None:
     """Refused with the first object that a move would lose."""
-    if reason := unmovable(pids):
+    if reason := move_obstacle(pids):
         raise Refused(Code.UNSUPPORTED, "the node holds what cannot be moved", reason, "end that program, or wait")
 
 

@@ -4,9 +4,11 @@
 #include <sys/eventfd.h>
 
 #include "faults.h"
-#include "moving.h"
+#include "flow.h"
+#include "process.h"
+#include "source.h"
 
-/* All that has ever been used: what a frozen process would send, and whole stacks, as their ends move. */
+/* Every page that has been used: what a frozen process would send, and whole stacks, as their ends move. */
 static void mark_all(const struct uarea *area, uint64_t written[WRITTEN_WORDS])
 {
     for (uint32_t page = 0; page < USER_SIZE / PAGE_SIZE; page++) {
@@ -20,7 +22,7 @@ static void mark_all(const struct uarea *area, uint64_t written[WRITTEN_WORDS])
     }
 }
 
-int give_scan(void *context)
+int source_scan(void *context)
 {
     struct tile *tile = context;
     struct move *move = tile->flow.move;
@@ -38,7 +40,7 @@ int give_scan(void *context)
     return EXIT_NEXT;
 }
 
-int give_freeze(void *context)
+int source_freeze(void *context)
 {
     struct tile *tile = context;
     struct move *move = tile->flow.move;
@@ -46,12 +48,12 @@ int give_freeze(void *context)
     if (!tile->giving) {
         fault_point("source:reserved");
         move->freezing = window_now();
-        tile_ask_freeze(tile);
+        process_ask_freeze(tile);
     }
     return __atomic_load_n(&tile->running, __ATOMIC_ACQUIRE) ? EXIT_AGAIN : EXIT_NEXT;
 }
 
-int give_seal(void *context)
+int source_seal(void *context)
 {
     struct tile *tile = context;
     struct move *move = tile->flow.move;
@@ -62,12 +64,12 @@ int give_seal(void *context)
         tracking_scan(&tile->flow.tracking, move->written);
     uarea_seal(tile->area);
     move->frozen = window_now();
-    if (tile->ending || !moving_step(tile, move, MOVE_RESERVED, MOVE_FROZEN)) {
+    if (tile->ending || !flow_step(tile, move, MOVE_RESERVED, MOVE_FROZEN)) {
         move->frozen = 0;
         if (tile->ending)
             snprintf(move->why, sizeof(move->why), "the process has ended");
-        moving_step(tile, move, MOVE_RESERVED, MOVE_ABORTED);
-        tile_thaw(tile);
+        flow_step(tile, move, MOVE_RESERVED, MOVE_ABORTED);
+        process_thaw(tile);
         window_ring(tile->window, tile->index);
         eventfd_write(tile->event_fd, 1);
         return EXIT_FAILED;
@@ -76,23 +78,20 @@ int give_seal(void *context)
     return EXIT_NEXT;
 }
 
-int give_await(void *context)
+int source_await(void *context)
 {
-    return moving_hopes(context, MOVE_FROZEN) ? EXIT_AGAIN : EXIT_NEXT;
+    return flow_may_go_on(context, MOVE_FROZEN) ? EXIT_AGAIN : EXIT_NEXT;
 }
 
-/*
- * When the destination has not committed, who swaps the entry first owns the process; when it has, our swap fails
- * like any that comes too late.
- */
-int give_take_back(void *context)
+/* The first swap of the location entry decides: when the destination has committed, ours fails. */
+int source_take_back(void *context)
 {
     struct tile *tile = context;
     struct move *move = tile->flow.move;
     struct place place = place_unpack(tile->place);
 
     if (!window_commit(tile->window, tile->process, tile->place, place)) {
-        tile_release(tile);
+        process_release(tile);
         eventfd_write(tile->event_fd, 1);
         return EXIT_NEXT;
     }
@@ -101,8 +100,8 @@ int give_take_back(void *context)
     tile->area->epoch = place.epoch;
     if (atomic_load(&move->step) == MOVE_FROZEN)
         snprintf(move->why, sizeof(move->why), "the destination died or did not answer");
-    moving_step(tile, move, MOVE_FROZEN, MOVE_ABORTED);
-    tile_thaw(tile);
+    flow_step(tile, move, MOVE_FROZEN, MOVE_ABORTED);
+    process_thaw(tile);
     window_ring(tile->window, tile->index); /* calls and messages have waited for the thaw */
     eventfd_write(tile->event_fd, 1);
     return EXIT_NEXT;

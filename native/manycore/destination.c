@@ -4,10 +4,12 @@
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 
+#include "destination.h"
 #include "faults.h"
-#include "moving.h"
+#include "flow.h"
+#include "process.h"
 
-/* What comes from another host, its board puts where it is to be. */
+/* A process of another host is put into its final slot by our board. */
 static uint32_t source_slot(const struct move *move)
 {
     uint32_t slot = place_unpack(move->place).slot;
@@ -15,14 +17,14 @@ static uint32_t source_slot(const struct move *move)
     return slot < TILE_MAX ? slot : move->slot;
 }
 
-/* Page faults now are page faults that are not in the downtime. */
-int take_reserve(void *context)
+/* Page faults now do not add to the downtime. */
+int destination_reserve(void *context)
 {
     struct tile *tile = context;
     struct move *move = tile->flow.move;
     int error = tile_map_user(tile, move->slot, window_area(tile->window, source_slot(move)));
 
-    moving_set_deadline(tile, RESERVED_MS);
+    flow_set_deadline(tile, RESERVED_MS);
     if (error < 0) {
         tile->flow.wrong = strerror(-error);
         return EXIT_FAILED;
@@ -32,11 +34,11 @@ int take_reserve(void *context)
     fault_point("destination:reserved");
     if (move->mode == MODE_PRECOPY) {
         atomic_store(&move->wanted, 1);
-        moving_step(tile, move, MOVE_ASKED, MOVE_TRACKING);
+        flow_step(tile, move, MOVE_ASKED, MOVE_TRACKING);
     } else {
         if (move->mode != MODE_FAITHFUL)
-            tile_send_core(tile);
-        moving_step(tile, move, MOVE_ASKED, MOVE_RESERVED);
+            process_send_core(tile);
+        flow_step(tile, move, MOVE_ASKED, MOVE_RESERVED);
     }
     return EXIT_NEXT;
 }
@@ -50,7 +52,7 @@ static uint32_t count_pages(const uint64_t written[WRITTEN_WORDS])
     return count;
 }
 
-/* Copies the pages that are marked, and takes the marks away. Returns their bytes. */
+/* Copies the marked pages and clears the marks. Returns their bytes. */
 static uint64_t copy_written(struct tile *tile, struct move *move)
 {
     const uint8_t *from = window_image(tile->window, source_slot(move));
@@ -69,16 +71,16 @@ static uint64_t copy_written(struct tile *tile, struct move *move)
 }
 
 /* Frozen when few pages are left, or no fewer than the last time. */
-int take_round(void *context)
+int destination_round(void *context)
 {
     struct tile *tile = context;
     struct move *move = tile->flow.move;
     uint32_t count = count_pages(move->written), before = tile->flow.pieces;
     bool enough = count <= ROUND_PAGES || (move->rounds > 1 && count * 4 > before * 3) || move->rounds >= ROUND_MAX;
 
-    moving_set_deadline(tile, RESERVED_MS);
+    flow_set_deadline(tile, RESERVED_MS);
     tile->flow.pieces = count;
-    if (move->tracking == TRACKING_NONE) { /* all of it has to be copied while it stands */
+    if (move->tracking == TRACKING_NONE) { /* every page has to be copied while the process is frozen */
         enough = true;
     } else if (!enough || count > ROUND_PAGES) {
         move->before += copy_written(tile, move);
@@ -86,8 +88,8 @@ int take_round(void *context)
         fault_point("destination:round");
     }
     if (enough) {
-        tile_send_core(tile);
-        moving_step(tile, move, MOVE_TRACKING, MOVE_RESERVED);
+        process_send_core(tile);
+        flow_step(tile, move, MOVE_TRACKING, MOVE_RESERVED);
     } else {
         atomic_fetch_add(&move->wanted, 1);
         window_ring(tile->window, move->from);
@@ -95,7 +97,7 @@ int take_round(void *context)
     return EXIT_NEXT;
 }
 
-int take_copy(void *context)
+int destination_copy(void *context)
 {
     struct tile *tile = context;
     struct move *move = tile->flow.move;
@@ -115,7 +117,7 @@ int take_copy(void *context)
     return EXIT_NEXT;
 }
 
-int take_check(void *context)
+int destination_check(void *context)
 {
     struct tile *tile = context;
     struct move *move = tile->flow.move;
@@ -123,7 +125,7 @@ int take_check(void *context)
 
     if (fault_is("destination:flip"))
         area->threads[0].context.rbx ^= 1;
-    tile->flow.wrong = !moving_is_far(tile) && area->epoch != place_unpack(move->place).epoch
+    tile->flow.wrong = !flow_is_far(tile) && area->epoch != place_unpack(move->place).epoch
                            ? "it is of another epoch"
                            : uarea_check(area, move->process, tile->window->xfeatures, tile->window->xsize);
     if (tile->flow.wrong)
@@ -131,7 +133,7 @@ int take_check(void *context)
     return move->mode == MODE_FAITHFUL ? EXIT_ELSE : EXIT_NEXT;
 }
 
-int take_pages(void *context)
+int destination_pages(void *context)
 {
     struct tile *tile = context;
     struct move *move = tile->flow.move;
@@ -157,10 +159,10 @@ static void call_off(struct tile *tile, uint32_t from)
     if (atomic_load(&move->step) != from)
         return;
     snprintf(move->why, sizeof(move->why), "%s", tile->flow.wrong);
-    moving_step(tile, move, from, MOVE_ABORTED);
+    flow_step(tile, move, from, MOVE_ABORTED);
 }
 
-int take_commit(void *context)
+int destination_commit(void *context)
 {
     struct tile *tile = context;
     struct move *move = tile->flow.move;
@@ -179,21 +181,21 @@ int take_commit(void *context)
     return EXIT_NEXT;
 }
 
-int take_adopt(void *context)
+int destination_adopt(void *context)
 {
     struct tile *tile = context;
     struct move *move = tile->flow.move;
 
     atomic_fetch_add(&tile->window->locations[tile->flow.process].moves, 1);
-    moving_step(tile, move, MOVE_FROZEN, MOVE_DONE); /* first: who resumes the last thread tells the name server */
-    atomic_store(&tile->window->tiles[tile->index].polling, 0); /* what rings from here on is for the master */
-    tile_adopt(tile, tile->flow.process, window_place(tile->window, tile->flow.process), move);
-    if (moving_is_far(tile))
-        window_ring(tile->window, tile->index); /* the core that sleeps on the bell, should another thread run the tasks */
+    flow_step(tile, move, MOVE_FROZEN, MOVE_DONE); /* first: who resumes the last thread rings the board */
+    atomic_store(&tile->window->tiles[tile->index].polling, 0); /* the bell is for the master from here on */
+    process_adopt(tile, tile->flow.process, window_place(tile->window, tile->flow.process), move);
+    if (flow_is_far(tile))
+        window_ring(tile->window, tile->index); /* for a core that sleeps on the bell */
     return EXIT_NEXT;
 }
 
-int take_discard(void *context)
+int destination_discard(void *context)
 {
     struct tile *tile = context;
 

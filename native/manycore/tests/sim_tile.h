@@ -1,0 +1,16 @@
+/*
+ * What a tile is to a move (source.c, destination.c), and a process that exchanges numbered messages with the others.
+ */
+#ifndef WHERRY_TEST_SIM_TILE_H
+#define WHERRY_TEST_SIM_TILE_H
+
+#include "sim.h"
+
+/* What the process knows, in its own memory, so that it moves with it. */
+struct memory { uint32_t sent[PROCESSES + 1], received[PROCESSES + 1]; };
+
+struct memory *sim_memory(const struct tile *tile);
+/* One step of a tile that is alive. */
+void sim_step_tile(struct tile *tile);
+
+#endif
