@@ -145,7 +145,7 @@ class Machine:
             sent = self._send(hold, fault, max_rounds)
 
         self._note(phase=Phase.RESTORE)
-        restored = mover.restore()
+        restored = mover.restore(lambda _: self._stop_if_cancelled())
         if sent.frozen is not None and restored is not None:
             self._note(downtime_criu=sent.frozen + restored)
         self._ended(Phase.RESTORE, fault)

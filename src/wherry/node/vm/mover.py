@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from wherry.fabric.cgroup import Cgroup
 from wherry.model.spec import names_disk
 from wherry.model.way import Way
-from wherry.node.protocol import Place
+from wherry.node.protocol import During, Place, quiet
 from wherry.node.vm import job
 from wherry.node.vm.agent import await_answer
 from wherry.node.vm.live import LiveMove
@@ -52,9 +52,9 @@ class VmMover(LiveMove):
         group.limit(None, None)
         return super().freeze(post_copy)
 
-    def restore(self) -> float | None:
+    def restore(self, during: During = quiet) -> float | None:
         self._driver.seat(self._destination, bounded=False)
-        return super().restore()
+        return super().restore(during)
 
     def switched(self) -> bool:
         if not Cgroup(self._destination.cgroup).exists():
