@@ -240,7 +240,7 @@ class NetnsFabric:
         namespaces.remove(self._port_name(port))
 
     def hold(self, port: Port) -> NetnsHold:
-        return NetnsHold(self.host_netns(port.host), bridge_of(port.network), _port(port), port)
+        return NetnsHold(self.host_netns(port.host), bridge_of(port.network), _port(port), port, self.host_netns)
 
     # making
 

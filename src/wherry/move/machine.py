@@ -11,6 +11,7 @@ docs/design/0002-move.md.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 
@@ -32,6 +33,8 @@ _START_AGAIN = "wherry up FILE starts it again"
 _TRY_AGAIN = "wherry status: it is tried again, now and then, while both hosts answer"
 _WAITED = "turn"
 """What the seconds are called for which a move waited until the links on its way were free."""
+_FIRST_SENT = 1.0
+"""Seconds to wait, after the thaw, for the first data that a node sends in which a rank runs."""
 _PAUSE = 0.1
 """Seconds before the second try to finish or to go back; doubled before each further one."""
 
@@ -201,18 +204,19 @@ class Machine:
             self._fabric.port_plug(self._ends.destination_port)
         else:
             try:
-                report = hold.release()
+                hold.release()
             except Exception:
                 hold.drop()
                 raise
-            self._note(downtime_peer=report.held)
         self._mover.thaw()
         downtime = None if self._frozen_at is None else time.monotonic() - self._frozen_at
         self._fabric.port_plug(self._ends.destination_port)  # again: a late frame of the source's draws the MAC there
         ran = self._ran_again()  # who takes over after a daemon that was killed asks it, too
-        if downtime is not None:
+        if downtime is not None and self._frozen_at is not None:
+            sent = hold.first_sent(0.0 if ran is None else _FIRST_SENT) if hold else None
+            peer = None if sent is None else sent - self._frozen_at
             self._frozen_at = None
-            self._note(downtime=downtime, downtime_program=None if ran is None else downtime + ran)
+            self._note(downtime=downtime, downtime_peer=peer, downtime_program=None if ran is None else downtime + ran)
         self._watch.lap(str(Phase.THAW))
         fault.strike(Phase.THAW)
         self._fabric.port_down(self._ends.source_port)
@@ -251,9 +255,13 @@ class Machine:
             return
         self._asked = True
         if self._hold:
-            self._hold.drop()
+            # a peer whose frames are lost backs off, and the job would stand for as long again
+            with contextlib.suppress(WherryError):  # of a hold that has ended, frames are lost as on any network
+                self._hold.give_back(self._ends.source_port)
         self._fabric.port_plug(self._ends.source_port)
         self._mover.roll_back()
+        if self._hold:
+            self._hold.drop()
         self._fabric.port_down(self._ends.destination_port)
         self._mover.close()
 
