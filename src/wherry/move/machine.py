@@ -35,6 +35,8 @@ _WAITED = "turn"
 """What the seconds are called for which a move waited until the links on its way were free."""
 _FIRST_SENT = 1.0
 """Seconds to wait, after the thaw, for the first data that a node sends in which a rank runs."""
+_TELL = 0.5
+"""Seconds between two words of progress of a round."""
 _PAUSE = 0.1
 """Seconds before the second try to finish or to go back; doubled before each further one."""
 
@@ -82,6 +84,7 @@ class Machine:
         self._cancelled = cancelled
         self._frozen_at: float | None = None
         self._silent: LostContact | None = None
+        self._told = 0.0
         self._asked = False
         """True when the engine said that it has not switched: else the source's copy may be gone for a good reason."""
         self._watch = Stopwatch()
@@ -309,8 +312,11 @@ class Machine:
             self._stop_if_cancelled()
 
     def _during_round(self, text: str) -> None:
-        self._progress(f"{self.node.name}: round {len(self.move.rounds) + 1}: {text}")
+        """At each look of the engine's, many a second: what it tells is stored less often."""
         self._stop_if_cancelled()
+        if time.monotonic() - self._told >= _TELL:
+            self._told = time.monotonic()
+            self._progress(f"{self.node.name}: round {len(self.move.rounds) + 1}: {text}")
 
     def _stop_if_cancelled(self) -> None:
         if self._cancelled():
