@@ -74,8 +74,9 @@ def move(
 
 @contextmanager
 def _ended_like_an_interrupt() -> Iterator[None]:
-    """SIGTERM and SIGHUP do meanwhile what Ctrl-C does, once: else they would end the command and not the move. One that
-    is ignored (nohup) stays so."""
+    """SIGTERM and SIGHUP do meanwhile what Ctrl-C does, once: else they would end the command and not the move.
+
+    A signal that is ignored (nohup) stays ignored."""
     struck: list[int] = []
 
     def interrupt(number: int, _frame: FrameType | None) -> None:
