@@ -43,7 +43,7 @@ def test_a_signal_takes_a_move_back_while_the_node_stands(two: World, number: si
 
 
 def test_a_peers_view_is_what_a_peer_feels(two: World) -> None:
-    """The ring's largest gap between two iterations is that of the move. A peer cannot go on before the node has sent."""
+    """The ring's largest gap is that of the move: a peer cannot go on before the node has sent."""
     with two.ring("two", "openmpi", ranks=2) as ring:
         record = two.move(NODE, DESTINATION)
         felt = ring.result()["max_gap_ms"] / 1e3
