@@ -33,8 +33,8 @@ _START_AGAIN = "wherry up FILE starts it again"
 _TRY_AGAIN = "wherry status: it is tried again, now and then, while both hosts answer"
 _WAITED = "turn"
 """What the seconds are called for which a move waited until the links on its way were free."""
-_FIRST_SENT = 1.0
-"""Seconds to wait, after the thaw, for the first data that a node sends in which a rank runs."""
+_FIRST_SENT = 0.25
+"""Seconds to wait, when all else is done, for the first data that a node sends in which a rank runs."""
 _TELL = 0.5
 """Seconds between two words of progress of a round."""
 _PAUSE = 0.1
@@ -215,15 +215,16 @@ class Machine:
         downtime = None if self._frozen_at is None else time.monotonic() - self._frozen_at
         self._fabric.port_plug(self._ends.destination_port)  # again: a late frame of the source's draws the MAC there
         ran = self._ran_again()  # who takes over after a daemon that was killed asks it, too
-        if downtime is not None and self._frozen_at is not None:
-            sent = hold.first_sent(0.0 if ran is None else _FIRST_SENT) if hold else None
-            peer = None if sent is None else sent - self._frozen_at
-            self._frozen_at = None
-            self._note(downtime=downtime, downtime_peer=peer, downtime_program=None if ran is None else downtime + ran)
+        frozen_at, self._frozen_at = self._frozen_at, None
+        if downtime is not None:
+            self._note(downtime=downtime, downtime_program=None if ran is None else downtime + ran)
         self._watch.lap(str(Phase.THAW))
         fault.strike(Phase.THAW)
         self._fabric.port_down(self._ends.source_port)
         self._mover.close()
+        if hold and frozen_at is not None:
+            sent = hold.first_sent(0.0 if ran is None else _FIRST_SENT)
+            self._note(downtime_peer=None if sent is None else sent - frozen_at)
         self._watch.lap(str(Phase.DONE))
 
     def _ran_again(self) -> float | None:
