@@ -7,6 +7,7 @@
 #ifndef WHERRY_HOLD_FRAMES_H
 #define WHERRY_HOLD_FRAMES_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -23,6 +24,11 @@ struct frames {
 int frames_keep(struct frames *frames, const uint8_t *frame, size_t length);
 /* Takes the oldest frame: its length, 0 when there is none. *frame is valid until the next call. */
 size_t frames_take(struct frames *frames, const uint8_t **frame);
+/*
+ * True for an Ethernet frame that carries data of a program: IPv4 with a payload in TCP, or UDP. What a kernel sends by
+ * itself (an acknowledgement, ARP, ICMP) does not. `length` may be less than the frame's, but has the headers.
+ */
+bool frame_has_data(const uint8_t *frame, size_t length);
 void frames_free(struct frames *frames);
 
 #endif

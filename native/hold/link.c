@@ -1,12 +1,15 @@
 /* See link.h. ioctl and not netlink: each is one call, and the names need no look-up of their own. */
 #include "link.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/if_packet.h>
 #include <linux/if_tun.h>
 #include <linux/sockios.h>
+#include <net/ethernet.h>
 #include <net/if.h>
+#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -16,6 +19,7 @@
 
 enum {
     QUEUE_FRAMES = 10000, /* frames that the kernel keeps for us while we are not scheduled */
+    WATCH_BYTES = 4 << 20,
     WAIT_TRIES = 30000,   /* of 0.1 ms and more: the kernel needs much less than a millisecond */
 };
 
@@ -117,6 +121,43 @@ int link_open_port(const char *name)
         return error;
     }
     return fd;
+}
+
+int link_open_watch(void)
+{
+    int fd = socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), on = 1, room = WATCH_BYTES, error;
+
+    if (fd < 0)
+        return -errno;
+    if (setsockopt(fd, SOL_SOCKET, SO_TIMESTAMPNS, &on, sizeof(on)) < 0) {
+        error = -errno;
+        close(fd);
+        return error;
+    }
+    (void)setsockopt(fd, SOL_SOCKET, SO_RCVBUFFORCE, &room, sizeof(room)); /* with less, fewer frames can be late */
+    return fd;
+}
+
+int link_watch(int fd, const char *name)
+{
+    struct sockaddr_ll address = {.sll_family = AF_PACKET, .sll_ifindex = (int)if_nametoindex(name)};
+
+    address.sll_protocol = htons(ETH_P_ALL);
+    if (!address.sll_ifindex || bind(fd, (struct sockaddr *)&address, sizeof(address)) < 0)
+        return -errno;
+    return 0;
+}
+
+int link_enter(const char *netns)
+{
+    int fd = open(netns, O_RDONLY | O_CLOEXEC), error = 0;
+
+    if (fd < 0)
+        return -errno;
+    if (setns(fd, CLONE_NEWNET) < 0)
+        error = -errno;
+    close(fd);
+    return error;
 }
 
 int link_set_bridge(const char *name, const char *bridge, bool member)

@@ -11,6 +11,15 @@
 int link_open_tap(const char *name, short flags, unsigned mtu);
 /* A packet socket: a frame that is sent leaves through the link, as if the link's bridge had forwarded it. */
 int link_open_port(const char *name);
+/*
+ * A packet socket that is not bound yet and stamps what it will receive (SO_TIMESTAMPNS): the kernel's first stamp costs
+ * a patch of its code, which does not belong into a freeze.
+ */
+int link_open_watch(void);
+/* From now on the socket receives every frame that comes in by the link, before the link's bridge has it. */
+int link_watch(int fd, const char *name);
+/* Brings this process into the network namespace at this path. */
+int link_enter(const char *netns);
 /* Makes the link a port of the bridge, or takes it out. Its being so already is no error. */
 int link_set_bridge(const char *name, const char *bridge, bool member);
 

@@ -7,7 +7,10 @@
  *
  *                      {"event": "ready"}      the TAP is there, outside the bridge
  *   divert             {"event": "holding"}    the TAP is in the bridge and announces the node's MAC as its own
- *   release PORT       {"event": "released", "frames": N, "bytes": N, "lost": N, "held_us": N}
+ *   release PORT       {"event": "released", "frames": N, "bytes": N, "lost": N, "held_us": N}, and then
+ *                      {"event": "sent", "at_us": N}   the node's first data went out (CLOCK_MONOTONIC), or
+ *                      {"event": "silent"}             it sent none for a second
+ *   return NETNS PORT  {"event": "returned", "frames": N}
  *   drop, end of input {"event": "dropped"}
  *   (any time)         {"event": "failed", "error": TEXT}, exit code 1
  *
@@ -21,12 +24,15 @@
  * source's kernel still sent, before its port was unplugged, may come after the first one and draw the MAC back. PORT
  * is in the bridge first, because the node's kernel answers what it is handed at once, and an answer lost there (to a
  * first ARP) would be missed for a second. The bridge floods what it has for the node until the node's first own
- * frame. `lost` counts what came after the limit was reached. ARP requests for the node are answered in its name.
+ * frame. A return is the other way to end: the node stays where it was. PORT of the namespace NETNS is put into the
+ * bridge there (of the same name) and is handed what was kept and, until the drop, what still comes; nothing is
+ * announced or answered any more, as that would draw the MAC back here. `lost` counts what came after the limit was reached. ARP requests for the node are answered in its name.
  */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <getopt.h>
 #include <inttypes.h>
+#include <linux/if_packet.h>
 #include <net/ethernet.h>
 #include <netinet/ether.h>
 #include <poll.h>
@@ -41,14 +47,18 @@
 #include "frames.h"
 #include "link.h"
 
-enum { ANNOUNCE_EVERY_US = 20000 };
+enum {
+    ANNOUNCE_EVERY_US = 20000,
+    SILENT_MS = 1000, /* a node that has sent nothing by then has nobody who waits for it, or is much too late */
+    HEADERS_MAX = 256,
+};
 
 struct hold {
     const char *bridge, *tap;
     uint8_t mac[ETH_ALEN];
     struct in_addr address;
     struct frames frames;
-    int tap_fd;
+    int tap_fd, watch_fd, back_fd; /* back_fd: the port that frames go back to; -1 before */
     bool holding;
     int64_t since_us, announced_us;
     uint64_t count, bytes, lost;
@@ -130,7 +140,7 @@ static int take_in(struct hold *hold)
     ssize_t length;
 
     while ((length = read(hold->tap_fd, frame, sizeof(frame))) > 0)
-        if (!answer_arp(hold, frame, (size_t)length) && is_for_node(hold, frame, (size_t)length) &&
+        if ((hold->back_fd >= 0 || !answer_arp(hold, frame, (size_t)length)) && is_for_node(hold, frame, (size_t)length) &&
             frames_keep(&hold->frames, frame, (size_t)length))
             hold->lost++;
     if (length < 0 && errno != EAGAIN && errno != EINTR)
@@ -168,12 +178,57 @@ static int divert(struct hold *hold)
     return 0;
 }
 
+/* When a frame that is there was received, CLOCK_MONOTONIC; 0 when none is there, or it carries no data of the node. */
+static int64_t next_data_us(int fd)
+{
+    uint8_t frame[HEADERS_MAX], control[CMSG_SPACE(sizeof(struct timespec))];
+    struct sockaddr_ll from;
+    struct iovec part = {.iov_base = frame, .iov_len = sizeof(frame)};
+    struct msghdr message = {.msg_iov = &part,
+                             .msg_iovlen = 1,
+                             .msg_control = control,
+                             .msg_controllen = sizeof(control),
+                             .msg_name = &from,
+                             .msg_namelen = sizeof(from)};
+    ssize_t length = recvmsg(fd, &message, 0);
+    struct cmsghdr *about = length < 0 ? NULL : CMSG_FIRSTHDR(&message);
+    struct timespec stamp, now;
+
+    if (!about || about->cmsg_type != SO_TIMESTAMPNS || from.sll_pkttype == PACKET_OUTGOING ||
+        !frame_has_data(frame, (size_t)length))
+        return 0;
+    memcpy(&stamp, CMSG_DATA(about), sizeof(stamp));
+    clock_gettime(CLOCK_REALTIME, &now);
+    return now_us() - ((int64_t)(now.tv_sec - stamp.tv_sec) * 1000000 + (now.tv_nsec - stamp.tv_nsec) / 1000);
+}
+
+/* Tells when the node first sent data of a program's. A peer that waits for the node waits for that. */
+static void tell_first_sent(const struct hold *hold)
+{
+    struct pollfd wait[2] = {{.fd = hold->watch_fd, .events = POLLIN}, {.fd = STDIN_FILENO, .events = POLLIN}};
+    int64_t until = now_us() + SILENT_MS * 1000, at = 0;
+
+    while (!at && !wait[1].revents && now_us() < until) {
+        if (poll(wait, 2, (int)((until - now_us()) / 1000 + 1)) < 0 && errno != EINTR)
+            break;
+        if (wait[0].revents)
+            at = next_data_us(hold->watch_fd);
+    }
+    if (at)
+        printf("{\"event\": \"sent\", \"at_us\": %" PRId64 "}\n", at);
+    else
+        puts("{\"event\": \"silent\"}");
+}
+
 static int release(struct hold *hold, const char *name)
 {
     int port = link_open_port(name), error;
 
     if (port < 0)
         return fail("open the port", name, port);
+    error = link_watch(hold->watch_fd, name);
+    if (error)
+        return fail("watch the port", name, error);
     error = link_set_bridge(name, hold->bridge, true);
     if (error)
         return fail("attach to the bridge", name, error);
@@ -191,17 +246,46 @@ static int release(struct hold *hold, const char *name)
     if (error)
         return error;
     hand_over(hold, port);
+    tell_first_sent(hold);
     return 1;
+}
+
+/* The node stays at the port of this name in another namespace. What its peers sent meanwhile is late, not lost. */
+static int give_back(struct hold *hold, const char *netns, const char *name)
+{
+    int error = take_in(hold);
+
+    hold->holding = false;
+    if (error)
+        return error;
+    error = link_enter(netns);
+    if (error)
+        return fail("enter", netns, error);
+    hold->back_fd = link_open_port(name);
+    if (hold->back_fd < 0)
+        return fail("open the port", name, hold->back_fd);
+    error = link_set_bridge(name, hold->bridge, true);
+    if (error)
+        return fail("attach to the bridge", name, error);
+    hand_over(hold, hold->back_fd);
+    printf("{\"event\": \"returned\", \"frames\": %" PRIu64 "}\n", hold->count);
+    return 0;
 }
 
 /* 0: go on; 1: the hold has ended; negative: it failed, and said so. */
 static int obey(struct hold *hold, char *line)
 {
+    char *second;
+
     line[strcspn(line, "\n")] = '\0';
     if (strcmp(line, "divert") == 0)
         return divert(hold);
     if (strncmp(line, "release ", 8) == 0)
         return release(hold, line + 8);
+    if (strncmp(line, "return ", 7) == 0 && (second = strchr(line + 7, ' '))) {
+        *second = '\0';
+        return give_back(hold, line + 7, second + 1);
+    }
     if (strcmp(line, "drop") == 0) {
         puts("{\"event\": \"dropped\"}");
         return 1;
@@ -220,7 +304,7 @@ static int patience(const struct hold *hold)
 static int serve(struct hold *hold)
 {
     struct pollfd wait[2] = {{.fd = STDIN_FILENO, .events = POLLIN}, {.fd = hold->tap_fd, .events = POLLIN}};
-    char line[64];
+    char line[512];
     int result = 0;
 
     while (result == 0) {
@@ -230,6 +314,8 @@ static int serve(struct hold *hold)
             (void)announce(hold); /* a TAP that takes no more is in nobody's way: the first one counts */
         if (wait[1].revents)
             result = take_in(hold);
+        if (result == 0 && hold->back_fd >= 0)
+            hand_over(hold, hold->back_fd);
         if (result == 0 && wait[0].revents) {
             if (fgets(line, sizeof(line), stdin))
                 result = obey(hold, line);
@@ -275,7 +361,7 @@ static void parse(struct hold *hold, int argc, char **argv)
 
 int main(int argc, char **argv)
 {
-    struct hold hold = {.frames.limit = 64 << 20};
+    struct hold hold = {.frames.limit = 64 << 20, .back_fd = -1};
     int result;
 
     parse(&hold, argc, argv);
@@ -284,6 +370,11 @@ int main(int argc, char **argv)
     hold.tap_fd = link_open_tap(hold.tap, 0, 0);
     if (hold.tap_fd < 0) {
         fail("make the TAP", hold.tap, hold.tap_fd);
+        return 1;
+    }
+    hold.watch_fd = link_open_watch();
+    if (hold.watch_fd < 0) {
+        fail("open a packet socket for", hold.tap, hold.watch_fd);
         return 1;
     }
     puts("{\"event\": \"ready\"}");

@@ -235,6 +235,18 @@ def test_the_policy_tells_the_engine_to_switch(
     assert_settled(world)
 
 
+def test_frames_that_were_kept_go_back_before_the_node_runs(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the hold still takes what comes until the port is announced."""
+    monkeypatch.setenv("WHERRY_FAULTS", "1")
+    calls: list[str] = []
+    world.watch(calls.append)
+    with pytest.raises(Failed):
+        world.moves.run(NODE, DESTINATION, fault="restore:fail")
+    order = ["hold.divert", "hold.give_back", "port_plug", "roll_back", "hold.drop"]
+    places = [max(at for at, call in enumerate(calls) if call.startswith(name)) for name in order]
+    assert places == sorted(places), calls
+
+
 def test_a_transfer_that_was_cancelled_goes_back(world: World) -> None:
     """While it is under way: it may take an hour."""
     calls = world.driver.calls

@@ -19,6 +19,7 @@ from typing import IO, Any
 
 import pytest
 
+from fuzzing import fuzz
 from names import own_name
 from wherry.base.paths import native_program
 from wherry.fabric import namespaces
@@ -157,6 +158,55 @@ def test_a_peer_that_asks_in_the_gap_is_answered(hold: Hold) -> None:
         assert [receiver.recv(100), receiver.recv(100)] == [b"first", b"second"]
 
 
+def test_what_was_kept_goes_back_to_a_node_that_stays(hold: Hold) -> None:
+    """And what comes until the drop. Without it a peer would send again after a minute."""
+    with (
+        namespaces.inside(f"/run/netns/{NODE}", lambda: socket.create_server((ADDRESS, 5000))) as server,
+        namespaces.inside(
+            f"/run/netns/{PEER}", lambda: socket.create_connection((ADDRESS, 5000), timeout=WAIT)
+        ) as client,
+        server.accept()[0] as accepted,
+    ):
+        accepted.settimeout(WAIT)
+        ip("-n", HOST, "link", "set", "pn", "nomaster")
+        assert hold.tell("divert")["event"] == "holding"
+        client.sendall(b"into the gap")
+        time.sleep(0.3)
+        returned = hold.tell(f"return /run/netns/{HOST} pn")
+        assert returned["event"] == "returned" and returned["frames"] > 0
+        assert accepted.recv(100) == b"into the gap"
+        client.sendall(b"late")
+        assert accepted.recv(100) == b"late"
+        accepted.sendall(b"answer")
+        assert client.recv(100) == b"answer"
+    assert hold.tell("drop")["event"] == "dropped"
+
+
+@pytest.mark.parametrize("sends", [True, False])
+def test_it_tells_when_the_node_first_sends_data(hold: Hold, sends: bool) -> None:
+    """Acknowledgements, which its kernel sends by itself, are none."""
+    with (
+        namespaces.inside(f"/run/netns/{NODE}", lambda: socket.create_server((ADDRESS, 5000))) as server,
+        namespaces.inside(
+            f"/run/netns/{PEER}", lambda: socket.create_connection((ADDRESS, 5000), timeout=WAIT)
+        ) as client,
+        server.accept()[0] as accepted,
+    ):
+        ip("-n", HOST, "link", "set", "pn", "nomaster")
+        hold.tell("divert")
+        client.sendall(b"into the gap")
+        time.sleep(0.2)
+        assert hold.tell("release pn")["frames"] > 0
+        time.sleep(0.1)
+        before = time.monotonic()
+        if sends:
+            accepted.sendall(b"answer")
+            sent = hold.hear()
+            assert sent["event"] == "sent" and before <= sent["at_us"] / 1e6 <= time.monotonic()
+        else:
+            assert hold.hear()["event"] == "silent"
+
+
 def test_it_says_what_it_cannot_do(hold: Hold) -> None:
     hold.tell("divert")
     answer = hold.tell("release none")
@@ -166,3 +216,10 @@ def test_it_says_what_it_cannot_do(hold: Hold) -> None:
 def test_a_killed_hold_leaves_nothing(hold: Hold) -> None:
     hold.tell("divert")
     assert "tap" in ip("-n", HOST, "-br", "link")
+
+
+def test_no_frame_leads_it_astray() -> None:
+    ethernet, ip4 = bytes(12) + b"\x08\x00", bytes.fromhex("45000029000040004006") + bytes(10)
+    tcp = bytes(12) + b"\x50" + bytes(7)
+    corpus = {"tcp": ethernet + ip4 + tcp + b"x", "short": ethernet + ip4, "arp": bytes(12) + b"\x08\x06" + bytes(28)}
+    fuzz(("fuzz/fuzz_frame.c", "hold/frames.c", "lib/buffer.c"), corpus, 100_000, 256)

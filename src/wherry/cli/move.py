@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
 from typing import Annotated, Literal
 
 from cyclopts import Parameter
@@ -26,7 +30,7 @@ def move(
     max_downtime: str | None = None,
     output: Output = "text",
 ) -> None:
-    """Move a node to another host while its job runs. Ctrl-C takes the move back.
+    """Move a node to another host while its job runs. Ctrl-C, SIGTERM and a terminal that is closed take it back.
 
     Parameters
     ----------
@@ -62,9 +66,32 @@ def move(
             )
             emit(output, "prediction", cost, lambda: print(text))
             return
-        begun = client.begin_move(node, to, max_rounds, bandwidth=bandwidth, way=given)
-        found = client.moved(client.wait(begun.id, say))
+        with _ended_like_an_interrupt():
+            begun = client.begin_move(node, to, max_rounds, bandwidth=bandwidth, way=given)
+            found = client.moved(client.wait(begun.id, say))
         emit(output, "move", found, lambda: print(summary(found)))
+
+
+@contextmanager
+def _ended_like_an_interrupt() -> Iterator[None]:
+    """SIGTERM and SIGHUP do meanwhile what Ctrl-C does, once: else they would end the command and not the move.
+
+    A signal that is ignored (nohup) stays ignored."""
+    struck: list[int] = []
+
+    def interrupt(number: int, _frame: FrameType | None) -> None:
+        struck.append(number)
+        if len(struck) == 1:
+            raise KeyboardInterrupt
+
+    mine = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) == signal.SIG_DFL]
+    for number in mine:
+        signal.signal(number, interrupt)
+    try:
+        yield
+    finally:
+        for number in mine:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def summary(move: Move) -> str:

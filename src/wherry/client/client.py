@@ -87,8 +87,8 @@ class Client:
                 if interrupted:
                     raise
                 interrupted = self.interrupted = True
+                self._cancel_quietly(id, progress)  # first: a terminal that has gone takes no word
                 progress("cancelling; Ctrl-C again leaves it running")
-                self._cancel_quietly(id, progress)
                 continue
             if not left:
                 self._cancel_quietly(id, progress)

@@ -105,6 +105,14 @@ def machine_layout() -> Layout:
     return layout
 
 
+def freezer_only() -> Layout:
+    """This machine's layout without what limits and counts: for a cgroup that is only to be killed as a whole."""
+    layout = machine_layout()
+    if "freezer" in layout.v1:
+        return Layout({"freezer": layout.v1["freezer"]})
+    return Layout({}, layout.v2, frozenset({"freezer"}))
+
+
 class Cgroup:
     """One cgroup by name, in all hierarchies at once."""
 

@@ -218,6 +218,15 @@ class FakeHold:
         self.die()
         return HoldReport(frames=self.frames, held=held)
 
+    def first_sent(self, timeout: float) -> float | None:
+        return time.monotonic()
+
+    def give_back(self, source: Port) -> HoldReport:
+        self._fabric.entering("hold.give_back")
+        self.since = None
+        self._fabric.plug(source)
+        return HoldReport(frames=self.frames)
+
     def drop(self) -> None:
         self._fabric.entering("hold.drop")
         self.die()

@@ -169,6 +169,12 @@ class NoPacketHold:
     def release(self) -> HoldReport:
         return HoldReport()
 
+    def first_sent(self, timeout: float) -> float | None:
+        return None
+
+    def give_back(self, source: Port) -> HoldReport:
+        return HoldReport()
+
     def drop(self) -> None:
         """There is nothing to forget."""
 

@@ -247,7 +247,7 @@ class NetnsFabric:
         namespaces.remove(self._port_name(port))
 
     def hold(self, port: Port) -> NetnsPacketHold:
-        return NetnsPacketHold(self.host_netns(port.host), bridge_of(port.network), _port(port), port)
+        return NetnsPacketHold(self.host_netns(port.host), bridge_of(port.network), _port(port), port, self.host_netns)
 
     # making
 

@@ -1,12 +1,15 @@
 """The hold of the netns fabric: keeps the frames for a node that is on its way, and delivers them when it is there.
 
 The work is done by `wherry-hold`, a process in the destination's namespace. It is started before the node stops and
-then waits, so that `divert` and `release`, which lie within the downtime, are one line to it and one from it:
+then waits, so that `divert`, `release` and `give_back`, during which the node stands still, are one line to it and one
+from it:
 
-    -> (start)      <- {"event": "ready"}
-    -> divert       <- {"event": "holding"}       the MAC is drawn to this host, frames are kept
-    -> release pN.I <- {"event": "released", ...} the port is plugged, what was kept is with the node; the program ends
-    -> drop         <- {"event": "dropped"}       or the end of its input: a killed daemon leaves no hold behind
+    -> (start)           <- {"event": "ready"}
+    -> divert            <- {"event": "holding"}       the MAC is drawn to this host, frames are kept
+    -> release pN.I      <- {"event": "released", ...} the port is plugged, what was kept is with the node
+                         <- {"event": "sent", ...}     the node has sent data, or `silent`; the program ends
+    -> return NETNS pN.I <- {"event": "returned", ...} the source's port is plugged and has what was kept
+    -> drop              <- {"event": "dropped"}       or the end of its input: a killed daemon leaves no hold behind
 
 Invariant: the program ends with its hold, and its TAP device with the program.
 """
@@ -17,6 +20,9 @@ import json
 import select
 import subprocess
 import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as NotYet
 from typing import Any
 
 from wherry.base.errors import Code, Failed
@@ -33,8 +39,13 @@ LIMIT = 64 * 2**20
 class NetnsPacketHold:
     """A hold at one host for one port."""
 
-    def __init__(self, netns: str, bridge: str, interface: str, port: Port) -> None:
+    def __init__(
+        self, netns: str, bridge: str, interface: str, port: Port, netns_of: Callable[[str], str] | None = None
+    ) -> None:
+        """`netns_of` gives the path of a host's namespace, for a port that frames go back to."""
         self._interface = interface
+        self._netns_of = netns_of
+        self._sent: Future[float | None] = Future()
         self._name = f"the hold for {port.owner} at {port.host}"
         tap = f"t{interface[1:]}"
         arguments = [
@@ -70,8 +81,30 @@ class NetnsPacketHold:
         self._tell(f"release {self._interface}")
         answer = self._expect("released")
         # The kernel takes tens of milliseconds to remove the TAP, and a node waits for our return.
-        threading.Thread(target=self._end, name="hold").start()
+        threading.Thread(target=self._see_it_out, name="hold").start()
         return HoldReport(frames=answer["frames"], bytes=answer["bytes"], held=answer["held_us"] / 1e6)
+
+    def first_sent(self, timeout: float) -> float | None:
+        try:
+            return self._sent.result(timeout)
+        except NotYet:
+            return None
+
+    def _see_it_out(self) -> None:
+        at: float | None = None
+        try:
+            at = self._expect("sent")["at_us"] / 1e6
+        except (Failed, OSError, ValueError):
+            pass  # it was silent, or dropped meanwhile
+        finally:
+            self._sent.set_result(at)
+            self._end()
+
+    def give_back(self, source: Port) -> HoldReport:
+        if self._netns_of is None:
+            raise self._failure(f"it does not know the network of {source.host}")
+        self._tell(f"return {self._netns_of(source.host)} {self._interface}")
+        return HoldReport(frames=self._expect("returned")["frames"])
 
     def drop(self) -> None:
         self._end()

@@ -73,8 +73,16 @@ class Hold(Protocol):
     def release(self) -> HoldReport:
         """Plugs the port at this host and delivers what was kept, in order. Ends the hold."""
 
+    def first_sent(self, timeout: float) -> float | None:
+        """After a release: when (time.monotonic) the node first sent data of a program's through the port; None when
+        that is not known within so many seconds."""
+
+    def give_back(self, source: Port) -> HoldReport:
+        """In a roll-back: plugs the source's port and delivers there what was kept and, until the drop, what still
+        comes. Draws nothing to this host any more; the source's port is still to be announced (`port_plug`)."""
+
     def drop(self) -> None:
-        """Ends the hold and forgets the frames (roll-back). Idempotent; also safe before `divert`."""
+        """Ends the hold and forgets the frames that it still has. Idempotent; also safe before `divert`."""
 
 
 class Fabric(Protocol):

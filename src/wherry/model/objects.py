@@ -177,9 +177,10 @@ class Move(Record):
     """The live migration of one node. `phases` maps a phase to its seconds.
 
     `downtime` is from the freeze to the thaw. The same is kept as others see it, where that is known: the engine in
-    `downtime_criu` (CRIU: its own dump while frozen, and its restore; QEMU: what it says), a peer (how long its frames
-    were kept; on real hosts nobody keeps them), the node in `downtime_program` (from the freeze until a rank ran again;
-    of a virtual machine, until its agent answered).
+    `downtime_criu` (CRIU: its own dump while frozen, and its restore; QEMU: what it says), a peer in `downtime_peer`
+    (from just before the freeze until data of the node's went out by its port again, as seen at the bridge there; None
+    when it sent none for a while, and on real hosts, where nobody looks), the node in `downtime_program` (from the
+    freeze until a rank ran again; of a virtual machine, until its agent answered).
     """
 
     id: str

@@ -11,6 +11,7 @@ docs/design/0002-move.md.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 
@@ -32,6 +33,10 @@ _START_AGAIN = "wherry up FILE starts it again"
 _TRY_AGAIN = "wait: it is tried again while both hosts answer; one that is gone for good: wherry host lost HOST"
 _WAITED = "turn"
 """What the seconds are called for which a move waited until the links on its way were free."""
+_FIRST_SENT = 0.25
+"""Seconds to wait, when all else is done, for the first data that a node sends in which a rank runs."""
+_TELL = 0.5
+"""Seconds between two words of progress of a round."""
 _PAUSE = 0.1
 """Seconds before the second try to finish or to go back; doubled before each further one."""
 
@@ -83,6 +88,7 @@ class MoveStateMachine:
         self._cancelled = cancelled
         self._frozen_at: float | None = None
         self._silent: LostContact | None = None
+        self._told = 0.0
         self._asked = False
         """True when the engine said that it has not switched: else the source's copy may be gone for a good reason."""
         self._watch = Stopwatch()
@@ -149,7 +155,7 @@ class MoveStateMachine:
             sent = self._send(hold, fault, max_rounds)
 
         self._note(phase=Phase.RESTORE)
-        restored = mover.restore()
+        restored = mover.restore(lambda _: self._stop_if_cancelled())
         if sent.frozen is not None and restored is not None:
             self._note(downtime_criu=sent.frozen + restored)
         self._ended(Phase.RESTORE, fault)
@@ -205,22 +211,24 @@ class MoveStateMachine:
             self._fabric.port_plug(self._ends.destination_port)
         else:
             try:
-                report = hold.release()
+                hold.release()
             except Exception:
                 hold.drop()
                 raise
-            self._note(downtime_peer=report.held)
         self._mover.thaw()
         downtime = None if self._frozen_at is None else time.monotonic() - self._frozen_at
         self._fabric.port_plug(self._ends.destination_port)  # again: a late frame of the source's draws the MAC there
         ran = self._ran_again()  # who takes over after a daemon that was killed asks it, too
+        frozen_at, self._frozen_at = self._frozen_at, None
         if downtime is not None:
-            self._frozen_at = None
             self._note(downtime=downtime, downtime_program=None if ran is None else downtime + ran)
         self._watch.lap(str(Phase.THAW))
         fault.strike(Phase.THAW)
         self._fabric.port_down(self._ends.source_port)
         self._mover.close()
+        if hold and frozen_at is not None:
+            sent = hold.first_sent(0.0 if ran is None else _FIRST_SENT)
+            self._note(downtime_peer=None if sent is None else sent - frozen_at)
         self._watch.lap(str(Phase.DONE))
 
     def _ran_again(self) -> float | None:
@@ -255,9 +263,13 @@ class MoveStateMachine:
             return
         self._asked = True
         if self._hold:
-            self._hold.drop()
+            # a peer whose frames are lost backs off, and the job would stand for as long again
+            with contextlib.suppress(WherryError):  # of a hold that has ended, frames are lost as on any network
+                self._hold.give_back(self._ends.source_port)
         self._fabric.port_plug(self._ends.source_port)
         self._mover.roll_back()
+        if self._hold:
+            self._hold.drop()
         self._fabric.port_down(self._ends.destination_port)
         self._mover.close()
 
@@ -305,8 +317,11 @@ class MoveStateMachine:
             self._stop_if_cancelled()
 
     def _during_round(self, text: str) -> None:
-        self._progress(f"{self.node.name}: round {len(self.move.rounds) + 1}: {text}")
+        """At each look of the engine's, many a second: what it tells is stored less often."""
         self._stop_if_cancelled()
+        if time.monotonic() - self._told >= _TELL:
+            self._told = time.monotonic()
+            self._progress(f"{self.node.name}: round {len(self.move.rounds) + 1}: {text}")
 
     def _stop_if_cancelled(self) -> None:
         if self._cancelled():

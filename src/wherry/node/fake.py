@@ -168,7 +168,7 @@ class FakeMover:
             self._driver.places.pop(_key(self._source))
         return Transferred(bytes=self._dirty, frozen=0.01)
 
-    def restore(self) -> float | None:
+    def restore(self, during: During = quiet) -> float | None:
         self._driver.entering("restore")
         if not self._driver.switches:
             self._expect(self._source, Copy.FROZEN)

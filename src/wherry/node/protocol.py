@@ -125,8 +125,9 @@ class NodeMover(Protocol):
         """Sends what is left. The source stays frozen. An engine that can be stopped calls `during` now and then; what
         it raises ends the transfer."""
 
-    def restore(self) -> float | None:
-        """Ends with the node restored at the destination, still frozen; seconds that the engine says it took."""
+    def restore(self, during: During = quiet) -> float | None:
+        """Ends with the node restored at the destination, still frozen; seconds that the engine says it took. An engine
+        that can be stopped calls `during` now and then; what it raises ends the restore."""
 
     def switched(self) -> bool:
         """Before the commit, when something failed: True when the engine itself ended the source's copy and the

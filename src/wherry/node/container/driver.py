@@ -18,7 +18,7 @@ from pathlib import Path
 
 from wherry.base.errors import Code, Failed
 from wherry.base.paths import Instance, native_program
-from wherry.fabric.cgroup import Cgroup
+from wherry.fabric.cgroup import Cgroup, freezer_only
 from wherry.fabric.host_facts import runtime, runtime_problem
 from wherry.fabric.protocol import Fabric
 from wherry.model.migration_parameters import MigrationParameters
@@ -105,8 +105,14 @@ class ContainerDriver:
             raise
         (layout.private / "run" / "wherry" / "key").unlink(missing_ok=True)
 
+    def engine_group(self, place: Placement) -> Cgroup:
+        """The cgroup of CRIU while it restores at a place: what a killed CRIU leaves is found in it."""
+        prefix = place.cgroup.strip("/").partition("/")[0]
+        return Cgroup(f"{prefix}/.engines/{place.node.name}@{place.host}", freezer_only())
+
     def stop(self, place: Placement) -> None:
         layout = self.layout(place)
+        self.engine_group(place).remove()
         group = Cgroup(place.cgroup)
         if group.exists():
             group.kill()

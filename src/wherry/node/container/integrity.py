@@ -17,10 +17,12 @@ from __future__ import annotations
 import logging
 import socket
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 from wherry.base.errors import Code, Failed
 from wherry.base.paths import native_program
+from wherry.node.container.progress_bounds import Bound, said_at_end, work_of
 
 _DIFFERENT, _SENT_AGAIN = 1, 2
 log = logging.getLogger("wherry.verify")
@@ -43,22 +45,19 @@ class IntegrityCheck:
             self._list = _program("list", *map(str, destination), stdin=subprocess.PIPE, stdout=near.fileno())
             self._compare = _program("compare", *map(str, source), tasks, stdin=far.fileno(), stdout=far.fileno())
 
-    def list(self, timeout: float) -> None:
+    def list(self, bound: Callable[..., Bound]) -> None:
         """Returns when everything that arrived is summed up; CRIU may take the images from then on."""
-        try:
-            _, why = self._list.communicate(b"\n", timeout=timeout)
-        except subprocess.TimeoutExpired:
-            raise Failed(Code.TIMED_OUT, "what arrived was not summed up in time") from None
+        why = said_at_end(self._list, bound(work_of(lambda: [self._list.pid, self._compare.pid])), b"\n")
         if self._list.returncode:
             raise Failed(Code.MOVE_FAILED, "what arrived cannot be read", why.decode(errors="replace").strip())
 
-    def require_same(self, tasks: str, timeout: float) -> None:
+    def require_same(self, tasks: str, bound: Callable[..., Bound]) -> None:
         """Failed when more differs from the source, which is still frozen, than could be mended in the restored
         processes, which `tasks` (a cgroup.procs) tells."""
-        code, what = self._ended(self._compare, timeout)
+        code, what = self._ended(self._compare, bound)
         if code == _SENT_AGAIN:
             mend = _program("mend", tasks, stdin=self._near.fileno(), stdout=subprocess.DEVNULL)
-            code, why = self._ended(mend, timeout)
+            code, why = self._ended(mend, bound)
             if not code:
                 log.warning("sent again: %s", what)
                 return
@@ -78,13 +77,13 @@ class IntegrityCheck:
         self._near.close()
 
     @staticmethod
-    def _ended(process: subprocess.Popen[bytes], timeout: float) -> tuple[int, str]:
-        """Exit code of a program and what it said."""
+    def _ended(process: subprocess.Popen[bytes], bound: Callable[..., Bound]) -> tuple[int, str]:
+        """Exit code of a program and what it wrote."""
         try:
-            _, said = process.communicate(timeout=timeout)
-        except subprocess.TimeoutExpired:
+            said = said_at_end(process, bound(work_of(lambda: [process.pid])))
+        except BaseException:
             _end(process)
-            raise Failed(Code.TIMED_OUT, "what was sent was not compared in time") from None
+            raise
         return process.returncode, said.decode(errors="replace").strip()
 
 

@@ -21,7 +21,6 @@ is removed by the driver's `stop`, so `roll_back`, `release` and `thaw` work als
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import signal
 import socket
@@ -37,6 +36,7 @@ from wherry.base.units import format_size
 from wherry.fabric.cgroup import CONTROLLERS, Cgroup, ready_to_add
 from wherry.fabric.protocol import Fabric
 from wherry.model.objects import Round
+from wherry.node.container import progress_bounds
 from wherry.node.container.criu import probe as criu_probe
 from wherry.node.container.criu import rpc as criu_rpc
 from wherry.node.container.criu import soft_dirty
@@ -45,6 +45,7 @@ from wherry.node.container.file_locks import FileLocks
 from wherry.node.container.integrity import IntegrityCheck
 from wherry.node.container.mounts import MS_NOSUID, Layout, mount, unmount_below
 from wherry.node.container.movable import require_movable
+from wherry.node.container.progress_bounds import Bound, Sign, unasked, work_of
 from wherry.node.container.streams import BackgroundTask, RateLimit, Stream, receive_tree
 from wherry.node.container.tcp_repair import end_repair
 from wherry.node.container.thread_attributes import AttributesOfNode
@@ -55,10 +56,6 @@ from wherry.node.protocol import During, Placement, Transferred, quiet
 if TYPE_CHECKING:
     from wherry.node.container.driver import ContainerDriver
 
-_ENGINE_TIMEOUT, _ENGINE_RATE = 30, 20e6
-"""A dump or a restore is given up after so many seconds, and one more for so many bytes that the node may have: a tenth
-of what a loaded machine does, or of a slow link, of which what is sent may have to share its part with another stream.
-CRIU itself may wait for ever for a restored process that has died."""
 _URGENT = -15
 """Nice value of the thread that moves, and so of all that it starts: what runs beside prolongs the downtime less."""
 _RAN_AGAIN = 0.2
@@ -95,6 +92,8 @@ class ContainerMover:
         self._pass = 0
         self._rate_limit = RateLimit(None)
         self._connections: WarmConnections | None = None
+        self._cancelled: Callable[[], object] = unasked
+        """Raises once the step that is under way is cancelled."""
         self._hurried: tuple[int, int] | None = None
         """Thread id and nice value of the thread that prepared, which is the one that does the other steps."""
 
@@ -127,14 +126,17 @@ class ContainerMover:
             mount("wherry", layout.images, "tmpfs", MS_NOSUID, "mode=0700")
         self._open("tree", receive_tree(self._to.private), stdin=True)
         self._descriptors["net"] = os.open(self._destination.netns, os.O_RDONLY | os.O_CLOEXEC)
-        self._workers["restore"] = self._worker(self._destination.host, self._descriptors["net"])
+        group = self._driver.engine_group(self._destination)
+        group.create()
+        self._workers["restore"] = self._worker(self._destination.host, self._descriptors["net"], group=group)
         self._open_pass(0)
 
     def round(self, number: int, during: During = quiet) -> Round:
         began = time.monotonic()
         self._connect(*_OF_A_PASS)  # the next one's
         self._dump(criu_rpc.PRE_DUMP, {"track_mem": True}, during)
-        sent = self._streams.pop("pages").finish(self._patience_to_send())
+        pages = self._streams.pop("pages")
+        sent = pages.finish(lambda *signs: self._sending("the memory", pages, *signs, frozen=False))
         self._streams.pop("images").close()
         self._open_pass(self._pass + 1)
         return Round(number=number, bytes=sent, seconds=time.monotonic() - began)
@@ -161,6 +163,13 @@ class ContainerMover:
             require_own_sockets(self._source.netns, self._from.private)
 
     def transfer(self, during: During = quiet) -> Transferred:
+        self._cancelled = lambda: during("")
+        try:
+            return self._transfer(during)
+        finally:
+            self._cancelled = unasked
+
+    def _transfer(self, during: During) -> Transferred:
         tree = self._streams["tree"]
         if carried := self._locks.take():
             self._workers.pop("restore").close()
@@ -185,12 +194,17 @@ class ContainerMover:
             warm.result()
         finally:
             tree_sent.result()
-        patience = self._patience_to_send()
-        sent = sum(self._streams.pop(name).finish(patience) for name in ("pages", "images", "tree"))
+        sent = sum(self._finish(self._streams.pop(name)) for name in ("pages", "images", "tree"))
         return Transferred(bytes=sent, frozen=criu_rpc.engine_seconds(self._from.images / "stats-dump"))
 
-    def restore(self) -> float | None:
-        group = Cgroup(self._destination.cgroup)
+    def restore(self, during: During = quiet) -> float | None:
+        self._cancelled = lambda: during("")
+        try:
+            return self._restore(Cgroup(self._destination.cgroup))
+        finally:
+            self._cancelled = unasked
+
+    def _restore(self, group: Cgroup) -> float | None:
 
         def stage(script: str, pid: int) -> None:
             # until it is frozen it shares the CPU with CRIU, not with the ranks that run at the destination
@@ -202,7 +216,7 @@ class ContainerMover:
         verification = self._verification
         if verification is None:
             raise Failed(Code.MOVE_FAILED, "the restore was not prepared")
-        verification.list(self._patience())
+        verification.list(lambda *signs: self._bound("the sum of what arrived", *signs))
         inherited = self._locks.inherit(self._images(self._to))
         options = {
             **self._common("restore", self._images(self._to)),
@@ -217,8 +231,12 @@ class ContainerMover:
         keep_clocks(self._images(self._to))
         originals = Cgroup(self._source.cgroup).pids()
         timers, attributes = TimersOfNode(originals), AttributesOfNode(originals)
-        self._request("restore", criu_rpc.RESTORE, options, self._to, stage, self._patience())
-        verification.require_same(group.freezer_procs_file(), self._patience())
+        restored = work_of(group.pids)
+        self._request(
+            "restore", criu_rpc.RESTORE, options, self._to, stage,
+            lambda *signs: self._bound("CRIU's restore", restored, *signs),
+        )  # fmt: skip
+        verification.require_same(group.freezer_procs_file(), lambda *signs: self._bound("the comparison", *signs))
         if self._destination.owner.uid != 0:
             require_same(Cgroup(self._source.cgroup).pids(), group.pids(), self._to.private)
         self._locks.require_kept(group.pids())
@@ -252,20 +270,32 @@ class ContainerMover:
         return None
 
     def roll_back(self) -> None:
-        _end_receivers(self._to.directory)
+        """The source runs again as soon as nothing of the destination's can: what else is to be removed, and the
+        memory that the kernel takes back, is no reason for the node to stand."""
+        if self._connections is None:
+            _end_receivers(self._to.directory)
+        self._end_workers()
+        for group in (self._driver.engine_group(self._destination), Cgroup(self._destination.cgroup)):
+            group.kill()
+        self._await_engine()
+        source = Cgroup(self._source.cgroup)
+        end_repair(source.pids())
+        source.thaw()
+        _settle(self._source)
         self.close()
         self._driver.stop(self._destination)
-        self._await_engine()
-        group = Cgroup(self._source.cgroup)
-        end_repair(group.pids())
-        group.thaw()
-        _settle(self._source)
+
+    def _end_workers(self) -> None:
+        for act, worker in self._workers.items():
+            if act == "restore":
+                worker.kill()
+            worker.close()
+        self._workers = {}
 
     def close(self) -> None:
+        self._end_workers()
         for stream in self._streams.values():
             stream.close()
-        for worker in self._workers.values():
-            worker.close()
         self._end_verification()
         self._locks.close()
         if self._connections is not None:
@@ -273,7 +303,7 @@ class ContainerMover:
             self._connections = None
         for descriptor in self._descriptors.values():
             os.close(descriptor)
-        self._streams, self._workers, self._descriptors = {}, {}, {}
+        self._streams, self._descriptors = {}, {}
         self._calm()
         for layout in (self._from, self._to):
             unmount_below(layout.images)
@@ -331,13 +361,38 @@ class ContainerMover:
             self._verification.close()
             self._verification = None
 
-    def _worker(self, host: str, *keep: int, sends: bool = False) -> criu_rpc.Worker:
-        enter = [str(native_program("wherry-ns")), "--net", self._fabric.host_netns(host), "--"]
-        return criu_rpc.Worker([*enter, *self._engine], keep, sends)
+    def _worker(self, host: str, *keep: int, sends: bool = False, group: Cgroup | None = None) -> criu_rpc.Worker:
+        enter = [str(native_program("wherry-ns")), "--net", self._fabric.host_netns(host)]
+        if group is not None:
+            enter += ["--cgroup", group.freezer_procs_file()]
+        return criu_rpc.Worker([*enter, "--", *self._engine], keep, sends, group)
 
     def _send(self, stream: Stream, directory: Path) -> None:
         with self._rate_limit.sending(stream):
-            stream.send_tree(directory, self._patience_to_send())
+            stream.send_tree(directory, lambda *signs: self._sending(f"the {stream.what}", stream, *signs))
+
+    def _finish(self, stream: Stream) -> int:
+        return stream.finish(lambda *signs: self._sending(f"the {stream.what}", stream, *signs))
+
+    def _bound(self, what: str, *signs: Sign) -> Bound:
+        """Of a step on one host while the node stands still."""
+        whole = progress_bounds.total(self._source.node.memory)
+        return Bound(what, progress_bounds.STALL, whole, *signs, cancelled=self._cancelled)
+
+    def _sending(
+        self,
+        what: str,
+        stream: Stream,
+        *signs: Sign,
+        frozen: bool = True,
+        cancelled: Callable[[], object] | None = None,
+    ) -> Bound:
+        """Of a step that sends to the other host."""
+        stall = progress_bounds.stall_sending(self._rate_limit.rate, stream.round_trip())
+        if not frozen:
+            stall = progress_bounds.while_it_runs(stall)
+        whole = progress_bounds.total(self._source.node.memory, self._rate_limit.rate)
+        return Bound(what, stall, whole, *signs, cancelled=cancelled or self._cancelled)
 
     def _common(self, act: str, images: Path) -> dict[str, object]:
         for name, path in (("images", images), ("work", images.parent)):
@@ -351,12 +406,13 @@ class ContainerMover:
             "log_level": 2,
             "manage_cgroups_mode": criu_rpc.IGNORE_CGROUPS,
             "skip_file_rwx_check": True,
-            "timeout": self._patience(),
+            "timeout": int(progress_bounds.total(self._source.node.memory)),
         }
 
     def _await_engine(self) -> None:
         """Waits for a dump that the daemon was killed under: CRIU traces the processes, freezes them again, lets go."""
-        group, deadline = Cgroup(self._source.cgroup), time.monotonic() + self._patience()
+        group = Cgroup(self._source.cgroup)
+        deadline = time.monotonic() + progress_bounds.total(self._source.node.memory)
         while any(_traced(pid) for pid in group.pids()) and time.monotonic() < deadline:
             time.sleep(0.01)
 
@@ -367,15 +423,6 @@ class ContainerMover:
             group.freeze()
         ended = end_repair(group.pids())
         return f"; it held {ended} connections, so messages may be lost: see wherry job list" if ended else ""
-
-    def _patience(self) -> int:
-        """Seconds for what reads or writes the node's memory on its host."""
-        return _ENGINE_TIMEOUT + int(self._source.node.memory / _ENGINE_RATE)
-
-    def _patience_to_send(self) -> int:
-        """Seconds for what takes it to the other host."""
-        slowest = min(_ENGINE_RATE, (self._rate_limit.rate or math.inf) / 8 / 2)
-        return _ENGINE_TIMEOUT + int(self._source.node.memory / slowest)
 
     def _dump(self, kind: int, more: dict[str, object], during: During) -> None:
         from wherry.node.container.driver import first_process
@@ -398,12 +445,18 @@ class ContainerMover:
         }
         if self._pass:
             options["parent_img"] = f"../{self._pass - 1}"
-        pages = self._streams["pages"]
+        pages, frozen = self._streams["pages"], kind == criu_rpc.DUMP
         sending = _Sending(pages, during)
+        theirs = [work_of(Cgroup(self._source.cgroup).pids)] if frozen else []
+
+        def bound(*signs: Sign) -> Bound:
+            every = (*signs, *pages.signs(), *theirs)
+            return self._sending("CRIU's dump", pages, *every, frozen=frozen, cancelled=sending.look)
+
         try:
             # CRIU corks the connection; its last words would wait 200 ms in the kernel for more to send
             with self._rate_limit.sending(pages):
-                self._request("dump", kind, options, self._from, sending.uncork, self._patience(), sending.gets_on)
+                self._request("dump", kind, options, self._from, sending.uncork, bound)
         except Failed as error:
             raise sending.ended or error from None
 
@@ -414,17 +467,20 @@ class ContainerMover:
         options: dict[str, object],
         layout: Layout,
         stage: Callable[[str, int], None],
-        patience: int,
-        gets_on: Callable[[], bool] | None = None,
+        bound: Callable[..., Bound],
     ) -> None:
         worker = self._workers.pop(act, None)
         if worker is None:
             raise Failed(Code.MOVE_FAILED, f"the {act} was not prepared")
         try:
-            worker.request(kind, options, stage, timeout=patience + 10, gets_on=gets_on)
+            worker.request(kind, options, bound(worker.work()), stage)
         except Failed as error:
-            worker.close()
+            self._give_up(act, worker)
+            if error.code == Code.CANCELLED:
+                raise
             reason = criu_rpc.first_error(layout.images / f"{act}.log")
+            if error.code == Code.TIMED_OUT:
+                reason = str(error)
             if layout is self._to and Cgroup(self._destination.cgroup).out_of_memory():
                 reason = f"host {self._destination.host} is out of memory"
             if layout is self._from:
@@ -438,13 +494,21 @@ class ContainerMover:
         finally:
             worker.close()
 
+    def _give_up(self, act: str, worker: criu_rpc.Worker) -> None:
+        """A restore is killed. A dump that does not end without its connection is, too, by `close`: it may have thawed
+        the processes and holds their connections, which it lets go of only when it fails by itself."""
+        if act == "restore":
+            worker.kill()
+            return
+        self._streams["pages"].cut()
+        worker.close()
+
 
 class _Sending:
-    """Memory on its way: whether more of it has gone out, and the end of it when the move is cancelled."""
+    """A dump that sends memory: tells how much has gone out, and cuts its connection when the move is cancelled."""
 
     def __init__(self, stream: Stream, during: During) -> None:
         self._stream, self._during = stream, during
-        self._sent = 0
         self.ended: WherryError | None = None
         """What `during` raised; the connection was cut then, and CRIU undoes what it did."""
 
@@ -452,16 +516,15 @@ class _Sending:
         """At each stage of CRIU's."""
         self._stream.uncork()
 
-    def gets_on(self) -> bool:
-        """True when more has gone out since it was asked last."""
-        before, self._sent = self._sent, self._stream.sent()
+    def look(self) -> None:
+        """At each look of the dump's bound."""
+        if self.ended:
+            return
         try:
-            if not self.ended:
-                self._during(f"{format_size(self._sent)} sent")
+            self._during(f"{format_size(self._stream.sent())} sent")
         except WherryError as error:
             self.ended = error
             self._stream.cut()
-        return self._sent > before
 
 
 def _settle(place: Placement) -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Protocol
 
 from wherry.base.errors import Code, Failed
+from wherry.node.container.progress_bounds import Bound, Sign, round_trip, said_at_end, traffic_of, work_of
 
 _TCPI_BYTES_SENT = 200
 """Offset of tcpi_bytes_sent and tcpi_bytes_retrans (u64) in struct tcp_info, linux/tcp.h."""
@@ -62,6 +63,14 @@ class Stream:
         """The most that goes out from now on, in bit/s, also while another program sends."""
         set_rate_limit(self._near, rate)
 
+    def round_trip(self) -> float:
+        """Seconds of a round trip."""
+        return round_trip(self._near)
+
+    def signs(self) -> tuple[Sign, Sign]:
+        """Progress of what is sent, and of the program that receives it."""
+        return traffic_of(self._near), work_of(lambda: [self._receiver.pid])
+
     def sent(self) -> int:
         """Bytes that have gone out so far."""
         return _sent(self._near) - self._before
@@ -75,38 +84,36 @@ class Stream:
         """Makes the kernel send what it holds back."""
         self._near.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 0)
 
-    def send_tree(self, directory: Path, patience: float) -> None:
+    def send_tree(self, directory: Path, bound: Callable[..., Bound]) -> None:
         """Sends a directory tree: files with holes, links, devices, owners, modes and times. Sockets stay behind.
 
-        TIMED_OUT after `patience` seconds.
+        `bound` makes the bound of it from signs of progress.
         """
+        sender = subprocess.Popen(
+            [*_SEND, f"--directory={directory}", "."],
+            stdin=subprocess.DEVNULL,
+            stdout=self._near.fileno(),
+            stderr=subprocess.PIPE,
+        )
         try:
-            sender = subprocess.run(
-                [*_SEND, f"--directory={directory}", "."],
-                stdin=subprocess.DEVNULL,
-                stdout=self._near.fileno(),
-                stderr=subprocess.PIPE,
-                timeout=patience,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            raise Failed(Code.TIMED_OUT, f"the {self.what} was not sent", f"waited {patience:.0f} s") from None
+            said = said_at_end(sender, bound(*self.signs(), work_of(lambda: [sender.pid])))
+        except BaseException:
+            sender.kill()
+            sender.communicate()
+            raise
         if sender.returncode:
-            why = "its connection was cut" if sender.returncode == -signal.SIGPIPE else _last_line(sender.stderr)
+            why = "its connection was cut" if sender.returncode == -signal.SIGPIPE else _last_line(said)
             raise Failed(Code.MOVE_FAILED, f"the {self.what} was not sent", why)
 
-    def finish(self, patience: float) -> int:
-        """Ends the sending side, waits for the receiver's good end, so many seconds at most; bytes that it got."""
+    def finish(self, bound: Callable[..., Bound]) -> int:
+        """Ends the sending side and waits for the receiver's good end; bytes that it got."""
         try:
             self._near.shutdown(socket.SHUT_WR)
-            _, stderr = self._receiver.communicate(timeout=patience)
+            said = said_at_end(self._receiver, bound(*self.signs()))
         except OSError as error:
             raise Failed(Code.MOVE_FAILED, f"the connection for the {self.what} broke", str(error)) from None
-        except subprocess.TimeoutExpired:
-            what = f"the destination did not take the {self.what}"
-            raise Failed(Code.TIMED_OUT, what, f"waited {patience:.0f} s") from None
         if self._receiver.returncode:
-            raise Failed(Code.MOVE_FAILED, f"the destination did not get the {self.what} whole", _last_line(stderr))
+            raise Failed(Code.MOVE_FAILED, f"the destination did not get the {self.what} whole", _last_line(said))
         sent = self.sent()
         self._near.close()
         return sent

@@ -148,7 +148,7 @@ class LiveMigration(ABC):
         sent, _ = migration_job.cost(self._domain(self._destination))
         return Transferred(bytes=max(sent - self._seen.sent, 0), frozen=0.0)
 
-    def restore(self) -> float | None:
+    def restore(self, during: During = quiet) -> float | None:
         return migration_job.cost(self._domain(self._destination))[1]  # libvirt has it some ms after the copy is whole
 
     def switched(self) -> bool:

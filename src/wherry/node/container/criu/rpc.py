@@ -2,16 +2,17 @@
 
 The messages are a subset of CRIU's `rpc.proto` (https://criu.org/RPC), built at import from the table below, so
 that no compiler is needed. A `Worker` may be started ahead of its request: exec and dynamic linking then happen
-before the freeze. Invariant: when `close` returns, the worker process is gone.
+before the freeze. Invariant: when `close` returns, the worker process is gone, and with a cgroup of its own all that it
+made and that was not put elsewhere.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import select
 import socket
 import subprocess
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 
 from wherry.base.errors import Code, Failed
+from wherry.fabric.cgroup import Cgroup
+from wherry.node.container.progress_bounds import LOOK, Bound, Sign, work_of
 
 DUMP, RESTORE, PRE_DUMP, NOTIFY = 1, 2, 4, 6
 """Request types (`criu_req_type`)."""
@@ -27,8 +30,8 @@ DUMP, RESTORE, PRE_DUMP, NOTIFY = 1, 2, 4, 6
 _NO_BREAKPOINTS = "130"
 """Makes CRIU trace system calls where it would set a hardware breakpoint, which costs 8 ms of a freeze inside a VM."""
 
-_LOOK = 0.5
-"""Seconds between two looks whether a request gets on."""
+_GRACE = 0.5
+"""Seconds for a worker to end by itself: one that dumps has to let go of the node's processes and connections."""
 
 IGNORE_CGROUPS = 0
 NETWORK_LOCK_SKIP = 3
@@ -109,11 +112,18 @@ class Worker:
     """A `criu swrk` process that waits for its one request.
 
     `argv` starts CRIU (a prefix may enter a namespace); `keep` are descriptors that the request names by number and
-    that the worker inherits under the same numbers. One that `sends` over a connection hears as an error that this is
-    cut, and is not killed by SIGPIPE.
+    that the worker inherits under the same numbers. One that `sends` over a connection gets an error when it is cut,
+    and is not killed by SIGPIPE.
+
+    The worker of a restore has a `group`, a cgroup of its own. A process that CRIU forked is not found by its parent
+    once CRIU is dead, and it keeps CRIU's end of the socket open, so that the socket does not tell the death either:
+    the process itself is watched (pidfd), and the cgroup is killed.
     """
 
-    def __init__(self, argv: Sequence[str], keep: Sequence[int] = (), sends: bool = False) -> None:
+    def __init__(
+        self, argv: Sequence[str], keep: Sequence[int] = (), sends: bool = False, group: Cgroup | None = None
+    ) -> None:
+        self._group = group
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
@@ -126,34 +136,35 @@ class Worker:
                 restore_signals=not sends,  # this process ignores it
             )
         self._socket = ours
+        self._death = os.pidfd_open(self._process.pid)
         with contextlib.suppress(OSError):  # without CAP_SYS_RESOURCE it is as likely a victim as any
             Path(f"/proc/{self._process.pid}/oom_score_adj").write_text(_LAST_VICTIM)
 
-    def _hear(self, timeout: float, gets_on: Callable[[], bool] | None) -> bytes:
-        """What it says next."""
-        deadline = time.monotonic() + timeout
-        while (left := deadline - time.monotonic()) > 0:
-            self._socket.settimeout(min(left, _LOOK) if gets_on else left)
-            try:
+    def work(self) -> Sign:
+        """Progress of CRIU, and of what it made that is not elsewhere yet."""
+        pids = (self._process.pid,)
+        return work_of(self._group.pids if self._group else lambda: pids)
+
+    def _hear(self, bound: Bound) -> bytes:
+        """The next message; empty when CRIU has ended without one."""
+        either = select.poll()
+        either.register(self._socket, select.POLLIN)
+        either.register(self._death, select.POLLIN)
+        while True:
+            ready = dict(either.poll(LOOK * 1000))
+            if self._socket.fileno() in ready:
                 return self._socket.recv(1 << 16)
-            except TimeoutError:
-                if gets_on and gets_on():
-                    deadline = time.monotonic() + timeout
-        raise TimeoutError
+            if ready:
+                return b""
+            bound.look()
 
     def request(
-        self,
-        kind: int,
-        opts: Mapping[str, Any],
-        notify: Callable[[str, int], None] | None = None,
-        timeout: float = 120.0,
-        gets_on: Callable[[], bool] | None = None,
+        self, kind: int, opts: Mapping[str, Any], bound: Bound, notify: Callable[[str, int], None] | None = None
     ) -> int:
         """Sends the request and serves CRIU's notifications until it answers; returns the restored PID (or 0).
 
         `notify(script, pid)` is called at each stage; its exception makes CRIU give up and is raised again here.
-        Failed when CRIU reports an error, dies, or says nothing for `timeout` seconds in which `gets_on`, asked now and
-        then, was never true.
+        Failed when CRIU reports an error, dies, or is over its bound; or what the bound raises.
         """
         request = _CLASSES["req"](type=kind)
         _fill(request.opts, {**opts, "notify_scripts": notify is not None})
@@ -161,12 +172,13 @@ class Worker:
         try:
             self._socket.send(request.SerializeToString())
             while True:
-                data = self._hear(timeout, gets_on)
+                data = self._hear(bound)
                 if not data:
-                    raise Failed(Code.MOVE_FAILED, "CRIU ended without an answer", f"exit {self._process.wait()}")
+                    raise Failed(Code.MOVE_FAILED, "CRIU ended without an answer", f"exit {self._process.wait(_GRACE)}")
                 answer = _CLASSES["resp"].FromString(data)
                 if answer.type != NOTIFY:
                     break
+                bound.advance()
                 try:
                     if notify is not None:
                         notify(answer.notify.script, answer.notify.pid)
@@ -174,8 +186,8 @@ class Worker:
                     failure = error
                 reply = _CLASSES["req"](type=NOTIFY, notify_success=failure is None)
                 self._socket.send(reply.SerializeToString())
-        except TimeoutError:
-            raise Failed(Code.TIMED_OUT, f"CRIU did not answer for {timeout:.0f} s") from None
+        except subprocess.TimeoutExpired:
+            raise Failed(Code.MOVE_FAILED, "CRIU closed its connection and did not end") from None
         except OSError as error:
             raise failure or Failed(Code.MOVE_FAILED, "the connection to CRIU broke", str(error)) from None
         if failure is not None:
@@ -184,14 +196,26 @@ class Worker:
             raise Failed(Code.MOVE_FAILED, "CRIU reported an error", answer.cr_errmsg or f"errno {answer.cr_errno}")
         return int(answer.restore.pid)
 
+    def kill(self) -> None:
+        """Ends the worker of a restore at once, with what it made."""
+        if self._group is not None:
+            self._group.kill()
+        self._process.kill()
+        self._process.wait()
+
     def close(self) -> None:
-        """Ends the worker. Idempotent."""
+        """Ends the worker; one that does not end by itself is killed. Idempotent."""
         self._socket.close()
         try:
-            self._process.wait(timeout=2)
+            self._process.wait(timeout=_GRACE)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        if self._death >= 0:
+            os.close(self._death)
+            self._death = -1
+        if self._group is not None:
+            self._group.remove()
 
 
 def _fill(message: Any, values: Mapping[str, Any]) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from wherry.fabric.cgroup import Cgroup
 from wherry.model.migration_parameters import MigrationParameters
 from wherry.model.spec.cluster import names_disk
-from wherry.node.protocol import Placement
+from wherry.node.protocol import During, Placement, quiet
 from wherry.node.vm import migration_job
 from wherry.node.vm.agent_probe import await_answer
 from wherry.node.vm.identifiers import domain_id
@@ -54,9 +54,9 @@ class VmMover(LiveMigration):
         group.limit(None, None)
         return super().freeze(post_copy)
 
-    def restore(self) -> float | None:
+    def restore(self, during: During = quiet) -> float | None:
         self._driver.seat(self._destination, bounded=False)
-        return super().restore()
+        return super().restore(during)
 
     def switched(self) -> bool:
         if not Cgroup(self._destination.cgroup).exists():

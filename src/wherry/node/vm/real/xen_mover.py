@@ -106,7 +106,7 @@ class XenMover:
             raise Failed(Code.MOVE_FAILED, what, "libvirt says that it moved it", _STATUS)
         return Transferred(bytes=0)
 
-    def restore(self) -> float | None:
+    def restore(self, during: During = quiet) -> float | None:
         return None
 
     def switched(self) -> bool:

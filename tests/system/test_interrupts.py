@@ -1,0 +1,52 @@
+"""`wherry move` that is ended from outside under a job, and what a record says that a peer felt."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+
+import pytest
+from realworld import SECONDS, World, world
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="clusters are made by root")
+
+NODE, SOURCE, DESTINATION = "two-1", "a2", "b1"
+
+
+@pytest.fixture(scope="module")
+def two() -> Iterator[World]:
+    with world("tint") as made:
+        made.up("two", 2)
+        yield made
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_takes_a_move_back_while_the_node_stands(two: World, number: signal.Signals) -> None:
+    """The transfer is so slow that it would take ten times as long as anybody waits here."""
+    with two.ring("two", "openmpi", ranks=2, memory=32) as ring:
+        client = two.start("move", NODE, "--to", DESTINATION, "--bandwidth", "4Mbit/s", "--max-rounds", "0")
+        assert client.stderr
+        for line in client.stderr:
+            if line.startswith(f"{NODE}: freeze"):
+                break
+        time.sleep(0.5)
+        began = time.monotonic()
+        client.send_signal(number)
+        client.communicate(timeout=SECONDS)
+        took = time.monotonic() - began
+        assert client.returncode == 130
+        assert two.assert_one_copy("two")[NODE] == SOURCE
+        assert took < 20, took
+        ring.result()
+
+
+def test_a_peers_view_is_what_a_peer_feels(two: World) -> None:
+    """The ring's largest gap is that of the move: a peer cannot go on before the node has sent."""
+    with two.ring("two", "openmpi", ranks=2) as ring:
+        record = two.move(NODE, DESTINATION)
+        felt = ring.result()["max_gap_ms"] / 1e3
+    two.move(NODE, SOURCE)
+    assert record["downtime_peer"] is not None
+    assert record["downtime"] - 0.01 <= record["downtime_peer"] <= felt + 0.02, (record, felt)
