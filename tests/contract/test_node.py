@@ -13,7 +13,7 @@ from pydantic import SecretStr
 
 from wherry.base.errors import Failed
 from wherry.fabric.protocol import Fabric, Hold
-from wherry.job.wire import Endpoint
+from wherry.job.wire import Ended, Endpoint
 from wherry.model.network import HEAD_INDEX, Port, address_of, mac_of, network_of
 from wherry.model.objects import Node
 from wherry.model.owner import Owner
@@ -256,6 +256,33 @@ def test_a_node_that_ended_is_not_alive(running: Stand) -> None:
     while running.driver.alive(running.here):
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+def test_root_of_a_container_cannot_reach_the_kernels_settings_before_and_after_a_move(running: Stand) -> None:
+    """It has no user namespace of its own, so its uid is the machine's root to /proc."""
+    if not isinstance(running.driver, ContainerDriver):
+        pytest.skip("a virtual machine has a kernel of its own, and the fake has none")
+    written = "/proc/sysrq-trigger /proc/sys/kernel/threads-max /proc/sys/kernel/core_pattern /proc/irq/*/smp_affinity"
+    script = f"""
+for f in {written}; do (: >>$f) 2>/dev/null && echo $f can be written; done
+for f in /proc/kcore /proc/keys /proc/timer_list; do head -c1 $f 2>/dev/null | od -An -c; done
+for d in /proc/acpi /proc/scsi /sys/firmware; do ls -A $d 2>/dev/null; (: >$d/x) 2>/dev/null && echo $d can be written; done
+awk '$5 ~ "^/(proc|sys)" {{print $5, substr($6, 1, 2)}}' /proc/self/mountinfo | sort >&2
+"""
+    seen = [_as_root(running.here, script)]
+    mover = running.mover()
+    for step in running.steps(mover):
+        step()
+    running.finish(mover)
+    seen.append(_as_root(running.there, script))
+    assert [ended.stdout for ended in seen] == [b"", b""]
+    assert b"/proc/sys ro" in seen[0].stderr and seen[0].stderr == seen[1].stderr
+    assert not Path("/proc/sysrq-trigger").exists() or b"/proc/sysrq-trigger ro" in seen[0].stderr
+
+
+def _as_root(place: Place, script: str) -> Ended:
+    node = Endpoint(place.netns, place.node.address, place.key.get_secret_value())
+    return node.run(["/bin/sh", "-c", script], Owner(uid=0, gid=0, home="/", cwd="/"), {"PATH": "/usr/bin:/bin"}, 30)
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ from wherry.model.spec import Flavor
 from wherry.model.way import Way
 from wherry.node import criu
 from wherry.node.channel import in_netns
-from wherry.node.mounts import Layout, remove_tree
+from wherry.node.mounts import MASKED_DIRECTORIES, MASKED_FILES, READ_ONLY, Layout, remove_tree
 from wherry.node.mover import ContainerMover
 from wherry.node.protocol import Place, Usage
 from wherry.node.usage import usage_of
@@ -275,5 +275,7 @@ def _config(place: Place, layout: Layout) -> dict[str, object]:
             "cgroupsPath": f"/{place.cgroup}",
             "namespaces": [*namespaces, {"type": "network", "path": place.netns}],
             "rootfsPropagation": "private",
+            "maskedPaths": [*MASKED_FILES, *MASKED_DIRECTORIES],
+            "readonlyPaths": list(READ_ONLY),
         },
     }
