@@ -17,6 +17,7 @@ from wherry.job.wire import Ended, Endpoint
 from wherry.model.network import HEAD_INDEX, Port, address_of, mac_of, network_of
 from wherry.model.objects import Node
 from wherry.model.owner import Owner
+from wherry.node import seccomp
 from wherry.node.container import ContainerDriver
 from wherry.node.protocol import NodeDriver, NodeMover, Place
 
@@ -278,6 +279,33 @@ awk '$5 ~ "^/(proc|sys)" {{print $5, substr($6, 1, 2)}}' /proc/self/mountinfo | 
     assert [ended.stdout for ended in seen] == [b"", b""]
     assert b"/proc/sys ro" in seen[0].stderr and seen[0].stderr == seen[1].stderr
     assert not Path("/proc/sysrq-trigger").exists() or b"/proc/sysrq-trigger ro" in seen[0].stderr
+
+
+_DENIED_CALLS = """
+import ctypes, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+calls = {"keyctl": (250, 0, 0, 0), "io_uring_setup": (425, 1, 0), "perf_event_open": (298, 0, 0, -1, -1, 0)}
+for name, call in {**calls, "unshare": (272, 0x10000000)}.items():
+    print(name, "denied" if libc.syscall(*call) < 0 and ctypes.get_errno() == 1 else "allowed", file=sys.stderr)
+print("processes", "run" if os.fork() == 0 or os.wait()[1] == 0 else "fail", file=sys.stderr)
+"""
+
+
+def test_seccomp_filters_of_a_container_move_with_it(running: Stand) -> None:
+    if not isinstance(running.driver, ContainerDriver):
+        pytest.skip("only containers share the machine's kernel")
+    if seccomp.profile() is None:
+        pytest.skip("this process is under a seccomp filter, or the runtime has no libseccomp")
+    script = f"{sys.executable} -c '{_DENIED_CALLS}'; grep ^Seccomp: /proc/1/status"
+    before = _as_root(running.here, script)
+    mover = running.mover()
+    for step in running.steps(mover):
+        step()
+    running.finish(mover)
+    after = _as_root(running.there, script)
+    assert before == after
+    assert before.stdout == b"Seccomp:\t2\n", before.stderr
+    assert before.stderr.count(b"denied") == 4 and b"allowed" not in before.stderr
 
 
 def _as_root(place: Place, script: str) -> Ended:

@@ -25,7 +25,7 @@ from wherry.model.objects import CONTROL_PORT
 from wherry.model.owner import Owner
 from wherry.model.spec import Flavor
 from wherry.model.way import Way
-from wherry.node import criu
+from wherry.node import criu, seccomp
 from wherry.node.channel import in_netns
 from wherry.node.mounts import MASKED_DIRECTORIES, MASKED_FILES, READ_ONLY, Layout, remove_tree
 from wherry.node.mover import ContainerMover
@@ -251,6 +251,7 @@ def _config(place: Place, layout: Layout) -> dict[str, object]:
     for bind in layout.binds:
         options = ["bind", "rprivate", *bind.options()]
         mounts.append({"destination": bind.inside, "type": "bind", "source": bind.outside, "options": options})
+    filters = seccomp.profile()
     namespaces: list[dict[str, str]] = [{"type": kind} for kind in ("pid", "ipc", "uts", "mount")]
     return {
         "ociVersion": "1.0.2",
@@ -277,5 +278,6 @@ def _config(place: Place, layout: Layout) -> dict[str, object]:
             "rootfsPropagation": "private",
             "maskedPaths": [*MASKED_FILES, *MASKED_DIRECTORIES],
             "readonlyPaths": list(READ_ONLY),
+            **({"seccomp": filters} if filters else {}),
         },
     }
