@@ -17,7 +17,7 @@
 #include "wherry/prove.h"
 
 enum {
-    ANSWER_MS = 10000,    /* a client must have shown by then that it knows the key */
+    ANSWER_MS = 5000,     /* a client must have shown by then that it knows the key; a move may take two of them */
     DRAIN_MS = 200,       /* a daemonised descendant may keep the pipes open for ever */
     LINGER_MS = 10000,    /* for the client's own close after the last frame */
     OUT_SIZE = 256 << 10, /* bytes queued for one client */
@@ -87,7 +87,7 @@ static void send_last(struct session *session, uint8_t type, const char *text, i
     session->deadline = now + LINGER_MS;
 }
 
-struct session *session_open(int socket, const struct guard *guard, int64_t now)
+struct session *session_open(int socket, struct in_addr source, const struct guard *guard, int64_t now)
 {
     struct session *session = calloc(1, sizeof *session);
 
@@ -98,6 +98,7 @@ struct session *session_open(int socket, const struct guard *guard, int64_t now)
         return NULL;
     }
     session->socket = socket;
+    session->source = source;
     session->guard = guard;
     session->deadline = now + ANSWER_MS;
     session->child = CHILD_NONE;

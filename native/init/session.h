@@ -10,6 +10,7 @@
 #ifndef WHERRY_INIT_SESSION_H
 #define WHERRY_INIT_SESSION_H
 
+#include <netinet/in.h>
 #include <poll.h>
 #include <stdbool.h>
 
@@ -29,6 +30,7 @@ struct session {
     struct session *next;
     const struct guard *guard;
     int socket;
+    struct in_addr source;
     uint8_t challenge[WIRE_KEY];
     bool authenticated;
     bool asked;             /* an R came: no second one */
@@ -49,7 +51,7 @@ struct session {
 extern struct session *session_list;
 
 /* Takes over the socket (non-blocking); the guard outlives the session. Returns NULL without memory or random bytes. */
-struct session *session_open(int socket, const struct guard *guard, int64_t now);
+struct session *session_open(int socket, struct in_addr source, const struct guard *guard, int64_t now);
 /* Fills SESSION_POLLS entries. */
 void session_prepare(const struct session *session, struct pollfd *polls);
 /* Milliseconds until the session wants a step without an event, -1: never. */

@@ -267,7 +267,8 @@ def test_root_of_a_container_cannot_reach_the_kernels_settings_before_and_after_
     script = f"""
 for f in {written}; do (: >>$f) 2>/dev/null && echo $f can be written; done
 for f in /proc/kcore /proc/keys /proc/timer_list; do head -c1 $f 2>/dev/null | od -An -c; done
-for d in /proc/acpi /proc/scsi /sys/firmware; do ls -A $d 2>/dev/null; (: >$d/x) 2>/dev/null && echo $d can be written; done
+for d in /proc/acpi /proc/scsi /sys/firmware; do
+ls -A $d 2>/dev/null; (: >$d/x) 2>/dev/null && echo $d can be written; done
 awk '$5 ~ "^/(proc|sys)" {{print $5, substr($6, 1, 2)}}' /proc/self/mountinfo | sort >&2
 """
     seen = [_as_root(running.here, script)]

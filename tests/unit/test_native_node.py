@@ -78,14 +78,23 @@ def names(pid: int) -> list[str]:
     return found
 
 
+def silent(port: int, source: str = "127.0.0.1") -> socket.socket:
+    """A connection over which nothing is said."""
+    return socket.create_connection(("127.0.0.1", port), timeout=WAIT, source_address=(source, 0))
+
+
 class Client:
     """A connection to the init."""
 
-    def __init__(self, port: int, key: str = KEY) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", port), timeout=WAIT)
+    def __init__(self, port: int, key: str = KEY, source: str = "127.0.0.1", answered: bool = True) -> None:
+        self.socket = silent(port, source)
         kind, challenge = self.receive()
         assert kind == "C"
         self.answer = hmac.new(key.encode(), challenge, "sha256").hexdigest().encode()
+        if answered:
+            self.prove()
+
+    def prove(self) -> None:
         self.send("H", self.answer)
 
     def __enter__(self) -> Client:
@@ -219,6 +228,36 @@ def test_strangers_are_sent_away(node: NodeProcess, first: str) -> None:
             assert stranger.recv(1) == b""
         except ConnectionResetError:
             pass
+
+
+@as_root
+def test_who_says_nothing_keeps_nobody_out(node: NodeProcess) -> None:
+    with ExitStack() as open_, Client(node.port) as proved:
+        proved.run("cat")
+        assert proved.receive()[0] == "S"
+        slow = open_.enter_context(Client(node.port, source="127.0.0.9", answered=False))
+        for number in range(300):
+            open_.enter_context(silent(node.port, f"127.0.0.{2 + number % 2}"))
+        began = time.monotonic()
+        with Client(node.port) as late:
+            late.send("P")
+            assert late.receive()[0] == "P"
+        assert time.monotonic() - began < 4, "it waited for the deadline of others"
+        slow.prove()
+        slow.send("P")
+        assert slow.receive()[0] == "P", "it was pushed out by another address"
+        proved.send("I", b"still here")
+        proved.send("I")
+        assert proved.rest() == {"O": b"still here", "X": b"exit 0"}
+
+
+@as_root
+def test_who_says_nothing_is_sent_away_soon(node: NodeProcess) -> None:
+    with silent(node.port) as stranger:
+        began = time.monotonic()
+        while stranger.recv(100):
+            pass
+        assert 3 < time.monotonic() - began < 8
 
 
 @as_root

@@ -12,7 +12,7 @@
  *
  *   client                          wherry-init
  *     | <-- C challenge(64 hex digits) |
- *     | H answer(64 hex digits) -----> |   wrong answer, or 10 s without one: connection closed
+ *     | H answer(64 hex digits) -----> |   wrong answer, or 5 s without one: connection closed
  *     | P ---------------------------> |
  *     | <------------------ P "COUNT" |   ping: live children of the init
  *     | K "PID SIGNAL" --------------> |

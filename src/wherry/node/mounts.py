@@ -55,11 +55,13 @@ _REAL = {
     "erofs",
 }
 _NEVER = ("/proc", "/sys", "/dev", "/run", "/tmp", "/boot", "/var/lib/docker", "/var/lib/containers")
-MASKED_FILES = ("/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/sched_debug", "/proc/timer_list", "/proc/timer_stats")
+MASKED_FILES = (
+    *("/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/sched_debug", "/proc/timer_list", "/proc/timer_stats"),
+)
 MASKED_DIRECTORIES = ("/proc/acpi", "/proc/asound", "/proc/scsi", "/sys/firmware")
 READ_ONLY = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
-"""What runc's and Docker's defaults mask and make read-only. Root of a node has no user namespace of its own, so without
-these it could write the machine's sysctls and sysrq-trigger. The runtime skips what the kernel does not have."""
+"""What runc's and Docker's defaults mask and make read-only. Root of a node has no user namespace of its own, so
+without these it could write the machine's sysctls and sysrq-trigger. The runtime skips what the kernel does not have."""
 _DEVICES = {"null": (1, 3), "zero": (1, 5), "full": (1, 7), "random": (1, 8), "urandom": (1, 9), "tty": (5, 0)}
 
 
