@@ -204,7 +204,9 @@ def test_what_differs_is_mended_whatever_its_protection(images: Pass, restored: 
     assert memory_of(child, images.address, 4 * PAGE) == right
 
 
-def test_what_is_sent_again_is_written_whole_and_right_or_not_at_all(images: Pass, restored: tuple[int, Path]) -> None:
+def test_what_is_sent_again_is_written_whole_and_right_or_not_at_all(
+    images: Pass, restored: tuple[int, Path]
+) -> None:
     child, tasks = restored
     good, wrong = sent_again(images, child), memory_of(child, images.address, 4 * PAGE)
     flipped = bytearray(good)
