@@ -17,6 +17,7 @@
 #include "child.h"
 #include "owner.h"
 #include "wherry/buffer.h"
+#include "wherry/prove.h"
 
 enum { SESSION_POLLS = 5 }; /* socket, verdict, input, output, error output */
 
@@ -31,8 +32,10 @@ struct session {
     const struct guard *guard;
     int socket;
     struct in_addr source;
-    uint8_t challenge[WIRE_KEY];
+    uint8_t challenge[WIRE_CHALLENGE];
+    struct seals seals;     /* once authenticated */
     bool authenticated;
+    bool opened;            /* the frame at the head of `in` is decrypted */
     bool asked;             /* an R came: no second one */
     bool started;           /* S was sent */
     bool exited;            /* the program was reaped, `status` is valid */

@@ -61,7 +61,7 @@ MASKED_FILES = (
 MASKED_DIRECTORIES = ("/proc/acpi", "/proc/asound", "/proc/scsi", "/sys/firmware")
 READ_ONLY = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
 """What runc's and Docker's defaults mask and make read-only. Root of a node has no user namespace of its own, so
-without these it could write the machine's sysctls and sysrq-trigger. The runtime skips what the kernel does not have."""
+without these it could write the machine's sysctls and sysrq-trigger. The runtime skips what the kernel lacks."""
 _DEVICES = {"null": (1, 3), "zero": (1, 5), "full": (1, 7), "random": (1, 8), "urandom": (1, 9), "tty": (5, 0)}
 
 

@@ -2,8 +2,8 @@
 reach much of the kernel or leave state that CRIU cannot carry.
 
 It is a list of what is denied, as nearly everything else that Docker's profile denies needs a capability that no
-process of a node has. A denied call fails with EPERM; clone3 with ENOSYS, as its flags lie in memory that no filter reads, and
-the C library then calls clone.
+process of a node has. A denied call fails with EPERM; clone3 with ENOSYS, as its flags lie in memory that no filter
+reads, and the C library then calls clone.
 Invariant: a node has the profile only where CRIU can dump it again: the kernel shows a process's filters to nobody who
 is under a filter.
 """

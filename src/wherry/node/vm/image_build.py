@@ -14,7 +14,7 @@ from pathlib import Path
 from wherry.base.clock import now
 from wherry.base.errors import Code, Refused
 from wherry.base.paths import native_program
-from wherry.model.objects import Image
+from wherry.model.objects import AGENT_VERSION, Image
 from wherry.node.vm import cpio
 from wherry.node.vm.image import images_directory
 from wherry.node.vm.image_kernel import Kernel, find_kernel
@@ -59,6 +59,7 @@ def build(name: str, programs: Sequence[str], progress: Callable[[str], None], c
             packages={kernel.package: kernel.version, **_versions()},
             mpi=tuple(runtimes(found)),
             programs=tuple(programs),
+            agent=AGENT_VERSION,
             bytes=sum(file.stat().st_size for file in fresh.iterdir()),
         )
         (fresh / "image.json").write_text(record.model_dump_json(indent=2) + "\n")
