@@ -20,6 +20,8 @@ from wherry.model.owner import Owner
 from wherry.node import seccomp
 from wherry.node.container import ContainerDriver
 from wherry.node.protocol import NodeDriver, NodeMover, Place
+from wherry.node.vm.driver import VmDriver
+from wherry.node.vm.unprivileged import USER
 
 
 class Stand:
@@ -307,6 +309,28 @@ def test_seccomp_filters_of_a_container_move_with_it(running: Stand) -> None:
     assert before == after
     assert before.stdout == b"Seccomp:\t2\n", before.stderr
     assert before.stderr.count(b"denied") == 4 and b"allowed" not in before.stderr
+
+
+def test_qemu_is_nobody_who_could_harm_the_machine(running: Stand) -> None:
+    """A guest that breaks out of it finds itself as a user without rights, at both ends of a move."""
+    if not isinstance(running.driver, VmDriver):
+        pytest.skip("only virtual machines have a QEMU")
+    _assert_harmless(running.driver, running.here)
+    mover = running.mover()
+    for step in running.steps(mover):
+        step()
+    running.finish(mover)
+    _assert_harmless(running.driver, running.there)
+
+
+def _assert_harmless(driver: VmDriver, place: Place) -> None:
+    pid = driver.daemon(place.host).qemu(place.node.name)
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    status = {name: value.split() for name, _, value in (line.partition(":") for line in lines)}
+    assert status["Uid"] == status["Gid"] == [str(USER)] * 4
+    assert not set(status["Groups"]) - {str(USER)}
+    assert int(status["CapEff"][0], 16) == int(status["CapPrm"][0], 16) == int(status["CapAmb"][0], 16) == 0
+    assert (status["NoNewPrivs"], status["Seccomp"]) == (["1"], ["2"])
 
 
 def _as_root(place: Place, script: str) -> Ended:

@@ -35,6 +35,7 @@ from wherry.node.vm.machines import Machines
 from wherry.node.vm.mover import VmMover
 from wherry.node.vm.names import domain_id
 from wherry.node.vm.seed import write_seed
+from wherry.node.vm.unprivileged import give, show
 
 OVERHEAD = 256 * 2**20
 """Bytes that QEMU may use beside the guest's memory: its own, translated code, and the image as it loads it."""
@@ -127,10 +128,13 @@ class VmDriver(Machines):
         """Makes what a domain finds at its host: what the node is given, a cgroup, the console's directory."""
         given = self._given(place)
         given.mkdir(parents=True, exist_ok=True, mode=0o700)
+        show(given.parent)
+        show(given)
         for name, text in (("key", place.key.get_secret_value()), ("hosts", place.hosts_file)):
             file = given / name
             file.touch(mode=0o600)
             file.write_text(text)
+            show(file)
         self.console(place.node.name).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         Cgroup(place.cgroup).create()
         self._make_room(place.host)
@@ -185,6 +189,9 @@ class VmDriver(Machines):
         files.make(image)
         ours = [str(self.instance.state / "bin"), str(native_program("wherry-rsh").parent)]  # of what jobs copy
         write_seed(files.seed, place, domain_id(self.instance, place.node.name), [*place.binds, *ours])
+        show(files.directory)
+        show(files.seed)
+        give(files.overlay)
 
     def _define(self, connection: Any, place: Place, image: VmImage | DiskImage) -> None:
         """The domain, paused until its QEMU is where it belongs."""

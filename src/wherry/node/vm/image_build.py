@@ -19,6 +19,7 @@ from wherry.node.vm import cpio
 from wherry.node.vm.image import images_directory
 from wherry.node.vm.image_kernel import Kernel, find_kernel
 from wherry.node.vm.image_root import collect, runtimes, write_root
+from wherry.node.vm.unprivileged import show
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,31}")
 _PACKAGES = ("busybox-static", "libc6", "libmpich12", "libopenmpi*", "libpmix2*", "mpich", "openmpi-bin")
@@ -51,6 +52,8 @@ def build(name: str, programs: Sequence[str], progress: Callable[[str], None], c
         write_root(found, Path(scratch) / "root.squashfs")
         _write_initrd(fresh / "initrd.img", kernel, Path(scratch) / "root.squashfs")
         os.link(kernel.vmlinux, fresh / "kernel")
+        for file in ("initrd.img", "kernel"):
+            show(fresh / file)
         record = Image(
             name=name,
             digest=_digest(fresh / "kernel", fresh / "initrd.img"),
