@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 import sys
 import tempfile
 import time
@@ -20,6 +22,7 @@ from wherry.model.owner import Owner
 from wherry.node import seccomp
 from wherry.node.container import ContainerDriver
 from wherry.node.protocol import NodeDriver, NodeMover, Place
+from wherry.node.vm.disk import inspect
 from wherry.node.vm.driver import VmDriver
 from wherry.node.vm.unprivileged import USER
 
@@ -321,6 +324,24 @@ def test_qemu_is_nobody_who_could_harm_the_machine(running: Stand) -> None:
         step()
     running.finish(mover)
     _assert_harmless(running.driver, running.there)
+
+
+def test_qemu_opens_the_disk_of_a_node(stand: Stand, shown: Path) -> None:
+    if not isinstance(stand.driver, VmDriver):
+        pytest.skip("only virtual machines have disks")
+    if not shutil.which("genisoimage"):
+        pytest.skip("there is no genisoimage (make setup-vm)")
+    image = shown / "image.qcow2"
+    subprocess.run(["qemu-img", "create", "-q", "-f", "qcow2", str(image), "8M"], check=True)
+    driver, place = stand.driver, stand.here.model_copy(update={"image": str(image)})
+    try:
+        driver.stop(place)
+        driver.ready(place)
+        driver._make_disk(place, inspect(image))
+        driver._define(driver.daemon(place.host).connect(), place, inspect(image))
+        _assert_harmless(driver, place)
+    finally:
+        driver.stop(place)
 
 
 def _assert_harmless(driver: VmDriver, place: Place) -> None:

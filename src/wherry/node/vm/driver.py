@@ -73,6 +73,7 @@ class VmDriver(Machines):
         if names_disk(flavor.image):
             disk.require_programs()
             disk.require_safe(Path(flavor.image), owner)
+            disk.require_readable(Path(flavor.image))
         else:
             find_image(flavor.image)
         if flavor.nic.vhost and (reason := engine.no_vhost(self.emulated(_image(flavor.image)))):
