@@ -11,7 +11,14 @@ from pathlib import Path
 import pytest
 
 _NATIVE = Path(__file__).resolve().parents[1] / "native"
-_FLAGS = ("-g", "-O1", "-D_GNU_SOURCE", "-fsanitize=fuzzer,address,undefined", f"-I{_NATIVE}/include")
+_FLAGS = (
+    "-g",
+    "-O1",
+    "-D_GNU_SOURCE",
+    "-DWHERRY_TILES_BUILD=1u",
+    "-fsanitize=fuzzer,address,undefined,float-cast-overflow",
+    f"-I{_NATIVE}/include",
+)
 
 
 def fuzz(
