@@ -154,10 +154,20 @@ def test_what_nodes_see(path: str) -> None:
     visible.require_visible(Path(path), "the program", CLUSTER)
 
 
-@pytest.mark.parametrize("path", ["/tmp/x", "/tmp/case2/x", "/run/x", "/dev/shm/x"])
-def test_what_nodes_do_not_see(path: str) -> None:
-    with pytest.raises(Refused, match="do not see the program"):
+@pytest.mark.parametrize(
+    ("path", "remedy"),
+    [
+        ("/tmp/x", "a directory that is not below /tmp"),
+        ("/tmp/case2/x", "wherry up from /tmp/case2"),
+        ("/run/x", "a directory that is not below /run"),
+        ("/dev/shm/x", "a directory that is not below /dev"),
+    ],
+)
+def test_what_nodes_do_not_see(path: str, remedy: str) -> None:
+    """The remedy is one that helps: /tmp itself is never bound into a node, and nothing below /dev."""
+    with pytest.raises(Refused, match="do not see the program") as refused:
         visible.require_visible(Path(path), "the program", CLUSTER)
+    assert remedy in refused.value.next
 
 
 def test_an_agent_below_a_closed_directory_is_copied_once(tmp_path: Path) -> None:

@@ -23,11 +23,15 @@ def require_visible(path: Path, what: str, cluster: Cluster) -> None:
     """Refused when the nodes of the cluster do not see `path`."""
     for private in _PRIVATE:
         if path.is_relative_to(private) and not any(path.is_relative_to(bind) for bind in cluster.binds):
+            # A directory below /tmp or /run can be bound into nodes; these themselves and what is below /dev never are.
+            bindable = path.parent != private and private != Path("/dev")
             raise Refused(
                 Code.UNSUPPORTED,
                 f"the nodes of {cluster.name} do not see {what} {path}",
                 f"a node's {private} is its own; of yours it sees {', '.join(cluster.binds) or 'nothing'}",
-                f"put it elsewhere, or wherry down {cluster.name} and wherry up from {path.parent}",
+                f"put it elsewhere, or wherry down {cluster.name} and wherry up from {path.parent}"
+                if bindable
+                else f"put it into a directory that is not below {private}",
             )
 
 
