@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
+from conftest import IMAGE
 from wherry.base.errors import Failed
 from wherry.fabric.protocol import Fabric, Hold
 from wherry.job.wire import Endpoint
@@ -23,8 +24,8 @@ from wherry.node.protocol import NodeDriver, NodeMover, Place
 class Stand:
     """One node with a port at each of two hosts, the network's part of its moves, and the head that reaches it."""
 
-    def __init__(self, driver: NodeDriver, fabric: Fabric) -> None:
-        self.driver, self.fabric = driver, fabric
+    def __init__(self, driver: NodeDriver, fabric: Fabric, image: str) -> None:
+        self.driver, self.fabric, self.image = driver, fabric, image
         self.vm = driver.kind == "vm"
         self.network = network_of(fabric.spec.pool, 9)
         address, mac = address_of(self.network, HEAD_INDEX), mac_of(self.network, HEAD_INDEX)
@@ -51,6 +52,7 @@ class Stand:
         cgroup, key = f"{self.fabric.cgroup(host)}/{node.name}", SecretStr("ab" * 32)
         hosts_file = "127.0.0.1 localhost\n"
         place = Place(node=node, host=host, netns="", cgroup=cgroup, key=key, user="0:0:", hosts_file=hosts_file)
+        place = place.model_copy(update={"image": self.image})
         port = self.port(place)
         netns = self.fabric.port_netns(self.head if self.vm else port)
         return place.model_copy(update={"netns": netns, "device": self.fabric.port_device(port)})
@@ -132,7 +134,7 @@ def kept(nodes: tuple[NodeDriver, Fabric]) -> Iterator[list[Stand]]:
 @pytest.fixture
 def stand(nodes: tuple[NodeDriver, Fabric], kept: list[Stand]) -> Iterator[Stand]:
     """A node that does not run yet, or runs at `here`."""
-    stand = kept[0] if kept else Stand(*nodes)
+    stand = kept[0] if kept else Stand(*nodes, IMAGE)
     if not stand.vm:
         try:
             yield stand
