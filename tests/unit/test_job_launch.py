@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -179,6 +180,23 @@ def test_an_agent_below_a_closed_directory_is_copied_once(tmp_path: Path) -> Non
     assert visible.public_file(source, OWNER, tmp_path / "bin") == copy
     source.write_bytes(b"newer")
     assert visible.public_file(source, OWNER, tmp_path / "bin") != copy and copy.read_bytes() == b"agent"
+
+
+@pytest.mark.parametrize("name", ["a checkout", "a:checkout"])
+def test_a_path_that_launchers_would_split_is_copied(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A library in LD_PRELOAD, an agent that mpirun starts: both are split at blanks."""
+    monkeypatch.setattr(visible, "_PRIVATE", ())  # where tests write is below /tmp, which is copied anyway
+    with tempfile.TemporaryDirectory() as directory:
+        source, store = Path(directory) / name / "lib.so", Path(directory) / "bin"
+        source.parent.mkdir()
+        source.write_bytes(b"library")
+        for place in (source.parent, source):
+            place.chmod(0o755)
+        root = OWNER.model_copy(update={"uid": 0})
+        copy = visible.public_file(source, root, store)
+        assert copy.is_relative_to(store) and copy.read_bytes() == b"library"
+        plain = source.rename(Path(directory) / "lib.so")
+        assert visible.public_file(plain, root, store) == plain
 
 
 def frame(stream: int, seconds: int, data: bytes) -> bytes:
