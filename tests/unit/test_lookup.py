@@ -53,6 +53,7 @@ def test_what_is_there_is_found(world: World) -> None:
 def test_what_is_not_there_is_refused(world: World, find: Callable[[World], object], what: str, why: str) -> None:
     with pytest.raises(Refused) as refused:
         find(world)
+    assert refused.value.next == ("wherry job list" if "job" in what else "wherry status")
     assert (refused.value.code, refused.value.what, refused.value.why) == (Code.NOT_FOUND, what, why)
 
 

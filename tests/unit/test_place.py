@@ -43,6 +43,8 @@ def test_sites_share_evenly_and_neighbours_are_at_one_site() -> None:
     assert place([NEED] * 3, hosts("a1", "b1", "b2"), {}, PlacementSpec(spread="site")) == ["a1", "b1", "b2"]
     chosen = place([NEED] * 4, hosts("b1", "b2", "a1", "a2"), {}, PlacementSpec(spread="site"))
     assert chosen == ["b1", "b2", "a1", "a2"], "sites in declared order, not by name"
+    chosen = place([NEED], hosts("a1", "a2", "b1"), {}, PlacementSpec(spread="site"), own={"a1": 1})
+    assert chosen == ["b1"], "the cluster has nothing at site b yet"
 
 
 def test_max_per_host_counts_what_the_cluster_has() -> None:
@@ -51,6 +53,8 @@ def test_max_per_host_counts_what_the_cluster_has() -> None:
     with pytest.raises(Refused, match="2 nodes are wanted and 1 fit") as caught:
         place([NEED] * 2, hosts("a1", "a2"), {}, spec, own={"a1": 1})
     assert caught.value.why.count("has its 1 nodes (placement.max_per_host)") == 2
+    spec = PlacementSpec(spread="pack", max_per_host=2)
+    assert place([NEED] * 3, hosts("a1", "a2", cores=4), {}, spec) == ["a1", "a1", "a2"]
 
 
 def test_pack_knows_how_many_a_site_takes_with_max_per_host() -> None:
@@ -71,6 +75,9 @@ def test_too_many_says_how_many_fit_and_why() -> None:
     each = [f"host {name} has 0 CPUs left, the node needs 1" for name in ("a1", "a2")]
     assert caught.value.why == "; ".join(each)
     assert caught.value.next.endswith("see what is taken: wherry status")
+    with pytest.raises(Refused) as caught:
+        place([NEED] * 9, hosts(*(f"a{n}" for n in range(4))), {}, PlacementSpec())
+    assert "more hosts" not in caught.value.why
     with pytest.raises(Refused) as caught:
         place([NEED] * 13, hosts(*(f"a{n}" for n in range(6))), {}, PlacementSpec())
     assert caught.value.why.count("; ") == 4 and caught.value.why.endswith("; and 2 more hosts")
