@@ -44,6 +44,21 @@ def test_not_under_a_move_of_its_own(world: World) -> None:
     assert (event.target, event.text) == ("hello", "hello is removed")
 
 
+def test_the_row_says_that_it_is_removed_before_anything_is(world: World) -> None:
+    """And that a move which has ended is no reason to refuse."""
+    world.store.put_move(moving("hello").model_copy(update={"phase": Phase.DONE, "ended": 1.0}))
+    world.store.put_cluster(find_cluster(world.store, "hello").model_copy(update={"reason": "of before"}))
+    seen = set[tuple[str, str]]()
+
+    def look(_call: str) -> None:
+        if row := world.store.cluster("hello"):
+            seen.add((row.state, row.reason))
+
+    world.watch(look)
+    world.clusters.down("hello")
+    assert seen == {(ClusterState.REMOVING, "")}
+
+
 def test_what_stays_is_told_and_tried_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as broken:
 

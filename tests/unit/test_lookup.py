@@ -61,10 +61,11 @@ def test_a_lost_node_is_told_with_its_last_words(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is still there and what was moved since it was looked at stays; the cluster says why it is partly there."""
-    first, last = tmp_path / "older", tmp_path / "console"
-    first.write_text("something else\n")
-    last.write_text("Kernel panic - not syncing\n")
-    monkeypatch.setattr(type(world.driver), "said", lambda _driver, name: [first, last] if name == "hello-0" else [])
+    consoles = [tmp_path / str(number) for number in range(3)]
+    for console in consoles:
+        console.write_text("something else\n")
+    consoles[-1].write_text("Kernel panic - not syncing\n")
+    monkeypatch.setattr(type(world.driver), "said", lambda _driver, name: consoles if name == "hello-0" else [])
     lost, moved = (node for node in world.store.nodes("hello"))
     world.store.put_node(moved.model_copy(update={"host": "b2"}))
     (marked,) = world.clusters.lose("hello", [lost, moved])
@@ -76,3 +77,18 @@ def test_a_lost_node_is_told_with_its_last_words(
     assert (cluster.state, cluster.reason) == (ClusterState.PARTLY, f"hello-0 is lost; {told}")
     assert find_node(world.store, "hello-1").state == NodeState.RUNNING
     assert world.clusters.lose("hello", []) == []
+
+
+def test_a_lost_node_without_a_console(world: World) -> None:
+    """Only nodes of the cluster that is looked at; a cluster that is being removed stays so."""
+    world.make("other", 1)
+    other = find_node(world.store, "other-0")
+    world.driver.places.clear()
+    gone = world.clusters.gone("hello")
+    assert [node.name for node in gone] == ["hello-0", "hello-1"]
+    assert [node.name for node in world.clusters.lose("hello", gone[:1])] == ["hello-0"]
+    assert find_cluster(world.store, "hello").reason == "hello-0 is lost"
+    removed = find_cluster(world.store, "other").model_copy(update={"state": ClusterState.REMOVING})
+    world.store.put_cluster(removed)
+    assert world.clusters.lose("other", []) == [] and find_cluster(world.store, "other") == removed
+    assert len(world.clusters.lose("other", [other])) == 1 and find_cluster(world.store, "other") == removed
