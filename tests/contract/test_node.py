@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
+from conftest import IMAGE
 from wherry.base.errors import Failed
 from wherry.fabric.protocol import Fabric, Hold
 from wherry.job.agent_client import AgentEndpoint, Ended
@@ -30,8 +31,8 @@ from wherry.node.vm.emulated.unprivileged import USER
 class Stand:
     """One node with a port at each of two hosts, the network's part of its moves, and the head that reaches it."""
 
-    def __init__(self, driver: NodeDriver, fabric: Fabric) -> None:
-        self.driver, self.fabric = driver, fabric
+    def __init__(self, driver: NodeDriver, fabric: Fabric, image: str) -> None:
+        self.driver, self.fabric, self.image = driver, fabric, image
         self.vm = driver.kind == "vm"
         self.network = network_of(fabric.spec.pool, 9)
         address, mac = address_of(self.network, HEAD_INDEX), mac_of(self.network, HEAD_INDEX)
@@ -58,6 +59,7 @@ class Stand:
         cgroup, key = f"{self.fabric.cgroup(host)}/{node.name}", SecretStr("ab" * 32)
         hosts_file = "127.0.0.1 localhost\n"
         place = Placement(node=node, host=host, netns="", cgroup=cgroup, key=key, user="0:0:", hosts_file=hosts_file)
+        place = place.model_copy(update={"image": self.image})
         port = self.port(place)
         netns = self.fabric.port_netns(self.head if self.vm else port)
         return place.model_copy(update={"netns": netns, "device": self.fabric.port_device(port)})
@@ -139,7 +141,7 @@ def kept(nodes: tuple[NodeDriver, Fabric]) -> Iterator[list[Stand]]:
 @pytest.fixture
 def stand(nodes: tuple[NodeDriver, Fabric], kept: list[Stand]) -> Iterator[Stand]:
     """A node that does not run yet, or runs at `here`."""
-    stand = kept[0] if kept else Stand(*nodes)
+    stand = kept[0] if kept else Stand(*nodes, IMAGE)
     if not stand.vm:
         try:
             yield stand
@@ -425,8 +427,9 @@ def test_sockets_of_a_users_process_have_names_of_the_nodes_own(
         f"import os, socket, time; os.makedirs({directory!r}, exist_ok=True); os.chdir({directory!r}); "
         f"s = socket.socket(socket.AF_UNIX); s.bind({name!r}); s.listen(); time.sleep(300)"
     )
-    script = f'setsid {sys.executable} -c "{program}" >/dev/null 2>&1 & '
-    script += f"while [ ! -S {directory}/{name} ]; do sleep 0.05; done"
+    # The machine's Python: a node does not see a checkout that lies below /tmp.
+    script = f'setsid /usr/bin/python3 -c "{program}" >/dev/null 2>&1 & '
+    script += f"while [ ! -S {directory}/{name} ]; do kill -0 $! || exit 9; sleep 0.05; done"
     node = AgentEndpoint(running.here.netns, running.here.node.address, running.here.key.get_secret_value())
     who = Owner(uid=0, gid=0, home="/", cwd="/")
     assert node.run(["/bin/bash", "-c", script], who, {"PATH": "/usr/bin:/bin"}, 60).code == 0

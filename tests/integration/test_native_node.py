@@ -9,7 +9,6 @@ import hashlib
 import io
 import os
 import random
-import shutil
 import signal
 import socket
 import struct
@@ -23,6 +22,7 @@ from typing import Any
 
 import pytest
 
+from sanitized import sanitized
 from wherry.base.paths import native_program
 from wherry.job import sealed_frames
 from wherry.job.agent_client import AgentEndpoint, AgentError
@@ -37,20 +37,11 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="PID namespaces are root'
 
 
 @pytest.fixture(scope="session", params=["as built", "sanitized"])
-def programs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def programs(request: pytest.FixtureRequest) -> Path:
     """The directory of the native programs."""
     if request.param == "as built":
         return native_program("wherry-init").parent
-    if not shutil.which("cmake") or not shutil.which("cc"):
-        pytest.skip("no C compiler or no CMake")
-    build = tmp_path_factory.mktemp("sanitized")
-    targets = ["--target", "wherry-init", "wherry-rsh", "test_wire", "test_queues"]
-    for command in (
-        ["cmake", "-S", str(TOP / "native"), "-B", str(build), "-DWHERRY_SANITIZE=ON"],
-        ["cmake", "--build", str(build), *targets],
-    ):
-        subprocess.run(command, check=True, timeout=300, stdout=subprocess.PIPE)
-    return build / "bin"
+    return sanitized("wherry-init", "wherry-rsh", "test_wire", "test_queues") / "bin"
 
 
 def wait_until(condition: Callable[[], object], what: str) -> None:
