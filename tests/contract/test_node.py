@@ -31,7 +31,7 @@ from wherry.node.vm.emulated.unprivileged import USER
 class Stand:
     """One node with a port at each of two hosts, the network's part of its moves, and the head that reaches it."""
 
-    def __init__(self, driver: NodeDriver, fabric: Fabric, image: str) -> None:
+    def __init__(self, driver: NodeDriver, fabric: Fabric, image: str = IMAGE) -> None:
         self.driver, self.fabric, self.image = driver, fabric, image
         self.vm = driver.kind == "vm"
         self.network = network_of(fabric.spec.pool, 9)
@@ -94,6 +94,7 @@ class Stand:
         mover.release()
         if self.hold:
             self.hold.release()
+            self.hold.drop()
         else:
             self.fabric.port_plug(self.port(self.there))
         mover.thaw()
