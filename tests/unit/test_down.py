@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -34,8 +32,9 @@ def test_not_under_a_move_of_its_own(world: World) -> None:
     with pytest.raises(Refused) as refused:
         world.clusters.down("hello")
     error = refused.value
-    assert (error.code, error.what, error.why) == (Code.WRONG_STATE, "hello-0 is being moved", "move m7")
-    assert error.next == "wherry op list"
+    assert (error.code, error.what) == (Code.WRONG_STATE, "the move of hello-0 from a1 to a2 is not over")
+    assert error.why == "move m7 is in phase restore"
+    assert error.next == "wherry status"
     assert find_cluster(world.store, "hello") == before and len(world.store.nodes("hello")) == 2
     world.store.put_move(moving("hello").model_copy(update={"cluster": "other", "node": "other-0"}))
     world.clusters.down("hello")
@@ -74,27 +73,3 @@ def test_what_stays_is_told_and_tried_again(world: World, monkeypatch: pytest.Mo
     assert (row.state, row.reason) == (ClusterState.REMOVING, error.why)
     world.clusters.down("hello")
     assert world.store.cluster("hello") is None
-
-
-def test_one_at_a_time(world: World) -> None:
-    """Only one change of a cluster; another cluster's goes on meanwhile."""
-    world.make("other", 1)
-    began, go_on = threading.Event(), threading.Event()
-
-    def hold(call: str) -> None:
-        if call == "network_down" and not began.is_set():
-            began.set()
-            assert go_on.wait(30)
-
-    world.watch(hold)
-    with ThreadPoolExecutor(1) as threads:
-        first = threads.submit(world.clusters.down, "hello")
-        try:
-            assert began.wait(30)
-            with pytest.raises(Refused, match="cluster hello is being changed already"):
-                world.clusters.down("hello")
-            world.clusters.down("other")
-        finally:
-            go_on.set()
-        first.result(30)
-    assert world.store.clusters() == []

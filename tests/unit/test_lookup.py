@@ -63,7 +63,9 @@ def test_a_lost_node_is_told_with_its_last_words(world: World, tmp_path: Path, m
     for console in consoles:
         console.write_text("something else\n")
     consoles[-1].write_text("Kernel panic - not syncing\n")
-    monkeypatch.setattr(type(world.driver), "said", lambda _driver, name: consoles if name == "hello-0" else [])
+    monkeypatch.setattr(
+        type(world.driver), "console_files", lambda _driver, name: consoles if name == "hello-0" else []
+    )
     lost, moved = (node for node in world.store.nodes("hello"))
     world.store.put_node(moved.model_copy(update={"host": "b2"}))
     (marked,) = world.clusters.lose("hello", [lost, moved])
