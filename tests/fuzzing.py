@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-_NATIVE = Path(__file__).resolve().parents[1] / "native"
+NATIVE = Path(__file__).resolve().parents[1] / "native"
 _FLAGS = (
     "-g",
     "-O1",
     "-D_GNU_SOURCE",
     "-DWHERRY_TILES_BUILD=1u",
     "-fsanitize=fuzzer,address,undefined,float-cast-overflow",
-    f"-I{_NATIVE}/include",
+    f"-I{NATIVE}/include",
 )
 
 
@@ -29,7 +29,7 @@ def fuzz(
         pytest.skip("there is no clang (scripts/setup-test)")
     with tempfile.TemporaryDirectory(dir="/dev/shm") as name:  # some targets write each input to files
         directory = Path(name)
-        words = ["clang", *_FLAGS, *(f"{_NATIVE}/{source}" for source in sources)]
+        words = ["clang", *_FLAGS, *(f"{NATIVE}/{source}" for source in sources)]
         words += [*(f"-l{library}" for library in libraries), "-o", f"{name}/fuzz"]
         built = subprocess.run(words, capture_output=True, text=True, timeout=120)
         assert built.returncode == 0, built.stderr

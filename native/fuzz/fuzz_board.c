@@ -1,24 +1,24 @@
 /*
- * libFuzzer on the frames that a board takes from another one: hosts.c, transfer.c, mirror.c, state.c, relay.c of
- * native/manycore/board, behind the link.
+ * libFuzzer on the frames that a board receives from other boards: all of native/manycore/board behind the link.
  *
  *   clang -g -O1 -D_GNU_SOURCE -DWHERRY_TILES_BUILD=1u -fsanitize=fuzzer,address,undefined native/fuzz/fuzz_board.c \
- *         native/manycore/board/{launch,moves,client,names,clock,hello,hosts,mirror,relay,report,state,transfer}.c \
- *         native/manycore/tests/unconnected.c native/manycore/{uarea,crc,cpu,elf,window,inbox,portal,sync,movegraph}.c \
- *         -lnettle -lm -o fuzz_board && ./fuzz_board -max_len=8192
+ *         $(find native/manycore/board -name '*.c' ! -name main.c ! -name link.c) native/manycore/tests/unconnected.c \
+ *         native/manycore/{uarea,crc,cpu,elf,window,inbox,portal,sync,movegraph}.c \
+ *         -lnettle -o fuzz_board && ./fuzz_board -max_len=8192
  *
  * The first byte says whether the board leads. Then frames, one after the other: kind, process, host, flags, length
- * (u16), payload. By its flags a frame is as long as its kind wants it, and a state gets the checksum that it should
- * have. The invariant: nothing is read or written outside of the window, and what is sent fits into a frame.
+ * (u16), payload. By its flags a frame is as long as its kind requires, a state has the right checksum, and the board
+ * has a whole turn after the frame. The invariant: nothing is read or written outside of the window, and what is sent
+ * fits into a frame.
  */
 #include <stdlib.h>
 #include <string.h>
 
-#include "../manycore/board/state.h"
+#include "../manycore/board/board.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t count);
 
-enum { HEADER = 6, HOSTS = 3, EACH = 2, WHOLE = 1, SEALED = 2 };
+enum { HEADER = 6, HOSTS = 3, EACH = 2, WHOLE = 1, SEALED = 2, TURN = 8 };
 
 static struct board board;
 static uint8_t payload[FRAME_MAX];
@@ -29,8 +29,8 @@ static void require(int condition)
         abort();
 }
 
-void link_send_lent(struct link *link, enum frame_kind kind, uint32_t process, uint32_t host, const void *own,
-                    size_t own_size, const struct iovec *lent, size_t lent_count)
+void link_send_iov(struct link *link, enum frame_kind kind, uint32_t process, uint32_t host, const void *own,
+                   size_t own_size, const struct iovec *iov, size_t iov_count)
 {
     volatile uint8_t sum = 0;
     size_t size = own_size;
@@ -39,10 +39,10 @@ void link_send_lent(struct link *link, enum frame_kind kind, uint32_t process, u
     require(link >= board.net.links && link < board.net.links + HOST_MAX && kind < FRAME_KINDS);
     for (size_t i = 0; i < own_size; i++)
         sum = (uint8_t)(sum + ((const uint8_t *)own)[i]);
-    for (size_t i = 0; i < lent_count; i++) {
-        size += lent[i].iov_len;
-        if (lent[i].iov_len)
-            sum = (uint8_t)(sum + *(uint8_t *)lent[i].iov_base + ((uint8_t *)lent[i].iov_base)[lent[i].iov_len - 1]);
+    for (size_t i = 0; i < iov_count; i++) {
+        size += iov[i].iov_len;
+        if (iov[i].iov_len)
+            sum = (uint8_t)(sum + *(uint8_t *)iov[i].iov_base + ((uint8_t *)iov[i].iov_base)[iov[i].iov_len - 1]);
     }
     require(size <= FRAME_MAX);
 }
@@ -52,33 +52,11 @@ void link_send_parts(struct link *link, enum frame_kind kind, uint32_t process, 
 {
     struct iovec part = {(void *)(uintptr_t)two, two_size};
 
-    link_send_lent(link, kind, process, host, one, one_size, &part, 1);
+    link_send_iov(link, kind, process, host, one, one_size, &part, 1);
 }
 
-static void make_board(bool leads)
+static void clear_window(struct window *window)
 {
-    static struct window *window;
-
-    if (!window)
-        require(window_create(HOSTS * EACH, 2, &window) >= 0);
-    for (uint32_t process = 0; board.window && process < PROCESS_MAX; process++) {
-        relay_clear(&board, process);
-        free(board.net.given[process]);
-        free(board.net.arriving[process]);
-        free(board.outputs[process].bytes);
-    }
-    memset(&board, 0, sizeof board);
-    board.window = window;
-    board.event_fd = -1;
-    board.net.host = leads ? 0 : 1;
-    board.net.hosts = HOSTS;
-    board.net.listen_fd = -1;
-    for (size_t i = 0; i < sizeof board.clients / sizeof *board.clients; i++)
-        board.clients[i].fd = -1;
-    for (uint32_t host = 0; host < HOSTS; host++)
-        board.net.tiles[host] = EACH;
-    window->first_tile = board.net.host * EACH;
-    window->here = EACH;
     memset(window->tiles, 0, sizeof window->tiles);
     memset(window->locations, 0, sizeof window->locations);
     memset(window->moves, 0, sizeof window->moves);
@@ -88,19 +66,46 @@ static void make_board(bool leads)
         atomic_store(&window->tiles[tile].alive, 1);
 }
 
+static void clear_board(void)
+{
+    for (uint32_t process = 0; board.window && process < PROCESS_MAX; process++) {
+        board_clear_process(&board, process);
+        record_set_snapshot(&board.mirror, process, NULL);
+        free(board.events.outputs[process].bytes);
+    }
+    memset(&board, 0, sizeof board);
+}
+
+static void make_board(bool leads)
+{
+    static struct window *window;
+
+    if (!window)
+        require(window_create(HOSTS * EACH, 2, &window) >= 0);
+    clear_board();
+    clear_window(window);
+    board_init(&board, window);
+    board.net.host = leads ? 0 : 1;
+    board.net.hosts = HOSTS;
+    for (uint32_t host = 0; host < HOSTS; host++)
+        board.net.tiles[host] = EACH;
+    window->first_tile = board.net.host * EACH;
+    window->here = EACH;
+}
+
 /* What a frame of the kind has, at least. */
 static size_t size_of(uint32_t kind)
 {
     static const size_t sizes[FRAME_KINDS] = {
-        [FRAME_PARCEL] = sizeof(struct parcel),   [FRAME_LOCATION] = sizeof(struct news),
-        [FRAME_ENDED] = sizeof(struct news),      [FRAME_START] = sizeof(struct state),
-        [FRAME_MOVE] = sizeof(struct order),      [FRAME_GIVE] = sizeof(struct order),
-        [FRAME_OFFER] = sizeof(struct offer),     [FRAME_WANT] = sizeof(struct want),
-        [FRAME_PAGES] = sizeof(struct pages),     [FRAME_PIECE] = sizeof(struct piece) + PAGE_SIZE,
-        [FRAME_STATE] = sizeof(struct state),     [FRAME_REFUSED] = sizeof(struct order),
-        [FRAME_RUNS] = sizeof(struct runs),       [FRAME_ABORT] = sizeof(struct order),
-        [FRAME_MOVED] = sizeof(struct cost),      [FRAME_WISH] = sizeof(struct order),
-        [FRAME_ANSWER] = sizeof(struct order),    [FRAME_END] = sizeof(struct order),
+        [FRAME_PARCEL] = sizeof(struct parcel),      [FRAME_PROCESS] = sizeof(struct process_info),
+        [FRAME_ENDED] = sizeof(struct process_info), [FRAME_START] = sizeof(struct state),
+        [FRAME_MOVE] = sizeof(struct order),         [FRAME_MIGRATE] = sizeof(struct order),
+        [FRAME_OFFER] = sizeof(struct offer),        [FRAME_WANT] = sizeof(struct want),
+        [FRAME_PAGES] = sizeof(struct pages),        [FRAME_PIECE] = sizeof(struct piece) + PAGE_SIZE,
+        [FRAME_STATE] = sizeof(struct state),        [FRAME_REFUSED] = sizeof(struct order),
+        [FRAME_RUNS] = sizeof(struct runs),          [FRAME_ABORT] = sizeof(struct order),
+        [FRAME_MOVED] = sizeof(struct cost),         [FRAME_WISH] = sizeof(struct order),
+        [FRAME_ANSWER] = sizeof(struct order),       [FRAME_END] = sizeof(struct order),
         [FRAME_REPORT] = sizeof(struct report),
     };
 
@@ -120,6 +125,16 @@ static void seal(size_t size)
     memcpy(payload, &state, sizeof state);
 }
 
+/* The links are connected and not silent, so the turn is about the board's parts and not about connections. */
+static void serve(void)
+{
+    for (uint32_t host = 0; host < HOSTS; host++) {
+        board.net.links[host].fd = 0; /* of a link that unconnected.c neither reads nor closes */
+        board.net.links[host].heard = board.net.links[host].answered = window_now();
+    }
+    board_serve(&board, NULL, 0);
+}
+
 static void hand_on(const uint8_t *header, const uint8_t *bytes, size_t count)
 {
     uint32_t from = board.net.host ? 0 : 1 + header[3] / 4 % (HOSTS - 1);
@@ -137,11 +152,14 @@ static void hand_on(const uint8_t *header, const uint8_t *bytes, size_t count)
     if (header[3] & SEALED)
         seal(count);
     head.size = (uint32_t)count;
-    exact = malloc(count ? count : 1); /* so that a byte too much is found */
+    exact = malloc(count ? count : 1); /* so that an overrun of one byte is found */
     require(exact != NULL);
     memcpy(exact, payload, count);
-    net_handle(&board, from, &head, exact);
-    mirror_serve(&board);
+    net_handle(&board.net, from, &head, exact);
+    if (header[3] & TURN)
+        serve();
+    else
+        mirror_serve(&board.mirror);
     free(exact);
 }
 

@@ -62,7 +62,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t count)
         struct frame *frame = link.first;
 
         link.first = frame->next;
-        free(frame->lent);
+        free(frame->iov);
         free(frame);
     }
     return 0;

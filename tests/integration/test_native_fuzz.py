@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from fuzzing import fuzz
+from fuzzing import NATIVE, fuzz
 
 KEY = "0123456789abcdef" * 4
-_BOARD = ("launch", "moves", "client", "names", "clock", "hello", "hosts", "mirror", "relay", "report", "state")
+_BOARD = sorted(NATIVE.glob("manycore/board/*.c"))
 _TILES = ("uarea", "crc", "cpu", "elf", "window", "inbox", "portal", "sync", "movegraph")
 _KINDS = 28
 """FRAME_KINDS of native/manycore/board/link.h."""
+_TURN = 8
+"""A flag of native/fuzz/fuzz_board.c: the board has a whole turn after the frame."""
 
 
 def test_no_job_file_breaks_the_agent() -> None:
@@ -42,10 +44,13 @@ def test_no_bytes_break_the_link_of_two_boards() -> None:
 
 def test_no_frame_breaks_a_board() -> None:
     corpus = {
-        f"{leads}-{kind}": bytes([leads, *(kind, 1, 0, 3, 0, 0), *(kind, 1, 1, 1, 0, 0), *(kind, 2, 1, 0, 0, 0)])
+        f"{leads}-{kind}-{turn}": bytes(
+            [leads, *(kind, 1, 0, 3 | turn, 0, 0), *(kind, 1, 1, 1 | turn, 0, 0), *(kind, 2, 1, turn, 0, 0)]
+        )
         for leads in (0, 1)
         for kind in range(_KINDS)
+        for turn in (0, _TURN)
     }
-    boards = tuple(f"manycore/board/{name}.c" for name in (*_BOARD, "transfer"))
+    boards = tuple(f"manycore/board/{file.name}" for file in _BOARD if file.name not in ("main.c", "link.c"))
     tiles = tuple(f"manycore/{name}.c" for name in _TILES)
-    fuzz(("fuzz/fuzz_board.c", *boards, "manycore/tests/unconnected.c", *tiles), corpus, 1_000, 4096, ("nettle", "m"))
+    fuzz(("fuzz/fuzz_board.c", *boards, "manycore/tests/unconnected.c", *tiles), corpus, 1_000, 4096, ("nettle",))
