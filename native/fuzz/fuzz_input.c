@@ -8,6 +8,7 @@
  * put in, and `taken` never goes back.
  */
 #include <fcntl.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -28,6 +29,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t count)
     uint8_t scratch[4096];
     size_t got = 0, put = count;
 
+    signal(SIGPIPE, SIG_IGN); /* as in wherry-launch; and the pipe is closed after a frame that is none */
     require(pipe2(pipe_in, O_NONBLOCK) == 0 && pipe2(pipe_out, O_NONBLOCK) == 0);
     input.fifo = pipe_in[0];
     input.program = pipe_out[1];
