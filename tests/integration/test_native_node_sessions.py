@@ -1,0 +1,231 @@
+"""Who may speak to wherry-init: the handshake, sealed frames, a relay in between, peers that say nothing, users."""
+
+from __future__ import annotations
+
+import io
+import os
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from nodeprocess import KEY, WAIT, Client, NodeProcess, as_root, names, node, programs, silent, wait_until
+
+from wherry.job.agent_client import AgentEndpoint, AgentError
+from wherry.model.owner import Owner
+
+__all__ = ["node", "programs"]  # fixtures
+
+
+@as_root
+@pytest.mark.parametrize("first", ["wrong answer", "the key", "another's", "request first", "nonsense"])
+def test_strangers_are_sent_away(node: NodeProcess, first: str) -> None:
+    with Client(node.port) as other:
+        other.send("P")
+        assert other.receive()[0] == "P"
+    bytes_of = {
+        "wrong answer": b"H\0\0\0\x41\2" + b"f" * 64,
+        "the key": b"H\0\0\0\x41\2" + KEY.encode(),
+        "another's": b"H\0\0\0\x41" + other.hello.answer,
+        "request first": b"R\0\0\0\5",
+        "nonsense": b"GET / HTTP/1.1\r\n",
+    }
+    with socket.create_connection(("127.0.0.1", node.port), timeout=WAIT) as stranger:
+        assert stranger.recv(5 + 33, socket.MSG_WAITALL)[:6] == b"C\0\0\0\x21\2"
+        stranger.sendall(bytes_of[first])
+        try:
+            assert stranger.recv(1) == b""
+        except ConnectionResetError:
+            pass
+
+
+@as_root
+@pytest.mark.parametrize("hello", [b"0" * 64, b"", b"\3" + bytes(64)])
+def test_another_version_is_told_so(node: NodeProcess, hello: bytes) -> None:
+    with Client(node.port, answered=False) as client:
+        client.send("H", hello)
+        assert client.receive() == ("F", b"the node's agent speaks version 2 of its protocol only")
+        assert client.receive()[0] == ""
+
+
+@as_root
+@pytest.mark.parametrize("what", ["changed", "its header", "twice", "in clear", "left out", "of another session"])
+def test_a_frame_that_is_not_the_clients_ends_the_session(node: NodeProcess, what: str) -> None:
+    with Client(node.port) as client, Client(node.port) as other:
+        client.run("cat")
+        assert client.receive()[0] == "S"
+        frame = client.frame("I", b"one")
+        sent = {
+            "changed": frame[:5] + bytes([frame[5] ^ 1]) + frame[6:],
+            "its header": b"P" + frame[1:],
+            "twice": frame + frame,
+            "in clear": b"I\0\0\0\3one" + bytes(16),
+            "left out": client.frame("I", b"two"),
+            "of another session": other.frame("I", b"one"),
+        }[what]
+        client.socket.sendall(sent)
+        try:
+            said = client.rest()
+        except ConnectionResetError:
+            said = {}
+        assert "X" not in said and said.get("O", b"") in (b"", b"one" if what == "twice" else b"")
+    wait_until(lambda: not names(node.pid), "the hangup of the program")
+
+
+class Relay:
+    """Stands between a client and the node, and remembers what goes by."""
+
+    def __init__(self, port: int, change: Callable[[bytes], bytes] = bytes) -> None:
+        self.server = socket.create_server(("127.0.0.1", 0))
+        self.port, self.said, self._to, self._change = self.server.getsockname()[1], b"", port, change
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        near, _ = self.server.accept()
+        far = silent(self._to)
+        threading.Thread(target=self._pass, args=(near, far, bytes), daemon=True).start()
+        self._pass(far, near, self._change)
+
+    def _pass(self, source: socket.socket, sink: socket.socket, change: Callable[[bytes], bytes]) -> None:
+        with suppress(OSError):
+            while data := source.recv(1 << 16):
+                self.said += data
+                sink.sendall(change(data))
+        with suppress(OSError):
+            sink.shutdown(socket.SHUT_WR)
+
+
+@as_root
+def test_who_stands_between_reads_nothing(node: NodeProcess) -> None:
+    relay = Relay(node.port)
+    endpoint = AgentEndpoint("/proc/self/ns/net", "127.0.0.1", KEY, relay.port)
+    secret, environment = "what-nobody-must-read", {"PATH": os.environ["PATH"]}
+    root = Owner(uid=0, gid=0, home="/", cwd="/")
+    ended = endpoint.run(["cat"], root, {**environment, "TOKEN": secret}, WAIT, io.BytesIO(secret.encode()))
+    assert ended.stdout.decode() == secret
+    assert secret.encode() not in relay.said and b"TOKEN" not in relay.said and KEY.encode() not in relay.said
+    agent = Relay(node.port)
+    said = subprocess.run(
+        node.agent("t-0", "cat"), env={"WHERRY_JOB": node.job(port=agent.port)}, input=secret.encode(),
+        capture_output=True, timeout=WAIT,
+    )  # fmt: skip
+    assert said.stdout.decode() == secret
+    assert secret.encode() not in agent.said and b"GREETING" not in agent.said
+
+
+@as_root
+@pytest.mark.parametrize("asks", ["the daemon", "rsh"])
+@pytest.mark.parametrize("kind", [b"A", b"S", b"O", b"X"])
+def test_who_stands_between_changes_nothing(node: NodeProcess, asks: str, kind: bytes) -> None:
+    def change(data: bytes) -> bytes:
+        at = data.find(kind + b"\0\0\0")
+        return data if at < 0 else data[: at + 5] + bytes([data[at + 5] ^ 1]) + data[at + 6 :]
+
+    relay = Relay(node.port, change)
+    if asks == "rsh":
+        words = node.agent("-n", "t-0", "echo out")
+        said = subprocess.run(words, env={"WHERRY_JOB": node.job(port=relay.port)}, capture_output=True, timeout=WAIT)
+        assert said.returncode == 255 and said.stderr.startswith(b"wherry-rsh: ")
+        assert said.stdout == (b"out\n" if kind == b"X" else b"")
+        return
+    endpoint = AgentEndpoint("/proc/self/ns/net", "127.0.0.1", KEY, relay.port)
+    with pytest.raises(AgentError):
+        endpoint.run(["echo", "out"], Owner(uid=0, gid=0, home="/", cwd="/"), {"PATH": os.environ["PATH"]}, WAIT)
+
+
+@as_root
+def test_who_does_not_know_the_key_is_not_taken_for_the_node(node: NodeProcess) -> None:
+    endpoint = AgentEndpoint("/proc/self/ns/net", "127.0.0.1", "f" * 64, node.port)
+    with pytest.raises(AgentError):
+        endpoint.ping(0.2)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            for _ in range(2):
+                connection, _ = server.accept()
+                with connection:
+                    connection.sendall(b"C\0\0\0\x21\2" + bytes(32))
+                    connection.recv(5 + 65, socket.MSG_WAITALL)
+                    connection.sendall(b"A\0\0\0\x20" + bytes(32))
+                    assert connection.recv(1) == b"", "it went on"
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        port = server.getsockname()[1]
+        with pytest.raises(AgentError, match="does not know the node's key"):
+            AgentEndpoint("/proc/self/ns/net", "127.0.0.1", KEY, port).run(
+                ["true"], Owner(uid=0, gid=0, home="/", cwd="/"), {}, WAIT
+            )
+        said = subprocess.run(
+            node.agent("t-0", "true"), env={"WHERRY_JOB": node.job(port=port)}, capture_output=True, timeout=WAIT
+        )
+        assert said.returncode == 255 and b"does not know the key of node t-0" in said.stderr
+        thread.join(WAIT)
+
+
+@as_root
+def test_who_says_nothing_keeps_nobody_out(node: NodeProcess) -> None:
+    with ExitStack() as open_, Client(node.port) as proved:
+        proved.run("cat")
+        assert proved.receive()[0] == "S"
+        slow = open_.enter_context(Client(node.port, source="127.0.0.9", answered=False))
+        for number in range(300):
+            open_.enter_context(silent(node.port, f"127.0.0.{2 + number % 2}"))
+        began = time.monotonic()
+        with Client(node.port) as late:
+            late.send("P")
+            assert late.receive()[0] == "P"
+        assert time.monotonic() - began < 4, "it waited for the deadline of others"
+        slow.prove()
+        slow.send("P")
+        assert slow.receive()[0] == "P", "it was pushed out by another address"
+        proved.send("I", b"still here")
+        proved.send("I")
+        assert proved.rest() == {"O": b"still here", "X": b"exit 0"}
+
+
+@as_root
+def test_who_says_nothing_is_sent_away_soon(node: NodeProcess) -> None:
+    with silent(node.port) as stranger:
+        began = time.monotonic()
+        while stranger.recv(100):
+            pass
+        assert 3 < time.monotonic() - began < 8
+
+
+@as_root
+def test_a_user_that_has_the_key_runs_nobody_else(programs: Path, tmp_path: Path) -> None:
+    node = NodeProcess(programs, tmp_path, "65534:65533:4,24")
+    foreign: list[dict[str, Any]] = [
+        {"uid": 0},
+        {"uid": 0, "gid": 65533},
+        {"uid": 1, "gid": 65533},
+        {"uid": 65534, "gid": 0},
+        {"uid": 65534, "gid": 65533, "groups": "4,0"},
+    ]
+    try:
+        for who in foreign:
+            with Client(node.port) as client:
+                client.run("id", **who)
+                assert client.rest() == {"F": b"this node runs programs of its cluster's user only: uid 65534"}
+        for gid, groups, shown in ((65533, "", b"65533\n"), (24, "4,65533", b"24 4 65533\n")):
+            with Client(node.port) as client:
+                client.run("id", "-G", uid=65534, gid=gid, groups=groups)
+                assert client.rest()["O"] == shown
+        node.end()
+    finally:
+        node.unshare.kill()
+        node.unshare.wait()
+
+
+@as_root
+@pytest.mark.parametrize("user", ["", "0", "0:0", "0:0:x", "-1:0:", "4294967295:0:", "1000:4294967295:", "0:0:1,"])
+def test_a_user_that_is_none_is_refused(programs: Path, user: str) -> None:
+    init = [f"{programs}/wherry-init", "--listen", "127.0.0.1:1", "--key-file", "/dev/null", "--user", user]
+    done = subprocess.run(init, capture_output=True, timeout=WAIT)
+    assert done.returncode == 2 and done.stderr.startswith(b"usage: wherry-init")
