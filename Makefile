@@ -1,6 +1,6 @@
 # The front door. `make` alone prints what there is.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-apps demo test test-guest test-xen test-cloud test-moves test-tiles test-properties lint docs bench bench-sites clean
+.PHONY: help setup setup-apps demo test test-guest test-xen test-cloud test-moves test-tiles test-properties test-mutants lint docs bench bench-sites clean
 
 help: ## show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,13 +36,16 @@ test-moves: setup-vm ## twenty moves of a virtual machine, for each adapter, hyb
 	@scripts/as-root env WHERRY_LONG_TESTS=1 .venv/bin/python -m pytest -q -rsP -p no:cacheprovider tests/system/test_vm.py -k "twenty or breaks or outruns"
 
 test-tiles: setup ## ten thousand moves of a tile process under load, and the protocols of moves with many seeds (some minutes)
-	@scripts/as-root env WHERRY_TILE_MOVES=10000 .venv/bin/python -m pytest -q -p no:cacheprovider tests/unit/test_manycore.py -k many_moves
+	@scripts/as-root env WHERRY_TILE_MOVES=10000 .venv/bin/python -m pytest -q -p no:cacheprovider tests/integration/test_manycore.py -k many_moves
 	@build/native/tests/test_manycore_protocol 10
 	@build/native/tests/test_manycore_hosts 200 2>build/test-tiles.log || { tail -5 build/test-tiles.log >&2; exit 1; }
 
-test-properties: setup ## the property tests with fifty times the examples, other ones each time (half an hour)
-	@for round in $$(seq 50); do .venv/bin/python -m pytest -q -x -p no:cacheprovider --hypothesis-profile others \
-	  -m hypothesis tests/unit || exit 1; done
+test-properties: setup ## the property tests with other examples each time, or those of a seed: make test-properties SEED=7
+	@seed=$${SEED:-$$(date +%s)}; echo "test-properties: again with the same examples: make test-properties SEED=$$seed"; \
+	  .venv/bin/python -m pytest -q -p no:cacheprovider --hypothesis-profile others --hypothesis-seed "$$seed" -m hypothesis tests/unit
+
+test-mutants: setup ## changes move, schedule and cluster in one place at a time: do their unit tests notice? (hours)
+	@scripts/test-mutants
 
 lint: setup ## style, types, import directions, circles in native/, file sizes, the specification's tests
 	@scripts/lint

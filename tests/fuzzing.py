@@ -11,16 +11,26 @@ from pathlib import Path
 import pytest
 
 _NATIVE = Path(__file__).resolve().parents[1] / "native"
-_FLAGS = ("-g", "-O1", "-D_GNU_SOURCE", "-fsanitize=fuzzer,address,undefined", f"-I{_NATIVE}/include")
+_FLAGS = (
+    "-g",
+    "-O1",
+    "-D_GNU_SOURCE",
+    "-DWHERRY_TILES_BUILD=1u",
+    "-fsanitize=fuzzer,address,undefined,float-cast-overflow",
+    f"-I{_NATIVE}/include",
+)
 
 
-def fuzz(sources: tuple[str, ...], corpus: Mapping[str, bytes], runs: int, longest: int) -> None:
-    """Builds `sources` (below native/) and gives them `runs` inputs of up to `longest` bytes, `corpus` first."""
+def fuzz(
+    sources: tuple[str, ...], corpus: Mapping[str, bytes], runs: int, longest: int, libraries: tuple[str, ...] = ()
+) -> None:
+    """Builds `sources` (below native/) with `libraries`; gives them `corpus`, then `runs` inputs of `longest` bytes."""
     if not shutil.which("clang"):
         pytest.skip("there is no clang (scripts/setup-test)")
     with tempfile.TemporaryDirectory(dir="/dev/shm") as name:  # some targets write each input to files
         directory = Path(name)
-        words = ["clang", *_FLAGS, *(f"{_NATIVE}/{source}" for source in sources), "-o", f"{name}/fuzz"]
+        words = ["clang", *_FLAGS, *(f"{_NATIVE}/{source}" for source in sources)]
+        words += [*(f"-l{library}" for library in libraries), "-o", f"{name}/fuzz"]
         built = subprocess.run(words, capture_output=True, text=True, timeout=120)
         assert built.returncode == 0, built.stderr
         (directory / "corpus").mkdir()

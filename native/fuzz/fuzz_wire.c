@@ -25,18 +25,25 @@ static void check_strings(char **strings, const uint8_t *payload, size_t length)
         require((const uint8_t *)*strings >= payload && (const uint8_t *)*strings + strlen(*strings) < payload + length);
 }
 
+static void check_frame(const uint8_t *bytes, size_t count, bool sealed)
+{
+    size_t wanted, tag = sealed ? WIRE_TAG : 0;
+    struct wire_frame frame;
+    ssize_t size = wire_parse_frame(bytes, count, sealed, &frame, &wanted);
+
+    require(size <= (ssize_t)count && wanted >= WIRE_HEADER && wanted <= WIRE_HEADER + WIRE_REQUEST_MAX + WIRE_TAG);
+    if (size > 0)
+        require(frame.payload + frame.length + tag == bytes + size);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t count)
 {
     static struct wire_run run;
-    struct wire_frame frame;
-    size_t wanted;
-    ssize_t size = wire_parse_frame(bytes, count, &frame, &wanted);
     int number;
     pid_t pid;
 
-    require(size <= (ssize_t)count && wanted >= WIRE_HEADER && wanted <= WIRE_HEADER + WIRE_REQUEST_MAX);
-    if (size > 0)
-        require(frame.payload + frame.length == bytes + size);
+    check_frame(bytes, count, false);
+    check_frame(bytes, count, true);
     if (wire_parse_run(bytes, count, &run) == 0) {
         require(run.argv[0] && run.cwd && run.group_count <= WIRE_GROUPS_MAX);
         check_strings(run.argv, bytes, count);

@@ -23,11 +23,15 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "admit.h"
 #include "session.h"
 #include "wherry/process.h"
 
 enum {
-    SESSIONS_MAX = 256, /* more clients than ranks on one node; the rest waits in the backlog */
+    SESSIONS_MAX = 256, /* proved clients: more than ranks on one node; the rest waits in the backlog */
+    ACCEPT_AT_ONCE = 8,
+    PLACES = SESSIONS_MAX + ACCEPT_AT_ONCE + ADMIT_MAX, /* however many of the unproved prove themselves */
+    BACKLOG = 256,
     GRACE_MS = 5000,    /* between SIGTERM and SIGKILL */
     STEP_MS = 2000,     /* most that the loop's clock advances at once */
 };
@@ -90,7 +94,7 @@ static int open_listener(char *where)
     address.sin_port = htons((uint16_t)port);
     fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes) < 0 ||
-        bind(fd, (struct sockaddr *)&address, sizeof address) < 0 || listen(fd, 64) < 0)
+        bind(fd, (struct sockaddr *)&address, sizeof address) < 0 || listen(fd, BACKLOG) < 0)
         fail("listen at", where, errno);
     return fd;
 }
@@ -118,15 +122,21 @@ static void keep_alive(int socket)
     setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
 }
 
-static void accept_client(int listener, const struct guard *guard, int64_t now)
+/* A few at a time: who has come must be heard before who comes later can push it out. */
+static void accept_clients(int listener, const struct guard *guard, int64_t now)
 {
-    int socket = accept4(listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    for (int i = 0; i < ACCEPT_AT_ONCE; i++) {
+        struct sockaddr_in from;
+        socklen_t size = sizeof from;
+        int socket = accept4(listener, (struct sockaddr *)&from, &size, SOCK_NONBLOCK | SOCK_CLOEXEC);
 
-    if (socket < 0)
-        return;
-    keep_alive(socket);
-    if (!session_open(socket, guard, now))
-        close(socket);
+        if (socket < 0)
+            return;
+        keep_alive(socket);
+        admit_make_room(from.sin_addr);
+        if (!session_open(socket, from.sin_addr, guard, now))
+            close(socket);
+    }
 }
 
 static void reap(int64_t now)
@@ -153,23 +163,24 @@ static int64_t advance_clock(int64_t *last)
 
 static void serve(int listener, const struct guard *guard)
 {
-    static struct pollfd polls[2 + SESSIONS_MAX * SESSION_POLLS];
+    static struct pollfd polls[2 + PLACES * SESSION_POLLS];
     int64_t last = process_now_ms(), now = advance_clock(&last);
     char drain[64];
 
     while (!stopping) {
-        size_t count = 0, at = 2;
+        size_t count = 0, proved = 0, at = 2;
         int wait = -1;
 
         for (struct session *session = session_list; session; session = session->next, count++) {
             int due = session_wait(session, now);
 
+            proved += session->authenticated;
             session_prepare(session, polls + 2 + count * SESSION_POLLS);
             if (due >= 0 && (wait < 0 || due < wait))
                 wait = due;
         }
         polls[0] = (struct pollfd){.fd = wakeup[0], .events = POLLIN};
-        polls[1] = (struct pollfd){.fd = count < SESSIONS_MAX ? listener : -1, .events = POLLIN};
+        polls[1] = (struct pollfd){.fd = proved < SESSIONS_MAX ? listener : -1, .events = POLLIN};
         poll(polls, 2 + count * SESSION_POLLS, wait > STEP_MS ? STEP_MS : wait);
         now = advance_clock(&last);
         while (read(wakeup[0], drain, sizeof drain) > 0)
@@ -181,7 +192,7 @@ static void serve(int listener, const struct guard *guard)
                 session_free(session);
         }
         if (polls[1].revents)
-            accept_client(listener, guard, now);
+            accept_clients(listener, guard, now);
     }
 }
 

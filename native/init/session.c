@@ -14,14 +14,14 @@
 #include <unistd.h>
 
 #include "wherry/process.h"
-#include "wherry/prove.h"
 
 enum {
-    ANSWER_MS = 10000,    /* a client must have shown by then that it knows the key */
+    ANSWER_MS = 5000,     /* a client must have shown by then that it knows the key; a move may take two of them */
     DRAIN_MS = 200,       /* a daemonised descendant may keep the pipes open for ever */
     LINGER_MS = 10000,    /* for the client's own close after the last frame */
     OUT_SIZE = 256 << 10, /* bytes queued for one client */
-    OUT_SPARE = 4 * (WIRE_HEADER + WIRE_TEXT_MAX), /* of these kept for frames other than O and E */
+    FRAME_MORE = WIRE_HEADER + WIRE_TAG, /* what a sealed frame has beside its payload */
+    OUT_SPARE = 4 * (FRAME_MORE + WIRE_TEXT_MAX), /* of these kept for frames other than O and E */
     CHUNK_MIN = 4096,     /* do not cut output into smaller frames for lack of room */
     CHUNK_MAX = 64 << 10,
 };
@@ -50,21 +50,45 @@ static size_t out_room(const struct session *session)
     return OUT_SIZE - session->out.count;
 }
 
-/* Room for output of the program, header included; what would make small frames counts as none. */
+/* Room for output of the program, header and tag included; what would make small frames counts as none. */
 static size_t output_room(const struct session *session)
 {
     size_t room = out_room(session);
 
-    return room < OUT_SPARE + WIRE_HEADER + CHUNK_MIN ? 0 : room - OUT_SPARE;
+    return room < OUT_SPARE + FRAME_MORE + CHUNK_MIN ? 0 : room - OUT_SPARE;
 }
 
+/* The client is gone or not wanted: its running program is told, one that ended already has left nothing to tell. */
+static void drop_client(struct session *session)
+{
+    if (session->socket < 0)
+        return;
+    child_close(&session->socket);
+    child_close(&session->child.input);
+    session->in.count = session->out.count = 0;
+    if (session->child.pid)
+        child_signal_session(session->child.pid, SIGHUP);
+}
+
+/* In clear until the client has proved itself, sealed from then on. */
 static void send_frame(struct session *session, uint8_t type, const void *payload, size_t length)
 {
-    if (session->socket < 0 || buffer_reserve(&session->out, WIRE_HEADER + length) < 0)
+    ssize_t size = (ssize_t)(WIRE_HEADER + length);
+    uint8_t *frame;
+
+    if (session->socket < 0 || buffer_reserve(&session->out, WIRE_HEADER + length + WIRE_TAG) < 0)
         return;
-    wire_put_header(buffer_tail(&session->out), type, (uint32_t)length);
-    session->out.count += WIRE_HEADER;
-    buffer_append(&session->out, payload, length);
+    frame = buffer_tail(&session->out);
+    if (length)
+        memcpy(frame + WIRE_HEADER, payload, length);
+    if (session->authenticated)
+        size = seal_close(&session->seals.to_client, frame, type, (uint32_t)length);
+    else
+        wire_put_header(frame, type, (uint32_t)length);
+    if (size < 0)
+        drop_client(session);
+    else
+        session->out.count += (size_t)size;
 }
 
 static void send_text(struct session *session, uint8_t type, const char *text)
@@ -87,36 +111,25 @@ static void send_last(struct session *session, uint8_t type, const char *text, i
     session->deadline = now + LINGER_MS;
 }
 
-struct session *session_open(int socket, const struct guard *guard, int64_t now)
+struct session *session_open(int socket, struct in_addr source, const struct guard *guard, int64_t now)
 {
     struct session *session = calloc(1, sizeof *session);
 
     if (!session)
         return NULL;
-    if (prove_challenge(session->challenge) < 0 || buffer_reserve(&session->out, OUT_SIZE) < 0) {
+    if (prove_challenge(session->challenge) < 0) {
         free(session);
         return NULL;
     }
     session->socket = socket;
+    session->source = source;
     session->guard = guard;
     session->deadline = now + ANSWER_MS;
     session->child = CHILD_NONE;
     session->next = session_list;
     session_list = session;
-    send_frame(session, 'C', session->challenge, WIRE_KEY);
+    send_frame(session, 'C', session->challenge, WIRE_CHALLENGE);
     return session;
-}
-
-/* The client is gone or not wanted: its running program is told, one that ended already has left nothing to tell. */
-static void drop_client(struct session *session)
-{
-    if (session->socket < 0)
-        return;
-    child_close(&session->socket);
-    child_close(&session->child.input);
-    session->in.count = session->out.count = 0;
-    if (session->child.pid)
-        child_signal_session(session->child.pid, SIGHUP);
 }
 
 static bool start_program(struct session *session, const struct wire_frame *frame, int64_t now)
@@ -181,19 +194,31 @@ static bool feed_program(struct session *session, const struct wire_frame *frame
     return true;
 }
 
+/* The client's proof. Memory for output is only for those whose proof is right. */
+static bool admit(struct session *session, const struct wire_frame *frame, int64_t now)
+{
+    uint8_t proof[WIRE_PROOF];
+    char text[64];
+    int error = prove_check(session->guard->key, session->challenge, frame, proof, &session->seals);
+
+    if (error == -EPROTONOSUPPORT) {
+        snprintf(text, sizeof text, "the node's agent speaks version %d of its protocol only", WIRE_VERSION);
+        send_last(session, 'F', text, now);
+        return true;
+    }
+    if (error < 0 || buffer_reserve(&session->out, OUT_SIZE) < 0)
+        return false;
+    send_frame(session, 'A', proof, sizeof proof);
+    session->authenticated = true;
+    session->deadline = 0;
+    return true;
+}
+
 /* Returns false for what the protocol does not allow here. */
 static bool obey_frame(struct session *session, const struct wire_frame *frame, int64_t now)
 {
-    if (!session->authenticated) {
-        uint8_t wanted[WIRE_KEY];
-
-        prove_answer(session->guard->key, session->challenge, wanted);
-        if (frame->type != 'H' || frame->length != WIRE_KEY || wire_compare_key(frame->payload, wanted))
-            return false;
-        session->authenticated = true;
-        session->deadline = 0;
-        return true;
-    }
+    if (!session->authenticated)
+        return admit(session, frame, now);
     switch (frame->type) {
     case 'P':
         send_number(session, 'P', child_count());
@@ -207,12 +232,28 @@ static bool obey_frame(struct session *session, const struct wire_frame *frame, 
     }
 }
 
+/* The frame at the head of `in`, as wire_parse_frame() tells it, opened; -EBADMSG for one that is not the client's. */
+static ssize_t next_frame(struct session *session, struct wire_frame *frame)
+{
+    uint8_t *head = buffer_head(&session->in);
+    size_t wanted;
+    ssize_t size = wire_parse_frame(head, session->in.count, session->authenticated, frame, &wanted);
+
+    if (size > 0 && session->authenticated && !session->opened) {
+        int error = seal_open(&session->seals.to_agent, head, frame->length);
+
+        if (error < 0)
+            return error;
+        session->opened = true;
+    }
+    return size;
+}
+
 static void obey_frames(struct session *session, int64_t now)
 {
     while (session->socket >= 0 && !session->closing && out_room(session) >= OUT_SPARE) {
         struct wire_frame frame;
-        size_t wanted;
-        ssize_t size = wire_parse_frame(buffer_head(&session->in), session->in.count, &frame, &wanted);
+        ssize_t size = next_frame(session, &frame);
 
         if (size == 0 && (session->authenticated || session->in.count == 0 || *buffer_head(&session->in) == 'H'))
             return;
@@ -224,6 +265,7 @@ static void obey_frames(struct session *session, int64_t now)
             return;
         }
         buffer_consume(&session->in, (size_t)size);
+        session->opened = false;
     }
 }
 
@@ -235,7 +277,7 @@ static size_t in_room(const struct session *session)
 
     if (session->closing)
         return CHUNK_MIN;
-    if (wire_parse_frame(buffer_head(&session->in), session->in.count, &frame, &wanted) != 0)
+    if (wire_parse_frame(buffer_head(&session->in), session->in.count, session->authenticated, &frame, &wanted))
         return 0;
     return wanted - session->in.count;
 }
@@ -318,7 +360,7 @@ static void read_output(struct session *session, int which)
 
         if (room == 0)
             return;
-        count = read(*pipe, scratch, room > CHUNK_MAX ? CHUNK_MAX - WIRE_HEADER : room - WIRE_HEADER);
+        count = read(*pipe, scratch, room > CHUNK_MAX ? CHUNK_MAX - FRAME_MORE : room - FRAME_MORE);
         if (count < 0 && (errno == EAGAIN || errno == EINTR))
             return;
         if (count <= 0) {

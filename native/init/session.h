@@ -10,12 +10,14 @@
 #ifndef WHERRY_INIT_SESSION_H
 #define WHERRY_INIT_SESSION_H
 
+#include <netinet/in.h>
 #include <poll.h>
 #include <stdbool.h>
 
 #include "child.h"
 #include "owner.h"
 #include "wherry/buffer.h"
+#include "wherry/prove.h"
 
 enum { SESSION_POLLS = 5 }; /* socket, verdict, input, output, error output */
 
@@ -29,8 +31,11 @@ struct session {
     struct session *next;
     const struct guard *guard;
     int socket;
-    uint8_t challenge[WIRE_KEY];
+    struct in_addr source;
+    uint8_t challenge[WIRE_CHALLENGE];
+    struct seals seals;     /* once authenticated */
     bool authenticated;
+    bool opened;            /* the frame at the head of `in` is decrypted */
     bool asked;             /* an R came: no second one */
     bool started;           /* S was sent */
     bool exited;            /* the program was reaped, `status` is valid */
@@ -49,7 +54,7 @@ struct session {
 extern struct session *session_list;
 
 /* Takes over the socket (non-blocking); the guard outlives the session. Returns NULL without memory or random bytes. */
-struct session *session_open(int socket, const struct guard *guard, int64_t now);
+struct session *session_open(int socket, struct in_addr source, const struct guard *guard, int64_t now);
 /* Fills SESSION_POLLS entries. */
 void session_prepare(const struct session *session, struct pollfd *polls);
 /* Milliseconds until the session wants a step without an event, -1: never. */

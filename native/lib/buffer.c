@@ -30,7 +30,7 @@ uint8_t *buffer_tail(struct buffer *buffer)
     return buffer->data + buffer->head + buffer->count;
 }
 
-const uint8_t *buffer_head(const struct buffer *buffer)
+uint8_t *buffer_head(const struct buffer *buffer)
 {
     return buffer->data + buffer->head;
 }

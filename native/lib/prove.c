@@ -2,28 +2,94 @@
 #include "wherry/prove.h"
 
 #include <errno.h>
-#include <nettle/base16.h>
 #include <nettle/hmac.h>
+#include <nettle/memops.h>
+#include <string.h>
 #include <sys/random.h>
 
-int prove_challenge(uint8_t challenge[WIRE_KEY])
+static int make_nonce(uint8_t nonce[PROVE_NONCE])
 {
-    uint8_t bytes[WIRE_KEY / 2];
+    return getrandom(nonce, PROVE_NONCE, 0) == PROVE_NONCE ? 0 : -EIO;
+}
 
-    if (getrandom(bytes, sizeof bytes, 0) != sizeof bytes)
-        return -EIO;
-    base16_encode_update((char *)challenge, sizeof bytes, bytes);
+/* HKDF-Expand for as many bytes as the hash has: one block. */
+static void expand(const uint8_t secret[SHA256_DIGEST_SIZE], const char *info, uint8_t out[SHA256_DIGEST_SIZE])
+{
+    static const uint8_t first = 1;
+    struct hmac_sha256_ctx hmac;
+
+    hmac_sha256_set_key(&hmac, SHA256_DIGEST_SIZE, secret);
+    hmac_sha256_update(&hmac, strlen(info), (const uint8_t *)info);
+    hmac_sha256_update(&hmac, 1, &first);
+    hmac_sha256_digest(&hmac, SHA256_DIGEST_SIZE, out);
+}
+
+static void derive(const uint8_t key[WIRE_KEY], const uint8_t agent[PROVE_NONCE], const uint8_t client[PROVE_NONCE],
+                   struct proofs *proofs, struct seals *seals)
+{
+    uint8_t salt[2 * PROVE_NONCE], secret[SHA256_DIGEST_SIZE];
+    struct hmac_sha256_ctx hmac;
+
+    _Static_assert(PROVE_SIZE == SHA256_DIGEST_SIZE && SEAL_KEY == SHA256_DIGEST_SIZE, "one block of HKDF each");
+    memcpy(salt, agent, PROVE_NONCE);
+    memcpy(salt + PROVE_NONCE, client, PROVE_NONCE);
+    hmac_sha256_set_key(&hmac, sizeof salt, salt);
+    hmac_sha256_update(&hmac, WIRE_KEY, key);
+    hmac_sha256_digest(&hmac, sizeof secret, secret);
+    *seals = (struct seals){0};
+    expand(secret, "wherry 2 client proof", proofs->client);
+    expand(secret, "wherry 2 agent proof", proofs->agent);
+    expand(secret, "wherry 2 client to agent", seals->to_agent.key);
+    expand(secret, "wherry 2 agent to client", seals->to_client.key);
+}
+
+/* Of a C or an H: the version comes first, so that another one's is recognised whatever follows it. */
+static int check_version(const struct wire_frame *frame, uint8_t type, size_t length)
+{
+    if (frame->type != type)
+        return -EPROTO;
+    return frame->length == length && frame->payload[0] == WIRE_VERSION ? 0 : -EPROTONOSUPPORT;
+}
+
+int prove_challenge(uint8_t payload[WIRE_CHALLENGE])
+{
+    payload[0] = WIRE_VERSION;
+    return make_nonce(payload + 1);
+}
+
+int prove_check(const uint8_t key[WIRE_KEY], const uint8_t challenge[WIRE_CHALLENGE], const struct wire_frame *frame,
+                uint8_t proof[PROVE_SIZE], struct seals *seals)
+{
+    struct proofs proofs;
+    int error = check_version(frame, 'H', WIRE_ANSWER);
+
+    if (error < 0)
+        return error;
+    derive(key, challenge + 1, frame->payload + 1, &proofs, seals);
+    memcpy(proof, proofs.agent, PROVE_SIZE);
+    return memeql_sec(proofs.client, frame->payload + 1 + PROVE_NONCE, PROVE_SIZE) ? 0 : -EACCES;
+}
+
+int prove_answer(const uint8_t key[WIRE_KEY], const struct wire_frame *frame, uint8_t answer[WIRE_ANSWER],
+                 uint8_t expected[PROVE_SIZE], struct seals *seals)
+{
+    struct proofs proofs;
+    int error = check_version(frame, 'C', WIRE_CHALLENGE);
+
+    answer[0] = WIRE_VERSION;
+    if (error == 0)
+        error = make_nonce(answer + 1);
+    if (error < 0)
+        return error;
+    derive(key, frame->payload + 1, answer + 1, &proofs, seals);
+    memcpy(answer + 1 + PROVE_NONCE, proofs.client, PROVE_SIZE);
+    memcpy(expected, proofs.agent, PROVE_SIZE);
     return 0;
 }
 
-void prove_answer(const uint8_t key[WIRE_KEY], const uint8_t challenge[WIRE_KEY], uint8_t answer[WIRE_KEY])
+int prove_agent(const uint8_t expected[PROVE_SIZE], const struct wire_frame *frame)
 {
-    uint8_t digest[SHA256_DIGEST_SIZE];
-    struct hmac_sha256_ctx hmac;
+    bool same = frame->type == 'A' && frame->length == PROVE_SIZE && memeql_sec(expected, frame->payload, PROVE_SIZE);
 
-    _Static_assert(BASE16_ENCODE_LENGTH(SHA256_DIGEST_SIZE) == WIRE_KEY, "an answer is as long as a key");
-    hmac_sha256_set_key(&hmac, WIRE_KEY, key);
-    hmac_sha256_update(&hmac, WIRE_KEY, challenge);
-    hmac_sha256_digest(&hmac, sizeof digest, digest);
-    base16_encode_update((char *)answer, sizeof digest, digest);
+    return same ? 0 : -EACCES;
 }

@@ -18,12 +18,24 @@ void wire_put_header(uint8_t *to, uint8_t type, uint32_t length)
     to[4] = (uint8_t)length;
 }
 
-static ssize_t limit_of_type(uint8_t type)
+static ssize_t limit_of_hello(uint8_t type)
 {
     switch (type) {
     case 'C':
     case 'H':
-        return WIRE_KEY;
+        return WIRE_ANSWER;
+    case 'A':
+        return WIRE_PROOF;
+    case 'F':
+        return WIRE_TEXT_MAX;
+    default:
+        return -EPROTO;
+    }
+}
+
+static ssize_t limit_of_sealed(uint8_t type)
+{
+    switch (type) {
     case 'R':
         return WIRE_REQUEST_MAX;
     case 'I':
@@ -41,14 +53,14 @@ static ssize_t limit_of_type(uint8_t type)
     }
 }
 
-ssize_t wire_parse_frame(const uint8_t *bytes, size_t count, struct wire_frame *frame, size_t *wanted)
+ssize_t wire_parse_frame(const uint8_t *bytes, size_t count, bool sealed, struct wire_frame *frame, size_t *wanted)
 {
     ssize_t limit;
 
     *wanted = WIRE_HEADER;
     if (count == 0)
         return 0;
-    limit = limit_of_type(bytes[0]);
+    limit = sealed ? limit_of_sealed(bytes[0]) : limit_of_hello(bytes[0]);
     if (limit < 0)
         return limit;
     if (count < WIRE_HEADER)
@@ -58,7 +70,7 @@ ssize_t wire_parse_frame(const uint8_t *bytes, size_t count, struct wire_frame *
     frame->payload = bytes + WIRE_HEADER;
     if (frame->length > (size_t)limit)
         return -EMSGSIZE;
-    *wanted = WIRE_HEADER + (size_t)frame->length;
+    *wanted = WIRE_HEADER + (size_t)frame->length + (sealed ? WIRE_TAG : 0);
     return count < *wanted ? 0 : (ssize_t)*wanted;
 }
 
@@ -176,15 +188,6 @@ int wire_parse_kill(const uint8_t *payload, size_t length, pid_t *pid, int *sign
     *pid = (pid_t)process;
     *signal_number = (int)number;
     return process > 1 ? 0 : -EPROTO;
-}
-
-int wire_compare_key(const uint8_t *left, const uint8_t *right)
-{
-    volatile uint8_t difference = 0;
-
-    for (size_t i = 0; i < WIRE_KEY; i++)
-        difference |= left[i] ^ right[i];
-    return difference;
 }
 
 int wire_check_key(const char *text, size_t length)

@@ -6,10 +6,13 @@
 #include <stdio.h>
 #include <string.h>
 
+/* bit/s; what a queue of a minute holds is then a number of bytes. */
+#define BANDWIDTH_MAX UINT64_C(10000000000000)
+
 static bool is_possible(const struct shape_rules *rules)
 {
     return rules->latency_ns >= 0 && rules->jitter_ns >= 0 && rules->jitter_ns <= rules->latency_ns &&
-           rules->latency_ns <= INT64_C(60000000000) && rules->loss >= 0 && rules->loss <= 1;
+           rules->latency_ns <= INT64_C(60000000000) && rules->bandwidth <= BANDWIDTH_MAX && rules->loss >= 0 && rules->loss <= 1;
 }
 
 int command_parse(const char *line, struct shape_rules rules[2])

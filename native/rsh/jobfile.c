@@ -100,22 +100,33 @@ static int take_line(struct jobfile *job, char *line)
     return -EINVAL;
 }
 
-int jobfile_read(const char *path, struct jobfile *job, int *line)
+int jobfile_parse(char *text, struct jobfile *job, int *line)
 {
-    char *rest, *text;
-    int error;
+    char *rest = text, *one;
+    int error = 0;
 
-    memset(job, 0, sizeof *job);
+    *job = (struct jobfile){.text = text};
     *line = 0;
-    error = read_text(path, &job->text);
-    for (rest = job->text; error == 0 && (text = strsep(&rest, "\n"));) {
+    while (error == 0 && (one = strsep(&rest, "\n"))) {
         (*line)++;
-        error = take_line(job, text);
+        error = take_line(job, one);
     }
     if (error < 0)
         return error;
     *line = 0;
     return job->uid && job->cwd && job->node_count ? 0 : -ENODATA;
+}
+
+int jobfile_read(const char *path, struct jobfile *job, int *line)
+{
+    char *text = NULL;
+    int error = read_text(path, &text);
+
+    if (error == 0)
+        return jobfile_parse(text, job, line);
+    *job = (struct jobfile){.text = text};
+    *line = 0;
+    return error;
 }
 
 void jobfile_free(struct jobfile *job)

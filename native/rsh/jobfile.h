@@ -26,6 +26,8 @@ struct jobfile {
     size_t environment_count;
 };
 
+/* Takes a text apart, which is changed and then belongs to `job`. Returns as jobfile_read(). */
+int jobfile_parse(char *text, struct jobfile *job, int *line);
 /* Reads the file. Returns 0, or negative errno with *line the number of the line at fault (0: the whole file). */
 int jobfile_read(const char *path, struct jobfile *job, int *line);
 void jobfile_free(struct jobfile *job);

@@ -48,17 +48,22 @@ static void append_string(struct buffer *buffer, const char *text)
     append_bytes(buffer, text, strlen(text) + 1);
 }
 
-static void append_frame(struct buffer *out, uint8_t type, const void *payload, size_t length)
+static void append_sealed(struct buffer *out, struct seal *seal, uint8_t type, const void *payload, size_t length)
 {
-    uint8_t header[WIRE_HEADER];
+    ssize_t size;
 
-    wire_put_header(header, type, (uint32_t)length);
-    append_bytes(out, header, sizeof header);
-    append_bytes(out, payload, length);
+    if (buffer_reserve(out, WIRE_HEADER + length + WIRE_TAG) < 0)
+        fail("no memory for the command");
+    if (length)
+        memcpy(buffer_tail(out) + WIRE_HEADER, payload, length);
+    size = seal_close(seal, buffer_tail(out), type, (uint32_t)length);
+    if (size < 0)
+        fail("the session has had too many frames");
+    out->count += (size_t)size;
 }
 
 /* R of this command. */
-static void queue_request(struct buffer *out, const struct jobfile *job, char **words)
+static void queue_request(struct buffer *out, struct seal *seal, const struct jobfile *job, char **words)
 {
     struct buffer request = {0};
 
@@ -78,7 +83,7 @@ static void queue_request(struct buffer *out, const struct jobfile *job, char **
     if (request.count > WIRE_REQUEST_MAX)
         fail("command and environment have %zu bytes, more than the %d that a node takes", request.count,
              WIRE_REQUEST_MAX);
-    append_frame(out, 'R', buffer_head(&request), request.count);
+    append_sealed(out, seal, 'R', buffer_head(&request), request.count);
     buffer_free(&request);
 }
 
@@ -103,19 +108,49 @@ static int connect_node(const struct job_node *node)
     return fd;
 }
 
-/* Waits for the node's challenge, however long a move freezes the node, and queues the answer. */
-static void queue_answer(struct buffer *out, int fd, const struct job_node *node)
+static _Noreturn void fail_lost(const struct job_node *node)
 {
-    uint8_t bytes[WIRE_HEADER + WIRE_KEY], answer[WIRE_KEY];
-    struct wire_frame frame;
-    size_t wanted;
+    fail("lost the connection to node %s (%s:%s)", node->name, node->address, node->port);
+}
 
-    if (recv(fd, bytes, sizeof bytes, MSG_WAITALL) != sizeof bytes)
-        fail("lost the connection to node %s (%s:%s)", node->name, node->address, node->port);
-    if (wire_parse_frame(bytes, sizeof bytes, &frame, &wanted) != sizeof bytes || frame.type != 'C')
+/* A frame of those before the session. Waits however long a move freezes the node. */
+static void hear(int fd, const struct job_node *node, uint8_t bytes[WIRE_HEADER + WIRE_TEXT_MAX],
+                 struct wire_frame *frame)
+{
+    size_t have = WIRE_HEADER, wanted;
+    ssize_t size;
+
+    if (recv(fd, bytes, have, MSG_WAITALL) != (ssize_t)have)
+        fail_lost(node);
+    size = wire_parse_frame(bytes, have, false, frame, &wanted);
+    if (size == 0 && recv(fd, bytes + have, wanted - have, MSG_WAITALL) != (ssize_t)(wanted - have))
+        fail_lost(node);
+    if (size < 0)
         fail("what listens at %s:%s is no agent of node %s", node->address, node->port, node->name);
-    prove_answer((const uint8_t *)node->key, frame.payload, answer);
-    append_frame(out, 'H', answer, sizeof answer);
+    if (frame->type == 'F')
+        fail("node %s: %.*s", node->name, (int)frame->length, (const char *)frame->payload);
+}
+
+/* The handshake of wherry/prove.h. Ends the program unless the node has proved that it has its key. */
+static void prove_both(int fd, const struct job_node *node, struct seals *seals)
+{
+    uint8_t bytes[WIRE_HEADER + WIRE_TEXT_MAX], answer[WIRE_HEADER + WIRE_ANSWER], expected[WIRE_PROOF];
+    struct wire_frame frame;
+    int error;
+
+    hear(fd, node, bytes, &frame);
+    error = prove_answer((const uint8_t *)node->key, &frame, answer + WIRE_HEADER, expected, seals);
+    if (error == -EPROTONOSUPPORT)
+        fail("the agent of node %s speaks another version of its protocol than %d: wherry down, then wherry up",
+             node->name, WIRE_VERSION);
+    if (error < 0)
+        fail("what listens at %s:%s is no agent of node %s", node->address, node->port, node->name);
+    wire_put_header(answer, 'H', WIRE_ANSWER);
+    if (send(fd, answer, sizeof answer, MSG_NOSIGNAL) != sizeof answer)
+        fail_lost(node);
+    hear(fd, node, bytes, &frame);
+    if (prove_agent(expected, &frame) < 0)
+        fail("what listens at %s:%s does not know the key of node %s", node->address, node->port, node->name);
 }
 
 /* Skips rsh's options; the ones that change nothing here are taken silently. */
@@ -136,6 +171,7 @@ int main(int argc, char **argv)
     const struct job_node *node;
     bool with_input = true;
     struct buffer out = {0};
+    struct seals seals;
     struct jobfile job;
     char reason[WIRE_TEXT_MAX + 1], **words;
     int line, error, socket, code;
@@ -158,13 +194,13 @@ int main(int argc, char **argv)
     if (!node)
         fail("no node %s in this job", host);
     socket = connect_node(node);
-    queue_answer(&out, socket, node);
-    queue_request(&out, &job, words);
+    prove_both(socket, node, &seals);
+    queue_request(&out, &seals.to_agent, &job, words);
     if (!with_input)
-        append_frame(&out, 'I', "", 0);
-    code = relay_run(socket, &out, with_input, reason, sizeof reason);
+        append_sealed(&out, &seals.to_agent, 'I', NULL, 0);
+    code = relay_run(socket, &seals, &out, with_input, reason, sizeof reason);
     if (code == RELAY_LOST)
-        fail("lost the connection to node %s (%s:%s)", node->name, node->address, node->port);
+        fail_lost(node);
     if (code == RELAY_REFUSED)
         fail("node %s: %s", node->name, reason);
     buffer_free(&out);

@@ -19,7 +19,9 @@ enum { CHUNK = 64 << 10 };
 
 struct relay {
     int socket;
+    struct seals *seals;
     bool with_input, finished, refused;
+    bool opened; /* the frame at the head of `in` is decrypted */
     int code;
     struct buffer in, *out;
     size_t written; /* bytes of the O or E frame at the head of `in` that are out already */
@@ -27,13 +29,25 @@ struct relay {
     size_t room;
 };
 
+static ssize_t parse_head(const struct relay *relay, struct wire_frame *frame)
+{
+    size_t wanted;
+
+    return wire_parse_frame(buffer_head(&relay->in), relay->in.count, true, frame, &wanted);
+}
+
+static void consume(struct relay *relay, ssize_t size)
+{
+    buffer_consume(&relay->in, (size_t)size);
+    relay->opened = false;
+}
+
 /* The stream that the frame at the head of `in` waits for: 1, 2, or -1 when there is none. */
 static int waiting_stream(const struct relay *relay)
 {
     struct wire_frame frame;
-    size_t wanted;
 
-    if (wire_parse_frame(buffer_head(&relay->in), relay->in.count, &frame, &wanted) <= 0)
+    if (!relay->opened || parse_head(relay, &frame) <= 0)
         return -1;
     return frame.type == 'O' ? 1 : frame.type == 'E' ? 2 : -1;
 }
@@ -56,21 +70,27 @@ static void take_end(struct relay *relay, const struct wire_frame *frame)
     }
 }
 
-/* Obeys whole frames up to one that needs a stream. Returns 0 or -EPROTO. */
+/* Obeys whole frames up to one that needs a stream. Returns 0, or negative errno for what is not the node's. */
 static int take_frames(struct relay *relay)
 {
     while (!relay->finished) {
         struct wire_frame frame;
-        size_t wanted;
-        ssize_t size = wire_parse_frame(buffer_head(&relay->in), relay->in.count, &frame, &wanted);
+        ssize_t size = parse_head(relay, &frame);
 
+        if (size > 0 && !relay->opened) {
+            int error = seal_open(&relay->seals->to_client, buffer_head(&relay->in), frame.length);
+
+            if (error < 0)
+                return error;
+            relay->opened = true;
+        }
         if (size < 0)
             return -EPROTO;
         if (size == 0 || frame.type == 'O' || frame.type == 'E')
             return 0;
         if (frame.type == 'X' || frame.type == 'F')
             take_end(relay, &frame);
-        buffer_consume(&relay->in, (size_t)size);
+        consume(relay, size);
     }
     return 0;
 }
@@ -78,8 +98,8 @@ static int take_frames(struct relay *relay)
 static void write_stream(struct relay *relay, int stream)
 {
     struct wire_frame frame;
-    size_t wanted, left;
-    ssize_t size = wire_parse_frame(buffer_head(&relay->in), relay->in.count, &frame, &wanted), count;
+    ssize_t size = parse_head(relay, &frame), count;
+    size_t left;
 
     left = frame.length - relay->written;
     count = write(stream, frame.payload + relay->written, left < PIPE_BUF ? left : PIPE_BUF);
@@ -87,7 +107,7 @@ static void write_stream(struct relay *relay, int stream)
         return;
     relay->written += count < 0 ? left : (size_t)count; /* a stream that is gone takes everything */
     if (relay->written == frame.length) {
-        buffer_consume(&relay->in, (size_t)size);
+        consume(relay, size);
         relay->written = 0;
     }
 }
@@ -114,21 +134,23 @@ static bool write_socket(struct relay *relay)
     return count >= 0 || errno == EAGAIN || errno == EINTR;
 }
 
-static void read_input(struct relay *relay)
+/* Returns false when the session has had too many frames. */
+static bool read_input(struct relay *relay)
 {
     ssize_t count;
 
-    if (buffer_reserve(relay->out, WIRE_HEADER + CHUNK) < 0)
-        return;
+    if (buffer_reserve(relay->out, WIRE_HEADER + CHUNK + WIRE_TAG) < 0)
+        return true;
     count = read(STDIN_FILENO, buffer_tail(relay->out) + WIRE_HEADER, CHUNK);
     if (count < 0 && (errno == EINTR || errno == EAGAIN))
-        return;
+        return true;
     if (count <= 0) {
         count = 0;
         relay->with_input = false;
     }
-    wire_put_header(buffer_tail(relay->out), 'I', (uint32_t)count);
-    relay->out->count += WIRE_HEADER + (size_t)count;
+    count = seal_close(&relay->seals->to_agent, buffer_tail(relay->out), 'I', (uint32_t)count);
+    relay->out->count += count > 0 ? (size_t)count : 0;
+    return count > 0;
 }
 
 /* One round of poll. Returns false when the connection is lost. */
@@ -146,8 +168,8 @@ static bool relay_step(struct relay *relay)
         return errno == EINTR;
     if (polls[1].revents)
         write_stream(relay, stream);
-    if (polls[2].revents)
-        read_input(relay);
+    if (polls[2].revents && !read_input(relay))
+        return false;
     if (stream < 0 && polls[0].revents & (POLLIN | POLLHUP | POLLERR) && !read_socket(relay))
         return false;
     if (relay->out->count && polls[0].revents & POLLOUT && !write_socket(relay))
@@ -155,10 +177,11 @@ static bool relay_step(struct relay *relay)
     return true;
 }
 
-int relay_run(int socket, struct buffer *out, bool with_input, char *reason, size_t room)
+int relay_run(int socket, struct seals *seals, struct buffer *out, bool with_input, char *reason, size_t room)
 {
     struct relay relay = {
-        .socket = socket, .with_input = with_input, .out = out, .reason = reason, .room = room, .code = 255};
+        .socket = socket, .seals = seals, .with_input = with_input, .out = out, .reason = reason, .room = room,
+        .code = 255};
     bool connected = true;
     int result;
 

@@ -5,13 +5,14 @@
 #include <stdbool.h>
 
 #include "wherry/buffer.h"
+#include "wherry/prove.h"
 
 enum { RELAY_LOST = -1, RELAY_REFUSED = -2 };
 
 /*
- * Sends what is queued in `out` (H and R), then relays until the program ends. Returns its exit code (128 + signal),
+ * Sends what is queued in `out` (R), then relays until the program ends. Returns its exit code (128 + signal),
  * RELAY_LOST when the connection broke, or RELAY_REFUSED with the node's words in `reason`.
  */
-int relay_run(int socket, struct buffer *out, bool with_input, char *reason, size_t room);
+int relay_run(int socket, struct seals *seals, struct buffer *out, bool with_input, char *reason, size_t room);
 
 #endif

@@ -10,23 +10,37 @@ struct frame_vector {
     int wanted;
 };
 
-static const struct frame_vector frame_vectors[] = {
+#define TAG "000102030405060708090a0b0c0d0e0f"
+
+static const struct frame_vector hello_vectors[] = {
+    {"", 0, 5},
+    {"4300000021", 0, 38},                 /* C */
+    {"4800000041", 0, 70},                 /* H */
+    {"4100000020", 0, 37},                 /* A */
+    {"460000000179", 6, 6},                /* F "y" */
+    {"4800000042", -EMSGSIZE, 5},          /* H, an answer too long */
+    {"4300000042", -EMSGSIZE, 5},
+    {"4100000021", -EMSGSIZE, 5},
+    {"50", -EPROTO, 5},                    /* P and the others are of a session */
+    {"5200000000", -EPROTO, 5},
+};
+
+/* The same for frames of a session, which have a tag. */
+static const struct frame_vector sealed_vectors[] = {
     {"", 0, 5},
     {"50", 0, 5},
-    {"5000000000", 5, 5},                  /* P */
-    {"500000000132", 6, 6},                /* P "2" */
-    {"4b0000000431302039", 9, 9},          /* K "10 9" */
-    {"580000000665786974203700", 11, 11},  /* X "exit 7", and one byte of the next frame */
-    {"4f00000003616263", 8, 8},            /* O "abc" */
-    {"4f0000000361", 0, 8},                /* O, two bytes missing */
-    {"4900000000", 5, 5},                  /* I, the end of the input */
-    {"4900100000", 0, 0x100005},           /* I of 1 MiB */
+    {"5000000000" TAG, 21, 21},                  /* P */
+    {"500000000132" TAG, 22, 22},                /* P of one byte */
+    {"5000000001" TAG, 0, 22},                   /* one byte missing */
+    {"580000000665786974203700" TAG, 27, 27},    /* X of six bytes, and one byte of the next frame */
+    {"4900000000" TAG, 21, 21},                  /* I, the end of the input */
+    {"4900100000", 0, 0x100015},           /* I of 1 MiB */
     {"4900100001", -EMSGSIZE, 5},
-    {"5200400000", 0, 0x400005},           /* R of 4 MiB */
+    {"5200400000", 0, 0x400015},           /* R of 4 MiB */
     {"5200400001", -EMSGSIZE, 5},
-    {"4800000041", -EMSGSIZE, 5},          /* H, an answer too long */
-    {"4300000041", -EMSGSIZE, 5},          /* C, a challenge too long */
-    {"4300000040", 0, 69},
+    {"48", -EPROTO, 5},                    /* H, C and A come before */
+    {"43", -EPROTO, 5},
+    {"41", -EPROTO, 5},
     {"50ffffffff", -EMSGSIZE, 5},
     {"00", -EPROTO, 5},
     {"7a00000000", -EPROTO, 5},

@@ -23,9 +23,10 @@ from wherry.node.fake import FakeDriver
 from wherry.node.protocol import NodeDriver
 from wherry.node.vm.emulated.driver import VmDriver
 from wherry.node.vm.image.build import build
-from wherry.node.vm.image.catalog import DEFAULT, find_image, remove_image
+from wherry.node.vm.image.catalog import remove_image
 
 INSTANCE = Instance(own_name("tcon"))
+IMAGE = INSTANCE.name
 MISSING = "/bin/sh"
 """A file that every machine has, and that host b1 is said to lack."""
 
@@ -69,19 +70,13 @@ def _driver(kind: str, fabric: Fabric) -> NodeDriver:
 
 @contextmanager
 def _image() -> Iterator[None]:
-    """The machine's own default image; where there is none, one for the time of the tests."""
+    """An image of the tests' own: other tests, which run at the same time, must not see it come and go."""
     try:
-        find_image()
-        made = False
-    except WherryError:
-        try:
-            build(DEFAULT, [], lambda text: None, lambda: None)
-        except WherryError as error:
-            pytest.skip(str(error))
-        made = True
+        build(IMAGE, [], lambda text: None, lambda: None)
+    except WherryError as error:
+        pytest.skip(str(error))
     yield
-    if made:
-        remove_image(DEFAULT)
+    remove_image(IMAGE)
 
 
 @pytest.fixture(scope="module", params=["fake", "container", "vm"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 import sys
 import tempfile
 import time
@@ -11,21 +13,26 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
+from conftest import IMAGE
 from wherry.base.errors import Failed
 from wherry.fabric.protocol import Fabric, Hold
-from wherry.job.agent_client import AgentEndpoint
+from wherry.job.agent_client import AgentEndpoint, Ended
 from wherry.model.network import HEAD_INDEX, Port, address_of, mac_of, network_of
 from wherry.model.objects import Node
 from wherry.model.owner import Owner
+from wherry.node.container import seccomp
 from wherry.node.container.driver import ContainerDriver
 from wherry.node.protocol import NodeDriver, NodeMover, Placement
+from wherry.node.vm.disk import inspect
+from wherry.node.vm.emulated.driver import VmDriver
+from wherry.node.vm.emulated.unprivileged import USER
 
 
 class Stand:
     """One node with a port at each of two hosts, the network's part of its moves, and the head that reaches it."""
 
-    def __init__(self, driver: NodeDriver, fabric: Fabric) -> None:
-        self.driver, self.fabric = driver, fabric
+    def __init__(self, driver: NodeDriver, fabric: Fabric, image: str = IMAGE) -> None:
+        self.driver, self.fabric, self.image = driver, fabric, image
         self.vm = driver.kind == "vm"
         self.network = network_of(fabric.spec.pool, 9)
         address, mac = address_of(self.network, HEAD_INDEX), mac_of(self.network, HEAD_INDEX)
@@ -52,6 +59,7 @@ class Stand:
         cgroup, key = f"{self.fabric.cgroup(host)}/{node.name}", SecretStr("ab" * 32)
         hosts_file = "127.0.0.1 localhost\n"
         place = Placement(node=node, host=host, netns="", cgroup=cgroup, key=key, user="0:0:", hosts_file=hosts_file)
+        place = place.model_copy(update={"image": self.image})
         port = self.port(place)
         netns = self.fabric.port_netns(self.head if self.vm else port)
         return place.model_copy(update={"netns": netns, "device": self.fabric.port_device(port)})
@@ -86,6 +94,7 @@ class Stand:
         mover.release()
         if self.hold:
             self.hold.release()
+            self.hold.drop()
         else:
             self.fabric.port_plug(self.port(self.there))
         mover.thaw()
@@ -133,7 +142,7 @@ def kept(nodes: tuple[NodeDriver, Fabric]) -> Iterator[list[Stand]]:
 @pytest.fixture
 def stand(nodes: tuple[NodeDriver, Fabric], kept: list[Stand]) -> Iterator[Stand]:
     """A node that does not run yet, or runs at `here`."""
-    stand = kept[0] if kept else Stand(*nodes)
+    stand = kept[0] if kept else Stand(*nodes, IMAGE)
     if not stand.vm:
         try:
             yield stand
@@ -258,6 +267,101 @@ def test_a_node_that_ended_is_not_alive(running: Stand) -> None:
         time.sleep(0.05)
 
 
+def test_root_of_a_container_cannot_reach_the_kernels_settings_before_and_after_a_move(running: Stand) -> None:
+    """It has no user namespace of its own, so its uid is the machine's root to /proc."""
+    if not isinstance(running.driver, ContainerDriver):
+        pytest.skip("a virtual machine has a kernel of its own, and the fake has none")
+    written = "/proc/sysrq-trigger /proc/sys/kernel/threads-max /proc/sys/kernel/core_pattern /proc/irq/*/smp_affinity"
+    script = f"""
+for f in {written}; do (: >>$f) 2>/dev/null && echo $f can be written; done
+for f in /proc/kcore /proc/keys /proc/timer_list; do head -c1 $f 2>/dev/null | od -An -c; done
+for d in /proc/acpi /proc/scsi /sys/firmware; do
+ls -A $d 2>/dev/null; (: >$d/x) 2>/dev/null && echo $d can be written; done
+awk '$5 ~ "^/(proc|sys)" {{print $5, substr($6, 1, 2)}}' /proc/self/mountinfo | sort >&2
+"""
+    seen = [_as_root(running.here, script)]
+    mover = running.mover()
+    for step in running.steps(mover):
+        step()
+    running.finish(mover)
+    seen.append(_as_root(running.there, script))
+    assert [ended.stdout for ended in seen] == [b"", b""]
+    assert b"/proc/sys ro" in seen[0].stderr and seen[0].stderr == seen[1].stderr
+    assert not Path("/proc/sysrq-trigger").exists() or b"/proc/sysrq-trigger ro" in seen[0].stderr
+
+
+_DENIED_CALLS = """
+import ctypes, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+calls = {"keyctl": (250, 0, 0, 0), "io_uring_setup": (425, 1, 0), "perf_event_open": (298, 0, 0, -1, -1, 0)}
+for name, call in {**calls, "unshare": (272, 0x10000000)}.items():
+    print(name, "denied" if libc.syscall(*call) < 0 and ctypes.get_errno() == 1 else "allowed", file=sys.stderr)
+print("processes", "run" if os.fork() == 0 or os.wait()[1] == 0 else "fail", file=sys.stderr)
+"""
+
+
+def test_seccomp_filters_of_a_container_move_with_it(running: Stand) -> None:
+    if not isinstance(running.driver, ContainerDriver):
+        pytest.skip("only containers share the machine's kernel")
+    if seccomp.profile() is None:
+        pytest.skip("this process is under a seccomp filter, or the runtime has no libseccomp")
+    script = f"{sys.executable} -c '{_DENIED_CALLS}'; grep ^Seccomp: /proc/1/status"
+    before = _as_root(running.here, script)
+    mover = running.mover()
+    for step in running.steps(mover):
+        step()
+    running.finish(mover)
+    after = _as_root(running.there, script)
+    assert before == after
+    assert before.stdout == b"Seccomp:\t2\n", before.stderr
+    assert before.stderr.count(b"denied") == 4 and b"allowed" not in before.stderr
+
+
+def test_qemu_is_nobody_who_could_harm_the_machine(running: Stand) -> None:
+    """A guest that breaks out of it finds itself as a user without rights, at both ends of a move."""
+    if not isinstance(running.driver, VmDriver):
+        pytest.skip("only virtual machines have a QEMU")
+    _assert_harmless(running.driver, running.here)
+    mover = running.mover()
+    for step in running.steps(mover):
+        step()
+    running.finish(mover)
+    _assert_harmless(running.driver, running.there)
+
+
+def test_qemu_opens_the_disk_of_a_node(stand: Stand, shown: Path) -> None:
+    if not isinstance(stand.driver, VmDriver):
+        pytest.skip("only virtual machines have disks")
+    if not shutil.which("genisoimage"):
+        pytest.skip("there is no genisoimage (make setup-vm)")
+    image = shown / "image.qcow2"
+    subprocess.run(["qemu-img", "create", "-q", "-f", "qcow2", str(image), "8M"], check=True)
+    driver, place = stand.driver, stand.here.model_copy(update={"image": str(image)})
+    try:
+        driver.stop(place)
+        driver.ready(place)
+        driver._make_disk(place, inspect(image))
+        driver._define(driver.daemon(place.host).connect(), place, inspect(image))
+        _assert_harmless(driver, place)
+    finally:
+        driver.stop(place)
+
+
+def _assert_harmless(driver: VmDriver, place: Placement) -> None:
+    pid = driver.daemon(place.host).qemu(place.node.name)
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    status = {name: value.split() for name, _, value in (line.partition(":") for line in lines)}
+    assert status["Uid"] == status["Gid"] == [str(USER)] * 4
+    assert not set(status["Groups"]) - {str(USER)}
+    assert int(status["CapEff"][0], 16) == int(status["CapPrm"][0], 16) == int(status["CapAmb"][0], 16) == 0
+    assert (status["NoNewPrivs"], status["Seccomp"]) == (["1"], ["2"])
+
+
+def _as_root(place: Placement, script: str) -> Ended:
+    node = AgentEndpoint(place.netns, place.node.address, place.key.get_secret_value())
+    return node.run(["/bin/sh", "-c", script], Owner(uid=0, gid=0, home="/", cwd="/"), {"PATH": "/usr/bin:/bin"}, 30)
+
+
 @pytest.fixture
 def shown() -> Iterator[Path]:
     """A directory that any user may enter."""
@@ -324,8 +428,9 @@ def test_sockets_of_a_users_process_have_names_of_the_nodes_own(
         f"import os, socket, time; os.makedirs({directory!r}, exist_ok=True); os.chdir({directory!r}); "
         f"s = socket.socket(socket.AF_UNIX); s.bind({name!r}); s.listen(); time.sleep(300)"
     )
-    script = f'setsid {sys.executable} -c "{program}" >/dev/null 2>&1 & '
-    script += f"while [ ! -S {directory}/{name} ]; do sleep 0.05; done"
+    # The machine's Python: a node does not see a checkout that lies below /tmp.
+    script = f'setsid /usr/bin/python3 -c "{program}" >/dev/null 2>&1 & '
+    script += f"while [ ! -S {directory}/{name} ]; do kill -0 $! || exit 9; sleep 0.05; done"
     node = AgentEndpoint(running.here.netns, running.here.node.address, running.here.key.get_secret_value())
     who = Owner(uid=0, gid=0, home="/", cwd="/")
     assert node.run(["/bin/bash", "-c", script], who, {"PATH": "/usr/bin:/bin"}, 60).code == 0

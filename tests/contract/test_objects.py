@@ -127,7 +127,7 @@ CARRIED = (
     *("advice", "membarrier", "pipe", "pipe_full", "fifo", "eventfd", "shm", "shm_removed", "shm_unattached", "sem"),
     *("msg", "shm_posix", "deleted", "memfd", "append", "directory", "signalfd", "inotify", "inotify_shared"),
     *("tmpfile", "epoll", "unix_stream", "unix_dgram", "unix_packets", "unix_rights", "udp", "tcp"),
-    *("tcp_half_closed", "fanotify", "pidfd", "raw", "packet", "netlink", "lease", "proc_file", "device"),
+    *("tcp_half_closed", "fanotify", "pidfd", "raw", "packet", "netlink", "proc_file", "device"),
 )
 OPTIONAL = ("io_uring", "userfaultfd", "perf", "landlock")
 """Kinds that a kernel may be built or told to do without."""

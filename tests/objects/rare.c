@@ -46,12 +46,7 @@ static const char *make_landlock(void)
     NEED((fd = (int)syscall(444, &rights, sizeof rights, 0)) >= 0);
     return OK;
 }
-static const char *make_lease(void)
-{
-    NEED((fd = open("/tmp/a-leased", O_RDONLY | O_CREAT, 0600)) >= 0 && !fcntl(fd, F_SETLEASE, F_RDLCK));
-    return OK;
-}
-static const char *check_lease(void) { NEED(fcntl(fd, F_GETLEASE) == F_RDLCK); return OK; }
+
 static const char *make_proc_file(void) { NEED((fd = open("/proc/self/status", O_RDONLY)) >= 0); return OK; }
 static const char *make_device(void) { NEED((fd = open("/dev/urandom", O_RDONLY)) >= 0); return OK; }
 static const char *check_open(void) { NEED(fcntl(fd, F_GETFD) >= 0); return OK; }
@@ -60,6 +55,6 @@ static const char *check_open(void) { NEED(fcntl(fd, F_GETFD) >= 0); return OK; 
 const struct object rare[] = {
     CASE(io_uring, check_open), CASE(userfaultfd, check_open), CASE(perf, check_open), CASE(fanotify, check_open),
     CASE(pidfd, check_open), CASE(raw, check_open), CASE(packet, check_open),
-    CASE(netlink, check_open), CASE(landlock, check_open), CASE(lease, check_lease), 
+    CASE(netlink, check_open), CASE(landlock, check_open), 
     CASE(proc_file, check_open), CASE(device, check_open), {0},
 };

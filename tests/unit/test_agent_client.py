@@ -2,24 +2,42 @@
 
 from __future__ import annotations
 
+import hmac
 import socket
 import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pytest
 
 from wherry.job.agent_client import AgentEndpoint, AgentError
+from wherry.job.sealed_frames import Seal
 from wherry.model.owner import Owner
 
-HELLO = b"C" + struct.pack(">I", 64) + b"0" * 64
+KEY = "0" * 64
+NONCE = b"0" * 32
+CHALLENGE = b"\2" + NONCE
 OWNER = Owner(uid=0, gid=0, home="/", cwd="/")
 
 
 def frame(kind: bytes, payload: bytes) -> bytes:
     return kind + struct.pack(">I", len(payload)) + payload
+
+
+def derived(secret: bytes, info: str) -> bytes:
+    return hmac.digest(secret, f"wherry 2 {info}".encode() + b"\1", "sha256")
+
+
+def greet(connection: socket.socket) -> Seal:
+    """The agent's part of the handshake (native/include/wherry/prove.h); how it seals from then on."""
+    connection.sendall(frame(b"C", CHALLENGE))
+    hello = connection.recv(5 + 65, socket.MSG_WAITALL)
+    secret = hmac.digest(NONCE + hello[6:38], KEY.encode(), "sha256")
+    assert hello[:6] == b"H" + struct.pack(">I", 65) + b"\2" and hello[38:] == derived(secret, "client proof")
+    connection.sendall(frame(b"A", derived(secret, "agent proof")))
+    return Seal(derived(secret, "agent to client"))
 
 
 @contextmanager
@@ -38,38 +56,70 @@ def agent(say: Callable[[socket.socket], None]) -> Iterator[AgentEndpoint]:
 
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
-        yield AgentEndpoint("/proc/self/ns/net", "127.0.0.1", "0" * 64, server.getsockname()[1])
+        yield AgentEndpoint("/proc/self/ns/net", "127.0.0.1", KEY, server.getsockname()[1])
         server.shutdown(socket.SHUT_RDWR)
     thread.join()
+
+
+def refused(say: Callable[[socket.socket], None], reason: str | None = None) -> None:
+    with agent(say) as endpoint:
+        with pytest.raises(AgentError, match=reason):
+            endpoint.run(["x"], OWNER, {}, 5.0)
+        with pytest.raises(AgentError, match=reason):
+            endpoint.ping(0.2)
 
 
 @pytest.mark.parametrize(
     "said",
     [
-        frame(b"S", b"") + frame(b"X", b"exit \xff"),
-        frame(b"S", b"") + frame(b"X", b"exit " + b"9" * 5000),
-        frame(b"S", b"") + frame(b"X", b"exit"),
-        frame(b"S", b"\xff") + frame(b"X", b"exit -1"),
-        frame(b"\xff", b"\xff"),
-        frame(b"P", b"\xff"),
-        frame(b"P", b"9" * 5000),
+        [(b"S", b""), (b"X", b"exit \xff")],
+        [(b"S", b""), (b"X", b"exit " + b"9" * 5000)],
+        [(b"S", b""), (b"X", b"exit")],
+        [(b"S", b"\xff"), (b"X", b"exit -1")],
+        [(b"\xff", b"\xff")],
+        [(b"P", b"\xff")],
+        [(b"P", b"9" * 5000)],
         b"X\xff\xff\xff\xff",
+        frame(b"P", b"1") + bytes(16),
     ],
 )
-@pytest.mark.parametrize("hello", [HELLO, frame(b"C", b""), frame(b"C", b"\xff" * 64), b""])
-def test_what_is_no_answer(hello: bytes, said: bytes) -> None:
-    with agent(lambda connection: connection.sendall(hello + said)) as endpoint:
-        with pytest.raises(AgentError):
-            endpoint.run(["x"], OWNER, {}, 5.0)
-        with pytest.raises(AgentError):
-            endpoint.ping(0.2)
+def test_what_is_no_answer(said: list[tuple[bytes, bytes]] | bytes) -> None:
+    def say(connection: socket.socket) -> None:
+        seal = greet(connection)
+        connection.sendall(said if isinstance(said, bytes) else b"".join(seal.close(*words) for words in said))
+
+    refused(say)
+
+
+@pytest.mark.parametrize(
+    ("hello", "reason"),
+    [
+        (frame(b"C", b""), "another version"),
+        (frame(b"C", b"\xff" * 64), "another version"),
+        (frame(b"C", b"\3" + NONCE), "another version"),
+        (frame(b"F", b"no"), "no"),
+        (frame(b"C", CHALLENGE) + frame(b"A", bytes(32)), "does not know the node's key"),
+        (frame(b"C", CHALLENGE) + frame(b"P", b"1"), "1"),
+        (b"C\xff\xff\xff\xff", "frame of 4294967295 bytes"),
+        (b"", "closed the connection|no answer"),
+    ],
+)
+def test_who_is_not_the_node(hello: bytes, reason: str) -> None:
+    def say(connection: socket.socket) -> None:
+        connection.sendall(hello)
+        connection.shutdown(socket.SHUT_WR)
+        with suppress(OSError):
+            connection.recv(5 + 65, socket.MSG_WAITALL)
+
+    refused(say, reason)
 
 
 def test_who_says_a_byte_now_and_then_is_not_waited_for() -> None:
     over = threading.Event()
 
     def drip(connection: socket.socket) -> None:
-        for byte in HELLO + frame(b"S", b"") + frame(b"O", b"x" * 10_000):
+        seal = greet(connection)
+        for byte in seal.close(b"S", b"") + seal.close(b"O", b"x" * 10_000):
             if over.wait(0.05):
                 return
             connection.sendall(bytes([byte]))

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jobs_in_mind import COST, MIB, NOW, Imagined, Job, hosts_at, nodes_on, ring
 
+from properties import examples
 from wherry.model.balance import Kind, Verdict
 from wherry.model.objects import Move, Node, Phase
 from wherry.schedule.balance import Rule, confirmed, plan
@@ -300,7 +301,7 @@ def imagined(draw: st.DrawFn, jobs: int = 3) -> Imagined:
     return world
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 @given(world=imagined())
 def test_never_over_capacity_nor_a_pinned_node_and_a_dry_run_changes_nothing(world: Imagined) -> None:
     before = [job.nodes for job in world.jobs]
@@ -326,7 +327,7 @@ def test_never_over_capacity_nor_a_pinned_node_and_a_dry_run_changes_nothing(wor
         assert verdict.text and verdict.after <= verdict.before + 1e-9
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 @given(world=imagined(jobs=1))
 def test_a_plan_that_was_done_plans_nothing(world: Imagined) -> None:
     """With neither cool-down nor hold: there is nothing better, by the same figures. But a node that leaves a host may
@@ -341,7 +342,7 @@ def test_a_plan_that_was_done_plans_nothing(world: Imagined) -> None:
 
 
 @pytest.mark.parametrize("rule", [Rule(), AT_ONCE], ids=["as it is", "without cool-down and hold"])
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(world=imagined(), seed=st.none() | st.integers(0, 1000))
 def test_no_oscillation(world: Imagined, seed: int | None, rule: Rule) -> None:
     """Whether measurements jitter by a tenth or not: no node comes back, and moves end."""

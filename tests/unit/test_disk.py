@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import struct
+import tempfile
 from pathlib import Path
 from typing import Any
 from xml.etree.ElementTree import fromstring
@@ -108,3 +109,20 @@ def test_a_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [*commands[-2][:-1]] == ["install", "-d", "-o", "1000", "-g", "1000", "-m", "0755"]
     assert commands[-2][-1] == "/home/o'brien"
     assert any("kernel/panic" in word for command in json.loads(told)["bootcmd"] for word in command)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can look as another user")
+def test_an_image_that_qemu_cannot_read_is_refused() -> None:
+    with tempfile.TemporaryDirectory(prefix="wherry-") as name:
+        top = Path(name)
+        top.chmod(0o755)
+        image = qcow2(top / "x")
+        image.chmod(0o644)
+        disk.require_readable(image)
+        for closed, mode in ((image, 0o600), (top, 0o700)):
+            before = closed.stat().st_mode
+            closed.chmod(mode)
+            with pytest.raises(Refused, match="QEMU cannot read the image") as error:
+                disk.require_readable(image)
+            assert error.value.code == Code.PERMISSION and f"chmod o+r {image}" in error.value.next
+            closed.chmod(before)

@@ -80,7 +80,7 @@ def site(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Site]:
 
 def test_the_destination_before_the_commit(site: Site) -> None:
     """The node is taken back without being told so, and runs; what may be at the lost host is remembered."""
-    site.interrupted("freeze", "q2")
+    site.interrupted("prepare", "q2")
     assert not site.store.moves(unfinished=True)
     site.lose("q2")
     assert site.store.moves()[0].phase == Phase.ROLLED_BACK
@@ -92,7 +92,7 @@ def test_the_destination_before_the_commit(site: Site) -> None:
 
 def test_the_source_before_the_commit(site: Site) -> None:
     """The destination's copy is not whole: the node is lost, and can be started anew there."""
-    site.interrupted("freeze", "q1")
+    site.interrupted("prepare", "q1")
     assert site.store.moves(unfinished=True)
     site.lose("q1")
     (move,) = site.store.moves()

@@ -81,11 +81,17 @@ def test_an_image_that_is_not_there(monkeypatch: pytest.MonkeyPatch, tmp_path: P
 
 def test_an_image_is_found_and_removed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("WHERRY_STATE", str(tmp_path))
-    record = image_build.Image(name="one", digest="d", built=1.0, kernel="6.1", packages={}, mpi=("MPICH",), bytes=1)
+    record = image_build.Image(
+        name="one", digest="d", built=1.0, kernel="6.1", packages={}, mpi=("MPICH",), bytes=1, agent=2
+    )
     (images_directory() / "one").mkdir(parents=True)
     (images_directory() / "one" / "image.json").write_text(record.model_dump_json())
     assert list_images() == [record]
     assert find_image("one").kernel == tmp_path / "images" / "one" / "kernel"
+    (images_directory() / "one" / "image.json").write_text(record.model_dump_json(exclude={"agent"}))
+    with pytest.raises(Refused, match="another version") as error:
+        find_image("one")
+    assert error.value.next == "wherry image build one"
     remove_image("one")
     assert list_images() == []
 

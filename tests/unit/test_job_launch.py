@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -169,10 +170,20 @@ def test_what_nodes_see(path: str) -> None:
     file_visibility.require_visible(Path(path), "the program", CLUSTER)
 
 
-@pytest.mark.parametrize("path", ["/tmp/x", "/tmp/case2/x", "/run/x", "/dev/shm/x"])
-def test_what_nodes_do_not_see(path: str) -> None:
-    with pytest.raises(Refused, match="do not see the program"):
+@pytest.mark.parametrize(
+    ("path", "remedy"),
+    [
+        ("/tmp/x", "a directory that is not below /tmp"),
+        ("/tmp/case2/x", "wherry up from /tmp/case2"),
+        ("/run/x", "a directory that is not below /run"),
+        ("/dev/shm/x", "a directory that is not below /dev"),
+    ],
+)
+def test_what_nodes_do_not_see(path: str, remedy: str) -> None:
+    """The remedy is one that helps: /tmp itself is never bound into a node, and nothing below /dev."""
+    with pytest.raises(Refused, match="do not see the program") as refused:
         file_visibility.require_visible(Path(path), "the program", CLUSTER)
+    assert remedy in refused.value.next
 
 
 def test_an_agent_below_a_closed_directory_is_copied_once(tmp_path: Path) -> None:
@@ -184,6 +195,23 @@ def test_an_agent_below_a_closed_directory_is_copied_once(tmp_path: Path) -> Non
     assert file_visibility.world_readable(source, OWNER, tmp_path / "bin") == copy
     source.write_bytes(b"newer")
     assert file_visibility.world_readable(source, OWNER, tmp_path / "bin") != copy and copy.read_bytes() == b"agent"
+
+
+@pytest.mark.parametrize("name", ["a checkout", "a:checkout"])
+def test_a_path_that_launchers_would_split_is_copied(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A library in LD_PRELOAD, an agent that mpirun starts: both are split at blanks."""
+    monkeypatch.setattr(file_visibility, "_PRIVATE", ())  # where tests write is below /tmp, which is copied anyway
+    with tempfile.TemporaryDirectory() as directory:
+        source, store = Path(directory) / name / "lib.so", Path(directory) / "bin"
+        source.parent.mkdir()
+        source.write_bytes(b"library")
+        for place in (source.parent, source):
+            place.chmod(0o755)
+        root = OWNER.model_copy(update={"uid": 0})
+        copy = file_visibility.world_readable(source, root, store)
+        assert copy.is_relative_to(store) and copy.read_bytes() == b"library"
+        plain = source.rename(Path(directory) / "lib.so")
+        assert file_visibility.world_readable(plain, root, store) == plain
 
 
 def frame(stream: int, seconds: int, data: bytes) -> bytes:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import tempfile
-import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -12,6 +12,7 @@ from fakeworld import Killed, World, fabric_spec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from properties import examples
 from wherry.base.errors import Code, Failed, LostContact, Refused
 from wherry.model.migration_parameters import MigrationParameters, MoveOptions
 from wherry.model.objects import Move, Node, NodeState, Phase, Prediction, Round
@@ -127,11 +128,9 @@ def test_there_and_back_again(world: World) -> None:
 
 def test_all_but_one_at_once(world: World) -> None:
     targets = {"hello-1": "b2", "hello-2": "a2", "hello-3": "a1"}
-    threads = [threading.Thread(target=world.moves.run, args=pair) for pair in targets.items()]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(len(targets)) as threads:
+        moves = [threads.submit(world.moves.run, *pair) for pair in targets.items()]
+    assert [move.result().phase for move in moves] == [Phase.DONE] * len(targets)
     for node, host in targets.items():
         world.assert_one_copy(node, host)
     world.assert_one_copy("hello-0", "a1")
@@ -189,7 +188,7 @@ def test_kill_at_each_step(tmp_path: Path, switches: bool) -> None:
 
 
 @given(first=st.integers(0, 35), second=st.integers(0, 12), third=st.integers(0, 12), switches=st.booleans())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_kill_of_the_recovery_too(first: int, second: int, third: int, switches: bool) -> None:
     with tempfile.TemporaryDirectory() as directory:
         world = World(Path(directory), rounds=True, switches=switches)

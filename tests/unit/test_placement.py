@@ -41,13 +41,26 @@ def test_sites_share_evenly_and_neighbours_are_at_one_site() -> None:
     chosen = place([NEED] * 4, hosts("a1", "a2", "b1", "b2"), {}, PlacementSpec(spread="site"))
     assert chosen == ["a1", "a2", "b1", "b2"]
     assert place([NEED] * 3, hosts("a1", "b1", "b2"), {}, PlacementSpec(spread="site")) == ["a1", "b1", "b2"]
+    chosen = place([NEED] * 4, hosts("b1", "b2", "a1", "a2"), {}, PlacementSpec(spread="site"))
+    assert chosen == ["b1", "b2", "a1", "a2"], "sites in declared order, not by name"
+    chosen = place([NEED], hosts("a1", "a2", "b1"), {}, PlacementSpec(spread="site"), own={"a1": 1})
+    assert chosen == ["b1"], "the cluster has nothing at site b yet"
 
 
 def test_max_per_host_counts_what_the_cluster_has() -> None:
     spec = PlacementSpec(spread="pack", max_per_host=1)
     assert place([NEED], hosts("a1", "a2"), {}, spec, own={"a1": 1}) == ["a2"]
-    with pytest.raises(Refused, match="2 nodes are wanted and 1 fit"):
+    with pytest.raises(Refused, match="2 nodes are wanted and 1 fit") as caught:
         place([NEED] * 2, hosts("a1", "a2"), {}, spec, own={"a1": 1})
+    assert caught.value.why.count("has its 1 nodes (placement.max_per_host)") == 2
+    spec = PlacementSpec(spread="pack", max_per_host=2)
+    assert place([NEED] * 3, hosts("a1", "a2", cores=4), {}, spec) == ["a1", "a1", "a2"]
+
+
+def test_pack_knows_how_many_a_site_takes_with_max_per_host() -> None:
+    one, two = (PlacementSpec(spread="pack", max_per_host=most) for most in (1, 2))
+    assert place([NEED] * 2, hosts("a1", "b1", "b2"), {}, one) == ["b1", "b2"], "site a takes one of the two"
+    assert place([NEED] * 2, hosts("a1", "b1", "b2"), {}, two) == ["a1", "a1"], "both sites take both"
 
 
 def test_sites_and_hosts_limit() -> None:
@@ -59,7 +72,18 @@ def test_too_many_says_how_many_fit_and_why() -> None:
     with pytest.raises(Refused) as caught:
         place([NEED] * 9, hosts("a1", "a2"), {}, PlacementSpec())
     assert caught.value.code == Code.NO_CAPACITY and caught.value.what == "9 nodes are wanted and 4 fit"
-    assert "a1 has 0 CPUs left" in caught.value.why
+    each = [f"host {name} has 0 CPUs left, the node needs 1" for name in ("a1", "a2")]
+    assert caught.value.why == "; ".join(each)
+    assert caught.value.next.endswith("see what is taken: wherry status")
+    with pytest.raises(Refused) as caught:
+        place([NEED] * 9, hosts(*(f"a{n}" for n in range(4))), {}, PlacementSpec())
+    assert "more hosts" not in caught.value.why
+    with pytest.raises(Refused) as caught:
+        place([NEED] * 13, hosts(*(f"a{n}" for n in range(6))), {}, PlacementSpec())
+    assert caught.value.why.count("; ") == 4 and caught.value.why.endswith("; and 2 more hosts")
+    with pytest.raises(Refused) as caught:
+        place([NEED], hosts("a1"), {}, PlacementSpec(), sites=["b"])
+    assert caught.value.why == "no host is allowed by the file's sites and hosts"
 
 
 def test_tenths_of_a_cpu_add_up() -> None:
@@ -69,8 +93,10 @@ def test_tenths_of_a_cpu_add_up() -> None:
 def test_choose_for_a_drain() -> None:
     used = {"a2": Used(1, GIB, 1)}
     assert choose(node("c-0", "a1"), hosts("a1", "a2", "b1"), used) == "b1"
-    with pytest.raises(Refused, match="no host can take c-0"):
+    with pytest.raises(Refused, match="no host can take c-0") as caught:
         choose(node("c-0", "a1", memory=5 * GIB), hosts("a1", "a2"), {})
+    why = "host a2 has 4.0 GiB of memory left, the node needs 5.0 GiB"
+    assert (caught.value.code, caught.value.why, caught.value.next) == (Code.NO_CAPACITY, why, "wherry status")
 
 
 def test_a_moving_node_takes_both_hosts() -> None:

@@ -348,7 +348,9 @@ def test_native_ranks_of_mpich_are_told_what_those_on_nodes_are(monkeypatch: pyt
     """Over TCP: the barrier before the end, and no peer given up that stands."""
     monkeypatch.setattr(native, "native_library", lambda name: Path("/lib") / name)
     monkeypatch.setenv("LD_PRELOAD", "theirs.so")
-    assert native.options("mpich", "tcp") == ["-genv", "LD_PRELOAD", "/lib/libwherry-finalize.so theirs.so"]
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/theirs")
+    loaded = ["-genv", "LD_PRELOAD", "libwherry-finalize.so theirs.so", "-genv", "LD_LIBRARY_PATH", "/lib:/theirs"]
+    assert native.options("mpich", "tcp") == loaded
     assert native.options("mpich", "shm") == [] and native.environment("mpich", "shm") == {}
     assert native.environment("mpich", "tcp")["UCX_TCP_KEEPIDLE"] == "inf"
     assert "LD_PRELOAD" not in native.options("openmpi", "tcp")

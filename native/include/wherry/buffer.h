@@ -19,7 +19,7 @@ struct buffer {
 int buffer_reserve(struct buffer *buffer, size_t room);
 /* First free byte; valid for what buffer_reserve() promised. */
 uint8_t *buffer_tail(struct buffer *buffer);
-const uint8_t *buffer_head(const struct buffer *buffer);
+uint8_t *buffer_head(const struct buffer *buffer);
 void buffer_append(struct buffer *buffer, const void *bytes, size_t count);
 void buffer_consume(struct buffer *buffer, size_t count);
 void buffer_free(struct buffer *buffer);

@@ -1,18 +1,20 @@
 /*
  * The wire between wherry-init (first process of a node) and its clients (wherry-rsh, the daemon).
  *
- * One TCP connection carries frames in both directions:
+ * One TCP connection carries frames in both directions; those after the first three are sealed, which adds a tag
+ * (wherry/seal.h):
  *
  *      0      1                5                    5 + length
  *      +------+----------------+------------------- - - -+
  *      | type | length (u32 BE)| payload                 |
  *      +------+----------------+------------------- - - -+
  *
- * The init speaks first, and the client's first frame is always H (wherry/prove.h):
+ * The init speaks first, and both prove that they know the node's key (wherry/prove.h):
  *
  *   client                          wherry-init
- *     | <-- C challenge(64 hex digits) |
- *     | H answer(64 hex digits) -----> |   wrong answer, or 10 s without one: connection closed
+ *     | <---- C version, nonce         |
+ *     | H version, nonce, proof -----> |   wrong proof, or 5 s without one: connection closed
+ *     | <---- A proof                  |   or F "reason", in clear: the versions differ. From here on all is sealed
  *     | P ---------------------------> |
  *     | <------------------ P "COUNT" |   ping: live children of the init
  *     | K "PID SIGNAL" --------------> |
@@ -28,20 +30,26 @@
  *
  *   uid | gid | groups (comma-separated, may be empty) | cwd | argc | argv[0] … argv[argc-1] | NAME=VALUE …
  *
- * Example (hex), a ping: 50 00000000, its answer with two children: 50 00000001 32.
+ * Example (hex, before it is sealed), a ping: 50 00000000, its answer with two children: 50 00000001 32.
  * More vectors: tests/vectors.h. A client that closes its connection while its program runs makes the init send
  * SIGHUP to the program's session; what the program had left behind after its own end lives on.
  */
 #ifndef WHERRY_WIRE_H
 #define WHERRY_WIRE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
 
 enum {
     WIRE_HEADER = 5,              /* bytes before the payload */
-    WIRE_KEY = 64,                /* hex digits of a key, a challenge, an answer */
+    WIRE_TAG = 16,                /* bytes after the payload of a sealed frame */
+    WIRE_VERSION = 2,             /* first byte of C and H; there is no other that this speaks */
+    WIRE_KEY = 64,                /* hex digits of a key */
+    WIRE_CHALLENGE = 33,          /* bytes in C: version, nonce */
+    WIRE_ANSWER = 65,             /* bytes in H: version, nonce, proof */
+    WIRE_PROOF = 32,              /* bytes in A */
     WIRE_DATA_MAX = 1 << 20,      /* bytes in one I, O or E */
     WIRE_REQUEST_MAX = 4 << 20,   /* bytes in one R */
     WIRE_TEXT_MAX = 512,          /* bytes in P, K, S, F, X */
@@ -69,10 +77,11 @@ struct wire_run {
 void wire_put_header(uint8_t *to, uint8_t type, uint32_t length);
 
 /*
- * Looks for one whole frame at the start of `bytes`. Returns its size (header included), 0 when more bytes are
- * needed (then *wanted is the size to wait for), -EPROTO for an unknown type, -EMSGSIZE for a length beyond the limit.
+ * Looks for one whole frame at the start of `bytes`, sealed or of those that come before. Returns its size (header and
+ * tag included), 0 when more bytes are needed (then *wanted is the size to wait for), -EPROTO for a type that does not
+ * belong there, -EMSGSIZE for a length beyond the limit.
  */
-ssize_t wire_parse_frame(const uint8_t *bytes, size_t count, struct wire_frame *frame, size_t *wanted);
+ssize_t wire_parse_frame(const uint8_t *bytes, size_t count, bool sealed, struct wire_frame *frame, size_t *wanted);
 
 /* Takes an R payload apart. Returns 0, -EPROTO (malformed) or -ENOMEM. wire_free_run() afterwards in every case. */
 int wire_parse_run(const uint8_t *payload, size_t length, struct wire_run *run);
@@ -86,9 +95,6 @@ int wire_parse_number(const char *text, size_t length, uint64_t limit, uint64_t 
 
 /* Comma-separated gids, may be empty. Returns their count or -EPROTO. */
 int wire_parse_groups(const char *text, gid_t *groups, size_t room);
-
-/* 0 when equal; the time taken does not depend on where the two differ. */
-int wire_compare_key(const uint8_t *left, const uint8_t *right);
 
 /* 0 when `text` is WIRE_KEY lower- or upper-case hex digits, else -EPROTO. */
 int wire_check_key(const char *text, size_t length);

@@ -23,8 +23,9 @@ from wherry.base.paths import Instance, as_root
 _START = 20.0
 _STOP = 40.0
 """Seconds for what is under way to come to an end after SIGTERM, before SIGKILL."""
-_KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "TZ")
-"""Variables that the daemon takes over beside those of Wherry: it serves every later user, not only who started it."""
+_KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "COVERAGE_PROCESS_CONFIG")
+"""Variables that the daemon takes over beside those of Wherry: it serves every later user, not only who started it.
+The last one is set only while tests measure their coverage, which is the daemon's, too."""
 _LOG_LINES = 8
 
 

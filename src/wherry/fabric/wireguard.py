@@ -14,6 +14,7 @@ from __future__ import annotations
 import functools
 import os
 import shutil
+import socket
 import subprocess
 import zlib
 from pathlib import Path
@@ -109,7 +110,7 @@ class WireGuard(Tunnel):
     def _there(self, side: int) -> bool:
         name = _interface(self._directory, side)
         found: bool = self._inside(side, functools.partial(NetnsLinks.there, name=name))
-        return found and (kernel() or (_SOCKETS / f"{name}.sock").exists())
+        return found and (kernel() or _answers(_SOCKETS / f"{name}.sock"))
 
     def _key(self, side: int) -> str:
         """The public key of a gateway, whose private one is made when it is not there."""
@@ -125,6 +126,17 @@ class WireGuard(Tunnel):
 
     def _inside(self, side: int, act: functools.partial[netns_links.Result]) -> netns_links.Result:
         return netns_links.inside(self._ends[side][0], act)
+
+
+def _answers(path: Path) -> bool:
+    """True when a gateway listens at the socket. `wg` takes one that is bound but does not listen yet for a dead
+    gateway's, removes it, and says that the kernel has no WireGuard."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(str(path))
+        except OSError:
+            return False
+    return True
 
 
 def forget(directory: Path, side: int) -> None:

@@ -8,21 +8,21 @@ WireError.
 
 from __future__ import annotations
 
-import hmac
 import re
 import socket
-import struct
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
+from wherry.job import sealed_frames
 from wherry.model.objects import CONTROL_PORT
 from wherry.model.owner import Owner
 from wherry.node.netns_socket import in_netns
 
 _FRAME_LIMIT = 4 << 20  # bytes in the largest frame
+_HELLO_LIMIT = 512  # bytes in one of the frames before the session
 _PART = 64 << 10  # bytes of input in one frame: the agent keeps whole frames
 _OUTPUT_LIMIT = 16 << 20  # bytes that a program may write: it is the node's user's, and its output is kept here
 _NUMBER = re.compile(r"\d{1,9}", re.ASCII)
@@ -105,13 +105,14 @@ class AgentEndpoint:
             with in_netns(self.netns, lambda: socket.socket(socket.AF_INET, socket.SOCK_STREAM)) as connection:
                 talk = _Session(connection, time.monotonic() + seconds)
                 talk.open(self.address, self.port)
-                challenge = talk.expect(b"C")
-                talk.send(b"H", hmac.new(self.key.encode(), challenge.encode(), "sha256").hexdigest().encode())
+                talk.prove(self.key)
                 yield talk
         except TimeoutError:
             raise AgentError(f"no answer within {seconds:.0f} s") from None
         except OSError as error:
             raise AgentError(error.strerror or str(error)) from None
+        except sealed_frames.Untrusted as error:
+            raise AgentError(str(error)) from None
 
 
 class _Session:
@@ -119,28 +120,46 @@ class _Session:
 
     def __init__(self, connection: socket.socket, deadline: float) -> None:
         self._connection, self._deadline = connection, deadline
+        self._session: sealed_frames.Session | None = None
 
     def open(self, address: str, port: int) -> None:
         self._hurry()
         self._connection.connect((address, port))
 
+    def prove(self, key: str) -> None:
+        """The handshake: from its end on every frame is sealed."""
+        session = sealed_frames.answer(key, self._wanted(b"C"))
+        self.send(b"H", session.answer)
+        session.require(self._wanted(b"A"))
+        self._session = session
+
     def send(self, kind: bytes, payload: bytes) -> None:
+        session = self._session
+        frame = (
+            session.to_agent.close(kind, payload)
+            if session
+            else sealed_frames.HEADER.pack(kind, len(payload)) + payload
+        )
         self._hurry()
-        self._connection.sendall(kind + struct.pack(">I", len(payload)) + payload)
+        self._connection.sendall(frame)
 
     def receive(self) -> tuple[bytes, bytes]:
-        header = self._exactly(5)
-        (length,) = struct.unpack(">I", header[1:])
-        if length > _FRAME_LIMIT:
+        header = self._exactly(sealed_frames.HEADER.size)
+        kind, length = sealed_frames.HEADER.unpack(header)
+        if length > (_FRAME_LIMIT if self._session else _HELLO_LIMIT):
             raise AgentError(f"it sent a frame of {length} bytes")
-        return header[:1], self._exactly(length)
+        if self._session is None:
+            return kind, self._exactly(length)
+        return kind, self._session.to_client.open(header, self._exactly(length + sealed_frames.TAG))
 
     def expect(self, wanted: bytes) -> str:
+        return self._wanted(wanted).decode(errors="replace")
+
+    def _wanted(self, wanted: bytes) -> bytes:
         kind, payload = self.receive()
-        text = payload.decode(errors="replace")
         if kind != wanted:
-            raise AgentError(text or f"it answered {kind!r}")
-        return text
+            raise AgentError(payload.decode(errors="replace") or f"it answered {kind!r}")
+        return payload
 
     def _exactly(self, count: int) -> bytes:
         got = bytearray()

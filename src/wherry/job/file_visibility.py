@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import stat
 from collections.abc import Iterable
 from pathlib import Path
@@ -17,17 +18,22 @@ from wherry.model.owner import Owner
 
 _PRIVATE = (Path("/tmp"), Path("/run"), Path("/dev"))
 """Of these a node has its own."""
+_SPLITS = re.compile(r"[\s:]")
 
 
 def require_visible(path: Path, what: str, cluster: Cluster) -> None:
     """Refused when the nodes of the cluster do not see `path`."""
     for private in _PRIVATE:
         if path.is_relative_to(private) and not any(path.is_relative_to(bind) for bind in cluster.binds):
+            # A directory below /tmp or /run can be bound into nodes; these themselves and what is below /dev never are.
+            bindable = path.parent != private and private != Path("/dev")
             raise Refused(
                 Code.UNSUPPORTED,
                 f"the nodes of {cluster.name} do not see {what} {path}",
                 f"a node's {private} is its own; of yours it sees {', '.join(cluster.binds) or 'nothing'}",
-                f"put it elsewhere, or wherry down {cluster.name} and wherry up from {path.parent}",
+                f"put it elsewhere, or wherry down {cluster.name} and wherry up from {path.parent}"
+                if bindable
+                else f"put it into a directory that is not below {private}",
             )
 
 
@@ -47,11 +53,12 @@ def require_enterable(directory: Path, owner: Owner) -> None:
 def world_readable(source: Path, owner: Owner, store: Path) -> Path:
     """A path at which nodes and the owner can read and run `source`: its own, or that of a copy below `store`.
 
+    Launchers and LD_PRELOAD split what they are given at blanks and colons, so a path that has some is not used either.
     A copy is named by its content and never changed, so running jobs keep theirs when Wherry is built anew.
     """
     source = source.resolve()
     hidden = any(source.is_relative_to(private) for private in _PRIVATE)
-    if not hidden and (owner.uid == 0 or _open_to_all(source)):
+    if not hidden and not _SPLITS.search(str(source)) and (owner.uid == 0 or _open_to_all(source)):
         return source
     content = source.read_bytes()
     copy = store / hashlib.sha256(content).hexdigest()[:12] / source.name

@@ -18,12 +18,18 @@ _FINALIZE = "libwherry-finalize.so"
 def options(mpi: str, transport: str) -> list[str]:
     """Words behind the launcher's name."""
     if mpi == "mpich":  # over TCP those before 4.2 may wait for ever in MPI_Finalize; others do not mind
-        loaded = " ".join(filter(None, (str(native_library(_FINALIZE)), os.environ.get("LD_PRELOAD"))))
-        return [] if transport == "shm" else ["-genv", "LD_PRELOAD", loaded]
+        loaded = " ".join(filter(None, (_FINALIZE, os.environ.get("LD_PRELOAD"))))
+        return [] if transport == "shm" else ["-genv", "LD_PRELOAD", loaded, "-genv", "LD_LIBRARY_PATH", _libraries()]
     btl = "vader,self" if transport == "shm" else "tcp,self"
     over = [] if transport == "shm" else ["--mca", "btl_tcp_if_include", "lo"]
     root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
     return [*root, "--oversubscribe", "--bind-to", "none", "--mca", "pml", "ob1", "--mca", "btl", btl, *over]
+
+
+def _libraries() -> str:
+    """LD_LIBRARY_PATH with our library's directory first. LD_PRELOAD is a list with blanks, so it cannot hold a path
+    that has one; it names the library, which is found here."""
+    return ":".join(filter(None, (str(native_library(_FINALIZE).parent), os.environ.get("LD_LIBRARY_PATH"))))
 
 
 def environment(mpi: str, transport: str) -> dict[str, str]:

@@ -15,6 +15,8 @@ from wherry.model.spec.cluster import ClusterSpec, Kind
 
 CONTROL_PORT = 7310
 """TCP port of a node's first process (`wherry-init`, a VM's agent) at the node's own address."""
+AGENT_VERSION = 2
+"""Of the protocol of a node's agent: WIRE_VERSION in native/include/wherry/wire.h. Each side speaks one version."""
 
 
 class Record(BaseModel):
@@ -219,6 +221,8 @@ class Image(Record):
     mpi: tuple[str, ...]
     programs: tuple[str, ...] = ()
     bytes: int
+    agent: int = 1
+    """AGENT_VERSION of the agent in it."""
 
 
 class OperationState(StrEnum):

@@ -229,6 +229,7 @@ class MoveStateMachine:
         if hold and frozen_at is not None:
             sent = hold.first_sent(0.0 if ran is None else _FIRST_SENT)
             self._note(downtime_peer=None if sent is None else sent - frozen_at)
+            hold.drop()  # it would watch a silent node for a second, and a move back needs its TAP
         self._watch.lap(str(Phase.DONE))
 
     def _ran_again(self) -> float | None:

@@ -25,8 +25,9 @@ from wherry.model.migration_parameters import MigrationParameters
 from wherry.model.objects import CONTROL_PORT
 from wherry.model.owner import Owner
 from wherry.model.spec.cluster import Flavor
+from wherry.node.container import seccomp
 from wherry.node.container.criu import probe as criu_probe
-from wherry.node.container.mounts import Layout, remove_tree
+from wherry.node.container.mounts import MASKED_DIRECTORIES, MASKED_FILES, READ_ONLY, Layout, remove_tree
 from wherry.node.container.movable import move_obstacle
 from wherry.node.container.mover import ContainerMover
 from wherry.node.netns_socket import in_netns
@@ -264,6 +265,7 @@ def _config(place: Placement, layout: Layout) -> dict[str, object]:
     for bind in layout.binds:
         options = ["bind", "rprivate", *bind.options()]
         mounts.append({"destination": bind.inside, "type": "bind", "source": bind.outside, "options": options})
+    filters = seccomp.profile()
     namespaces: list[dict[str, str]] = [{"type": kind} for kind in ("pid", "ipc", "uts", "mount")]
     return {
         "ociVersion": "1.0.2",
@@ -288,5 +290,8 @@ def _config(place: Placement, layout: Layout) -> dict[str, object]:
             "cgroupsPath": f"/{place.cgroup}",
             "namespaces": [*namespaces, {"type": "network", "path": place.netns}],
             "rootfsPropagation": "private",
+            "maskedPaths": [*MASKED_FILES, *MASKED_DIRECTORIES],
+            "readonlyPaths": list(READ_ONLY),
+            **({"seccomp": filters} if filters else {}),
         },
     }

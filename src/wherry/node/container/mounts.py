@@ -8,6 +8,7 @@ A place has one directory, a tmpfs of its own:
       root/             read-only bind of /, with the node's own root on top of it
       images/           tmpfs of a move; only while one is under way
       sys/              sysfs of the node's network namespace
+      empty/            what masked directories show after a move
 
 Invariant: everything mounted below the instance's run directory is ours; `unmount_below` removes it by name alone.
 A mount inside a node allows nothing that the mount of the host it shows forbids.
@@ -54,6 +55,13 @@ _REAL = {
     "erofs",
 }
 _NEVER = ("/proc", "/sys", "/dev", "/run", "/tmp", "/boot", "/var/lib/docker", "/var/lib/containers")
+MASKED_FILES = (
+    *("/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/sched_debug", "/proc/timer_list", "/proc/timer_stats"),
+)
+MASKED_DIRECTORIES = ("/proc/acpi", "/proc/asound", "/proc/scsi", "/sys/firmware")
+READ_ONLY = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
+"""What runc's and Docker's defaults mask and make read-only. Root of a node has no user namespace of its own, so
+without these it could write the machine's sysctls and sysrq-trigger. The runtime skips what the kernel lacks."""
 _DEVICES = {"null": (1, 3), "zero": (1, 5), "full": (1, 7), "random": (1, 8), "urandom": (1, 9), "tty": (5, 0)}
 
 
@@ -174,6 +182,16 @@ class Layout:
         theirs = [Bind(str(self._pin(index)), path, True) for index, path in enumerate(self.user)]
         return sorted([*shown, *own, *theirs], key=lambda bind: bind.inside.count("/"))
 
+    @property
+    def masks(self) -> list[Bind]:
+        """The mounts by which the runtime masks paths, and what CRIU mounts in their place at a destination.
+
+        The sources are the host's: root of the node can replace what is in its own /dev. The read-only paths are not
+        among them, as CRIU itself binds parts of the node's own /proc.
+        """
+        files = [Bind("/dev/null", path) for path in MASKED_FILES]
+        return [*files, *(Bind(str(self.directory / "empty"), path) for path in MASKED_DIRECTORIES)]
+
     def make(self, size: int, netns: str) -> None:
         """Makes the place's tmpfs (at most `size` bytes), in it a read-only bind of / and the user's directories.
 
@@ -182,7 +200,7 @@ class Layout:
         self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         mount("wherry", self.directory, "tmpfs", MS_NOSUID, f"mode=0700,size={size}")
         mount("", self.directory, flags=MS_PRIVATE)
-        for name in ("private", "root", "images", "binds", "sys"):
+        for name in ("private", "root", "images", "binds", "sys", "empty"):
             (self.directory / name).mkdir()
         mount("/", self.root, flags=MS_BIND)
         mount("", self.root, flags=MS_PRIVATE)

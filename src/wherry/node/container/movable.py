@@ -9,6 +9,7 @@ readlink for each descriptor, one file for each process), since it is part of ev
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import fcntl
 import os
 import re
@@ -24,6 +25,9 @@ _CARRIED = ("eventfd", "eventpoll", "signalfd", "inotify", "timerfd", "pidfd", "
 _MEMORY = ("/memfd:", "/SYSV")
 _TARGET = re.compile(r"anon_inode:\[?([\w-]+)")
 _THREAD_TIMER = re.compile(r"^notify: \w+/tid\.\d+$", re.MULTILINE)
+_MQUEUE_MAGIC = 0x19800202
+"""`f_type` of statfs(2): linux/magic.h."""
+_libc = ctypes.CDLL(None, use_errno=True)
 _OF_THE_KERNEL = ("010000E0",)
 """224.0.0.1, of which every interface is a member."""
 
@@ -88,12 +92,11 @@ def _of_descriptor(pid: int, number: int, target: str, seen: set[str]) -> str:
 
 
 def _is_queue(pid: int, number: int) -> bool:
-    """A regular file directly below the root of a mount that the process does not have."""
-    held = os.stat(f"/proc/{pid}/fd/{number}")
-    if not stat.S_ISREG(held.st_mode):
+    """True for a file of the kernel's mqueue file system."""
+    buffer = ctypes.create_string_buffer(256)
+    if _libc.statfs(f"/proc/{pid}/fd/{number}".encode(), buffer) < 0:
         return False
-    (mount,) = re.findall(r"mnt_id:\s*(\d+)", _text(f"/proc/{pid}/fdinfo/{number}"))
-    return not re.search(rf"^{mount} ", _text(f"/proc/{pid}/mountinfo"), re.MULTILINE)
+    return int.from_bytes(buffer.raw[:8], "little") == _MQUEUE_MAGIC
 
 
 def _writes(pid: int, number: int) -> bool:

@@ -224,7 +224,7 @@ class ContainerMover:
             "tcp_established": True,
             "file_locks": True,
             "network_lock": criu_rpc.NETWORK_LOCK_SKIP,
-            "external": [f"mnt[{bind.name}]:{bind.outside}" for bind in self._to.binds],
+            "external": [f"mnt[{bind.name}]:{bind.outside}" for bind in (*self._to.binds, *self._to.masks)],
             "inherit_fd": [{"key": _NET_KEY, "fd": self._descriptors["net"]}, *inherited],
             "auto_dedup": True,
         }
@@ -437,7 +437,7 @@ class ContainerMover:
             "ps": {"fd": self._streams["pages"].fileno()},
             "external": [
                 f"net[{net}]:{_NET_KEY}",
-                *(f"mnt[{bind.inside}]:{bind.name}" for bind in self._from.binds),
+                *(f"mnt[{bind.inside}]:{bind.name}" for bind in (*self._from.binds, *self._from.masks)),
                 *self._locks.external,
             ],
             "ghost_limit": min(self._source.node.memory, 2**32 - 1),

@@ -6,7 +6,7 @@
         seed.iso                             what cloud-init is told (seed.py)
 
 Invariant: a node's directory is there as long as one of its QEMUs may be, and a node that is started anew begins with
-the image as it is. An image stands alone: QEMU, which is root, opens no file that an image names.
+the image as it is. An image stands alone: QEMU opens no file that an image names.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from wherry.base.paths import Instance
 from wherry.model.owner import Owner
 from wherry.node.as_user import as_user
 from wherry.node.container.mounts import remove_tree
+from wherry.node.vm.emulated.unprivileged import USER
 
 _MAGIC = b"QFI\xfb"
 _FIRST = 80
@@ -79,7 +80,7 @@ def require_programs() -> None:
 
 
 def require_safe(path: Path, owner: Owner) -> None:
-    """Refuses an image that is not there, is none, or that its user could exchange under root's QEMU."""
+    """Refuses an image that is not there, is none, or that its user could exchange for one that only QEMU may read."""
     as_user(owner, lambda: inspect(path))
     if owner.uid == 0:
         return
@@ -89,6 +90,16 @@ def require_safe(path: Path, owner: Owner) -> None:
         if about.st_uid != 0 or about.st_mode & _OTHERS_WRITE:
             why = f"others than root can change {part}"
             raise Refused(Code.PERMISSION, f"the image {path} is not safe to use", why, "have root keep it elsewhere")
+
+
+def require_readable(path: Path) -> None:
+    """Refuses an image that the user of QEMU cannot open."""
+    try:
+        as_user(Owner(uid=USER, gid=USER, home="/", cwd="/"), lambda: inspect(path))
+    except Refused as error:
+        why = f"it runs as uid {USER}, to which the file or a directory above it is closed"
+        remedy = f"chmod o+r {path}, and o+x each directory above it"
+        raise Refused(error.code, f"QEMU cannot read the image {path}", why, remedy) from None
 
 
 class NodeDisk:

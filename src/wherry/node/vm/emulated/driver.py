@@ -33,6 +33,7 @@ from wherry.node.vm.driver_base import VmDriverBase
 from wherry.node.vm.emulated.domain_xml import GIVEN, describe
 from wherry.node.vm.emulated.host_libvirtd import HostDaemon
 from wherry.node.vm.emulated.mover import VmMover
+from wherry.node.vm.emulated.unprivileged import give, show
 from wherry.node.vm.identifiers import domain_id
 from wherry.node.vm.image.catalog import VmImage, find_image, list_images
 
@@ -72,6 +73,7 @@ class VmDriver(VmDriverBase):
         if names_disk(flavor.image):
             disk.require_programs()
             disk.require_safe(Path(flavor.image), owner)
+            disk.require_readable(Path(flavor.image))
         else:
             find_image(flavor.image)
         if flavor.nic.vhost and (reason := qemu_probe.no_vhost(self.emulated(_image(flavor.image)))):
@@ -127,10 +129,13 @@ class VmDriver(VmDriverBase):
         """Makes what a domain finds at its host: what the node is given, a cgroup, the console's directory."""
         given = self._given(place)
         given.mkdir(parents=True, exist_ok=True, mode=0o700)
+        show(given.parent)
+        show(given)
         for name, text in (("key", place.key.get_secret_value()), ("hosts", place.hosts_file)):
             file = given / name
             file.touch(mode=0o600)
             file.write_text(text)
+            show(file)
         self.console(place.node.name).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         Cgroup(place.cgroup).create()
         self._make_room(place.host)
@@ -185,6 +190,9 @@ class VmDriver(VmDriverBase):
         files.make(image)
         ours = [str(self.instance.state / "bin"), str(native_program("wherry-rsh").parent)]  # of what jobs copy
         write_seed(files.seed, place, domain_id(self.instance, place.node.name), [*place.binds, *ours])
+        show(files.directory)
+        show(files.seed)
+        give(files.overlay)
 
     def _define(self, connection: Any, place: Placement, image: VmImage | DiskImage) -> None:
         """The domain, paused until its QEMU is where it belongs."""

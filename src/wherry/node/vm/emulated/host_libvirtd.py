@@ -32,21 +32,32 @@ from wherry.base.paths import Instance, native_program
 from wherry.fabric.cgroup import Cgroup
 from wherry.fabric.protocol import Fabric
 from wherry.node.vm import libvirt_client
+from wherry.node.vm.emulated.unprivileged import USER, show
 from wherry.node.vm.identifiers import id_of
 
 CACHE = Path("/var/lib/wherry/libvirt-cache")
 _START_TIMEOUT = 90.0
 """Seconds until a libvirtd answers; the first one of a machine asks QEMU what it can, which takes ten idle seconds."""
 _MOUNTS = (("etc", "/etc/libvirt"), ("lib", "/var/lib/libvirt"), ("log", "/var/log/libvirt"), ("run", "/run"))
-_ENTRIES = {"passwd": "libvirt-qemu:x:64055:64055::/:/usr/sbin/nologin", "group": "libvirt-qemu:x:64055:"}
-"""Whom Debian's libvirtd looks up before it reads that QEMU runs as root; a package that we do not need adds them."""
+_ENTRIES = {"passwd": f"libvirt-qemu:x:{USER}:{USER}::/:/usr/sbin/nologin", "group": f"libvirt-qemu:x:{USER}:"}
+"""Whom Debian's libvirtd looks up before it reads who QEMU runs as; a package that we do not need adds them."""
+_DEVICES = ("kvm", "userfaultfd")
+"""Devices that QEMU opens: the libvirtd's mount namespace has nodes of its user's, as the machine's are root's."""
 _SCRIPT = """
-directory=$1 name=$2 cache=$3 reap=$4; shift 4
+directory=$1 name=$2 cache=$3 reap=$4 user=$5 devices=$6; shift 6
 hostname "$name"
 mount -t sysfs sysfs /sys
 mount --bind "$directory/passwd" /etc/passwd
 mount --bind "$directory/group" /etc/group
 mount --bind "$cache" /var/cache/libvirt
+mount -t tmpfs -o mode=0700,size=64k devices "$directory/dev"
+for device in $devices; do
+    [ -c "/dev/$device" ] || continue
+    cp -a "/dev/$device" "$directory/dev/"
+    chown "$user:$user" "$directory/dev/$device"
+    chmod 0600 "$directory/dev/$device"
+    mount --bind "$directory/dev/$device" "/dev/$device"
+done
 for pair in "$@"; do mount --bind "$directory/${pair%%:*}" "${pair#*:}"; done
 exec "$reap" libvirtd --daemon --listen --config /etc/libvirt/libvirtd.conf --pid-file /run/libvirtd.pid
 """
@@ -113,7 +124,8 @@ class HostDaemon:
             enter += ["--cgroup", file]
         unshare = ["unshare", "--mount", "--uts", "--propagation", "private", "/bin/sh", "-ec", _SCRIPT, "libvirtd"]
         reap = str(native_program("wherry-reap"))
-        words = [str(self.directory), self.host, str(CACHE), reap, *(f"{name}:{path}" for name, path in _MOUNTS)]
+        words = [str(self.directory), self.host, str(CACHE), reap, str(USER), " ".join(_DEVICES)]
+        words += [*(f"{name}:{path}" for name, path in _MOUNTS)]
         environment = {"PATH": os.environ.get("PATH", "/usr/sbin:/usr/bin:/sbin:/bin"), "HOME": "/root"}
         done = subprocess.run(
             [*enter, "--", *unshare, *words],
@@ -148,15 +160,19 @@ class HostDaemon:
         for name, path in (*_MOUNTS, ("", "/var/cache/libvirt")):
             Path(path).mkdir(parents=True, exist_ok=True)
             (self.directory / name).mkdir(parents=True, exist_ok=True, mode=0o700)
+        (self.directory / "dev").mkdir(exist_ok=True, mode=0o700)
+        for name in ("lib", "run"):
+            show(self.directory / name)
         address = self._fabric.host_address(self.host)
         daemon: dict[str, str | int] = {
             "listen_tls": 0, "listen_tcp": 1, "listen_addr": address, "auth_tcp": "none", "auth_unix_rw": "none",
             "unix_sock_group": "root", "unix_sock_rw_perms": "0700", "host_uuid": id_of(self._instance.name, self.host),
             "log_outputs": "3:file:/var/log/libvirt/libvirtd.log",
         }  # fmt: skip
-        # Whoever may do what is settled by the host's namespaces and cgroup, not by a second layer below them.
+        # What QEMU may open is lent to its user by us, and libvirt changes no owners: an image is shared by nodes.
         qemu: dict[str, str | int | list[str]] = {
-            "user": "root", "group": "root", "dynamic_ownership": 0, "remember_owner": 0, "security_driver": "none",
+            "user": f"+{USER}", "group": f"+{USER}", "dynamic_ownership": 0, "remember_owner": 0,
+            "security_driver": "none", "seccomp_sandbox": 1, "clear_emulator_capabilities": 1,
             "cgroup_controllers": [], "namespaces": [], "stdio_handler": "file", "migration_address": address,
             "keepalive_interval": 2, "keepalive_count": 5,
         }  # fmt: skip

@@ -14,7 +14,8 @@ from pathlib import Path
 from wherry.base.clock import now
 from wherry.base.errors import Code, Refused
 from wherry.base.paths import native_program
-from wherry.model.objects import Image
+from wherry.model.objects import AGENT_VERSION, Image
+from wherry.node.vm.emulated.unprivileged import show
 from wherry.node.vm.image import cpio
 from wherry.node.vm.image.catalog import images_directory
 from wherry.node.vm.image.kernel import Kernel, find_kernel
@@ -51,6 +52,8 @@ def build(name: str, programs: Sequence[str], progress: Callable[[str], None], c
         write_root(found, Path(scratch) / "root.squashfs")
         _write_initrd(fresh / "initrd.img", kernel, Path(scratch) / "root.squashfs")
         os.link(kernel.vmlinux, fresh / "kernel")
+        for file in ("initrd.img", "kernel"):
+            show(fresh / file)
         record = Image(
             name=name,
             digest=_digest(fresh / "kernel", fresh / "initrd.img"),
@@ -59,6 +62,7 @@ def build(name: str, programs: Sequence[str], progress: Callable[[str], None], c
             packages={kernel.package: kernel.version, **_versions()},
             mpi=tuple(runtimes(found)),
             programs=tuple(programs),
+            agent=AGENT_VERSION,
             bytes=sum(file.stat().st_size for file in fresh.iterdir()),
         )
         (fresh / "image.json").write_text(record.model_dump_json(indent=2) + "\n")

@@ -19,7 +19,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from wherry.base.errors import Code, Refused
-from wherry.model.objects import Image
+from wherry.model.objects import AGENT_VERSION, Image
 
 DEFAULT = "default"
 
@@ -40,8 +40,13 @@ def images_directory() -> Path:
 
 
 def find_image(name: str = DEFAULT) -> VmImage:
-    """The image of that name. NOT_FOUND with the command that makes it."""
+    """The image of that name. NOT_FOUND with the command that makes it, also for one whose agent nobody can talk to."""
     record = read_image(name)
+    if record.agent != AGENT_VERSION:
+        what = f"the image {name!r} was made by another version of Wherry"
+        why = f"its agent speaks version {record.agent} of the protocol, this one version {AGENT_VERSION}"
+        words = "" if name == DEFAULT else f" {name}"
+        raise Refused(Code.NOT_FOUND, what, why, f"wherry image build{words}")
     directory = images_directory() / name
     return VmImage(directory / "kernel", directory / "initrd.img", name, record.digest)
 

@@ -6,15 +6,14 @@ Invariant of every test: the node ends by SIGTERM with exit code 0 and no saniti
 from __future__ import annotations
 
 import hashlib
-import hmac
 import io
 import os
 import random
-import shutil
 import signal
 import socket
 import struct
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
@@ -23,7 +22,9 @@ from typing import Any
 
 import pytest
 
+from sanitized import sanitized
 from wherry.base.paths import native_program
+from wherry.job import sealed_frames
 from wherry.job.agent_client import AgentEndpoint, AgentError
 from wherry.model.owner import Owner
 
@@ -36,20 +37,11 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="PID namespaces are root'
 
 
 @pytest.fixture(scope="session", params=["as built", "sanitized"])
-def programs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def programs(request: pytest.FixtureRequest) -> Path:
     """The directory of the native programs."""
     if request.param == "as built":
         return native_program("wherry-init").parent
-    if not shutil.which("cmake") or not shutil.which("cc"):
-        pytest.skip("no C compiler or no CMake")
-    build = tmp_path_factory.mktemp("sanitized")
-    targets = ["--target", "wherry-init", "wherry-rsh", "test_wire", "test_queues"]
-    for command in (
-        ["cmake", "-S", str(TOP / "native"), "-B", str(build), "-DWHERRY_SANITIZE=ON"],
-        ["cmake", "--build", str(build), *targets],
-    ):
-        subprocess.run(command, check=True, timeout=300, stdout=subprocess.PIPE)
-    return build / "bin"
+    return sanitized("wherry-init", "wherry-rsh", "test_wire", "test_queues") / "bin"
 
 
 def wait_until(condition: Callable[[], object], what: str) -> None:
@@ -78,15 +70,29 @@ def names(pid: int) -> list[str]:
     return found
 
 
+def silent(port: int, source: str = "127.0.0.1") -> socket.socket:
+    """A connection over which nothing is said."""
+    return socket.create_connection(("127.0.0.1", port), timeout=WAIT, source_address=(source, 0))
+
+
 class Client:
     """A connection to the init."""
 
-    def __init__(self, port: int, key: str = KEY) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", port), timeout=WAIT)
+    def __init__(self, port: int, key: str = KEY, source: str = "127.0.0.1", answered: bool = True) -> None:
+        self.socket = silent(port, source)
+        self.session: sealed_frames.Session | None = None
         kind, challenge = self.receive()
         assert kind == "C"
-        self.answer = hmac.new(key.encode(), challenge, "sha256").hexdigest().encode()
-        self.send("H", self.answer)
+        self.hello = sealed_frames.answer(key, challenge)
+        if answered:
+            self.prove()
+
+    def prove(self) -> None:
+        self.send("H", self.hello.answer)
+        kind, proof = self.receive()
+        assert kind == "A"
+        self.hello.require(proof)
+        self.session = self.hello
 
     def __enter__(self) -> Client:
         return self
@@ -95,7 +101,12 @@ class Client:
         self.socket.close()
 
     def send(self, kind: str, payload: bytes = b"") -> None:
-        self.socket.sendall(struct.pack(">cI", kind.encode(), len(payload)) + payload)
+        self.socket.sendall(self.frame(kind, payload))
+
+    def frame(self, kind: str, payload: bytes = b"") -> bytes:
+        if self.session:
+            return self.session.to_agent.close(kind.encode(), payload)
+        return struct.pack(">cI", kind.encode(), len(payload)) + payload
 
     def run(self, *argv: str, cwd: str = "/", uid: int = 0, groups: str = "", gid: int | None = None) -> None:
         strings = [str(uid), str(uid if gid is None else gid), groups, cwd, str(len(argv)), *argv, *ENVIRONMENT]
@@ -107,7 +118,8 @@ class Client:
         if not header:
             return "", b""
         kind, length = struct.unpack(">cI", header)
-        return kind.decode(), self._exactly(length)
+        rest = self._exactly(length + (sealed_frames.TAG if self.session else 0))
+        return kind.decode(), self.session.to_client.open(header, rest) if self.session else rest
 
     def rest(self) -> dict[str, bytes]:
         """All payloads up to the end, joined by type."""
@@ -199,26 +211,179 @@ def test_it_holds_nothing_of_the_host(node: NodeProcess) -> None:
 
 
 @as_root
-@pytest.mark.parametrize("first", ["wrong answer", "the key", "no answer", "another's", "request first", "nonsense"])
+@pytest.mark.parametrize("first", ["wrong answer", "the key", "another's", "request first", "nonsense"])
 def test_strangers_are_sent_away(node: NodeProcess, first: str) -> None:
     with Client(node.port) as other:
         other.send("P")
         assert other.receive()[0] == "P"
     bytes_of = {
-        "wrong answer": b"H\0\0\0\x40" + b"f" * 64,
-        "the key": b"H\0\0\0\x40" + KEY.encode(),
-        "no answer": b"H\0\0\0\0",
-        "another's": b"H\0\0\0\x40" + other.answer,
+        "wrong answer": b"H\0\0\0\x41\2" + b"f" * 64,
+        "the key": b"H\0\0\0\x41\2" + KEY.encode(),
+        "another's": b"H\0\0\0\x41" + other.hello.answer,
         "request first": b"R\0\0\0\5",
         "nonsense": b"GET / HTTP/1.1\r\n",
     }
     with socket.create_connection(("127.0.0.1", node.port), timeout=WAIT) as stranger:
-        assert stranger.recv(5 + 64, socket.MSG_WAITALL)[:5] == b"C\0\0\0\x40"
+        assert stranger.recv(5 + 33, socket.MSG_WAITALL)[:6] == b"C\0\0\0\x21\2"
         stranger.sendall(bytes_of[first])
         try:
             assert stranger.recv(1) == b""
         except ConnectionResetError:
             pass
+
+
+@as_root
+@pytest.mark.parametrize("hello", [b"0" * 64, b"", b"\3" + bytes(64)])
+def test_another_version_is_told_so(node: NodeProcess, hello: bytes) -> None:
+    with Client(node.port, answered=False) as client:
+        client.send("H", hello)
+        assert client.receive() == ("F", b"the node's agent speaks version 2 of its protocol only")
+        assert client.receive()[0] == ""
+
+
+@as_root
+@pytest.mark.parametrize("what", ["changed", "its header", "twice", "in clear", "left out", "of another session"])
+def test_a_frame_that_is_not_the_clients_ends_the_session(node: NodeProcess, what: str) -> None:
+    with Client(node.port) as client, Client(node.port) as other:
+        client.run("cat")
+        assert client.receive()[0] == "S"
+        frame = client.frame("I", b"one")
+        sent = {
+            "changed": frame[:5] + bytes([frame[5] ^ 1]) + frame[6:],
+            "its header": b"P" + frame[1:],
+            "twice": frame + frame,
+            "in clear": b"I\0\0\0\3one" + bytes(16),
+            "left out": client.frame("I", b"two"),
+            "of another session": other.frame("I", b"one"),
+        }[what]
+        client.socket.sendall(sent)
+        try:
+            said = client.rest()
+        except ConnectionResetError:
+            said = {}
+        assert "X" not in said and said.get("O", b"") in (b"", b"one" if what == "twice" else b"")
+    wait_until(lambda: not names(node.pid), "the hangup of the program")
+
+
+class Relay:
+    """Stands between a client and the node, and remembers what goes by."""
+
+    def __init__(self, port: int, change: Callable[[bytes], bytes] = bytes) -> None:
+        self.server = socket.create_server(("127.0.0.1", 0))
+        self.port, self.said, self._to, self._change = self.server.getsockname()[1], b"", port, change
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        near, _ = self.server.accept()
+        far = silent(self._to)
+        threading.Thread(target=self._pass, args=(near, far, bytes), daemon=True).start()
+        self._pass(far, near, self._change)
+
+    def _pass(self, source: socket.socket, sink: socket.socket, change: Callable[[bytes], bytes]) -> None:
+        with suppress(OSError):
+            while data := source.recv(1 << 16):
+                self.said += data
+                sink.sendall(change(data))
+        with suppress(OSError):
+            sink.shutdown(socket.SHUT_WR)
+
+
+@as_root
+def test_who_stands_between_reads_nothing(node: NodeProcess) -> None:
+    relay = Relay(node.port)
+    endpoint = AgentEndpoint("/proc/self/ns/net", "127.0.0.1", KEY, relay.port)
+    secret, environment = "what-nobody-must-read", {"PATH": os.environ["PATH"]}
+    root = Owner(uid=0, gid=0, home="/", cwd="/")
+    ended = endpoint.run(["cat"], root, {**environment, "TOKEN": secret}, WAIT, io.BytesIO(secret.encode()))
+    assert ended.stdout.decode() == secret
+    assert secret.encode() not in relay.said and b"TOKEN" not in relay.said and KEY.encode() not in relay.said
+    agent = Relay(node.port)
+    said = subprocess.run(
+        node.agent("t-0", "cat"), env={"WHERRY_JOB": node.job(port=agent.port)}, input=secret.encode(),
+        capture_output=True, timeout=WAIT,
+    )  # fmt: skip
+    assert said.stdout.decode() == secret
+    assert secret.encode() not in agent.said and b"GREETING" not in agent.said
+
+
+@as_root
+@pytest.mark.parametrize("asks", ["the daemon", "rsh"])
+@pytest.mark.parametrize("kind", [b"A", b"S", b"O", b"X"])
+def test_who_stands_between_changes_nothing(node: NodeProcess, asks: str, kind: bytes) -> None:
+    def change(data: bytes) -> bytes:
+        at = data.find(kind + b"\0\0\0")
+        return data if at < 0 else data[: at + 5] + bytes([data[at + 5] ^ 1]) + data[at + 6 :]
+
+    relay = Relay(node.port, change)
+    if asks == "rsh":
+        words = node.agent("-n", "t-0", "echo out")
+        said = subprocess.run(words, env={"WHERRY_JOB": node.job(port=relay.port)}, capture_output=True, timeout=WAIT)
+        assert said.returncode == 255 and said.stderr.startswith(b"wherry-rsh: ")
+        assert said.stdout == (b"out\n" if kind == b"X" else b"")
+        return
+    endpoint = AgentEndpoint("/proc/self/ns/net", "127.0.0.1", KEY, relay.port)
+    with pytest.raises(AgentError):
+        endpoint.run(["echo", "out"], Owner(uid=0, gid=0, home="/", cwd="/"), {"PATH": os.environ["PATH"]}, WAIT)
+
+
+@as_root
+def test_who_does_not_know_the_key_is_not_taken_for_the_node(node: NodeProcess) -> None:
+    endpoint = AgentEndpoint("/proc/self/ns/net", "127.0.0.1", "f" * 64, node.port)
+    with pytest.raises(AgentError):
+        endpoint.ping(0.2)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            for _ in range(2):
+                connection, _ = server.accept()
+                with connection:
+                    connection.sendall(b"C\0\0\0\x21\2" + bytes(32))
+                    connection.recv(5 + 65, socket.MSG_WAITALL)
+                    connection.sendall(b"A\0\0\0\x20" + bytes(32))
+                    assert connection.recv(1) == b"", "it went on"
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        port = server.getsockname()[1]
+        with pytest.raises(AgentError, match="does not know the node's key"):
+            AgentEndpoint("/proc/self/ns/net", "127.0.0.1", KEY, port).run(
+                ["true"], Owner(uid=0, gid=0, home="/", cwd="/"), {}, WAIT
+            )
+        said = subprocess.run(
+            node.agent("t-0", "true"), env={"WHERRY_JOB": node.job(port=port)}, capture_output=True, timeout=WAIT
+        )
+        assert said.returncode == 255 and b"does not know the key of node t-0" in said.stderr
+        thread.join(WAIT)
+
+
+@as_root
+def test_who_says_nothing_keeps_nobody_out(node: NodeProcess) -> None:
+    with ExitStack() as open_, Client(node.port) as proved:
+        proved.run("cat")
+        assert proved.receive()[0] == "S"
+        slow = open_.enter_context(Client(node.port, source="127.0.0.9", answered=False))
+        for number in range(300):
+            open_.enter_context(silent(node.port, f"127.0.0.{2 + number % 2}"))
+        began = time.monotonic()
+        with Client(node.port) as late:
+            late.send("P")
+            assert late.receive()[0] == "P"
+        assert time.monotonic() - began < 4, "it waited for the deadline of others"
+        slow.prove()
+        slow.send("P")
+        assert slow.receive()[0] == "P", "it was pushed out by another address"
+        proved.send("I", b"still here")
+        proved.send("I")
+        assert proved.rest() == {"O": b"still here", "X": b"exit 0"}
+
+
+@as_root
+def test_who_says_nothing_is_sent_away_soon(node: NodeProcess) -> None:
+    with silent(node.port) as stranger:
+        began = time.monotonic()
+        while stranger.recv(100):
+            pass
+        assert 3 < time.monotonic() - began < 8
 
 
 @as_root
@@ -345,7 +510,7 @@ def test_no_byte_is_lost_when_both_sides_are_slow(node: NodeProcess) -> None:
         client.run("cat")
         assert client.receive()[0] == "S"
         client.socket.setblocking(False)
-        sent, received = memoryview(b"".join(_frames(data)) + b"I\0\0\0\0"), b""
+        sent, received = memoryview(b"".join(_frames(client, data))), b""
         deadline = time.monotonic() + WAIT
         while sent and time.monotonic() < deadline:
             try:
@@ -361,10 +526,9 @@ def test_no_byte_is_lost_when_both_sides_are_slow(node: NodeProcess) -> None:
         assert received + rest["O"] == data and rest["X"] == b"exit 0"
 
 
-def _frames(data: bytes) -> Iterator[bytes]:
-    for at in range(0, len(data), 1 << 20):
-        part = data[at : at + (1 << 20)]
-        yield b"I" + struct.pack(">I", len(part)) + part
+def _frames(client: Client, data: bytes) -> Iterator[bytes]:
+    for at in range(0, len(data) + 1, 1 << 20):
+        yield client.frame("I", data[at : at + (1 << 20)])
 
 
 @as_root

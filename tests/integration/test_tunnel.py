@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 
 from wherry.base.errors import Code, Failed
 from wherry.base.paths import native_program
-from wherry.fabric import gateway, tunnel
+from wherry.fabric import gateway, tunnel, wireguard
 from wherry.fabric.gateway import Gateway
 from wherry.fabric.openvpn import OpenVpn
 from wherry.fabric.tunnel import Tunnel
@@ -111,3 +112,14 @@ def test_a_certificate_that_was_made_by_half_is_made_anew(tmp_path: Path) -> Non
     assert len(fingerprint) == 95 and made._certificate(0) == fingerprint
     assert sorted(path.name for path in keys.iterdir()) == ["0.crt", "0.key"]
     assert (keys / "0.key").stat().st_mode & 0o077 == 0
+
+
+def test_a_wireguard_gateway_is_there_when_it_listens(tmp_path: Path) -> None:
+    """A socket that is bound and does not listen yet must not be shown to `wg`, which removes it."""
+    path = tmp_path / "w.sock"
+    assert not wireguard._answers(path)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as gateway:
+        gateway.bind(str(path))
+        assert not wireguard._answers(path) and path.exists()
+        gateway.listen()
+        assert wireguard._answers(path)

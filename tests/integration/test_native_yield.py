@@ -33,6 +33,7 @@ def naps(**environment: str) -> tuple[int, int]:
 
 
 def test_who_waits_sleeps_and_who_works_does_not() -> None:
-    waiting, working = naps(LD_PRELOAD=str(native_library("libwherry-yield.so")))
+    library = native_library("libwherry-yield.so")
+    waiting, working = naps(LD_PRELOAD=library.name, LD_LIBRARY_PATH=str(library.parent))
     assert waiting > 0 and working == 0
     assert naps() == (0, 0), "the kernel's own does not sleep"

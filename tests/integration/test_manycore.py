@@ -15,13 +15,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fuzzing import fuzz
+from sanitized import sanitized
 from wherry.base.errors import Code, Failed, LostContact, Refused, WherryError
 from wherry.base.paths import native_program
 from wherry.manycore import launch as launch_module
@@ -37,25 +37,11 @@ WAIT = 60.0  # seconds for what takes milliseconds, on a loaded machine
 
 
 @pytest.fixture(scope="module", params=["as built", "sanitized"])
-def build(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def build(request: pytest.FixtureRequest) -> Path:
     """A directory with bin/ and tests/."""
     if request.param == "as built":
         return native_program("wherry-tiles").parents[1]
-    if not shutil.which("cmake") or not shutil.which("cc"):
-        pytest.skip("no C compiler or no CMake")
-    return sanitized(tmp_path_factory.getbasetemp() / "sanitized")
-
-
-@cache
-def sanitized(directory: Path) -> Path:
-    """Built once, for all modules that have tests of it."""
-    targets = ["--target", "wherry-tile", "wherry-tiles", *(f"test_manycore_{name}" for name in C_TESTS)]
-    for command in (
-        ["cmake", "-S", str(NATIVE), "-B", str(directory), "-DWHERRY_SANITIZE=ON"],
-        ["cmake", "--build", str(directory), *targets],
-    ):
-        subprocess.run(command, check=True, timeout=900, stdout=subprocess.PIPE)
-    return directory
+    return sanitized("wherry-tile", "wherry-tiles", *(f"test_manycore_{name}" for name in C_TESTS))
 
 
 def until(holds: Callable[[], Any], what: str) -> None:

@@ -15,24 +15,25 @@ from wherry.base.paths import native_library, native_program
 
 COMMANDS = {
     "openmpi": (
-        "mpirun.openmpi --oversubscribe -n 3 --mca btl tcp,self --mca btl_tcp_if_include lo -x LD_PRELOAD={library}"
+        "mpirun.openmpi --oversubscribe -n 3 --mca btl tcp,self --mca btl_tcp_if_include lo"
+        " -x LD_PRELOAD=libwherry-finalize.so"
     ),
-    "mpich": "mpiexec.mpich -n 3 -genv UCX_TLS tcp,self -genv LD_PRELOAD {library}",
+    "mpich": "mpiexec.mpich -n 3 -genv UCX_TLS tcp,self -genv LD_PRELOAD libwherry-finalize.so",
 }
 ENVIRONMENT = os.environ | {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
 
 def ring(flavour: str, *options: str) -> subprocess.CompletedProcess[str]:
-    command = COMMANDS[flavour].format(library=native_library("libwherry-finalize.so")).split()
+    command = COMMANDS[flavour].split()
     if not shutil.which(command[0]):
         pytest.skip(f"no {command[0]} on this machine")
     try:
         program: Path = native_program(f"wherry-ring-{flavour}")
     except Refused:
         pytest.skip(f"no compiler wrapper mpicc.{flavour} when the native programs were built")
-    return subprocess.run(
-        [*command, str(program), *options], capture_output=True, text=True, timeout=120, env=ENVIRONMENT
-    )
+    # By name, as LD_PRELOAD is a list with blanks and the checkout's path may have some.
+    env = ENVIRONMENT | {"LD_LIBRARY_PATH": str(native_library("libwherry-finalize.so").parent)}
+    return subprocess.run([*command, str(program), *options], capture_output=True, text=True, timeout=120, env=env)
 
 
 @pytest.mark.parametrize("flavour", sorted(COMMANDS))

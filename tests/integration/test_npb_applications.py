@@ -16,7 +16,7 @@ from wherry.base.paths import native_library, native_program
 # Debian 12's MPICH hangs in MPI_Finalize now and then without our library.
 COMMANDS = {
     "openmpi": "mpirun.openmpi --allow-run-as-root --oversubscribe --mca btl vader,self -n {ranks}",
-    "mpich": "mpiexec.mpich -genv LD_PRELOAD {library} -n {ranks}",
+    "mpich": "mpiexec.mpich -genv LD_PRELOAD libwherry-finalize.so -n {ranks}",
 }
 ENVIRONMENT = os.environ | {
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
@@ -34,11 +34,13 @@ def program(kernel: str, flavour: str) -> str:
 
 
 def run(kernel: str, flavour: str, ranks: int, letter: str) -> subprocess.CompletedProcess[str]:
-    launcher = COMMANDS[flavour].format(ranks=ranks, library=native_library("libwherry-finalize.so")).split()
+    launcher = COMMANDS[flavour].format(ranks=ranks).split()
     if not shutil.which(launcher[0]):
         pytest.skip(f"no {launcher[0]} on this machine")
     command = [*launcher, program(kernel, flavour), letter]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, env=ENVIRONMENT)
+    # By name, as LD_PRELOAD is a list with blanks and the checkout's path may have some.
+    env = ENVIRONMENT | {"LD_LIBRARY_PATH": str(native_library("libwherry-finalize.so").parent)}
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, env=env)
 
 
 def check_verified(done: subprocess.CompletedProcess[str], kernel: str, ranks: int) -> None:
