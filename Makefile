@@ -1,6 +1,6 @@
 # The front door. `make` alone prints what there is.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-apps demo test test-guest test-xen test-cloud test-moves test-tiles test-properties test-mutants lint bench bench-sites clean
+.PHONY: help setup setup-apps demo test test-guest test-xen test-cloud test-moves test-tiles test-properties test-mutants lint docs bench bench-sites clean
 
 help: ## show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -47,8 +47,11 @@ test-properties: setup ## the property tests with other examples each time, or t
 test-mutants: setup ## changes move, schedule and cluster in one place at a time: do their unit tests notice? (hours)
 	@scripts/test-mutants
 
-lint: setup ## style, types, import directions, circles in native/, file sizes
+lint: setup ## style, types, import directions, circles in native/, file sizes, the specification's tests
 	@scripts/lint
+
+docs: setup ## the documents as a site in build/site, its links checked
+	@scripts/docs
 
 bench: setup ## downtime and total time of a move, beside runc by hand
 	@scripts/as-root .venv/bin/wherry bench
