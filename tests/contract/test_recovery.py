@@ -1,7 +1,8 @@
 """The daemon is killed at each phase of a container's move; another one finishes the move or takes it back.
 
-The fakes have this at every single call (tests/unit/test_move_state_machine.py); here it is the real driver's turn to find all of
-a node again by names alone. Not so with virtual machines: libvirt's connections do not outlive the fork that dies here.
+The fakes have this at every single call (tests/unit/test_move_state_machine.py); here it is the real driver's turn to
+find all of a node again by names alone. Not so with virtual machines: libvirt's connections do not outlive the fork
+that dies here.
 """
 
 from __future__ import annotations
