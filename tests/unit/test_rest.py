@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import os
 import socket
@@ -25,6 +26,7 @@ from wherry.node.fake import FakeDriver
 from wherry.service.credentials import PeerCredentials, peer_of
 from wherry.service.operations import Operations
 from wherry.service.rest import app as app_module
+from wherry.service.rest.middleware import RequestMiddleware
 
 
 @pytest.fixture
@@ -295,9 +297,11 @@ def test_only_root_may_name_another_user() -> None:
 
 
 def test_a_group_may_be_let_in() -> None:
-    assert not PeerCredentials(4242, 4242, frozenset()).may_ask(None)
-    assert not PeerCredentials(4242, 4242, frozenset({7})).may_ask(8)
-    assert PeerCredentials(4242, 4242, frozenset({7})).may_ask(7) and PeerCredentials(4242, 7, frozenset()).may_ask(7)
+    assert not PeerCredentials(4242, 4242, frozenset()).is_authorised(None)
+    assert not PeerCredentials(4242, 4242, frozenset({7})).is_authorised(8)
+    assert PeerCredentials(4242, 4242, frozenset({7})).is_authorised(7) and PeerCredentials(
+        4242, 7, frozenset()
+    ).is_authorised(7)
 
 
 # Operations.
@@ -356,6 +360,71 @@ def test_probes_of_the_doctor_run_once_a_minute(http: httpx.Client, monkeypatch:
     assert answers == [[]] * 8 and examined == [1]
 
 
+def test_requests_with_one_key_are_served_one_at_a_time(service: Service) -> None:
+    """Also one that comes when the first was refused and the second, which waited for it, has begun."""
+    at_once, most = 0, 0
+
+    async def app(_scope: Any, _receive: Any, _send: Any) -> None:
+        nonlocal at_once, most
+        at_once += 1
+        most = max(most, at_once)
+        await asyncio.sleep(0.1)
+        at_once -= 1
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b""}
+
+    async def send(_message: Any) -> None:
+        pass
+
+    async def requests() -> None:
+        serve = RequestMiddleware(app, service.context.operations)
+        peer = PeerCredentials(0, 0, frozenset())
+        scope = {"type": "http", "method": "POST", "path": "/", "state": {"peer": peer}}
+        scope["headers"] = [(b"idempotency-key", b"k")]
+        first, second = (asyncio.create_task(serve(dict(scope), receive, send)) for _ in range(2))
+        await first
+        third = asyncio.create_task(serve(dict(scope), receive, send))
+        await asyncio.gather(second, third)
+
+    asyncio.run(requests())
+    assert most == 1
+
+
+def test_a_request_whose_client_left_midway_is_not_served(service: Service) -> None:
+    served = []
+
+    async def app(scope: Any, _receive: Any, _send: Any) -> None:
+        served.append(scope["method"])
+
+    messages = iter([{"type": "http.request", "body": b"{", "more_body": True}, {"type": "http.disconnect"}])
+
+    async def receive() -> dict[str, Any]:
+        return next(messages)
+
+    async def send(_message: Any) -> None:
+        pass
+
+    scope = {"type": "http", "method": "DELETE", "path": "/", "headers": []}
+    scope["state"] = {"peer": PeerCredentials(0, 0, frozenset())}
+    asyncio.run(RequestMiddleware(app, service.context.operations)(scope, receive, send))
+    assert served == []
+
+
+def test_a_fault_is_a_header_and_refused_unless_the_daemon_allows_it(
+    http: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended(http, http.post("/v1/clusters", json={"spec": CLUSTER}))
+    source = http.get("/v1/nodes/hello-0").json()["node"]["host"]
+    move = {"node": "hello-0", "host": "a2" if source == "a1" else "a1"}
+    assert http.post("/v1/moves", json=move | {"fault": "transfer:fail"}).json()["code"] == "USAGE"
+    refused = http.post("/v1/moves", json=move, headers={"Wherry-Fault": "transfer:fail"})
+    assert (refused.status_code, refused.json()["code"]) == (Code.UNSUPPORTED.http_status, "UNSUPPORTED")
+    monkeypatch.setenv("WHERRY_FAULTS", "1")
+    failed = ended(http, http.post("/v1/moves", json=move, headers={"Wherry-Fault": "transfer:fail"}))
+    assert failed["state"] == "failed" and "transfer" in str(failed["error"])
+
+
 def test_a_request_that_comes_twice_begins_one_operation(http: httpx.Client, service: Service) -> None:
     """Also while the first is still being looked at, and from a later daemon; another user's key is another key."""
     body, key = {"spec": CLUSTER}, {"Idempotency-Key": "3f2a"}
@@ -367,8 +436,8 @@ def test_a_request_that_comes_twice_begins_one_operation(http: httpx.Client, ser
     assert ended(http, answers[0])["state"] == "done"
     again = http.post("/v1/clusters", json=body, headers=key).json()
     assert (again["id"], again["state"]) == (id, "done") and len(http.get("/v1/operations").json()) == 1
-    assert Operations(service.context.store).begun_by(os.getuid(), "3f2a").id == id  # type: ignore[union-attr]
-    assert service.context.operations.begun_by(os.getuid() + 1, "3f2a") is None
+    assert Operations(service.context.store).with_key(os.getuid(), "3f2a").id == id  # type: ignore[union-attr]
+    assert service.context.operations.with_key(os.getuid() + 1, "3f2a") is None
     other = http.post("/v1/clusters", json=body, headers={"Idempotency-Key": "3f2b"})
     assert other.json()["id"] != id
     refused = {"spec": {**CLUSTER, "nodes": 0}}

@@ -272,11 +272,11 @@ class Client:
         """Begins a move; the result has `move`. It sends at most `bandwidth`, for instance `500Mbit/s`, if one is
         given. `way` has what a virtual machine can choose (see `wherry.model.migration_parameters`). `fault` is for
         tests (see `wherry.move.faults`)."""
-        body: dict[str, object] = {"node": node, "host": host, "max_rounds": max_rounds, "fault": fault}
-        body["bandwidth"] = bandwidth
+        body: dict[str, object] = {"node": node, "host": host, "max_rounds": max_rounds, "bandwidth": bandwidth}
         if way is not None:
             body["way"] = way
-        return Operation(**self._transport.ask("POST", "/v1/moves", body=body))
+        headers = {"Wherry-Fault": fault} if fault else {}
+        return Operation(**self._transport.ask("POST", "/v1/moves", body=body, headers=headers))
 
     def move(self, node: str, host: str, progress: Progress = quiet) -> Move:
         """Moves a node and returns the record."""

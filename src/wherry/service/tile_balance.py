@@ -47,7 +47,7 @@ class TileBalance(PeriodicTask):
         if wanted is None:
             return
         operation = self._tiles.move({wanted.process: wanted.tile}, "precopy")
-        if self._context.operations.ended(operation.id, _MOVE).state != OperationState.DONE:
+        if self._context.operations.wait(operation.id, _MOVE).state != OperationState.DONE:
             return
         self._balancer.moved(wanted.process)
         text = f"process {wanted.process} is on tile {wanted.tile} now: gains {wanted.gain:.2f}"
