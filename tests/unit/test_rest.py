@@ -271,6 +271,55 @@ def test_a_check_that_fails_keeps_no_other_from_being_made(
     assert checked.count("job-1") == checked.count("job-2") == 2 and checked.count("fabric") == 2
 
 
+def test_clusters_of_silent_hosts_keep_no_other_from_being_checked(
+    http: httpx.Client, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended(http, http.post("/v1/clusters", json={"spec": {**CLUSTER, "nodes": 1}}))
+    store, managers = service.context.store, service.context.require_managers()
+    (cluster,) = store.clusters()
+    for index in range(40):  # more than the threads that a pool has by default
+        store.put_cluster(cluster.model_copy(update={"name": f"a{index}"}))
+    answers, checked = threading.Event(), list[str]()
+
+    def gone(name: str) -> list[Any]:
+        if name != "hello":
+            answers.wait(20)
+        checked.append(name)
+        return []
+
+    monkeypatch.setattr(managers.clusters, "gone", gone)
+    service.monitor.check()
+    answers.set()
+    assert checked and checked[0] == "hello"
+
+
+def test_a_lost_node_ends_every_job_that_runs_on_it(
+    http: httpx.Client, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also when telling one of them fails, and one that ended while the cluster was checked is not told."""
+    ended(http, http.post("/v1/clusters", json={"spec": {**CLUSTER, "nodes": 1}}))
+    for _ in range(3):
+        ended(http, http.post("/v1/jobs", json={"cluster": "hello", "argv": ["sleep"], "ranks": 1}))
+    managers, told = service.context.require_managers(), list[str]()
+    gone = managers.clusters.gone
+
+    def slow(name: str) -> Any:
+        service.jobs.cancel("job-2")
+        return gone(name)
+
+    def node_lost(id: str, _node: Any) -> None:
+        told.append(id)
+        if id == "job-1":
+            raise OSError(5, "the job's files")
+
+    monkeypatch.setattr(managers.clusters, "gone", slow)
+    monkeypatch.setattr(managers.jobs, "node_lost", node_lost)
+    driver: Any = managers.drivers["container"]
+    driver.places.clear()
+    service.monitor.check()
+    assert told == ["job-1", "job-3"]
+
+
 def test_events_are_waited_for(http: httpx.Client, service: Service) -> None:
     last = service.context.store.add_event("test", "x", "one").id
     threading.Timer(0.2, lambda: service.context.store.add_event("test", "x", "two")).start()

@@ -268,9 +268,11 @@ class Operations:
                 log.exception("the progress of %s cannot be written", task.operation.id)
         self._changed()
 
-    def busy_with(self, shared: Collection[str] = (), exclusive: Collection[str] = ()) -> Operation | None:
-        """A running operation whose claims conflict with these; None if there is none."""
-        return self._conflicting(Claims.of(shared, exclusive))
+    def busy_with(
+        self, shared: Collection[str] = (), exclusive: Collection[str] = (), besides: str = ""
+    ) -> Operation | None:
+        """A running operation, other than `besides`, whose claims conflict with these; None if there is none."""
+        return self._conflicting(Claims.of(shared, exclusive), besides)
 
     def _conflicting(self, claims: Claims, besides: str = "") -> Operation | None:
         with self._lock:
