@@ -34,7 +34,7 @@ class BalanceSampling:
     def __init__(self, context: ServiceContext, managers: Managers) -> None:
         self.managers = managers
         self._context = context
-        self._sampler = Sampler(managers.fabric, managers.places)
+        self._sampler = Sampler(managers.fabric, managers.placements)
 
     def __enter__(self) -> Self:
         return self
@@ -145,7 +145,7 @@ class BalanceSampling:
             ends = hosts[node.host], hosts[move.destination]
             try:
                 cluster = find_cluster(self._context.store, node.cluster)
-                check_host(managers.fabric, managers.drivers, managers.places, cluster, node, *ends)
+                check_host(managers.fabric, managers.drivers, managers.placements, cluster, node, *ends)
                 managers.moves.link_path(node, move.destination)
                 managers.moves.check_standing(move.node, move.downtime)
             except WherryError as error:
@@ -154,7 +154,7 @@ class BalanceSampling:
 
     def _cost(self, node: Node, history: _MoveHistory) -> Prediction:
         """The predicted cost of moving the node within its site."""
-        place = self.managers.places.place(node)
+        place = self.managers.placements.place(node)
         mover = self.managers.drivers[node.kind].mover(place, place)
         return forecast(*mover.predict(), mover.can_round(), history.within_site(node.kind))
 

@@ -262,7 +262,7 @@ class Commands:
         """A node, its resource usage (None when it does not run), and its moves."""
         node, managers = find_node(self.context.store, name), self.context.require_managers()
         try:
-            usage = managers.drivers[node.kind].usage(managers.places.place(node)).model_dump(mode="json")
+            usage = managers.drivers[node.kind].usage(managers.placements.place(node)).model_dump(mode="json")
         except (WherryError, OSError):
             usage = None
         moves = [move.model_dump(mode="json") for move in self.context.store.moves() if move.node == name]
