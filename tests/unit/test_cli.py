@@ -222,7 +222,7 @@ def test_balance_says_whether_the_daemon_does_it(service: Service, wherry_: Said
     assert code == 0 and "Balancing by the daemon is off." in out
     for more in (["hello"], ["--all"], ["--apply"], ["--remaining", "1m"]):
         code, _, said = wherry_("balance", *more, "--auto", "on")
-        assert code == 2 and "goes with no other word" in said
+        assert code == 2 and "excludes other options" in said
     assert wherry_("balance", "--auto", "on")[0] == 0
     code, out, _ = wherry_("balance", "hello", "--seconds", "10ms")
     assert "Balancing by the daemon is on" in out

@@ -191,7 +191,7 @@ def test_a_drain_takes_what_was_on_its_way_to_the_host(http: httpx.Client, servi
     path = drain.headers["Location"]
     assert drain.status_code == 202, drain.text
     for _ in range(200):
-        if "on its way to a1" in (said := http.get(path).json()["operation"]["progress"]):
+        if "being moved to a1" in (said := http.get(path).json()["operation"]["progress"]):
             break
         time.sleep(0.05)
     assert coming in said and http.post("/v1/moves", json={"node": coming, "host": "b1"}).status_code in (403, 409)

@@ -217,7 +217,7 @@ class Client:
     def start_on_tile(
         self, program: str, words: list[str], tile: int | None = None, ranks: int = 1
     ) -> list[dict[str, Any]]:
-        """Starts a program (an absolute path on the daemon's machine), once or as ranks; `process` and `tile` of each."""
+        """Starts a program (an absolute path on its machine), once or as ranks; `process` and `tile` of each."""
         body = {"program": program, "words": words, "tile": tile, "ranks": ranks}
         started: list[dict[str, Any]] = self._tile_operation("POST", "/v1/tiles/processes", body)["processes"]
         return started

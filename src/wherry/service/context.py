@@ -200,7 +200,7 @@ class ServiceContext:
         return managers.jobs.directory(id) if managers else None
 
     def recover(self) -> None:
-        """Takes over from an earlier daemon: repairs links, finishes or takes back moves, adopts jobs, ends operations."""
+        """Takes over from an earlier daemon: links, moves to finish or take back, jobs to adopt, operations to end."""
         with self._lock:
             managers = self._managers
             if managers is not None:

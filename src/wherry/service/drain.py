@@ -46,7 +46,7 @@ class Drains:
             except Exception:
                 self._context.store.set_host_flag(host, DRAINED, was_drained)
                 raise
-            self._context.store.add_event("host.drain", host, f"{host} takes no more nodes")
+            self._context.store.add_event("host.drain", host, f"{host} accepts no more nodes")
             for node in targets:
                 self._context.store.set_host_flag(host, _TOOK + node.name, True)
             return {"host": host, "moves": self._move_all(task, f"host {host} is drained in part", targets)}
@@ -63,7 +63,7 @@ class Drains:
         def body(task: Task) -> dict[str, Any]:
             self._readmit(host)
             store.set_host_flag(host, DRAINED, False)
-            store.add_event("host.restore", host, f"{host} takes nodes again")
+            store.add_event("host.restore", host, f"{host} accepts nodes again")
             moves = self._move_all(task, f"host {host} is restored in part", {node: host for node in nodes})
             for name in taken:
                 store.set_host_flag(host, _TOOK + name, False)
