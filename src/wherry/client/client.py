@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import base64
 import math
+import secrets
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
-from wherry.base.errors import Code, Failed, Refused, from_dict
+from wherry.base.errors import Code, Failed, Refused, WherryError, from_dict
 from wherry.base.paths import Instance, instance
 from wherry.client import identity
 from wherry.client.transport import Transport
@@ -95,6 +97,17 @@ class Client:
                 what = f"{operation.kind} did not end within {seconds:g} s"
                 raise Failed(Code.TIMED_OUT, what, "it is being cancelled", f"wherry op show {id}")
 
+    def _begin(self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None) -> Operation:
+        """Begins an operation. Ctrl-C before the answer cancels it: the request may have begun it already, and the same
+        request with the same idempotency key returns it. A second Ctrl-C gives up."""
+        headers = {**(headers or {}), "Idempotency-Key": secrets.token_hex(16)}
+        try:
+            return Operation(**self._transport.ask(method, path, body=body, headers=headers))
+        except KeyboardInterrupt:
+            with suppress(WherryError):  # it was refused, or cannot be cancelled
+                self.cancel(Operation(**self._transport.ask(method, path, body=body, headers=headers)).id)
+            raise
+
     def _cancel_quietly(self, id: str, progress: Progress) -> None:
         try:
             self.cancel(id)
@@ -110,11 +123,11 @@ class Client:
 
     def fabric_up(self, spec: dict[str, Any], source: str) -> Operation:
         """Begins to make a fabric."""
-        return Operation(**self._transport.ask("PUT", "/v1/fabric", body={"spec": spec, "source": source}))
+        return self._begin("PUT", "/v1/fabric", body={"spec": spec, "source": source})
 
     def fabric_down(self) -> Operation:
         """Begins to remove the fabric."""
-        return Operation(**self._transport.ask("DELETE", "/v1/fabric"))
+        return self._begin("DELETE", "/v1/fabric")
 
     def hosts(self) -> list[Host]:
         """The hosts and their present state."""
@@ -122,15 +135,15 @@ class Client:
 
     def drain(self, host: str) -> Operation:
         """Begins to move all nodes off a host."""
-        return Operation(**self._transport.ask("POST", f"/v1/hosts/{host}/drain"))
+        return self._begin("POST", f"/v1/hosts/{host}/drain")
 
     def restore(self, host: str) -> Operation:
         """Begins to move back the nodes that a drain took off a host."""
-        return Operation(**self._transport.ask("POST", f"/v1/hosts/{host}/restore"))
+        return self._begin("POST", f"/v1/hosts/{host}/restore")
 
     def declare_lost(self, host: str) -> Operation:
         """Begins to declare a silent host lost."""
-        return Operation(**self._transport.ask("POST", f"/v1/hosts/{host}/lost"))
+        return self._begin("POST", f"/v1/hosts/{host}/lost")
 
     def links(self, measure: bool = False) -> list[dict[str, Any]]:
         """Each with `link`, `declared`, `measured`, `there`, `back`. `measure` fills each link for some seconds."""
@@ -140,7 +153,7 @@ class Client:
     def set_link(self, one: str, other: str, change: dict[str, str], one_way: bool = False) -> Operation:
         """Begins to change a link: latency, jitter, bandwidth, loss as in a fabric file, and overlay."""
         body = {**change, "one_way": one_way}
-        return Operation(**self._transport.ask("PATCH", f"/v1/links/{one}/{other}", body=body))
+        return self._begin("PATCH", f"/v1/links/{one}/{other}", body=body)
 
     # Clusters and nodes.
 
@@ -158,11 +171,11 @@ class Client:
     def up(self, spec: dict[str, Any], source: str = "the cluster file") -> Operation:
         """Begins to make, change or repair a cluster; the result has `cluster`, `nodes`, `plan`."""
         body = {"spec": spec, "source": source, "owner": identity.owner().model_dump()}
-        return Operation(**self._transport.ask("POST", "/v1/clusters", body=body))
+        return self._begin("POST", "/v1/clusters", body=body)
 
     def down(self, name: str) -> Operation:
         """Begins to remove a cluster."""
-        return Operation(**self._transport.ask("DELETE", f"/v1/clusters/{name}"))
+        return self._begin("DELETE", f"/v1/clusters/{name}")
 
     def nodes(self, cluster: str | None = None) -> list[Node]:
         """By cluster and index."""
@@ -190,7 +203,7 @@ class Client:
 
     def build_image(self, name: str, programs: list[str]) -> Operation:
         """Begins to build an image; `programs` are absolute paths on the daemon's machine. The result has `image`."""
-        return Operation(**self._transport.ask("PUT", f"/v1/images/{name}", body={"programs": programs}))
+        return self._begin("PUT", f"/v1/images/{name}", body={"programs": programs})
 
     def remove_image(self, name: str) -> Image:
         """Removes an image."""
@@ -278,7 +291,7 @@ class Client:
         if way is not None:
             body["way"] = way
         headers = {"Wherry-Fault": fault} if fault else {}
-        return Operation(**self._transport.ask("POST", "/v1/moves", body=body, headers=headers))
+        return self._begin("POST", "/v1/moves", body=body, headers=headers)
 
     def move(self, node: str, host: str, progress: Progress = quiet) -> Move:
         """Moves a node and returns the record."""
@@ -329,7 +342,7 @@ class Client:
             "input": input,
             "expected": expected,
         }
-        operation = Operation(**self._transport.ask("POST", "/v1/jobs", body=body))
+        operation = self._begin("POST", "/v1/jobs", body=body)
         return Job.model_validate((self.wait(operation.id, progress).result or {})["job"])
 
     def feed(self, id: str, read: Callable[[], bytes]) -> None:
@@ -360,7 +373,7 @@ class Client:
 
     def cancel_job(self, id: str, progress: Progress = quiet, seconds: float = math.inf) -> Job:
         """Ends a job and returns it when all its processes are gone. TIMED_OUT when some are left after `seconds`."""
-        operation = Operation(**self._transport.ask("DELETE", f"/v1/jobs/{id}"))
+        operation = self._begin("DELETE", f"/v1/jobs/{id}")
         return Job.model_validate((self.wait(operation.id, progress, seconds).result or {})["job"])
 
     # Profiles and balancing.
@@ -377,7 +390,7 @@ class Client:
     def begin_balance(self, cluster: str | None, seconds: float = 3.0, remaining: float | None = None) -> Operation:
         """Begins to measure, plan and move; the result has `plan` and `moves`."""
         body = {"cluster": cluster, "seconds": seconds, "remaining": remaining, "apply": True}
-        return Operation(**self._transport.ask("POST", "/v1/balance", body=body))
+        return self._begin("POST", "/v1/balance", body=body)
 
     def auto_balance(self, on: bool | None = None) -> bool:
         """Whether automatic balancing is on. Turns it on or off first unless `on` is None."""

@@ -72,7 +72,7 @@ class Transport:
         self, method: str, path: str, body: Any, parameters: dict[str, Any], headers: Mapping[str, str]
     ) -> httpx.Response:
         if method != "GET":
-            headers = {**headers, "Idempotency-Key": secrets.token_hex(16)}
+            headers = {"Idempotency-Key": secrets.token_hex(16), **headers}
         tries = _TRIES
         while True:
             tries, sent = tries - 1, monotonic()
