@@ -188,10 +188,19 @@ def _send_input(id: str) -> None:
     """Sends standard input to the job until either ends."""
     try:
         with Client() as client:
-            client.feed(id, lambda: os.read(0, _INPUT))
+            client.feed(id, _read_input)
     except WherryError as error:
         if error.code is not Code.WRONG_STATE:  # the job has ended
             say(f"job {id} gets no more input: {error}")
+
+
+def _read_input() -> bytes:
+    """A piece of standard input. An error ends the input: without an end the job would wait for it forever."""
+    try:
+        return os.read(0, _INPUT)
+    except OSError as error:
+        say(f"standard input cannot be read on: {error.strerror}")
+        return b""
 
 
 def _empty_streams() -> dict[str, bytearray]:

@@ -140,9 +140,15 @@ class ServiceContext:
                 if self.store.clusters() or self.tiles_at():
                     self._restore_links(before)
                 else:
-                    self.fabric_down()
+                    self._remove_half_made()
                 raise
             self.store.add_event("fabric.up", spec.name, f"fabric {spec.name} is up with {len(spec.hosts)} hosts")
+
+    def _remove_half_made(self) -> None:
+        try:
+            self.fabric_down()
+        except Exception:  # the caller raises the first error; the row stays, for another `fabric down`
+            log.exception("the fabric could not be removed after it could not be made")
 
     def _restore_links(self, spec: FabricSpec) -> None:
         """Restores the links of an earlier spec, in the row and on the machine."""
