@@ -409,6 +409,28 @@ def test_probes_of_the_doctor_run_once_a_minute(http: httpx.Client, monkeypatch:
     assert answers == [[]] * 8 and examined == [1]
 
 
+def test_requests_that_wait_for_the_doctor_hold_up_no_other(
+    http: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    examining, go = threading.Event(), threading.Event()
+
+    def examine() -> list[Any]:
+        examining.set()
+        go.wait(20)
+        return []
+
+    monkeypatch.setattr(app_module, "examine", examine)
+    with ThreadPoolExecutor(45) as pool:  # more than the threads that serve all requests
+        answers = [pool.submit(http.get, "/v1/doctor") for _ in range(45)]
+        assert examining.wait(20)
+        time.sleep(0.5)
+        try:
+            assert http.get("/healthz", timeout=5).status_code == 200
+        finally:
+            go.set()
+        assert all(answer.result().json() == [] for answer in answers)
+
+
 def test_requests_with_one_key_are_served_one_at_a_time(service: Service) -> None:
     """Also one that comes when the first was refused and the second, which waited for it, has begun."""
     at_once, most = 0, 0
