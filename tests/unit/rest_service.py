@@ -16,6 +16,8 @@ import uvicorn
 from wherry.base.clock import now
 from wherry.base.errors import Code, Refused
 from wherry.base.paths import Instance
+from wherry.job.jobs import JobPlan
+from wherry.job.mpi import Mpi
 from wherry.model.job_request import JobRequest
 from wherry.model.objects import Job, JobState, Node
 from wherry.service.context import ServiceContext
@@ -67,12 +69,13 @@ class JobsInMemory:
         self.lost: list[tuple[str, str]] = []
         """Job and node, of what it was told."""
 
-    def check(self, order: JobRequest) -> None:
-        if order.argv[0] == "missing":
+    def plan(self, request: JobRequest) -> JobPlan:
+        if request.argv[0] == "missing":
             raise Refused(Code.NOT_FOUND, "the program missing is not there", "", "give the program's path")
+        return JobPlan(request, Path(request.argv[0]), Mpi("openmpi", (5, 0), Path("mpirun")))
 
-    def start(self, order: JobRequest, check: Callable[[], None]) -> Job:
-        number = len(self.outputs) + 1
+    def start(self, plan: JobPlan, check: Callable[[], None]) -> Job:
+        order, number = plan.request, len(self.outputs) + 1
         job = Job(
             id=f"job-{number}", cluster=order.cluster, argv=order.argv, ranks=order.ranks, mpi=order.mpi or "openmpi",
             uid=order.owner.uid, gid=order.owner.gid, cwd=order.owner.cwd, state=JobState.RUNNING, created=now(),

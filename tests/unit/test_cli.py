@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from rest_service import CLUSTER, FABRIC, Service, running
 
 import wherry.client.client
 from wherry import __version__
+from wherry.cli import job
 from wherry.cli.balance import _show_profile
 from wherry.cli.main import _COMMANDS, _run
 from wherry.model.objects import Host
@@ -222,7 +224,7 @@ def test_balance_says_whether_the_daemon_does_it(service: Service, wherry_: Said
     assert code == 0 and "Balancing by the daemon is off." in out
     for more in (["hello"], ["--all"], ["--apply"], ["--remaining", "1m"]):
         code, _, said = wherry_("balance", *more, "--auto", "on")
-        assert code == 2 and "goes with no other word" in said
+        assert code == 2 and "excludes other options" in said
     assert wherry_("balance", "--auto", "on")[0] == 0
     code, out, _ = wherry_("balance", "hello", "--seconds", "10ms")
     assert "Balancing by the daemon is on" in out
@@ -243,3 +245,14 @@ def test_a_profile_shows_what_the_rule_counts(capsys: pytest.CaptureFixture[str]
     said = capsys.readouterr().out
     assert "30 messages/s, 20 answers/s" in said and "ANSWERS" in said
     assert [line.split()[-1] for line in said.splitlines() if line.startswith("c-")] == ["20/s", "20/s"]
+
+
+def test_input_that_cannot_be_read_on_ends(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Else the job would wait for its end for ever."""
+
+    def read(_fd: int, _size: int) -> bytes:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(job.os, "read", read)
+    assert job._read_input() == b""
+    assert "Input/output error" in capsys.readouterr().err

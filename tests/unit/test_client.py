@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import pwd
+import signal
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +18,7 @@ from rest_service import CLUSTER, Service, running
 import wherry.client.transport
 from wherry.base.errors import Code, LostContact, Refused, WherryError
 from wherry.client import Client, identity
-from wherry.model.objects import Operation
+from wherry.model.objects import Operation, OperationState
 
 
 @pytest.fixture
@@ -143,3 +145,36 @@ def test_ctrl_c_cancels_an_operation_wherever_it_strikes(
             client.wait(begun, strikes_once)
         assert caught.value.code == Code.CANCELLED and any("Ctrl-C again" in line for line in lines)
         assert [cluster["state"] for cluster in client.clusters()] == ["partly"]
+
+
+def test_an_interrupt_while_a_request_is_served_cancels_what_it_begins(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Planning a move asks its hosts, so Ctrl-C may strike before the operation has an id."""
+    with Client(service.place) as client:
+        client.wait(client.up(CLUSTER).id)
+        node = client.nodes("hello")[0]
+        target = next(host.name for host in client.hosts() if host.name != node.host)
+        moves = service.context.require_managers().moves
+        planned, plan = threading.Event(), moves.plan
+
+        def slow(*words: Any) -> Any:
+            planned.set()
+            time.sleep(1.0)
+            return plan(*words)
+
+        def strike() -> None:
+            assert planned.wait(20)
+            time.sleep(0.2)
+            os.kill(os.getpid(), signal.SIGINT)
+
+        monkeypatch.setattr(moves, "plan", slow)
+        driver: Any = service.context.require_managers().drivers["container"]
+        driver.on_call = lambda name: time.sleep(0.3)
+        threading.Thread(target=strike).start()
+        with pytest.raises(KeyboardInterrupt):
+            client.begin_move(node.name, target)
+        time.sleep(1.0)  # the request is served to its end, whatever its client does
+        (move,) = [found for found in client.operations() if found.kind == "move"]
+        assert service.context.operations.wait(move.id, 20).state == OperationState.CANCELLED
+        assert client.nodes("hello")[0].host == node.host

@@ -164,3 +164,44 @@ def test_what_balancing_moves_no_recovery_touches(service: Service, http: httpx.
     assert context.operations.get(begun.id).state == OperationState.DONE and "transfer" in tried
     assert fake.copies("hello-0") == {destination: Copy.RUNNING} and fake.left == [("hello-0", destination)]
     assert {operation.kind for operation in context.operations.all()} == {"up", "balance"}
+
+
+def test_a_try_that_takes_long_counts_for_the_backoff(service: Service, http: httpx.Client) -> None:
+    task, fake = MoveRecovery(service.context, 60.0), driver(service)
+    destination = next(
+        host
+        for host in ("a1", "a2", "b1")
+        if host not in {n.host for n in service.context.store.nodes() if n.index == 0}
+    )
+    away = Away(fake, "transfer")
+    assert ended(http, http.post("/v1/moves", json={"node": "hello-0", "host": destination}))["state"] == "failed"
+    busy, over = threading.Event(), threading.Event()
+
+    def slow(name: str) -> None:
+        busy.set()
+        assert over.wait(20)
+        away(name)
+
+    fake.on_call = slow
+    task.run_once()
+    assert busy.wait(20)
+    task.run_once()  # while the try is under way
+    over.set()
+    until(lambda: taken_up(service) == [OperationState.FAILED])
+    task.run_once()
+    assert taken_up(service) == [OperationState.FAILED]  # the next try is due in a minute
+
+
+def test_a_drain_does_not_wait_for_its_own_claims(service: Service, http: httpx.Client) -> None:
+    """A committed move whose source fell silent is unfinished, and its node is at the host that is drained."""
+    source = next(node.host for node in service.context.store.nodes("hello") if node.name == "hello-0")
+    destination = next(host for host in ("a1", "a2", "b1") if host != source)
+    Away(driver(service), "release")
+    assert ended(http, http.post("/v1/moves", json={"node": "hello-0", "host": destination}))["state"] == "failed"
+    node = service.context.store.node("hello-0")
+    assert node and (node.host, node.state) == (destination, NodeState.MOVING)
+    drain = http.post(f"/v1/hosts/{destination}/drain").json()["id"]
+    done = service.context.operations.wait(drain, 10)
+    if done.state == OperationState.RUNNING:
+        service.context.operations.cancel(drain)
+    assert done.state == OperationState.FAILED and "hello-0" in str(done.error)

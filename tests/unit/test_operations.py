@@ -215,7 +215,7 @@ def test_a_task_claims_more_while_it_runs(operations: Operations) -> None:
 
 
 def test_a_user_has_so_many_operations_at_a_time(operations: Operations, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(operations_module, "_AT_ONCE", 2)
+    monkeypatch.setattr(operations_module, "_MAX_RUNNING", 2)
     go = threading.Event()
 
     def body(task: Task) -> None:
@@ -229,3 +229,16 @@ def test_a_user_has_so_many_operations_at_a_time(operations: Operations, monkeyp
     operations.start("run", "x", body, uid=1001)
     operations.start("run", "x", body, uid=0)
     go.set()
+
+
+def test_an_operation_without_a_thread_claims_nothing(operations: Operations, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(Failed, match="up x cannot begin"):
+            operations.start("up", "x", lambda _task: None, exclusive=["cluster x"])
+    assert [found.state for found in operations.all()] == [OperationState.FAILED]
+    assert operations.busy_with(exclusive=["cluster x"]) is None
+    operations.close(1)  # joins no thread that never ran

@@ -189,7 +189,7 @@ def test_a_drain_takes_what_was_on_its_way_to_the_host(http: httpx.Client, servi
     path = drain.headers["Location"]
     assert drain.status_code == 202, drain.text
     for _ in range(200):
-        if "on its way to a1" in (said := http.get(path).json()["operation"]["progress"]):
+        if "being moved to a1" in (said := http.get(path).json()["operation"]["progress"]):
             break
         time.sleep(0.05)
     assert coming in said and http.post("/v1/moves", json={"node": coming, "host": "b1"}).status_code in (403, 409)
@@ -269,6 +269,55 @@ def test_a_check_that_fails_keeps_no_other_from_being_made(
     assert checked.count("job-1") == checked.count("job-2") == 2 and checked.count("fabric") == 2
 
 
+def test_clusters_of_silent_hosts_keep_no_other_from_being_checked(
+    http: httpx.Client, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended(http, http.post("/v1/clusters", json={"spec": {**CLUSTER, "nodes": 1}}))
+    store, managers = service.context.store, service.context.require_managers()
+    (cluster,) = store.clusters()
+    for index in range(40):  # more than the threads that a pool has by default
+        store.put_cluster(cluster.model_copy(update={"name": f"a{index}"}))
+    answers, checked = threading.Event(), list[str]()
+
+    def gone(name: str) -> list[Any]:
+        if name != "hello":
+            answers.wait(20)
+        checked.append(name)
+        return []
+
+    monkeypatch.setattr(managers.clusters, "gone", gone)
+    service.monitor.check()
+    answers.set()
+    assert checked and checked[0] == "hello"
+
+
+def test_a_lost_node_ends_every_job_that_runs_on_it(
+    http: httpx.Client, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also when telling one of them fails, and one that ended while the cluster was checked is not told."""
+    ended(http, http.post("/v1/clusters", json={"spec": {**CLUSTER, "nodes": 1}}))
+    for _ in range(3):
+        ended(http, http.post("/v1/jobs", json={"cluster": "hello", "argv": ["sleep"], "ranks": 1}))
+    managers, told = service.context.require_managers(), list[str]()
+    gone = managers.clusters.gone
+
+    def slow(name: str) -> Any:
+        service.jobs.cancel("job-2")
+        return gone(name)
+
+    def node_lost(id: str, _node: Any) -> None:
+        told.append(id)
+        if id == "job-1":
+            raise OSError(5, "the job's files")
+
+    monkeypatch.setattr(managers.clusters, "gone", slow)
+    monkeypatch.setattr(managers.jobs, "node_lost", node_lost)
+    driver: Any = managers.drivers["container"]
+    driver.places.clear()
+    service.monitor.check()
+    assert told == ["job-1", "job-3"]
+
+
 def test_events_are_waited_for(http: httpx.Client, service: Service) -> None:
     last = service.context.store.add_event("test", "x", "one").id
     threading.Timer(0.2, lambda: service.context.store.add_event("test", "x", "two")).start()
@@ -295,9 +344,11 @@ def test_only_root_may_name_another_user() -> None:
 
 
 def test_a_group_may_be_let_in() -> None:
-    assert not PeerCredentials(4242, 4242, frozenset()).may_ask(None)
-    assert not PeerCredentials(4242, 4242, frozenset({7})).may_ask(8)
-    assert PeerCredentials(4242, 4242, frozenset({7})).may_ask(7) and PeerCredentials(4242, 7, frozenset()).may_ask(7)
+    assert not PeerCredentials(4242, 4242, frozenset()).is_authorised(None)
+    assert not PeerCredentials(4242, 4242, frozenset({7})).is_authorised(8)
+    assert PeerCredentials(4242, 4242, frozenset({7})).is_authorised(7) and PeerCredentials(
+        4242, 7, frozenset()
+    ).is_authorised(7)
 
 
 # Operations.
@@ -356,6 +407,42 @@ def test_probes_of_the_doctor_run_once_a_minute(http: httpx.Client, monkeypatch:
     assert answers == [[]] * 8 and examined == [1]
 
 
+def test_requests_that_wait_for_the_doctor_hold_up_no_other(
+    http: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    examining, go = threading.Event(), threading.Event()
+
+    def examine() -> list[Any]:
+        examining.set()
+        go.wait(20)
+        return []
+
+    monkeypatch.setattr(app_module, "examine", examine)
+    with ThreadPoolExecutor(45) as pool:  # more than the threads that serve all requests
+        answers = [pool.submit(http.get, "/v1/doctor") for _ in range(45)]
+        assert examining.wait(20)
+        time.sleep(0.5)
+        try:
+            assert http.get("/healthz", timeout=5).status_code == 200
+        finally:
+            go.set()
+        assert all(answer.result().json() == [] for answer in answers)
+
+
+def test_a_fault_is_a_header_and_refused_unless_the_daemon_allows_it(
+    http: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended(http, http.post("/v1/clusters", json={"spec": CLUSTER}))
+    source = http.get("/v1/nodes/hello-0").json()["node"]["host"]
+    move = {"node": "hello-0", "host": "a2" if source == "a1" else "a1"}
+    assert http.post("/v1/moves", json=move | {"fault": "transfer:fail"}).json()["code"] == "USAGE"
+    refused = http.post("/v1/moves", json=move, headers={"Wherry-Fault": "transfer:fail"})
+    assert (refused.status_code, refused.json()["code"]) == (Code.UNSUPPORTED.http_status, "UNSUPPORTED")
+    monkeypatch.setenv("WHERRY_FAULTS", "1")
+    failed = ended(http, http.post("/v1/moves", json=move, headers={"Wherry-Fault": "transfer:fail"}))
+    assert failed["state"] == "failed" and "transfer" in str(failed["error"])
+
+
 def test_a_request_that_comes_twice_begins_one_operation(http: httpx.Client, service: Service) -> None:
     """Also while the first is still being looked at, and from a later daemon; another user's key is another key."""
     body, key = {"spec": CLUSTER}, {"Idempotency-Key": "3f2a"}
@@ -367,8 +454,8 @@ def test_a_request_that_comes_twice_begins_one_operation(http: httpx.Client, ser
     assert ended(http, answers[0])["state"] == "done"
     again = http.post("/v1/clusters", json=body, headers=key).json()
     assert (again["id"], again["state"]) == (id, "done") and len(http.get("/v1/operations").json()) == 1
-    assert Operations(service.context.store).begun_by(os.getuid(), "3f2a").id == id  # type: ignore[union-attr]
-    assert service.context.operations.begun_by(os.getuid() + 1, "3f2a") is None
+    assert Operations(service.context.store).with_key(os.getuid(), "3f2a").id == id  # type: ignore[union-attr]
+    assert service.context.operations.with_key(os.getuid() + 1, "3f2a") is None
     other = http.post("/v1/clusters", json=body, headers={"Idempotency-Key": "3f2b"})
     assert other.json()["id"] != id
     refused = {"spec": {**CLUSTER, "nodes": 0}}

@@ -20,7 +20,7 @@ from wherry.schedule.balance import Case
 from wherry.service import balance_sampling
 from wherry.service.auto_balancer import AutoBalancer
 from wherry.service.balance import AUTO, carry_out, start
-from wherry.service.balance_sampling import BalanceSampling, _Past
+from wherry.service.balance_sampling import BalanceSampling, _MoveHistory
 from wherry.service.claims import cluster_claim
 
 
@@ -126,7 +126,7 @@ def test_names_with_other_numbers_are_news_and_other_figures_are_not(service: Se
     stays = Verdict(cluster="hello", kind=Kind.NETWORK, text="")
 
     def news(text: str) -> bool:
-        return balancing._news(stays.model_copy(update={"text": text}))
+        return balancing._is_new(stays.model_copy(update={"text": text}))
 
     assert news("hello-3 is pinned and not at a1: 12.5 s") and not news("hello-3 is pinned and not at a1: 8 s")
     assert news("hello-5 is pinned and not at a1: 8 s") and news("hello-5 is pinned and not at a2: 8 s")
@@ -161,7 +161,7 @@ def balancing(service: Service, verdict: Verdict) -> AutoBalancer:
     """The daemon's, switched on, with such a look."""
     service.context.store.put_setting(AUTO, "on")
     made = AutoBalancer(service.context)
-    made._look = Scripted(service, verdict)
+    made._sampling = Scripted(service, verdict)
     return made
 
 
@@ -295,8 +295,8 @@ def test_the_price_of_a_move_is_learnt_from_those_of_its_kind_within_a_site(clie
 
     within = moved("hello-0", "a1", "a2")
     others = [moved("hello-1", "a1", "a2"), moved("hello-0", "a1", "b1"), moved("hello-0", "gone", "lost")]
-    assert _Past([within, *others], nodes, hosts).near("container") == [within]
-    assert _Past([within, *others], nodes, hosts).near("vm") == others[:1]
+    assert _MoveHistory([within, *others], nodes, hosts).within_site("container") == [within]
+    assert _MoveHistory([within, *others], nodes, hosts).within_site("vm") == others[:1]
 
 
 def test_a_host_that_a_move_would_refuse_is_not_in_the_plan(

@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from rest_service import running
+from rest_service import Service, running
 
 from wherry.base.errors import Refused
 from wherry.client import Client
 from wherry.model.objects import Image
 from wherry.node.vm.image.catalog import images_directory
+from wherry.service import images as images_module
 
 RECORD = Image(name="one", digest="d", built=1.0, kernel="6.1", packages={"mpich": "4"}, mpi=("MPICH",), bytes=1)
 
 
 @pytest.fixture
-def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
+def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
     monkeypatch.setenv("WHERRY_STATE", str(tmp_path))
     (images_directory() / "one").mkdir(parents=True)
     (images_directory() / "one" / "image.json").write_text(RECORD.model_dump_json())
-    with running(tmp_path) as service, Client(service.place, start=False) as client:
-        yield client
+    with running(tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+def client(service: Service) -> Iterator[Client]:
+    with Client(service.place, start=False) as made:
+        yield made
 
 
 def test_images_are_told_and_removed(client: Client) -> None:
@@ -39,3 +47,21 @@ def test_what_cannot_be_made_is_refused(client: Client, name: str, programs: lis
     with pytest.raises(Refused):
         client.build_image(name, programs)
     assert client.operations() == []
+
+
+def test_no_image_is_removed_while_one_is_built(
+    client: Client, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go = threading.Event()
+
+    def build(name: str, *_: object) -> Image:
+        assert go.wait(20)
+        return RECORD.model_copy(update={"name": name})
+
+    monkeypatch.setattr(images_module.image_build, "build", build)
+    operation = client.build_image("one", [])
+    with pytest.raises(Refused, match="image one cannot be removed now"):
+        client.remove_image("one")
+    go.set()
+    client.wait(operation.id)
+    assert client.remove_image("one") == RECORD

@@ -90,6 +90,16 @@ def test_other_figures_that_cannot_be_had_leave_row_and_links_as_they_were(servi
     assert fabric.calls[-1] == "relink", "what was made of the other figures is made again as it was"
 
 
+def test_why_a_fabric_cannot_be_made_is_told_also_when_it_cannot_be_removed(service: Service, client: Client) -> None:
+    fabric = service.context.require_managers().fabric
+    assert isinstance(fabric, FakeFabric)
+    fabric.fail_at |= {"up": "no wires", "down": "no scissors"}
+    with pytest.raises(WherryError, match="up failed") as failed:
+        client.wait(client.fabric_up(FABRIC, "FILE").id)
+    assert failed.value.why == "no wires"
+    client.wait(client.fabric_down().id)
+
+
 def test_a_daemon_makes_the_links_what_their_row_says(service: Service, client: Client) -> None:
     """The one before it may have been killed after the row and before the wires."""
     fabric = service.context.require_managers().fabric

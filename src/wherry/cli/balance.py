@@ -1,4 +1,4 @@
-"""`wherry balance`, `wherry job profile`: what jobs spend their time on, and where their nodes should be."""
+"""`wherry balance`, `wherry job profile`: measure jobs, and show or move the nodes that should be elsewhere."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from wherry.model.objects import Host
 from wherry.model.profile import Profile
 
 _PAIRS = 10
-"""Pairs of nodes that a profile shows."""
+"""Pairs of nodes that a profile lists."""
 
 
 def balance(
@@ -29,45 +29,45 @@ def balance(
     detach: bool = False,
     output: Output = "text",
 ) -> None:
-    """Measure running jobs and show which nodes should be elsewhere, why, and what it costs; or move them.
+    """Measure running jobs and show which nodes should move, why, and at what cost; or move them.
 
     Parameters
     ----------
     cluster
         Only this cluster's nodes.
     all
-        The nodes of all clusters; the default when nothing is moved.
+        The nodes of all clusters; the default without --apply.
     apply
-        Move them.
+        Move the nodes.
     auto
-        Let the daemon measure and move by itself, or no more.
+        Turn automatic balancing by the daemon on or off.
     remaining
-        How long jobs go on if nothing is moved, for instance 10m; default: as long again as they have run.
+        Remaining run time of the jobs if nothing moves, for instance 10m; default: as long as they have run so far.
     seconds
-        How long to measure, for instance 5s.
+        Length of the measurement, for instance 5s.
     detach
         With --apply: do not wait, print the operation.
     """
     if auto is not None:
         if cluster is not None or all or apply or detach or remaining is not None:
-            what = "--auto is for all clusters, and goes with no other word"
-            raise Refused(Code.USAGE, what, "the daemon measures and decides then", f"wherry balance --auto {auto}")
+            what = "--auto is for all clusters, and excludes other options"
+            raise Refused(
+                Code.USAGE, what, "the daemon measures and decides by itself", f"wherry balance --auto {auto}"
+            )
         _auto(auto, output)
         return
     if cluster is not None and all or apply and cluster is None and not all:
-        raise Refused(Code.USAGE, "say which nodes: a cluster's, or --all", "", "wherry balance CLUSTER --apply")
-    left, measured = (
-        None if remaining is None else seconds_of("--remaining", remaining),
-        seconds_of("--seconds", seconds),
-    )
+        raise Refused(Code.USAGE, "name either a cluster or --all", "", "wherry balance CLUSTER --apply")
+    remains = None if remaining is None else seconds_of("--remaining", remaining)
+    measured = seconds_of("--seconds", seconds)
     with Client() as client:
         if not apply:
-            found = client.balance(cluster, measured, left)
+            found = client.balance(cluster, measured, remains)
             on = client.auto_balance()
             data = {"plan": found, "before": found.before, "after": found.after, "auto": on}
             emit(output, "balance", data, lambda: _show(found, "No node was moved.", on))
             return
-        operation = client.begin_balance(cluster, measured, left)
+        operation = client.begin_balance(cluster, measured, remains)
         if detach:
             emit(output, "operation", operation, lambda: print(operation.id))
             return
@@ -77,16 +77,16 @@ def balance(
 
 
 def profile(job: str, /, *, seconds: str = "3s", output: Output = "text") -> None:
-    """Measure what a running job spends its time on: who computes, who waits, who sends how much to whom.
+    """Measure a running job: computing and waiting of its nodes, and the traffic between them.
 
-    ANSWERS are messages over links that a node may have waited for: the first since it sent something itself.
+    ANSWERS are messages over links that a node may have waited for: the first one after it sent a message itself.
 
     Parameters
     ----------
     job
         The job.
     seconds
-        How long to measure, for instance 5s.
+        Length of the measurement, for instance 5s.
     """
     measured = seconds_of("--seconds", seconds)
     with Client() as client:
@@ -97,10 +97,10 @@ def profile(job: str, /, *, seconds: str = "3s", output: Output = "text") -> Non
 def _auto(word: str, output: str) -> None:
     with Client() as client:
         on = client.auto_balance(word == "on")
-    emit(output, "balance-auto", {"auto": on}, lambda: print(_by_itself(on)))
+    emit(output, "balance-auto", {"auto": on}, lambda: print(_auto_line(on)))
 
 
-def _by_itself(on: bool) -> str:
+def _auto_line(on: bool) -> str:
     text = "on: nodes are moved when it pays; see wherry event list" if on else "off"
     return f"Balancing by the daemon is {text}."
 
@@ -125,7 +125,7 @@ def _show(found: BalancePlan, end: str, auto: bool | None = None) -> None:
     else:
         print("Score: nothing to gain." if found.verdicts else "Next: wherry up FILE")
     if auto is not None:
-        print(_by_itself(auto))
+        print(_auto_line(auto))
 
 
 def _show_verdict(verdict: Verdict) -> None:

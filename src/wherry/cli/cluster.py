@@ -13,20 +13,20 @@ from wherry.cli.output import Output, age, emit, say, table
 from wherry.client import Client, daemon_process
 
 _TRIES = 5
-"""Daemons that `down --all` stops before it gives up."""
+"""How many daemons `down --all` stops before it gives up."""
 
 
 def up(file: Path, /, *, dry_run: bool = False, detach: bool = False, output: Output = "text") -> None:
-    """Make, change or repair the cluster that FILE describes.
+    """Make, change or repair the cluster of FILE.
 
-    The same file again changes nothing. Without a fabric the embedded one is made first.
+    The same file again changes nothing. If no fabric is up, the embedded one is made first.
 
     Parameters
     ----------
     file
         A cluster file (see examples/hello.yaml).
     dry_run
-        Print the plan and change nothing.
+        Print the plan, and change nothing.
     detach
         Do not wait: print the operation.
     """
@@ -45,14 +45,14 @@ def up(file: Path, /, *, dry_run: bool = False, detach: bool = False, output: Ou
 
 
 def down(name: str | None = None, /, *, all: bool = False, output: Output = "text") -> None:
-    """End the jobs of a cluster and remove it; or remove everything that this instance ever made.
+    """End the jobs of a cluster and remove it, or remove everything of this instance.
 
     Parameters
     ----------
     name
         The cluster.
     all
-        Every cluster, the fabric, the daemon, the database and all output. Works without a daemon, too.
+        All clusters, the fabric, the daemon, the database and all output. Needs no daemon.
     """
     if all == bool(name):
         what = "name a cluster, or say --all" if not name else "a name and --all exclude each other"
@@ -66,7 +66,7 @@ def down(name: str | None = None, /, *, all: bool = False, output: Output = "tex
 
 
 def status(name: str | None = None, /, *, output: Output = "text") -> None:
-    """Show the clusters, and the tiles if there are some; or one cluster with its nodes and jobs.
+    """Show all clusters and tiles, or one cluster with its nodes and jobs.
 
     Parameters
     ----------
@@ -100,19 +100,17 @@ def status(name: str | None = None, /, *, output: Output = "text") -> None:
                 print(_tiles_line(tiles))
             return
         print()
-        rows_of_nodes = [
-            (n.name, n.kind, n.state, n.host, n.address, f"{n.cpus:g}", format_size(n.memory)) for n in nodes
-        ]
-        table(("NODE", "KIND", "STATE", "HOST", "ADDRESS", "CPUS", "MEMORY"), rows_of_nodes, "It has no nodes.")
+        node_rows = [(n.name, n.kind, n.state, n.host, n.address, f"{n.cpus:g}", format_size(n.memory)) for n in nodes]
+        table(("NODE", "KIND", "STATE", "HOST", "ADDRESS", "CPUS", "MEMORY"), node_rows, "It has no nodes.")
         print()
-        rows_of_jobs = [(j.id, j.state, j.ranks, j.mpi, age(j.created), " ".join(j.argv)[:60]) for j in jobs]
-        table(("JOB", "STATE", "RANKS", "MPI", "AGE", "PROGRAM"), rows_of_jobs, "No job ran on it yet.")
+        job_rows = [(j.id, j.state, j.ranks, j.mpi, age(j.created), " ".join(j.argv)[:60]) for j in jobs]
+        table(("JOB", "STATE", "RANKS", "MPI", "AGE", "PROGRAM"), job_rows, "No job ran on it yet.")
 
     emit(output, "status", data, overview)
 
 
 def _tiles(client: Client) -> dict[str, Any] | None:
-    """The tiles; None when there are none. Tiles that do not answer are said, and hide nothing else."""
+    """The tiles; None when there are none, or when they do not answer, which is printed."""
     try:
         return client.tiles()
     except Refused as error:
@@ -136,23 +134,24 @@ def _print_up(result: dict[str, Any]) -> None:
     table(("NODE", "KIND", "HOST", "ADDRESS"), rows, "no nodes")
 
 
-def _swept(place: Instance) -> tuple[int | None, dict[str, list[str]]]:
-    """The daemon that was stopped and what was removed. A client that waits may have just begun the next daemon."""
+def _stop_and_purge(place: Instance) -> tuple[int | None, dict[str, list[str]]]:
+    """Stops the daemon and removes the instance; its process id, and what was removed. Tried several times: a waiting
+    client may just have started the next daemon."""
     daemon_process.forbid_resuming(place)
-    left, pid = _TRIES, daemon_process.stop(place)
+    tries, pid = _TRIES, daemon_process.stop(place)
     while True:
-        left -= 1
+        tries -= 1
         try:
             return pid, daemon_process.sweep()
         except Refused as error:
-            if error.code != Code.WRONG_STATE or not left:
+            if error.code != Code.WRONG_STATE or not tries:
                 raise
         pid = daemon_process.stop(place) or pid
 
 
 def _down_all(output: str) -> None:
     place = instance()
-    pid, removed = _swept(place)
+    pid, removed = _stop_and_purge(place)
     removed = ({"daemon": [str(pid)]} if pid else {}) | removed
 
     def text() -> None:

@@ -12,12 +12,12 @@ from wherry.cli.files import read_fabric
 from wherry.cli.output import Output, emit, say, table
 from wherry.client import Client
 
-app = App(name="fabric", help="The fabric: sites, their hosts, and what joins them.")
+app = App(name="fabric", help="The fabric: sites, their hosts, and the links between them.")
 
 
 @app.command
 def up(file: Path, /, *, output: Output = "text") -> None:
-    """Make the hosts that FILE describes. The same file again repairs them.
+    """Make the hosts and links of FILE. The same file again repairs them.
 
     Parameters
     ----------
@@ -33,7 +33,7 @@ def up(file: Path, /, *, output: Output = "text") -> None:
 
 @app.command
 def down(*, output: Output = "text") -> None:
-    """Remove the hosts. Refused while clusters or tiles are on them."""
+    """Remove the fabric. Refused while clusters or tiles use it."""
     with Client() as client:
         result: dict[str, Any] = client.wait(client.fabric_down().id, say).result or {}
     emit(output, "fabric-down", result, lambda: print(f"fabric {result['fabric']} is down."))
@@ -52,6 +52,6 @@ def show(*, output: Output = "text") -> None:
         for link in spec["links"]:
             print(f"link {' - '.join(link['between'])} (figures: wherry site link)")
         rows = [(h["name"], h["site"], f"{h['cores']:g}", format_size(h["memory"])) for h in data["hosts"]]
-        table(("HOST", "SITE", "CORES", "MEMORY"), rows, "Its hosts are not there.")
+        table(("HOST", "SITE", "CORES", "MEMORY"), rows, "Its hosts are not up.")
 
     emit(output, "fabric", data, text)

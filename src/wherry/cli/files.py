@@ -1,4 +1,4 @@
-"""Reading what a user wrote. A wrong file is refused here already, so it needs no daemon to learn what is wrong."""
+"""Reads cluster, fabric and tiles files. Wrong files are refused here, so that the error needs no daemon."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from wherry.model.tiles import TilesSpec
 
 
 def read_cluster(path: Path) -> dict[str, Any]:
-    """A cluster file that is valid in itself, as the service wants it."""
+    """The content of a valid cluster file, as the daemon takes it."""
     text = _text(path)
     data = _plain(text)
     if isinstance(data, dict) and data.get("kind") == "fabric":
@@ -26,18 +26,18 @@ def read_cluster(path: Path) -> dict[str, Any]:
 
 
 def read_fabric(path: Path) -> dict[str, Any]:
-    """A fabric file that is valid in itself, as the service wants it."""
+    """The content of a valid fabric file, as the daemon takes it."""
     text = _text(path)
     data = _plain(text)
     if isinstance(data, dict) and data.get("kind", "container") in ("container", "vm"):
         what = f"{path} is not a fabric file"
-        raise Refused(Code.INVALID_FILE, what, "it does not say kind: fabric", f"wherry up {path}")
+        raise Refused(Code.INVALID_FILE, what, "its kind is not fabric", f"wherry up {path}")
     parse_yaml(FabricSpec, text, str(path))
     return data
 
 
 def read_tiles(path: Path) -> dict[str, Any]:
-    """A tiles file that is valid in itself, as the service wants it: the programs of its servers by absolute paths."""
+    """The content of a valid tiles file, as the daemon takes it: the programs of its servers as absolute paths."""
     spec = parse_yaml(TilesSpec, _text(path), str(path))
     for server in spec.servers():
         if not (path.parent / server.program).is_file():
@@ -62,4 +62,4 @@ def _plain(text: str) -> Any:
     try:
         return yaml.safe_load(text)
     except yaml.YAMLError:
-        return None  # the strict reader says what is wrong
+        return None  # `parse_yaml` reports the error

@@ -1,4 +1,4 @@
-"""`wherry host`, `wherry site`: where nodes can be."""
+"""`wherry host`, `wherry site`: the hosts of nodes, and their sites."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from wherry.client import Client
 from wherry.model.objects import Host, Move, Operation
 
 app = App(name="host", help="Hosts: the machines that carry nodes.")
-site = App(name="site", help="Sites: places with a network of their own.")
+site = App(name="site", help="Sites: locations with a network of their own.")
 site.command(link.app)
 
 
@@ -68,7 +68,7 @@ def show(host: str, /, *, output: Output = "text") -> None:
 
 @app.command
 def drain(host: str, /, *, detach: bool = False, output: Output = "text") -> None:
-    """Move every node off a host; it takes none until it is restored.
+    """Move all nodes off a host. It accepts no nodes until it is restored.
 
     Parameters
     ----------
@@ -83,7 +83,7 @@ def drain(host: str, /, *, detach: bool = False, output: Output = "text") -> Non
 
 @app.command
 def restore(host: str, /, *, detach: bool = False, output: Output = "text") -> None:
-    """Put back on a host what `drain` took off it.
+    """Let a drained or lost host accept nodes again, and move back the nodes that `drain` took off it.
 
     Parameters
     ----------
@@ -93,17 +93,17 @@ def restore(host: str, /, *, detach: bool = False, output: Output = "text") -> N
         Do not wait: print the operation.
     """
     with Client() as client:
-        _finish(client, client.restore(host), detach, output, f"{host} takes nodes again", "")
+        _finish(client, client.restore(host), detach, output, f"{host} accepts nodes again", "")
 
 
 @app.command
 def lost(host: str, /, *, output: Output = "text") -> None:
-    """Declare that a silent host will not come back, so that everything else goes on without it.
+    """Declare a silent host lost, so that nothing waits for it any more.
 
-    Its nodes are lost and their jobs end; unfinished moves are settled without it; clusters can be removed and
-    repaired. Do this only when the machine is off or cut off for good: a copy of a node that still runs there is not
-    stopped by it, and would be a second one beside the one that you start anew. When the host is back: wherry host
-    restore HOST, which first ends what must not run there any more.
+    Its nodes become lost and their jobs end; unfinished moves are finished or taken back without it; clusters can be
+    removed and repaired. Use this only when the machine is off or disconnected for good: a copy of a node that still
+    runs there is not stopped, and would run beside its replacement. When the host is back, wherry host restore HOST
+    first ends such copies.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""`wherry image`: what nodes of kind vm are booted with."""
+"""`wherry image`: images that nodes of kind vm boot from."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from wherry.cli.output import Output, age, emit, say, table
 from wherry.client import Client
 from wherry.model.objects import Image
 
-app = App(name="image", help="Images: what nodes of kind vm are booted with.")
+app = App(name="image", help="Images: kernels and files that nodes of kind vm boot from.")
 
 
 @app.command
@@ -25,16 +25,16 @@ def build(
     detach: bool = False,
     output: Output = "text",
 ) -> None:
-    """Make an image from Debian's kernel and this machine's MPI, or make it anew. Needs root.
+    """Build an image, or build it anew, from Debian's kernel and this machine's MPI. Needs root.
 
-    The program of a job need not be in it: it is copied to the nodes with its libraries when the job starts.
+    A job's program need not be in the image: it is copied to the nodes, with its libraries, when the job starts.
 
     Parameters
     ----------
     name
-        The image; nodes take `default` unless their file says otherwise.
+        The image; nodes use `default` unless their cluster file names another.
     program
-        A program, or a directory, that the image takes with all libraries it needs. May be repeated.
+        A program or directory to include, with the libraries that it needs. May be repeated.
     detach
         Do not wait: print the operation.
     """
@@ -63,7 +63,7 @@ def list_(*, output: Output = "text") -> None:
 
 @app.command
 def show(name: str = "default", /, *, output: Output = "text") -> None:
-    """Show an image and what it was made from.
+    """Show an image, and the packages and programs in it.
 
     Parameters
     ----------

@@ -20,7 +20,7 @@ app = App(name="job", help="Jobs: MPI programs run on clusters.")
 
 _INTERRUPTED = 130
 _INPUT = 64 * 2**10
-"""Bytes of our standard input that are passed on at once."""
+"""Bytes of standard input that are sent at once."""
 
 
 def run(
@@ -36,8 +36,8 @@ def run(
 ) -> int:
     """Run an MPI program on a cluster: wherry run NAME -n 4 -- PROGRAM ARGS.
 
-    Its output is ours and so is its exit code; Ctrl-C ends it. Rank 0 reads our standard input when that is a file or a
-    pipe, and nothing when it is a terminal or with --detach.
+    The command has the program's output and exit code; Ctrl-C ends the job. Rank 0 reads the command's standard input
+    if that is a file or a pipe, and nothing if it is a terminal or with --detach.
 
     Parameters
     ----------
@@ -48,11 +48,11 @@ def run(
     args
         Its arguments.
     ranks
-        How many ranks; they fill the nodes in order.
+        Number of ranks; they fill the nodes in order.
     mpi
-        openmpi, mpich, or the path of a launcher; default: what the program is linked against.
+        openmpi, mpich, or the path of a launcher; default: the MPI that the program is linked against.
     expect
-        How long it should take, for instance 2h: what balancing weighs moves against.
+        Expected run time, for instance 2h: balancing weighs the cost of moves against it.
     detach
         Do not wait: print the job. `wherry logs` shows its output.
     """
@@ -63,22 +63,22 @@ def run(
     expected = None if expect is None else seconds_of("--expect", expect)
     feeds = not detach and _has_input()
     with Client() as client:
-        job = client.run(name, [program, *args], ranks, mpi, progress=_tell_terminal, input=feeds, expected=expected)
+        job = client.run(name, [program, *args], ranks, mpi, progress=_say_to_terminal, input=feeds, expected=expected)
         if feeds:
-            threading.Thread(target=_feed, args=(job.id,), daemon=True).start()
+            threading.Thread(target=_send_input, args=(job.id,), daemon=True).start()
         if detach:
             emit(output, "job", job, lambda: print(job.id))
             return 0
-        kept, seen = _nothing(), 0
+        kept, seen = _empty_streams(), 0
         try:
             for chunk in client.output(job.id):
                 seen += 1
-                _pass_on(chunk, kept, output)
+                _write(chunk, kept, output)
         except KeyboardInterrupt:
             say(f"ending job {job.id}")
             client.cancel_job(job.id)
             for chunk in list(client.output(job.id, follow=False))[seen:]:
-                _pass_on(chunk, kept, output)
+                _write(chunk, kept, output)
             return _INTERRUPTED
         job = client.job(job.id)
     if output == "json":
@@ -95,7 +95,7 @@ def logs(
     follow: Annotated[bool, Parameter(name=["--follow", "-f"])] = False,
     output: Output = "text",
 ) -> None:
-    """Show what a cluster's job wrote: the newest one's, unless --job says otherwise. Or a node's console.
+    """Show the output of a cluster's newest job, or of --job; or the console of a node.
 
     Parameters
     ----------
@@ -104,9 +104,9 @@ def logs(
     job
         The job.
     node
-        Instead of a job: this virtual machine, what its kernel said on its console.
+        Show the console of this virtual machine instead.
     follow
-        Go on until the job ends.
+        Show new output as it comes, until the job ends.
     """
     if (name is None) == (node is None):
         what = "name a cluster, or a node with --node" if name is None else "a cluster and --node exclude each other"
@@ -120,9 +120,9 @@ def logs(
         if not jobs:
             what = f"no job {job!r} ran on {name!r}" if job else f"no job ran on {name!r}"
             raise Refused(Code.NOT_FOUND, what, "", "wherry job list")
-        kept = _nothing()
+        kept = _empty_streams()
         for chunk in client.output(jobs[-1].id, follow):
-            _pass_on(chunk, kept, output)
+            _write(chunk, kept, output)
         if output == "json":
             _emit_streams(client.job(jobs[-1].id), kept)
 
@@ -163,7 +163,7 @@ app.command("wherry.cli.balance:profile", name="profile")
 
 @app.command
 def cancel(job: str, /, *, output: Output = "text") -> None:
-    """End a job, as Ctrl-C does.
+    """End a job, as Ctrl-C in `wherry run` does.
 
     Parameters
     ----------
@@ -176,7 +176,7 @@ def cancel(job: str, /, *, output: Output = "text") -> None:
 
 
 def _has_input() -> bool:
-    """True when our standard input is a file or a pipe. A terminal is not read: a job in the background would stop."""
+    """True when standard input is a file or a pipe. A terminal is not read: it would stop a background job."""
     try:
         mode = os.fstat(0).st_mode
     except OSError:  # closed
@@ -184,17 +184,26 @@ def _has_input() -> bool:
     return stat.S_ISREG(mode) or stat.S_ISFIFO(mode)
 
 
-def _feed(id: str) -> None:
-    """Passes our standard input on until it ends, or the job does."""
+def _send_input(id: str) -> None:
+    """Sends standard input to the job until either ends."""
     try:
         with Client() as client:
-            client.feed(id, lambda: os.read(0, _INPUT))
+            client.feed(id, _read_input)
     except WherryError as error:
-        if error.code is not Code.WRONG_STATE:  # that is: the job is over
+        if error.code is not Code.WRONG_STATE:  # the job has ended
             say(f"job {id} gets no more input: {error}")
 
 
-def _nothing() -> dict[str, bytearray]:
+def _read_input() -> bytes:
+    """A piece of standard input. An error ends the input: without an end the job would wait for it forever."""
+    try:
+        return os.read(0, _INPUT)
+    except OSError as error:
+        say(f"standard input cannot be read on: {error.strerror}")
+        return b""
+
+
+def _empty_streams() -> dict[str, bytearray]:
     return {"stdout": bytearray(), "stderr": bytearray()}
 
 
@@ -203,7 +212,7 @@ def _emit_streams(job: Job, kept: dict[str, bytearray]) -> None:
     emit("json", "run", {"job": job, **streams}, lambda: None)
 
 
-def _pass_on(chunk: Chunk, kept: dict[str, bytearray], output: str) -> None:
+def _write(chunk: Chunk, kept: dict[str, bytearray], output: str) -> None:
     stream, _, data = chunk
     if output == "json":
         kept[stream] += data
@@ -213,8 +222,8 @@ def _pass_on(chunk: Chunk, kept: dict[str, bytearray], output: str) -> None:
     target.flush()
 
 
-def _tell_terminal(text: str) -> None:
-    """Progress of the start, for people only: a program's standard error must stay its own."""
+def _say_to_terminal(text: str) -> None:
+    """Prints progress of the start to a terminal only: a redirected standard error is the program's alone."""
     if sys.stderr.isatty():
         say(text)
 

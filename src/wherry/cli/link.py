@@ -1,4 +1,4 @@
-"""`wherry site link`: what joins the sites, declared and measured; and changing it while jobs run."""
+"""`wherry site link`: shows the links between sites, declared and measured, and changes them while jobs run."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from wherry.base.units import format_duration, format_rate
 from wherry.cli.output import Output, emit, say, table
 from wherry.client import Client
 
-app = App(name="link", help="Links: what joins the sites.")
+app = App(name="link", help="Links between the sites.")
 
 
 @app.default
 def list_(*, measure: bool = False, output: Output = "text") -> None:
-    """List the links, as declared and as measured.
+    """List the links with declared and measured figures.
 
     Parameters
     ----------
     measure
-        Measure the bandwidth too: TCP fills each link for some seconds in each direction.
+        Measure the bandwidth too: TCP fills each direction of each link for some seconds.
     """
     with Client() as client:
         links = client.links(measure)
@@ -38,7 +38,7 @@ def list_(*, measure: bool = False, output: Output = "text") -> None:
         "LOST",
         "DROPPED",
     )
-    emit(output, "links", {"links": links}, lambda: table(header, rows, "There is one site."))
+    emit(output, "links", {"links": links}, lambda: table(header, rows, "There are no links: the fabric has one site."))
 
 
 @app.command(name="set")
@@ -55,32 +55,32 @@ def set_(
     one_way: bool = False,
     output: Output = "text",
 ) -> None:
-    """Change the link between two sites while everything runs.
+    """Change the link between two sites while nodes and jobs run.
 
     Parameters
     ----------
     one, other
         The sites.
     latency
-        Of one way, for instance 10ms.
+        One-way latency, for instance 10ms.
     jitter
-        How much the latency varies at most, for instance 1ms.
+        Largest deviation from the latency, for instance 1ms.
     bandwidth
         For instance 100Mbit/s.
     loss
-        Share of frames, for instance 1%.
+        Share of lost frames, for instance 1%.
     overlay
-        A VPN between the sites' gateways.
+        VPN between the sites' gateways.
     one_way
-        Only from ONE to OTHER.
+        Change only the direction from ONE to OTHER.
     """
     given = {"latency": latency, "jitter": jitter, "bandwidth": bandwidth, "loss": loss, "overlay": overlay}
     change = {name: value for name, value in given.items() if value is not None}
     with Client() as client:
         result: dict[str, Any] = client.wait(client.set_link(one, other, change, one_way).id, say).result or {}
-    said = ", ".join(f"{name} {value}" for name, value in change.items()) or "as it was"
-    way = f"{one} to {other}" if one_way else f"{one} - {other}"
-    emit(output, "link-set", result, lambda: print(f"link {way}: {said}."))
+    figures = ", ".join(f"{name} {value}" for name, value in change.items()) or "unchanged"
+    name = f"{one} to {other}" if one_way else f"{one} - {other}"
+    emit(output, "link-set", result, lambda: print(f"link {name}: {figures}."))
 
 
 def _rows(found: dict[str, Any]) -> list[tuple[object, ...]]:

@@ -1,6 +1,6 @@
-"""`wherry`: parses the words, calls the command, turns errors into three lines and an exit code.
+"""`wherry`: parses the command line, calls the command, turns errors into three lines and an exit code.
 
-Invariant: a command's module is imported only when that command is asked for, so `wherry --help` stays quick.
+Invariant: a command's module is imported only when that command runs, so `wherry --help` stays quick.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from wherry.base.paths import as_root
 _DAILY = Group("Every day", sort_key=1)
 _NOUNS = Group("Everything else, behind its noun", sort_key=2)
 _COMMANDS = (
-    ("doctor", "service:doctor", "Say what this machine can and cannot do.", _DAILY),
-    ("up", "cluster:up", "Make, change or repair the cluster that a file describes.", _DAILY),
-    ("status", "cluster:status", "Show the clusters; or one with its nodes and jobs.", _DAILY),
+    ("doctor", "service:doctor", "Show what this machine supports, and remedies.", _DAILY),
+    ("up", "cluster:up", "Make, change or repair the cluster of a file.", _DAILY),
+    ("status", "cluster:status", "Show all clusters, or one with its nodes and jobs.", _DAILY),
     ("run", "job:run", "Run an MPI program on a cluster.", _DAILY),
-    ("logs", "job:logs", "Show what a job wrote.", _DAILY),
+    ("logs", "job:logs", "Show the output of a job.", _DAILY),
     ("move", "move:move", "Move a node to another host while its job runs.", _DAILY),
-    ("balance", "balance:balance", "Show which nodes should be elsewhere, and why; or move them.", _DAILY),
-    ("down", "cluster:down", "Remove a cluster; or everything.", _DAILY),
+    ("balance", "balance:balance", "Show which nodes should move, and why; or move them.", _DAILY),
+    ("down", "cluster:down", "Remove a cluster, or everything.", _DAILY),
     ("study", "study:app", "Repeatable experiments that end in a report.", _DAILY),
-    ("fabric", "fabric:app", "The fabric: sites, their hosts, and what joins them.", _NOUNS),
-    ("site", "host:site", "Sites: places with a network of their own, and the links between them.", _NOUNS),
+    ("fabric", "fabric:app", "The fabric: sites, their hosts, and the links between them.", _NOUNS),
+    ("site", "host:site", "Sites: locations with a network of their own, and the links between them.", _NOUNS),
     ("host", "host:app", "Hosts: the machines that carry nodes; drain, restore, lost.", _NOUNS),
     ("node", "node:app", "Nodes: the machines of clusters.", _NOUNS),
     ("job", "job:app", "Jobs: MPI programs run on clusters; their profiles.", _NOUNS),
-    ("image", "image:app", "Images: what nodes of kind vm are booted with.", _NOUNS),
-    ("tile", "tile:app", "Tiles: small kernels whose processes move between them.", _NOUNS),
-    ("op", "op:app", "Operations: the commands that take long, running and ended.", _NOUNS),
-    ("event", "op:event", "Events: what happened, when, to what, and why.", _NOUNS),
+    ("image", "image:app", "Images: kernels and files that nodes of kind vm boot from.", _NOUNS),
+    ("tile", "tile:app", "Tiles: small kernels, and processes that move between them.", _NOUNS),
+    ("op", "op:app", "Operations: long commands, running and ended.", _NOUNS),
+    ("event", "op:event", "Events: a log of all changes, with their reasons.", _NOUNS),
     ("daemon", "service:daemon", "The daemon: start, stop, show.", _NOUNS),
     ("version", "service:version", "The version.", _NOUNS),
 )
@@ -47,13 +47,13 @@ _LAB_COMMANDS = (
 
 
 def make_app(brief: bool) -> App:
-    """The whole command line. `brief` gives every command one line, without importing it; else each tells it all."""
+    """The whole command line. With `brief` each command has one line of help, and its module is not imported."""
     app = App(
         name="wherry",
         help="Runs unmodified MPI programs on virtual clusters and moves their nodes while they run.",
         version=__version__,
         help_format="plaintext",
-        help_epilogue="Every command has --help, and most have -o json. Begin with: wherry doctor",
+        help_epilogue="Every command has --help, and most have -o json. Start with: wherry doctor",
         default_parameter=Parameter(negative=()),
         verbose=False,
         suppress_keyboard_interrupt=False,
@@ -81,26 +81,26 @@ def _run(words: list[str]) -> int:
         result = app(words, exit_on_error=False, print_error=False, result_action="return_value")
         return result if isinstance(result, int) else 0
     except CycloptsError as error:
-        return _report(_usage(error), words)
+        return _report(_usage_error(error), words)
     except WherryError as error:
         return _report(error, words)
     except KeyboardInterrupt:
         return Code.CANCELLED.exit_code
-    except BrokenPipeError:  # the reader of our output has gone, e.g. `| head`
+    except BrokenPipeError:  # the reader of the output has ended, e.g. `| head`
         sys.stderr.close()
         return 1
-    except OSError as error:  # a file of another user, a disk that is full
-        return _report(_of_the_system(error, words), words)
+    except OSError as error:  # a file of another user, a full disk
+        return _report(_system_error(error, words), words)
 
 
-def _of_the_system(error: OSError, words: list[str]) -> WherryError:
-    what, why = str(error.filename or "the system refused something"), error.strerror or type(error).__name__
+def _system_error(error: OSError, words: list[str]) -> WherryError:
+    what, why = str(error.filename or "a system call failed"), error.strerror or type(error).__name__
     if isinstance(error, PermissionError):
         return Failed(Code.PERMISSION, what, why, as_root(words))
     return Failed(Code.FAILED, what, why)
 
 
-def _usage(error: CycloptsError) -> WherryError:
+def _usage_error(error: CycloptsError) -> WherryError:
     text = " ".join(str(error).split())
     what, _, suggestion = text.partition(" Did you mean")
     command = " ".join(["wherry", *(error.command_chain or ())])

@@ -32,7 +32,7 @@ def list_(cluster: str | None = None, /, *, output: Output = "text") -> None:
 
 @app.command
 def show(node: str, /, *, output: Output = "text") -> None:
-    """Show a node, what it uses, and its moves.
+    """Show a node, its resource usage, and its moves.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""`wherry op`, `wherry event`: what was asked for and what happened."""
+"""`wherry op`, `wherry event`: operations and events."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from wherry.cli.output import Output, age, emit, say, table
 from wherry.client import Client
 from wherry.model.objects import Event, Operation
 
-app = App(name="op", help="Operations: the long acts that were asked for.")
-event = App(name="event", help="Events: what happened, when, to what, and why.")
+app = App(name="op", help="Operations: long commands, running and ended.")
+event = App(name="event", help="Events: a log of all changes, with their reasons.")
 
 
 @app.command(name="list")
 def list_(*, running: bool = False, output: Output = "text") -> None:
-    """List the operations, oldest first; of those that ended the newest thousand are kept.
+    """List the operations, oldest first; the newest thousand ended ones are kept.
 
     Parameters
     ----------
     running
-        Only those that run.
+        Only running ones.
     """
     with Client() as client:
         operations = client.operations(running)
@@ -46,7 +46,7 @@ def show(operation: str, /, *, output: Output = "text") -> None:
 
 @app.command
 def wait(operation: str, /, *, output: Output = "text") -> None:
-    """Wait for an operation; its error becomes ours. Ctrl-C cancels it.
+    """Wait for an operation, and fail if it fails. Ctrl-C cancels it.
 
     Parameters
     ----------
@@ -59,7 +59,7 @@ def wait(operation: str, /, *, output: Output = "text") -> None:
 
 @app.command
 def cancel(operation: str, /, *, output: Output = "text") -> None:
-    """Ask an operation to end.
+    """Cancel an operation.
 
     Parameters
     ----------
@@ -68,7 +68,7 @@ def cancel(operation: str, /, *, output: Output = "text") -> None:
     """
     with Client() as client:
         found = client.cancel(operation)
-    emit(output, "operation", found, lambda: print(f"{found.id} is asked to end."))
+    emit(output, "operation", found, lambda: print(f"{found.id} is being cancelled."))
 
 
 @event.command(name="list")
@@ -80,7 +80,7 @@ def list_events(
     Parameters
     ----------
     follow
-        Go on with those that come, until Ctrl-C.
+        Show new events as they come, until Ctrl-C.
     """
     with Client() as client:
         events: list[Event] = []

@@ -1,7 +1,7 @@
-"""What a command prints.
+"""The output of commands.
 
-Invariant: results go to standard output, everything else to standard error; with `-o json` standard output holds
-exactly one JSON document with a `schema`, of an error too.
+Invariant: results go to standard output, everything else to standard error. With `-o json` standard output is exactly
+one JSON document with a `schema`, also for an error.
 """
 
 from __future__ import annotations
@@ -19,13 +19,11 @@ from pydantic import BaseModel
 from wherry.base.errors import Code, Refused, WherryError
 from wherry.base.units import parse_duration
 
-Output = Annotated[
-    Literal["text", "json"], Parameter(name=["--output", "-o"], help="Text for people, or one JSON document.")
-]
+Output = Annotated[Literal["text", "json"], Parameter(name=["--output", "-o"], help="Text, or one JSON document.")]
 
 
 def emit(output: str, schema: str, data: dict[str, Any] | BaseModel, text: Callable[[], None]) -> None:
-    """The result: `data`, with the records in it, as a document of schema `wherry/SCHEMA/1`, or what `text` prints."""
+    """Prints a result: `data` as a JSON document of schema `wherry/SCHEMA/1`, or what `text` prints."""
     if output == "json":
         print(json.dumps({"schema": f"wherry/{schema}/1", **dict(data)}, indent=2, default=_dumped))
     else:
@@ -38,12 +36,12 @@ def _dumped(record: BaseModel) -> dict[str, Any]:
 
 
 def say(text: str) -> None:
-    """A line of progress."""
+    """Prints a line of progress."""
     print(text, file=sys.stderr, flush=True)
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[object]], empty: str) -> None:
-    """Aligned columns, or the line `empty` when there are no rows."""
+    """Prints aligned columns, or the line `empty` when there are no rows."""
     if not rows:
         print(empty)
         return
@@ -55,11 +53,11 @@ def table(header: Sequence[str], rows: Sequence[Sequence[object]], empty: str) -
 
 
 def seconds_of(option: str, text: str) -> float:
-    """The seconds that an option was given as a duration. USAGE for anything else."""
+    """An option's value, a duration, in seconds. USAGE for anything else."""
     try:
         return parse_duration(text)
     except ValueError as error:
-        raise Refused(Code.USAGE, f"{option} {text} is no duration", str(error), f"{option} 5s") from None
+        raise Refused(Code.USAGE, f"{option} {text} is not a duration", str(error), f"{option} 5s") from None
 
 
 def age(since: float | None) -> str:

@@ -10,7 +10,7 @@ from wherry.base.paths import instance
 from wherry.cli.output import Output, emit, table
 from wherry.client import daemon_process
 
-daemon = App(name="daemon", help="The daemon that does the work; commands start it when none runs.")
+daemon = App(name="daemon", help="The daemon, which other commands start when none runs.")
 
 
 @daemon.command
@@ -20,7 +20,7 @@ def start(*, group: str | None = None, output: Output = "text") -> None:
     Parameters
     ----------
     group
-        Members of this group may use it, beside root.
+        Members of this group may use the daemon, beside root.
     """
     place = instance()
     if not daemon_process.answers(place):
@@ -33,7 +33,7 @@ def start(*, group: str | None = None, output: Output = "text") -> None:
 
 @daemon.command
 def stop(*, output: Output = "text") -> None:
-    """Stop the daemon. Nodes and jobs run on; the next daemon takes them over."""
+    """Stop the daemon. Nodes and jobs run on, and the next daemon adopts them."""
     pid = daemon_process.stop(instance())
     text = f"The daemon (process {pid}) has ended." if pid else "No daemon runs."
     emit(output, "daemon-stop", {"stopped": pid}, lambda: print(text))
@@ -44,13 +44,13 @@ def status(*, output: Output = "text") -> None:
     """Show whether the daemon runs. Exit code 7 when it does not."""
     if not daemon_process.answers(instance()):
         pid = daemon_process.holder(instance())
-        why = f"process {pid} is not ready yet" if pid else "none was started, or it was stopped"
+        why = f"process {pid} is not ready yet" if pid else "it was not started, or was stopped"
         raise LostContact(Code.UNREACHABLE, "no daemon answers", why, "wherry daemon start")
     _print(output)
 
 
 def doctor(*, output: Output = "text") -> None:
-    """Say what this machine can and cannot do, with the remedy for each. Needs no daemon."""
+    """Show what this machine supports, with a remedy for what it lacks. Needs no daemon."""
     findings = daemon_process.examine()
 
     def text() -> None:

@@ -19,7 +19,7 @@ from wherry.client import Client
 from wherry.model.spec.parse import parse
 from wherry.model.tiles import Mode, TilesSpec
 
-app = App(name="tile", help="Tiles: small kernels whose processes move between them.")
+app = App(name="tile", help="Tiles: small kernels, and processes that move between them.")
 
 Word = Annotated[str, Parameter(allow_leading_hyphen=True)]
 
@@ -28,19 +28,19 @@ Word = Annotated[str, Parameter(allow_leading_hyphen=True)]
 def up(
     file: Path | None = None, /, *, tiles: int = 4, cores: int = 3, balance: bool = False, output: Output = "text"
 ) -> None:
-    """Start the tiles of this machine.
+    """Start tiles on this machine.
 
     Parameters
     ----------
     file
         A tiles file (see examples/tiles.yaml); it replaces --tiles and --cores.
     tiles
-        How many; at most 16.
+        Number of tiles; at most 16.
     cores
-        Of each tile, the master core included; at most 16.
+        Cores of each tile, including its master core; at most 16.
     balance
-        Move processes that talk much to one host, and away from crowded hosts (wherry event list says what it did).
-        Tiles of one host share its CPUs, so nothing is moved between them.
+        Move processes that exchange many messages to one host, and off crowded hosts (see wherry event list). Tiles of
+        one host share its CPUs, so processes are not moved between them.
     """
     spec: dict[str, Any] = read_tiles(file) if file else {"tiles": tiles, "cores": cores}
     source = str(file or "the command line")
@@ -68,9 +68,9 @@ def run(
     detach: bool = False,
     output: Output = "text",
 ) -> int:
-    """Run a program on a tile, or as ranks of an MPI program on several, and show what it says.
+    """Run a program on a tile, or as ranks of an MPI program on several, and show its output.
 
-    The exit code is the program's; of ranks, the largest.
+    The exit code is the program's; with several ranks, the largest.
 
     Parameters
     ----------
@@ -79,16 +79,16 @@ def run(
     words
         Its arguments.
     tile
-        Where it starts; default: the first free tile.
+        The tile where it starts; default: the first free one.
     ranks
-        How many, each on a free tile.
+        Number of ranks, each on a free tile.
     detach
-        Do not wait for its end.
+        Do not wait for its end: print its process number.
     """
     if not program.is_file():
         raise Refused(Code.NOT_FOUND, f"there is no program {program}", "", "ls build/native/lib/tile")
     if ranks > 1 and (detach or tile is not None):
-        raise Refused(Code.USAGE, "--ranks goes with neither --tile nor --detach", "", "leave it out")
+        raise Refused(Code.USAGE, "--ranks excludes --tile and --detach", "", "leave out one of them")
     with Client() as client:
         started = client.start_on_tile(str(program.resolve()), list(words), tile, ranks)
         processes = [process["process"] for process in started]
@@ -98,15 +98,15 @@ def run(
             return 0
         for process in started:
             say(f"process {process['process']} starts on tile {process['tile']}.")
-        said, ends = _follow(client.tile_output(processes), output)
-    data = {**ends[-1], "output": said} if ranks == 1 else {"ranks": ends, "output": said}
+        written, ends = _follow(client.tile_output(processes), output)
+    data = {**ends[-1], "output": written} if ranks == 1 else {"ranks": ends, "output": written}
     emit(output, "tile-run", data, lambda: None)
     return max(1 if end["event"] == "lost" else int(end["status"]) for end in ends)
 
 
 def _follow(events: Iterator[dict[str, Any]], output: Output) -> tuple[str, list[dict[str, Any]]]:
-    """Shows what programs say until the last has ended."""
-    said: list[str] = []
+    """Shows the output of programs until the last has ended."""
+    written: list[str] = []
     ends: list[dict[str, Any]] = []
     for event in events:
         if event["event"] != "output":
@@ -115,11 +115,11 @@ def _follow(events: Iterator[dict[str, Any]], output: Output) -> tuple[str, list
                 verb = "was lost" if event["event"] == "lost" else "was ended"
                 say(f"process {event['process']} {verb}: {event['why']}")
         elif output == "text":
-            sys.stdout.buffer.write(event["text"].encode("latin-1"))  # the bytes as the program said them
+            sys.stdout.buffer.write(event["text"].encode("latin-1"))  # the bytes that the program wrote
             sys.stdout.buffer.flush()
         else:
-            said.append(event["text"])
-    return "".join(said), ends
+            written.append(event["text"])
+    return "".join(written), ends
 
 
 @app.command
@@ -147,12 +147,12 @@ def move(process: int, /, *, to: int, mode: Mode = "precopy", output: Output = "
     Parameters
     ----------
     process
-        Its number (wherry tile ps).
+        Its process number (wherry tile ps).
     to
         The tile.
     mode
-        direct: one copy; faithful: in pieces of 4 KiB, as in the paper; handoff: the pages change hands, on one host
-        only; precopy: copied while it runs, then frozen for the last few pages.
+        direct: frozen and copied at once; faithful: copied in pieces of 4 KiB, as in the paper; handoff: its pages are
+        remapped, on one host only; precopy: copied while it runs, then frozen for the last dirty pages.
     """
     with Client() as client:
         event = client.move_tile_process(process, to, mode)
@@ -167,21 +167,21 @@ def move(process: int, /, *, to: int, mode: Mode = "precopy", output: Output = "
             before, rounds = format_size(event["before"]), f"{event['rounds']} round{'s' * (event['rounds'] > 1)}"
             print(f"Before that, while it ran: {before} in {rounds}, written pages found by {event['tracking']}.")
         elif mode == "precopy":
-            print("Nothing could be copied while it ran: this kernel does not tell which pages were written.")
+            print("Nothing was copied while it ran: this kernel does not track dirty pages.")
 
     emit(output, "tile-move", event, text)
 
 
 @app.command
 def graph() -> None:
-    """Print the tasks of a move and their order as a graph, for Graphviz's dot."""
+    """Print the tasks of a move and their dependencies as a graph, for Graphviz's dot."""
     done = subprocess.run([str(native_program("wherry-tile")), "--dot"], check=True, stdout=subprocess.PIPE, text=True)
     print(done.stdout, end="")
 
 
 @app.command
 def down(*, output: Output = "text") -> None:
-    """End the tiles, and what runs on them."""
+    """End the tiles and the processes on them."""
     with Client() as client:
         client.tiles_down()
     emit(output, "tile-down", {}, lambda: print("the tiles are down."))

@@ -1,4 +1,4 @@
-"""The HTTP client that the command line and the lab use."""
+"""The HTTP client of the command line and the lab."""
 
 from wherry.client.client import Client
 

@@ -1,18 +1,20 @@
-"""The service's nouns as Python: every method is one request, or one operation waited for.
+"""The REST interface as Python methods: each sends one request, or waits for one operation.
 
-Records come back as records. Clusters, fabrics and plans come back as the JSON they travel as, as a spec inside
-refuses the bare numbers that it is written with there.
+Records are returned as models. Clusters, fabrics and plans are returned as JSON: they contain specs, whose parser
+refuses the plain numbers that JSON has for sizes and durations.
 """
 
 from __future__ import annotations
 
 import base64
 import math
+import secrets
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
-from wherry.base.errors import Code, Failed, Refused, from_dict
+from wherry.base.errors import Code, Failed, Refused, WherryError, from_dict
 from wherry.base.paths import Instance, instance
 from wherry.client import identity
 from wherry.client.transport import Transport
@@ -22,27 +24,27 @@ from wherry.model.profile import Profile
 
 Progress = Callable[[str], None]
 _POLL = 20.0
-"""Seconds of one long poll."""
+"""Length of one long poll in seconds."""
 Chunk = tuple[str, float, bytes]
-"""Stream (`stdout` or `stderr`), seconds since the epoch, bytes."""
+"""Stream (`stdout` or `stderr`), seconds since the epoch, data."""
 
 
 def _is_done(operation: Operation) -> bool:
-    """False while it runs; the error of one that did not end well is raised."""
+    """False while the operation runs. Raises the error of a failed or cancelled one."""
     if operation.state not in (OperationState.RUNNING, OperationState.DONE):
         raise from_dict(operation.error or {})
     return operation.state == OperationState.DONE
 
 
 def quiet(_text: str) -> None:
-    """Progress for those who do not look."""
+    """Ignores progress."""
 
 
 class Client:
-    """A connection to the service of this instance; the daemon is started when none runs."""
+    """A connection to the daemon of an instance. With `start` the daemon is started when none runs."""
 
     interrupted = False
-    """True when Ctrl-C came while an operation was waited for, however that ended."""
+    """True when Ctrl-C came during `wait`, whatever the result of the operation."""
 
     def __init__(self, place: Instance | None = None, start: bool = True) -> None:
         self._transport = Transport(place or instance(), start)
@@ -64,19 +66,19 @@ class Client:
         return Operation(**self._get(f"/v1/operations/{id}")["operation"])
 
     def cancel(self, id: str) -> Operation:
-        """Asks an operation to end."""
+        """Requests the cancellation of an operation."""
         return Operation(**self._transport.ask("POST", f"/v1/operations/{id}/cancel"))
 
     def wait(self, id: str, progress: Progress = quiet, seconds: float = math.inf) -> Operation:
-        """Waits until the operation is done; its error is raised. Ctrl-C cancels it, a second one leaves it alone.
+        """Waits until the operation is done, and raises its error. Ctrl-C cancels it; a second Ctrl-C lets it run.
 
-        TIMED_OUT when it is not done in so many seconds; it is cancelled then, and may still be ending.
+        After `seconds` the operation is cancelled and TIMED_OUT is raised; it may still be ending then.
         """
         after, interrupted, deadline = 0, False, time.monotonic() + seconds
         while True:
-            left = max(0.0, deadline - time.monotonic())
-            try:  # all of it: wherever Ctrl-C strikes, the operation is told
-                found = self._get(f"/v1/operations/{id}", wait=min(_POLL, left), after=after)
+            remaining = max(0.0, deadline - time.monotonic())
+            try:  # around everything: Ctrl-C at any point cancels the operation
+                found = self._get(f"/v1/operations/{id}", wait=min(_POLL, remaining), after=after)
                 after = found["next"]
                 for line in found["lines"]:
                     progress(line)
@@ -87,13 +89,24 @@ class Client:
                 if interrupted:
                     raise
                 interrupted = self.interrupted = True
-                self._cancel_quietly(id, progress)  # first: a terminal that has gone takes no word
+                self._cancel_quietly(id, progress)  # first: printing fails when the terminal is gone
                 progress("cancelling; Ctrl-C again leaves it running")
                 continue
-            if not left:
+            if not remaining:
                 self._cancel_quietly(id, progress)
                 what = f"{operation.kind} did not end within {seconds:g} s"
-                raise Failed(Code.TIMED_OUT, what, "it was told to end", f"wherry op show {id}")
+                raise Failed(Code.TIMED_OUT, what, "it is being cancelled", f"wherry op show {id}")
+
+    def _begin(self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None) -> Operation:
+        """Begins an operation. Ctrl-C before the answer cancels it: the request may have begun it already, and the same
+        request with the same idempotency key returns it. A second Ctrl-C gives up."""
+        headers = {**(headers or {}), "Idempotency-Key": secrets.token_hex(16)}
+        try:
+            return Operation(**self._transport.ask(method, path, body=body, headers=headers))
+        except KeyboardInterrupt:
+            with suppress(WherryError):  # it was refused, or cannot be cancelled
+                self.cancel(Operation(**self._transport.ask(method, path, body=body, headers=headers)).id)
+            raise
 
     def _cancel_quietly(self, id: str, progress: Progress) -> None:
         try:
@@ -110,37 +123,37 @@ class Client:
 
     def fabric_up(self, spec: dict[str, Any], source: str) -> Operation:
         """Begins to make a fabric."""
-        return Operation(**self._transport.ask("PUT", "/v1/fabric", body={"spec": spec, "source": source}))
+        return self._begin("PUT", "/v1/fabric", body={"spec": spec, "source": source})
 
     def fabric_down(self) -> Operation:
         """Begins to remove the fabric."""
-        return Operation(**self._transport.ask("DELETE", "/v1/fabric"))
+        return self._begin("DELETE", "/v1/fabric")
 
     def hosts(self) -> list[Host]:
-        """The hosts as they are now."""
+        """The hosts and their present state."""
         return [Host(**data) for data in self._get("/v1/hosts")]
 
     def drain(self, host: str) -> Operation:
-        """Begins to move everything off a host."""
-        return Operation(**self._transport.ask("POST", f"/v1/hosts/{host}/drain"))
+        """Begins to move all nodes off a host."""
+        return self._begin("POST", f"/v1/hosts/{host}/drain")
 
     def restore(self, host: str) -> Operation:
-        """Begins to put back what a drain took off a host."""
-        return Operation(**self._transport.ask("POST", f"/v1/hosts/{host}/restore"))
+        """Begins to move back the nodes that a drain took off a host."""
+        return self._begin("POST", f"/v1/hosts/{host}/restore")
 
     def declare_lost(self, host: str) -> Operation:
         """Begins to declare a silent host lost."""
-        return Operation(**self._transport.ask("POST", f"/v1/hosts/{host}/lost"))
+        return self._begin("POST", f"/v1/hosts/{host}/lost")
 
     def links(self, measure: bool = False) -> list[dict[str, Any]]:
-        """Each with `link`, `declared`, `measured`, `there`, `back`. `measure` fills each for seconds."""
+        """Each with `link`, `declared`, `measured`, `there`, `back`. `measure` fills each link for some seconds."""
         found: list[dict[str, Any]] = self._get("/v1/links", measure=measure)
         return found
 
     def set_link(self, one: str, other: str, change: dict[str, str], one_way: bool = False) -> Operation:
         """Begins to change a link: latency, jitter, bandwidth, loss as in a fabric file, and overlay."""
         body = {**change, "one_way": one_way}
-        return Operation(**self._transport.ask("PATCH", f"/v1/links/{one}/{other}", body=body))
+        return self._begin("PATCH", f"/v1/links/{one}/{other}", body=body)
 
     # Clusters and nodes.
 
@@ -150,7 +163,7 @@ class Client:
         return found
 
     def plan(self, spec: dict[str, Any], source: str) -> dict[str, Any]:
-        """`plan` and its `text`: what `up` would do."""
+        """`plan` and its `text`: the changes that `up` would make."""
         body = {"spec": spec, "source": source, "dry_run": True, "owner": identity.owner().model_dump()}
         found: dict[str, Any] = self._transport.ask("POST", "/v1/clusters", body=body)
         return found
@@ -158,11 +171,11 @@ class Client:
     def up(self, spec: dict[str, Any], source: str = "the cluster file") -> Operation:
         """Begins to make, change or repair a cluster; the result has `cluster`, `nodes`, `plan`."""
         body = {"spec": spec, "source": source, "owner": identity.owner().model_dump()}
-        return Operation(**self._transport.ask("POST", "/v1/clusters", body=body))
+        return self._begin("POST", "/v1/clusters", body=body)
 
     def down(self, name: str) -> Operation:
         """Begins to remove a cluster."""
-        return Operation(**self._transport.ask("DELETE", f"/v1/clusters/{name}"))
+        return self._begin("DELETE", f"/v1/clusters/{name}")
 
     def nodes(self, cluster: str | None = None) -> list[Node]:
         """By cluster and index."""
@@ -174,7 +187,7 @@ class Client:
         return found
 
     def console(self, node: str) -> str:
-        """The end of what a virtual machine's kernel said on its console."""
+        """The end of a virtual machine's console output."""
         text: str = self._get(f"/v1/nodes/{node}/console")["text"]
         return text
 
@@ -189,14 +202,14 @@ class Client:
         return Image(**self._get(f"/v1/images/{name}"))
 
     def build_image(self, name: str, programs: list[str]) -> Operation:
-        """Begins to make an image; `programs` are absolute paths at the service. The result has `image`."""
-        return Operation(**self._transport.ask("PUT", f"/v1/images/{name}", body={"programs": programs}))
+        """Begins to build an image; `programs` are absolute paths on the daemon's machine. The result has `image`."""
+        return self._begin("PUT", f"/v1/images/{name}", body={"programs": programs})
 
     def remove_image(self, name: str) -> Image:
         """Removes an image."""
         return Image(**self._transport.ask("DELETE", f"/v1/images/{name}"))
 
-    # Tiles. Acts on them take milliseconds: each is one request, answered when its operation has ended.
+    # Tiles. Operations on them take milliseconds: each is one request, answered when the operation has ended.
 
     def tiles(self) -> dict[str, Any]:
         """`tiles`, `processes`, and the `hosts` of the fabric that they are on. NOT_FOUND when none are up."""
@@ -206,25 +219,25 @@ class Client:
     def tiles_up(
         self, spec: dict[str, Any], source: str, *, balance: bool = False, build: str = "separated"
     ) -> dict[str, Any]:
-        """Starts tiles as a file says; what there is then, and `servers`, their processes by name."""
+        """Starts the tiles of a file; returns their state, and `servers`: process numbers by server name."""
         body = {"spec": spec, "source": source, "balance": balance, "build": build}
-        return self._tile_act("PUT", "/v1/tiles", body)
+        return self._tile_operation("PUT", "/v1/tiles", body)
 
     def tiles_down(self) -> dict[str, Any]:
-        """Ends them; what there was, and what tiles had `said` of faults."""
-        return self._tile_act("DELETE", "/v1/tiles")
+        """Ends the tiles; returns their last state, and `said`: faults that tiles reported."""
+        return self._tile_operation("DELETE", "/v1/tiles")
 
     def start_on_tile(
         self, program: str, words: list[str], tile: int | None = None, ranks: int = 1
     ) -> list[dict[str, Any]]:
-        """Starts a program, an absolute path at the service, once or as ranks; `process` and `tile` of each."""
+        """Starts a program (an absolute path on its machine), once or as ranks; `process` and `tile` of each."""
         body = {"program": program, "words": words, "tile": tile, "ranks": ranks}
-        started: list[dict[str, Any]] = self._tile_act("POST", "/v1/tiles/processes", body)["processes"]
+        started: list[dict[str, Any]] = self._tile_operation("POST", "/v1/tiles/processes", body)["processes"]
         return started
 
     def tile_output(self, processes: Sequence[int], to_end: bool = False) -> Iterator[dict[str, Any]]:
-        """`output` of processes as they say it, then `ended` or `lost` of each. With `to_end` they are asked for when
-        all have ended, so that nothing is told while they compute. FAILED when they said more than was kept."""
+        """Events `output` of processes as they write, and one `ended` or `lost` of each. With `to_end` they are sent
+        when all have ended, so that nothing disturbs the processes. FAILED when more was written than is kept."""
         offsets = dict.fromkeys(processes, 0)
         while offsets:
             of = [f"{process}:{offset}" for process, offset in offsets.items()]
@@ -233,30 +246,32 @@ class Client:
                 if event["event"] != "output":
                     del offsets[process]
                 elif event["from"] > offsets[process]:
-                    what = f"process {process} says more than is kept of it"
+                    what = f"process {process} wrote more output than is kept"
                     why = f"{event['from'] - offsets[process]} bytes of its output were dropped"
-                    raise Failed(Code.FAILED, what, why, "have it say less, or less at once")
+                    raise Failed(Code.FAILED, what, why, "let it write less, or more slowly")
                 else:
                     offsets[process] += len(event["text"])
                 yield event
 
     def move_tile_process(self, process: int, tile: int, mode: str = "precopy") -> dict[str, Any]:
-        """Moves a process; what it cost, durations in nanoseconds."""
+        """Moves a process; returns the cost, durations in nanoseconds."""
         return self.move_tile_processes({process: tile}, mode)[0]
 
     def move_tile_processes(self, tiles: dict[int, int], mode: str = "precopy") -> list[dict[str, Any]]:
-        """Moves processes to a tile each, begun together; what each cost, in the order in which they ended."""
-        moves: list[dict[str, Any]] = self._tile_act("POST", "/v1/tiles/moves", {"tiles": tiles, "mode": mode})["moves"]
+        """Moves processes to a tile each, at the same time; returns the cost of each, in the order of their ends."""
+        moves: list[dict[str, Any]] = self._tile_operation("POST", "/v1/tiles/moves", {"tiles": tiles, "mode": mode})[
+            "moves"
+        ]
         return moves
 
-    def _tile_act(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+    def _tile_operation(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         operation = Operation(**self._transport.ask(method, path, body=body, wait=_POLL))
         return (operation if _is_done(operation) else self.wait(operation.id)).result or {}
 
     # Moves.
 
     def predict(self, node: str, host: str, bandwidth: str | None = None) -> Prediction:
-        """What a move would cost."""
+        """The predicted cost of a move."""
         body = {"node": node, "host": host, "bandwidth": bandwidth, "dry_run": True}
         return Prediction(**self._transport.ask("POST", "/v1/moves", body=body)["predicted"])
 
@@ -269,14 +284,14 @@ class Client:
         bandwidth: str | None = None,
         way: dict[str, object] | None = None,
     ) -> Operation:
-        """Begins a move; the result has `move`. It sends at most `bandwidth`, for instance `500Mbit/s`, if one is
-        given. `way` has what a virtual machine can choose (see `wherry.model.migration_parameters`). `fault` is for
-        tests (see `wherry.move.faults`)."""
-        body: dict[str, object] = {"node": node, "host": host, "max_rounds": max_rounds, "fault": fault}
-        body["bandwidth"] = bandwidth
+        """Begins a move; the result has `move`. `bandwidth`, for instance `500Mbit/s`, limits the rate of sending.
+        `way` has the parameters of virtual machines (see `wherry.model.migration_parameters`). `fault` is for tests
+        (see `wherry.move.faults`)."""
+        body: dict[str, object] = {"node": node, "host": host, "max_rounds": max_rounds, "bandwidth": bandwidth}
         if way is not None:
             body["way"] = way
-        return Operation(**self._transport.ask("POST", "/v1/moves", body=body))
+        headers = {"Wherry-Fault": fault} if fault else {}
+        return self._begin("POST", "/v1/moves", body=body, headers=headers)
 
     def move(self, node: str, host: str, progress: Progress = quiet) -> Move:
         """Moves a node and returns the record."""
@@ -284,7 +299,7 @@ class Client:
 
     @staticmethod
     def moved(operation: Operation) -> Move:
-        """The record in the result of a move's operation."""
+        """The move in the result of its operation."""
         return Move.model_validate((operation.result or {})["move"])
 
     def moves(self) -> list[Move]:
@@ -312,9 +327,9 @@ class Client:
         input: bool = False,
         expected: float | None = None,
     ) -> Job:
-        """Starts a program on a cluster; returns when it was started. Its environment is `env`, or ours.
+        """Starts a program on a cluster; returns when it was started. `env` defaults to this process's environment.
 
-        With `input` it reads what `feed` gives it; without, nothing. `expected` is how many seconds it should take.
+        With `input` rank 0 reads what `feed` sends, else nothing. `expected` is the expected run time in seconds.
         """
         owner = identity.owner()
         body = {
@@ -327,11 +342,11 @@ class Client:
             "input": input,
             "expected": expected,
         }
-        operation = Operation(**self._transport.ask("POST", "/v1/jobs", body=body))
+        operation = self._begin("POST", "/v1/jobs", body=body)
         return Job.model_validate((self.wait(operation.id, progress).result or {})["job"])
 
     def feed(self, id: str, read: Callable[[], bytes]) -> None:
-        """Gives rank 0 what `read` returns, until that is nothing: the end. WRONG_STATE when the job is over before."""
+        """Sends what `read` returns to rank 0, until it returns b"", the end. WRONG_STATE when the job ends before."""
         offset, ended = 0, False
         while not ended:
             rest = read()
@@ -342,43 +357,43 @@ class Client:
                 rest, offset, ended = rest[taken["next"] - offset :], taken["next"], taken["ended"]
 
     def output(self, id: str, follow: bool = True, seconds: float = math.inf) -> Iterator[Chunk]:
-        """What the job writes, until its end; without `follow` until now. TIMED_OUT when it writes on after `seconds`,
-        or is silent then."""
+        """The job's output until its end; without `follow` what is there now. TIMED_OUT when the job has not ended
+        after `seconds`."""
         offset, deadline = 0, time.monotonic() + seconds
         while True:
-            left = max(0.0, deadline - time.monotonic())
-            found = self._get(f"/v1/jobs/{id}/output", offset=offset, wait=min(_POLL, left) if follow else 0)
+            remaining = max(0.0, deadline - time.monotonic())
+            found = self._get(f"/v1/jobs/{id}/output", offset=offset, wait=min(_POLL, remaining) if follow else 0)
             for chunk in found["chunks"]:
                 yield chunk["stream"], chunk["time"], base64.b64decode(chunk["data"])
             offset = found["next"]
             if found["end"] or not (follow or found["chunks"]):
                 return
-            if not left:
+            if not remaining:
                 raise Failed(Code.TIMED_OUT, f"{id} did not end within {seconds:g} s", "", f"wherry job cancel {id}")
 
     def cancel_job(self, id: str, progress: Progress = quiet, seconds: float = math.inf) -> Job:
-        """Ends a job and returns it when nothing of it is left. TIMED_OUT when something is after `seconds`."""
-        operation = Operation(**self._transport.ask("DELETE", f"/v1/jobs/{id}"))
+        """Ends a job and returns it when all its processes are gone. TIMED_OUT when some are left after `seconds`."""
+        operation = self._begin("DELETE", f"/v1/jobs/{id}")
         return Job.model_validate((self.wait(operation.id, progress, seconds).result or {})["job"])
 
     # Profiles and balancing.
 
     def profile(self, job: str, seconds: float = 3.0) -> Profile:
-        """What a job does in the next seconds."""
+        """Measures a job for `seconds`."""
         return Profile(**self._get(f"/v1/jobs/{job}/profile", seconds=seconds))
 
     def balance(self, cluster: str | None, seconds: float = 3.0, remaining: float | None = None) -> BalancePlan:
-        """What would be moved, of one cluster or of all."""
+        """Measures and plans the moves of one cluster or of all; moves nothing."""
         body = {"cluster": cluster, "seconds": seconds, "remaining": remaining}
         return BalancePlan(**self._transport.ask("POST", "/v1/balance", body=body)["plan"])
 
     def begin_balance(self, cluster: str | None, seconds: float = 3.0, remaining: float | None = None) -> Operation:
         """Begins to measure, plan and move; the result has `plan` and `moves`."""
         body = {"cluster": cluster, "seconds": seconds, "remaining": remaining, "apply": True}
-        return Operation(**self._transport.ask("POST", "/v1/balance", body=body))
+        return self._begin("POST", "/v1/balance", body=body)
 
     def auto_balance(self, on: bool | None = None) -> bool:
-        """Whether the daemon balances by itself; sets it when `on` says so."""
+        """Whether automatic balancing is on. Turns it on or off first unless `on` is None."""
         if on is None:
             return bool(self._get("/v1/balance")["auto"])
         return bool(self._transport.ask("PUT", "/v1/balance", body={"auto": on})["auto"])
@@ -390,7 +405,7 @@ class Client:
         return [Event(**data) for data in self._get("/v1/events", after=after, wait=wait)]
 
     def follow_events(self, after: int = 0) -> Iterator[Event]:
-        """Every event from `after` on, for ever."""
+        """All events after number `after`, without end."""
         while True:
             for event in self.events(after, _POLL):
                 after = event.id

@@ -1,7 +1,8 @@
-"""The daemon as a process: whether there is one, starting and stopping it, and its two acts that need none running.
+"""The daemon as a process: whether one runs, starting and stopping it, and the commands `doctor` and `sweep` that need
+none.
 
-Invariant: who holds the lock on `run/lock` is the daemon, whatever files or sockets lie about; so `stop` works also
-for a daemon of another version, and for one that does not answer.
+Invariant: the daemon is the process that holds the lock on `run/lock`, whatever files or sockets exist. So `stop` works
+also for a daemon of another version, and for one that does not answer.
 """
 
 from __future__ import annotations
@@ -20,23 +21,27 @@ from typing import Any
 from wherry.base.errors import Code, LostContact, Refused, from_dict
 from wherry.base.paths import Instance, as_root
 
-_START = 20.0
-_STOP = 40.0
-"""Seconds for what is under way to come to an end after SIGTERM, before SIGKILL."""
-_KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "COVERAGE_PROCESS_CONFIG")
-"""Variables that the daemon takes over beside those of Wherry: it serves every later user, not only who started it.
-The last one is set only while tests measure their coverage, which is the daemon's, too."""
+_START_SECONDS = 20.0
+_STOP_SECONDS = 40.0
+"""Time between SIGTERM and SIGKILL, for running operations to end."""
+_PID_SECONDS = 1.0
+"""How long a daemon that has just taken the lock may take to write its process id."""
+_KEPT_VARIABLES = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "COVERAGE_PROCESS_CONFIG")
+"""Variables passed to the daemon beside WHERRY_*. It serves all users, so it gets no others of its starter's. The last is
+set only while tests measure their coverage."""
 _LOG_LINES = 8
 
 
 def answers(instance: Instance) -> bool:
-    """True when something listens at the socket. PERMISSION when this user may not connect."""
+    """True when a process listens at the socket. PERMISSION when this user may not connect."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(5)
         try:
             probe.connect(str(instance.socket))
         except (FileNotFoundError, ConnectionRefusedError):
             return False
+        except (BlockingIOError, TimeoutError):  # its backlog is full
+            return True
         except PermissionError:
             raise _needs_root("this user may not use the daemon", str(instance.socket)) from None
     return True
@@ -44,23 +49,29 @@ def answers(instance: Instance) -> bool:
 
 def holder(instance: Instance) -> int | None:
     """Process id of the daemon, also of one that does not answer yet; None when there is none."""
-    try:
-        with open(instance.run / "lock") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return int(file.read().strip() or 0) or None
-    except (FileNotFoundError, ValueError):
-        return None
-    except PermissionError:
-        raise _needs_root("this user may not use the daemon", str(instance.run)) from None
-    return None
+    deadline = time.monotonic() + _PID_SECONDS
+    while True:
+        try:
+            with open(instance.run / "lock") as file:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                    return None
+                except BlockingIOError:
+                    if pid := file.read().strip():
+                        return int(pid)
+        except FileNotFoundError:
+            return None
+        except PermissionError:
+            raise _needs_root("this user may not use the daemon", str(instance.run)) from None
+        if time.monotonic() > deadline:
+            return None
+        time.sleep(0.01)
 
 
 def start(instance: Instance, group: str | None = None, resume: bool = False) -> None:
-    """Starts the daemon in the background and returns when it answers. Its log's last lines are in the error.
+    """Starts the daemon in the background and returns when it answers. The error has the end of its log.
 
-    `resume` is for who was served already: NOT_FOUND when the instance was taken down since.
+    With `resume`, for a client whose daemon has ended: NOT_FOUND when the instance was removed meanwhile.
     """
     if os.geteuid() != 0:
         raise _needs_root("no daemon runs, and starting it needs root", "")
@@ -68,13 +79,13 @@ def start(instance: Instance, group: str | None = None, resume: bool = False) ->
     started = _wherryd("serve", "--detach", *options)
     if started.returncode:
         raise _error(started)
-    deadline, seen = time.monotonic() + _START, False
+    deadline, seen = time.monotonic() + _START_SECONDS, False
     while not answers(instance):
-        here = holder(instance) is not None
-        if time.monotonic() > deadline or (seen and not here):
-            what = "the daemon is not ready yet" if here else "the daemon did not start"
+        running = holder(instance) is not None
+        if time.monotonic() > deadline or (seen and not running):
+            what = "the daemon is not ready yet" if running else "the daemon did not start"
             raise LostContact(Code.UNREACHABLE, what, _log_end(instance), f"see {instance.state / 'log'}")
-        seen = seen or here
+        seen = seen or running
         time.sleep(0.05)
 
 
@@ -88,7 +99,7 @@ def stop(instance: Instance) -> int | None:
     except ProcessLookupError:
         return pid
     try:
-        for number, seconds in ((signal.SIGTERM, _STOP), (signal.SIGKILL, 10.0)):
+        for number, seconds in ((signal.SIGTERM, _STOP_SECONDS), (signal.SIGKILL, 10.0)):
             signal.pidfd_send_signal(process, number)
             if select.select([process], [], [], seconds)[0]:
                 return pid
@@ -104,13 +115,13 @@ def stop(instance: Instance) -> int | None:
 
 
 def examine() -> list[dict[str, str]]:
-    """What the machine can and cannot do (see `wherry doctor`)."""
+    """The findings of `wherry doctor`."""
     findings: list[dict[str, str]] = _document(_wherryd("doctor"))["findings"]
     return findings
 
 
 def forbid_resuming(instance: Instance) -> None:
-    """Keeps clients that wait from starting the daemon again, until the instance is removed or used anew."""
+    """Keeps waiting clients from starting the daemon again, until the instance is removed or used anew."""
     try:
         instance.ending.touch()
     except FileNotFoundError:
@@ -120,7 +131,7 @@ def forbid_resuming(instance: Instance) -> None:
 
 
 def sweep() -> dict[str, list[str]]:
-    """Removes everything of the instance; what it was, by kind. No daemon may run."""
+    """Removes everything of the instance, and returns what was removed, by kind. WRONG_STATE while a daemon runs."""
     if os.geteuid() != 0:
         raise _needs_root("removing an instance needs root", "")
     removed: dict[str, list[str]] = _document(_wherryd("sweep"))["removed"]
@@ -128,7 +139,7 @@ def sweep() -> dict[str, list[str]]:
 
 
 def _wherryd(*words: str) -> subprocess.CompletedProcess[str]:
-    kept = {name: value for name, value in os.environ.items() if name in _KEPT or name.startswith("WHERRY_")}
+    kept = {name: value for name, value in os.environ.items() if name in _KEPT_VARIABLES or name.startswith("WHERRY_")}
     command = [sys.executable, "-P", "-m", "wherry.service.daemon", *words]
     return subprocess.run(
         command, env=kept, cwd="/", stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False

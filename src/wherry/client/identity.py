@@ -1,6 +1,6 @@
-"""Who asks, as the service is told: the user behind sudo, and what the ranks shall see of it.
+"""The user on whose behalf a command runs (the one behind sudo), and the environment of its ranks.
 
-The service believes it only from root; anybody else is who the socket says.
+The daemon accepts this from root alone; of any other client it takes the credentials of the socket.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ from wherry.model.owner import Owner
 
 
 def owner() -> Owner:
-    """This process's user, or the one who called sudo. FileNotFoundError when the working directory is gone."""
+    """This process's user, or under sudo the user who called it. FileNotFoundError when the working directory does not
+    exist any more."""
     uid, gid = os.getuid(), os.getgid()
-    if uid == 0 and os.environ.get("SUDO_UID", "").isdigit():
-        uid, gid = int(os.environ["SUDO_UID"]), int(os.environ.get("SUDO_GID", "0"))
+    sudo_uid, sudo_gid = os.environ.get("SUDO_UID", ""), os.environ.get("SUDO_GID", "")
+    if uid == 0 and sudo_uid.isdecimal() and sudo_gid.isdecimal():
+        uid, gid = int(sudo_uid), int(sudo_gid)
     try:
         entry = pwd.getpwuid(uid)
     except KeyError:
@@ -25,12 +27,20 @@ def owner() -> Owner:
 
 
 def environment(who: Owner) -> dict[str, str]:
-    """This process's variables as `who` has them; those of sudo left out, and those that are no text."""
+    """This process's variables, with HOME, USER and LOGNAME of `who`; without those of sudo, and those that are not
+    UTF-8."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("SUDO_") and _is_text(value)}
     if who.uid != os.getuid():
-        name = pwd.getpwuid(who.uid).pw_name
+        name = _user_name(who.uid)
         kept |= {"HOME": who.home, "USER": name, "LOGNAME": name}
     return kept
+
+
+def _user_name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:  # not in the user database
+        return str(uid)
 
 
 def _is_text(value: str) -> bool:

@@ -1,11 +1,12 @@
 """HTTP over the daemon's socket.
 
-Invariant: an answer of a service of another version is never interpreted; every problem becomes the error it describes.
+Invariant: an answer of another version is never interpreted; a problem document is raised as the error it describes.
 """
 
 from __future__ import annotations
 
 import secrets
+from collections.abc import Mapping
 from time import monotonic
 from typing import Any
 
@@ -16,15 +17,15 @@ from wherry.base.errors import Code, LostContact, from_dict
 from wherry.base.paths import Instance
 from wherry.client import daemon_process
 
-_LONGEST = 90.0
-"""Seconds for an answer: a long poll takes up to 30."""
-_TRIES, _SOON = 5, 1.0
-"""Gives up after this many daemon crashes in a row, each within so many seconds of the request, which may be the cause.
-A daemon that lives longer starts the count anew: a client that waits for a job's output asks for hours."""
+_TIMEOUT = 90.0
+"""Seconds until an answer counts as missing; a long poll takes up to 30."""
+_TRIES, _CRASH_SECONDS = 5, 1.0
+"""A request is given up after `_TRIES` daemon crashes in a row, each within `_CRASH_SECONDS` of sending it: the request
+may be the cause. A crash after a longer time resets the count."""
 
 
 class Transport:
-    """Requests to the daemon of one instance, which is started when none runs (unless `start` is false)."""
+    """Requests to the daemon of one instance. With `start` the daemon is started when none runs."""
 
     def __init__(self, instance: Instance, start: bool = True) -> None:
         self._instance = instance
@@ -37,22 +38,24 @@ class Transport:
             transport=httpx.HTTPTransport(uds=str(instance.socket)),
             base_url="http://wherryd",
             headers={"Wherry-Version": __version__},
-            timeout=httpx.Timeout(_LONGEST, connect=10.0),
+            timeout=httpx.Timeout(_TIMEOUT, connect=10.0),
         )
 
     def close(self) -> None:
         """Closes the connection."""
         self._http.close()
 
-    def ask(self, method: str, path: str, *, body: Any = None, **query: Any) -> Any:
-        """The JSON of the answer. An error of the service is raised as ours; UNREACHABLE when it does not answer.
+    def ask(
+        self, method: str, path: str, *, body: Any = None, headers: Mapping[str, str] | None = None, **query: Any
+    ) -> Any:
+        """The JSON of the answer. A problem document is raised as its error; UNREACHABLE when there is no answer.
 
-        A daemon that is killed meanwhile, or does not answer in time, is asked again, or the next one is: an
-        idempotency key keeps a request from beginning a second operation.
+        The request is sent again after a timeout, and to the next daemon when this one is killed. Its idempotency key
+        keeps it from beginning a second operation.
         """
         parameters = {key: value for key, value in query.items() if value is not None}
         try:
-            answer = self._request(method, path, body, parameters)
+            answer = self._request(method, path, body, parameters, headers or {})
         except httpx.HTTPError as error:
             why = f"{self._instance.socket}: {error or type(error).__name__}"
             raise LostContact(Code.UNREACHABLE, "the daemon does not answer", why, "wherry daemon status") from None
@@ -65,17 +68,20 @@ class Transport:
             raise from_dict(_json(answer))
         return _json(answer)
 
-    def _request(self, method: str, path: str, body: Any, parameters: dict[str, Any]) -> httpx.Response:
-        headers = {} if method == "GET" else {"Idempotency-Key": secrets.token_hex(16)}
-        left = _TRIES
+    def _request(
+        self, method: str, path: str, body: Any, parameters: dict[str, Any], headers: Mapping[str, str]
+    ) -> httpx.Response:
+        if method != "GET":
+            headers = {"Idempotency-Key": secrets.token_hex(16), **headers}
+        tries = _TRIES
         while True:
-            left, asked = left - 1, monotonic()
+            tries, sent = tries - 1, monotonic()
             try:
                 return self._http.request(method, path, json=body, params=parameters, headers=headers)
             except httpx.TransportError as error:
-                if monotonic() - asked > _SOON and not isinstance(error, httpx.TimeoutException):
-                    left = _TRIES
-                if not self._start or not left:
+                if monotonic() - sent > _CRASH_SECONDS and not isinstance(error, httpx.TimeoutException):
+                    tries = _TRIES
+                if not self._start or not tries:
                     raise
             if not daemon_process.answers(self._instance):
                 daemon_process.start(self._instance, resume=True)

@@ -18,6 +18,7 @@ import subprocess
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass
 from pathlib import Path
 
 from wherry.base.clock import now
@@ -29,6 +30,7 @@ from wherry.cluster.placements import Placements
 from wherry.fabric.protocol import Fabric
 from wherry.job import cleanup, file_visibility, job_files, launch, preload, staging, validation
 from wherry.job.agent_client import AgentEndpoint, AgentError
+from wherry.job.mpi import Mpi
 from wherry.model.job_request import JobRequest
 from wherry.model.objects import Cluster, Job, JobState, Node, NodeState
 from wherry.model.owner import Owner
@@ -43,6 +45,15 @@ _CANCEL_SECONDS = 10.0  # the holder itself kills the launcher 5 s after the fir
 _LOST_SECONDS = 3.0  # Open MPI notices at once; hydra waits for a connection that nobody closes
 _SWEEP_SECONDS = 20.0
 _OVER = (JobState.ENDED, JobState.CANCELLED, JobState.LOST)
+
+
+@dataclass(frozen=True)
+class JobPlan:
+    """A validated request: the program and the MPI that `Jobs.start` launches."""
+
+    request: JobRequest
+    program: Path
+    mpi: Mpi
 
 
 class Jobs:
@@ -63,17 +74,23 @@ class Jobs:
         """Where the files of a job are that its holder writes."""
         return self._directory / id
 
-    def check(self, order: JobRequest) -> None:
-        """Refuses what `start` would refuse. Changes nothing."""
-        validation.program_of(order, self._usable(order.cluster))
+    def plan(self, request: JobRequest) -> JobPlan:
+        """Validates the request and finds its program and MPI. Refused when the cluster cannot run it; changes nothing.
 
-    def start(self, order: JobRequest, check: Callable[[], None] = lambda: None) -> Job:
-        """Starts a program. Refused before anything is made; Failed when a node does not answer.
+        The only validation of a job: `start` takes the plan and runs no probe (`mpirun --version`) again.
+        """
+        program, mpi = validation.program_of(request, self._usable(request.cluster))
+        return JobPlan(request, program, mpi)
+
+    def start(self, plan: JobPlan, check: Callable[[], None] = lambda: None) -> Job:
+        """Starts a planned job. Refused when the cluster has changed so that it cannot run it; Failed when a node does
+        not answer.
 
         `check` is called meanwhile, several times a second; what it raises ends the start, with nothing left of it.
         """
-        found, owner = self._usable(order.cluster), order.owner
-        request = self._request(found, order)
+        order, owner, found = plan.request, plan.request.owner, self._usable(plan.request.cluster)
+        validation.check_cluster(order, found)
+        request = self._request(found, plan)
         self._gate(found, request.nodes, check)
         self._stage(found, request, check)
         check()
@@ -197,8 +214,8 @@ class Jobs:
             raise Refused(Code.UNSUPPORTED, "no job runs on the fabric fake", why, "wherry fabric show")
         return found
 
-    def _request(self, cluster: Cluster, order: JobRequest) -> launch.LaunchRequest:
-        program, found = validation.program_of(order, cluster)
+    def _request(self, cluster: Cluster, plan: JobPlan) -> launch.LaunchRequest:
+        order, program, found = plan.request, plan.program, plan.mpi
         owner, nodes = order.owner, tuple(self._store.nodes(cluster.name))
         self._make_directories()
         id, whole = new_id("job"), "container" not in cluster.spec.kinds

@@ -19,16 +19,21 @@ _RANKS_MAX = 4096
 
 def program_of(order: JobRequest, cluster: Cluster) -> tuple[Path, mpi.Mpi]:
     """The program and the MPI to launch it with. Refused when the cluster cannot run the order."""
-    _require_owner(cluster, order.owner)
-    if cluster.state is not ClusterState.RUNNING:
-        why = cluster.reason or f"it is {cluster.state}"
-        what = f"cluster {cluster.name} is not ready for jobs"
-        raise Refused(Code.WRONG_STATE, what, why, "wherry up FILE repairs it")
+    check_cluster(order, cluster)
     if not 1 <= order.ranks <= _RANKS_MAX:
         what = f"{order.ranks} ranks cannot be started"
         raise Refused(Code.USAGE, what, f"1 to {_RANKS_MAX} can", f"wherry run {cluster.name} -n 4 -- PROGRAM")
     _require_words(order)
     return as_user(order.owner, lambda: _look(order, cluster))
+
+
+def check_cluster(order: JobRequest, cluster: Cluster) -> None:
+    """Refused when the cluster does not run, or does not know the order's owner. Reads the given rows alone."""
+    _require_owner(cluster, order.owner)
+    if cluster.state is not ClusterState.RUNNING:
+        why = cluster.reason or f"it is {cluster.state}"
+        what = f"cluster {cluster.name} is not ready for jobs"
+        raise Refused(Code.WRONG_STATE, what, why, "wherry up FILE repairs it")
 
 
 def _look(order: JobRequest, cluster: Cluster) -> tuple[Path, mpi.Mpi]:

@@ -1,1 +1,1 @@
-"""The daemon: operations, events, and the drivers joined to the domain."""
+"""The daemon: commands, operations, periodic tasks, and the REST interface."""

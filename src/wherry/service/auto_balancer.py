@@ -1,12 +1,14 @@
-"""The daemon's own balancing: a thread that measures what runs, and moves nodes when two measurements say that it pays.
+"""Automatic balancing: a thread that measures the running jobs, and moves nodes when two measurements in a row agree
+that it pays.
 
-Invariants: one plan at a time; a decision is an event when it says something else than the last one of its cluster;
-what it remembers may be lost at any time, as the cool-down counts from the rows of moves.
+Invariants: one plan is carried out at a time. A decision becomes an event when it differs from the cluster's last one.
+The state of this object may be lost at any time: the cool-down is computed from the rows of moves.
 """
 
 from __future__ import annotations
 
 import re
+import time
 from contextlib import suppress
 from functools import partial
 
@@ -16,19 +18,19 @@ from wherry.job.profile import Sample
 from wherry.model.balance import BalancePlan, Verdict
 from wherry.schedule.balance import Rule, confirmed
 from wherry.service.balance import AUTO, busy_with, carry_out, clusters_up, note, start
-from wherry.service.balance_sampling import BalanceSampling, Where
+from wherry.service.balance_sampling import BalanceSampling, NodeAtHost
 from wherry.service.context import Managers, ServiceContext
 from wherry.service.periodic import PeriodicTask
 
 _EVERY = 4.0
 """Seconds of one measurement."""
-_PAUSE = 4
-"""Measurements that are left out, at most, after one that would move nothing: none, 1, 2, 4, and so on. Changes in
-jobs, nodes, hosts or links end it. LU's steps take some 1.07 times as long while it is looked at (docs/design/0011)."""
-_AGAIN = 60.0
-"""Seconds after which a decision is told with its numbers of then, also when it is the same."""
+_MOST_SKIPPED = 4
+"""Most measurements in a row that are skipped. Each one that proposes no move doubles the number (none, 1, 2, 4); a
+change of jobs, nodes, hosts or links ends the pause. Measuring costs: LU's steps take 1.07 times as long (0011)."""
+_NOTE_AGAIN = 60.0
+"""Seconds after which an unchanged decision becomes an event again, with its present numbers."""
 _NUMBERS = re.compile(r"(?<![\w-])\d[\d.,]*")
-"""Not those of names, as `cg-3` and `a1`."""
+"""Numbers, but not those in names such as `cg-3` and `a1`."""
 
 
 class AutoBalancer(PeriodicTask):
@@ -37,117 +39,115 @@ class AutoBalancer(PeriodicTask):
     def __init__(self, context: ServiceContext, every: float = _EVERY) -> None:
         super().__init__("balance", every)
         self._context = context
-        self._look: BalanceSampling | None = None
+        self._sampling: BalanceSampling | None = None
         self._sample: Sample | None = None
         self._before: dict[str, Verdict] = {}
+        """The last verdict on each cluster."""
         self._jobs: dict[str, set[str]] = {}
-        """Ids of the jobs that ran on each cluster when it was last measured."""
-        self._refused: dict[Where, float] = {}
-        """When a move that was planned was refused: it has no row that would say so."""
-        self._said: dict[str, tuple[str, float]] = {}
-        """What was said of a cluster last, without its numbers, and when."""
-        self._scene: object = None
-        """What ends a pause when it changes."""
-        self._pause = self._left = 0
-        """How many measurements the next pause leaves out, and how many this one still does."""
+        """Ids of the jobs that ran on each cluster at the last measurement."""
+        self._refused: dict[NodeAtHost, float] = {}
+        """When a planned move was refused: a refused move has no row."""
+        self._noted: dict[str, tuple[str, float]] = {}
+        """The text of each cluster's last event, without its numbers, and when (monotonic) it was written."""
+        self._situation: object = None
+        """Jobs, nodes, hosts and links: a change of them ends a pause."""
+        self._next_pause = self._to_skip = 0
+        """Measurements that the next pause skips, and that the present one still skips."""
 
     def run_once(self) -> None:
-        """One measurement, since the last one; and what follows from it."""
+        """Takes a sample, plans from it and the one before, and starts the confirmed moves."""
         managers, running = self._context.managers, dict[str, set[str]]()
         for job in self._context.store.jobs():
             if job.state.under_way:
                 running.setdefault(job.cluster, set()).add(job.id)
         idle = managers is None or not running or self._context.store.setting(AUTO) != "on"
-        if managers is None or idle or self._under_way():
+        if managers is None or idle or self._balancing():
             self._sample, self._before = None, {}
             if idle:
-                self._scene = None
-                self._stop_looking()
+                self._situation = None
+                self.close()
             return
-        # what was said of other jobs confirms nothing
+        # a verdict on other jobs confirms nothing
         self._before = {name: v for name, v in self._before.items() if self._jobs.get(name) == running.get(name)}
         self._jobs = running
         if self._paused(managers):
             return
-        if self._look is None or self._look.managers is not managers:
-            self._stop_looking()
-            self._look, self._sample = BalanceSampling(self._context, managers), None
-        before, self._sample = self._sample, self._look.sample()
+        if self._sampling is None or self._sampling.managers is not managers:
+            self.close()
+            self._sampling, self._sample = BalanceSampling(self._context, managers), None
+        before, self._sample = self._sample, self._sampling.sample()
         if before is not None:
-            self._refused = {where: time for where, time in self._refused.items() if now() - time < Rule().hold}
+            self._refused = {move: when for move, when in self._refused.items() if now() - when < Rule().hold}
             names = [name for name in clusters_up(self._context) if name in running]
-            found = self._look.plan(before, self._sample, names, refused=self._refused)
-            self._decide(found)
-            self._begin_pause(found)
+            plan = self._sampling.plan(before, self._sample, names, refused=self._refused)
+            self._decide(plan)
+            self._begin_pause(plan)
 
     def _paused(self, managers: Managers) -> bool:
         hosts = [(host.name, host.drained, host.down) for host in self._context.hosts()]
-        scene = (self._jobs, self._context.store.nodes(), hosts, managers.fabric.spec.links)
-        if scene != self._scene:
-            self._scene, self._pause, self._left = scene, 0, 0
-        if not self._left:
+        situation = (self._jobs, self._context.store.nodes(), hosts, managers.fabric.spec.links)
+        if situation != self._situation:
+            self._situation, self._next_pause, self._to_skip = situation, 0, 0
+        if not self._to_skip:
             return False
-        self._left -= 1
+        self._to_skip -= 1
         return True
 
-    def _begin_pause(self, found: BalancePlan) -> None:
-        if found.moves:
-            self._pause = 0
+    def _begin_pause(self, plan: BalancePlan) -> None:
+        if plan.moves:
+            self._next_pause = 0
             return
-        self._left, self._pause = self._pause, min(2 * self._pause or 1, _PAUSE)
-        if self._left:
+        self._to_skip, self._next_pause = self._next_pause, min(2 * self._next_pause or 1, _MOST_SKIPPED)
+        if self._to_skip:
             self._sample = None
-            self._stop_looking()
+            self.close()
 
-    def stop(self) -> None:
-        super().stop()
-        self._stop_looking()
+    def close(self) -> None:
+        """Ends the counting of frames, until the next sample."""
+        if self._sampling is not None:
+            self._sampling.close()
 
-    def _stop_looking(self) -> None:
-        if self._look is not None:
-            self._look.close()
-
-    def _decide(self, found: BalancePlan) -> None:
+    def _decide(self, plan: BalancePlan) -> None:
         site = {host.name: host.site for host in self._context.hosts()}
-        verdicts = [confirmed(verdict, self._before.get(verdict.cluster), site) for verdict in found.verdicts]
-        self._before = {verdict.cluster: verdict for verdict in found.verdicts}
-        verdicts = [self._unless_busy(verdict) for verdict in verdicts]
+        verdicts = [confirmed(verdict, self._before.get(verdict.cluster), site) for verdict in plan.verdicts]
+        self._before = {verdict.cluster: verdict for verdict in plan.verdicts}
+        verdicts = [self._without_moves_if_busy(verdict) for verdict in verdicts]
         for verdict in verdicts:
-            if not verdict.moves and self._news(verdict):
+            if not verdict.moves and self._is_new(verdict):
                 note(self._context, verdict)
-        with suppress(Refused):  # somebody has just begun something: the next measurement says so
+        with suppress(Refused):  # an operation has just begun: the next measurement sees it
             self._start([verdict for verdict in verdicts if verdict.moves])
 
-    def _unless_busy(self, verdict: Verdict) -> Verdict:
-        """The verdict, without moves while somebody is at its cluster: the others' moves need not wait for that."""
+    def _without_moves_if_busy(self, verdict: Verdict) -> Verdict:
+        """The verdict, without its moves while an operation claims its cluster; moves of other clusters go on."""
         busy = busy_with(self._context, verdict.cluster) if verdict.moves else None
         if busy is None:
             return verdict
         text = f"not while operation {busy.id} ({busy.kind} {busy.target}) is under way: {verdict.text}"
         return verdict.model_copy(update={"moves": (), "after": verdict.before, "cost": 0.0, "text": text})
 
-    def _start(self, act: list[Verdict]) -> None:
-        if not act:
+    def _start(self, verdicts: list[Verdict]) -> None:
+        if not verdicts:
             return
-        names = [verdict.cluster for verdict in act]
-        body = partial(carry_out, self._context, found=BalancePlan(verdicts=tuple(act)), refused=self._refuse)
+        names = [verdict.cluster for verdict in verdicts]
+        body = partial(carry_out, self._context, plan=BalancePlan(verdicts=tuple(verdicts)), refused=self._refuse)
         start(self._context, ", ".join(names), names, body, 0)
-        for verdict in act:
-            self._news(verdict)
+        for verdict in verdicts:
+            self._is_new(verdict)  # `carry_out` writes its event
 
     def _refuse(self, node: str, host: str) -> None:
-        """Whatever the reason was, it will hardly be another one in the next measurement."""
+        """Keeps the move from being proposed again at once: the next measurement would meet the same refusal."""
         self._refused[node, host] = now()
 
-    def _under_way(self) -> bool:
-        """True while nodes are moved by a plan: what is measured then tells nothing."""
+    def _balancing(self) -> bool:
+        """True while a plan moves nodes: measurements mean nothing then."""
         return any(operation.kind == "balance" for operation in self._context.operations.all(running=True))
 
-    def _news(self, verdict: Verdict) -> bool:
-        """True when it says something else than the last one of the cluster, but for its numbers; and once a minute."""
+    def _is_new(self, verdict: Verdict) -> bool:
+        """True when the text differs from the cluster's last one in more than its numbers, and once a minute."""
         text = _NUMBERS.sub("#", verdict.text)
-        last, when = self._said.get(verdict.cluster, ("", 0.0))
-        news = last != text or now() - when > _AGAIN
-        if news:
-            self._said[verdict.cluster] = (text, now())
-        return news
+        last, when = self._noted.get(verdict.cluster, ("", 0.0))
+        new = last != text or time.monotonic() - when > _NOTE_AGAIN
+        if new:
+            self._noted[verdict.cluster] = (text, time.monotonic())
+        return new

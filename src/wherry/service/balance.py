@@ -1,6 +1,6 @@
-"""What a user can ask of balancing: a profile, a plan, doing it, and letting the daemon do it.
+"""The commands on balancing: profile a job, make a plan, carry it out, turn automatic balancing on or off.
 
-Invariant: a plan changes nothing, and doing one decides nothing.
+Invariant: making a plan changes nothing, and carrying one out decides nothing.
 """
 
 from __future__ import annotations
@@ -23,34 +23,34 @@ from wherry.service.credentials import PeerCredentials
 from wherry.service.operations import Task
 
 AUTO = "balance.auto"
-"""The setting that lets the daemon balance by itself."""
+"""Setting: `on` when automatic balancing is on."""
 LONGEST = 30.0
-"""Seconds of one measurement at most."""
+"""Longest measurement, in seconds."""
 _AT_ONCE = 8
-"""Measurements that requests may wait for at the same time: each keeps one of the threads that serve all requests."""
+"""Most requests that measure at the same time: each holds one of the threads that serve all requests."""
 _measuring = threading.BoundedSemaphore(_AT_ONCE)
 
 
 class Balance:
-    """Balancing for one peer."""
+    """The commands of one peer on balancing."""
 
     def __init__(self, context: ServiceContext, peer: PeerCredentials) -> None:
         self._context, self._peer = context, peer
 
     def profile(self, id: str, seconds: float) -> Profile:
-        """What the job, and whatever else runs on its cluster, does in the next `seconds`."""
+        """Measures the job, and other jobs on its cluster, for `seconds`."""
         job = find_job(self._context.store, id)
         self._peer.require(job.uid, f"job {id}")
         if not job.state.under_way:
             raise Refused(Code.WRONG_STATE, f"job {id} does not run", f"it is {job.state}", "wherry job list")
         with sampling(self._context) as view, _measurement():
-            return view.profile(*view.over(seconds), job.cluster)
+            return view.profile(*view.measure(seconds), job.cluster)
 
     def plan(self, cluster: str | None, seconds: float, remaining: float | None) -> BalancePlan:
-        """What would be moved; of one cluster, or of all."""
+        """Measures, and plans the moves of one cluster or of all."""
         names = self._names(cluster)
         with sampling(self._context) as view, _measurement():
-            return view.plan(*view.over(seconds), names, remaining)
+            return view.plan(*view.measure(seconds), names, remaining)
 
     def apply(self, cluster: str | None, seconds: float, remaining: float | None) -> Operation:
         """Measures, plans and moves."""
@@ -60,21 +60,21 @@ class Balance:
         def body(task: Task) -> dict[str, Any]:
             task.progress(f"measuring {', '.join(names)} for {seconds:g} s")
             with view:
-                found = view.plan(*view.over(seconds), names, remaining)
-            return carry_out(self._context, task, found)
+                plan = view.plan(*view.measure(seconds), names, remaining)
+            return carry_out(self._context, task, plan)
 
         return start(self._context, cluster or "all", names, body, self._peer.uid)
 
     def auto(self) -> bool:
-        """True when the daemon balances by itself."""
+        """True when automatic balancing is on."""
         return self._context.store.setting(AUTO) == "on"
 
     def set_auto(self, on: bool) -> None:
-        """Lets the daemon balance by itself, or not."""
+        """Turns automatic balancing on or off."""
         self._peer.require(0, "the balancing of all clusters")
         if on != self.auto():
             self._context.store.put_setting(AUTO, "on" if on else "off")
-            text = "nodes are moved when it pays" if on else "nodes are moved when a user says so"
+            text = "nodes are moved when it pays" if on else "nodes are moved by commands only"
             self._context.store.add_event("balance.auto", self._context.instance.name, text)
 
     def _names(self, cluster: str | None) -> list[str]:
@@ -88,8 +88,8 @@ class Balance:
 @contextmanager
 def _measurement() -> Iterator[None]:
     if not _measuring.acquire(blocking=False):
-        what = f"{_AT_ONCE} measurements are being made already"
-        raise Refused(Code.WRONG_STATE, what, "each takes some seconds", "repeat the command")
+        what = f"{_AT_ONCE} measurements are under way already"
+        raise Refused(Code.WRONG_STATE, what, "no more are made at a time", "repeat the command in some seconds")
     try:
         yield
     finally:
@@ -97,18 +97,18 @@ def _measurement() -> Iterator[None]:
 
 
 def clusters_up(context: ServiceContext) -> list[str]:
-    """Clusters that can be looked at."""
+    """Names of the clusters that can be measured."""
     usable = (ClusterState.RUNNING, ClusterState.PARTLY)
     return [cluster.name for cluster in context.store.clusters() if cluster.state in usable]
 
 
 def start(context: ServiceContext, target: str, names: Sequence[str], body: Any, uid: int) -> Operation:
-    """An operation that may move nodes of these clusters; one at a time."""
+    """Starts an operation that may move nodes of these clusters; one runs at a time."""
     return context.operations.start("balance", target, body, uid=uid, shared=_shared(names), exclusive=[BALANCE])
 
 
 def busy_with(context: ServiceContext, cluster: str) -> Operation | None:
-    """What is under way for which such an operation cannot begin now for the cluster."""
+    """The running operation that keeps `start` from beginning now for the cluster; None if there is none."""
     return context.operations.busy_with(_shared([cluster]), [BALANCE])
 
 
@@ -117,17 +117,17 @@ def _shared(names: Sequence[str]) -> list[str]:
 
 
 def carry_out(
-    context: ServiceContext, task: Task, found: BalancePlan, refused: Refusal = ignore_refusal
+    context: ServiceContext, task: Task, plan: BalancePlan, refused: Refusal = ignore_refusal
 ) -> dict[str, Any]:
-    """Does the moves of a plan, after writing down every decision. PARTLY_DONE names the moves that failed, `refused`
-    is told those that could not begin."""
-    for verdict in found.verdicts:
+    """Writes an event for every verdict of a plan, then makes its moves. PARTLY_DONE names the moves that failed;
+    `refused` is called for those that could not begin."""
+    for verdict in plan.verdicts:
         note(context, verdict)
         task.progress(f"{verdict.cluster}: {verdict.text}")
         for move in verdict.moves:
             task.progress(f"{move.node}: {move.source} to {move.destination}: {move.reason}")
-    targets = {move.node: move.destination for move in found.moves}
-    sources = {move.node: move.source for move in found.moves}
+    targets = {move.node: move.destination for move in plan.moves}
+    sources = {move.node: move.source for move in plan.moves}
 
     def check(name: str) -> None:
         task.claim(Claims.of(exclusive=[node_claim(name)]))
@@ -138,11 +138,11 @@ def carry_out(
 
     partly = "the nodes are balanced in part"
     moved = move_many(context.require_managers().moves, task, targets, partly, refused, check)
-    return {"plan": found.model_dump(mode="json"), "moves": moved}
+    return {"plan": plan.model_dump(mode="json"), "moves": moved}
 
 
 def note(context: ServiceContext, verdict: Verdict) -> None:
-    """The event of a decision, with its numbers."""
+    """Writes the event of a verdict, with its numbers."""
     moves = {move.node: f"{move.source} to {move.destination}" for move in verdict.moves}
     numbers = verdict.model_dump(mode="json", exclude={"cluster", "text", "moves"})
     context.store.add_event("balance.decision", verdict.cluster, verdict.text, numbers=numbers, moves=moves)

@@ -1,6 +1,6 @@
-"""From what runs to a plan: samples of the machine, and the cases that `wherry.schedule.balance` decides on.
+"""Measures running jobs and plans from the measurement: samples, and the cases that `wherry.schedule.balance` decides.
 
-Invariant: it looks and changes nothing (but that frames are counted from the first sample on until it is closed).
+Invariant: sampling changes nothing but the counting of frames, which is on from the first sample until `close`.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from wherry.schedule.routes import Routes
 from wherry.schedule.step_model import World
 from wherry.service.context import Managers, ServiceContext
 
-Where = tuple[str, str]
+NodeAtHost = tuple[str, str]
 """A node, and a host for it."""
 
 
 class BalanceSampling:
-    """Looks at the nodes on one fabric. Samples of one object belong together."""
+    """Samples of the nodes on one fabric. Only samples of one object can be compared."""
 
     def __init__(self, context: ServiceContext, managers: Managers) -> None:
         self.managers = managers
         self._context = context
-        self._sampler = Sampler(managers.fabric, managers.places)
+        self._sampler = Sampler(managers.fabric, managers.placements)
 
     def __enter__(self) -> Self:
         return self
@@ -52,18 +52,18 @@ class BalanceSampling:
         nodes = [node for node in self._context.store.nodes() if node.state == NodeState.RUNNING]
         return self._sampler.take(nodes, busy)
 
-    def over(self, seconds: float) -> tuple[Sample, Sample]:
-        """Two samples so far apart."""
+    def measure(self, seconds: float) -> tuple[Sample, Sample]:
+        """Two samples, `seconds` apart."""
         before = self.sample()
         time.sleep(seconds)
         return before, self.sample()
 
     def profile(self, before: Sample, after: Sample, cluster: str, remaining: float | None = None) -> Profile:
-        """What the cluster's jobs did between two samples. LostContact when its ranks could not be looked at."""
+        """The profile of the cluster's jobs between two samples. LostContact when ranks of a node were not measured."""
         for node in self._context.store.nodes(cluster):
-            if blind := _blind(before, after, node):
-                what = f"the ranks in {node.name} could not be looked at"
-                raise LostContact(Code.UNREACHABLE, what, blind, f"wherry logs --node {node.name}")
+            if why := _unmeasured(before, after, node):
+                what = f"the ranks in {node.name} could not be measured"
+                raise LostContact(Code.UNREACHABLE, what, why, f"wherry logs --node {node.name}")
         jobs = [job for job in self._context.store.jobs(cluster) if job.state.under_way]
         return profile(before, after, cluster, jobs, self._context.store.nodes(cluster), remaining)
 
@@ -73,93 +73,94 @@ class BalanceSampling:
         after: Sample,
         clusters: Collection[str],
         remaining: float | None = None,
-        refused: Mapping[Where, float] | None = None,
+        refused: Mapping[NodeAtHost, float] | None = None,
     ) -> BalancePlan:
-        """The verdicts on these clusters, from what was seen between two samples. `refused` is when a host refused a
-        node that it should have had."""
+        """The verdicts on these clusters, from the measurement between two samples. `refused` has the times at which
+        planned moves were refused."""
         store, hosts = self._context.store, {host.name: host for host in self._context.hosts()}
-        cases, aside = list[Case](), list[Verdict]()
+        cases, undecided = list[Case](), list[Verdict]()
         moves, nodes = store.moves(), store.nodes()
         for name in clusters:
             cluster, own = store.cluster(name), [node for node in nodes if node.cluster == name]
             if cluster is None:
                 continue
-            why = _unsteady(before, after, own)
+            why = _unmeasurable(before, after, own)
             try:
                 if not why:
-                    seen = self.profile(before, after, name, remaining)
-                    cases.append(self._case(cluster, own, seen, hosts, _Past(moves, nodes, hosts), refused or {}))
-            except WherryError as error:  # a node that is just ending, say: the other clusters are planned all the same
+                    measured, history = self.profile(before, after, name, remaining), _MoveHistory(moves, nodes, hosts)
+                    cases.append(self._case(cluster, own, measured, hosts, history, refused or {}))
+            except WherryError as error:  # a node is ending, perhaps: the other clusters are planned all the same
                 why = str(error)
             if why:
-                aside.append(Verdict(cluster=name, kind=Kind.UNKNOWN, text=why))
-        roads = Routes(self.managers.fabric.spec.joins())
-        world = World(hosts, roads, foreign(before, after, list(hosts)), {})
+                undecided.append(Verdict(cluster=name, kind=Kind.UNKNOWN, text=why))
+        routes = Routes(self.managers.fabric.spec.joins())
+        world = World(hosts, routes, foreign(before, after, list(hosts)), {})
         under_way = [move for move in moves if not move.ended]
-        found = plan(cases, world, nodes, under_way, now(), Rule())
-        while others := self._refused(found.moves, nodes, hosts):
-            cases = [replace(case, refused={**case.refused, **others}) for case in cases]
-            found = plan(cases, world, nodes, under_way, now(), Rule())
-        verdicts = {verdict.cluster: verdict for verdict in (*found.verdicts, *aside)}
+        proposed = plan(cases, world, nodes, under_way, now(), Rule())
+        while impossible := self._impossible(proposed.moves, nodes, hosts):
+            cases = [replace(case, refused={**case.refused, **impossible}) for case in cases]
+            proposed = plan(cases, world, nodes, under_way, now(), Rule())
+        verdicts = {verdict.cluster: verdict for verdict in (*proposed.verdicts, *undecided)}
         return BalancePlan(verdicts=tuple(verdicts[name] for name in clusters if name in verdicts))
 
     def _case(
         self,
         cluster: Cluster,
         nodes: list[Node],
-        seen: Profile,
+        measured: Profile,
         hosts: Mapping[str, Host],
-        past: _Past,
-        refused: Mapping[Where, float],
+        history: _MoveHistory,
+        refused: Mapping[NodeAtHost, float],
     ) -> Case:
-        spec, ended = cluster.spec, past.of(cluster)
-        left = dict(refused)
+        spec, ended = cluster.spec, history.of(cluster)
+        left = dict(refused)  # when each node last left, or failed to reach, a host
         for move in ended:
-            where = move.node, move.source if move.phase == Phase.DONE else move.destination
-            left[where] = max(left.get(where, 0.0), move.ended or 0.0)
+            key = move.node, move.source if move.phase == Phase.DONE else move.destination
+            left[key] = max(left.get(key, 0.0), move.ended or 0.0)
         allowed = [
             host
             for host in hosts.values()
             if (not spec.sites or host.site in spec.sites) and (not spec.hosts or host.name in spec.hosts)
         ]
         return Case(
-            profile=seen,
+            profile=measured,
             nodes=tuple(nodes),
             allowed=frozenset(host.name for host in allowed),
-            costs={node.name: self._price(node, past) for node in nodes} if seen.jobs else {},
+            costs={node.name: self._cost(node, history) for node in nodes} if measured.jobs else {},
             pinned=frozenset(node.name for node in nodes if spec.is_pinned(node.index)),
             most=spec.placement.max_per_host,
             moved={move.node: move.ended or 0.0 for move in ended},
             left=left,
         )
 
-    def _refused(
+    def _impossible(
         self, proposed: Sequence[ProposedMove], nodes: Sequence[Node], hosts: Mapping[str, Host]
-    ) -> dict[Where, str]:
-        """Why moves of a plan would be refused, for each that would. Every host for every node would take seconds."""
-        managers, found = self.managers, dict[Where, str]()
+    ) -> dict[NodeAtHost, str]:
+        """The proposed moves that would be refused, and why. Only these are checked: all hosts for all nodes would take
+        seconds."""
+        managers, reasons = self.managers, dict[NodeAtHost, str]()
         known = {node.name: node for node in nodes}
         for move in proposed:
             node = known[move.node]
             ends = hosts[node.host], hosts[move.destination]
             try:
                 cluster = find_cluster(self._context.store, node.cluster)
-                check_host(managers.fabric, managers.drivers, managers.places, cluster, node, *ends)
+                check_host(managers.fabric, managers.drivers, managers.placements, cluster, node, *ends)
                 managers.moves.link_path(node, move.destination)
                 managers.moves.check_standing(move.node, move.downtime)
             except WherryError as error:
-                found[node.name, move.destination] = str(error)
-        return found
+                reasons[node.name, move.destination] = str(error)
+        return reasons
 
-    def _price(self, node: Node, past: _Past) -> Prediction:
-        """What moving the node within its site would cost."""
-        place = self.managers.places.place(node)
+    def _cost(self, node: Node, history: _MoveHistory) -> Prediction:
+        """The predicted cost of moving the node within its site."""
+        place = self.managers.placements.place(node)
         mover = self.managers.drivers[node.kind].mover(place, place)
-        return forecast(*mover.predict(), mover.can_round(), past.near(node.kind))
+        return forecast(*mover.predict(), mover.can_round(), history.within_site(node.kind))
 
 
-class _Past:
-    """The moves that were made, oldest first, and what can be learnt of them."""
+class _MoveHistory:
+    """The moves made so far, oldest first: forecasts and cool-downs are computed from them."""
 
     def __init__(self, moves: Sequence[Move], nodes: Sequence[Node], hosts: Mapping[str, Host]) -> None:
         self._moves = moves
@@ -167,11 +168,11 @@ class _Past:
         self._sites = {name: host.site for name, host in hosts.items()}
 
     def of(self, cluster: Cluster) -> list[Move]:
-        """Those of a cluster, and not of its namesake, that are over."""
+        """Ended moves of a cluster, without those of an earlier cluster of the same name."""
         return [m for m in self._moves if m.cluster == cluster.name and m.ended and m.created >= cluster.created]
 
-    def near(self, kind: str) -> list[Move]:
-        """Those of nodes of this kind between two hosts of one site."""
+    def within_site(self, kind: str) -> list[Move]:
+        """Moves of nodes of this kind between two hosts of one site."""
         return [
             move
             for move in self._moves
@@ -182,22 +183,22 @@ class _Past:
 
 
 def sampling(context: ServiceContext) -> BalanceSampling:
-    """A look at the fabric that is up. WRONG_STATE when none is."""
+    """Sampling on the fabric that is up. WRONG_STATE when none is."""
     return BalanceSampling(context, context.require_managers())
 
 
-def _unsteady(before: Sample, after: Sample, nodes: list[Node]) -> str:
-    """Why the cluster cannot be judged now: a node that moved or began meanwhile was not measured where it is, and what
-    ranks do that could not be looked at is not known."""
+def _unmeasurable(before: Sample, after: Sample, nodes: list[Node]) -> str:
+    """Why the cluster cannot be planned from these samples: a node moved or started between them, or its ranks could
+    not be measured. Empty when it can."""
     for node in nodes:
         if node.state != NodeState.RUNNING:
             return f"{node.name} is {node.state}"
         if before.where.get(node.name) != node.host:
             return f"{node.name} came to {node.host} while it was measured"
-        if blind := _blind(before, after, node):
-            return f"what the ranks in {node.name} do could not be looked at: {blind}"
+        if why := _unmeasured(before, after, node):
+            return f"the ranks in {node.name} could not be measured: {why}"
     return "" if nodes else "it has no nodes"
 
 
-def _blind(before: Sample, after: Sample, node: Node) -> str:
+def _unmeasured(before: Sample, after: Sample, node: Node) -> str:
     return before.unseen.get(node.name) or after.unseen.get(node.name) or ""

@@ -1,6 +1,6 @@
-"""Several nodes moved as one act, as a drain and balancing do.
+"""Moves several nodes in one operation, for drains and balancing.
 
-Invariant: it returns or raises when every move has ended, so nothing of it goes on unseen.
+Invariant: `move_many` returns or raises only when every move has ended.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from wherry.schedule.cost import AT_ONCE
 from wherry.service.operations import Task
 
 Refusal = Callable[[str, str], None]
-"""Is told a node, and the host to which it may not move."""
+"""Called with a node, and the host to which its move was refused."""
 
 
 Check = Callable[[str], None]
-"""Refuses a node that is not to be moved after all."""
+"""Raises for a node that must not be moved after all."""
 
 
 def no_precondition(_node: str) -> None:
-    """For those whose nodes nobody else can move meanwhile."""
+    """For callers that hold the claims of all nodes."""
 
 
 def ignore_refusal(_node: str, _host: str) -> None:
-    """For those who do not ask what was refused."""
+    """For callers that need no list of refused moves."""
 
 
 def move_many(
@@ -39,7 +39,7 @@ def move_many(
     refused: Refusal = ignore_refusal,
     check: Check = no_precondition,
 ) -> list[dict[str, Any]]:
-    """Moves nodes (name -> host), some at the same time; PARTLY_DONE, with `partly`, names those that did not move."""
+    """Moves nodes (name -> host), some at the same time. PARTLY_DONE, with `partly`, names those that did not move."""
     if not targets:
         return []
 
@@ -54,7 +54,7 @@ def move_many(
                 refused(node, target)
             return f"{node}: {error}"
 
-    with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="together") as pool:
+    with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="bulk-move") as pool:
         ended = list(pool.map(one, targets.items()))
     failed = [result for result in ended if isinstance(result, str)]
     if failed:

@@ -1,20 +1,20 @@
-"""Claims: what an operation works on. They are the only exclusion between operations.
+"""Claims: the objects that an operation works on. They are the only exclusion between operations.
 
-A claim is a name. Operations that share it run together; one that has it exclusively runs alone with it. From the whole
-to the part:
+A claim is a name. Operations that share a claim run at the same time; an exclusive claim conflicts with every other
+claim of the same name. From the whole to the part:
 
-    fabric            shared by everything that stands on hosts; exclusive to make, change or remove the fabric
+    fabric            shared by operations that use hosts; exclusive to make, change or remove the fabric
     host H            exclusive to drain or restore a host
     link A--B         exclusive to change a link between sites
     cluster C         shared by runs, moves and balancing; exclusive to make, change or remove the cluster
-    node N            exclusive to move the node, and to finish, take back or clear away an earlier move of it
+    node N            exclusive to move the node, and to finish, take back or clean up after an earlier move of it
     tiles             shared by programs of tiles and their moves; exclusive to start or end the group of tiles
     tile process P    exclusive to move the process
     balance, images   exclusive: one such operation at a time
 
-A claim is never waited for: an operation that conflicts with a running one is refused and names it. So no order of
-claims can deadlock. What rows say of work under way (`moving`, an unfinished move) follows from claims and is never a
-lock of its own: it tells a later daemon what an earlier one left.
+A claim is never waited for: an operation that conflicts with a running one is refused, and the refusal names that one.
+So claims cannot deadlock. Rows that record work under way (`moving`, an unfinished move) follow from claims and exclude
+nothing: they tell the next daemon what this one left unfinished.
 """
 
 from __future__ import annotations

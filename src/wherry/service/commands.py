@@ -1,8 +1,8 @@
-"""What a user can ask for that takes long; each becomes an operation.
+"""The commands of the REST interface on the fabric, clusters, nodes, moves, jobs, operations and events.
 
-Invariant: what can be refused is refused before the operation exists, so a wrong name never makes a row. Everything
-that changes a cluster claims it; moves and jobs share it, as several of them run on it at once. What belongs to a user
-is changed by that user or root alone, what all share (the fabric) by root.
+Invariants: a command that takes long becomes an operation; what can be refused is refused before its row exists.
+An operation that changes a cluster claims it exclusively; moves and runs share it. A cluster or job is changed by its
+owner or root alone, the fabric by root alone.
 """
 
 from __future__ import annotations
@@ -17,28 +17,46 @@ from wherry.cluster.plan import ClusterPlan
 from wherry.fabric.protocol import LinkMeasure, LinkState
 from wherry.model.job_request import JobRequest
 from wherry.model.migration_parameters import MoveOptions
-from wherry.model.objects import Job, Node, Operation, Prediction
+from wherry.model.objects import Cluster, Event, Host, Job, Move, Node, Operation, Prediction
 from wherry.model.owner import Owner
 from wherry.model.spec.cluster import ClusterSpec
 from wherry.model.spec.fabric import DirectionSpec, FabricSpec, LinkSpec
+from wherry.move.faults import parse_fault
 from wherry.service.claims import FABRIC, cluster_claim, link_claim, node_claim
 from wherry.service.context import ServiceContext
 from wherry.service.credentials import PeerCredentials
 from wherry.service.operations import Body, Task
 
 _CONSOLE = 256 << 10
-"""Bytes of a console that are told: its end."""
+"""Bytes of a console's end that are returned."""
 
 
 class Commands:
-    """The acts that a peer asks for, on one cell."""
+    """The commands of one peer on one instance."""
 
     def __init__(self, context: ServiceContext, peer: PeerCredentials) -> None:
         self.context = context
         self.peer = peer
 
+    def fabric(self) -> dict[str, Any]:
+        """The fabric, its hosts and, while it is up, their places: network namespace and address. NOT_FOUND."""
+        spec, managers = self.context.store.fabric(), self.context.managers
+        if spec is None or managers is None:
+            raise Refused(Code.NOT_FOUND, "no fabric is up", "", "wherry fabric up FILE, or: wherry up FILE")
+        fabric, up = managers.fabric, managers.fabric.is_up()
+        hosts = [host.model_dump(mode="json") for host in self.context.hosts()]
+        places = {
+            host.name: {"netns": fabric.host_netns(host.name), "address": fabric.host_address(host.name)}
+            for host in (fabric.spec.hosts if up else ())
+        }
+        return {"fabric": spec.model_dump(mode="json"), "up": up, "hosts": hosts, "places": places}
+
+    def hosts(self) -> list[Host]:
+        """The hosts and their present state."""
+        return self.context.hosts()
+
     def fabric_up(self, spec: FabricSpec) -> Operation:
-        """Makes the fabric."""
+        """Makes or repairs the fabric."""
         self.peer.require(0, "the fabric")
         self.context.check_fabric_up(spec)
 
@@ -63,37 +81,42 @@ class Commands:
         return self._start("fabric down", name, body, may_cancel=False, exclusive=[FABRIC])
 
     def links(self, bandwidth: bool) -> list[tuple[LinkState, LinkMeasure]]:
-        """The links as they are, each with what is measured now. To fill them for their bandwidth is root's."""
+        """The links with their measured latency, and their bandwidth too if `bandwidth`: that fills them, so only root
+        may."""
         if bandwidth:
-            self.peer.require(0, "the bandwidth that all share")
+            self.peer.require(0, "the bandwidth of the links, which all clusters share,")
         fabric = self.context.require_managers().fabric
         return [(state, fabric.measure_link(state.link, bandwidth)) for state in fabric.links()]
 
     def set_link(self, one: str, other: str, figures: DirectionSpec, overlay: str | None, one_way: bool) -> Operation:
-        """Changes the figures that are given of the link between two sites, in both directions or from `one` only."""
+        """Changes the given figures of the link between two sites, in both directions or only from `one` to `other`."""
         self.peer.require(0, "the fabric")
 
-        def wanted() -> LinkSpec:
+        def changed() -> LinkSpec:
             link = self.context.link(one, other).changed(one, figures, overlay, one_way)
             self.context.check_link(link)
             return link
 
         def body(task: Task) -> dict[str, Any]:
             task.progress(f"changing the link between {one} and {other}")
-            link = wanted()  # of what it is now: another change may just have ended
+            link = changed()  # anew: an earlier change may have ended since the check
             self.context.set_link(link)
             return {"link": link.model_dump(mode="json")}
 
-        name = wanted().name
+        name = changed().name
         claims = [link_claim(name)]
         return self._start("link set", name, body, may_cancel=False, shared=[FABRIC], exclusive=claims)
 
+    def clusters(self) -> list[Cluster]:
+        """All clusters, by name."""
+        return self.context.store.clusters()
+
     def plan(self, spec: ClusterSpec, owner: Owner) -> ClusterPlan:
-        """What `up` would do; changes nothing."""
+        """The changes that `up` would make; changes nothing."""
         return self.context.planning_managers().clusters.plan(spec, owner)
 
     def up(self, spec: ClusterSpec, owner: Owner) -> Operation:
-        """Makes, changes or repairs a cluster. It is planned here first, so that what is wrong is refused at once."""
+        """Makes, changes or repairs a cluster. It is planned here too, so that what is wrong is refused at once."""
         self.plan(spec, owner)
 
         def body(task: Task) -> dict[str, Any]:
@@ -116,7 +139,7 @@ class Commands:
         managers.clusters.check_down(name)
 
         def body(task: Task) -> dict[str, Any]:
-            managers.clusters.check_down(name)  # before any job ends
+            managers.clusters.check_down(name)  # again, before any job is ended
             nodes = [node.name for node in self.context.store.nodes(name)]
             for job in self.context.store.jobs(name):
                 if job.state.under_way:
@@ -129,31 +152,43 @@ class Commands:
         claims = [cluster_claim(name)]
         return self._start("down", name, body, may_cancel=False, shared=[FABRIC], exclusive=claims)
 
-    def run(self, order: JobRequest) -> Operation:
+    def run(self, request: JobRequest) -> Operation:
         """Starts a job; the operation ends when the program was started."""
-        find_cluster(self.context.store, order.cluster)
+        find_cluster(self.context.store, request.cluster)
         jobs = self.context.require_managers().jobs
-        jobs.check(order)
+        plan = jobs.plan(request)
 
         def body(task: Task) -> dict[str, Any]:
-            task.progress(f"waiting until every node of {order.cluster} answers")
-            job = jobs.start(order, task.check)
+            task.progress(f"waiting until all nodes of {request.cluster} answer")
+            job = jobs.start(plan, task.check)
             if task.cancelled():
                 jobs.cancel(job.id)
             task.check()
             return {"job": job.model_dump(mode="json")}
 
-        return self._start("run", order.cluster, body, shared=[FABRIC, cluster_claim(order.cluster)])
+        return self._start("run", request.cluster, body, shared=[FABRIC, cluster_claim(request.cluster)])
+
+    def moves(self) -> list[Move]:
+        """All moves, oldest first."""
+        return self.context.store.moves()
+
+    def show_move(self, id: str) -> Move:
+        """One move. NOT_FOUND."""
+        move = self.context.store.move(id)
+        if move is None:
+            raise Refused(Code.NOT_FOUND, f"there is no move {id!r}", "", "wherry op list")
+        return move
 
     def predict(self, node: str, host: str, options: MoveOptions) -> Prediction:
-        """What a move would cost. Refused when it cannot be done; changes nothing."""
+        """The predicted cost of a move. Refused when the move is impossible; changes nothing."""
         plan = self.context.require_managers().moves.plan(node, host, options)
         if plan.predicted is None:
-            raise plan.unpredicted or Bug("a plan says neither what it costs nor why not")
+            raise plan.unpredicted or Bug("a move plan has neither a prediction nor an error")
         return plan.predicted
 
     def move(self, node: str, host: str, options: MoveOptions, fault: str | None = None) -> Operation:
         """Moves a node live. `fault` makes the move fail on purpose (see `wherry.move.faults`)."""
+        parse_fault(fault)
         cluster = find_node(self.context.store, node).cluster
         self._require_cluster(cluster)
         moves = self.context.require_managers().moves
@@ -181,24 +216,37 @@ class Commands:
 
         return self._start("job cancel", id, body, may_cancel=False)
 
+    def operations(self, running: bool) -> list[Operation]:
+        """All operations, or the running ones, oldest first."""
+        return self.context.operations.all(running)
+
+    def operation(self, id: str, after: int) -> tuple[Operation, list[str]]:
+        """An operation, and its lines of progress from number `after` on. NOT_FOUND."""
+        operation = self.context.operations.get(id)
+        return operation, self.context.operations.lines(id, after)  # read after the state: none is missed at the end
+
+    def events(self, after: int, limit: int) -> list[Event]:
+        """At most `limit` events after number `after`, oldest first."""
+        return self.context.store.events(after, limit)
+
     def cancel_operation(self, id: str) -> Operation:
         """Asks an operation to end."""
         self.peer.require(self.context.operations.get(id).uid, f"operation {id}")
         return self.context.operations.cancel(id)
 
     def job(self, id: str) -> Job:
-        """The job. The thread that watches it notes its end, once what it left on nodes is gone. NOT_FOUND."""
+        """The job. Its watching thread writes its end, after killing its leftovers on the nodes. NOT_FOUND."""
         return find_job(self.context.store, id)
 
     def output(self, id: str, offset: int, limit: int) -> dict[str, Any]:
-        """Chunks of output from `offset` on; `end` when the job had ended before the last of them was read."""
+        """Chunks of output from `offset` on; `end` is true when the job has ended and no output follows."""
         job = self.job(id)
         self.peer.require(job.uid, f"the output of job {id}")
-        chunks, following = self.context.require_managers().jobs.output(id, offset, limit)
-        return {"job": job, "chunks": chunks, "next": following, "end": not job.state.under_way and not chunks}
+        chunks, next = self.context.require_managers().jobs.output(id, offset, limit)
+        return {"job": job, "chunks": chunks, "next": next, "end": not job.state.under_way and not chunks}
 
     def input(self, id: str, offset: int, data: bytes, end: bool) -> tuple[int, bool]:
-        """Gives rank 0 what begins at `offset` of its input. Returns how far it was taken, and whether to the end."""
+        """Writes a piece of rank 0's input. Returns the next offset expected, and whether the end was written."""
         self.peer.require(self.job(id).uid, f"the input of job {id}")
         return self.context.require_managers().jobs.input(id, offset, data, end)
 
@@ -211,24 +259,24 @@ class Commands:
         return self.context.store.jobs(self._known(cluster))
 
     def show_node(self, name: str) -> dict[str, Any]:
-        """A node, what it uses (None when it does not run), and its moves."""
+        """A node, its resource usage (None when it does not run), and its moves."""
         node, managers = find_node(self.context.store, name), self.context.require_managers()
         try:
-            usage = managers.drivers[node.kind].usage(managers.places.place(node)).model_dump(mode="json")
+            usage = managers.drivers[node.kind].usage(managers.placements.place(node)).model_dump(mode="json")
         except (WherryError, OSError):
             usage = None
         moves = [move.model_dump(mode="json") for move in self.context.store.moves() if move.node == name]
         return {"node": node.model_dump(mode="json"), "usage": usage, "moves": moves}
 
     def console(self, name: str) -> dict[str, Any]:
-        """The end of what a node's kernel said on its console, as text."""
+        """The end of a node's console output, as text."""
         node = find_node(self.context.store, name)
         self._require_cluster(node.cluster)
         files = self.context.require_managers().drivers[node.kind].console_files(name)
         if files is None:
-            why = f"it is a {node.kind}: what its programs write is the output of their job"
+            why = f"it is a {node.kind}; its programs write to the output of their job"
             raise Refused(Code.UNSUPPORTED, f"node {name} has no console", why, f"wherry logs {node.cluster}")
-        return {"node": name, "text": f"\nwherry: {name} was started anew\n".join(map(_end_of, files))}
+        return {"node": name, "text": f"\nwherry: {name} was restarted\n".join(map(_end_of, files))}
 
     def _known(self, cluster: str | None) -> str | None:
         return None if cluster is None else find_cluster(self.context.store, cluster).name
@@ -245,5 +293,5 @@ def _end_of(file: Path) -> str:
         with open(file, "rb") as opened:
             opened.seek(max(0, os.fstat(opened.fileno()).st_size - _CONSOLE))
             return opened.read().decode(errors="replace")
-    except FileNotFoundError:  # the node is just removed
+    except FileNotFoundError:  # the node is being removed
         return ""

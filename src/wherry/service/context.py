@@ -1,8 +1,9 @@
-"""Everything of one instance: its store, its operations, and the managers of what stands on its fabric.
+"""The objects of one instance: its store, its operations, and the managers of clusters, jobs and moves on its fabric.
 
-Invariant: the row of the fabric is written before the fabric is made and forgotten after it is gone; there is one set
-of managers per fabric, and none when no fabric is up. `_lock` is held to make, change or remove the fabric; readers
-take the reference once, so a fabric that goes down meanwhile is an error of what they do with it, not a race.
+Invariant: the row of the fabric is written before the fabric is made and deleted after it is removed. There is one set
+of managers per fabric, and none when no fabric is up. `_lock` is held while the fabric is made, changed or removed.
+Readers take the reference to the managers once: if the fabric goes down meanwhile, their calls fail, but never midway
+on None.
 """
 
 from __future__ import annotations
@@ -33,27 +34,27 @@ from wherry.service.operations import Operations
 from wherry.service.wakeups import Wakeups
 from wherry.store import Store
 
-log = logging.getLogger("wherry.cell")
+log = logging.getLogger("wherry.context")
 TILES_AT = "tiles at"
-"""Setting: a JSON list of the hosts on which tiles were started last; empty for tiles beside the fabric."""
+"""Setting: JSON list of the hosts on which tiles were last started; empty for tiles outside the fabric."""
 TILES_BALANCED = "tiles balanced"
-"""Setting: not empty when the tiles that were started last are to be balanced."""
+"""Setting: not empty when the tiles last started are balanced."""
 
 
 @dataclass
 class Managers:
-    """Clusters, jobs and moves on one fabric."""
+    """The managers of clusters, jobs and moves on one fabric, with its drivers."""
 
     fabric: Fabric
     drivers: dict[str, NodeDriver]
-    places: Placements
+    placements: Placements
     clusters: Clusters
     jobs: Jobs
     moves: Moves
 
 
 class ServiceContext:
-    """One instance. `close` leaves everything running."""
+    """One instance. Nodes and jobs survive `close`."""
 
     def __init__(self, instance: Instance, store: Store) -> None:
         self.instance = instance
@@ -69,19 +70,19 @@ class ServiceContext:
             self._managers = self.make_managers(wiring.make_fabric(spec, instance))
 
     def make_managers(self, fabric: Fabric) -> Managers:
-        """Managers of what stands on a fabric."""
+        """New managers for a fabric."""
         drivers = wiring.make_drivers(fabric, self.instance)
         for host in fabric.spec.hosts:
             if self.store.host_flag(host.name, LOST):
                 fabric.set_lost(host.name, True)
-        places = Placements(self.store, fabric)
+        placements = Placements(self.store, fabric)
         return Managers(
             fabric=fabric,
             drivers=drivers,
-            places=places,
+            placements=placements,
             clusters=Clusters(self.store, fabric, drivers),
-            jobs=Jobs(self.store, fabric, places, self.instance),
-            moves=Moves(self.store, fabric, drivers, places),
+            jobs=Jobs(self.store, fabric, placements, self.instance),
+            moves=Moves(self.store, fabric, drivers, placements),
         )
 
     @property
@@ -98,7 +99,7 @@ class ServiceContext:
         return managers
 
     def ensure_managers(self) -> Managers:
-        """The managers; the embedded fabric is made when there is none, and what a reboot took away is made again."""
+        """The managers. Makes the embedded fabric if there is none, and repairs a fabric that a reboot removed."""
         with self._lock:
             if self._managers is None:
                 self.fabric_up(default_fabric())
@@ -108,7 +109,7 @@ class ServiceContext:
             return managers
 
     def planning_managers(self) -> Managers:
-        """Managers to plan with: of the fabric that is up, or of the embedded fabric in memory. Changes nothing."""
+        """The managers, or those of the embedded fabric in memory if none is up. Changes nothing."""
         return self._managers or self.make_managers(wiring.in_memory_fabric(default_fabric()))
 
     def check_fabric_up(self, spec: FabricSpec) -> None:
@@ -119,11 +120,11 @@ class ServiceContext:
             self._refuse_in_use(f"fabric {managers.fabric.spec.name} cannot be replaced")
 
     def check_fabric_down(self) -> None:
-        """Refuses what `fabric_down` would refuse, and when there is no fabric."""
+        """Refuses what `fabric_down` would refuse. WRONG_STATE too when no fabric is up."""
         self._refuse_in_use(f"fabric {self.require_managers().fabric.spec.name} cannot be taken down")
 
     def fabric_up(self, spec: FabricSpec) -> None:
-        """Makes the fabric; the same one again repairs it. WRONG_STATE when clusters or tiles are on another one."""
+        """Makes the fabric, or repairs it. WRONG_STATE when clusters or tiles use a different one."""
         with self._lock:
             self.check_fabric_up(spec)
             if self._managers is not None and not self._managers.fabric.spec.differs_in_figures_only(spec):
@@ -137,24 +138,30 @@ class ServiceContext:
                 managers.fabric.up()
             except Exception:
                 if self.store.clusters() or self.tiles_at():
-                    self._links_as(before)
+                    self._restore_links(before)
                 else:
-                    self.fabric_down()
+                    self._remove_half_made()
                 raise
             self.store.add_event("fabric.up", spec.name, f"fabric {spec.name} is up with {len(spec.hosts)} hosts")
 
-    def _links_as(self, spec: FabricSpec) -> None:
-        """Goes back to these figures, row and wires."""
+    def _remove_half_made(self) -> None:
+        try:
+            self.fabric_down()
+        except Exception:  # the caller raises the first error; the row stays, for another `fabric down`
+            log.exception("the fabric could not be removed after it could not be made")
+
+    def _restore_links(self, spec: FabricSpec) -> None:
+        """Restores the links of an earlier spec, in the row and on the machine."""
         fabric = self.require_managers().fabric
         self.store.put_fabric(spec)
         fabric.spec = spec
         try:
             fabric.relink()
-        except Exception:  # why the other figures could not be had is what counts
-            log.exception("links could not be made as they were")
+        except Exception:  # the caller raises the first error
+            log.exception("the links could not be restored")
 
     def fabric_down(self) -> None:
-        """Removes the fabric. WRONG_STATE while clusters or tiles are on it; nothing to do when there is none."""
+        """Removes the fabric, if there is one. WRONG_STATE while clusters or tiles use it."""
         with self._lock:
             if self._managers is None:
                 return
@@ -177,7 +184,7 @@ class ServiceContext:
         wiring.check_fabric(self.require_managers().fabric.spec.with_link(link))
 
     def set_link(self, link: LinkSpec) -> None:
-        """Makes the link between these two sites into this one, while everything runs."""
+        """Replaces the link between two sites while nodes and jobs run."""
         with self._lock:
             fabric, before = self.require_managers().fabric, self.require_managers().fabric.spec
             self.store.put_fabric(before.with_link(link))
@@ -189,17 +196,17 @@ class ServiceContext:
             self.store.add_event("link.set", link.name, f"the link is now: {link.described()}")
 
     def hosts(self) -> list[Host]:
-        """The hosts as they are now; none when no fabric is up."""
+        """The hosts and their present state; none when no fabric is up."""
         managers = self._managers
         return known_hosts(self.store, managers.fabric) if managers and managers.fabric.is_up() else []
 
     def job_directory(self, id: str) -> Path | None:
-        """Where the files of a job are that its holder writes; None when no fabric is up."""
+        """The directory of the files that a job's holder writes; None when no fabric is up."""
         managers = self._managers
         return managers.jobs.directory(id) if managers else None
 
     def recover(self) -> None:
-        """Takes over what an earlier daemon left: jobs adopted, moves finished or rolled back, its operations ended."""
+        """Takes over from an earlier daemon: links, moves to finish or take back, jobs to adopt, operations to end."""
         with self._lock:
             managers = self._managers
             if managers is not None:
@@ -216,15 +223,15 @@ class ServiceContext:
             self.operations.end_left_over(self._finished)
 
     def _attempt(self, what: str, act: Callable[[], None]) -> None:
-        """A daemon that cannot take over something serves the rest, and says so."""
+        """Runs one step of the recovery. An error becomes an event, and the daemon serves the rest."""
         try:
             act()
         except Exception as error:
             log.exception("recovery of %s", what)
-            self.store.add_event("daemon.recovery", self.instance.name, f"{what} could not be taken over: {error}")
+            self.store.add_event("daemon.recovery", self.instance.name, f"{what} could not be recovered: {error}")
 
     def _finished(self, operation: Operation) -> dict[str, Any] | None:
-        """The result of an operation that was cut short, when recovery has completed what it did: a committed move."""
+        """The result of an interrupted operation that the recovery has completed (a committed move), else None."""
         if operation.kind != "move":
             return None
         for move in reversed(self.store.moves()):
@@ -233,27 +240,27 @@ class ServiceContext:
         return None
 
     def close(self, timeout: float = 20.0) -> None:
-        """Ends operations (see `Operations.close`) and the store. Nodes and jobs run on."""
+        """Ends operations (see `Operations.close`) and closes the store. Nodes and jobs run on."""
         self.operations.close(timeout)
         self.store.close()
 
     def tiles_at(self) -> list[str]:
-        """The hosts in whose network namespaces tiles run; none when they run beside the fabric, or there are none.
+        """The hosts in whose network namespaces tiles run; empty for tiles outside the fabric, or without tiles.
 
-        The names are stored before the tiles start; whether these still run is what their name server says.
+        The names are stored before the tiles start, so they count only while the name server of the tiles answers.
         """
         hosts = json.loads(self.store.setting(TILES_AT) or "[]")
         return list(hosts) if hosts and self.board.is_up() else []
 
     def refuse_tiles(self, what: str, hosts: Collection[str]) -> None:
         """WRONG_STATE while tiles run on one of these hosts."""
-        if there := [host for host in self.tiles_at() if host in hosts]:
-            why = f"tiles run in the network of {', '.join(there)} and cannot leave it"
+        if used := [host for host in self.tiles_at() if host in hosts]:
+            why = f"tiles run in the network of {', '.join(used)} and cannot be moved away"
             raise Refused(Code.WRONG_STATE, what, why, "wherry tile down")
 
     def _refuse_in_use(self, what: str) -> None:
         names = [cluster.name for cluster in self.store.clusters()]
         if names:
-            why = f"clusters stand on it: {', '.join(names)}"
+            why = f"clusters use it: {', '.join(names)}"
             raise Refused(Code.WRONG_STATE, what, why, f"wherry down {names[0]}")
         self.refuse_tiles(what, [host.name for host in self.require_managers().fabric.spec.hosts])

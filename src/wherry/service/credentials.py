@@ -1,4 +1,4 @@
-"""Who is at the other end of the socket, from the kernel (SO_PEERCRED, unix(7)), never from the request."""
+"""Credentials of the client, read from the kernel (SO_PEERCRED, unix(7)), never from the request."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from wherry.base.errors import Code, Refused
 from wherry.model.owner import Owner
 
 _SO_PEERGROUPS = getattr(socket, "SO_PEERGROUPS", 59)
-_MOST = 1024
-"""Bytes that Python lets getsockopt return at most: 256 groups."""
+_GROUPS_BYTES = 1024
+"""The largest result of Python's getsockopt: 256 groups."""
 
 
 @dataclass(frozen=True)
@@ -29,12 +29,13 @@ class PeerCredentials:
     gid: int
     groups: frozenset[int]
 
-    def may_ask(self, group: int | None) -> bool:
-        """True for root, for the daemon's own user, and for members of the group that the daemon was started with."""
+    def is_authorised(self, group: int | None) -> bool:
+        """True for root, the daemon's own user, and members of `group`."""
         return self.uid in (0, os.geteuid()) or (group is not None and group in self.groups | {self.gid})
 
     def owner(self, named: Owner | None, cwd: str = "/") -> Owner:
-        """Who the ranks run as: the peer itself; root may name somebody else. PERMISSION for anybody else who does."""
+        """The user whose rights a command has: the peer, or the one root named. PERMISSION when another peer
+        names one other than itself."""
         if named and (self.uid == 0 or named.uid == self.uid):
             return named if self.uid == 0 else owner_of(self.uid, self.gid, named.cwd)
         if named:
@@ -43,14 +44,14 @@ class PeerCredentials:
         return owner_of(self.uid, self.gid, cwd)
 
     def require(self, uid: int, what: str) -> None:
-        """PERMISSION unless the peer is that user, root, or the daemon's own user. `what` says what is that user's."""
+        """PERMISSION unless the peer is user `uid`, root, or the daemon's own user. `what` is what belongs to `uid`."""
         if self.uid not in (0, os.geteuid(), uid):
             whose = "root's" if uid == 0 else f"uid {uid}'s"
             raise Refused(Code.PERMISSION, f"{what} is not yours", f"it is {whose}, you are uid {self.uid}", "use sudo")
 
 
 def owner_of(uid: int, gid: int, cwd: str) -> Owner:
-    """The user with the home and the groups that this machine's files say."""
+    """The user with its home and groups of this machine's user database."""
     try:
         entry = pwd.getpwuid(uid)
     except KeyError:
@@ -72,14 +73,14 @@ def peer_of(connection: socket.socket) -> PeerCredentials:
     """The peer of a connected Unix socket."""
     _, uid, gid = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     try:
-        raw = connection.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, _MOST)
-    except OSError:  # a process of more groups: what the machine's files say instead
+        raw = connection.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, _GROUPS_BYTES)
+    except OSError:  # more groups than fit: those of the user database instead
         return PeerCredentials(uid, gid, frozenset(owner_of(uid, gid, "/").groups))
     return PeerCredentials(uid, gid, frozenset(struct.unpack(f"{len(raw) // 4}I", raw)))
 
 
 class PeerProtocol(H11Protocol):
-    """uvicorn's HTTP/1.1 with `peer` in the state of every request of the connection."""
+    """uvicorn's HTTP/1.1 protocol; the state of every request has the connection's `peer`."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Reads the credentials once, when the connection is made."""

@@ -1,10 +1,10 @@
 """`wherryd`: one instance's daemon.
 
-It listens only when recovery is done. It never ends by itself; SIGTERM ends it and leaves nodes and jobs running, to be
-adopted by the next one. `wherryd doctor` and `wherryd sweep` need no daemon: they print one JSON document and end.
+It listens only after recovery, and runs until SIGTERM. Nodes and jobs then run on, and the next daemon adopts them.
+`wherryd doctor` and `wherryd sweep` print one JSON document and end; they need no daemon.
 
-Invariant: a daemon that listens holds the instance's lock, and holds it until its process is gone: what it began and
-does not wait for (a Xen host may be at a move for minutes) must not write beside the next one.
+Invariant: a daemon holds the instance's lock from before it listens until its process is gone. Threads that it does not
+wait for (a move of a Xen host may take minutes) therefore never write beside the next daemon.
 """
 
 from __future__ import annotations
@@ -24,11 +24,14 @@ from wherry import __version__
 from wherry.base.errors import Bug, Code, Refused, WherryError
 from wherry.base.paths import Instance, instance
 
-_ROWS = "wherry.db"
+_DATABASE = "wherry.db"
 _SESSION_NICE = -15
+_TASKS_SECONDS, _OPERATIONS_SECONDS = 10.0, 20.0
+"""How long an ending daemon waits for its periodic threads and for its operations. Their sum must be less than the 40 s
+between SIGTERM and SIGKILL (`wherry.client.daemon_process`)."""
 log = logging.getLogger("wherry.daemon")
 _UMASK = 0o066
-"""Others may pass through directories, as a job's user does on the way to its own; they list and read nothing."""
+"""Other users may pass through directories, as owners of jobs must, but neither list nor read them."""
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -38,27 +41,27 @@ def main() -> None:
     os.environ["PATH"] = f"{os.environ.get('PATH', '')}:{_SYSTEM_PATH}".lstrip(":")
     code = 0
     try:
-        if arguments.act == "serve":
+        if arguments.command == "serve":
             _serve(instance(), arguments.group, arguments.detach, arguments.resume)
         else:
-            print(json.dumps(_sweep() if arguments.act == "sweep" else _doctor()))
+            print(json.dumps(_sweep() if arguments.command == "sweep" else _doctor()))
     except WherryError as error:
         log.error("%s", error)
         print(json.dumps({"error": error.to_dict()}))
         code = error.code.exit_code
     sys.stdout.flush()
     logging.shutdown()
-    os._exit(code)  # threads that are left are not waited for
+    os._exit(code)  # without waiting for remaining threads
 
 
 def _arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="wherryd", description="The daemon of Wherry; `wherry` starts it when needed."
     )
-    parser.add_argument("act", nargs="?", default="serve", choices=["serve", "doctor", "sweep"])
+    parser.add_argument("command", nargs="?", default="serve", choices=["serve", "doctor", "sweep"])
     parser.add_argument("--group", help="members of this group may use the daemon, beside root")
     parser.add_argument("--detach", action="store_true", help="run in the background")
-    parser.add_argument("--resume", action="store_true", help="only when there is something to take over")
+    parser.add_argument("--resume", action="store_true", help="start only if the instance has state to take over")
     parser.add_argument("--version", action="version", version=f"wherryd {__version__}")
     return parser
 
@@ -75,29 +78,30 @@ def _sweep() -> dict[str, object]:
     return {"removed": purge(instance())}
 
 
-def _serve(place: Instance, group_name: str | None, detach: bool, resume: bool) -> None:
+def _serve(served: Instance, group_name: str | None, detach: bool, resume: bool) -> None:
     from wherry.service.credentials import group_id
     from wherry.service.instance_lock import InstanceLock
     from wherry.service.log import log_to_file
 
     group = group_id(group_name) if group_name else None
-    if resume and not _resumable(place):
-        raise Refused(Code.NOT_FOUND, f"instance {place.name} was taken down meanwhile", "", "wherry up FILE")
-    held_up = _detach() if detach else None
-    _make_directories(place)
-    os.umask(_UMASK)
+    if resume and not _resumable(served):
+        raise Refused(Code.NOT_FOUND, f"instance {served.name} was removed meanwhile", "", "wherry up FILE")
+    launcher = _detach() if detach else None
     os.chdir("/")
-    log_to_file(place)
-    _weigh_session()
-    InstanceLock(place)  # released by the kernel when the process is gone, not before
-    if held_up is not None:
-        os.close(held_up)
+    _raise_session_priority()
+    _make_directories(served)
+    log_to_file(served)
+    InstanceLock(served)  # never released: the kernel does it when the process is gone
+    _make_directories(served)  # again: a purge that held the lock before has removed them, and the log
+    log_to_file(served)
+    if launcher is not None:
+        os.close(launcher)
     try:
-        if resume and not _resumable(place):  # that began while this process did
+        if resume and not _resumable(served):  # removed while this process started
             return
-        place.ending.unlink(missing_ok=True)
-        log.info("wherryd %s of instance %s begins", __version__, place.name)
-        _run(place, group)
+        served.ending.unlink(missing_ok=True)
+        log.info("wherryd %s of instance %s begins", __version__, served.name)
+        _run(served, group)
         log.info("wherryd ended; nodes and jobs run on")
     except WherryError:
         raise
@@ -106,38 +110,39 @@ def _serve(place: Instance, group_name: str | None, detach: bool, resume: bool) 
         raise Bug("the daemon cannot go on", repr(error)) from error
 
 
-def _resumable(place: Instance) -> bool:
-    """False when the instance is removed or about to be: a client that waits must not bring it back."""
-    return (place.state / _ROWS).exists() and not place.ending.exists()
+def _resumable(served: Instance) -> bool:
+    """False when the instance is removed or about to be: a waiting client must not bring it back."""
+    return (served.state / _DATABASE).exists() and not served.ending.exists()
 
 
-def _weigh_session() -> None:
-    """Lets what a move starts have the CPU when it asks, also where the scheduler groups processes by session."""
-    with contextlib.suppress(OSError):  # no such grouping in this kernel
+def _raise_session_priority() -> None:
+    """Gives the processes of a move priority where the kernel's autogroup scheduler shares CPU by session."""
+    with contextlib.suppress(OSError):  # a kernel without autogroups
         Path("/proc/self/autogroup").write_text(str(_SESSION_NICE))
 
 
-def _make_directories(place: Instance) -> None:
-    os.umask(0o022)  # what is above ours is everybody's
-    for directory in (place.run, place.state):
+def _make_directories(served: Instance) -> None:
+    os.umask(0o022)  # the parent directories are public
+    for directory in (served.run, served.state):
         directory.parent.mkdir(parents=True, exist_ok=True)
         directory.mkdir(exist_ok=True)
         directory.chmod(0o711)
+    os.umask(_UMASK)
 
 
 def _detach() -> int:
-    """Becomes a process of its own session without a terminal; the caller's process ends when that closes what this
-    returns, or has ended.
+    """Continues in a process of its own session without a terminal. The launching process ends when the returned pipe
+    is closed.
 
-    So whoever starts a daemon has, when that command is over, either it or the one that was sooner: none that is late
-    comes up after the other was stopped.
+    The pipe is closed once the daemon holds the lock, or has ended because another one holds it. So when the launching
+    command returns, exactly one daemon holds the lock, and no late starter comes up after that one is stopped.
     """
-    ours, theirs = os.pipe()
+    reader, writer = os.pipe()
     if os.fork():
-        os.close(theirs)
-        os.read(ours, 1)
+        os.close(writer)
+        os.read(reader, 1)
         os._exit(0)
-    os.close(ours)
+    os.close(reader)
     os.setsid()
     if os.fork():
         os._exit(0)
@@ -145,10 +150,10 @@ def _detach() -> int:
     for number in (0, 1, 2):
         os.dup2(null, number)
     os.close(null)
-    return theirs
+    return writer
 
 
-def _run(place: Instance, group: int | None) -> None:
+def _run(served: Instance, group: int | None) -> None:
     import uvicorn
 
     from wherry.service.auto_balancer import AutoBalancer
@@ -156,15 +161,16 @@ def _run(place: Instance, group: int | None) -> None:
     from wherry.service.credentials import PeerProtocol
     from wherry.service.health_monitor import HealthMonitor
     from wherry.service.move_recovery import MoveRecovery
+    from wherry.service.periodic import stop_all
     from wherry.service.rest.app import make_app
     from wherry.service.tile_balance import TileBalance
     from wherry.store import Store
 
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    # uvicorn ends the server on these, then repeats them for whoever had them before: that must not kill us midway.
+    # uvicorn ends the server on these, then raises them again for the handlers before: these must not end the process.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)
-    context = ServiceContext(place, Store(place.state / _ROWS))
+    context = ServiceContext(served, Store(served.state / _DATABASE))
     context.recover()
     tasks = (HealthMonitor(context), AutoBalancer(context), MoveRecovery(context), TileBalance(context))
     for task in tasks:
@@ -180,18 +186,17 @@ def _run(place: Instance, group: int | None) -> None:
         timeout_graceful_shutdown=2,
     )
     try:
-        with listening(place.socket, group) as listener:
-            log.info("ready at %s", place.socket)
+        with listening(served.socket, group) as listener:
+            log.info("ready at %s", served.socket)
             uvicorn.Server(config).run([listener])
     finally:
-        place.socket.unlink(missing_ok=True)
-        for task in tasks:
-            task.stop()
-        context.close()
+        served.socket.unlink(missing_ok=True)
+        stop_all(tasks, _TASKS_SECONDS)
+        context.close(_OPERATIONS_SECONDS)
 
 
 def listening(path: Path, group: int | None) -> socket.socket:
-    """The socket of the daemon: 0600, or 0660 of a group. It gets its name when it listens already."""
+    """The daemon's listening socket: mode 0600, or 0660 with a group. It is renamed to `path` once it listens."""
     new = path.with_suffix(".new")
     new.unlink(missing_ok=True)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

@@ -1,4 +1,4 @@
-"""What this machine can and cannot do, each with the remedy. Probes only: nothing that it makes is left behind."""
+"""Findings on what this machine supports, each with a remedy. Probes leave nothing behind."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from wherry.node.vm.real.driver import hosts_used
 _PROGRAMS = ("wherry-init", "wherry-launch", "wherry-ns", "wherry-link")
 _LAUNCHERS = ("mpirun.openmpi", "mpiexec.mpich", "mpirun", "mpiexec")
 _ROOM = 512 * 2**20
-"""Bytes of /run below which nodes of the examples' size may not fit."""
+"""Free bytes of /run below which the nodes of the examples may not fit."""
 
 
 class Health(StrEnum):
@@ -41,7 +41,7 @@ class Health(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the answer: `limited` means that something is chosen around, `missing` that something is refused."""
+    """One line of the result. `limited`: something is slower or done otherwise; `missing`: something is refused."""
 
     name: str
     health: Health
@@ -49,12 +49,12 @@ class Finding:
     remedy: str = ""
 
     def to_dict(self) -> dict[str, str]:
-        """As it travels."""
+        """As JSON."""
         return {key: str(value) for key, value in asdict(self).items()}
 
 
 def examine() -> list[Finding]:
-    """Every probe, in the order of what needs what. A probe that breaks is itself a finding."""
+    """The findings of all probes. A probe that raises is itself a finding."""
     return [finding for probe in _PROBES for finding in _tried(probe)]
 
 
@@ -64,8 +64,8 @@ def _tried(probe: Callable[[], Iterator[Finding]]) -> list[Finding]:
         return list(probe())
     except WherryError as error:
         return [Finding(name, Health.MISSING, str(error), error.next)]
-    except (OSError, subprocess.SubprocessError, ValueError) as error:
-        return [Finding(name, Health.MISSING, f"could not be examined: {error}")]
+    except Exception as error:
+        return [Finding(name, Health.MISSING, f"could not be examined: {error!r}")]
 
 
 def _judge(name: str, good: bool, text: str, bad: str, remedy: str, otherwise: Health = Health.MISSING) -> Finding:
@@ -115,7 +115,7 @@ def _overlays() -> Iterator[Finding]:
 
 
 def _in_netns(command: str) -> str:
-    """The error of a command run in a network namespace that ends with it; empty when it went well."""
+    """The error of a command in a network namespace of its own; empty on success."""
     words = ["unshare", "--net", "--", *command.split()]
     done = subprocess.run(words, capture_output=True, text=True, timeout=20, check=False)
     return (done.stderr.strip() or f"exit code {done.returncode}") if done.returncode else ""
@@ -150,7 +150,7 @@ def _tiles() -> Iterator[Finding]:
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=20, check=True)
     found = json.loads(done.stdout)
     if not found["system_calls_refused"]:
-        bad = "the kernel cannot keep programs of tiles from system calls, so they do not start"
+        bad = "programs of tiles do not start: the kernel cannot refuse them system calls"
         yield Finding("tiles", Health.MISSING, bad, "use Linux 5.11 or later")
         return
     turns = "short turns" if found["short_turns"] else "turns of the usual length (Linux 6.12 has shorter ones)"
@@ -197,7 +197,7 @@ def _virtual_machines() -> Iterator[Finding]:
 
 
 def _real_hosts() -> Iterator[Finding]:
-    """Those that this instance has had nodes on."""
+    """The hosts that this instance has had nodes on."""
     for host, uri in hosts_used(instance()).items():
         try:
             connection = HostConnections({host: uri}).connect(host)

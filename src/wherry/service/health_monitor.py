@@ -1,10 +1,10 @@
-"""Health checks: jobs are polled, a node whose first process is gone becomes LOST, a dead link is made anew.
+"""Health checks: jobs are polled, a node whose first process has ended becomes LOST, a dead link is restarted.
 
-Old rows are pruned: jobs that are over, events, operations, moves.
+Old rows are pruned: ended jobs, events, operations, moves.
 
-Invariants: of clusters it only notes what happened, and only when no operation works on them; repairing them is what a
-user asks for. What joins the sites holds no state, so it is started anew at once. A check that fails is logged, and
-keeps no other from being made.
+Invariants: a check of a cluster only records what happened, and only while no operation claims the cluster; repair is
+the user's command (`up`). Links hold no state, so they are restarted at once. A check that fails or blocks delays no
+other.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 
 from wherry.base.errors import WherryError
-from wherry.model.objects import ClusterState, Job, Node
+from wherry.model.objects import ClusterState, Node
 from wherry.service.claims import cluster_claim
 from wherry.service.context import Managers, ServiceContext
 from wherry.service.periodic import PeriodicTask
@@ -24,19 +24,22 @@ from wherry.service.periodic import PeriodicTask
 _EVERY = 1.0
 """Seconds between two checks."""
 _PRUNE_EVERY = 300.0
-"""Seconds between two times that what is old is forgotten; a daemon begins with it."""
+"""Seconds between two prunings; the first check of a daemon prunes too."""
+_POOL = 1024
+"""Most threads that check clusters: checks that wait for silent hosts must not fill the pool. A cluster has one check
+at a time, and a thread is made only when no other is idle."""
 
 
 class HealthMonitor(PeriodicTask):
-    """Checks once a second, and prunes now and then."""
+    """Checks once a second, and prunes every few minutes."""
 
     def __init__(self, context: ServiceContext) -> None:
         super().__init__("monitor", _EVERY)
         self._context = context
         self._pruned = -_PRUNE_EVERY
         self._checks: dict[str, Future[bool]] = {}
-        """By cluster, while it is checked."""
-        self._pool = ThreadPoolExecutor(thread_name_prefix="monitor")
+        """Checks under way, by cluster."""
+        self._pool = ThreadPoolExecutor(_POOL, thread_name_prefix="monitor")
 
     def run_once(self) -> None:
         self.check()
@@ -49,49 +52,54 @@ class HealthMonitor(PeriodicTask):
         managers = self._context.managers
         if managers is None:
             return
-        jobs = [job for job in self._context.store.jobs() if job.state.under_way]
-        self._check_clusters(managers, jobs)
-        for job in jobs:
-            with self._logged(f"job {job.id}"):
-                managers.jobs.poll(job.id)
-        with self._logged("the fabric"):  # last, as it may take long
+        self._check_clusters(managers)
+        for job in self._context.store.jobs():
+            if job.state.under_way:
+                with self._logged(f"job {job.id}"):
+                    managers.jobs.poll(job.id)
+        with self._logged("the fabric"):  # last: restarting a link takes time
             for repair in managers.fabric.repair():
                 kind = "fabric.repair-failed" if repair.failed else "fabric.repaired"
                 self._context.store.add_event(kind, managers.fabric.spec.name, repair.text)
 
+    def prune(self) -> None:
+        """Deletes old rows."""
+        managers = self._context.managers
+        if managers is not None:
+            with self._logged("old jobs"):
+                managers.jobs.prune()
+        self._context.store.prune()
+
     @contextmanager
     def _logged(self, what: str) -> Iterator[None]:
-        """Logs what a check raises: what it looked at was just removed, or an error that must not end the turn."""
+        """Logs an exception of a check, so that the other checks are made."""
         try:
             yield
-        except WherryError as error:
+        except WherryError as error:  # its object was removed
             self._log.info("%s: %s", what, error)
         except Exception:
             self._log.exception("the check of %s failed", what)
 
-    def _check_clusters(self, managers: Managers, jobs: list[Job]) -> None:
-        """A check that takes long, as a host of the cluster is silent, is not waited for, nor begun twice."""
+    def _check_clusters(self, managers: Managers) -> None:
+        """Starts a check of each cluster that has none under way, and waits a moment for the results."""
         for cluster in self._context.store.clusters():
             if cluster.name not in self._checks and cluster.state in (ClusterState.RUNNING, ClusterState.PARTLY):
-                look = functools.partial(managers.clusters.gone, cluster.name)
-                mark = functools.partial(self._mark, managers, cluster.name, jobs)
+                find_gone = functools.partial(managers.clusters.gone, cluster.name)
+                mark_lost = functools.partial(self._mark_lost, managers, cluster.name)
                 claim = cluster_claim(cluster.name)
-                self._checks[cluster.name] = self._pool.submit(self._context.operations.while_idle, claim, look, mark)
+                check = functools.partial(self._context.operations.while_idle, claim, find_gone, mark_lost)
+                self._checks[cluster.name] = self._pool.submit(check)
         wait(self._checks.values(), _EVERY)
         for name in [name for name, future in self._checks.items() if future.done()]:
             with self._logged(f"cluster {name}"):
                 self._checks.pop(name).result()
 
-    def prune(self) -> None:
-        """Forgets old rows."""
-        if self._context.managers is not None:
-            self._context.managers.jobs.prune()
-        self._context.store.prune()
-
-    def _mark(self, managers: Managers, name: str, jobs: list[Job], gone: list[Node]) -> None:
-        """Of a cluster that nothing works on: a node that moves has no process for a good reason."""
+    def _mark_lost(self, managers: Managers, name: str, gone: list[Node]) -> None:
+        """Marks nodes that were found gone, and ends the jobs that run there now. No operation claims the cluster: a
+        node that is being moved has no process at its host for a good reason."""
         for node in managers.clusters.lose(name, gone):
-            for job in jobs:
-                if job.cluster == name:
-                    self._context.store.add_event("job.node-lost", job.id, f"its node {node.name} is lost")
-                    managers.jobs.node_lost(job.id, node)
+            for job in self._context.store.jobs(name):
+                if job.state.under_way:
+                    with self._logged(f"job {job.id}"):
+                        self._context.store.add_event("job.node-lost", job.id, f"its node {node.name} is lost")
+                        managers.jobs.node_lost(job.id, node)

@@ -1,12 +1,13 @@
-"""Images of virtual machines: what a user can ask for.
+"""The commands on images of virtual machines.
 
-Invariant: all clusters of the machine share them, so only root changes them.
+Invariant: all clusters of the machine share the images, so only root changes them, and one change is made at a time.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from wherry.base.errors import Code, Refused
 from wherry.model.objects import Image, Operation
 from wherry.node.vm.image import build as image_build
 from wherry.node.vm.image import catalog as image_catalog
@@ -15,18 +16,18 @@ from wherry.service.context import ServiceContext
 from wherry.service.credentials import PeerCredentials
 from wherry.service.operations import Task
 
-_OURS = "an image, which all clusters share,"
+_SHARED = "an image, which all clusters share,"
 
 
 class Images:
-    """The acts on images that a peer asks for."""
+    """The commands of one peer on images."""
 
     def __init__(self, context: ServiceContext, peer: PeerCredentials) -> None:
         self._context = context
         self._peer = peer
 
     def all(self) -> list[Image]:
-        """By name."""
+        """All images, by name."""
         return image_catalog.list_images()
 
     def show(self, name: str) -> Image:
@@ -34,8 +35,8 @@ class Images:
         return image_catalog.read_image(name)
 
     def build(self, name: str, programs: tuple[str, ...]) -> Operation:
-        """Makes the image, or makes it anew. `programs` are absolute paths of this machine."""
-        self._peer.require(0, _OURS)
+        """Builds the image, or builds it anew. `programs` are absolute paths on this machine."""
+        self._peer.require(0, _SHARED)
         image_build.check(name, programs)
 
         def body(task: Task) -> dict[str, Any]:
@@ -43,13 +44,20 @@ class Images:
             self._context.store.add_event("image.build", name, f"image {name} is built, kernel {made.kernel}")
             return {"image": made.model_dump(mode="json")}
 
-        # One at a time: they share the kernel.
+        # One at a time: builds share the kernel.
         return self._context.operations.start("image build", name, body, uid=self._peer.uid, exclusive=[IMAGES])
 
     def remove(self, name: str) -> Image:
-        """Removes the image, and returns what it was. Machines that run keep what they have in memory."""
-        self._peer.require(0, _OURS)
-        found = image_catalog.read_image(name)
-        image_catalog.remove_image(name)
+        """Removes the image and returns its record. WRONG_STATE while an image is being built. Running machines have
+        their image in memory and are not affected."""
+        self._peer.require(0, _SHARED)
+
+        def remove(_record: Image) -> None:
+            image_catalog.remove_image(name)
+
+        record = image_catalog.read_image(name)
+        if not self._context.operations.while_idle(IMAGES, lambda: record, remove):
+            remedy = "repeat the command when the build has ended (wherry op list --running)"
+            raise Refused(Code.WRONG_STATE, f"image {name} cannot be removed now", "an image is being built", remedy)
         self._context.store.add_event("image.remove", name, f"image {name} is removed")
-        return found
+        return record

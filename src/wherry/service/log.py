@@ -1,7 +1,7 @@
 """The daemon's log: `state/log`, rotated, readable by its owner alone.
 
-Invariant: no secret is logged. Bodies of requests, environments and keys never reach a logger; what does is the names
-and texts that events and operations hold.
+Invariant: no secret is logged. Request bodies, environments and keys never reach a logger; names and texts of events
+and operations do.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _KEPT = 3
 
 
 def log_to_file(instance: Instance) -> None:
-    """Sends every logger to the instance's log."""
+    """Directs all loggers to the instance's log."""
     instance.state.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = instance.state / "log"
     os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600))

@@ -1,8 +1,8 @@
-"""Goes on with what moves left undone as a host did not answer: moves that could neither be finished nor taken back
-when they failed, and copies of nodes at hosts that they were not moved to.
+"""Retries, with exponential backoff, moves left unfinished because a host was unreachable, and ends orphaned copies of
+nodes at hosts where they do not belong.
 
-Invariant: each try is an operation with the claims of a move, so nothing else works on the node meanwhile; it is made
-while the hosts answer, and after one that fails the next comes later.
+Invariant: each try is an operation with the claims of a move, so no other operation works on the node meanwhile. It is
+made only while the hosts answer, and each failure doubles the pause before the next.
 """
 
 from __future__ import annotations
@@ -22,40 +22,40 @@ from wherry.service.operations import Task
 from wherry.service.periodic import PeriodicTask
 
 _EVERY = 5.0
-"""Seconds between two looks, and between a move's first try and its second; from then on twice as long each time."""
+"""Seconds between two searches, and between the first try and the second; doubled for each further try."""
 _LONGEST = 600.0
-"""Seconds between two tries at most."""
+"""Longest pause between two tries, in seconds."""
 
 
 class MoveRecovery(PeriodicTask):
-    """Looks for such moves and copies every few seconds."""
+    """Searches for unfinished moves and orphaned copies every few seconds."""
 
     def __init__(self, context: ServiceContext, every: float = _EVERY) -> None:
         super().__init__("take-up", every)
         self._context = context
-        self._pauses: dict[str, tuple[float, float]] = {}
-        """By move, or node and host: when the next try is due, and the seconds after that until the one after."""
+        self._backoff: dict[str, tuple[float, float]] = {}
+        """By move, or node and host: when the next try is due, and the pause after that one. Kept for as long as the
+        move is unfinished or the copy exists, also while a try is under way."""
 
     def run_once(self) -> None:
-        """Begins what is due."""
+        """Starts the tries that are due."""
         managers = self._context.managers
         if managers is None:
-            self._pauses = {}
+            self._backoff = {}
             return
-        due: dict[str, Callable[[], None]] = {}
+        tries: dict[str, tuple[str, Callable[[], None]]] = {}
         for move in managers.moves.recoverable():
-            if self._idle(move.node):
-                due[move.id] = partial(self._begin, managers, move)
+            tries[move.id] = move.node, partial(self._recover, managers, move)
         for driver in managers.drivers.values():
             for node, host in driver.orphans():
-                if self._idle(node) and managers.fabric.reachable(host):
-                    due[f"{node}@{host}"] = partial(self._end_orphan, driver, node, host)
-        self._pauses = {what: pause for what, pause in self._pauses.items() if what in due}
-        for what, begin in due.items():
-            when, pause = self._pauses.get(what, (0.0, self.every))
-            if time.monotonic() >= when:
-                self._pauses[what] = time.monotonic() + pause, min(2 * pause, _LONGEST)
-                with contextlib.suppress(WherryError):  # something else works on the node
+                if managers.fabric.reachable(host):
+                    tries[f"{node}@{host}"] = node, partial(self._end_orphan, driver, node, host)
+        self._backoff = {key: backoff for key, backoff in self._backoff.items() if key in tries}
+        for key, (node, begin) in tries.items():
+            due, pause = self._backoff.get(key, (0.0, self.every))
+            if time.monotonic() >= due and self._idle(node):
+                self._backoff[key] = time.monotonic() + pause, min(2 * pause, _LONGEST)
+                with contextlib.suppress(WherryError):  # an operation has just claimed the node
                     begin()
 
     def _idle(self, node: str) -> bool:
@@ -64,7 +64,7 @@ class MoveRecovery(PeriodicTask):
     def _end_orphan(self, driver: NodeDriver, node: str, host: str) -> None:
         def body(_task: Task) -> None:
             row = self._context.store.node(node)
-            if row is None or row.host != host:  # else it was started there, which has ended the orphan
+            if row is None or row.host != host:  # else a start of the node there has ended the orphan
                 driver.end_orphan(node, host)
 
         shared = [FABRIC, cluster_claim(node.rpartition("-")[0])]
@@ -72,7 +72,7 @@ class MoveRecovery(PeriodicTask):
             "end orphan", f"{node} at {host}", body, may_cancel=False, shared=shared, exclusive=[node_claim(node)]
         )
 
-    def _begin(self, managers: Managers, move: Move) -> None:
+    def _recover(self, managers: Managers, move: Move) -> None:
         def body(task: Task) -> dict[str, Any]:
             managers.moves.recover(task.progress, move.id)
             after = self._context.store.move(move.id)

@@ -1,9 +1,9 @@
-"""Operations: commands that take long. Each is a row and a thread; the row tells how far it is and how it ended.
+"""Operations: commands that take long. Each is a row and a thread; the row has its progress and its result.
 
-Invariants: an operation ends in exactly one of done, failed, cancelled; operations whose claims conflict never run at
-once (the second is refused and names the first); the claims of one that has ended are free, whether or not its row
-could be written; rows that a dead daemon left running are marked failed when the next one starts, after it has repaired
-what they did.
+Invariants: an operation ends as exactly one of done, failed, cancelled. Operations with conflicting claims never run at
+the same time: the second is refused, and the refusal names the first. The end of an operation frees its claims, whether
+or not its row could be written. Rows left running by a dead daemon are marked failed when the next daemon starts, after
+its recovery.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from wherry.store import Store
 
 log = logging.getLogger("wherry.operations")
 _LINES = 10_000
-"""Lines of progress kept in memory for each running operation."""
-_REMEMBERED = 50
-"""Ended operations whose lines are kept for a client that still reads them."""
-_AT_ONCE = 32
-"""Running operations of one user other than root, at most: each is a thread of the daemon."""
+"""Lines of progress kept in memory for each operation."""
+_KEPT_ENDED = 50
+"""Ended operations whose lines of progress are kept for clients that still read them."""
+_MAX_RUNNING = 32
+"""Most running operations of one user other than root: each is a thread of the daemon."""
 _RETRY, _RETRY_LONGEST = 1.0, 60.0
-"""Seconds until the end of an operation that could not be written is written again; doubled each time."""
+"""Backoff in seconds, doubled up to the second figure, of writing an operation's end that the database refused."""
 
 
 @dataclass
 class Task:
-    """What the body of an operation sees of it. `claim` adds to what it claims, and is refused as a start is."""
+    """A running operation, as its body uses it. `claim` adds claims; WRONG_STATE when they conflict."""
 
     operation: Operation
     progress: Callable[[str], None]
@@ -48,27 +48,27 @@ class Task:
 
     @property
     def running(self) -> bool:
-        """True until it has ended."""
+        """True until the operation has ended."""
         return self.operation.state == OperationState.RUNNING
 
     def cancelled(self) -> bool:
-        """True once somebody asked for the end."""
+        """True once cancellation was requested."""
         return self.stop.is_set()
 
     def check(self) -> None:
-        """Raises CANCELLED once somebody asked for the end."""
+        """Raises CANCELLED once cancellation was requested."""
         if self.cancelled():
             raise Failed(Code.CANCELLED, f"{self.operation.kind} {self.operation.target} was cancelled")
 
 
 idempotency_key: ContextVar[str] = ContextVar("idempotency_key", default="")
-"""Of the request that is being served; an operation that it begins keeps it."""
+"""Idempotency key of the current request; the operation that it begins keeps it."""
 Body = Callable[[Task], dict[str, Any] | None]
-Seen = TypeVar("Seen")
+Observed = TypeVar("Observed")
 
 
 class Operations:
-    """Starts, watches and cancels operations."""
+    """The operations of an instance. Safe from several threads."""
 
     def __init__(self, store: Store, changed: Callable[[], None] = lambda: None) -> None:
         """`changed` is called after each line of progress and each end."""
@@ -88,7 +88,7 @@ class Operations:
         shared: Collection[str] = (),
         exclusive: Collection[str] = (),
     ) -> Operation:
-        """Runs `body` in a thread, for user `uid`. WRONG_STATE when a running operation claims what this one claims."""
+        """Runs `body` in a thread, for user `uid`. WRONG_STATE when the claims conflict with a running operation's."""
         with self._lock:
             if self._closing.is_set():
                 raise Refused(Code.WRONG_STATE, "the daemon is being stopped", "", "wherry daemon start")
@@ -106,13 +106,26 @@ class Operations:
                 key=idempotency_key.get(),
             )
             self._store.put_operation(operation)
-            id = operation.id
-            task = Task(operation, lambda text: self._progress(id, text), claims, lambda more: self._claim(id, more))
+            task = Task(
+                operation, lambda text: self._progress(task, text), claims, lambda more: self._claim(task, more)
+            )
             task.thread = threading.Thread(target=self._run, args=(task, body), name=operation.id, daemon=True)
-            self._tasks[id] = task
+            self._start_thread(task)  # under the lock: who finds the task may join its thread
+            self._tasks[operation.id] = task
             self._forget_old()
-        task.thread.start()
         return operation
+
+    def _start_thread(self, task: Task) -> None:
+        """FAILED, and so is the row, when the kernel refuses a thread; the task then holds no claims."""
+        assert task.thread
+        try:
+            task.thread.start()
+        except RuntimeError as error:
+            what = f"{task.operation.kind} {task.operation.target} cannot begin"
+            failed = Failed(Code.FAILED, what, str(error), "end other processes, or raise the limit of threads")
+            change = {"state": OperationState.FAILED, "ended": now(), "error": failed.to_dict()}
+            self._store.put_operation(task.operation.model_copy(update=change))
+            raise failed from error
 
     def get(self, id: str) -> Operation:
         """The operation as it is now. NOT_FOUND."""
@@ -122,13 +135,13 @@ class Operations:
             raise Refused(Code.NOT_FOUND, f"there is no operation {id!r}", "", "wherry op list")
         return found
 
-    def begun_by(self, uid: int, key: str) -> Operation | None:
-        """The operation that a request of this user with this idempotency key began, by this daemon or an earlier."""
+    def with_key(self, uid: int, key: str) -> Operation | None:
+        """The operation that this user began with this idempotency key, at this daemon or an earlier one."""
         found = self._store.operation_with_key(uid, key)
         return self.get(found.id) if found else None
 
-    def ended(self, id: str, seconds: float) -> Operation:
-        """The operation as soon as it has ended, or as it is after so many seconds. Waits without polling."""
+    def wait(self, id: str, seconds: float) -> Operation:
+        """The operation once it has ended, or its state after `seconds`."""
         task = self._tasks.get(id)
         if task and task.thread:
             task.thread.join(seconds)
@@ -144,7 +157,7 @@ class Operations:
         return self._store.operations(running=running)
 
     def cancel(self, id: str) -> Operation:
-        """Asks the operation to end; it ends by itself soon after. WRONG_STATE when it cannot or has ended."""
+        """Requests cancellation; the operation ends soon after. WRONG_STATE when it has ended or cannot be."""
         operation = self.get(id)
         task = self._tasks.get(id)
         if task is None or not task.running:
@@ -156,23 +169,24 @@ class Operations:
         task.stop.set()
         return operation
 
-    def while_idle(self, claim: str, look: Callable[[], Seen], act: Callable[[Seen], None]) -> bool:
-        """Does `act` with what `look` saw, unless an operation claimed `claim` at any time since before the look.
+    def while_idle(self, claim: str, observe: Callable[[], Observed], act: Callable[[Observed], None]) -> bool:
+        """Calls `act` with the result of `observe`, unless an operation held `claim` at any time since the call began.
 
-        A look may take long and holds up nobody; no operation begins while it is acted on, so `act` must be short.
+        `observe` runs without a lock and may take long. `act` runs under the lock, so that no operation begins
+        meanwhile, and must be short. True when `act` was called.
         """
         before = self._claimants(claim)
         if before is None:
             return False
-        seen = look()
+        observed = observe()
         with self._lock:
             if self._claimants(claim) != before:
                 return False
-            act(seen)
+            act(observed)
             return True
 
     def _claimants(self, claim: str) -> set[str] | None:
-        """Operations that had the claim; None while one has it."""
+        """Ids of ended operations that held the claim; None while one holds it."""
         with self._lock:
             found = [task for task in self._tasks.values() if claim in task.claims]
         if any(task.running for task in found):
@@ -180,7 +194,7 @@ class Operations:
         return {task.operation.id for task in found}
 
     def close(self, timeout: float) -> None:
-        """Takes no more, asks what can be cancelled to end, and waits up to `timeout` seconds for all of it."""
+        """Refuses new operations, cancels those that can be, and waits up to `timeout` seconds for all to end."""
         with self._lock:
             self._closing.set()
             tasks = [task for task in self._tasks.values() if task.running]
@@ -194,14 +208,14 @@ class Operations:
         self.end_left_over()
 
     def end_left_over(self, finished: Callable[[Operation], dict[str, Any] | None] = lambda _: None) -> None:
-        """Ends rows that say running although no thread of this daemon does them: done when `finished` has a result."""
+        """Ends the rows that are still running: done when `finished` has a result for one, else failed."""
         for operation in self._store.operations(running=True):
             result = finished(operation)
             if result is not None:
                 change = {"state": OperationState.DONE, "ended": now(), "result": result}
                 self._store.put_operation(operation.model_copy(update=change))
                 continue
-            why = f"it was busy with: {operation.kind} {operation.target}"
+            why = f"{operation.kind} {operation.target} was under way"
             error = Failed(Code.FAILED, "the daemon was stopped", why, "repeat the command")
             change = {"state": OperationState.FAILED, "ended": now(), "error": error.to_dict()}
             self._store.put_operation(operation.model_copy(update=change))
@@ -230,7 +244,7 @@ class Operations:
             written, pause = self._written(ended), min(2 * pause, _RETRY_LONGEST)
 
     def _written(self, ended: Operation) -> bool:
-        """Writes the row of the end and its event. False, and logged, when the database refuses (a full disk, say)."""
+        """Writes the row of the end and its event. False, and logged, when the database refuses (a full disk)."""
         reason = (ended.error or {}).get("what", "")
         text = f"{ended.kind} {ended.state}" + (f": {reason}" if reason else "")
         try:
@@ -241,9 +255,8 @@ class Operations:
             return False
         return True
 
-    def _progress(self, id: str, text: str) -> None:
+    def _progress(self, task: Task, text: str) -> None:
         with self._lock:
-            task = self._tasks[id]
             if not task.running:
                 return
             task.operation = task.operation.model_copy(update={"progress": text})
@@ -251,13 +264,15 @@ class Operations:
                 task.lines.append(text)
             try:
                 self._store.put_operation(task.operation)
-            except Exception:  # a line of progress is no reason to end the work
-                log.exception("the progress of %s cannot be written", id)
+            except Exception:  # the work goes on without it
+                log.exception("the progress of %s cannot be written", task.operation.id)
         self._changed()
 
-    def busy_with(self, shared: Collection[str] = (), exclusive: Collection[str] = ()) -> Operation | None:
-        """A running operation whose claims conflict with these; None when there is none."""
-        return self._conflicting(Claims.of(shared, exclusive))
+    def busy_with(
+        self, shared: Collection[str] = (), exclusive: Collection[str] = (), besides: str = ""
+    ) -> Operation | None:
+        """A running operation, other than `besides`, whose claims conflict with these; None if there is none."""
+        return self._conflicting(Claims.of(shared, exclusive), besides)
 
     def _conflicting(self, claims: Claims, besides: str = "") -> Operation | None:
         with self._lock:
@@ -266,10 +281,10 @@ class Operations:
                     return other.operation
         return None
 
-    def _claim(self, id: str, more: Claims) -> None:
+    def _claim(self, task: Task, more: Claims) -> None:
         with self._lock:
-            task = self._tasks[id]
-            self._refuse_conflict(f"{task.operation.kind} {task.operation.target}", more, besides=id)
+            operation = task.operation
+            self._refuse_conflict(f"{operation.kind} {operation.target}", more, besides=operation.id)
             task.claims |= more
 
     def _refuse_conflict(self, what: str, claims: Claims, besides: str = "") -> None:
@@ -278,11 +293,14 @@ class Operations:
             raise Refused(Code.WRONG_STATE, f"{what} cannot begin now", why, f"wherry op wait {busy.id}")
 
     def _refuse_more(self, uid: int) -> None:
-        if uid != 0 and sum(task.running and task.operation.uid == uid for task in self._tasks.values()) >= _AT_ONCE:
-            what = f"{_AT_ONCE} operations of user {uid} are under way already"
-            raise Refused(Code.WRONG_STATE, what, "a user has no more at a time", "wherry op list")
+        if (
+            uid != 0
+            and sum(task.running and task.operation.uid == uid for task in self._tasks.values()) >= _MAX_RUNNING
+        ):
+            what = f"{_MAX_RUNNING} operations of user {uid} are under way already"
+            raise Refused(Code.WRONG_STATE, what, "that is the limit for one user", "wherry op list --running")
 
     def _forget_old(self) -> None:
         ended = [id for id, task in self._tasks.items() if not task.running]
-        for id in ended[:-_REMEMBERED]:
+        for id in ended[:-_KEPT_ENDED]:
             del self._tasks[id]

@@ -1,19 +1,21 @@
-"""A thread of the daemon that acts every few seconds.
+"""A thread of the daemon that runs a function every few seconds.
 
-Invariant: it ends only by `stop`; what goes wrong in one turn is logged, and the next turn comes.
+Invariant: the thread ends only when it is stopped; an exception of one run is logged, and the next run comes.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+import time
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 
 from wherry.base.errors import WherryError
 
 
 class PeriodicTask(ABC):
-    """One such thread, called `name`, with `every` seconds between two turns."""
+    """The thread `name`, which calls `run_once` every `every` seconds."""
 
     def __init__(self, name: str, every: float) -> None:
         self.every = every
@@ -23,22 +25,34 @@ class PeriodicTask(ABC):
 
     @abstractmethod
     def run_once(self) -> None:
-        """What is done each time."""
+        """The periodic work."""
+
+    def close(self) -> None:  # noqa: B027 (most tasks hold nothing)
+        """Releases what `run_once` holds; called by the thread itself when it ends."""
 
     def start(self) -> None:
-        """Begins."""
+        """Starts the thread."""
         self._thread.start()
 
     def stop(self) -> None:
         """Ends the thread; operations that it began go on."""
-        self._stop.set()
-        self._thread.join(10)
+        stop_all([self], 10.0)
 
     def _run(self) -> None:
         while not self._stop.wait(self.every):
             try:
                 self.run_once()
-            except WherryError as error:  # what it looked at was just removed, or is being worked on
+            except WherryError as error:  # its object was removed, or is claimed by an operation
                 self._log.info("%s", error)
-            except Exception:  # a thread that ends silently watches nothing
-                self._log.exception("a turn failed")
+            except Exception:  # the thread must not end
+                self._log.exception("a run failed")
+        self.close()
+
+
+def stop_all(tasks: Sequence[PeriodicTask], seconds: float) -> None:
+    """Ends the threads of all tasks, and waits up to `seconds` for all of them together."""
+    for task in tasks:
+        task._stop.set()
+    deadline = time.monotonic() + seconds
+    for task in tasks:
+        task._thread.join(max(0.0, deadline - time.monotonic()))

@@ -1,8 +1,8 @@
 """Removes everything that an instance ever made on this machine, with or without its database.
 
-Invariant: what it removes it finds by the instance's name alone (cgroups, namespaces, directories), so it works after
-`kill -9`, a lost database, or a half-made cluster; it never touches another instance's. Real hosts that do not answer
-are remembered until they were swept, too.
+Invariant: objects are found by the instance's name alone (cgroups, namespaces, directories). So a purge works after
+`kill -9`, a lost database or a half-made cluster, and never touches another instance. Real hosts that do not answer
+stay recorded until they are purged too.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from wherry.service.wiring import hosts_used, purge_machine
 
 
 def purge(instance: Instance) -> dict[str, list[str]]:
-    """What was removed, by kind. WRONG_STATE while a daemon runs; Failed when something could not be removed."""
+    """Removes everything and returns it, by kind. WRONG_STATE while a daemon runs; PARTLY_DONE names what is left."""
     before = remains(instance)
     lock = InstanceLock(instance)
     _end_tiles(instance)
@@ -39,25 +39,25 @@ def purge(instance: Instance) -> dict[str, list[str]]:
     for directory in (instance.run, instance.state):
         with contextlib.suppress(OSError):  # other instances have theirs beside it
             directory.parent.rmdir()
-    left = remains(instance)
+    remaining = remains(instance)
     lock.release()
-    if any(left.values()):
-        what = "; ".join(f"{kind}: {', '.join(names[:3])}" for kind, names in left.items() if names)
-        why = f"left: {what}"
+    if any(remaining.values()):
+        what = "; ".join(f"{kind}: {', '.join(names[:3])}" for kind, names in remaining.items() if names)
+        why = f"not removed: {what}"
         raise Failed(Code.PARTLY_DONE, f"instance {instance.name} is removed in part", why, "wherry down --all")
     return before
 
 
 def _end_tiles(instance: Instance) -> None:
-    """Ends the manycore board: its name server takes every tile with it."""
+    """Ends the name server of the tiles, and with it every tile."""
     board = Board(tiles_socket(instance))
     if board.path.exists():
-        with contextlib.suppress(WherryError, OSError):  # it is dead: its tiles ended with it
+        with contextlib.suppress(WherryError, OSError):  # the name server is dead: its tiles ended with it
             board.down()
 
 
 def remains(instance: Instance) -> dict[str, list[str]]:
-    """What there is of an instance: tiles, processes, namespaces, cgroups, mounts, directories; real hosts it used."""
+    """What exists of an instance, by kind: tiles, processes, namespaces, cgroups, mounts, directories, real hosts."""
     names = namespaces.names(instance.prefix)
     pids = set(Cgroup(instance.prefix).pids()) | _helpers(instance)
     for name in names:
@@ -85,7 +85,7 @@ def _tiles(instance: Instance) -> list[str]:
 
 
 def _helpers(instance: Instance) -> set[int]:
-    """Programs of a move that outlived their daemon: they have its environment, and work in its run directory."""
+    """Helper programs of moves that outlived their daemon, found by their environment and use of its run directory."""
     mark, directory = f"WHERRY_INSTANCE={instance.name}".encode(), os.fsencode(f"{instance.run}/")
     found = set()
     for entry in Path("/proc").glob("[0-9]*"):
@@ -101,24 +101,24 @@ def _helpers(instance: Instance) -> set[int]:
 
 
 def _cgroups(prefix: str) -> list[str]:
-    """The instance's cgroups, relative to the root of their controller; each once."""
+    """The instance's cgroups, relative to their hierarchy, each once."""
     return sorted({str(path.relative_to(root)) for root in _hierarchies() for path in _tree(root / prefix)})
 
 
 def _hierarchies() -> list[Path]:
-    """Every mounted cgroup hierarchy: an OCI runtime makes cgroups also in those whose controllers we do not use."""
+    """All mounted cgroup hierarchies: an OCI runtime makes cgroups also in those that Wherry does not use."""
     return sorted({Path(point) for point, kind, _ in mounted() if kind in ("cgroup", "cgroup2")})
 
 
 def _tree(top: Path) -> list[Path]:
-    """A cgroup and all below it, those below first."""
+    """A cgroup and its descendants, children first."""
     return sorted((path for path in (top, *top.rglob("*")) if path.is_dir()), reverse=True)
 
 
 def _remove_cgroups(prefix: str) -> None:
     for root in _hierarchies():
         for path in _tree(root / prefix):
-            with contextlib.suppress(OSError):  # reported by who looks for remains
+            with contextlib.suppress(OSError):  # `remains` reports it
                 path.rmdir()
 
 

@@ -1,6 +1,7 @@
-"""Balances tiles that were started with `balance`: looks each second, and moves what two looks in a row want moved.
+"""Balances tiles that were started with `balance`: samples once a second, and makes a move that two samples in a row
+propose.
 
-Invariant: its moves are operations with the claims of anybody's; what cannot begin now is looked at again.
+Invariant: its moves are operations with the same claims as a user's; one that is refused may be proposed again.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from wherry.service.periodic import PeriodicTask
 from wherry.service.tiles import Tiles
 
 _MOVE = 30.0
-"""Seconds for what takes milliseconds, on a loaded machine."""
+"""Longest wait in seconds for a move, which takes milliseconds on a machine that is not loaded."""
 
 
 class TileBalance(PeriodicTask):
-    """The thread that does it."""
+    """Does nothing while no tiles are up or their balancing is off."""
 
     def __init__(self, context: ServiceContext) -> None:
         super().__init__("tile-balance", LOOK)
@@ -29,26 +30,26 @@ class TileBalance(PeriodicTask):
         self._balancer: Balancer | None = None
 
     def run_once(self) -> None:
-        """One look, and the move that it wants."""
+        """Takes a sample, and makes the move that it confirms."""
         if not self._context.store.setting(TILES_BALANCED) or not self._context.board.is_up():
             self._balancer = None
             return
         try:
-            self._look()
+            self._balance()
         except WherryError:
             self._balancer = None
             raise
 
-    def _look(self) -> None:
+    def _balance(self) -> None:
         if self._balancer is None:
             self._balancer = Balancer(self._context.board)
             return
-        wanted = self._balancer.look()
-        if wanted is None:
+        proposed = self._balancer.look()
+        if proposed is None:
             return
-        operation = self._tiles.move({wanted.process: wanted.tile}, "precopy")
-        if self._context.operations.ended(operation.id, _MOVE).state != OperationState.DONE:
+        operation = self._tiles.move({proposed.process: proposed.tile}, "precopy")
+        if self._context.operations.wait(operation.id, _MOVE).state != OperationState.DONE:
             return
-        self._balancer.moved(wanted.process)
-        text = f"process {wanted.process} is on tile {wanted.tile} now: gains {wanted.gain:.2f}"
-        self._context.store.add_event("tiles.balance", str(wanted.process), text, operation=operation.id)
+        self._balancer.moved(proposed.process)
+        text = f"process {proposed.process} is on tile {proposed.tile} now: gains {proposed.gain:.2f}"
+        self._context.store.add_event("tiles.balance", str(proposed.process), text, operation=operation.id)

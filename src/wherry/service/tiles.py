@@ -1,9 +1,9 @@
-"""Acts on tiles: each is an operation with claims. The name server of the tiles stays the authority (wherry.manycore).
+"""The commands on tiles: each change is an operation with claims. Their state is the name server's (wherry.manycore).
 
-Invariants: only root changes tiles, as they run as the daemon's user and one group of them serves the whole instance;
-anyone may look. Starting and ending the group claims it alone, programs and moves share it, a move claims its
-processes. Tiles on hosts of the fabric share the fabric and those hosts while they start, and the hosts' names are
-stored before that: neither fabric nor host is taken from under them (`ServiceContext.tiles_at`).
+Invariants: only root changes tiles, because they run as the daemon's user and one group of tiles serves the instance;
+any peer may read. Starting and ending the group claims it exclusively; programs and moves share it; a move claims its
+processes. While tiles start on hosts of the fabric, the operation shares the claims of the fabric and those hosts, and
+the hosts' names are stored before: neither can be removed under the tiles (`ServiceContext.tiles_at`).
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from wherry.service.credentials import PeerCredentials
 from wherry.service.operations import Body, Task
 
 Build = Literal["separated", "joined"]
-"""The tiles' kernel: as it is, or one that keeps the User Area in its own memory, which a study compares it with."""
-_OURS = "the tiles, which all share,"
+"""The tiles' kernel: the usual one, or the baseline of a study, which keeps the User Area in its own memory."""
+_SHARED = "the tiles, which all share,"
 
 
 class Tiles:
-    """The acts on tiles that a peer asks for."""
+    """The commands of one peer on tiles."""
 
     def __init__(self, context: ServiceContext, peer: PeerCredentials) -> None:
         self._context = context
@@ -41,14 +41,14 @@ class Tiles:
         self._board = context.board
 
     def show(self) -> Event:
-        """`tiles`, `processes`, and `hosts`: the names of the tiles' hosts, by their numbers; none for tiles beside the
-        fabric. NOT_FOUND: none are up."""
+        """`tiles`, `processes`, and `hosts`: the names of the tiles' hosts, in the order of their numbers; empty for
+        tiles outside the fabric. NOT_FOUND when none are up."""
         return {**_without_event(self._board.ps()), "hosts": self._context.tiles_at()}
 
     def up(self, spec: TilesSpec, balance: bool = False, build: Build = "separated") -> Operation:
-        """Starts tiles, beside the fabric or on hosts of the one that is up, and the servers of the rings. WRONG_STATE:
-        there are some."""
-        self._peer.require(0, _OURS)
+        """Starts tiles, on hosts of the fabric or outside it, and the servers of the rings. WRONG_STATE while tiles are
+        up."""
+        self._peer.require(0, _SHARED)
         for server in spec.servers():
             _check_program(server.program)
         self._board.check_down()
@@ -57,7 +57,7 @@ class Tiles:
 
         def body(task: Task) -> dict[str, Any]:
             task.progress(f"starting {spec.tiles * max(1, len(spec.hosts))} tiles")
-            places = self._places(spec.hosts)  # what the fabric is now
+            places = self._places(spec.hosts)  # again: the fabric may have changed
             self._context.store.put_setting(TILES_AT, json.dumps(spec.hosts))
             self._context.store.put_setting(TILES_BALANCED, "yes" if balance else "")
             self._board.up(spec, program, places)
@@ -68,8 +68,8 @@ class Tiles:
         return self._start("tiles up", ", ".join(spec.hosts) or TILES, body, shared=shared, exclusive=[TILES])
 
     def down(self) -> Operation:
-        """Ends the tiles; the result is what there was, and what boards and tiles `said`."""
-        self._peer.require(0, _OURS)
+        """Ends the tiles; the result is their last state, and what name server and tiles `said`."""
+        self._peer.require(0, _SHARED)
         self._board.check_up()
 
         def body(_task: Task) -> dict[str, Any]:
@@ -82,7 +82,7 @@ class Tiles:
 
     def start(self, program: Path, words: tuple[str, ...], tile: int | None, ranks: int = 1) -> Operation:
         """Starts a program, on a tile or as ranks on several; the result has `process`, `rank` and `tile` of each."""
-        self._peer.require(0, _OURS)
+        self._peer.require(0, _SHARED)
         self._board.check_up()
         _check_program(program)
         if ranks > 1 and tile is not None:
@@ -95,9 +95,9 @@ class Tiles:
         return self._start("tile run", program.name, body, shared=[TILES])
 
     def move(self, tiles: Mapping[int, int], mode: Mode) -> Operation:
-        """Moves processes to a tile each, begun together. The result has what each cost, as they ended; `seen_ns` is
-        from the name server's being asked to its answer."""
-        self._peer.require(0, _OURS)
+        """Moves processes to a tile each, all at the same time. The result has the cost of each, in the order of their
+        ends; `seen_ns` is the time from the request to the name server's answer."""
+        self._peer.require(0, _SHARED)
         self._board.check_up()
 
         def body(_task: Task) -> dict[str, Any]:
@@ -128,7 +128,7 @@ class Tiles:
         return [Place(fabric.host_netns(host), fabric.host_address(host)) for host in hosts]
 
     def _start(self, kind: str, target: str, body: Body, **claims: Any) -> Operation:
-        """Acts that take milliseconds: none can be cancelled."""
+        """Starts an operation of milliseconds, which cannot be cancelled."""
         start = self._context.operations.start
         return start(kind, target, body, uid=self._peer.uid, may_cancel=False, **claims)
 

@@ -1,8 +1,8 @@
-"""Wakes requests that wait for news: a long poll looks again when something has changed, and not before.
+"""Wakes long polls when something has changed: a waiting request sleeps until then.
 
-Three kinds of news: a row (an operation's progress or end, an event), told by `Wakeups.wake` from any thread; a file of
-a job, which another process writes, told by inotify; room in the pipe of a job's input, told by epoll. So a daemon with
-many waiting clients does nothing while nothing happens, on a machine where something else is being measured.
+Three sources: a row (an operation's progress or end, an event), by `Wakeups.wake` from any thread; a file of a job,
+which another process writes, by inotify; room in the pipe of a job's input, by epoll. So waiting clients cost no CPU
+time on a machine where other programs are measured.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _WRITTEN = Mask.MODIFY | Mask.CREATE | Mask.MOVED_TO
 
 
 class Wakeups:
-    """The requests that wait, each with an event of its event loop."""
+    """The waiting requests, each with an event of its event loop."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -29,29 +29,30 @@ class Wakeups:
         self._files = _Files()
 
     def wake(self) -> None:
-        """Makes every waiting request look again. Safe from any thread."""
+        """Wakes every waiting request. Safe from any thread."""
         with self._lock:
             waiting = list(self._waiting)
         for loop, changed in waiting:
-            with contextlib.suppress(RuntimeError):  # its loop has just ended
+            with contextlib.suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(changed.set)
 
     @contextmanager
     def waiting(self, directory: Path | None = None) -> Iterator[asyncio.Event]:
         """An event that is set when something changes: any row, or a file in `directory`."""
-        mine = asyncio.get_running_loop(), asyncio.Event()
+        changed = asyncio.Event()
+        entry = asyncio.get_running_loop(), changed
         with self._lock:
-            self._waiting.add(mine)
+            self._waiting.add(entry)
         try:
-            with self._files.watched(directory, mine[1]) if directory else contextlib.nullcontext():
-                yield mine[1]
+            with self._files.watched(directory, changed) if directory else contextlib.nullcontext():
+                yield changed
         finally:
             with self._lock:
-                self._waiting.discard(mine)
+                self._waiting.discard(entry)
 
 
 class _Files:
-    """One inotify instance for all requests, as a user may have only 128. Used from one event loop."""
+    """One inotify instance for all requests: a user may have only 128. Used from one event loop."""
 
     def __init__(self) -> None:
         self._inotify: Inotify | None = None
@@ -60,7 +61,7 @@ class _Files:
 
     @contextmanager
     def watched(self, directory: Path, changed: asyncio.Event) -> Iterator[None]:
-        """Sets the event when a file in the directory is written or made. Does nothing when there is no directory."""
+        """Sets the event when a file in the directory is written or created. Does nothing without such a directory."""
         watch = None
         with contextlib.suppress(OSError):
             if self._inotify is None:
@@ -88,7 +89,7 @@ class _Files:
 
 @contextmanager
 def room_in(fifo: Path, changed: asyncio.Event) -> Iterator[None]:
-    """Sets the event once when the pipe takes more; never when nobody reads it."""
+    """Sets the event once when the pipe is writable; never when it has no reader."""
     try:
         fd = os.open(fifo, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:

@@ -1,4 +1,4 @@
-"""Joins the drivers to the domain: the only place that knows which drivers there are."""
+"""Chooses the drivers of fabrics and nodes: the only module that imports them all."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ if TYPE_CHECKING:
 
 
 def make_fabric(spec: FabricSpec, instance: Instance) -> Fabric:
-    """The fabric that `spec` asks for; nothing is made on the machine yet."""
+    """The fabric that `spec` describes; changes nothing on the machine."""
     if spec.driver == "fake":
         return FakeFabric(spec)
     if spec.driver == "libvirt":
         from wherry.fabric.libvirt_hosts import LibvirtHostsFabric
 
-        return LibvirtHostsFabric(spec, instance, _reach(spec))
+        return LibvirtHostsFabric(spec, instance, _host_connections(spec))
     from wherry.fabric.netns import NetnsFabric
 
     return NetnsFabric(spec, instance, _criu_version)
 
 
 def check_fabric(spec: FabricSpec) -> None:
-    """Refuses what the fabric's driver cannot make. Changes nothing."""
+    """Refuses a fabric that its driver cannot make. Changes nothing."""
     if spec.driver == "netns":
         from wherry.fabric import netns
 
@@ -43,7 +43,7 @@ def check_fabric(spec: FabricSpec) -> None:
 
 
 def make_drivers(fabric: Fabric, instance: Instance) -> dict[str, NodeDriver]:
-    """The kinds of nodes that hosts of this fabric carry."""
+    """The node drivers of a fabric, by node kind."""
     if fabric.driver == "fake":
         return {kind: FakeDriver(kind) for kind in ("container", "vm")}
     if fabric.driver == "libvirt":
@@ -69,7 +69,7 @@ def _remote_driver(fabric: Fabric, instance: Instance) -> NodeDriver:
     return kinds[fabric.spec.hypervisor](instance, fabric, fabric.asked)
 
 
-def _reach(spec: FabricSpec) -> HostConnections:
+def _host_connections(spec: FabricSpec) -> HostConnections:
     from wherry.node.vm.host_connections import HostConnections
 
     return HostConnections({host.name: host.uri for host in spec.hosts})
@@ -83,15 +83,15 @@ def _criu_version() -> str:
 
 
 def in_memory_fabric(spec: FabricSpec) -> Fabric:
-    """The same fabric in memory, up: to plan on what is not there yet."""
+    """The same fabric in memory, up: for plans before the fabric exists."""
     fabric = FakeFabric(spec)
     fabric.up()
     return fabric
 
 
 def purge_machine(instance: Instance) -> None:
-    """Removes what any driver of this instance left on the machine, found by name alone, and at the real hosts that it
-    used, as far as they answer. Processes end first."""
+    """Removes what the drivers of this instance left on this machine, found by name alone, and on real hosts that
+    answer. Processes are ended first."""
     from wherry.fabric import netns
     from wherry.fabric.default_fabric import default_fabric
     from wherry.node.vm.real import driver as real_driver
@@ -103,7 +103,7 @@ def purge_machine(instance: Instance) -> None:
 
 
 def hosts_used(instance: Instance) -> tuple[Path, dict[str, str]]:
-    """Real hosts where something of the instance may be, with their URIs, and the directory that remembers them."""
+    """The directory that records the real hosts of an instance, and those hosts with their URIs."""
     from wherry.node.vm.real import driver as real_driver
 
     return real_driver.notes(instance), real_driver.hosts_used(instance)

@@ -1,1 +1,1 @@
-"""The service over HTTP."""
+"""The REST interface of the daemon."""

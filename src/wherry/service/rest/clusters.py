@@ -4,23 +4,24 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Header
 from fastapi.responses import JSONResponse
 from pydantic import Field
 
-from wherry.base.errors import Code, Refused
 from wherry.model.migration_parameters import MigrationParameters, MoveOptions
 from wherry.model.objects import Cluster, Move, Node
 from wherry.model.spec.cluster import ClusterSpec
 from wherry.model.spec.fabric import DirectionSpec
 from wherry.model.spec.parse import parse
-from wherry.service.rest.common import Body, OwnedBody, TheActs, TheCell, ThePeer, Word, accepted
+from wherry.service.rest.common import Body, CommandsDep, OwnedBody, PeerDep, ShortText, accepted
 
 router = APIRouter(tags=["clusters"])
+Fault = Annotated[str | None, Header(alias="Wherry-Fault", max_length=64, include_in_schema=False)]
+"""Test hook: makes the move fail at a phase (`wherry.move.faults`). Refused unless the daemon has WHERRY_FAULTS=1."""
 
 
 class ClusterBody(OwnedBody):
-    """A cluster file as it was read; `source` is its name in messages."""
+    """The content of a cluster file; `source` is its name in messages."""
 
     spec: dict[str, Any]
     source: str = "the cluster file"
@@ -28,80 +29,76 @@ class ClusterBody(OwnedBody):
 
 
 class MoveBody(Body):
-    """Which node goes where, and in which way. `max_rounds` bounds the rounds of pre-copy, `bandwidth` (500Mbit/s) what
-    is sent; `fault` is for tests."""
+    """A node, its destination, and how to move it: `max_rounds` limits the rounds of pre-copy, `bandwidth` (500Mbit/s)
+    the rate of sending, `way` has the parameters of virtual machines."""
 
-    node: Word
-    host: Word
+    node: ShortText
+    host: ShortText
     dry_run: bool = False
     max_rounds: Annotated[int, Field(ge=0, le=100)] | None = None
-    bandwidth: Word | None = None
+    bandwidth: ShortText | None = None
     way: MigrationParameters = MigrationParameters()
-    fault: Word | None = None
 
 
 @router.get("/clusters")
-def list_clusters(context: TheCell) -> list[Cluster]:
+def list_clusters(commands: CommandsDep) -> list[Cluster]:
     """By name."""
-    return context.store.clusters()
+    return commands.clusters()
 
 
 @router.post("/clusters", status_code=202)
-def post_cluster(body: ClusterBody, acts: TheActs, peer: ThePeer) -> JSONResponse:
-    """Makes, changes or repairs a cluster; with `dry_run` 200 and the plan, and nothing is changed."""
+def post_cluster(body: ClusterBody, commands: CommandsDep, peer: PeerDep) -> JSONResponse:
+    """Makes, changes or repairs a cluster; with `dry_run` 200 and the plan, without any change."""
     spec, owner = parse(ClusterSpec, body.spec, body.source), peer.owner(body.owner)
     if body.dry_run:
-        plan = acts.plan(spec, owner)
+        plan = commands.plan(spec, owner)
         return JSONResponse({"plan": plan.model_dump(mode="json"), "text": plan.text()})
-    return accepted(acts.up(spec, owner))
+    return accepted(commands.up(spec, owner))
 
 
 @router.delete("/clusters/{name}", status_code=202)
-def delete_cluster(name: str, acts: TheActs) -> JSONResponse:
+def delete_cluster(name: str, commands: CommandsDep) -> JSONResponse:
     """Ends the cluster's jobs and removes it."""
-    return accepted(acts.down(name))
+    return accepted(commands.down(name))
 
 
 @router.get("/nodes")
-def list_nodes(acts: TheActs, cluster: str | None = None) -> list[Node]:
+def list_nodes(commands: CommandsDep, cluster: str | None = None) -> list[Node]:
     """By cluster and index."""
-    return acts.nodes(cluster)
+    return commands.nodes(cluster)
 
 
 @router.get("/nodes/{name}")
-def show_node(name: str, acts: TheActs) -> dict[str, Any]:
-    """A node, what it uses, and its moves."""
-    return acts.show_node(name)
+def show_node(name: str, commands: CommandsDep) -> dict[str, Any]:
+    """A node, its resource usage, and its moves."""
+    return commands.show_node(name)
 
 
 @router.get("/nodes/{name}/console")
-def show_console(name: str, acts: TheActs) -> dict[str, Any]:
-    """The end of what a virtual machine's kernel said on its console: `node`, `text`."""
-    return acts.console(name)
+def show_console(name: str, commands: CommandsDep) -> dict[str, Any]:
+    """The end of a virtual machine's console output: `node`, `text`."""
+    return commands.console(name)
 
 
 @router.get("/moves")
-def list_moves(context: TheCell) -> list[Move]:
+def list_moves(commands: CommandsDep) -> list[Move]:
     """Oldest first."""
-    return context.store.moves()
+    return commands.moves()
 
 
 @router.get("/moves/{id}")
-def show_move(id: str, context: TheCell) -> Move:
+def show_move(id: str, commands: CommandsDep) -> Move:
     """One move."""
-    move = context.store.move(id)
-    if move is None:
-        raise Refused(Code.NOT_FOUND, f"there is no move {id!r}", "", "wherry op list")
-    return move
+    return commands.show_move(id)
 
 
 @router.post("/moves", status_code=202)
-def post_move(body: MoveBody, acts: TheActs) -> JSONResponse:
-    """Moves a node live; with `dry_run` 200 and what it would cost."""
+def post_move(body: MoveBody, commands: CommandsDep, fault: Fault = None) -> JSONResponse:
+    """Moves a node live; with `dry_run` 200 and the predicted cost."""
     bandwidth = None
     if body.bandwidth is not None:
         bandwidth = parse(DirectionSpec, {"bandwidth": body.bandwidth}, "the move").bandwidth
     options = MoveOptions(max_rounds=body.max_rounds, bandwidth=bandwidth, parameters=body.way)
     if body.dry_run:
-        return JSONResponse({"predicted": acts.predict(body.node, body.host, options).model_dump(mode="json")})
-    return accepted(acts.move(body.node, body.host, options, body.fault))
+        return JSONResponse({"predicted": commands.predict(body.node, body.host, options).model_dump(mode="json")})
+    return accepted(commands.move(body.node, body.host, options, fault))

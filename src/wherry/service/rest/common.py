@@ -1,4 +1,4 @@
-"""What routes share: the service behind the request, who asks, bounded bodies, and the answer 202."""
+"""Shared by the routes: their dependencies, bounded parameters, the answer 202, and long polls."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from wherry.service.drain import Drains
 from wherry.service.wakeups import room_in
 
 LONGEST = 30.0
-"""Seconds of a long poll at most."""
+"""Longest long poll, in seconds."""
 
 
 class Body(BaseModel):
-    """Base of what a request carries: no unknown keys."""
+    """Base of request bodies: unknown keys are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class OwnedBody(Body):
-    """A request whose act runs as a user. Only root may name another one than itself."""
+    """The body of a command that runs as a user. Only root may name a user other than itself."""
 
     owner: Owner | None = None
 
@@ -47,7 +47,7 @@ def _peer(request: Request) -> PeerCredentials:
     return peer
 
 
-def _acts(request: Request) -> Commands:
+def _commands(request: Request) -> Commands:
     return Commands(_context(request), _peer(request))
 
 
@@ -56,43 +56,43 @@ def _drains(request: Request) -> Drains:
     return Drains(_context(request))
 
 
-TheCell = Annotated[ServiceContext, Depends(_context)]
-TheActs = Annotated[Commands, Depends(_acts)]
-TheDrains = Annotated[Drains, Depends(_drains)]
-ThePeer = Annotated[PeerCredentials, Depends(_peer)]
-Wait = Annotated[float, Query(ge=0, le=LONGEST, description="seconds to wait for news at most")]
-Number = Annotated[int, Query(ge=0, le=2**53)]
-"""What a client counts by: the store holds 64 bits, JSON's readers 53."""
-Word = Annotated[str, Field(min_length=1, max_length=64)]
+ContextDep = Annotated[ServiceContext, Depends(_context)]
+CommandsDep = Annotated[Commands, Depends(_commands)]
+DrainsDep = Annotated[Drains, Depends(_drains)]
+PeerDep = Annotated[PeerCredentials, Depends(_peer)]
+WaitSeconds = Annotated[float, Query(ge=0, le=LONGEST, description="longest wait in seconds")]
+Offset = Annotated[int, Query(ge=0, le=2**53)]
+"""An offset or event number. SQLite stores 64 bits, but JSON readers keep only 53."""
+ShortText = Annotated[str, Field(min_length=1, max_length=64)]
 
 
 def accepted(operation: Operation) -> JSONResponse:
-    """202: the operation and where to look after it."""
+    """202 with the operation, and its address as Location."""
     headers = {"Location": f"/v1/operations/{operation.id}"}
     return JSONResponse(operation.model_dump(mode="json"), 202, headers)
 
 
-Asked = TypeVar("Asked")
+Found = TypeVar("Found")
 
 
-async def until(
+async def long_poll(
     context: ServiceContext,
-    news: Callable[[], Asked | None],
+    read: Callable[[], Found | None],
     wait: float,
     directory: Path | None = None,
     fifo: Path | None = None,
-) -> Asked | None:
-    """What `news` returns as soon as that is true, or the last it returned after `wait` seconds.
+) -> Found | None:
+    """Calls `read` until it returns something true or `wait` seconds are over; returns its last result.
 
-    It is called again when a row changes, a file in `directory` is written, or the pipe `fifo` takes more.
+    Between two calls the request sleeps until a row changes, a file in `directory` is written, or `fifo` is writable.
     """
     deadline = time.monotonic() + wait
     with context.wakeups.waiting(directory) as changed:
         while True:
             changed.clear()
-            found = await asyncio.to_thread(news)
-            left = deadline - time.monotonic()
-            if found or left <= 0:
+            found = await asyncio.to_thread(read)
+            remaining = deadline - time.monotonic()
+            if found or remaining <= 0:
                 return found
             with room_in(fifo, changed) if fifo else contextlib.nullcontext(), contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(changed.wait(), left)
+                await asyncio.wait_for(changed.wait(), remaining)

@@ -9,43 +9,43 @@ from fastapi.responses import JSONResponse
 
 from wherry.model.objects import Image
 from wherry.service.images import Images
-from wherry.service.rest.common import Body, TheCell, ThePeer, accepted
+from wherry.service.rest.common import Body, ContextDep, PeerDep, accepted
 
 router = APIRouter(tags=["images"])
 
 
 class ImageBody(Body):
-    """`programs`: absolute paths of programs and directories that the image takes, with the libraries they need."""
+    """`programs`: absolute paths of programs and directories to include, with the libraries that they need."""
 
     programs: tuple[str, ...] = ()
 
 
-def _images(context: TheCell, peer: ThePeer) -> Images:
+def _images(context: ContextDep, peer: PeerDep) -> Images:
     return Images(context, peer)
 
 
-TheImages = Annotated[Images, Depends(_images)]
+ImagesDep = Annotated[Images, Depends(_images)]
 
 
 @router.get("/images")
-def list_images(images: TheImages) -> list[Image]:
+def list_images(images: ImagesDep) -> list[Image]:
     """By name."""
     return images.all()
 
 
 @router.get("/images/{name}")
-def show_image(name: str, images: TheImages) -> Image:
+def show_image(name: str, images: ImagesDep) -> Image:
     """One image."""
     return images.show(name)
 
 
 @router.put("/images/{name}", status_code=202)
-def build_image(name: str, body: ImageBody, images: TheImages) -> JSONResponse:
-    """Makes the image out of this machine's packages and files, or makes it anew."""
+def build_image(name: str, body: ImageBody, images: ImagesDep) -> JSONResponse:
+    """Builds the image, or builds it anew, from packages and files of this machine."""
     return accepted(images.build(name, body.programs))
 
 
 @router.delete("/images/{name}")
-def remove_image(name: str, images: TheImages) -> Image:
-    """Removes the image."""
+def remove_image(name: str, images: ImagesDep) -> Image:
+    """Removes the image. WRONG_STATE while an image is being built."""
     return images.remove(name)

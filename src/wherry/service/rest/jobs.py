@@ -11,7 +11,18 @@ from pydantic import Base64Bytes, Field
 
 from wherry.model.job_request import JobRequest
 from wherry.model.objects import Job
-from wherry.service.rest.common import Body, Number, OwnedBody, TheActs, TheCell, ThePeer, Wait, Word, accepted, until
+from wherry.service.rest.common import (
+    Body,
+    CommandsDep,
+    ContextDep,
+    Offset,
+    OwnedBody,
+    PeerDep,
+    ShortText,
+    WaitSeconds,
+    accepted,
+    long_poll,
+)
 
 router = APIRouter(tags=["jobs"])
 
@@ -20,13 +31,13 @@ _OUTPUT = 2**20
 
 
 class JobBody(OwnedBody):
-    """A program to run: its words, how many ranks, the environment of whoever asks, and optionally which MPI.
+    """A program to run: its command line, number of ranks and environment, and optionally which MPI.
 
-    With `input` rank 0 reads what is put to the job's input, until the end of that. `expected` is how many seconds the
-    job is thought to take: balancing weighs what is left of them.
+    With `input` rank 0 reads what is put to the job's input, until its end. `expected` is the expected run time in
+    seconds: balancing weighs the cost of a move against what remains of it.
     """
 
-    cluster: Word
+    cluster: ShortText
     argv: Annotated[list[str], Field(min_length=1, max_length=65536)]
     ranks: Annotated[int, Field(ge=1, le=65536)]
     env: dict[str, str] = {}
@@ -36,7 +47,7 @@ class JobBody(OwnedBody):
 
 
 class InputBody(Body):
-    """What rank 0 reads: bytes in base64, where they begin in all of its input, and whether they are its last."""
+    """A piece of rank 0's input: bytes in base64, their offset in the whole input, and whether the input ends there."""
 
     offset: Annotated[int, Field(ge=0, le=2**53)]
     data: Annotated[Base64Bytes, Field(max_length=2**20)] = b""
@@ -44,37 +55,39 @@ class InputBody(Body):
 
 
 @router.get("/jobs")
-def list_jobs(acts: TheActs, cluster: str | None = None) -> list[Job]:
+def list_jobs(commands: CommandsDep, cluster: str | None = None) -> list[Job]:
     """Oldest first."""
-    return acts.jobs(cluster)
+    return commands.jobs(cluster)
 
 
 @router.post("/jobs", status_code=202)
-def post_job(body: JobBody, acts: TheActs, peer: ThePeer) -> JSONResponse:
-    """Starts a job once every node answers; the operation's result is the job."""
-    order = JobRequest(**body.model_dump(exclude={"owner"}), owner=peer.owner(body.owner))
-    return accepted(acts.run(order))
+def post_job(body: JobBody, commands: CommandsDep, peer: PeerDep) -> JSONResponse:
+    """Starts a job once all nodes answer; the operation's result is the job."""
+    request = JobRequest(**body.model_dump(exclude={"owner"}), owner=peer.owner(body.owner))
+    return accepted(commands.run(request))
 
 
 @router.get("/jobs/{id}")
-def show_job(id: str, acts: TheActs) -> Job:
+def show_job(id: str, commands: CommandsDep) -> Job:
     """One job."""
-    return acts.job(id)
+    return commands.job(id)
 
 
 @router.get("/jobs/{id}/output")
-async def job_output(id: str, context: TheCell, acts: TheActs, offset: Number = 0, wait: Wait = 0.0) -> dict[str, Any]:
+async def job_output(
+    id: str, context: ContextDep, commands: CommandsDep, offset: Offset = 0, wait: WaitSeconds = 0.0
+) -> dict[str, Any]:
     """Output from `offset` on, as soon as there is some or the job has ended; `data` is base64, `next` the next offset.
 
-    `end` is true when nothing will ever follow.
+    `end` is true when no output will follow.
     """
 
-    def news() -> dict[str, Any] | None:
-        found = acts.output(id, offset, _OUTPUT)
+    def read() -> dict[str, Any] | None:
+        found = commands.output(id, offset, _OUTPUT)
         return found if found["chunks"] or found["end"] else None
 
     directory = context.job_directory(id) if wait else None
-    found = await until(context, news, wait, directory) or acts.output(id, offset, _OUTPUT)
+    found = await long_poll(context, read, wait, directory) or commands.output(id, offset, _OUTPUT)
     chunks = [
         {"stream": stream, "time": time, "data": base64.b64encode(data).decode()}
         for stream, time, data in found["chunks"]
@@ -83,23 +96,25 @@ async def job_output(id: str, context: TheCell, acts: TheActs, offset: Number = 
 
 
 @router.put("/jobs/{id}/input")
-async def job_input(id: str, body: InputBody, context: TheCell, acts: TheActs, wait: Wait = 0.0) -> dict[str, Any]:
-    """Gives rank 0 some of its input, as soon as it takes any of it: `next` is the offset that it waits for now.
+async def job_input(
+    id: str, body: InputBody, context: ContextDep, commands: CommandsDep, wait: WaitSeconds = 0.0
+) -> dict[str, Any]:
+    """Writes a piece of rank 0's input as soon as its pipe takes some of it; `next` is the next offset expected.
 
-    `ended` is true when it was told the end. The same again does no harm.
+    `ended` is true once the end was written. Idempotent: bytes before `next` are ignored.
     """
 
-    def news() -> tuple[int, bool] | None:
-        taken = acts.input(id, body.offset, body.data, body.end)
+    def write() -> tuple[int, bool] | None:
+        taken = commands.input(id, body.offset, body.data, body.end)
         return taken if taken != (body.offset, False) else None
 
     directory = context.job_directory(id) if wait else None
     fifo = directory / "input" if directory else None
-    next, ended = await until(context, news, wait, directory, fifo) or (body.offset, False)
+    next, ended = await long_poll(context, write, wait, directory, fifo) or (body.offset, False)
     return {"next": next, "ended": ended}
 
 
 @router.delete("/jobs/{id}", status_code=202)
-def cancel_job(id: str, acts: TheActs) -> JSONResponse:
+def cancel_job(id: str, commands: CommandsDep) -> JSONResponse:
     """Ends a job."""
-    return accepted(acts.cancel_job(id))
+    return accepted(commands.cancel_job(id))

@@ -9,37 +9,37 @@ from fastapi.responses import JSONResponse
 
 from wherry.model.spec.fabric import DirectionSpec
 from wherry.model.spec.parse import parse
-from wherry.service.rest.common import Body, TheActs, Word, accepted
+from wherry.service.rest.common import Body, CommandsDep, ShortText, accepted
 
 router = APIRouter(tags=["links"])
 
 
 class LinkBody(Body):
-    """New figures, written as in a fabric file; what is not given stays. `one_way`: only from the first site on."""
+    """New figures, written as in a fabric file; omitted ones stay. `one_way`: only from the first to the second."""
 
-    latency: Word | None = None
-    jitter: Word | None = None
-    bandwidth: Word | None = None
-    loss: Word | None = None
+    latency: ShortText | None = None
+    jitter: ShortText | None = None
+    bandwidth: ShortText | None = None
+    loss: ShortText | None = None
     overlay: Literal["none", "openvpn", "wireguard"] | None = None
     one_way: bool = False
 
 
 @router.get("/links")
-def list_links(acts: TheActs, measure: bool = False) -> list[dict[str, Any]]:
-    """The links with their declared figures, what they carried, and the measured latency; `measure` fills each link
-    for seconds and gives its bandwidth too."""
-    found = []
-    for state, measured in acts.links(measure):
+def list_links(commands: CommandsDep, measure: bool = False) -> list[dict[str, Any]]:
+    """The links with their declared figures, traffic counters and measured latency. `measure` also measures the
+    bandwidth, which fills each link for some seconds."""
+    links = []
+    for state, measured in commands.links(measure):
         there, back = (direction.model_dump(mode="json") for direction in state.link.directions())
         declared = {"there": there, "back": back}
-        found.append(state.model_dump(mode="json") | {"declared": declared, "measured": measured.model_dump()})
-    return found
+        links.append(state.model_dump(mode="json") | {"declared": declared, "measured": measured.model_dump()})
+    return links
 
 
 @router.patch("/links/{one}/{other}", status_code=202)
-def set_link(one: str, other: str, body: LinkBody, acts: TheActs) -> JSONResponse:
-    """Changes the link between two sites while everything runs."""
+def set_link(one: str, other: str, body: LinkBody, commands: CommandsDep) -> JSONResponse:
+    """Changes the link between two sites while nodes and jobs run."""
     given = body.model_dump(exclude={"overlay", "one_way"}, exclude_none=True)
     figures = parse(DirectionSpec, given, f"the change of the link between {one} and {other}", "wherry site link set")
-    return accepted(acts.set_link(one, other, figures, body.overlay, body.one_way))
+    return accepted(commands.set_link(one, other, figures, body.overlay, body.one_way))

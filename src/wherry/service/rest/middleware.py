@@ -1,8 +1,8 @@
-"""What every request passes before a route sees it: credentials, version, size, and whether it was served before.
+"""ASGI middleware in front of all routes: authorisation, version check, size limit, idempotency.
 
-Invariant: a request of a peer that may not ask, of another version, or larger than 4 MiB is answered here and changes
-nothing. Every answer carries the daemon's version. A request with an `Idempotency-Key` begins at most one operation,
-however often it comes, and to whichever daemon: a client that has waited in vain may send it again.
+Invariants: a request of a peer that is not authorised, of another version, or larger than 4 MiB changes nothing. Every
+answer carries the daemon's version. All requests of a user with one `Idempotency-Key` begin at most one operation, also
+across a restart of the daemon, so a client may repeat a request after a timeout.
 """
 
 from __future__ import annotations
@@ -11,15 +11,16 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
+from weakref import WeakValueDictionary
 
 from wherry import __version__
 from wherry.base.errors import Code, LostContact, Refused, WherryError
 from wherry.service.operations import Operations, idempotency_key
 
 _BODY = 4 * 2**20
-"""Bytes of a request at most: a command line and an environment (ARG_MAX is 2 MiB) as JSON."""
+"""Largest request in bytes: a command line and an environment (ARG_MAX is 2 MiB) as JSON."""
 _KEY = 64
-"""Characters of an idempotency key that count."""
+"""Significant characters of an idempotency key."""
 _ANY_VERSION = ("/healthz", "/v1/version")
 
 Message = MutableMapping[str, Any]
@@ -29,7 +30,7 @@ App = Callable[[Message, Receive, Send], Awaitable[None]]
 
 
 def problem(error: WherryError) -> dict[str, Any]:
-    """The body of RFC 9457 for an error, with its three parts beside the standard members."""
+    """An error as a body of RFC 9457; `what`, `why` and `next` stand beside the standard members."""
     status = error.code.http_status
     return {"type": f"urn:wherry:error:{error.code}", "title": error.what, "status": status, "detail": error.why} | (
         error.to_dict()
@@ -37,69 +38,66 @@ def problem(error: WherryError) -> dict[str, Any]:
 
 
 class RequestMiddleware:
-    """ASGI middleware around the routes. `group` is the group whose members may ask beside the daemon's own user."""
+    """Wraps the routes. Members of `group` are authorised beside root and the daemon's own user."""
 
     def __init__(self, app: App, operations: Operations, group: int | None = None) -> None:
         self._app = app
         self._operations = operations
         self._group = group
-        self._serving: dict[tuple[int, str], asyncio.Lock] = {}
-        """By user and idempotency key, while such a request is served."""
+        self._serving: WeakValueDictionary[tuple[int, str], asyncio.Lock] = WeakValueDictionary()
+        """By user and idempotency key. A lock lives as long as a request holds it or waits for it."""
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        """Lets the request pass or answers it."""
+        """Passes the request on, or answers it with an error."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         try:
             self._check(scope)
-            body = await _body(scope, receive)
+            body = await _body(receive)
         except WherryError as error:
             await _answer(send, error)
             return
+        if body is None:
+            return
+        replayed = False
 
-        given = False
-
-        async def once() -> Message:
-            nonlocal given
-            if given:
+        async def replay() -> Message:
+            nonlocal replayed
+            if replayed:
                 return await receive()
-            given = True
+            replayed = True
             return {"type": "http.request", "body": body, "more_body": False}
 
-        async def stamp(message: Message) -> None:
+        async def add_version(message: Message) -> None:
             if message["type"] == "http.response.start":
                 message["headers"] = [*message.get("headers", []), _VERSION]
             await send(message)
 
         key = dict(scope["headers"]).get(b"idempotency-key", b"").decode("latin-1")[:_KEY]
         if not key or scope["method"] == "GET":
-            await self._app(scope, once, stamp)
+            await self._app(scope, replay, add_version)
         else:
-            await self._at_most_once(key, scope, once, stamp)
+            await self._at_most_once(key, scope, replay, add_version)
 
     async def _at_most_once(self, key: str, scope: Message, receive: Receive, send: Send) -> None:
         uid = scope["state"]["peer"].uid
         lock = self._serving.setdefault((uid, key), asyncio.Lock())
-        try:
-            async with lock:
-                begun = await asyncio.to_thread(self._operations.begun_by, uid, key)
-                if begun is not None:
-                    await _send(send, 202, begun.model_dump_json().encode(), _location(begun.id))
-                    return
-                token = idempotency_key.set(key)
-                try:
-                    await self._app(scope, receive, send)
-                finally:
-                    idempotency_key.reset(token)
-        finally:
-            if not lock.locked():
-                self._serving.pop((uid, key), None)
+        async with lock:
+            begun = await asyncio.to_thread(self._operations.with_key, uid, key)
+            if begun is not None:
+                await _send(send, 202, begun.model_dump_json().encode(), _location(begun.id))
+                return
+            token = idempotency_key.set(key)
+            try:
+                await self._app(scope, receive, send)
+            finally:
+                idempotency_key.reset(token)
 
     def _check(self, scope: Message) -> None:
         peer = scope.get("state", {}).get("peer")
-        if peer is None or not peer.may_ask(self._group):
-            what = "this user may not use the daemon" if peer else "the connection does not tell who asks"
+        if peer is None or not peer.is_authorised(self._group):
+            what = "this user may not use the daemon" if peer else "the connection has no peer credentials"
             raise Refused(Code.PERMISSION, what, "the socket is for root (or the group of wherryd --group)", "use sudo")
         theirs = dict(scope["headers"]).get(b"wherry-version", b"").decode("latin-1")
         if theirs and theirs != __version__ and scope["path"] not in _ANY_VERSION:
@@ -111,12 +109,13 @@ class RequestMiddleware:
 _VERSION = (b"wherry-version", __version__.encode())
 
 
-async def _body(scope: Message, receive: Receive) -> bytes:
+async def _body(receive: Receive) -> bytes | None:
+    """The whole body; None when the client disconnected before its end."""
     parts, size = [], 0
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
-            return b""
+            return None
         parts.append(message.get("body", b""))
         size += len(parts[-1])
         if size > _BODY:

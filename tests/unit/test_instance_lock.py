@@ -1,0 +1,90 @@
+"""One daemon per instance: the lock's file may be removed by a purge, and is found without its process id."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from wherry.base.errors import Refused
+from wherry.base.paths import Instance
+from wherry.client import daemon_process, identity
+from wherry.model.owner import Owner
+from wherry.service.instance_lock import InstanceLock
+
+
+@dataclass(frozen=True)
+class Here(Instance):
+    """An instance below a temporary directory."""
+
+    top: Path = Path("/nonexistent")
+
+    @property
+    def run(self) -> Path:
+        return self.top / "run"
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Here]:
+    yield Here("lock", tmp_path)
+
+
+def test_a_lock_is_never_held_on_a_removed_file(place: Here) -> None:
+    """`down --all` removes the file that it holds, while a daemon waits for it: a third would lock a new file."""
+    purge, daemons = InstanceLock(place), list[InstanceLock]()
+    waiting = threading.Thread(target=lambda: daemons.append(InstanceLock(place)))
+    waiting.start()
+    time.sleep(0.1)
+    (place.run / "lock").unlink()
+    place.run.rmdir()
+    purge.release()
+    waiting.join(20)
+    assert len(daemons) == 1 and daemon_process.holder(place) == os.getpid()
+    with pytest.raises(Refused):
+        InstanceLock(place)
+    daemons[0].release()
+
+
+def test_a_daemon_that_just_took_the_lock_is_seen(place: Here) -> None:
+    place.run.mkdir()
+    with open(place.run / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        timer = threading.Timer(0.2, lambda: (place.run / "lock").write_text("4242\n"))
+        timer.start()
+        assert daemon_process.holder(place) == 4242
+        timer.join()
+
+
+def test_a_daemon_with_a_full_backlog_answers(place: Here) -> None:
+    place.run.mkdir()
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(place.socket))
+        listener.listen(0)
+        clients = [socket.socket(socket.AF_UNIX) for _ in range(4)]
+        for client in clients:
+            client.setblocking(False)
+            try:
+                client.connect(str(place.socket))
+            except BlockingIOError:
+                break
+        else:
+            pytest.fail("the backlog is not full")
+        assert daemon_process.answers(place)
+        for client in clients:
+            client.close()
+
+
+def test_a_user_without_an_entry_has_an_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = identity.environment(Owner(uid=4242424, gid=4242424, home="/", cwd="/"))
+    assert (found["USER"], found["HOME"]) == ("4242424", "/")
+    monkeypatch.setattr(os, "getuid", lambda: 0)
+    monkeypatch.setenv("SUDO_UID", "4242424")
+    monkeypatch.setenv("SUDO_GID", "what")
+    assert identity.owner().uid == 0

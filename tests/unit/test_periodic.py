@@ -1,0 +1,50 @@
+"""Threads of the daemon that run every few seconds, and the probes of the doctor."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from wherry.service import doctor
+from wherry.service.periodic import PeriodicTask, stop_all
+
+
+class Blocked(PeriodicTask):
+    """A run that takes as long as the test wants."""
+
+    def __init__(self, go: threading.Event) -> None:
+        super().__init__("blocked", 0.0)
+        self.entered, self.closed, self._go = threading.Event(), threading.Event(), go
+
+    def run_once(self) -> None:
+        self.entered.set()
+        self._go.wait(20)
+
+    def close(self) -> None:
+        self.closed.set()
+
+
+def test_all_threads_are_ended_within_one_timeout() -> None:
+    """wherryd is killed 40 s after SIGTERM: its threads must not wait for a silent host one after another."""
+    go = threading.Event()
+    tasks = [Blocked(go) for _ in range(4)]
+    for task in tasks:
+        task.start()
+        assert task.entered.wait(20)
+    began = time.monotonic()
+    stop_all(tasks, 0.5)
+    assert time.monotonic() - began < 1.5 and not any(task.closed.is_set() for task in tasks)
+    go.set()
+    assert all(task.closed.wait(20) for task in tasks)
+
+
+def test_a_probe_that_raises_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    def _broken() -> Iterator[doctor.Finding]:
+        raise KeyError("tracking")
+
+    monkeypatch.setattr(doctor, "_PROBES", (_broken,))
+    (finding,) = doctor.examine()
+    assert (finding.name, finding.health) == ("broken", doctor.Health.MISSING) and "tracking" in finding.text
