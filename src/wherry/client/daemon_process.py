@@ -27,8 +27,8 @@ _STOP_SECONDS = 40.0
 _PID_SECONDS = 1.0
 """How long a daemon that has just taken the lock may take to write its process id."""
 _KEPT_VARIABLES = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "COVERAGE_PROCESS_CONFIG")
-"""Variables passed to the daemon beside WHERRY_*. It serves all users, so it gets no others of its starter's. The last is
-set only while tests measure their coverage."""
+"""Variables passed to the daemon beside WHERRY_*. It serves all users, so it gets no others of its starter's. The last
+is set only while tests measure their coverage."""
 _LOG_LINES = 8
 
 
