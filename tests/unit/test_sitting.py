@@ -10,7 +10,7 @@ import pytest
 from wherry.base.errors import Refused
 from wherry.base.paths import Instance, as_root
 from wherry.client import process
-from wherry.lab.sitting import sitting
+from wherry.lab.bench.session import sitting
 
 
 @pytest.fixture

@@ -9,14 +9,16 @@ import pytest
 from fakestudy import Fake, make, page_text, run
 
 from wherry.lab.environment import environment
-from wherry.lab.report import Table
-from wherry.lab.stats import Estimate, median, ratio
-from wherry.lab.study import figures, published
+from wherry.lab.report import figures
+from wherry.lab.report.page import Table
+from wherry.lab.report.statistics import Estimate, median, ratio
+from wherry.lab.study import reference_values
 from wherry.lab.study.catalog import STUDIES, find
-from wherry.lab.study.lacks import emulated_cells, lacking, versions
-from wherry.lab.study.recipe import Page, Study, Value
+from wherry.lab.study.execution import describe
+from wherry.lab.study.experiment import Page, Study
+from wherry.lab.study.levels import Value
+from wherry.lab.study.requirements import emulated_cells, lacking, versions
 from wherry.lab.study.results import Results, Run
-from wherry.lab.study.session import describe
 
 
 def test_an_interval_that_is_the_range_is_called_so() -> None:
@@ -45,7 +47,7 @@ def test_runs_of_several_sittings_are_not_said_to_be_of_one(tmp_path: Path) -> N
 def with_machines(directory: Path, lacks: dict[str, str]) -> tuple[Study, str]:
     study = find("colocated")(False, lacks)
     results = Results.create(directory, study, 1)
-    for cell in study.cells():
+    for cell in study.combinations():
         values = [Value("latency_median", 1e-6, "s", 1.0)]
         results.add(Run(results.next_number(), 0, False, True, cell, 0.0, 1.0, values=values))
     return study, page_text(results)
@@ -91,13 +93,13 @@ def test_what_the_page_is_there_for_is_not_folded_however_long(tmp_path: Path) -
 
 def test_published_values_without_ours_are_counted_and_not_listed() -> None:
     rows = [
-        published.Beside("ratio", "1.09", "Figure 5", Estimate(1.1, 1.0, 1.2, 9, "bootstrap"), "the ratio"),
-        published.Beside("other", "1.04", "Figure 8", None, "the ratio"),
+        reference_values.Beside("ratio", "1.09", "Figure 5", Estimate(1.1, 1.0, 1.2, 9, "bootstrap"), "the ratio"),
+        reference_values.Beside("other", "1.04", "Figure 8", None, "the ratio"),
     ]
-    table = published.table(rows, "a paper")
+    table = reference_values.table(rows, "a paper")
     assert table.main and [row[0] for row in table.rows] == ["ratio", "and 1 more"]
     assert table.rows[1][3] == "not measured"
-    assert len(published.table(rows[:1]).rows) == 1
+    assert len(reference_values.table(rows[:1]).rows) == 1
 
 
 def test_a_figure_says_what_it_does_not_show() -> None:
@@ -117,9 +119,9 @@ def test_a_study_that_was_cut_short_has_a_report(tmp_path: Path, kind: type[Stud
     results = Results.create(tmp_path, study, 1)
     assert "no run counts" in page_text(results)
     values = [Value(name, 1e-6, "s", 1.0) for name in ("latency_median", "latency_mean")] + [Value("seconds", 1.0, "s")]
-    results.add(Run(results.next_number(), 0, False, True, study.cells()[-1], 0.0, 1.0, values=values))
+    results.add(Run(results.next_number(), 0, False, True, study.combinations()[-1], 0.0, 1.0, values=values))
     assert "are missing" in page_text(results)
-    results.add(Run(results.next_number(), 0, False, True, study.cells()[1], 0.0, 1.0, values=values))
+    results.add(Run(results.next_number(), 0, False, True, study.combinations()[1], 0.0, 1.0, values=values))
     assert "are missing" in page_text(results)
 
 

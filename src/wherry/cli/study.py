@@ -42,8 +42,8 @@ def show(name: str, /, *, quick: Quick = False, output: Output = "text") -> None
     """
     from wherry.client import process
     from wherry.lab.study.catalog import find
-    from wherry.lab.study.lacks import lacking
-    from wherry.lab.study.session import describe
+    from wherry.lab.study.execution import describe
+    from wherry.lab.study.requirements import lacking
 
     data = describe(find(name)(quick, lacking(process.examine())))
     emit(output, "study", data, lambda: _print_recipe(data))
@@ -73,10 +73,10 @@ def run(
     keep
         Leave its clusters up.
     """
-    from wherry.lab.study import runner, session
+    from wherry.lab.study import execution, runner
 
     with _Progress() as progress:
-        results, files = session.run(name, quick=quick, out=out, repetitions=reps, keep=keep, tell=progress)
+        results, files = execution.run(name, quick=quick, out=out, repetitions=reps, keep=keep, tell=progress)
     missing = runner.missing(results.study, results)
     data = {
         "study": name,
@@ -98,9 +98,9 @@ def report(directory: Path, /, *, output: Output = "text") -> None:
     directory
         The study's directory.
     """
-    from wherry.lab.study import render, session
+    from wherry.lab.study import execution, render
 
-    files = [str(path) for path in render.write(session.load(directory))]
+    files = [str(path) for path in render.write(execution.load(directory))]
     emit(output, "study-report", {"files": files}, lambda: print("\n".join(files)))
 
 
@@ -116,7 +116,7 @@ def compare(old: Path, new: Path, /, *, output: Output = "text") -> None:
         Directory of the other.
     """
     from wherry.lab.study import compare as comparing
-    from wherry.lab.study.session import load
+    from wherry.lab.study.execution import load
 
     before, after = load(old), load(new)
     found, said = comparing.differences(before, after), comparing.caveats(before, after)

@@ -21,12 +21,12 @@ from typing import Any
 from wherry.base.errors import Code, Failed, Refused
 from wherry.base.units import format_duration, format_size
 from wherry.client import Client
-from wherry.lab import hpcc, native
+from wherry.lab import hpcc, native_mpirun
+from wherry.lab.bench.samples import Samples
+from wherry.lab.bench.session import sitting
 from wherry.lab.environment import environment, load
-from wherry.lab.report import Report, Table, svg
-from wherry.lab.samples import Samples
-from wherry.lab.sitting import sitting
-from wherry.lab.stats import median, ratio
+from wherry.lab.report.page import Report, Table, svg
+from wherry.lab.report.statistics import median, ratio
 from wherry.model.objects import Move
 
 _RANKS = 4
@@ -276,12 +276,12 @@ class _Watch:
 
 
 def _native(variant: Variant) -> int:
-    launcher = shutil.which(native.LAUNCHERS["openmpi"]) or shutil.which("mpirun")
+    launcher = shutil.which(native_mpirun.LAUNCHERS["openmpi"]) or shutil.which("mpirun")
     if launcher is None:
         raise Refused(Code.UNSUPPORTED, "Open MPI is not installed", "hpcc is linked against it", "make setup")
     with Path(_SAID).open("wb") as said:
         done = subprocess.run(
-            [launcher, *native.options("openmpi", variant.transport), "-n", str(_RANKS), "hpcc"],
+            [launcher, *native_mpirun.options("openmpi", variant.transport), "-n", str(_RANKS), "hpcc"],
             env={**os.environ, **_SHARED_CORES},
             stdin=subprocess.DEVNULL,
             stdout=said,

@@ -1,4 +1,4 @@
-"""What moving a job together by itself gains and costs: `python -m wherry.lab.balancebench`, as root.
+"""What moving a job together by itself gains and costs: `python -m wherry.lab.bench.balance`, as root.
 
 A job starts spread over two sites, as neither has room for all its nodes: other clusters have the rest. Some seconds
 later the one at the first site goes, and room appears there. In half of the runs the daemon balances by itself, in the
@@ -29,12 +29,12 @@ from typing import Any
 from wherry.base.errors import WherryError
 from wherry.base.paths import native_program
 from wherry.client import Client
+from wherry.lab.bench.samples import Samples
+from wherry.lab.bench.session import short_sitting
 from wherry.lab.demo import print_table
 from wherry.lab.environment import environment, load
-from wherry.lab.report import Table
-from wherry.lab.samples import Samples
-from wherry.lab.sitting import short_sitting
-from wherry.lab.stats import Estimate, median, ratio
+from wherry.lab.report.page import Table
+from wherry.lab.report.statistics import Estimate, median, ratio
 from wherry.model.objects import Job
 
 _SEED = 5

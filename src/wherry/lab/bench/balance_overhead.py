@@ -21,13 +21,13 @@ from argparse import Namespace
 from typing import Any
 
 from wherry.client import Client
-from wherry.lab.balancebench import SPREAD, crowd, ended, fabric, judged, parser_of, start, wrong
+from wherry.lab.bench.balance import SPREAD, crowd, ended, fabric, judged, parser_of, start, wrong
+from wherry.lab.bench.samples import Samples
+from wherry.lab.bench.session import short_sitting
 from wherry.lab.demo import print_table
 from wherry.lab.environment import environment, load
-from wherry.lab.report import Table
-from wherry.lab.samples import Samples
-from wherry.lab.sitting import short_sitting
-from wherry.lab.stats import median
+from wherry.lab.report.page import Table
+from wherry.lab.report.statistics import median
 from wherry.model.objects import JobState
 
 _SEED = 7

@@ -18,11 +18,11 @@ from typing import Any
 from wherry.base.paths import native_program
 from wherry.base.units import format_size, parse_duration, parse_rate
 from wherry.client import Client
+from wherry.lab.bench.session import short_sitting
 from wherry.lab.demo import print_table
 from wherry.lab.environment import environment, load
-from wherry.lab.report import Table
-from wherry.lab.sitting import short_sitting
-from wherry.lab.stats import median
+from wherry.lab.report.page import Table
+from wherry.lab.report.statistics import median
 from wherry.model.objects import Job
 
 _ROUND = ("b2", "a2", "a3", "b1")

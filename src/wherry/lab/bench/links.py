@@ -16,10 +16,10 @@ from typing import Any
 
 from wherry.base.units import format_duration, format_rate, parse_duration, parse_rate
 from wherry.client import Client
+from wherry.lab.bench.session import short_sitting
 from wherry.lab.demo import print_table
 from wherry.lab.environment import environment
-from wherry.lab.report import Table
-from wherry.lab.sitting import short_sitting
+from wherry.lab.report.page import Table
 
 _FABRIC = {
     "kind": "fabric",

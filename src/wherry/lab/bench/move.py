@@ -16,13 +16,13 @@ from wherry.base.errors import Code, Failed, Refused, WherryError
 from wherry.base.paths import instance
 from wherry.base.units import format_size, parse_size
 from wherry.client import Client
-from wherry.lab.byhand import ByHand
+from wherry.lab.bench.baseline_runc import ByHand
+from wherry.lab.bench.samples import Samples
+from wherry.lab.bench.session import sitting
 from wherry.lab.demo import print_table
 from wherry.lab.environment import environment, load
-from wherry.lab.report import Report, Table
-from wherry.lab.samples import Samples
-from wherry.lab.sitting import sitting
-from wherry.lab.stats import compared
+from wherry.lab.report.page import Report, Table
+from wherry.lab.report.statistics import compared
 
 _SEED = 7
 _NODE, _FROM, _TO = "bench-0", "a1", "b1"

@@ -19,13 +19,13 @@ from typing import Any
 from wherry.base.errors import Code, Failed, Refused, WherryError
 from wherry.base.paths import instance, native_program
 from wherry.client import Client
+from wherry.lab.bench.baseline_virsh import VirshMove
+from wherry.lab.bench.samples import Samples
+from wherry.lab.bench.session import sitting
 from wherry.lab.demo import print_table
 from wherry.lab.environment import environment, load
-from wherry.lab.report import Report, Table
-from wherry.lab.samples import Samples
-from wherry.lab.sitting import sitting
-from wherry.lab.stats import compared
-from wherry.lab.virshmove import VirshMove
+from wherry.lab.report.page import Report, Table
+from wherry.lab.report.statistics import compared
 
 _SEED = 11
 _CLUSTER, _NODE, _FROM, _TO = "vmbench", "vmbench-1", "b1", "a1"

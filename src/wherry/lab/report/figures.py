@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from wherry.lab.stats import Estimate, median
+from wherry.lab.report.statistics import Estimate, median
 
 COLOURS = ("#1f5a8f", "#c25b12", "#2c7d46", "#8a3d8f", "#7a6a1f", "#a02c2c")
 MARKERS = ("o", "s", "^", "D", "v", "P")

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from wherry.lab.report import Report, Table
-from wherry.lab.study.figures import Drawing
+from wherry.lab.report.figures import Drawing
+from wherry.lab.report.page import Report, Table
 
 _WIDTH, _HEIGHT = 8.27, 11.69  # inches of A4
 _MARGIN = 0.7

@@ -15,11 +15,11 @@ from wherry.base.errors import Code, Failed, Refused
 from wherry.base.paths import as_root, instance
 from wherry.client import process
 from wherry.lab.study import render, runner
-from wherry.lab.study.bench import Bench
 from wherry.lab.study.catalog import find
-from wherry.lab.study.lacks import lacking, versions
-from wherry.lab.study.recipe import Study
+from wherry.lab.study.experiment import Study
+from wherry.lab.study.requirements import lacking, versions
 from wherry.lab.study.results import Results
+from wherry.lab.study.testbed import Testbed
 
 _INSTANCE = "study"
 _LOCKS = Path("/run")
@@ -27,7 +27,7 @@ _LOCKS = Path("/run")
 
 def run(
     name: str, *, quick: bool, out: Path | None, repetitions: int | None, keep: bool, tell: runner.Tell
-) -> tuple[Results, list[Path]]:
+) -> tuple[Results[Study], list[Path]]:
     """Runs what is left of a study and returns its results and the report's files."""
     kind = find(name)
     if repetitions is not None and repetitions < 1:
@@ -52,7 +52,7 @@ def run(
 
 
 def _sit(
-    results: Results, found: Mapping[str, str], keep: bool, tell: runner.Tell, user: tuple[int, int] | None
+    results: Results[Study], found: Mapping[str, str], keep: bool, tell: runner.Tell, user: tuple[int, int] | None
 ) -> list[Path]:
     here = Path.cwd()
     try:
@@ -84,20 +84,20 @@ def _alone() -> Iterator[None]:
             path.unlink(missing_ok=True)
 
 
-def _run(results: Results, keep: bool, tell: runner.Tell) -> None:
-    bench = Bench(results.directory)
+def _run(results: Results[Study], keep: bool, tell: runner.Tell) -> None:
+    testbed = Testbed(results.directory)
     try:
-        runner.run(results, bench, tell)
+        runner.run(results, testbed, tell)
     finally:
         try:
-            if fabric := bench.fabric():
+            if fabric := testbed.fabric():
                 results.note("fabric", fabric)
         finally:
             if not keep:
-                _take_down(bench)
+                _take_down(testbed)
 
 
-def load(directory: Path) -> Results:
+def load(directory: Path) -> Results[Study]:
     """The results in a directory."""
     about = Results.about_of(directory)
     study: Study = find(about["study"])(about["quick"], about["lacks"])
@@ -112,10 +112,10 @@ def _lacks(directory: Path, findings: Sequence[Mapping[str, str]]) -> dict[str, 
     return lacking(findings)
 
 
-def _take_down(bench: Bench) -> None:
+def _take_down(testbed: Testbed) -> None:
     """The clusters; and when the instance is the lab's own, all of it."""
     try:
-        bench.close()
+        testbed.close()
     finally:
         if instance().name == _INSTANCE:
             process.stop(instance())
@@ -156,7 +156,7 @@ def describe(study: Study) -> dict[str, object]:
             }
             for factor in study.factors()
         ],
-        "combinations": [str(cell) for cell in study.cells()],
+        "combinations": [str(cell) for cell in study.combinations()],
         "verified": list(study.verified),
         "tables": [table.title for table in page.tables],
         "figures": [caption for caption, _ in page.figures],

@@ -14,13 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from wherry.lab import hpcc
-from wherry.lab.report import Table
-from wherry.lab.stats import Estimate, median
-from wherry.lab.study import analysis, applications, figures, workloads
-from wherry.lab.study.bench import FABRIC, Bench, Place
-from wherry.lab.study.lacks import POST_COPY, no_machines
-from wherry.lab.study.recipe import RESULT, Cell, Factor, Level, Page, Study, Value
+from wherry.lab.report import figures
+from wherry.lab.report.page import Table
+from wherry.lab.report.statistics import Estimate, median
+from wherry.lab.study import analysis, applications, workloads
+from wherry.lab.study.experiment import Page, Study
+from wherry.lab.study.levels import RESULT, Combination, Factor, Level, Value
+from wherry.lab.study.requirements import POST_COPY, no_machines
 from wherry.lab.study.results import Results
+from wherry.lab.study.testbed import FABRIC, ClusterShape, Testbed
 from wherry.lab.study.workloads import Moving
 
 CONTAINER, VM = "container", "vm"
@@ -140,10 +142,10 @@ class MigrationCost(Study):
             Factor("link", "what is between the hosts", link),
         ]
 
-    def cells(self) -> Sequence[Cell]:
+    def combinations(self) -> Sequence[Combination]:
         kinds, programs, memories, dirty, modes, links = (factor.measured() for factor in self.factors())
         bases = [
-            Cell.of(kind=kind, workload=RING, memory=memory, dirty=pages, mode=NONE, link=link)
+            Combination.of(kind=kind, workload=RING, memory=memory, dirty=pages, mode=NONE, link=link)
             for kind in kinds
             for memory in memories
             for pages in dirty
@@ -151,7 +153,7 @@ class MigrationCost(Study):
             if OWN not in (memory, pages) and self._combined(kind, memory, pages, link)
         ]
         bases += [
-            Cell.of(kind=CONTAINER, workload=name, memory=OWN, dirty=OWN, mode=NONE, link=_BARE)
+            Combination.of(kind=CONTAINER, workload=name, memory=OWN, dirty=OWN, mode=NONE, link=_BARE)
             for name in programs
             if name != RING
         ]
@@ -180,27 +182,27 @@ class MigrationCost(Study):
             return True
         return memory == _LEAST if self.quick else int(memory) <= _MOST_OVER_A_LINK
 
-    def unmoved(self, cell: Cell) -> Cell | None:
+    def unmoved(self, cell: Combination) -> Combination | None:
         return None if cell["workload"] == RING or cell["mode"] == NONE else _with(cell, mode=NONE)
 
-    def measure(self, bench: Bench, cell: Cell, directory: Path) -> list[Value]:
-        bench.stand_on(_fabric(cell["link"]))
+    def measure(self, testbed: Testbed, cell: Combination, directory: Path) -> list[Value]:
+        testbed.stand_on(_fabric(cell["link"]))
         if cell["workload"] == RING:
-            return self._ring(bench, cell, directory)
+            return self._ring(testbed, cell, directory)
         if cell["workload"] == "sp":
-            place = Place("four", 4, ("a1", "a2", "b1"), memory="256MiB")
+            place = ClusterShape("four", 4, ("a1", "a2", "b1"), memory="256MiB")
             moving = _moving(cell, "four-2", 1.0 if self.quick else 5.0)
-            return workloads.npb(bench, place, "sp", "W" if self.quick else "A", 4, directory, moving)
-        place = Place("three", 3, ("a1", "a2", "b1"))
+            return workloads.npb(testbed, place, "sp", "W" if self.quick else "A", 4, directory, moving)
+        place = ClusterShape("three", 3, ("a1", "a2", "b1"))
         if cell["workload"] in applications.APPLICATIONS:
             moving = _moving(cell, "three-2", 0.5 if self.quick else 3.0)
-            return applications.run(bench, cell["workload"], place, directory, moving, quick=self.quick)
+            return applications.run(testbed, cell["workload"], place, directory, moving, quick=self.quick)
         moving = _moving(cell, "three-2", 0.3 if self.quick else 2.0)
-        return workloads.hpl(bench, place, problem(self.quick), directory, moving)
+        return workloads.hpl(testbed, place, problem(self.quick), directory, moving)
 
-    def _ring(self, bench: Bench, cell: Cell, directory: Path) -> list[Value]:
+    def _ring(self, testbed: Testbed, cell: Combination, directory: Path) -> list[Value]:
         memory = int(cell["memory"])
-        bench.needs_memory(5 * memory << 20)
+        testbed.needs_memory(5 * memory << 20)
         place = _place(cell)
         moving = _moving(cell, f"{place.name}-{place.nodes - 1}", 1.5 if self.quick else 5.0)
         seconds = 5.0 if self.quick else 20.0
@@ -208,7 +210,7 @@ class MigrationCost(Study):
             seconds = 40.0 if cell["link"] == _BARE else 150.0
         if cell["link"] == "slow":  # a megabyte takes 0.1 s
             seconds += 0.2 * memory
-        return workloads.ring(bench, place, memory, seconds, place.nodes, directory, moving, int(cell["dirty"]))
+        return workloads.ring(testbed, place, memory, seconds, place.nodes, directory, moving, int(cell["dirty"]))
 
     def page(self, results: Results) -> Page:
         page = Page()
@@ -224,8 +226,8 @@ class MigrationCost(Study):
         ]
         return page
 
-    def _moved(self) -> list[Cell]:
-        return [cell for cell in self.cells() if cell["mode"] != NONE]
+    def _moved(self) -> list[Combination]:
+        return [cell for cell in self.combinations() if cell["mode"] != NONE]
 
     def _slowdowns(self, results: Results) -> Table:
         rows = []
@@ -251,7 +253,7 @@ class MigrationCost(Study):
     def _identical(self, results: Results) -> Table:
         rows = []
         for workload in self.factors()[1].measured():
-            cells = [cell for cell in self.cells() if cell["workload"] == workload]
+            cells = [cell for cell in self.combinations() if cell["workload"] == workload]
             moved = [cell for cell in cells if cell["mode"] != NONE]
             right = sum(len(results.counted(cell)) for cell in moved)
             runs = right + sum(run.cell in moved and not run.warmup for run in results.failed())
@@ -293,7 +295,7 @@ class MigrationCost(Study):
         return found
 
 
-def _slowdown(results: Results, cell: Cell) -> tuple[Estimate | None, Estimate | None, str]:
+def _slowdown(results: Results, cell: Combination) -> tuple[Estimate | None, Estimate | None, str]:
     """How many times as long, how many seconds more, and whether that is beyond chance."""
     base = _with(cell, mode=NONE)
     if cell["workload"] != RING:
@@ -319,16 +321,16 @@ def problem(quick: bool, factor: int = 1) -> hpcc.Problem:
     return hpcc.Problem(n=3000, p=1, q=3, pfacts=1, rfacts=1, bcasts=3 * factor, depths=1)
 
 
-def _place(cell: Cell) -> Place:
+def _place(cell: Combination) -> ClusterShape:
     """Where the ring runs: with its third node at either site it crosses a link twice."""
     memory, machines = int(cell["memory"]), cell["kind"] == VM
-    place = Place(f"ring-{memory}", 2, ("a1", "b1"), memory=f"{max(256, memory + 192)}MiB")
+    place = ClusterShape(f"ring-{memory}", 2, ("a1", "b1"), memory=f"{max(256, memory + 192)}MiB")
     if cell["link"] != _BARE:
         place = replace(place, name=f"far-{memory}", nodes=3, hosts=("a1", "b1", "b2"))
     return replace(place, name=f"vm-{place.name}", nic="virtio") if machines else place
 
 
-def _moving(cell: Cell, node: str, after: float) -> Moving | None:
+def _moving(cell: Combination, node: str, after: float) -> Moving | None:
     if cell["mode"] == NONE:
         return None
     hosts = ("b1", "b2") if cell["link"] == _BARE else ("b2", "a2")
@@ -343,11 +345,11 @@ def _fabric(link: str) -> Mapping[str, Any]:
     return {**FABRIC, "links": [{"between": ["a", "b"], **figures}]}
 
 
-def _with(cell: Cell, **levels: str) -> Cell:
-    return Cell(tuple((factor, levels.get(factor, level)) for factor, level in cell.levels))
+def _with(cell: Combination, **levels: str) -> Combination:
+    return Combination(tuple((factor, levels.get(factor, level)) for factor, level in cell.levels))
 
 
-def _part(cell: Cell) -> str:
+def _part(cell: Combination) -> str:
     """The figure that shows it: one for all would have too many bars."""
     if cell["workload"] != RING:
         return "programs on containers"
@@ -356,7 +358,7 @@ def _part(cell: Cell) -> str:
     return f"the ring on containers{'' if cell['link'] == _BARE else ', over links'}"
 
 
-def short(cell: Cell) -> str:
+def short(cell: Combination) -> str:
     """What ran, for tables and figures; how its node moved stands beside."""
     if cell["workload"] != RING:
         return cell["workload"]

@@ -12,14 +12,16 @@ from dataclasses import replace
 from pathlib import Path
 
 from wherry.base.paths import native_program
-from wherry.lab.report import Table
-from wherry.lab.stats import Estimate, median, ratio
-from wherry.lab.study import analysis, figures, published, sites, workloads
-from wherry.lab.study.bench import Bench, Ended, Place, installed
-from wherry.lab.study.lacks import no_machines
+from wherry.lab.report import figures
+from wherry.lab.report.page import Table
+from wherry.lab.report.statistics import Estimate, median, ratio
+from wherry.lab.study import analysis, reference_values, sites, workloads
+from wherry.lab.study.experiment import Page, Study
+from wherry.lab.study.levels import Combination, Factor, Level, SampleFailed, Value
 from wherry.lab.study.parse import netpipe, netpipe_progress
-from wherry.lab.study.recipe import Cell, Factor, Level, Page, SampleFailed, Study, Value
+from wherry.lab.study.requirements import no_machines
 from wherry.lab.study.results import Results
+from wherry.lab.study.testbed import ClusterShape, Ended, Testbed, installed
 
 _NATIVE, _NODES, _MACHINES, _NPB_MACHINES = "native", "nodes", "vm", "vm-npb"
 _ONE, _TWO = "one", "two"
@@ -107,10 +109,10 @@ class MultiSite(Study):
     def _class(self, kernel: str) -> str:
         return _KERNELS[kernel][not self.quick]
 
-    def cells(self) -> Sequence[Cell]:
+    def combinations(self) -> Sequence[Combination]:
         tests, hows, _, overlays, latencies = (factor.measured() for factor in self.factors())
         return [
-            Cell.of(test=test, how=how, where=where, overlay=overlay, latency=latency)
+            Combination.of(test=test, how=how, where=where, overlay=overlay, latency=latency)
             for test in tests
             for how, where, overlay, latency in self._places(test, overlays, latencies)
             if how in hows
@@ -137,12 +139,14 @@ class MultiSite(Study):
             return overlay == _NONE and latency in ("0", "10")
         return test == "netpipe" or overlay == _NONE or how == _NODES and latency in ("0", "10")
 
-    def measure(self, bench: Bench, cell: Cell, directory: Path) -> list[Value]:
-        bench.stand_on(sites.fabric(cell["overlay"], cell["latency"]))
-        bench.needs_memory(_ranks(cell) << 29 if cell["how"] == _NPB_MACHINES else 1 << 30)
-        return self._netpipe(bench, cell, directory) if cell["test"] in _PIPES else self._npb(bench, cell, directory)
+    def measure(self, testbed: Testbed, cell: Combination, directory: Path) -> list[Value]:
+        testbed.stand_on(sites.fabric(cell["overlay"], cell["latency"]))
+        testbed.needs_memory(_ranks(cell) << 29 if cell["how"] == _NPB_MACHINES else 1 << 30)
+        return (
+            self._netpipe(testbed, cell, directory) if cell["test"] in _PIPES else self._npb(testbed, cell, directory)
+        )
 
-    def _netpipe(self, bench: Bench, cell: Cell, directory: Path) -> list[Value]:
+    def _netpipe(self, testbed: Testbed, cell: Combination, directory: Path) -> list[Value]:
         mpi, name, package = _PIPES[cell["test"]]
         machines = cell["how"] == _MACHINES
         largest = 1 << 20 if self.quick or machines else 8 << 20
@@ -153,10 +157,10 @@ class MultiSite(Study):
         argv += ["-p", "0", "-o", str(out)]
         near, far = sites.QUICK["a"], sites.QUICK["b"]
         hosts = near if cell["where"] == _ONE else (near[0], far[0])
-        place = Place(f"pipe-{cell['where']}", 2, hosts, memory="256MiB")
+        place = ClusterShape(f"pipe-{cell['where']}", 2, hosts, memory="256MiB")
         if machines:
-            place = Place(f"vm-pipe-{cell['where']}", 2, hosts, memory="256MiB", nic="virtio")
-        done = self._run(bench, cell, place, argv, directory, mpi)
+            place = ClusterShape(f"vm-pipe-{cell['where']}", 2, hosts, memory="256MiB", nic="virtio")
+        done = self._run(testbed, cell, place, argv, directory, mpi)
         text = done.verified()
         if not machines and not out.exists():
             raise SampleFailed("NetPIPE wrote no output file")
@@ -165,27 +169,29 @@ class MultiSite(Study):
         most = max(analysis.bandwidth(value.x or 0, value.value) for value in values)
         return [*values, Value("latency", least.value, "s"), Value("bandwidth", most, "Mbit/s")]
 
-    def _npb(self, bench: Bench, cell: Cell, directory: Path) -> list[Value]:
+    def _npb(self, testbed: Testbed, cell: Combination, directory: Path) -> list[Value]:
         kernel, where, ranks = cell["test"], cell["where"], _ranks(cell)
         hosts = sites.NEAR[:ranks] if where == _ONE else (*sites.NEAR[: ranks - len(sites.FAR)], *sites.FAR)
-        place = Place(f"{where}-{ranks}", ranks, hosts, cpus=sites.SHARE, memory=_MEMORY)
+        place = ClusterShape(f"{where}-{ranks}", ranks, hosts, cpus=sites.SHARE, memory=_MEMORY)
         if cell["how"] == _NPB_MACHINES:
             place = replace(place, name=f"vm-{place.name}", memory="256MiB", nic="virtio")
         argv = [str(native_program(f"npb-{kernel}-openmpi")), self._class(kernel)]
         if cell["how"] != _NATIVE:
-            bench.ready(place)
+            testbed.ready(place)
         before, began = sites.throttled(), time.monotonic()
-        done = self._run(bench, cell, place, argv, directory, "openmpi")
+        done = self._run(testbed, cell, place, argv, directory, "openmpi")
         wall, waited = time.monotonic() - began, sites.waited(before, sites.throttled())
         values = workloads.npb_values(done)
         return [*values, Value("throttled", waited / ranks, "s"), Value("wall", wall, "s")]
 
     @staticmethod
-    def _run(bench: Bench, cell: Cell, place: Place, argv: Sequence[str], directory: Path, mpi: str) -> Ended:
+    def _run(
+        testbed: Testbed, cell: Combination, place: ClusterShape, argv: Sequence[str], directory: Path, mpi: str
+    ) -> Ended:
         """A rank on each host of the place, on its nodes or without."""
         if cell["how"] != _NATIVE:
-            return bench.on(place, argv, place.nodes, directory, _LONGEST, mpi, workloads.SHARED_CORES)
-        return sites.on_hosts(bench, place.hosts, argv, directory, _LONGEST)
+            return testbed.on(place, argv, place.nodes, directory, _LONGEST, mpi, workloads.SHARED_CORES)
+        return sites.on_hosts(testbed, place.hosts, argv, directory, _LONGEST)
 
     def page(self, results: Results) -> Page:
         page = Page()
@@ -194,7 +200,7 @@ class MultiSite(Study):
             results,
             {
                 self._label(cell): cell
-                for cell in self.cells()
+                for cell in self.combinations()
                 if cell["test"] == "netpipe" and cell["how"] == _NODES and cell["latency"] == "0"
             },
             _LATENCY,
@@ -212,10 +218,10 @@ class MultiSite(Study):
         )
         return page
 
-    def _cell(self, test: str, how: str, where: str = _ONE, overlay: str = _NONE, latency: str = "0") -> Cell:
-        return Cell.of(test=test, how=how, where=where, overlay=overlay, latency=latency)
+    def _cell(self, test: str, how: str, where: str = _ONE, overlay: str = _NONE, latency: str = "0") -> Combination:
+        return Combination.of(test=test, how=how, where=where, overlay=overlay, latency=latency)
 
-    def _label(self, cell: Cell) -> str:
+    def _label(self, cell: Combination) -> str:
         """Where the ranks are and what is between them."""
         _, how, where, overlay, latency = self.factors()
         if cell["where"] == _ONE:
@@ -225,7 +231,7 @@ class MultiSite(Study):
 
     def _pipes(self, results: Results) -> Table:
         rows = []
-        for cell in self.cells():
+        for cell in self.combinations():
             data = [results.values(cell, name) for name in ("latency", "bandwidth")]
             if cell["test"] in _PIPES and all(data):
                 times = median([1e3 * y for y in data[0]]).text()
@@ -235,7 +241,7 @@ class MultiSite(Study):
 
     def _gains(self, results: Results) -> Table:
         rows = []
-        for cell in self.cells():
+        for cell in self.combinations():
             seconds = results.values(cell, "seconds")
             if cell["test"] in _PIPES or not seconds:
                 continue
@@ -251,7 +257,7 @@ class MultiSite(Study):
         head = ("test", "ranks are", "ranks", "seconds", "gain", "gain's test", "throttled")
         return Table("NPB on limited hosts", head, rows)
 
-    def _gain(self, results: Results, cell: Cell) -> tuple[Estimate | None, str]:
+    def _gain(self, results: Results, cell: Combination) -> tuple[Estimate | None, str]:
         """How many times as fast as on one site, and whether that is beyond chance."""
         if cell["where"] == _ONE:
             return None, ""
@@ -274,9 +280,9 @@ class MultiSite(Study):
         rows = [*self._pipes_beside(results)]
         for kernel in _KERNELS:
             rows += self._kernel_beside(results, kernel)
-        return published.table(rows, published.WIDE)
+        return reference_values.table(rows, reference_values.WIDE)
 
-    def _pipes_beside(self, results: Results) -> Iterator[published.Beside]:
+    def _pipes_beside(self, results: Results) -> Iterator[reference_values.Beside]:
         native, nodes, apart = (self._cell("netpipe", *at) for at in ((_NATIVE,), (_NODES,), (_NODES, _TWO)))
         vm = "The direction; containers share the host's kernel, the paper's domains went through another one."
         vpn = "The direction; gateways were machines of their own there and share the CPUs here."
@@ -297,21 +303,21 @@ class MultiSite(Study):
             if cell is None:
                 cell = self._cell("netpipe", _NODES, _TWO, what.split()[2])
             ours, theirs = (results.values(one, metric) for one in (cell, base))
-            yield published.ratio(f"{metric}, {what}", says, what.partition(":")[0], ours, theirs, may)
+            yield reference_values.ratio(f"{metric}, {what}", says, what.partition(":")[0], ours, theirs, may)
 
-    def _kernel_beside(self, results: Results, kernel: str) -> Iterator[published.Beside]:
+    def _kernel_beside(self, results: Results, kernel: str) -> Iterator[reference_values.Beside]:
         nodes, native = (results.values(self._cell(kernel, how), "seconds") for how in (_NODES, _NATIVE))
         cost = "about 1.0" if kernel in ("ep", "lu") else "below 1.2"
         may = "The order: little for EP and LU, more for CG and BT."
         what = f"{kernel.upper()} on one site: nodes over native, times"
-        yield published.ratio(what, cost, "summary", nodes, native, may)
+        yield reference_values.ratio(what, cost, "summary", nodes, native, may)
         gains = {ms: self._gain(results, self._cell(kernel, _NODES, _TWO, _NONE, ms)) for ms in ("0", "10")}
         text = "; ".join(f"{ms} ms: {gain.text()} ({tested})" for ms, (gain, tested) in gains.items() if gain)
         may = "Whether it gains at all; 64 nodes against 32 there, 8 or 9 against 4 here."
-        yield published.Beside(
+        yield reference_values.Beside(
             f"{kernel.upper()}: gain of a second site", _SAID[kernel], "two sites", text or None, may
         )
 
 
-def _ranks(cell: Cell) -> int:
+def _ranks(cell: Combination) -> int:
     return (_SQUARES if cell["test"] == "bt" else _RANKS)[cell["where"]]

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from wherry.lab.report import Table
-from wherry.lab.stats import Estimate, median
-from wherry.lab.study import analysis, figures, published
-from wherry.lab.study.bench import Bench, Place, installed, program
-from wherry.lab.study.lacks import emulated, no_machines
+from wherry.lab.report import figures
+from wherry.lab.report.page import Table
+from wherry.lab.report.statistics import Estimate, median
+from wherry.lab.study import analysis, reference_values
+from wherry.lab.study.experiment import Page, Study
+from wherry.lab.study.levels import Combination, Factor, Level, Value
 from wherry.lab.study.parse import flood_ping, pingpong
-from wherry.lab.study.recipe import Cell, Factor, Level, Page, Study, Value
+from wherry.lab.study.requirements import emulated, no_machines
 from wherry.lab.study.results import Results
+from wherry.lab.study.testbed import ClusterShape, Testbed, installed, program
 
 _PINGS = 10_000
 _PING_BYTES = 16
@@ -65,23 +67,23 @@ class NicDegradation(Study):
         nic = self.factors()[0]
         return [level for level in nic.levels if level is not _NATIVE and not level.left_out]
 
-    def cells(self) -> Sequence[Cell]:
+    def combinations(self) -> Sequence[Combination]:
         nics, tools, mpis = (factor.measured() for factor in self.factors())
         pings = [_flood_cell(nic) for nic in nics if "flood" in tools]
         return [*(_pingpong_cell(nic, mpi) for nic in nics for mpi in mpis), *pings]
 
-    def measure(self, bench: Bench, cell: Cell, directory: Path) -> list[Value]:
+    def measure(self, testbed: Testbed, cell: Combination, directory: Path) -> list[Value]:
         if cell["tool"] == "flood":
-            return self._flood(bench, cell["nic"], directory)
+            return self._flood(testbed, cell["nic"], directory)
         small = self.quick or cell["nic"] in _MODELS
         largest = self._largest(cell["nic"])
         limits = ["--above", str(_SMALL), "--few", "20"] if small else ["--above", str(64 << 20), "--few", "10"]
         argv = [program("pingpong", cell["mpi"]), "--max", str(largest), *limits]
-        bench.needs_memory(4 * largest)
+        testbed.needs_memory(4 * largest)
         if cell["nic"] == _NATIVE.name:
-            done = bench.native(argv, 2, directory, _SECONDS, mpi=cell["mpi"])
+            done = testbed.native(argv, 2, directory, _SECONDS, mpi=cell["mpi"])
         else:
-            done = bench.on(self._place(cell["nic"]), argv, 2, directory, _SECONDS, cell["mpi"])
+            done = testbed.on(self._place(cell["nic"]), argv, 2, directory, _SECONDS, cell["mpi"])
         return pingpong(done.verified(), largest.bit_length())
 
     def _largest(self, nic: str) -> int:
@@ -93,19 +95,19 @@ class NicDegradation(Study):
     def _vm_largest(self) -> str:
         return figures.size_text(self._largest(_MODELS[0]))
 
-    def _place(self, nic: str) -> Place:
+    def _place(self, nic: str) -> ClusterShape:
         if nic in _MODELS:
-            return Place(f"nic-{nic}", 2, ("a1", "a2"), memory="256MiB", nic=nic)
-        return Place("nic", 2, ("a1", "a2"), memory="256MiB" if self.quick else "1536MiB")
+            return ClusterShape(f"nic-{nic}", 2, ("a1", "a2"), memory="256MiB", nic=nic)
+        return ClusterShape("nic", 2, ("a1", "a2"), memory="256MiB" if self.quick else "1536MiB")
 
-    def _flood(self, bench: Bench, nic: str, directory: Path) -> list[Value]:
+    def _flood(self, testbed: Testbed, nic: str, directory: Path) -> list[Value]:
         argv = [installed("ping", "iputils-ping"), "-q", "-f", "-c", str(_PINGS), "-s", str(_PING_BYTES)]
         if nic == _NATIVE.name:
-            done = bench.plain([*argv, "127.0.0.1"], directory, 120.0, {"LC_ALL": "C"})
+            done = testbed.plain([*argv, "127.0.0.1"], directory, 120.0, {"LC_ALL": "C"})
         else:
             place = self._place(nic)
-            to = bench.addresses(place)[1]  # the only rank is on the first node
-            done = bench.on(place, [*argv, to], 1, directory, 120.0, "openmpi", {"LC_ALL": "C"})
+            to = testbed.addresses(place)[1]  # the only rank is on the first node
+            done = testbed.on(place, [*argv, to], 1, directory, 120.0, "openmpi", {"LC_ALL": "C"})
         return flood_ping(done.verified(), _PINGS)
 
     def page(self, results: Results) -> Page:
@@ -151,14 +153,14 @@ class NicDegradation(Study):
         cards = [pings.get(model, []) for model in _MODELS[:2]]
         times = [(level.name, pings[level.name]) for level in self._virtual()]
         rows = [
-            published.Beside(
+            reference_values.Beside(
                 "degradation over message size",
                 "a figure from 0 to 100 %, without numbers",
                 "Figure 2",
                 "see the figure below",
                 "The shape: the cost is one of latency, so its share falls as messages grow.",
             ),
-            published.Beside(
+            reference_values.Beside(
                 "flood ping: virtual, round trip (us)",
                 "a figure from 0 to 1200 us, without numbers",
                 "Figure 4",
@@ -166,12 +168,12 @@ class NicDegradation(Study):
                 "Nothing absolute: there a card and a cable are between, here neither.",
             ),
             *(
-                published.ratio(
+                reference_values.ratio(
                     f"flood ping: {name} over native", "above 1 for both cards", "Figure 4", data, native, _IT
                 )
                 for name, data in times
             ),
-            published.ratio(
+            reference_values.ratio(
                 "flood ping: virtio over e1000",
                 "above 1: e1000 degrades less",
                 "conclusions",
@@ -180,7 +182,7 @@ class NicDegradation(Study):
                 _DRIVERS,
             ),
             *(self._cards(results, size) for size in (1.0, float(_SMALL))),
-            published.Beside(
+            reference_values.Beside(
                 "half of the round trip from 1 B to 64 KiB",
                 "a figure from 0 to 6000 us, without numbers",
                 "Figure 3",
@@ -188,16 +190,16 @@ class NicDegradation(Study):
                 "The shape: flat while latency rules, then a straight line. Nothing absolute: there is a cable there.",
             ),
         ]
-        return published.table(rows, published.KVM)
+        return reference_values.table(rows, reference_values.KVM)
 
     @staticmethod
-    def _cards(results: Results, size: float) -> published.Beside:
+    def _cards(results: Results, size: float) -> reference_values.Beside:
         """The paper's two adapters by a message of this size."""
         virtio, e1000 = (
             results.values(_pingpong_cell(model, "openmpi"), analysis.LATENCY, size) for model in _MODELS[:2]
         )
         what, where = f"ping-pong of {figures.size_text(size)}: virtio over e1000", "Figures 2 and 3, conclusions"
-        return published.ratio(what, "above 1: e1000 degrades less", where, virtio, e1000, _DRIVERS)
+        return reference_values.ratio(what, "above 1: e1000 degrades less", where, virtio, e1000, _DRIVERS)
 
 
 def _each(data: Sequence[tuple[str, list[float]]], find: Callable[[list[float]], Estimate | None]) -> str | None:
@@ -206,15 +208,15 @@ def _each(data: Sequence[tuple[str, list[float]]], find: Callable[[list[float]],
     return "; ".join(f"{name} {estimate.text()}" for name, estimate in found if estimate) or None
 
 
-def _flood_cell(nic: str) -> Cell:
-    return Cell.of(nic=nic, tool="flood", mpi="openmpi")  # only its launcher starts the ping
+def _flood_cell(nic: str) -> Combination:
+    return Combination.of(nic=nic, tool="flood", mpi="openmpi")  # only its launcher starts the ping
 
 
-def _pingpong_cell(nic: str, mpi: str) -> Cell:
-    return Cell.of(nic=nic, tool="pingpong", mpi=mpi)
+def _pingpong_cell(nic: str, mpi: str) -> Combination:
+    return Combination.of(nic=nic, tool="pingpong", mpi=mpi)
 
 
-def _degradation(results: Results, native: Cell, virtual: Cell) -> dict[float, Estimate]:
+def _degradation(results: Results, native: Combination, virtual: Combination) -> dict[float, Estimate]:
     """Bytes -> degradation in percent: 100 (1 - native / virtual). The ratio's interval gives that of the share."""
     found = {}
     for x in results.xs(virtual, analysis.LATENCY):
@@ -226,7 +228,7 @@ def _degradation(results: Results, native: Cell, virtual: Cell) -> dict[float, E
     return found
 
 
-def _degradation_table(title: str, results: Results, native: Cell, virtual: Cell) -> Table:
+def _degradation_table(title: str, results: Results, native: Combination, virtual: Combination) -> Table:
     rows = []
     for x, share in _degradation(results, native, virtual).items():
         data = [results.values(cell, analysis.LATENCY, x) for cell in (virtual, native)]

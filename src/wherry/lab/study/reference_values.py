@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from wherry.lab.report import Table
-from wherry.lab.stats import Estimate
+from wherry.lab.report.figures import Published
+from wherry.lab.report.page import Table
+from wherry.lab.report.statistics import Estimate
 from wherry.lab.study import analysis
-from wherry.lab.study.figures import Published
 
 XEN = "Neves, Righi, Maillard, Navaux: Xen on Pentium III nodes with Fast Ethernet"
 KVM = "private cloud: KVM and Eucalyptus on Dell R610 with Gigabit Ethernet"

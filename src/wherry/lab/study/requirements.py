@@ -9,7 +9,8 @@ from pathlib import Path
 from wherry.base.errors import Refused
 from wherry.base.paths import native_program
 from wherry.lab.study import applications
-from wherry.lab.study.recipe import Cell, Study
+from wherry.lab.study.design import Design
+from wherry.lab.study.levels import Combination
 
 VM = "vm"
 """Why there are no virtual machines as nodes."""
@@ -76,12 +77,12 @@ def machines(lacks: Mapping[str, str]) -> str:
     return f"emulated (TCG): {lacks[_KVM]}" if _KVM in lacks else "run by KVM"
 
 
-def emulated_cells(study: Study) -> list[Cell]:
+def emulated_cells(study: Design) -> list[Combination]:
     """The combinations with virtual machines whose processors were emulated: those that are not there without any."""
     if _KVM not in study.lacks or VM in study.lacks:
         return []
-    without = type(study)(study.quick, {**study.lacks, VM: "none"}).cells()
-    return [cell for cell in study.cells() if cell not in without]
+    without = type(study)(study.quick, {**study.lacks, VM: "none"}).combinations()
+    return [cell for cell in study.combinations() if cell not in without]
 
 
 def no_machines(lacks: Mapping[str, str], quick: bool, *, moved: bool = False, heavy: bool = False) -> str:

@@ -25,8 +25,8 @@ from wherry.base.paths import native_program
 from wherry.base.units import format_size
 from wherry.client import Client
 from wherry.client.client import Chunk
-from wherry.lab import native
-from wherry.lab.study.recipe import Cell, SampleFailed
+from wherry.lab import native_mpirun
+from wherry.lab.study.levels import Combination, SampleFailed
 from wherry.model.objects import Job, JobState, Move, Operation
 from wherry.model.spec import DirectionSpec, LinkSpec
 
@@ -64,7 +64,7 @@ class Ended:
 
 
 @dataclass(frozen=True)
-class Place:
+class ClusterShape:
     """A cluster that a study runs on: its name, how many nodes with what, and the hosts they go to.
 
     With a `nic`, its nodes are virtual machines with that model of network adapter; they are given the files `needs`.
@@ -97,14 +97,14 @@ class Place:
 _NODES_OWN = ("/tmp", "/run", "/dev")  # noqa: S108 - what a node has of its own
 
 
-class Bench:
+class Testbed:
     """Runs programs for a study. `out` is where clusters may write."""
 
     def __init__(self, out: Path) -> None:
         self._out = out
         self._client: Client | None = None
         self._stack = ExitStack()
-        self._up: dict[str, Place] = {}
+        self._up: dict[str, ClusterShape] = {}
         self._suspects = set[str]()
         self._fabric, self._asked = FABRIC, False
         self._stood: dict[str, None] = {}
@@ -173,7 +173,7 @@ class Bench:
             self._client = None
             self._stack.close()
 
-    def suspect(self, _cell: Cell) -> None:
+    def suspect(self, _cell: Combination) -> None:
         """A run failed: every cluster is looked at, and repaired, before it is used again."""
         self._suspects = set(self._up)
 
@@ -185,7 +185,7 @@ class Bench:
                 if have < size:
                     raise SampleFailed(f"it needs {format_size(size)} of memory, {format_size(have)} are available")
 
-    def ready(self, place: Place) -> None:
+    def ready(self, place: ClusterShape) -> None:
         """Makes the cluster, or repairs it; one that runs is left alone."""
         if self._up.get(place.name) == place and place.name not in self._suspects:
             return
@@ -196,13 +196,13 @@ class Bench:
         self._end_jobs(place)
         self._suspects.remove(place.name)
 
-    def _end_jobs(self, place: Place) -> None:
+    def _end_jobs(self, place: ClusterShape) -> None:
         """Those of a session that was killed; they would run beside what is measured."""
         for job in self.client.jobs(place.name):
             if job.state.under_way:
                 Running(self.client, job, self._out).cancel()
 
-    def addresses(self, place: Place) -> list[str]:
+    def addresses(self, place: ClusterShape) -> list[str]:
         """The nodes' addresses, by index."""
         self.ready(place)
         return [node.address for node in self.client.nodes(place.name)]
@@ -218,11 +218,13 @@ class Bench:
         env: Mapping[str, str] | None = None,
     ) -> Ended:
         """Runs a program on this machine by MPI's launcher, over loopback TCP or shared memory (`shm`)."""
-        launcher = shutil.which(native.LAUNCHERS[mpi])
+        launcher = shutil.which(native_mpirun.LAUNCHERS[mpi])
         if launcher is None:
-            raise Refused(Code.UNSUPPORTED, f"{native.LAUNCHERS[mpi]} is not installed", "", "make setup")
-        words = [launcher, *native.options(mpi, transport), "-n", str(ranks)]
-        return self.plain([*words, *argv], directory, seconds, {**native.environment(mpi, transport), **(env or {})})
+            raise Refused(Code.UNSUPPORTED, f"{native_mpirun.LAUNCHERS[mpi]} is not installed", "", "make setup")
+        words = [launcher, *native_mpirun.options(mpi, transport), "-n", str(ranks)]
+        return self.plain(
+            [*words, *argv], directory, seconds, {**native_mpirun.environment(mpi, transport), **(env or {})}
+        )
 
     def plain(
         self, argv: Sequence[str], directory: Path, seconds: float, env: Mapping[str, str] | None = None
@@ -247,7 +249,7 @@ class Bench:
 
     def on(
         self,
-        place: Place,
+        place: ClusterShape,
         argv: Sequence[str],
         ranks: int,
         directory: Path,
@@ -260,7 +262,7 @@ class Bench:
 
     def start(
         self,
-        place: Place,
+        place: ClusterShape,
         argv: Sequence[str],
         ranks: int,
         directory: Path,

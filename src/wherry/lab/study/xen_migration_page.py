@@ -5,12 +5,14 @@ The paper's nodes were virtual machines, so its ratios stand beside both kinds o
 
 from __future__ import annotations
 
-from wherry.lab.report import Table
-from wherry.lab.stats import median
-from wherry.lab.study import analysis, figures, published
-from wherry.lab.study.recipe import Cell, Page
+from wherry.lab.report import figures
+from wherry.lab.report.page import Table
+from wherry.lab.report.statistics import median
+from wherry.lab.study import analysis, reference_values
+from wherry.lab.study.experiment import Page
+from wherry.lab.study.levels import Combination
 from wherry.lab.study.results import Results
-from wherry.lab.study.xen import (
+from wherry.lab.study.xen_migration_design import (
     COMBINATIONS,
     MOVED,
     NATIVE,
@@ -23,7 +25,7 @@ from wherry.lab.study.xen import (
     VM_NODES,
     VM_NODES_MOVED,
     VM_TALK,
-    XenMigration,
+    XenDesign,
 )
 
 _SIX_MEGABYTES = 6 << 20
@@ -37,10 +39,10 @@ _KVM = "The direction; the ratio only with KVM, as without it a VM's processor i
 class XenPage:
     """The page of one study's results."""
 
-    def __init__(self, study: XenMigration, results: Results) -> None:
+    def __init__(self, study: XenDesign, results: Results) -> None:
         self._study, self._results = study, results
         self._tests, self._hows = study.factors()
-        self._cells = study.cells()
+        self._cells = study.combinations()
 
     def page(self) -> Page:
         """Tables and figures of what has been measured so far."""
@@ -86,21 +88,21 @@ class XenPage:
         return [how for how in COMBINATIONS[test] if how in self._hows.measured()]
 
     def _show_netpipe(self, page: Page, test: str) -> None:
-        talk = {self._hows.label(how): Cell.of(test=test, how=how) for how in self._measured(test)}
+        talk = {self._hows.label(how): Combination.of(test=test, how=how) for how in self._measured(test)}
         curves, name = analysis.by_size(self._results, talk, _LATENCY), self._test(test)
         page.tables.append(analysis.latency_table(f"{name}: half of the round trip", curves))
         far = (TALK["two-hosts"], VM_TALK["vm-two-hosts"])
         two = {how: points for how, points in curves.items() if how in (TALK[NATIVE_TCP], *far)}
         one = {how: points for how, points in curves.items() if how not in far}
         for number, chosen in ((3, two), (4, one)):
-            stars = published.ON_ONE_HOST if number == 4 else ()
+            stars = reference_values.ON_ONE_HOST if number == 4 else ()
             figure = figures.curves(chosen, "Mbit/s (10^6)", scale=analysis.bandwidth, log_y=True, published=stars)
             caption = f"{name}: bandwidth, in the form of the paper's Figure {number}."
-            page.figures.append((f"{caption} {published.STARS}" if stars else caption, figure))
+            page.figures.append((f"{caption} {reference_values.STARS}" if stars else caption, figure))
 
     def _scaled(self, test: str) -> list[figures.Published]:
         native = self._of(test, NATIVE_TCP, "seconds")
-        ratios = published.RATIOS[test] if native else {}
+        ratios = reference_values.RATIOS[test] if native else {}
         kinds = {NODES: (NODES, VM_NODES), MOVED: (MOVED, VM_NODES_MOVED)}
         return [
             figures.Published(self._label(how), median(native).value * ratio, f"paper: {ratio:.3g} x native")
@@ -110,7 +112,7 @@ class XenPage:
         ]
 
     def _of(self, test: str, how: str, metric: str, x: float | None = None) -> list[float]:
-        return self._results.values(Cell.of(test=test, how=how), metric, x)
+        return self._results.values(Combination.of(test=test, how=how), metric, x)
 
     def _label(self, how: str) -> str:
         return self._hows.label(how)
@@ -120,13 +122,13 @@ class XenPage:
         return self._tests.label(name).partition(";")[0]
 
     def _near_six(self, test: str, how: str) -> list[float]:
-        xs = self._results.xs(Cell.of(test=test, how=how), _LATENCY)
+        xs = self._results.xs(Combination.of(test=test, how=how), _LATENCY)
         near = min(xs, key=lambda x: abs(x - _SIX_MEGABYTES)) if xs else None
         return self._of(test, how, _LATENCY, near)
 
     def _beside(self) -> Table:
         rows = [
-            published.ratio(
+            reference_values.ratio(
                 f"Linpack, factor: {self._label(how)} over native",
                 "Xen's kernel faster than Debian's, guests slower than Dom0 (order only)",
                 "Figure 2",
@@ -143,9 +145,9 @@ class XenPage:
         for test in ("netpipe", "netpipe-mpich"):
             if test in self._tests.measured():
                 rows += self._beside_messages(test)
-        return published.table([*rows, *self._beside_programs(), *self._beside_moves()], published.XEN)
+        return reference_values.table([*rows, *self._beside_programs(), *self._beside_moves()], reference_values.XEN)
 
-    def _beside_messages(self, test: str) -> list[published.Beside]:
+    def _beside_messages(self, test: str) -> list[reference_values.Beside]:
         faster = "Xen's times 1 to 2 % lower, as its text says"
         compared = (
             (
@@ -162,7 +164,7 @@ class XenPage:
             ("vm-one-node", NATIVE, "about 1", "Figure 4", f"Shared memory, as there. {_KVM}"),
         )
         return [
-            published.ratio(
+            reference_values.ratio(
                 f"{self._test(test)}, bandwidth near 6 MB, {self._hows.label(how)} : {self._hows.label(base)}",
                 value,
                 figure,
@@ -174,7 +176,7 @@ class XenPage:
             if how in self._measured(test)
         ]
 
-    def _beside_programs(self) -> list[published.Beside]:
+    def _beside_programs(self) -> list[reference_values.Beside]:
         compared = (
             ("hpl6", NATIVE_TCP, "seconds", "1.09", "Figure 5", (NODES, VM_NODES)),
             ("hpl6", NATIVE_TCP, "flops", "2.35 / 2.6 GFlops = 0.904", "section 5.3", (NODES, VM_NODES)),
@@ -184,7 +186,7 @@ class XenPage:
             ("sp", NATIVE_TCP, "seconds", "1409 / 1267 = 1.112", "Figure 8", (MOVED, VM_NODES_MOVED)),
         )
         return [
-            published.ratio(
+            reference_values.ratio(
                 f"{self._test(test)}: {self._label(how)} : {self._label(base or UNMOVED[how])}"
                 + (", operations a second" if metric == "flops" else ""),
                 value,
@@ -209,14 +211,14 @@ class XenPage:
             size = f"n = {self._study.problem(test).n} here, 8000 there; a smaller one sends more for what it computes"
         return f"The ratio, as far as the size allows ({size}) and there is a CPU for each rank."
 
-    def _beside_moves(self) -> list[published.Beside]:
+    def _beside_moves(self) -> list[reference_values.Beside]:
         rows = []
         for kind, idle, during in (("container", MOVED, MOVED), ("VM", VM_MOVED, VM_NODES_MOVED)):
             if idle not in self._measured("idle"):
                 continue
             alone = self._of("idle", idle, "total")
             rows.append(
-                published.Beside(
+                reference_values.Beside(
                     f"an idle {kind} node's move, s",
                     "about 30, the same each time",
                     "section 5.4",
@@ -227,7 +229,7 @@ class XenPage:
             )
             if during in self._measured("hpl3"):
                 rows.append(
-                    published.ratio(
+                    reference_values.ratio(
                         f"a {kind} node's move during HPL : idle",
                         "104 s / 30 s = 3.5",
                         "section 5.4",
