@@ -5,7 +5,6 @@ Invariant: a command's module is imported only when that command is asked for, s
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from collections.abc import Sequence
 
@@ -40,11 +39,9 @@ _COMMANDS = (
     ("daemon", "service:daemon", "Start, stop or show the daemon.", _SERVICE),
     ("version", "service:version", "Print the version.", _SERVICE),
     ("study", "study:app", "Studies: repeatable experiments that end in a report.", _LAB),
-)
-_LAB_COMMANDS = (
-    ("demo", "HPL natively, on a virtual cluster, and with a live move."),
-    ("bench", "Downtime and total time of a move, beside runc by hand."),
-    ("vmbench", "A virtual machine's move under a job, beside virsh migrate --live."),
+    ("bench", "bench:app", "Benchmarks of Wherry itself, beside baselines and goals.", _LAB),
+    ("vmbench", "bench:vmbench", "A virtual machine's move under a job, beside virsh migrate --live.", _LAB),
+    ("demo", "demo:demo", "HPL natively, on a virtual cluster, and with a live move.", _LAB),
 )
 
 
@@ -62,9 +59,6 @@ def make_app(brief: bool) -> App:
     )
     for name, where, text, group in _COMMANDS:
         app.command(f"wherry.cli.{where}", name=name, group=group, **({"help": text} if brief else {}))
-    for name, text in _LAB_COMMANDS:
-        if importlib.util.find_spec(f"wherry.lab.{name}"):
-            app.command(f"wherry.lab.{name}:command", name=name, group=_LAB, **({"help": text} if brief else {}))
     return app
 
 

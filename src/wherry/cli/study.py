@@ -5,15 +5,12 @@ Nothing of the lab is imported before a command runs, so that help stays quick.
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
-from types import TracebackType
 from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
-from wherry.base.units import format_duration
-from wherry.cli.output import Output, emit, say, table
+from wherry.cli.output import Output, emit, table
 
 app = App(name="study", help="Studies: repeatable experiments that end in a report.")
 
@@ -73,9 +70,10 @@ def run(
     keep
         Leave its clusters up.
     """
+    from wherry.lab.report.console import Progress
     from wherry.lab.study import execution, runner
 
-    with _Progress() as progress:
+    with Progress("making the cluster") as progress:
         results, files = execution.run(name, quick=quick, out=out, repetitions=reps, keep=keep, tell=progress)
     missing = runner.missing(results.study, results)
     data = {
@@ -139,36 +137,6 @@ def compare(old: Path, new: Path, /, *, output: Output = "text") -> None:
         print("\n".join(said))
 
     emit(output, "study-compare", data, text)
-
-
-class _Progress:
-    """A bar with the time left on a terminal, else a line for each run."""
-
-    def __init__(self) -> None:
-        self._bar: Any = None
-        self._task: Any = None
-
-    def __enter__(self) -> _Progress:
-        if sys.stderr.isatty():
-            from rich.console import Console
-            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-
-            columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[left]}  {task.description}"))
-            self._bar = Progress(*columns, console=Console(stderr=True))
-            self._bar.start()
-            self._task = self._bar.add_task("making the cluster", total=None, left="")
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-
-    def __call__(self, done: int, total: int, text: str, left: float | None) -> None:
-        remaining = f"about {format_duration(left)} left" if left else ""
-        if self._bar is not None:
-            self._bar.update(self._task, completed=done, total=total, description=text, left=remaining)
-        else:
-            say(f"run {done} of {total}, {text}{', ' if remaining else ''}{remaining}")
 
 
 def _print_recipe(data: dict[str, Any]) -> None:

@@ -18,6 +18,7 @@ from wherry.client import who
 from wherry.client.transport import Transport
 from wherry.model.balance import BalancePlan
 from wherry.model.objects import Event, Host, Image, Job, Move, Node, Operation, OperationState, Prediction
+from wherry.model.owner import Owner
 from wherry.model.profile import Profile
 
 Progress = Callable[[str], None]
@@ -146,9 +147,12 @@ class Client:
         found: dict[str, Any] = self._transport.ask("POST", "/v1/clusters", body=body)
         return found
 
-    def up(self, spec: dict[str, Any], source: str = "the cluster file") -> Operation:
-        """Begins to make, change or repair a cluster; the result has `cluster`, `nodes`, `plan`."""
-        body = {"spec": spec, "source": source, "owner": who.owner().model_dump()}
+    def up(self, spec: dict[str, Any], source: str = "the cluster file", owner: Owner | None = None) -> Operation:
+        """Begins to make, change or repair a cluster; the result has `cluster`, `nodes`, `plan`.
+
+        It belongs to `owner`, by default to the user of this process, and its nodes may write to the owner's `cwd`.
+        """
+        body = {"spec": spec, "source": source, "owner": (owner or who.owner()).model_dump()}
         return Operation(**self._transport.ask("POST", "/v1/clusters", body=body))
 
     def down(self, name: str) -> Operation:
@@ -275,12 +279,14 @@ class Client:
         progress: Progress = quiet,
         input: bool = False,
         expected: float | None = None,
+        owner: Owner | None = None,
     ) -> Job:
         """Starts a program on a cluster; returns when it was started. Its environment is `env`, or ours.
 
         With `input` it reads what `feed` gives it; without, nothing. `expected` is how many seconds it should take.
+        Its ranks run as `owner`, by default the user of this process, in the owner's `cwd`.
         """
-        owner = who.owner()
+        owner = owner or who.owner()
         body = {
             "cluster": cluster,
             "argv": argv,

@@ -21,7 +21,7 @@ from wherry.model.objects import Node
 _LIMIT = 300.0
 
 
-class ByHand:
+class BaselineRunc:
     """The move of one node by hand. `run` measures it, `close` takes away all that it made."""
 
     def __init__(self, instance: Instance, node: Node) -> None:

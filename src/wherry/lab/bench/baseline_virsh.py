@@ -22,7 +22,7 @@ _ANSWER = 60.0
 """Seconds until a moved machine counts as lost."""
 
 
-class VirshMove:
+class BaselineVirsh:
     """The move of one node by hand. `run` measures it, `close` takes away all that it made."""
 
     def __init__(self, instance: Instance, node: Node, network: int, host: str) -> None:

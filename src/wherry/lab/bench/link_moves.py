@@ -1,29 +1,20 @@
-"""What a live move over a link takes, beside moves inside a site: `python -m wherry.lab.crossbench`, as root.
-
-A node goes round four hosts under a running ring: inside a site, over the link, inside the other site, and back. So
-local and crossing moves take turns in one sitting. A crossing shall take at most 1.25 x bytes / bandwidth, plus the
-downtime of a local move, plus 10 round trips. Printed are medians and their ratio to that bound, for the downtime and
-for the whole move from the request on; `--json` prints every sample with its phases and the machine.
-"""
+"""`link-moves`: a live move over a link between sites, beside moves inside a site and the bound of its bandwidth."""
 
 from __future__ import annotations
 
-import json
 import os
-import sys
-import time
-from argparse import ArgumentParser
-from typing import Any
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
 
 from wherry.base.paths import native_program
-from wherry.base.units import format_size, parse_duration, parse_rate
-from wherry.client import Client
-from wherry.lab.bench.session import short_sitting
-from wherry.lab.demo import print_table
-from wherry.lab.environment import environment, load
-from wherry.lab.report.page import Table
+from wherry.base.units import parse_duration, parse_rate
+from wherry.client import Client, who
+from wherry.lab.bench.definition import Benchmark, Comparison, Goal, Levels, Row
+from wherry.lab.bench.move import await_output
+from wherry.lab.bench.samples import Samples
 from wherry.lab.report.statistics import median
-from wherry.model.objects import Job
 
 _ROUND = ("b2", "a2", "a3", "b1")
 """Hosts in the order in which the node comes by them; it begins at b1."""
@@ -31,98 +22,78 @@ _SLACK, _ROUND_TRIPS = 1.25, 10
 _LONGEST = 36_000
 
 
-def main(words: list[str]) -> None:
-    """Measures and prints."""
-    parser = ArgumentParser(prog="python -m wherry.lab.crossbench", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--memory", default="16,64,256", help="MiB that each rank rewrites, separated by commas")
-    parser.add_argument("--reps", type=int, default=5, help="times round: two local and two crossing moves each")
-    parser.add_argument("--latency", default="10ms", help="of one way")
-    parser.add_argument("--bandwidth", default="1Gbit/s")
-    parser.add_argument("--overlay", default="none", choices=("none", "openvpn", "wireguard"))
-    parser.add_argument("--json", action="store_true")
-    asked = parser.parse_args(words)
-    link = {"latency": asked.latency, "bandwidth": asked.bandwidth, "overlay": asked.overlay}
-    samples = list[dict[str, Any]]()
-    with short_sitting("crossbn") as client:
-        client.wait(client.fabric_up(_fabric(link), "the bench's fabric").id)
-        for memory in map(int, asked.memory.split(",")):
-            samples += _moves(client, memory, asked.reps)
-    if asked.json:
-        print(json.dumps({"environment": environment(), "link": link, "samples": samples}))
-    else:
-        _report(samples, parse_rate(asked.bandwidth), parse_duration(asked.latency))
+@dataclass(frozen=True)
+class LinkMoves(Benchmark):
+    """Under a running ring a node goes round four hosts: inside a site, over the link, inside the other, and back.
 
+    So a round has two local moves and two over the link, in turns.
+    """
 
-def _fabric(link: dict[str, str]) -> dict[str, Any]:
-    hosts = [{"name": name, "site": name[0], "cores": 2, "memory": "2GiB"} for name in ("a1", "a2", "a3", "b1", "b2")]
-    return {
-        "kind": "fabric", "version": 1, "name": "crossbench", "sites": [{"name": "a"}, {"name": "b"}], "hosts": hosts,
-        "links": [{"between": ["a", "b"], **link}],
-    }  # fmt: skip
+    name = "link-moves"
+    compares = (
+        "Seconds of a move over a link, beside 1.25 x bytes / bandwidth + the downtime of a local move + 10 round trips"
+    )
+    lasts = ("ten minutes", "two minutes")
+    columns = ("over the link", "bound")
+    quick_settings = {"memory": "16"}
 
+    memory: str = "16,64,256"
+    """MiB that each rank rewrites, separated by commas."""
+    latency: str = "10ms"
+    """Of one way."""
+    bandwidth: str = "1Gbit/s"
+    overlay: Literal["none", "openvpn", "wireguard"] = "none"
 
-def _moves(client: Client, memory: int, reps: int) -> list[dict[str, Any]]:
-    spec = {
-        "kind": "container", "version": 1, "name": "far", "nodes": 2, "cpus": 1.0, "memory": f"{memory + 192}MiB",
-        "hosts": ["a1", "b1"],
-    }  # fmt: skip
-    client.wait(client.up(spec, "the bench's cluster").id)
-    argv = [str(native_program("wherry-ring-openmpi")), "--seconds", str(_LONGEST), "--memory", str(memory)]
-    job = _running(client, client.run("far", argv, 2, None, {**os.environ, "OMPI_MCA_mpi_yield_when_idle": "1"}))
-    samples = []
-    for number in range(reps * len(_ROUND)):
-        host = _ROUND[number % len(_ROUND)]
-        before = next(node.host for node in client.nodes("far") if node.name == "far-1")
-        move = client.move("far-1", host)
-        samples.append(
-            {
-                "memory": memory, "kind": "local" if before[0] == host[0] else "crossing", "bytes": move.bytes,
-                "downtime": move.downtime, "total": move.total, "phases": move.phases, "rounds": len(move.rounds),
-                "load": load(),
-            }
-        )  # fmt: skip
-        print(f"{memory} MiB, {before} to {host}: downtime {move.downtime:.3f} s", file=sys.stderr, flush=True)
-    client.cancel_job(job.id)
-    client.wait(client.down("far").id)
-    return samples
+    def __post_init__(self) -> None:
+        self.levels(), parse_duration(self.latency), parse_rate(self.bandwidth)
 
+    def levels(self) -> Sequence[Levels]:
+        return [{"memory": int(memory)} for memory in self.memory.split(",")]
 
-def _running(client: Client, job: Job) -> Job:
-    """The job once its ranks talk: its first line is out then."""
-    deadline = time.monotonic() + 60
-    while not any(data for _, _, data in client.output(job.id, follow=False)) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    return job
+    def prepare(self, client: Client) -> None:
+        names = ("a1", "a2", "a3", "b1", "b2")
+        link = {"latency": self.latency, "bandwidth": self.bandwidth, "overlay": self.overlay}
+        fabric = {
+            "kind": "fabric",
+            "version": 1,
+            "name": "link-moves",
+            "sites": [{"name": "a"}, {"name": "b"}],
+            "hosts": [{"name": name, "site": name[0], "cores": 2, "memory": "2GiB"} for name in names],
+            "links": [{"between": ["a", "b"], **link}],
+        }
+        client.wait(client.fabric_up(fabric, "the benchmark's fabric").id)
 
+    def measure(self, client: Client, levels: Levels, directory: Path) -> Iterable[Row]:
+        memory, owner = levels["memory"], who.process_owner(directory)
+        spec = {"name": "far", "nodes": 2, "cpus": 1.0, "memory": f"{memory + 192}MiB", "hosts": ["a1", "b1"]}
+        client.wait(client.up(spec, "the benchmark's cluster", owner).id)
+        argv = [str(native_program("wherry-ring-openmpi")), "--seconds", str(_LONGEST), "--memory", str(memory)]
+        env = {**os.environ, "OMPI_MCA_mpi_yield_when_idle": "1"}
+        job = client.run("far", argv, 2, env=env, owner=owner)
+        await_output(client, job.id, b"iteration", 60.0)
+        rows, here = list[Row](), "b1"
+        for host in _ROUND:
+            move = client.move("far-1", host)
+            kind = "local" if here[0] == host[0] else "crossing"
+            row = {"kind": kind, "bytes": move.bytes, "downtime": move.downtime, "total": move.total}
+            rows.append({**row, "phases": move.phases, "rounds": len(move.rounds)})
+            here = host
+        client.cancel_job(job.id)
+        local = median([row["downtime"] for row in rows if row["kind"] == "local"]).value
+        return [{**row, "bound": self._bound(row["bytes"], local)} for row in rows]
 
-def _bound(size: float, local: float, bandwidth: int, latency: float) -> float:
-    """Seconds that a crossing shall take at most."""
-    return _SLACK * 8 * size / bandwidth + local + _ROUND_TRIPS * 2 * latency
+    def _bound(self, size: float, local: float) -> float:
+        """Seconds that a move over the link shall take at most."""
+        wire = _SLACK * 8 * size / parse_rate(self.bandwidth)
+        return wire + local + _ROUND_TRIPS * 2 * parse_duration(self.latency)
 
-
-def _report(samples: list[dict[str, Any]], bandwidth: int, latency: float) -> None:
-    machine = environment()
-    print(", ".join(f"{key} {machine[key]}" for key in ("cpu", "cpus", "kernel", "load")))
-    rows: list[tuple[Any, ...]] = []
-    for memory in dict.fromkeys(sample["memory"] for sample in samples):
-        local, far = (
-            [sample for sample in samples if sample["memory"] == memory and sample["kind"] == kind]
-            for kind in ("local", "crossing")
-        )
-        size = _middle(far, "bytes")
-        most = _bound(size, _middle(local, "downtime"), bandwidth, latency)
-        for what in ("downtime", "total"):
-            near = median([sample[what] for sample in local]).text()
-            crossing = median([sample[what] for sample in far]).text()
-            share = f"{_middle(far, what) / most:.2f}"
-            rows.append((f"{memory} MiB", what, format_size(size), near, crossing, f"{most:.3f}", share))
-    head = ("memory", "seconds of", "sent", "local", "crossing", "bound", "crossing : bound")
-    print_table(Table("Moves over the link beside local ones", head, rows))
-
-
-def _middle(samples: list[dict[str, Any]], what: str) -> float:
-    return median([float(sample[what]) for sample in samples]).value
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])
+    def comparisons(self, samples: Samples) -> Sequence[Comparison]:
+        rows = []
+        for levels in self.levels():
+            far = {**levels, "kind": "crossing"}
+            for what in ("downtime", "total"):
+                text = f"{levels['memory']} MiB, {what}"
+                bound = samples.values("bound", **far)
+                rows.append(Comparison(text, samples.values(what, **far), bound, Goal(at_most=1.0)))
+                rows.append(Comparison(f"{text} of a local move", samples.values(what, **levels, kind="local")))
+        return rows

@@ -1,25 +1,16 @@
-"""How exactly links keep their figures: `python -m wherry.lab.linkbench`, as root.
-
-One link is given a latency, or a bandwidth at some latency, and measured from its two hosts, as `wherry site link
---measure` does: by timed datagrams, and by TCP that fills it. Printed: declared, median, the error, and the cores that
-the emulator took, idle moments between two measurements included; with `--json` one document with every sample and the
-machine. The fabric is an instance of its own and is removed at the end.
-"""
+"""`links`: how exactly an emulated link keeps the latency and the bandwidth that it was given."""
 
 from __future__ import annotations
 
-import json
-import statistics
-import sys
 import time
-from typing import Any
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
-from wherry.base.units import format_duration, format_rate, parse_duration, parse_rate
+from wherry.base.units import parse_duration, parse_rate
 from wherry.client import Client
-from wherry.lab.bench.session import short_sitting
-from wherry.lab.demo import print_table
-from wherry.lab.environment import environment
-from wherry.lab.report.page import Table
+from wherry.lab.bench.definition import Benchmark, Comparison, Goal, Levels, Row
+from wherry.lab.bench.samples import Samples
 
 _FABRIC = {
     "kind": "fabric",
@@ -31,58 +22,54 @@ _FABRIC = {
 }
 _LATENCIES = ("0ms", "1ms", "5ms", "10ms", "50ms")
 _BANDWIDTHS = (("10Mbit/s", "0ms"), ("100Mbit/s", "0ms"), ("1Gbit/s", "0ms"), ("1Gbit/s", "10ms"))
-_PINGS, _FILLS = 5, 2
-"""Samples of a latency, each the median of several datagrams; and of a bandwidth, each of both directions."""
+_LATE, _LATE_SHARE = 0.2e-3, 0.03
+"""A latency's goal: so many seconds late, or so large a share of it."""
+_EXACT = Goal(at_least=0.95, at_most=1.05)
+_CORES = Goal(at_most=1.0)
 
 
-def main(words: list[str]) -> None:
-    """Measures everything and prints it."""
-    as_json = "--json" in words
-    with short_sitting("linkbnch") as client:
-        client.wait(client.fabric_up(_FABRIC, "the bench's fabric").id)
-        latencies = [_latency(client, text) for text in _LATENCIES]
-        fills = [_bandwidth(client, *texts) for texts in _BANDWIDTHS]
-    if as_json:
-        print(json.dumps({"environment": environment(), "latency": latencies, "bandwidth": fills}))
-        return
-    machine = environment()
-    print(", ".join(f"{key} {machine[key]}" for key in ("cpu", "cpus", "kernel", "load")))
-    rows: list[tuple[Any, ...]] = [
-        (
-            d["declared"],
-            format_duration(d["median"]),
-            f"{(d['median'] - d['seconds']) * 1e3:+.3f} ms",
-            len(d["samples"]),
-        )
-        for d in latencies
-    ]
-    print_table(Table("Latency, one way", ("declared", "median", "error", "samples"), rows))
-    rows = [
-        (f"{d['declared']} at {d['latency']}", format_rate(d["median"]), f"{d['median'] / d['rate'] - 1:+.1%}",
-         len(d["samples"]), f"{d['cores']:.2f}")
-        for d in fills
-    ]  # fmt: skip
-    print_table(Table("Bandwidth on the wire", ("declared", "median", "error", "samples", "emulator's cores"), rows))
+@dataclass(frozen=True)
+class Links(Benchmark):
+    """Measured from the link's two hosts as `wherry site link --measure` does: timed datagrams, and TCP that fills it.
 
+    A latency's sample is the median of several datagrams; a bandwidth gives one of each direction, and the cores that
+    the emulator took meanwhile.
+    """
 
-def _latency(client: Client, text: str) -> dict[str, Any]:
-    client.wait(client.set_link("a", "b", {"latency": text, "bandwidth": "40Gbit/s"}).id)
-    samples = [client.links()[0]["measured"]["latency"] for _ in range(_PINGS)]
-    return {"declared": text, "seconds": parse_duration(text), "median": statistics.median(samples), "samples": samples}
+    name = "links"
+    compares = "Latency (ms) and bandwidth (Mbit/s) of a link, beside what was declared"
+    lasts = ("three minutes", "a minute")
+    columns = ("measured", "declared")
 
+    def levels(self) -> Sequence[Levels]:
+        delays = [{"latency": latency, "bandwidth": "40Gbit/s"} for latency in _LATENCIES]
+        return [*delays, *({"latency": latency, "bandwidth": bandwidth} for bandwidth, latency in _BANDWIDTHS)]
 
-def _bandwidth(client: Client, text: str, latency: str) -> dict[str, Any]:
-    client.wait(client.set_link("a", "b", {"latency": latency, "bandwidth": text}).id)
-    samples, began, before = [], time.monotonic(), client.links()[0]["cpu"]
-    for _ in range(_FILLS):
-        measured = client.links(measure=True)[0]["measured"]
-        samples += [measured["there"], measured["back"]]
-    cores = (client.links()[0]["cpu"] - before) / (time.monotonic() - began)
-    return {
-        "declared": text, "latency": latency, "rate": parse_rate(text), "median": statistics.median(samples),
-        "samples": samples, "cores": cores,
-    }  # fmt: skip
+    def prepare(self, client: Client) -> None:
+        client.wait(client.fabric_up(_FABRIC, "the benchmark's fabric").id)
 
+    def measure(self, client: Client, levels: Levels, directory: Path) -> Iterable[Row]:
+        client.wait(client.set_link("a", "b", dict(levels)).id)
+        if levels["bandwidth"] == "40Gbit/s":
+            seconds = client.links()[0]["measured"]["latency"]
+            yield {"ms": 1e3 * seconds, "late": 1e3 * (seconds - parse_duration(levels["latency"]))}
+            return
+        began, before = time.monotonic(), client.links()[0]["cpu"]
+        found = client.links(measure=True)[0]["measured"]
+        cores = (client.links()[0]["cpu"] - before) / (time.monotonic() - began)
+        for way in ("there", "back"):
+            yield {"mbit": found[way] / 1e6, "cores": cores}
 
-if __name__ == "__main__":
-    main(sys.argv[1:])
+    def comparisons(self, samples: Samples) -> Sequence[Comparison]:
+        rows = []
+        for latency in _LATENCIES:
+            most = 1e3 * max(_LATE, _LATE_SHARE * parse_duration(latency))
+            found = samples.values("late", latency=latency, bandwidth="40Gbit/s")
+            rows.append(Comparison(f"{latency}: late by ms", found, goal=Goal(at_most=most)))
+        for bandwidth, latency in _BANDWIDTHS:
+            where = {"latency": latency, "bandwidth": bandwidth}
+            declared = [parse_rate(bandwidth) / 1e6]
+            rates = samples.values("mbit", **where)
+            rows.append(Comparison(f"{bandwidth} at {latency}", rates, declared * len(rates), _EXACT))
+            rows.append(Comparison(f"{bandwidth} at {latency}: cores", samples.values("cores", **where), goal=_CORES))
+        return rows

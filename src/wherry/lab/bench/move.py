@@ -1,31 +1,21 @@
-"""`wherry bench`: downtime and total time of a move by memory size, beside the same move by hand with runc.
-
-Each sample is one node made anew that holds so much memory, moved once: by `wherry move`, or by hand. Both kinds and
-all sizes are mixed in one sitting, in an order drawn with a kept seed, and compared as ratios.
-"""
+"""`move`: downtime and total time of a container node's move by memory size, beside the same move by hand with runc."""
 
 from __future__ import annotations
 
-import random
-import sys
 import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from wherry.base.errors import Code, Failed, Refused, WherryError
+from wherry.base.errors import Code, Failed
 from wherry.base.paths import instance
 from wherry.base.units import format_size, parse_size
-from wherry.client import Client
-from wherry.lab.bench.baseline_runc import ByHand
+from wherry.client import Client, who
+from wherry.lab.bench.baseline_runc import BaselineRunc
+from wherry.lab.bench.definition import Benchmark, Comparison, Levels, Row
 from wherry.lab.bench.samples import Samples
-from wherry.lab.bench.session import sitting
-from wherry.lab.demo import print_table
-from wherry.lab.environment import environment, load
-from wherry.lab.report.page import Report, Table
-from wherry.lab.report.statistics import compared
 
-_SEED = 7
-_NODE, _FROM, _TO = "bench-0", "a1", "b1"
+_CLUSTER, _NODE, _FROM, _TO = "bench", "bench-0", "a1", "b1"
 _HOLD = (
     "import os, sys, time\n"
     "size = int(sys.argv[1])\n"
@@ -40,110 +30,69 @@ _HOLD = (
 _READY = 120.0
 
 
-def command(
-    out: Path = Path("bench-report"), *, reps: int = 5, sizes: str = "8MiB,64MiB,256MiB,1GiB", keep: bool = False
-) -> None:
-    """Downtime and total time of a move by memory size, beside runc checkpoint, copy and restore by hand.
+@dataclass(frozen=True)
+class MoveByRunc(Benchmark):
+    """Each sample is a node made anew that holds so much memory, moved once."""
 
-    Parameters
-    ----------
-    out
-        Directory for report.html and samples.jsonl.
-    reps
-        Samples of each size and kind.
-    sizes
-        Memory that the node's program holds, separated by commas.
-    keep
-        Leave the instance as it is at the end.
-    """
-    if reps < 1:
-        raise Refused(Code.USAGE, f"--reps {reps}: at least one sample of each", "", "wherry bench --reps 5")
-    try:
-        wanted = [parse_size(size) for size in sizes.split(",")]
-    except ValueError as error:
-        raise Refused(
-            Code.USAGE, "--sizes is not a list of sizes", str(error), "wherry bench --sizes 64MiB,1GiB"
-        ) from None
-    with sitting("bench", out, keep=keep) as place:
-        bench = Bench(place, wanted, reps)
-        bench.run()
-    bench.report()
+    name = "move"
+    compares = "Downtime and total time of a move in seconds, beside runc checkpoint, copy and restore by hand"
+    lasts = ("ten minutes", "two minutes")
+    columns = ("wherry", "runc by hand")
+    quick_settings = {"sizes": "8MiB,64MiB"}
+    remarks = (
+        "By hand: runc checkpoint, cp -a, runc restore, all on tmpfs, the destination prepared beforehand and its time "
+        "not counted. For wherry the total counts the preparation, too.",
+        "By hand nothing crosses a network and no peer's frames are kept; wherry sends over the emulated one.",
+    )
 
+    sizes: str = "8MiB,64MiB,256MiB,1GiB"
+    """Memory that the node's program holds, separated by commas."""
 
-class Bench:
-    """One sitting: samples and report."""
+    def __post_init__(self) -> None:
+        self._sizes()
 
-    def __init__(self, out: Path, sizes: list[int], reps: int) -> None:
-        self._out, self._sizes, self._reps = out, sizes, reps
-        self._samples = Samples(out / "samples.jsonl")
-        self._environment = environment()
+    def _sizes(self) -> list[int]:
+        return [parse_size(size) for size in self.sizes.split(",")]
 
-    def run(self) -> None:
-        """All samples, mixed."""
-        order = [(size, kind) for size in self._sizes for kind in ("wherry", "by hand")] * self._reps
-        random.Random(_SEED).shuffle(order)  # noqa: S311 - an order, not a secret
-        with Client() as client:
-            for number, (size, kind) in enumerate(order, 1):
-                sample = self._one(client, size, kind)
-                self._samples.add(size=size, kind=kind, load=load(), **sample)
-                what = sample.get("problem") or f"downtime {sample['downtime']:.3f} s, total {sample['total']:.3f} s"
-                print(f"{number} of {len(order)}: {format_size(size)}, {kind}: {what}", file=sys.stderr, flush=True)
-        self._environment["load after"] = load()
+    def levels(self) -> Sequence[Levels]:
+        return [{"memory": size, "by": by} for size in self._sizes() for by in ("wherry", "runc")]
 
-    def _one(self, client: Client, size: int, kind: str) -> dict[str, Any]:
+    def measure(self, client: Client, levels: Levels, directory: Path) -> Iterable[Row]:
+        size, owner = levels["memory"], who.process_owner(directory)
         memory = f"{size // 2**20 + 512}MiB"
-        spec = {"name": "bench", "nodes": 1, "cpus": 1.0, "memory": memory, "hosts": [_FROM]}
-        try:
-            client.wait(client.up(spec, "the bench's cluster").id)
-            self._fill(client, size)
-            return _moved(client) if kind == "wherry" else _by_hand(client)
-        except WherryError as error:
-            return {"ok": False, "problem": f"{error}"}
-        finally:
-            client.wait(client.down("bench").id)
+        spec = {"name": _CLUSTER, "nodes": 1, "cpus": 1.0, "memory": memory, "hosts": [_FROM]}
+        client.wait(client.up(spec, "the benchmark's cluster", owner).id)
+        argv = ["/usr/bin/python3", "-c", _HOLD, str(size)]
+        job = client.run(_CLUSTER, argv, 1, mpi="openmpi", owner=owner)
+        await_output(client, job.id, b"holding", _READY)
+        yield _moved(client) if levels["by"] == "wherry" else _by_hand(client)
 
-    def _fill(self, client: Client, size: int) -> None:
-        job = client.run("bench", ["/usr/bin/python3", "-c", _HOLD, str(size)], 1, mpi="openmpi")
-        deadline = time.monotonic() + _READY
-        while not any(b"holding" in data for _, _, data in client.output(job.id, follow=False)):
-            if time.monotonic() > deadline:
-                raise Failed(Code.TIMED_OUT, f"the program did not fill {format_size(size)}", f"{_READY:.0f} s went by")
-            time.sleep(0.05)
-
-    def report(self) -> None:
-        """Prints the table and writes report.html."""
+    def comparisons(self, samples: Samples) -> Sequence[Comparison]:
         rows = []
-        for size in self._sizes:
+        for size in self._sizes():
             for what in ("downtime", "total"):
-                ours = self._samples.values(what, size=size, kind="wherry")
-                hand = self._samples.values(what, size=size, kind="by hand")
-                rows.append((format_size(size), what, *compared(ours, hand)))
-        table = Table("A move by memory size, in seconds", ("memory", "", "wherry", "by hand", "ratio"), rows)
-        Report(
-            title="A move beside runc by hand",
-            summary="One node, one program that holds memory and waits. Medians with 95 % intervals; below six "
-            "samples the interval is the range.",
-            tables=[table],
-            remarks=[
-                "By hand: runc checkpoint, cp -a, runc restore, all on tmpfs, the destination prepared beforehand and "
-                "its time not counted. For wherry the total counts the preparation, too.",
-                "By hand nothing crosses a network and no peer's frames are kept; wherry sends over the emulated one.",
-                f"Samples that failed and do not count: {self._samples.failed()}.",
-            ],
-            environment=self._environment,
-        ).write(self._out / "report.html")
-        print_table(table)
-        print(f"\nreport: {self._out / 'report.html'}\nsamples: {self._samples.path}")
+                ours, hand = (samples.values(what, memory=size, by=by) for by in ("wherry", "runc"))
+                rows.append(Comparison(f"{format_size(size)}, {what}", ours, hand))
+        return rows
 
 
-def _moved(client: Client) -> dict[str, Any]:
+def await_output(client: Client, job: str, text: bytes, seconds: float) -> None:
+    """Returns when the job has written `text`. TIMED_OUT when it has not after so many seconds."""
+    deadline = time.monotonic() + seconds
+    while text not in b"".join(data for _, _, data in client.output(job, follow=False)):
+        if time.monotonic() > deadline:
+            raise Failed(Code.TIMED_OUT, f"the job did not write {text.decode()!r}", f"{seconds:.0f} s went by")
+        time.sleep(0.1)
+
+
+def _moved(client: Client) -> Row:
     move = client.move(_NODE, _TO)
     return {"downtime": move.downtime, "total": move.total, "bytes": move.bytes, "phases": move.phases}
 
 
-def _by_hand(client: Client) -> dict[str, Any]:
-    node = next(node for node in client.nodes("bench") if node.name == _NODE)
-    hand = ByHand(instance(), node)
+def _by_hand(client: Client) -> Row:
+    node = next(node for node in client.nodes(_CLUSTER) if node.name == _NODE)
+    hand = BaselineRunc(instance(), node)
     try:
         hand.prepare()
         seconds = hand.run()

@@ -1,4 +1,4 @@
-"""One sitting of a benchmark: a directory for what it writes, and an instance of its own that is gone afterwards."""
+"""Where a benchmark runs: an instance of its own that is gone afterwards, and a directory for its jobs."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from tempfile import TemporaryDirectory
 
 from wherry.base.errors import Code, Refused
 from wherry.base.paths import as_root, instance
-from wherry.client import Client, process
+from wherry.client import process
 
 
 @contextmanager
-def sitting(name: str, out: Path, *, keep: bool) -> Iterator[Path]:
-    """Makes `out` the working directory; at the end nothing is left of the instance, unless it is to be kept.
+def own_instance(name: str, *, keep: bool = False) -> Iterator[None]:
+    """Uses an instance of which nothing is left at the end, unless it is to be kept.
 
-    The instance is called `name` where the user has named none. One that the user has named must not be there yet, as
-    what it had would be gone with it.
+    It is called `name` unless WHERRY_INSTANCE names another. One that the user has named must not exist yet: everything
+    in it would be removed.
     """
     os.environ.setdefault("WHERRY_INSTANCE", name)
     chosen = instance()
@@ -26,11 +26,8 @@ def sitting(name: str, out: Path, *, keep: bool) -> Iterator[Path]:
         what = f"the instance {chosen.name} is in use"
         why = f"at its end {name} would remove all that is in it"
         raise Refused(Code.WRONG_STATE, what, why, f"unset WHERRY_INSTANCE, or: {as_root(['down', '--all'])}")
-    out = out.resolve()
-    out.mkdir(parents=True, exist_ok=True)
-    os.chdir(out)
     try:
-        yield out
+        yield
     finally:
         if not keep:
             process.stop(instance())
@@ -38,9 +35,7 @@ def sitting(name: str, out: Path, *, keep: bool) -> Iterator[Path]:
 
 
 @contextmanager
-def short_sitting(name: str) -> Iterator[Client]:
-    """A client in a sitting whose directory is gone afterwards, too."""
-    with TemporaryDirectory(prefix=f"{name}-", dir=Path.home()) as here:  # not in /tmp, which is each node's own
-        with sitting(name, Path(here), keep=False), Client() as client:
-            yield client
-        os.chdir("/")
+def working_directory() -> Iterator[Path]:
+    """A directory that is gone afterwards. Not below /tmp, which is each node's own."""
+    with TemporaryDirectory(prefix="wherry-bench-", dir=Path.home()) as here:
+        yield Path(here)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from wherry.base.errors import Code, Failed, Refused
 from wherry.base.paths import as_root, instance
-from wherry.client import process
+from wherry.client import process, who
 from wherry.lab.study import render, runner
 from wherry.lab.study.catalog import find
 from wherry.lab.study.experiment import Study
@@ -34,7 +34,6 @@ def run(
         raise Refused(Code.USAGE, f"--reps {repetitions} is no number of runs", "", f"wherry study run {name} --reps 5")
     if os.geteuid() != 0:
         raise Refused(Code.PERMISSION, "a study needs root", "it makes clusters", as_root(["study", "run", name]))
-    user = _become_root_alone()
     os.environ.setdefault("WHERRY_INSTANCE", _INSTANCE)
     directory = (out or Path(f"study-{name}{'-quick' if quick else ''}")).resolve()
     with _alone():
@@ -43,7 +42,7 @@ def run(
         found = versions(findings)
         results = Results.create(directory, study, repetitions or study.default_repetitions(), found)
         try:
-            return results, _sit(results, found, keep, tell, user)
+            return results, _sit(results, found, keep, tell)
         except KeyboardInterrupt:
             counted, missing = len(results.counted()), runner.missing(study, results)
             what = f"interrupted: {counted} runs count, {len(results.failed())} failed, {missing} are missing"
@@ -51,20 +50,16 @@ def run(
             raise Failed(Code.CANCELLED, what, f"see {directory / render.PAGE}", f"{again}   # goes on") from None
 
 
-def _sit(
-    results: Results[Study], found: Mapping[str, str], keep: bool, tell: runner.Tell, user: tuple[int, int] | None
-) -> list[Path]:
-    here = Path.cwd()
+def _sit(results: Results[Study], found: Mapping[str, str], keep: bool, tell: runner.Tell) -> list[Path]:
     try:
         with results.session(found):
             _run(results, keep, tell)
     finally:
-        os.chdir(here)
         results.release()
         try:
             files = render.write(results)
         finally:
-            _give(results.directory, user)
+            _give_to_user(results.directory)
     return files
 
 
@@ -122,18 +117,12 @@ def _take_down(testbed: Testbed) -> None:
             process.sweep()
 
 
-def _become_root_alone() -> tuple[int, int] | None:
-    """Ranks run as the user behind sudo elsewhere; a study's run as root, natively and on nodes alike."""
-    uid, gid = os.environ.pop("SUDO_UID", ""), os.environ.pop("SUDO_GID", "")
-    return (int(uid), int(gid)) if uid.isdigit() and gid.isdigit() else None
-
-
-def _give(directory: Path, user: tuple[int, int] | None) -> None:
-    """What root wrote belongs to the one who asked."""
-    if user is None:
-        return
-    for path in (directory, *directory.rglob("*")):
-        os.chown(path, *user, follow_symlinks=False)
+def _give_to_user(directory: Path) -> None:
+    """What root wrote belongs to the user who called sudo."""
+    user = who.owner(directory)
+    if user.uid != os.getuid():
+        for path in (directory, *directory.rglob("*")):
+            os.chown(path, user.uid, user.gid, follow_symlinks=False)
 
 
 def describe(study: Study) -> dict[str, object]:

@@ -17,7 +17,7 @@ from wherry.base.errors import Code, Failed, Refused
 from wherry.base.paths import as_root
 from wherry.lab.report import pdf
 from wherry.lab.report.page import Report, Table, svg
-from wherry.lab.report.statistics import median
+from wherry.lab.report.statistics import INTERVALS, median
 from wherry.lab.study import runner
 from wherry.lab.study.analysis import TESTED, by_chance
 from wherry.lab.study.experiment import Study
@@ -70,8 +70,7 @@ def _summary(results: Results[Study]) -> str:
     quick = " Made with --quick: shorter runs and fewer of them." if study.quick else ""
     return (
         f"{study.question} {asked} runs of each combination, in turns whose order was drawn with seed {study.seed}"
-        f"{_warmed(results)}.{quick}{cut} Numbers are medians with 95 % intervals (bootstrap) and the count of runs; "
-        "with fewer than six runs the interval is their range."
+        f"{_warmed(results)}.{quick}{cut} Numbers are medians with the count of runs and {INTERVALS}."
     )
 
 

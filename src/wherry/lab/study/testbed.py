@@ -2,8 +2,8 @@
 
 Invariants: nothing polls while a program is measured (the end of a job is waited for by one long request); every
 program and every act of the service has a limit of time, and Ctrl-C ends the run that it meets; what was started is
-ended, and what was made is taken down by `close`. Programs run as root here and there, so that flood pings and moves
-are allowed and both sides are alike. The command of each is kept with the variables that it was given.
+ended, and what was made is taken down by `close`. Programs run as root here and there, whoever called sudo, so that
+flood pings and moves are allowed and both sides are alike. The command of each is kept with its variables.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 from wherry.base.errors import Code, Failed, Refused, WherryError
 from wherry.base.paths import native_program
 from wherry.base.units import format_size
-from wherry.client import Client
+from wherry.client import Client, who
 from wherry.client.client import Chunk
 from wherry.lab import native_mpirun
 from wherry.lab.study.levels import Combination, SampleFailed
@@ -189,10 +189,9 @@ class Testbed:
         """Makes the cluster, or repairs it; one that runs is left alone."""
         if self._up.get(place.name) == place and place.name not in self._suspects:
             return
-        os.chdir(self._out)  # what the nodes may write
         self._up[place.name] = place
         self._suspects.add(place.name)
-        self._done(self.client.up(place.spec(), "the study"))  # which looks at each node
+        self._done(self.client.up(place.spec(), "the study", who.process_owner(self._out)))  # which looks at each node
         self._end_jobs(place)
         self._suspects.remove(place.name)
 
@@ -272,10 +271,11 @@ class Testbed:
         """Starts a program on a cluster, in `directory`."""
         self.ready(place)
         argv = [self._shown(argv[0]), *argv[1:]]
-        os.chdir(directory)
         chosen = ["--mpi", mpi] if mpi else []
         _keep_command(directory, ["wherry", "run", place.name, "-n", str(ranks), *chosen, "--", *argv], env)
-        job = self.client.run(place.name, list(argv), ranks, mpi, {**os.environ, **(env or {})})
+        job = self.client.run(
+            place.name, list(argv), ranks, mpi, {**os.environ, **(env or {})}, owner=who.process_owner(directory)
+        )
         started = Running(self.client, job, directory)
         if self.client.interrupted:
             started.cancel()
