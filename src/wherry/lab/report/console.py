@@ -20,16 +20,20 @@ from wherry.lab.report.page import Table
 def print_table(table: Table) -> None:
     """Prints a table. On a terminal it fits the width; in a file or a pipe no cell is cut or wrapped."""
     grid = Grid(title=table.title, title_justify="left", box=box.SIMPLE_HEAD, title_style="bold")
-    for name, kind in zip(table.head, table.kinds, strict=True):
-        grid.add_column(Text(name), justify="right" if kind == "n" else "left")
+    for index, (name, kind) in enumerate(zip(table.head, table.kinds, strict=True)):
+        grid.add_column(Text(name), justify="right" if index and kind == "n" else "left")
     for row in table.rows:
         grid.add_row(*(Text(str(cell)) for cell in row))
     console = Console(highlight=False)
-    if not console.is_terminal:
-        console.width = Measurement.get(console, console.options.update(max_width=10_000), grid).maximum
-        console.width = max(console.width, len(table.title))
     console.print()
-    console.print(grid)
+    if console.is_terminal:
+        console.print(grid)
+        return
+    console.width = Measurement.get(console, console.options.update(max_width=10_000), grid).maximum
+    console.width = max(console.width, len(table.title))
+    with console.capture() as text:
+        console.print(grid)
+    print("\n".join(line.rstrip() for line in text.get().splitlines()))
 
 
 class Progress:

@@ -10,7 +10,7 @@ import pytest
 from wherry.base.errors import Refused
 from wherry.base.paths import Instance, as_root
 from wherry.client import process
-from wherry.lab.bench.session import sitting
+from wherry.lab.bench.session import own_instance
 
 
 @pytest.fixture
@@ -24,27 +24,27 @@ def ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     return said
 
 
-def test_its_own_instance_is_gone_afterwards(ended: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("WHERRY_INSTANCE", "tsitting")
-    with sitting("demo", tmp_path / "out", keep=False) as out:
-        assert Path.cwd() == out
-    assert ended == ["stop tsitting", "sweep tsitting"]
+def test_its_own_instance_is_gone_afterwards(ended: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WHERRY_INSTANCE", "tbenches")
+    with own_instance("demo"):
+        assert ended == []
+    assert ended == ["stop tbenches", "sweep tbenches"]
 
 
-def test_one_that_is_in_use_is_left_alone(ended: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("WHERRY_INSTANCE", "tsitting")
-    Instance("tsitting").state.mkdir(parents=True)
-    with pytest.raises(Refused, match="tsitting is in use"), sitting("demo", tmp_path / "out", keep=False):
+def test_one_that_is_in_use_is_left_alone(ended: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WHERRY_INSTANCE", "tbenches")
+    Instance("tbenches").state.mkdir(parents=True)
+    with pytest.raises(Refused, match="tbenches is in use"), own_instance("demo"):
         pass
-    assert ended == [] and not (tmp_path / "out").exists()
+    assert ended == []
 
 
 def test_what_a_run_before_left_in_its_own_instance_is_no_reason(
-    ended: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ended: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("WHERRY_INSTANCE", "tsitting")
-    Instance("tsitting").state.mkdir(parents=True)
-    with sitting("tsitting", tmp_path / "out", keep=True):
+    monkeypatch.setenv("WHERRY_INSTANCE", "tbenches")
+    Instance("tbenches").state.mkdir(parents=True)
+    with own_instance("tbenches", keep=True):
         pass
     assert ended == []
 
