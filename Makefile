@@ -44,17 +44,15 @@ test-properties: setup ## the property tests with fifty times the examples, othe
 	@for round in $$(seq 50); do .venv/bin/python -m pytest -q -x -p no:cacheprovider --hypothesis-profile others \
 	  -m hypothesis tests/unit || exit 1; done
 
-lint: setup ## style, types, import directions, file sizes
+lint: setup ## style, types, import directions and circles, file sizes
 	@scripts/lint
 
 bench: setup ## downtime and total time of a move, beside runc by hand
 	@scripts/as-root .venv/bin/wherry bench
 
 bench-sites: setup ## links, moves over them, and balancing, beside their goals (hours, on a quiet machine)
-	@scripts/as-root .venv/bin/python -m wherry.lab.linkbench
-	@scripts/as-root .venv/bin/python -m wherry.lab.crossbench
-	@scripts/as-root .venv/bin/python -m wherry.lab.balancebench --out build/balancebench.jsonl
-	@scripts/as-root .venv/bin/python -m wherry.lab.watchbench --out build/watchbench.jsonl
+	@for name in links link-moves balance balance-overhead; do \
+	  scripts/as-root .venv/bin/wherry bench run $$name --out build/bench-$$name.jsonl || exit; done
 
 clean: ## remove the virtual environment and everything built
 	rm -rf .venv build dist .pytest_cache .hypothesis

@@ -1,4 +1,4 @@
-"""Two sittings of a study beside each other: what is divided, what is refused, and what is said beside it."""
+"""Two sessions of a study beside each other: what is divided, what is refused, and what is said beside it."""
 
 from __future__ import annotations
 

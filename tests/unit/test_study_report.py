@@ -1,4 +1,4 @@
-"""What a report says of how its numbers were taken: sittings, machines, load, tests, warm-ups, commands."""
+"""What a report says of how its numbers were taken: sessions, machines, load, tests, warm-ups, commands."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ def test_an_interval_that_is_the_range_is_called_so() -> None:
     assert median(data).method == "order statistics" and ratio(data, data).method == "bootstrap"
 
 
-def test_runs_of_several_sittings_are_not_said_to_be_of_one(tmp_path: Path) -> None:
+def test_runs_of_several_sessions_are_not_said_to_be_of_one(tmp_path: Path) -> None:
     results = make(tmp_path, repetitions=2)
     run(results)
-    assert "one sitting on one machine" in page_text(results) and "was not the same" not in page_text(results)
+    assert "one session on one machine" in page_text(results) and "was not the same" not in page_text(results)
     again = make(tmp_path, repetitions=4)
     again.about["sessions"][0]["before"]["governor"] = "powersave"
     run(again)
     text = page_text(again)
-    assert "made in 2 sittings" in text and "one sitting" not in text
-    assert "was not the same in all sittings. governor: powersave; then " in text
+    assert "made in 2 sessions" in text and "one session" not in text
+    assert "was not the same in all sessions. governor: powersave; then " in text
     run(again)  # in which nothing was left to be done
-    assert len(again.about["sessions"]) == 3 and "made in 2 sittings" in page_text(again)
+    assert len(again.about["sessions"]) == 3 and "made in 2 sessions" in page_text(again)
 
 
 def with_machines(directory: Path, lacks: dict[str, str]) -> tuple[Study, str]:
@@ -163,7 +163,7 @@ def test_warm_ups_belong_to_whole_studies_and_reports_say_so(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("kind", STUDIES, ids=lambda kind: kind.name)
-def test_a_recipe_tells_all_of_itself_before_it_is_run(kind: type[Study]) -> None:
+def test_a_study_tells_all_of_itself_before_it_is_run(kind: type[Study]) -> None:
     whole, quick = describe(kind(False)), describe(kind(True))
     assert (whole["seed"], whole["warmups"], quick["warmups"]) == (20_061, 1, 0)
     assert whole["lasts"] and quick["lasts"] and whole["lasts"] != quick["lasts"]

@@ -30,7 +30,7 @@ def list_(*, output: Output = "text") -> None:
 
 @app.command
 def show(name: str, /, *, quick: Quick = False, output: Output = "text") -> None:
-    """Show a study's recipe: what it varies, how often, what is verified, what it can and cannot show.
+    """Show a study: what it varies, how often, what is verified, what it can and cannot show.
 
     Parameters
     ----------
@@ -43,7 +43,7 @@ def show(name: str, /, *, quick: Quick = False, output: Output = "text") -> None
     from wherry.lab.study.requirements import lacking
 
     data = describe(find(name)(quick, lacking(process.examine())))
-    emit(output, "study", data, lambda: _print_recipe(data))
+    emit(output, "study", data, lambda: _print_study(data))
 
 
 @app.command
@@ -139,7 +139,7 @@ def compare(old: Path, new: Path, /, *, output: Output = "text") -> None:
     emit(output, "study-compare", data, text)
 
 
-def _print_recipe(data: dict[str, Any]) -> None:
+def _print_study(data: dict[str, Any]) -> None:
     print(f"{data['name']}: {data['title']}\n{data['question']}\n")
     for factor in data["factors"]:
         print(f"{factor['name']}: {factor['text']}")

@@ -149,7 +149,7 @@ class Demo:
             tables=tables,
             figures=[("Seconds of each run; the bar is the median.", svg(self._figure()))],
             remarks=[
-                "Ratios compare runs of one sitting on one machine; absolute times are this machine's.",
+                "Ratios compare runs of one session on one machine; absolute times are this machine's.",
                 "The hosts are emulated on this machine: nothing here shows the latency of a real network.",
                 f"{_RANKS} ranks share {self._environment['cpus']} CPUs, so what else runs shows in every row.",
                 "Seconds are from the first to the last line of HPL's section as it appears in the output file "

@@ -26,7 +26,7 @@ Curves = Mapping[str, Mapping[float, Sequence[float]]]
 
 @dataclass(frozen=True)
 class Drawing:
-    """A figure that can be drawn again: alone for a page of HTML, or as a part of a sheet of paper."""
+    """A figure as a function that draws it."""
 
     draw: Callable[[Any], None]
     """Draws into matplotlib's axes."""

@@ -46,9 +46,13 @@ class Report:
     remarks: list[str] = field(default_factory=list)
     environment: Mapping[str, str] = field(default_factory=dict)
 
+    def html(self) -> str:
+        """The page."""
+        return _PAGE.render(report=self, long=_LONG)
+
     def write(self, path: Path) -> None:
         """Writes the page."""
-        path.write_text(_PAGE.render(report=self, long=_LONG))
+        path.write_text(self.html())
 
 
 def svg(figure: Any) -> str:
@@ -90,7 +94,13 @@ figure svg { width: 100%; height: auto; display: block; } figcaption { font-size
 details summary { cursor: pointer; } .count { color: var(--quiet); font-weight: 400; font-size: .85rem; }
 li { margin: .35rem 0; max-width: 56rem; } .where td:first-child { white-space: nowrap; color: var(--quiet); }
 .where td { overflow-wrap: anywhere; }
-@media print { body { max-width: none; padding: 0; } figure { break-inside: avoid; } }
+@page { size: A4; margin: 16mm 14mm;
+        @bottom-right { content: counter(page) " / " counter(pages); font: 8pt "DejaVu Sans"; color: #777; } }
+@media print {
+  body { max-width: none; padding: 0; font-size: 9pt; } table { font-size: 7.5pt; } th, td { padding-right: .45rem; }
+  .n.s { white-space: normal; } .scroll { overflow: visible; } .figures { display: block; }
+  figure { break-inside: avoid; margin-bottom: .8rem; } h2, summary { break-after: avoid; } tr { break-inside: avoid; }
+}
 </style></head><body>
 {% macro rows(table) %}
 <div class="scroll"><table><thead><tr>

@@ -47,7 +47,7 @@ def places(largest: int) -> dict[str, ClusterShape]:
 
 
 class Colocated(Study):
-    """The recipe."""
+    """The experiment."""
 
     name = "colocated"
     title = "Two ranks that talk: in one node, on one host, on two hosts"

@@ -1,4 +1,4 @@
-"""One sitting of a study: an instance of its own, the runs that are left, the report, everything taken down.
+"""Executes a study: an instance of its own, the runs that are left, the report, everything taken down.
 
 Invariant: however it ends, the report of what was measured is written and nothing of the study is left running.
 """

@@ -43,7 +43,7 @@ _READY = 60.0
 
 
 class Manycore(Study):
-    """The recipe."""
+    """The experiment."""
 
     name = "manycore"
     title = "Tiles: threads, moves, moves at the same time"

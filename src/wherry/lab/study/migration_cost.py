@@ -46,7 +46,7 @@ _LATENCY = "10ms"
 
 
 class MigrationCost(Study):
-    """The recipe."""
+    """The experiment."""
 
     name = "migration-cost"
     title = "What a move costs the job"

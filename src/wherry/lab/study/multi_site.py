@@ -44,7 +44,7 @@ _LATENCY = "latency_mean"
 
 
 class MultiSite(Study):
-    """The recipe."""
+    """The experiment."""
 
     name = "multi-site"
     title = "One cluster over two sites"

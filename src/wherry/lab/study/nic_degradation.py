@@ -36,7 +36,7 @@ _IT, _DRIVERS = (
 
 
 class NicDegradation(Study):
-    """The recipe."""
+    """The experiment."""
 
     name = "nic-degradation"
     title = "Degradation of messages by virtual networks"

@@ -44,16 +44,17 @@ def write(results: Results[Study]) -> list[Path]:
         title=results.study.title,
         summary=_summary(results),
         tables=list(compress(page.tables, first)),
+        figures=[(caption, svg(drawing.alone())) for caption, drawing in page.figures],
         details=[*compress(page.tables, map(not_, first)), *_bookkeeping(results)],
         remarks=[*results.study.shows, *results.study.cannot, *page.remarks, *_always(results, page.tables)],
         environment=_environment(results),
     )
     files = [results.directory / name for name in (PAGE, "report.pdf", "summary.csv")]
     try:
-        pdf.write(report, page.figures, files[1])
-        report.figures = [(caption, svg(drawing.alone())) for caption, drawing in page.figures]
-        report.write(files[0])
+        html = report.html()
+        files[0].write_text(html)
         _summary_csv(results, files[2])
+        pdf.write(html, files[1])
     except PermissionError as error:
         what, again = "the report is another user's", as_root(["study", "report", str(results.directory)])
         raise Refused(Code.PERMISSION, what, str(error), again) from None
@@ -119,7 +120,7 @@ def _always(results: Results[Study], tables: Sequence[Table]) -> list[str]:
         "shows of samples has each of them as a dot, what it shows of ratios has the ratio of the medians and its "
         "interval.",
         *by_chance(sum(TESTED in cell for table in tables for row in table.rows for cell in row)),
-        _sittings(results),
+        _sessions(results),
         *_changes(results),
         *_machines(results),
         *_load(results),
@@ -129,12 +130,12 @@ def _always(results: Results[Study], tables: Sequence[Table]) -> list[str]:
     return remarks
 
 
-def _sittings(results: Results[Study]) -> str:
-    many = results.sittings()
+def _sessions(results: Results[Study]) -> str:
+    many = results.sessions_with_runs()
     if many < 2:
-        return "Ratios compare runs of one sitting on one machine, made in turns; absolute times are this machine's."
+        return "Ratios compare runs of one session on one machine, made in turns; absolute times are this machine's."
     return (
-        f"The runs were made in {many} sittings, in turns in each: what was different between them is in the ratios of "
+        f"The runs were made in {many} sessions, in turns in each: what was different between them is in the ratios of "
         "combinations whose runs are not spread alike over them. Absolute times are this machine's."
     )
 
@@ -144,7 +145,7 @@ def _changes(results: Results[Study]) -> list[str]:
     if not changed:
         return []
     said = ". ".join(f"{key}: {'; then '.join(texts)}" for key, texts in changed.items())
-    return [f"The environment was not the same in all sittings. {said}."]
+    return [f"The environment was not the same in all sessions. {said}."]
 
 
 def _machines(results: Results[Study]) -> list[str]:

@@ -5,7 +5,7 @@ and a run without that row does not count. What was appended is never changed. A
 with its problem, and no number of it is ever counted. Nor is one of a run with a move whose result is another than
 without: that is known only when both are there, and then a row `judged` of that run follows, whose `ok` is the last
 word. A small file is kept in reserve, so that a full disk leaves room to say that it is full. Who only reads changes
-nothing; who writes holds the lock. All sittings were taken on one machine, with the same kernel and the same libraries.
+nothing; who writes holds the lock. All sessions were taken on one machine, with the same kernel and the same libraries.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _CHANGED = "its result is another than without a move"
 _RESERVE = 4 << 20
 """Bytes: a report and its figures."""
 _SAME = ("cpu", "cpus", "kernel", "open mpi", "mpich", "lapack, blas", "wherry")
-"""Of the environment: what no two sittings of a study may differ in. Of the rest the report says what changed."""
+"""Of the environment: what no two sessions of a study may differ in. Of the rest the report says what changed."""
 _LOADS = "load"
 """Of the environment: what differs at any time."""
 
@@ -156,7 +156,7 @@ class Results(Generic[D]):
                 raise Refused(Code.WRONG_STATE, what, "; ".join(changed), after)
 
     def machine(self) -> dict[str, list[str]]:
-        """What the numbers were taken on: each fact with its texts, one unless it changed between sittings."""
+        """What the numbers were taken on: each fact with its texts, one unless it changed between sessions."""
         found = {"virtual machines": [machines(self.about["lacks"])]} if self._had_machines() else {}
         for session in self.about["sessions"]:
             for key, text in session["before"].items():
@@ -171,7 +171,7 @@ class Results(Generic[D]):
         without = type(self.study)(self.study.quick, {**self.study.lacks, VM: "none"}).combinations()
         return VM in self.study.lacks or any(run.cell not in without for run in self.counted())
 
-    def sittings(self) -> int:
+    def sessions_with_runs(self) -> int:
         """In how many sessions the runs that count were made."""
         begun = [session["started"] for session in self.about["sessions"]]
         return len({bisect_right(begun, run.started) for run in self.counted()})

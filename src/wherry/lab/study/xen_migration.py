@@ -50,7 +50,7 @@ _MOVED_HOSTS = ("b1", "b2")
 
 
 class XenMigration(XenDesign, Study):
-    """The recipe."""
+    """The experiment."""
 
     name = "xen-migration"
     title = "Computing, messages and moves: the paper on Xen, with container nodes and virtual machines"
