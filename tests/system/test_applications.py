@@ -26,14 +26,11 @@ MOVING = Moving("three-2", ("b1", "b2"), after=0.3)
 @pytest.fixture(scope="module")
 def directory() -> Iterator[Path]:
     """With an instance of its own, which is gone afterwards."""
-    here = Path.cwd()
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory(prefix="wherry-tapps-") as made:
         patch.setenv("WHERRY_INSTANCE", own_name("tapp"))
-        patch.delenv("SUDO_UID", raising=False)
         yield Path(made)
         process.stop(instance())
         process.sweep()
-        os.chdir(here)
 
 
 @pytest.fixture(scope="module")

@@ -148,12 +148,9 @@ def run(results: Results, testbed: Any) -> None:
 @pytest.fixture
 def testbed(case: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Testbed]:
     monkeypatch.setenv("WHERRY_INSTANCE", INSTANCE)
-    monkeypatch.delenv("SUDO_UID", raising=False)
-    here = Path.cwd()
     made = Testbed(case)
     yield made
     made.close()
-    os.chdir(here)
 
 
 def first_process(node: str) -> int:

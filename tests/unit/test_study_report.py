@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import sys
+from importlib.abc import MetaPathFinder
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fakestudy import Fake, make, page_text, run
 
+from wherry.base.errors import Refused
 from wherry.lab.environment import environment
 from wherry.lab.report import figures
 from wherry.lab.report.page import Table
 from wherry.lab.report.statistics import Estimate, median, ratio
-from wherry.lab.study import reference_values
+from wherry.lab.study import reference_values, render
 from wherry.lab.study.catalog import STUDIES, find
 from wherry.lab.study.execution import describe
 from wherry.lab.study.experiment import Page, Study
@@ -27,6 +30,31 @@ def test_an_interval_that_is_the_range_is_called_so() -> None:
     for few in (median(data[:5]), ratio(data, data[:5])):
         assert few.method == "range" and few.count == 5
     assert median(data).method == "order statistics" and ratio(data, data).method == "bootstrap"
+
+
+def test_a_report_is_a_page_the_same_as_pdf_and_a_table(tmp_path: Path) -> None:
+    results = make(tmp_path, repetitions=2)
+    run(results)
+    page, pdf, summary = render.write(results)
+    assert page.read_text() == page_text(results) and summary.read_text().count("\n") > 1
+    assert pdf.read_bytes().startswith(b"%PDF") and pdf.stat().st_size > 10_000
+
+
+def test_without_pango_the_page_is_there_and_it_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Without(MetaPathFinder):
+        def find_spec(self, name: str, *_: object) -> None:
+            if name == "weasyprint":
+                raise OSError("cannot load library 'libpango-1.0-0'")
+
+    results = make(tmp_path, repetitions=2)
+    run(results)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "weasyprint"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(sys, "meta_path", [Without(), *sys.meta_path])
+    with pytest.raises(Refused, match="libpango") as refused:
+        render.write(results)
+    assert "apt-get install" in refused.value.next and (tmp_path / "report.html").exists()
+    assert (tmp_path / "summary.csv").exists() and not (tmp_path / "report.pdf").exists()
 
 
 def test_runs_of_several_sessions_are_not_said_to_be_of_one(tmp_path: Path) -> None:

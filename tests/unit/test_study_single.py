@@ -124,7 +124,7 @@ def test_a_move_that_changes_a_digit_does_not_count(tmp_path: Path) -> None:
         assert found.values(moved, "seconds") == [3.5]
         assert [run.problem for run in found.failed()] == ["its result is another than without a move"]
         assert (0, moved) in runner.plan(found), "it is run again"
-        assert "another than without a move" in render.write(found)[0].read_text()
+        assert "another than without a move" in render.report(found).html()
         said = dict(table(study, found, "Results").rows)["lammps"]
         assert said.startswith("every digit as without a move in 1 of 2 runs")
     with results.samples.open() as file:
@@ -256,7 +256,7 @@ def test_the_report_tells_sizes_moments_and_tests(tmp_path: Path) -> None:
             alike = [Value("latency_mean", 1e-3, "s", 6e6)]
             cell = Combination.of(test="netpipe", how=how)
             results.add(Run(results.next_number(), turn, False, True, cell, 0.0, 1.0, values=alike))
-    text = render.write(results)[0].read_text()
+    text = render.report(results).html()
     for said in (
         "n = 3000, 1 x 3 ranks, 3 factorisations, a move 2 s after",
         "n = 3000, 2 x 3 ranks, 8 factorisations",

@@ -38,20 +38,9 @@ _STATISTICS = ("median", "low", "high", "method", "q1", "q3", "mean", "sd")
 
 def write(results: Results[Study]) -> list[Path]:
     """Writes the report's files and returns their paths. Failed or Refused when they cannot be written."""
-    page = results.study.page(results)
-    first = [table.main or len(table.rows) <= _FIRST_MOST for table in page.tables]
-    report = Report(
-        title=results.study.title,
-        summary=_summary(results),
-        tables=list(compress(page.tables, first)),
-        figures=[(caption, svg(drawing.alone())) for caption, drawing in page.figures],
-        details=[*compress(page.tables, map(not_, first)), *_bookkeeping(results)],
-        remarks=[*results.study.shows, *results.study.cannot, *page.remarks, *_always(results, page.tables)],
-        environment=_environment(results),
-    )
+    html = report(results).html()
     files = [results.directory / name for name in (PAGE, "report.pdf", "summary.csv")]
     try:
-        html = report.html()
         files[0].write_text(html)
         _summary_csv(results, files[2])
         pdf.write(html, files[1])
@@ -62,6 +51,21 @@ def write(results: Results[Study]) -> list[Path]:
         again = f"make room, then: wherry study report {results.directory}"
         raise Failed(Code.FAILED, "the report cannot be written; the samples are kept", str(error), again) from None
     return files
+
+
+def report(results: Results[Study]) -> Report:
+    """The study's page: what it shows, and what must be said of how it was made."""
+    page = results.study.page(results)
+    first = [table.main or len(table.rows) <= _FIRST_MOST for table in page.tables]
+    return Report(
+        title=results.study.title,
+        summary=_summary(results),
+        tables=list(compress(page.tables, first)),
+        figures=[(caption, svg(drawing.alone())) for caption, drawing in page.figures],
+        details=[*compress(page.tables, map(not_, first)), *_bookkeeping(results)],
+        remarks=[*results.study.shows, *results.study.cannot, *page.remarks, *_always(results, page.tables)],
+        environment=_environment(results),
+    )
 
 
 def _summary(results: Results[Study]) -> str:
