@@ -49,7 +49,7 @@ class Fake(Study):
 class NoBench:
     """Nothing to run on."""
 
-    def suspect(self, _cell: Combination) -> None:
+    def suspect(self) -> None:
         pass
 
 

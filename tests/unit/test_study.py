@@ -55,10 +55,10 @@ def test_an_interrupted_study_goes_on_where_it_was(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         run(make(tmp_path, interrupted))
     results = make(tmp_path)
-    assert len(results.counted()) == 3 and runner.missing(results.study, results) == 5
+    assert len(results.counted()) == 3 and runner.missing(results) == 5
     assert "5 of 8 runs are missing" in page_text(results)
     run(results)
-    assert len(results.counted()) == 8 and runner.missing(results.study, results) == 0
+    assert len(results.counted()) == 8 and runner.missing(results) == 0
     assert len({(run.turn, run.cell) for run in results.counted()}) == 8
     assert "missing" not in page_text(results)
 

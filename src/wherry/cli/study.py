@@ -75,7 +75,7 @@ def run(
 
     with Progress("making the cluster") as progress:
         results, files = execution.run(name, quick=quick, out=out, repetitions=reps, keep=keep, tell=progress)
-    missing = runner.missing(results.study, results)
+    missing = runner.missing(results)
     data = {
         "study": name,
         "counted": len(results.counted()),

@@ -44,7 +44,7 @@ def run(
         try:
             return results, _sit(results, found, keep, tell)
         except KeyboardInterrupt:
-            counted, missing = len(results.counted()), runner.missing(study, results)
+            counted, missing = len(results.counted()), runner.missing(results)
             what = f"interrupted: {counted} runs count, {len(results.failed())} failed, {missing} are missing"
             again = f"wherry study run {name}{' --quick' if quick else ''}{f' --out {out}' if out else ''}"
             raise Failed(Code.CANCELLED, what, f"see {directory / render.PAGE}", f"{again}   # goes on") from None

@@ -70,7 +70,7 @@ def report(results: Results[Study]) -> Report:
 
 def _summary(results: Results[Study]) -> str:
     study, asked = results.study, results.about["repetitions"]
-    left = runner.missing(study, results)
+    left = runner.missing(results)
     cut = f" It was cut short: {left} of {asked * len(study.combinations())} runs are missing." if left else ""
     quick = " Made with --quick: shorter runs and fewer of them." if study.quick else ""
     return (

@@ -80,7 +80,7 @@ def _one(results: Results[Study], testbed: Testbed, turn: int, cell: Combination
         with suppress(OSError):
             (directory / "traceback").write_text(traceback.format_exc())
     one.seconds = time.monotonic() - begin
-    testbed.suspect(cell)
+    testbed.suspect()
     _keep_only_text(directory)  # first: its row may need the room
     results.add_failed(one)
     return one
@@ -102,6 +102,6 @@ def _seconds_left(times: dict[Combination, list[float]], cells: list[Combination
     return sum(sum(times[cell]) / len(times[cell]) if cell in times else mean for cell in cells)
 
 
-def missing(study: Study, results: Results[Study]) -> int:
+def missing(results: Results[Study]) -> int:
     """How many runs of those asked for do not count yet."""
     return sum(turn >= 0 for turn, _ in plan(results))

@@ -26,7 +26,7 @@ from wherry.base.units import format_size
 from wherry.client import Client, who
 from wherry.client.client import Chunk
 from wherry.lab import native_mpirun
-from wherry.lab.study.levels import Combination, SampleFailed
+from wherry.lab.study.levels import SampleFailed
 from wherry.model.objects import Job, JobState, Move, Operation
 from wherry.model.spec import DirectionSpec, LinkSpec
 
@@ -173,7 +173,7 @@ class Testbed:
             self._client = None
             self._stack.close()
 
-    def suspect(self, _cell: Combination) -> None:
+    def suspect(self) -> None:
         """A run failed: every cluster is looked at, and repaired, before it is used again."""
         self._suspects = set(self._up)
 
