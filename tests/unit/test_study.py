@@ -14,7 +14,7 @@ from fakestudy import Fake, make, page_text, rows, run, usual
 
 from wherry.base.errors import Failed, Refused
 from wherry.lab import hpcc
-from wherry.lab.study import parse, runner
+from wherry.lab.study import parse, render, runner
 from wherry.lab.study.analysis import verdict
 from wherry.lab.study.catalog import STUDIES, find
 from wherry.lab.study.experiment import Study
@@ -146,7 +146,7 @@ def test_two_sessions_cannot_work_at_once(tmp_path: Path) -> None:
 def test_the_report_names_what_was_left_out_and_needs_no_other_file(tmp_path: Path) -> None:
     results = make(tmp_path)
     run(results)
-    text = page_text(results)
+    text = render.write(results)[0].read_text()
     assert "there are no VMs" in text and "a remark" in text and "n=" not in text
     assert " src=" not in text and "<link" not in text
     with (tmp_path / "summary.csv").open() as file:
