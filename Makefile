@@ -47,7 +47,7 @@ test-properties: setup ## the property tests with other examples each time, or t
 test-mutants: setup ## changes move, schedule and cluster in one place at a time: do their unit tests notice? (hours)
 	@scripts/test-mutants
 
-lint: setup ## style, types, import directions, circles in native/, file sizes, the specification's tests
+lint: setup ## style, types, import directions, circles, file sizes, the specification's tests
 	@scripts/lint
 
 docs: setup ## the documents as a site in build/site, its links checked
@@ -57,10 +57,8 @@ bench: setup ## downtime and total time of a move, beside runc by hand
 	@scripts/as-root .venv/bin/wherry bench
 
 bench-sites: setup ## links, moves over them, and balancing, beside their goals (hours, on a quiet machine)
-	@scripts/as-root .venv/bin/python -m wherry.lab.linkbench
-	@scripts/as-root .venv/bin/python -m wherry.lab.crossbench
-	@scripts/as-root .venv/bin/python -m wherry.lab.balancebench --out build/balancebench.jsonl
-	@scripts/as-root .venv/bin/python -m wherry.lab.watchbench --out build/watchbench.jsonl
+	@for name in links link-moves balance balance-overhead; do \
+	  scripts/as-root .venv/bin/wherry bench run $$name --out build/bench-$$name.jsonl || exit; done
 
 clean: ## remove the virtual environment and everything built
 	rm -rf .venv build dist .pytest_cache .hypothesis

@@ -11,7 +11,7 @@ import pytest
 
 from wherry.base.errors import Refused
 from wherry.base.paths import native_program
-from wherry.lab import native
+from wherry.lab import native_mpirun
 
 LAUNCHERS = {
     "openmpi": "mpirun.openmpi --oversubscribe --mca btl tcp,self --mca btl_tcp_if_include lo",
@@ -55,10 +55,10 @@ def test_pingpong_prints_a_line_for_each_size(flavour: str) -> None:
 
 def test_ranks_of_mpich_over_tcp_end_as_those_on_nodes_do() -> None:
     """As the lab runs them natively; the library is in the ranks, and what they send is right."""
-    if not shutil.which(native.LAUNCHERS["mpich"]):
+    if not shutil.which(native_mpirun.LAUNCHERS["mpich"]):
         pytest.skip("no MPICH on this machine")
-    command = [native.LAUNCHERS["mpich"], *native.options("mpich", "tcp"), "-n", "2"]
-    env = {**os.environ, **native.environment("mpich", "tcp")}
+    command = [native_mpirun.LAUNCHERS["mpich"], *native_mpirun.options("mpich", "tcp"), "-n", "2"]
+    env = {**os.environ, **native_mpirun.environment("mpich", "tcp")}
     done = subprocess.run([*command, "cat", "/proc/self/maps"], capture_output=True, text=True, timeout=60, env=env)
     assert "libwherry-finalize.so" in done.stdout, done.stderr
     words = [*command, built("wherry-pingpong-mpich"), "--max", "8"]

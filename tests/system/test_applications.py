@@ -13,45 +13,42 @@ from names import own_name
 from wherry.base.paths import instance
 from wherry.client import daemon_process
 from wherry.lab.study import applications
-from wherry.lab.study.bench import Bench, Place
-from wherry.lab.study.recipe import Value
+from wherry.lab.study.levels import Value
+from wherry.lab.study.testbed import ClusterShape, Testbed
 from wherry.lab.study.workloads import Moving
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="clusters are made by root")
 
-PLACE = Place("three", 3, ("a1", "a2", "b1"))
+PLACE = ClusterShape("three", 3, ("a1", "a2", "b1"))
 MOVING = Moving("three-2", ("b1", "b2"), after=0.3)
 
 
 @pytest.fixture(scope="module")
 def directory() -> Iterator[Path]:
     """With an instance of its own, which is gone afterwards."""
-    here = Path.cwd()
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory(prefix="wherry-tapps-") as made:
         patch.setenv("WHERRY_INSTANCE", own_name("tapp"))
-        patch.delenv("SUDO_UID", raising=False)
         yield Path(made)
         daemon_process.stop(instance())
         daemon_process.sweep()
-        os.chdir(here)
 
 
 @pytest.fixture(scope="module")
-def bench(directory: Path) -> Iterator[Bench]:
-    made = Bench(directory)
+def testbed(directory: Path) -> Iterator[Testbed]:
+    made = Testbed(directory)
     yield made
     made.close()
 
 
 @pytest.mark.parametrize("name", sorted(applications.APPLICATIONS))
-def test_a_move_changes_no_digit(directory: Path, bench: Bench, name: str) -> None:
+def test_a_move_changes_no_digit(directory: Path, testbed: Testbed, name: str) -> None:
     if why := applications.APPLICATIONS[name].lacks():
         pytest.skip(why)
 
-    def run(how: str, place: Place | None, moving: Moving | None = None) -> dict[str, Value]:
+    def run(how: str, place: ClusterShape | None, moving: Moving | None = None) -> dict[str, Value]:
         where = directory / f"{name}-{how}"
         where.mkdir()
-        values = applications.run(bench, name, place, where, moving, quick=True)
+        values = applications.run(testbed, name, place, where, moving, quick=True)
         return {value.metric: value for value in values}
 
     native, moved = run("native", None), run("moved", PLACE, MOVING)

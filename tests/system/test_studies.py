@@ -1,4 +1,4 @@
-"""Studies for real: a quick one through the command line, and runs that go wrong on a bench of our own.
+"""Studies for real: a quick one through the command line, and runs that go wrong on a testbed of our own.
 
 A node that is killed half-way, a wrong number of ranks and a full disk each fail their sample, which is kept
 and not counted, and the study goes on.
@@ -25,19 +25,20 @@ from names import own_name
 from wherry.base.errors import Failed
 from wherry.client import daemon_process
 from wherry.lab.study import render, runner, workloads
-from wherry.lab.study.bench import FABRIC, Bench, Place, program
-from wherry.lab.study.lacks import lacking
-from wherry.lab.study.multisite import MultiSite
-from wherry.lab.study.nic import NicDegradation
-from wherry.lab.study.recipe import Cell, Factor, Level, Page, SampleFailed, Study, Value
+from wherry.lab.study.experiment import Page, Study
+from wherry.lab.study.levels import Combination, Factor, Level, SampleFailed, Value
+from wherry.lab.study.multi_site import MultiSite
+from wherry.lab.study.nic_degradation import NicDegradation
+from wherry.lab.study.requirements import lacking
 from wherry.lab.study.results import Results
-from wherry.lab.study.xen import XenMigration
+from wherry.lab.study.testbed import FABRIC, ClusterShape, Testbed, program
+from wherry.lab.study.xen_migration import XenMigration
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="clusters are made by root")
 
 WHERRY = Path(sys.executable).parent / "wherry"
 INSTANCE = own_name("tstu")
-PLACE = Place("fault", 2, ("a1", "a2"), cpus=0.5, memory="128MiB")
+PLACE = ClusterShape("fault", 2, ("a1", "a2"), cpus=0.5, memory="128MiB")
 
 
 def wherry(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -109,7 +110,7 @@ def test_ctrl_c_says_what_there_is_and_takes_everything_down(case: Path) -> None
     assert json.loads(wherry("status", "-o", "json", cwd=case).stdout)["clusters"] == []
 
 
-Act = Callable[[Bench, Path], list[Value]]
+Act = Callable[[Testbed, Path], list[Value]]
 
 
 class Faults(Study):
@@ -123,11 +124,11 @@ class Faults(Study):
     def factors(self) -> Sequence[Factor]:
         return [Factor("what", "what", (Level("it", "it"),))]
 
-    def cells(self) -> Sequence[Cell]:
-        return [Cell.of(what="it")]
+    def combinations(self) -> Sequence[Combination]:
+        return [Combination.of(what="it")]
 
-    def measure(self, bench: Bench, cell: Cell, directory: Path) -> list[Value]:
-        return self.act(bench, directory)
+    def measure(self, testbed: Testbed, cell: Combination, directory: Path) -> list[Value]:
+        return self.act(testbed, directory)
 
     def page(self, results: Results) -> Page:
         return Page()
@@ -139,20 +140,17 @@ def results_of(directory: Path, act: Act, repetitions: int) -> Results:
     return Results.create(directory, study, repetitions)
 
 
-def run(results: Results, bench: Any) -> None:
+def run(results: Results, testbed: Any) -> None:
     with results.session():
-        runner.run(results, bench, lambda *_: None)
+        runner.run(results, testbed, lambda *_: None)
 
 
 @pytest.fixture
-def bench(case: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+def testbed(case: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Testbed]:
     monkeypatch.setenv("WHERRY_INSTANCE", INSTANCE)
-    monkeypatch.delenv("SUDO_UID", raising=False)
-    here = Path.cwd()
-    made = Bench(case)
+    made = Testbed(case)
     yield made
     made.close()
-    os.chdir(here)
 
 
 def first_process(node: str) -> int:
@@ -168,39 +166,39 @@ def first_process(node: str) -> int:
     raise AssertionError(f"no init of {node}")
 
 
-def test_a_node_lost_half_way_fails_its_sample_and_is_repaired(case: Path, bench: Bench) -> None:
+def test_a_node_lost_half_way_fails_its_sample_and_is_repaired(case: Path, testbed: Testbed) -> None:
     kills = [1]
 
-    def act(bench: Bench, directory: Path) -> list[Value]:
-        bench.ready(PLACE)
+    def act(testbed: Testbed, directory: Path) -> list[Value]:
+        testbed.ready(PLACE)
         if kills:
             kills.pop()
             timer = threading.Timer(2.0, lambda: os.kill(first_process("fault-1"), signal.SIGKILL))
             timer.start()
-        return workloads.ring(bench, PLACE, 1, 4.0, 2, directory)
+        return workloads.ring(testbed, PLACE, 1, 4.0, 2, directory)
 
     results = results_of(case / "lost", act, 2)
-    run(results, bench)
+    run(results, testbed)
     assert len(results.failed()) == 1 and len(results.counted()) == 1, [run.problem for run in results.runs]
     assert results.failed()[0].problem
     assert results.failed()[0].problem[:20] in render.write(results)[0].read_text()
 
 
-def test_wrong_ranks_a_class_too_large_and_a_hang_fail(case: Path, bench: Bench) -> None:
-    def ranks(bench: Bench, directory: Path) -> list[Value]:
-        done = bench.on(PLACE, [program("pingpong", "openmpi"), "--max", "1"], 3, directory, 60.0)
+def test_wrong_ranks_a_class_too_large_and_a_hang_fail(case: Path, testbed: Testbed) -> None:
+    def ranks(testbed: Testbed, directory: Path) -> list[Value]:
+        done = testbed.on(PLACE, [program("pingpong", "openmpi"), "--max", "1"], 3, directory, 60.0)
         done.verified()
         return []
 
-    def hang(bench: Bench, directory: Path) -> list[Value]:
-        bench.on(PLACE, ["/bin/sleep", "100"], 1, directory, 2.0, "openmpi")
+    def hang(testbed: Testbed, directory: Path) -> list[Value]:
+        testbed.on(PLACE, ["/bin/sleep", "100"], 1, directory, 2.0, "openmpi")
         return []
 
-    def npb_ranks(bench: Bench, directory: Path) -> list[Value]:
-        return workloads.npb(bench, PLACE, "sp", "S", 3, directory)
+    def npb_ranks(testbed: Testbed, directory: Path) -> list[Value]:
+        return workloads.npb(testbed, PLACE, "sp", "S", 3, directory)
 
-    def npb_class(bench: Bench, directory: Path) -> list[Value]:
-        return workloads.npb(bench, PLACE, "ft", "C", 2, directory)
+    def npb_class(testbed: Testbed, directory: Path) -> list[Value]:
+        return workloads.npb(testbed, PLACE, "ft", "C", 2, directory)
 
     for name, act, says in (
         ("ranks", ranks, "exactly two ranks"),
@@ -209,13 +207,13 @@ def test_wrong_ranks_a_class_too_large_and_a_hang_fail(case: Path, bench: Bench)
         ("hang", hang, "within 2 s"),
     ):
         results = results_of(case / name, act, 1)
-        run(results, bench)
+        run(results, testbed)
         assert not results.counted() and says in results.failed()[0].problem, results.failed()[0].problem
 
 
-def test_too_little_memory_fails(case: Path, bench: Bench) -> None:
+def test_too_little_memory_fails(case: Path, testbed: Testbed) -> None:
     with pytest.raises(SampleFailed, match="of memory"):
-        bench.needs_memory(1 << 50)
+        testbed.needs_memory(1 << 50)
 
 
 @pytest.fixture
@@ -231,17 +229,17 @@ def small_disk(case: Path) -> Iterator[Path]:
     raise AssertionError("the small disk stays mounted")
 
 
-def test_a_full_disk_fails_samples_and_leaves_a_report(small_disk: Path, bench: Bench) -> None:
+def test_a_full_disk_fails_samples_and_leaves_a_report(small_disk: Path, testbed: Testbed) -> None:
     fills: list[int] = [0, 0, 1, 1, 1, 1, 1]
 
-    def act(_bench: Bench, directory: Path) -> list[Value]:
+    def act(_bench: Testbed, directory: Path) -> list[Value]:
         if fills.pop(0):
             (directory / "big").write_bytes(bytes(16 << 20))
         return [Value("seconds", 1.0, "s")]
 
     results = results_of(small_disk / "study", act, 7)
     with pytest.raises(Failed, match="in a row failed"):
-        run(results, bench)
+        run(results, testbed)
     results.release()
     text = render.write(results)[0].read_text()
     assert len(results.counted()) == 2 and len(results.failed()) == 5
@@ -250,7 +248,7 @@ def test_a_full_disk_fails_samples_and_leaves_a_report(small_disk: Path, bench: 
     assert len(kept.counted()) == 2 and len(kept.failed()) == 5
 
 
-def test_a_disk_that_is_full_again_and_again_costs_no_row(small_disk: Path, bench: Bench) -> None:
+def test_a_disk_that_is_full_again_and_again_costs_no_row(small_disk: Path, testbed: Testbed) -> None:
     """Each row is longer than a page, so it needs room; and another program takes what there is, then gives it back."""
     other = small_disk / "other"
     turns = iter(range(8))
@@ -261,7 +259,7 @@ def test_a_disk_that_is_full_again_and_again_costs_no_row(small_disk: Path, benc
                 file.write(bytes(4096))
                 file.flush()
 
-    def act(_bench: Bench, directory: Path) -> list[Value]:
+    def act(_bench: Testbed, directory: Path) -> list[Value]:
         if next(turns) % 2:
             other.unlink()
             return [Value("seconds", 1.0, "s")]
@@ -272,7 +270,7 @@ def test_a_disk_that_is_full_again_and_again_costs_no_row(small_disk: Path, benc
         return []
 
     results = results_of(small_disk / "study", act, 8)
-    run(results, bench)
+    run(results, testbed)
     assert (len(results.counted()), len(results.failed())) == (4, 4)
     kept = Results(results.directory, results.study, Results.about_of(results.directory))
     assert [one.ok for one in kept.runs] == [False, True] * 4
@@ -281,25 +279,25 @@ def test_a_disk_that_is_full_again_and_again_costs_no_row(small_disk: Path, benc
 class Papers(XenMigration):
     """Of each of its programs the runs on nodes, and those with a move."""
 
-    def cells(self) -> Sequence[Cell]:
-        moved = [Cell.of(test=test, how=how) for test in ("hpl3", "sp") for how in ("nodes", "moved")]
+    def combinations(self) -> Sequence[Combination]:
+        moved = [Combination.of(test=test, how=how) for test in ("hpl3", "sp") for how in ("nodes", "moved")]
         others = (("linpack", "nodes"), ("netpipe", "two-hosts"), ("idle", "moved"))
-        return [*(Cell.of(test=test, how=how) for test, how in others), *moved]
+        return [*(Combination.of(test=test, how=how) for test, how in others), *moved]
 
 
 class Pings(NicDegradation):
     """Flood pings between nodes."""
 
-    def cells(self) -> Sequence[Cell]:
-        return [Cell.of(nic="container", tool="flood", mpi="openmpi")]
+    def combinations(self) -> Sequence[Combination]:
+        return [Combination.of(nic="container", tool="flood", mpi="openmpi")]
 
 
 @pytest.mark.parametrize("kind", [Papers, Pings])
-def test_programs_of_the_papers(case: Path, bench: Bench, kind: type[Study]) -> None:
+def test_programs_of_the_papers(case: Path, testbed: Testbed, kind: type[Study]) -> None:
     results = Results.create(case / kind.__name__, kind(True, lacking(daemon_process.examine())), 1)
-    run(results, bench)
-    assert len(results.counted()) == len(results.study.cells()), [one.problem for one in results.runs]
-    moved = [cell for cell in results.study.cells() if "moved" in dict(cell.levels).values()]
+    run(results, testbed)
+    assert len(results.counted()) == len(results.study.combinations()), [one.problem for one in results.runs]
+    moved = [cell for cell in results.study.combinations() if "moved" in dict(cell.levels).values()]
     assert all(results.values(cell, "downtime")[0] > 0 for cell in moved)
     text = render.write(results)[0].read_text()
     assert not moved or "wherry move three-2 --to b" in text
@@ -308,20 +306,20 @@ def test_programs_of_the_papers(case: Path, bench: Bench, kind: type[Study]) -> 
 class TwoSites(MultiSite):
     """Its smallest cut: a program on limited hosts without nodes, and on nodes, over a link of 10 ms with a VPN."""
 
-    def cells(self) -> Sequence[Cell]:
+    def combinations(self) -> Sequence[Combination]:
         vpn = next((name for name in ("wireguard", "openvpn") if name not in self.lacks), "none")
         over = {"where": "two", "overlay": vpn, "latency": "10"}
-        return [Cell.of(test="ep", how=how, **over) for how in ("native", "nodes")]
+        return [Combination.of(test="ep", how=how, **over) for how in ("native", "nodes")]
 
 
-def test_one_cluster_over_two_sites(case: Path, bench: Bench) -> None:
+def test_one_cluster_over_two_sites(case: Path, testbed: Testbed) -> None:
     results = Results.create(case / "sites", TwoSites(True, lacking(daemon_process.examine())), 1)
     try:
-        run(results, bench)
+        run(results, testbed)
     finally:
-        bench.close()
-        bench.stand_on(FABRIC)
+        testbed.close()
+        testbed.stand_on(FABRIC)
     assert len(results.counted()) == 2, [one.problem for one in results.runs]
-    for cell in results.study.cells():
+    for cell in results.study.combinations():
         assert results.values(cell, "seconds") and results.values(cell, "throttled")[0] >= 0
     assert "NPB on limited hosts" in render.write(results)[0].read_text()

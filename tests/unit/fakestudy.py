@@ -7,15 +7,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from wherry.lab.report import Table
+from wherry.lab.report.page import Table
 from wherry.lab.study import render, runner
-from wherry.lab.study.recipe import Cell, Factor, Level, Page, Study, Value
+from wherry.lab.study.experiment import Page, Study
+from wherry.lab.study.levels import Combination, Factor, Level, Value
 from wherry.lab.study.results import Results
 
-Act = Callable[[Cell], list[Value]]
+Act = Callable[[Combination], list[Value]]
 
 
-def usual(cell: Cell) -> list[Value]:
+def usual(cell: Combination) -> list[Value]:
     return [Value("seconds", 2.0 if cell["size"] == "large" else 1.0, "s"), Value("at", 3.0, "s", 8.0)]
 
 
@@ -33,22 +34,22 @@ class Fake(Study):
         sizes = Factor("size", "how large", (Level("small", "small"), Level("large", "large")))
         return [sizes, Factor("kind", "of what", (Level("a", "an A"), Level("vm", "a VM", "there are no VMs")))]
 
-    def cells(self) -> Sequence[Cell]:
-        return [Cell.of(size=size, kind="a") for size in ("small", "large")]
+    def combinations(self) -> Sequence[Combination]:
+        return [Combination.of(size=size, kind="a") for size in ("small", "large")]
 
-    def measure(self, bench: Any, cell: Cell, directory: Path) -> list[Value]:
+    def measure(self, testbed: Any, cell: Combination, directory: Path) -> list[Value]:
         (directory / "command").write_text(f"run {cell}")
         return self.act(cell)
 
     def page(self, results: Results) -> Page:
-        rows = [(str(cell), str(len(results.values(cell, "seconds")))) for cell in self.cells()]
+        rows = [(str(cell), str(len(results.values(cell, "seconds")))) for cell in self.combinations()]
         return Page([Table("Fakes", ("cell", "runs"), rows)], [], ["a remark"])
 
 
 class NoBench:
     """Nothing to run on."""
 
-    def suspect(self, _cell: Cell) -> None:
+    def suspect(self) -> None:
         pass
 
 
@@ -71,6 +72,4 @@ def rows(results: Results) -> list[dict[str, str]]:
 
 
 def page_text(results: Results) -> str:
-    files = render.write(results)
-    assert files[1].read_bytes().startswith(b"%PDF") and files[2].read_text().count("\n") >= 1
-    return files[0].read_text()
+    return render.report(results).html()

@@ -120,6 +120,14 @@ def test_sudo_is_seen_through(monkeypatch: pytest.MonkeyPatch) -> None:
     assert variables["HOME"] == nobody.pw_dir and variables["USER"] == "nobody" and "SUDO_UID" not in variables
 
 
+def test_who_measures_is_this_process_whoever_called_sudo(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """And the directory is the one that is named: nothing is handed over by the process's own state."""
+    monkeypatch.setenv("SUDO_UID", str(pwd.getpwnam("nobody").pw_uid))
+    owner = identity.process_owner(tmp_path)
+    assert (owner.uid, owner.gid, owner.cwd) == (os.getuid(), os.getgid(), str(tmp_path))
+    assert identity.owner(tmp_path).cwd == str(tmp_path) and identity.owner().cwd == os.getcwd()
+
+
 @pytest.mark.parametrize("where", ["while a line is printed", "between two questions"])
 def test_ctrl_c_cancels_an_operation_wherever_it_strikes(
     service: Service, monkeypatch: pytest.MonkeyPatch, where: str

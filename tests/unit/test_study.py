@@ -14,17 +14,18 @@ from fakestudy import Fake, make, page_text, rows, run, usual
 
 from wherry.base.errors import Failed, Refused
 from wherry.lab import hpcc
-from wherry.lab.study import parse, runner
+from wherry.lab.study import parse, render, runner
 from wherry.lab.study.analysis import verdict
 from wherry.lab.study.catalog import STUDIES, find
-from wherry.lab.study.recipe import Cell, SampleFailed, Study, Value
+from wherry.lab.study.experiment import Study
+from wherry.lab.study.levels import Combination, SampleFailed, Value
 from wherry.lab.study.results import Results
 
 
 def test_every_turn_has_each_cell_once_in_an_order_of_its_own() -> None:
     study = Fake(quick=False)
     turns = [study.turn(number) for number in range(20)]
-    assert all(sorted(map(str, turn)) == sorted(map(str, study.cells())) for turn in turns)
+    assert all(sorted(map(str, turn)) == sorted(map(str, study.combinations())) for turn in turns)
     assert len({tuple(map(str, turn)) for turn in turns}) == 2
     assert turns == [Fake(quick=False).turn(number) for number in range(20)]
 
@@ -38,14 +39,14 @@ def test_all_numbers_are_kept_with_units_and_environment(tmp_path: Path) -> None
     session = json.loads((tmp_path / "study.json").read_text())["sessions"][0]
     assert session["before"]["cpu"] and session["after"]["load"]
     again = Results(tmp_path, results.study, results.about)
-    assert again.values(Cell.of(size="large", kind="a"), "seconds") == [2.0] * 4
+    assert again.values(Combination.of(size="large", kind="a"), "seconds") == [2.0] * 4
     assert [run.values for run in again.runs] == [run.values for run in results.runs]
 
 
 def test_an_interrupted_study_goes_on_where_it_was(tmp_path: Path) -> None:
-    calls: list[Cell] = []
+    calls: list[Combination] = []
 
-    def interrupted(cell: Cell) -> list[Value]:
+    def interrupted(cell: Combination) -> list[Value]:
         calls.append(cell)
         if len(calls) == 4:
             raise KeyboardInterrupt
@@ -54,10 +55,10 @@ def test_an_interrupted_study_goes_on_where_it_was(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         run(make(tmp_path, interrupted))
     results = make(tmp_path)
-    assert len(results.counted()) == 3 and runner.missing(results.study, results) == 5
+    assert len(results.counted()) == 3 and runner.missing(results) == 5
     assert "5 of 8 runs are missing" in page_text(results)
     run(results)
-    assert len(results.counted()) == 8 and runner.missing(results.study, results) == 0
+    assert len(results.counted()) == 8 and runner.missing(results) == 0
     assert len({(run.turn, run.cell) for run in results.counted()}) == 8
     assert "missing" not in page_text(results)
 
@@ -74,7 +75,7 @@ def test_a_study_is_extended_and_never_shortened(tmp_path: Path) -> None:
 def test_a_failed_run_is_kept_named_and_not_counted(tmp_path: Path) -> None:
     broken = [SampleFailed("verification did not succeed"), Refused("NOT_FOUND", "no program"), OSError("disk"), None]
 
-    def act(cell: Cell) -> list[Value]:
+    def act(cell: Combination) -> list[Value]:
         error = broken.pop(0) if broken else None
         if error:
             raise error
@@ -93,7 +94,7 @@ def test_a_failed_run_is_kept_named_and_not_counted(tmp_path: Path) -> None:
 
 
 def test_a_study_stops_when_everything_fails(tmp_path: Path) -> None:
-    def act(_cell: Cell) -> list[Value]:
+    def act(_cell: Combination) -> list[Value]:
         raise SampleFailed("the node is lost")
 
     results = make(tmp_path, act)
@@ -145,7 +146,7 @@ def test_two_sessions_cannot_work_at_once(tmp_path: Path) -> None:
 def test_the_report_names_what_was_left_out_and_needs_no_other_file(tmp_path: Path) -> None:
     results = make(tmp_path)
     run(results)
-    text = page_text(results)
+    text = render.write(results)[0].read_text()
     assert "there are no VMs" in text and "a remark" in text and "n=" not in text
     assert " src=" not in text and "<link" not in text
     with (tmp_path / "summary.csv").open() as file:
@@ -159,13 +160,13 @@ def test_every_study_has_a_page_with_all_some_and_no_numbers(tmp_path: Path, kin
     lacks = {"soft-dirty": "no soft-dirty", "criu": "no CRIU"}
     study = kind(quick, {**lacks, **({"vm": "this version has no VM nodes"} if quick else {})})
     results = Results.create(tmp_path, study, 2)
-    assert len(set(study.cells())) == len(study.cells())
+    assert len(set(study.combinations())) == len(study.combinations())
     assert study.page(results).tables
-    for number, cell in enumerate(study.cells()):
+    for number, cell in enumerate(study.combinations()):
         if number % 2:
             results.add(made_up(results, cell, 1))
     assert study.page(results).tables
-    for cell in study.cells():
+    for cell in study.combinations():
         results.add(made_up(results, cell, 2))
     if not quick:  # the other parametrisation's pages differ in their sizes alone
         return
@@ -180,7 +181,7 @@ def test_virtual_machines_are_levels_as_far_as_the_machine_can(tmp_path: Path) -
         levels = (level for factor in find(kind)(quick, lacks).factors() for level in factor.levels)
         return {level.name: level.left_out for level in levels if level.left_out}
 
-    assert "vms" in {cell["how"] for cell in find("xen-migration")(False).cells()}
+    assert "vms" in {cell["how"] for cell in find("xen-migration")(False).combinations()}
     assert set(left_out("xen-migration", False)) == {"xen"}, "its hosts run QEMU"
     slow = left_out("xen-migration", False, kvm="no KVM")
     assert set(slow) == {"xen", "vms", "vms-moved"}
@@ -220,7 +221,7 @@ exit 3
     assert run(PMI_RANK="1").stdout == "", "only the first rank shows it"
 
 
-def made_up(results: Results, cell: Cell, scale: int) -> Any:
+def made_up(results: Results, cell: Combination, scale: int) -> Any:
     from wherry.lab.study.results import Run
 
     sizes = [float(2**power) for power in range(0, 24)] + [float(6 << 20)]

@@ -1,4 +1,4 @@
-"""Two sittings of a study beside each other: what is divided, what is refused, and what is said beside it."""
+"""Two sessions of a study beside each other: what is divided, what is refused, and what is said beside it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fakestudy import Act, make, run
 
 from wherry.base.errors import Refused
 from wherry.lab.study import compare
-from wherry.lab.study.recipe import Cell, SampleFailed, Value
+from wherry.lab.study.levels import Combination, SampleFailed, Value
 from wherry.lab.study.results import Results
 
 
@@ -57,12 +57,12 @@ def test_a_short_study_and_a_whole_one_are_not_compared(tmp_path: Path) -> None:
 
 
 def test_what_only_one_measured_is_named(tmp_path: Path) -> None:
-    def lost(cell: Cell) -> list[Value]:
+    def lost(cell: Combination) -> list[Value]:
         if cell["size"] == "large":
             raise SampleFailed("the node is lost")
         return [Value("seconds", 2.0, "s"), Value("rounds", 0.0, "")]
 
-    def whole(cell: Cell) -> list[Value]:
+    def whole(cell: Combination) -> list[Value]:
         return [Value("seconds", 1.0, "s"), Value("rounds", 0.0, ""), Value("gap", 1.0, "s")]
 
     old, new = made(tmp_path / "old", whole), made(tmp_path / "new", lost)

@@ -16,10 +16,10 @@ from fakestudy import Act, Fake, make, page_text, run, usual
 
 from wherry.base.errors import Code, Failed, Refused
 from wherry.cli import main
-from wherry.lab.study import catalog, render, runner, session
-from wherry.lab.study.bench import Bench
-from wherry.lab.study.recipe import Cell, Value
+from wherry.lab.study import catalog, execution, render, runner
+from wherry.lab.study.levels import Combination, Value
 from wherry.lab.study.results import Results
+from wherry.lab.study.testbed import Testbed
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ from wherry.lab.study.results import Results
 def test_a_mistake_fails_its_run_and_not_the_study(tmp_path: Path, error: Exception) -> None:
     mistakes = [error]
 
-    def act(cell: Cell) -> list[Value]:
+    def act(cell: Combination) -> list[Value]:
         if mistakes:
             raise mistakes.pop()
         return usual(cell)
@@ -52,7 +52,7 @@ def test_the_files_of_a_failed_run_are_removed_before_its_row_is_written(tmp_pat
     """On a full disk they have the room that the row needs."""
     results = make(tmp_path)
 
-    def fills(cell: Cell) -> list[Value]:
+    def fills(cell: Combination) -> list[Value]:
         found = max(tmp_path.glob("runs/*"))  # the newest: their names begin with a number
         (found / "big").write_bytes(bytes(2 << 20))
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -135,10 +135,10 @@ def test_everything_is_taken_down_also_when_clusters_cannot_be(monkeypatch: pyte
 
     acts: list[str] = []
     monkeypatch.setenv("WHERRY_INSTANCE", "study")
-    monkeypatch.setattr(session.daemon_process, "stop", lambda place: acts.append("stop"))
-    monkeypatch.setattr(session.daemon_process, "sweep", lambda: acts.append("sweep"))
+    monkeypatch.setattr(execution.daemon_process, "stop", lambda place: acts.append("stop"))
+    monkeypatch.setattr(execution.daemon_process, "sweep", lambda: acts.append("sweep"))
     with pytest.raises(Failed, match="taken down"):
-        session._take_down(Stuck())  # type: ignore[arg-type]
+        execution._take_down(Stuck())  # type: ignore[arg-type]
     assert acts == ["stop", "sweep"]
 
 
@@ -158,17 +158,17 @@ def say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("WHERRY_INSTANCE", "unitstu")
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    monkeypatch.setattr(session, "_LOCKS", tmp_path)
+    monkeypatch.setattr(execution, "_LOCKS", tmp_path)
     monkeypatch.setattr(
-        session.daemon_process, "examine", lambda: [{"name": "criu", "health": "ok", "text": "4.2 (here)"}]
+        execution.daemon_process, "examine", lambda: [{"name": "criu", "health": "ok", "text": "4.2 (here)"}]
     )
     return run
 
 
 def test_ctrl_c_says_what_there_is_and_how_to_go_on(tmp_path: Path, say: Say) -> None:
-    calls: list[Cell] = []
+    calls: list[Combination] = []
 
-    def interrupted(cell: Cell) -> list[Value]:
+    def interrupted(cell: Combination) -> list[Value]:
         calls.append(cell)
         if len(calls) == 4:
             raise KeyboardInterrupt
@@ -191,10 +191,10 @@ def test_what_clusters_stood_on_is_noted_also_of_a_session_that_was_cut_short(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(runner, "run", ends)
-    monkeypatch.setattr(Bench, "fabric", lambda self: ["two hosts"])
+    monkeypatch.setattr(Testbed, "fabric", lambda self: ["two hosts"])
     results = make(tmp_path)
     with pytest.raises(KeyboardInterrupt):
-        session._run(results, True, lambda *_: None)
+        execution._run(results, True, lambda *_: None)
     assert Results.about_of(tmp_path)["fabric"] == ["two hosts"]
     assert "two hosts" in page_text(results)
 
@@ -226,7 +226,7 @@ def test_what_the_system_refuses_is_no_traceback(say: Say, monkeypatch: pytest.M
     def refused(*_: Any) -> None:
         raise PermissionError(errno.EACCES, "Permission denied", "/there")
 
-    monkeypatch.setattr(session, "load", refused)
+    monkeypatch.setattr(execution, "load", refused)
     code, said = say(usual, "report", "here")
     assert (
         code == 4
@@ -252,8 +252,8 @@ def test_no_two_studies_run_at_once_when_one_begins_as_another_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another process has opened the lock file before the first study ends, and locks it after that."""
-    monkeypatch.setattr(session, "_LOCKS", tmp_path)
-    with session._alone():
+    monkeypatch.setattr(execution, "_LOCKS", tmp_path)
+    with execution._alone():
         (path,) = tmp_path.iterdir()
         command = [sys.executable, "-c", _OPENER, str(path)]
         other = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -262,6 +262,6 @@ def test_no_two_studies_run_at_once_when_one_begins_as_another_ends(
         other.stdin.write("\n")
         other.stdin.flush()
         assert other.stdout.readline() == "locked\n"
-        with pytest.raises(Refused, match="another study runs"), session._alone():
+        with pytest.raises(Refused, match="another study runs"), execution._alone():
             pass
         other.stdin.close()

@@ -13,8 +13,8 @@ from rest_service import CLUSTER, FABRIC, Service, running
 
 from wherry.base.errors import Code, WherryError
 from wherry.client import Client
-from wherry.lab.study import bench as benches
-from wherry.lab.study.bench import Bench, Running
+from wherry.lab.study import testbed as benches
+from wherry.lab.study.testbed import Running, Testbed
 from wherry.model.objects import JobState
 
 
@@ -75,21 +75,21 @@ def test_ctrl_c_ends_a_run_also_when_what_it_waited_for_ended_well(
 ) -> None:
     """Making a fabric cannot be cancelled: it is done, and the study must end nevertheless."""
     monkeypatch.setattr(benches, "Client", lambda: Struck(service.place))
-    bench = Bench(tmp_path)
+    testbed = Testbed(tmp_path)
     with pytest.raises(KeyboardInterrupt):
-        bench.stand_on(FABRIC)
-    bench.close()
+        testbed.stand_on(FABRIC)
+    testbed.close()
 
 
 def test_every_cluster_is_taken_down_also_when_one_cannot_be(
     service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(benches, "Client", lambda: Client(service.place))
-    bench = Bench(tmp_path)
+    testbed = Testbed(tmp_path)
     with Client(service.place) as client:
         for name in ("aa", "hello"):
             client.wait(client.up(CLUSTER | {"name": name, "nodes": 1}).id)
-            bench._up[name] = benches.Place(name, 1, ())
+            testbed._up[name] = benches.ClusterShape(name, 1, ())
         down = Client.down
 
         def one_fails(self: Client, name: str) -> Any:
@@ -98,9 +98,9 @@ def test_every_cluster_is_taken_down_also_when_one_cannot_be(
             return down(self, name)
 
         monkeypatch.setattr(Client, "down", one_fails)
-        assert bench.client
+        assert testbed.client
         with pytest.raises(WherryError, match="does not answer"):
-            bench.close()
+            testbed.close()
         assert [cluster["name"] for cluster in client.clusters()] == ["aa"]
 
 
@@ -108,18 +108,18 @@ def test_the_fabric_is_noted_with_every_state_of_its_links(
     service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(benches, "Client", lambda: Client(service.place))
-    bench = Bench(tmp_path)
-    assert bench.fabric() == []
+    testbed = Testbed(tmp_path)
+    assert testbed.fabric() == []
     for latency in ("10ms", "50ms", "10ms"):
-        bench.stand_on({**FABRIC, "links": [{"between": ["a", "b"], "latency": latency}]})
-    text = "; ".join(bench.fabric())
+        testbed.stand_on({**FABRIC, "links": [{"between": ["a", "b"], "latency": latency}]})
+    text = "; ".join(testbed.fabric())
     assert "a1 at a" in text and text.count("hosts") == 1
     assert [text.count(f"there latency {ms} ms") for ms in ("10.0", "50.0")] == [1, 1], text
-    bench.close()
+    testbed.close()
 
 
 def test_commands_are_kept_with_the_variables_that_they_were_given(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
-    bench.plain(["/bin/true", "a b"], tmp_path, 10.0, {"MPIR_CVAR_NOLOCAL": "1"})
-    bench.plain(["/bin/true"], tmp_path, 10.0)
+    testbed = Testbed(tmp_path)
+    testbed.plain(["/bin/true", "a b"], tmp_path, 10.0, {"MPIR_CVAR_NOLOCAL": "1"})
+    testbed.plain(["/bin/true"], tmp_path, 10.0)
     assert (tmp_path / "command").read_text() == "MPIR_CVAR_NOLOCAL=1 /bin/true 'a b'\n/bin/true\n"

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from wherry.base.paths import native_program
-from wherry.lab.stats import Estimate
+from wherry.lab.report.statistics import Estimate
+from wherry.lab.study.levels import Combination, Value
 from wherry.lab.study.manycore import LARGEST, TCP, WORKING_SETS, Manycore, cell_of, most_at_once
 from wherry.lab.study.manycore_page import judged
-from wherry.lab.study.recipe import Cell, Value
 from wherry.lab.study.results import Results, Run
 from wherry.model.tiles import MODES
 
@@ -40,7 +40,7 @@ def test_how_many_stood_at_the_same_time() -> None:
 
 
 def test_the_axes_are_those_of_the_question() -> None:
-    cells = set(Manycore(quick=False).cells())
+    cells = set(Manycore(quick=False).combinations())
     for mode in MODES:
         for threads in map(str, range(1, 18)):
             assert cell_of("move", mode, threads, "0") in cells and cell_of("move", mode, threads, "32") in cells
@@ -54,13 +54,13 @@ def filled(directory: Path, quick: bool = True) -> Results:
     """Every cell twice, with numbers."""
     study = Manycore(quick)
     results = Results.create(directory, study, 2)
-    for cell in study.cells():
+    for cell in study.combinations():
         for _ in range(2):
             results.add(run(results, cell))
     return results
 
 
-def run(results: Results, cell: Cell) -> Run:
+def run(results: Results, cell: Combination) -> Run:
     names = ("first", "all", "observed", "seen", "freeze", "copy", "commit", "resume", "create", "join", "first_mean")
     values = [Value(name, 3.0, "s") for name in names]
     values += [Value("memcpy", 2.0, "s"), Value("memcpy_same", 1.0, "s"), Value("downtime", 900.0, "s")]

@@ -1,51 +1,80 @@
-"""What a report says of how its numbers were taken: sittings, machines, load, tests, warm-ups, commands."""
+"""What a report says of how its numbers were taken: sessions, machines, load, tests, warm-ups, commands."""
 
 from __future__ import annotations
 
+import sys
+from importlib.abc import MetaPathFinder
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fakestudy import Fake, make, page_text, run
 
+from wherry.base.errors import Refused
 from wherry.lab.environment import environment
-from wherry.lab.report import Table
-from wherry.lab.stats import Estimate, median, ratio
-from wherry.lab.study import figures, published
+from wherry.lab.report import figures
+from wherry.lab.report.page import Table
+from wherry.lab.report.statistics import Estimate, median, ratio
+from wherry.lab.study import reference_values, render
 from wherry.lab.study.catalog import STUDIES, find
-from wherry.lab.study.lacks import emulated_cells, lacking, versions
-from wherry.lab.study.recipe import Page, Study, Value
+from wherry.lab.study.execution import describe
+from wherry.lab.study.experiment import Page, Study
+from wherry.lab.study.levels import Value
+from wherry.lab.study.requirements import emulated_cells, lacking, versions
 from wherry.lab.study.results import Results, Run
-from wherry.lab.study.session import describe
 
 
 def test_an_interval_that_is_the_range_is_called_so() -> None:
-    """With five samples a bootstrap has the least and the greatest as its ends, and they hold less than 95 %."""
+    """The range of five samples encloses their median in 93.75 % of all cases, which is less than 95."""
     data = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0]
     for few in (median(data[:5]), ratio(data, data[:5])):
         assert few.method == "range" and few.count == 5
-    assert median(data).method == "bootstrap"
-    assert median(data).low > 1.0 and median(data).high < 32.0
+    assert median(data).method == "order statistics" and ratio(data, data).method == "bootstrap"
 
 
-def test_runs_of_several_sittings_are_not_said_to_be_of_one(tmp_path: Path) -> None:
+def test_a_report_is_a_page_the_same_as_pdf_and_a_table(tmp_path: Path) -> None:
     results = make(tmp_path, repetitions=2)
     run(results)
-    assert "one sitting on one machine" in page_text(results) and "was not the same" not in page_text(results)
+    page, pdf, summary = render.write(results)
+    assert page.read_text() == page_text(results) and summary.read_text().count("\n") > 1
+    assert pdf.read_bytes().startswith(b"%PDF") and pdf.stat().st_size > 10_000
+
+
+def test_without_pango_the_page_is_there_and_it_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Without(MetaPathFinder):
+        def find_spec(self, name: str, *_: object) -> None:
+            if name == "weasyprint":
+                raise OSError("cannot load library 'libpango-1.0-0'")
+
+    results = make(tmp_path, repetitions=2)
+    run(results)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "weasyprint"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(sys, "meta_path", [Without(), *sys.meta_path])
+    with pytest.raises(Refused, match="libpango") as refused:
+        render.write(results)
+    assert "apt-get install" in refused.value.next and (tmp_path / "report.html").exists()
+    assert (tmp_path / "summary.csv").exists() and not (tmp_path / "report.pdf").exists()
+
+
+def test_runs_of_several_sessions_are_not_said_to_be_of_one(tmp_path: Path) -> None:
+    results = make(tmp_path, repetitions=2)
+    run(results)
+    assert "one session on one machine" in page_text(results) and "was not the same" not in page_text(results)
     again = make(tmp_path, repetitions=4)
     again.about["sessions"][0]["before"]["governor"] = "powersave"
     run(again)
     text = page_text(again)
-    assert "made in 2 sittings" in text and "one sitting" not in text
-    assert "was not the same in all sittings. governor: powersave; then " in text
+    assert "made in 2 sessions" in text and "one session" not in text
+    assert "was not the same in all sessions. governor: powersave; then " in text
     run(again)  # in which nothing was left to be done
-    assert len(again.about["sessions"]) == 3 and "made in 2 sittings" in page_text(again)
+    assert len(again.about["sessions"]) == 3 and "made in 2 sessions" in page_text(again)
 
 
 def with_machines(directory: Path, lacks: dict[str, str]) -> tuple[Study, str]:
     study = find("colocated")(False, lacks)
     results = Results.create(directory, study, 1)
-    for cell in study.cells():
+    for cell in study.combinations():
         values = [Value("latency_median", 1e-6, "s", 1.0)]
         results.add(Run(results.next_number(), 0, False, True, cell, 0.0, 1.0, values=values))
     return study, page_text(results)
@@ -91,13 +120,13 @@ def test_what_the_page_is_there_for_is_not_folded_however_long(tmp_path: Path) -
 
 def test_published_values_without_ours_are_counted_and_not_listed() -> None:
     rows = [
-        published.Beside("ratio", "1.09", "Figure 5", Estimate(1.1, 1.0, 1.2, 9, "bootstrap"), "the ratio"),
-        published.Beside("other", "1.04", "Figure 8", None, "the ratio"),
+        reference_values.Beside("ratio", "1.09", "Figure 5", Estimate(1.1, 1.0, 1.2, 9, "bootstrap"), "the ratio"),
+        reference_values.Beside("other", "1.04", "Figure 8", None, "the ratio"),
     ]
-    table = published.table(rows, "a paper")
+    table = reference_values.table(rows, "a paper")
     assert table.main and [row[0] for row in table.rows] == ["ratio", "and 1 more"]
     assert table.rows[1][3] == "not measured"
-    assert len(published.table(rows[:1]).rows) == 1
+    assert len(reference_values.table(rows[:1]).rows) == 1
 
 
 def test_a_figure_says_what_it_does_not_show() -> None:
@@ -117,9 +146,9 @@ def test_a_study_that_was_cut_short_has_a_report(tmp_path: Path, kind: type[Stud
     results = Results.create(tmp_path, study, 1)
     assert "no run counts" in page_text(results)
     values = [Value(name, 1e-6, "s", 1.0) for name in ("latency_median", "latency_mean")] + [Value("seconds", 1.0, "s")]
-    results.add(Run(results.next_number(), 0, False, True, study.cells()[-1], 0.0, 1.0, values=values))
+    results.add(Run(results.next_number(), 0, False, True, study.combinations()[-1], 0.0, 1.0, values=values))
     assert "are missing" in page_text(results)
-    results.add(Run(results.next_number(), 0, False, True, study.cells()[1], 0.0, 1.0, values=values))
+    results.add(Run(results.next_number(), 0, False, True, study.combinations()[1], 0.0, 1.0, values=values))
     assert "are missing" in page_text(results)
 
 
@@ -162,7 +191,7 @@ def test_warm_ups_belong_to_whole_studies_and_reports_say_so(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("kind", STUDIES, ids=lambda kind: kind.name)
-def test_a_recipe_tells_all_of_itself_before_it_is_run(kind: type[Study]) -> None:
+def test_a_study_tells_all_of_itself_before_it_is_run(kind: type[Study]) -> None:
     whole, quick = describe(kind(False)), describe(kind(True))
     assert (whole["seed"], whole["warmups"], quick["warmups"]) == (20_061, 1, 0)
     assert whole["lasts"] and quick["lasts"] and whole["lasts"] != quick["lasts"]

@@ -11,24 +11,25 @@ from typing import Any
 
 import pytest
 
-from wherry.lab import hpcc, native
-from wherry.lab.report import Table
-from wherry.lab.stats import difference, median, ratio
-from wherry.lab.study import lacks, render, runner, workloads, xen
-from wherry.lab.study.bench import Bench, Ended, Place
+from wherry.lab import hpcc, native_mpirun
+from wherry.lab.report.page import Table
+from wherry.lab.report.statistics import difference, median, ratio
+from wherry.lab.study import render, requirements, runner, workloads, xen_migration
 from wherry.lab.study.colocated import Colocated
-from wherry.lab.study.movecost import MigrationCost
-from wherry.lab.study.nic import NicDegradation
-from wherry.lab.study.recipe import Cell, SampleFailed, Study, Value
+from wherry.lab.study.experiment import Study
+from wherry.lab.study.levels import Combination, SampleFailed, Value
+from wherry.lab.study.migration_cost import MigrationCost
+from wherry.lab.study.nic_degradation import NicDegradation
 from wherry.lab.study.results import Results, Run
+from wherry.lab.study.testbed import ClusterShape, Ended, Testbed
 from wherry.lab.study.workloads import Moving
-from wherry.lab.study.xen import XenMigration
+from wherry.lab.study.xen_migration import XenMigration
 from wherry.model.objects import Move, Phase
 
 NO_KVM = {"kvm": "no KVM here"}
 
 
-def keep(results: Results, cell: Cell, turn: int, problem: str = "", **values: float) -> None:
+def keep(results: Results, cell: Combination, turn: int, problem: str = "", **values: float) -> None:
     """One run with these numbers, or one that failed."""
     run = Run(results.next_number(), turn, False, True, cell, 0.0, 1.0)
     if problem:
@@ -50,41 +51,43 @@ def left_out(study: Study) -> dict[str, str]:
 # migration-cost
 
 
-def ring(**levels: str) -> Cell:
+def ring(**levels: str) -> Combination:
     usual = {"kind": "container", "workload": "ring", "memory": "64", "dirty": "16", "mode": "none", "link": "bare"}
-    return Cell.of(**{**usual, **levels})
+    return Combination.of(**{**usual, **levels})
 
 
-def program(name: str, mode: str) -> Cell:
+def program(name: str, mode: str) -> Combination:
     return ring(workload=name, memory="own", dirty="own", mode=mode)
 
 
 @pytest.mark.parametrize("quick", [True, False])
 def test_how_fast_memory_is_written_is_a_factor_of_moves(quick: bool) -> None:
-    cells = set(MigrationCost(quick).cells())
+    cells = set(MigrationCost(quick).combinations())
     rates = {cell["dirty"] for cell in cells if cell["memory"] == "64" and cell["mode"] == "stop"}
     assert rates == ({"16", "256"} if quick else {"1", "16", "256"})
-    assert all(Cell.of(**{**dict(cell.levels), "mode": "none"}) in cells for cell in cells), "each has its run without"
+    assert all(Combination.of(**{**dict(cell.levels), "mode": "none"}) in cells for cell in cells), (
+        "each has its run without"
+    )
     over = {cell["link"] for cell in cells if cell["dirty"] == "256"}
     assert over == ({"bare"} if quick else {"bare", "fast", "slow"})
 
 
 def test_virtual_machines_move_in_each_of_their_modes_and_containers_in_theirs() -> None:
     def modes(kind: str, quick: bool = False, **lacks: str) -> set[str]:
-        return {cell["mode"] for cell in MigrationCost(quick, lacks).cells() if cell["kind"] == kind}
+        return {cell["mode"] for cell in MigrationCost(quick, lacks).combinations() if cell["kind"] == kind}
 
     assert modes("vm") == {"none", "pre-copy", "auto-converge", "post-copy"}
     assert modes("container") == {"none", "stop", "rounds"}
     assert modes("vm", quick=True) == set() == modes("vm", **{"vm-moves": "QEMU 7"})
     assert modes("vm", **{"post-copy": "no userfaultfd"}) == {"none", "pre-copy", "auto-converge"}
-    assert {cell["link"] for cell in MigrationCost(False).cells() if cell["kind"] == "vm"} == {"bare", "slow"}
+    assert {cell["link"] for cell in MigrationCost(False).combinations() if cell["kind"] == "vm"} == {"bare", "slow"}
 
 
 def test_a_quick_study_moves_programs_in_one_mode() -> None:
     """Where rounds can be made it would take longer than five minutes else, and its report says so."""
 
     def programs(**lacks: str) -> set[str]:
-        return {cell["mode"] for cell in MigrationCost(True, lacks).cells() if cell["workload"] == "hpl"}
+        return {cell["mode"] for cell in MigrationCost(True, lacks).combinations() if cell["workload"] == "hpl"}
 
     assert programs() == {"none", "rounds"}
     assert programs(**{"soft-dirty": "no"}) == {"none", "stop"}
@@ -102,9 +105,9 @@ def test_what_is_not_combined_is_left_out_by_name() -> None:
 
 
 def test_a_kernel_without_userfaultfd_has_no_post_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert lacks.POST_COPY not in lacks.lacking([])
-    monkeypatch.setattr(lacks, "_USERFAULTFD", tmp_path / "absent")
-    assert "userfaultfd" in lacks.lacking([])[lacks.POST_COPY]
+    assert requirements.POST_COPY not in requirements.lacking([])
+    monkeypatch.setattr(requirements, "_USERFAULTFD", tmp_path / "absent")
+    assert "userfaultfd" in requirements.lacking([])[requirements.POST_COPY]
 
 
 def test_a_move_that_changes_a_digit_does_not_count(tmp_path: Path) -> None:
@@ -121,7 +124,7 @@ def test_a_move_that_changes_a_digit_does_not_count(tmp_path: Path) -> None:
         assert found.values(moved, "seconds") == [3.5]
         assert [run.problem for run in found.failed()] == ["its result is another than without a move"]
         assert (0, moved) in runner.plan(found), "it is run again"
-        assert "another than without a move" in render.write(found)[0].read_text()
+        assert "another than without a move" in render.report(found).html()
         said = dict(table(study, found, "Results").rows)["lammps"]
         assert said.startswith("every digit as without a move in 1 of 2 runs")
     with results.samples.open() as file:
@@ -155,12 +158,12 @@ def test_what_a_move_costs_is_told_in_seconds(tmp_path: Path) -> None:
     assert move[2].startswith("500 ") and move[-2].startswith("31 [30, 32]") and move[-1].startswith("2.5 [2, 3]")
 
 
-class Told(Bench):
+class Told(Testbed):
     """Runs nothing: keeps what it was asked for; programs print what the test says."""
 
     def __init__(self, stdout: str = "") -> None:
         self.stdout = stdout
-        self.asked = list[tuple[Place, list[str]]]()
+        self.asked = list[tuple[ClusterShape, list[str]]]()
         self.transports = list[str]()
         self.modes = list[str | None]()
 
@@ -169,13 +172,13 @@ class Told(Bench):
         self.transports.append(transport)
         raise SampleFailed("nothing runs")
 
-    def start(self, place: Place, argv: Sequence[str], _ranks: int, directory: Path, *_: Any, **__: Any) -> Any:
+    def start(self, place: ClusterShape, argv: Sequence[str], _ranks: int, directory: Path, *_: Any, **__: Any) -> Any:
         self.asked.append((place, list(argv)))
         ended = Ended(0, self.stdout, "")
         job = {"directory": directory, "ended": 2000.0}
         return SimpleNamespace(wait=lambda _: ended, said=lambda _: None, cancel=lambda: None, **job)
 
-    def on(self, place: Place, argv: Sequence[str], *_: Any, **__: Any) -> Ended:
+    def on(self, place: ClusterShape, argv: Sequence[str], *_: Any, **__: Any) -> Ended:
         self.asked.append((place, list(argv)))
         raise SampleFailed("nothing runs")
 
@@ -198,14 +201,14 @@ def test_the_ring_is_told_how_much_to_write_and_a_machine_its_mode(
 ) -> None:
     monkeypatch.setattr(workloads, "program", lambda *names: "-".join(names))
     monkeypatch.setattr(workloads.time, "sleep", lambda _: None)
-    bench = Told(json.dumps({**RING, "seconds": 2.0, "ranks": 3}) + "\n")
+    testbed = Told(json.dumps({**RING, "seconds": 2.0, "ranks": 3}) + "\n")
     machine = ring(kind="vm", dirty="256", mode="auto-converge", link="slow")
-    values = MigrationCost(False).measure(bench, machine, tmp_path)
+    values = MigrationCost(False).measure(testbed, machine, tmp_path)
     assert {value.metric: value.value for value in values}["written"] == 1e6
-    place, argv = bench.asked[0]
+    place, argv = testbed.asked[0]
     assert argv[argv.index("--pages") + 1] == "256" and (place.nic, place.nodes) == ("virtio", 3)
-    MigrationCost(False).measure(bench, ring(mode="rounds"), tmp_path)
-    assert bench.asked[1][0].nic == "" and bench.modes == ["auto-converge", None]
+    MigrationCost(False).measure(testbed, ring(mode="rounds"), tmp_path)
+    assert testbed.asked[1][0].nic == "" and testbed.modes == ["auto-converge", None]
 
 
 # xen-migration
@@ -219,7 +222,7 @@ SP = """ Time in seconds = 12.5
 def test_programs_on_machines_are_timed_as_native_ones_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By themselves: seconds from outside would have what comes before and after their timed part."""
     monkeypatch.setattr(workloads, "native_program", Path)
-    place = Place("vm", 4, ("a1",), nic="virtio")
+    place = ClusterShape("vm", 4, ("a1",), nic="virtio")
     for moving in (None, Moving("vm-2", ("b1", "b2"), 0.0)):
         values = workloads.npb(Told(SP), place, "sp", "S", 4, tmp_path, moving)
         assert [value.value for value in values if value.metric == "seconds"] == [12.5]
@@ -230,12 +233,12 @@ def test_programs_are_compared_with_native_runs_over_tcp_and_over_shared_memory(
 ) -> None:
     monkeypatch.setattr(workloads, "native_program", Path)
     monkeypatch.setattr(workloads, "installed", lambda name, package: name)
-    bench, study = Told(), XenMigration(False)
+    testbed, study = Told(), XenMigration(False)
     for test in ("hpl3", "hpl6", "sp"):
         for how in ("native-tcp", "native"):
             with pytest.raises(SampleFailed):
-                study.measure(bench, Cell.of(test=test, how=how), tmp_path)
-    assert bench.transports == ["tcp", "shm"] * 3
+                study.measure(testbed, Combination.of(test=test, how=how), tmp_path)
+    assert testbed.transports == ["tcp", "shm"] * 3
 
 
 def test_the_report_tells_sizes_moments_and_tests(tmp_path: Path) -> None:
@@ -244,16 +247,16 @@ def test_the_report_tells_sizes_moments_and_tests(tmp_path: Path) -> None:
     for turn in range(4):
         for test in ("hpl3", "hpl6", "sp"):
             for number, how in enumerate(("native-tcp", "native", "nodes", "moved")):
-                cell = Cell.of(test=test, how=how)
-                if cell in study.cells():
+                cell = Combination.of(test=test, how=how)
+                if cell in study.combinations():
                     seconds = 10.0 + number + turn / 10
                     keep(results, cell, turn, seconds=seconds, flops=100 / seconds, downtime=0.1, total=0.2, bytes=1e6)
-        keep(results, Cell.of(test="idle", how="moved"), turn, downtime=0.1, total=0.1, bytes=1e6)
+        keep(results, Combination.of(test="idle", how="moved"), turn, downtime=0.1, total=0.1, bytes=1e6)
         for how in ("native-tcp", "two-hosts"):
             alike = [Value("latency_mean", 1e-3, "s", 6e6)]
-            cell = Cell.of(test="netpipe", how=how)
+            cell = Combination.of(test="netpipe", how=how)
             results.add(Run(results.next_number(), turn, False, True, cell, 0.0, 1.0, values=alike))
-    text = render.write(results)[0].read_text()
+    text = render.report(results).html()
     for said in (
         "n = 3000, 1 x 3 ranks, 3 factorisations, a move 2 s after",
         "n = 3000, 2 x 3 ranks, 8 factorisations",
@@ -283,7 +286,7 @@ def test_machines_are_in_the_costs_over_the_length_too(tmp_path: Path) -> None:
     study = XenMigration(False)
     results = Results.create(tmp_path, study, 1)
     for test, how, seconds in (("sp", "vms", 50.0), ("sp", "vms-moved", 55.0), ("hpl3", "vms", 20.0)):
-        keep(results, Cell.of(test=test, how=how), 0, seconds=seconds)
+        keep(results, Combination.of(test=test, how=how), 0, seconds=seconds)
     drawn = study.page(results).figures[-1][1].alone().axes[0]
     labels = [text.get_text() for text in drawn.get_legend().get_texts()]
     assert labels == ["NPB SP, 4 nodes, VMs", "5 s over the length, VMs"]
@@ -295,7 +298,7 @@ def test_machines_are_in_the_costs_over_the_length_too(tmp_path: Path) -> None:
 def test_both_mpis_are_compared(tmp_path: Path) -> None:
     study = Colocated(False, {"vm": "no VMs"})
     results = Results.create(tmp_path, study, 1)
-    for number, cell in enumerate(study.cells(), 1):
+    for number, cell in enumerate(study.combinations(), 1):
         run = Run(results.next_number(), 0, False, True, cell, 0.0, 1.0)
         run.values = [Value("latency_median", 1e-3 * number, "s", float(6 << 20))]
         results.add(run)
@@ -305,22 +308,22 @@ def test_both_mpis_are_compared(tmp_path: Path) -> None:
     assert "test" in beside.head and not any("VM" in row[0] for row in beside.rows)
 
 
-def largest(study: Study, cell: Cell, directory: Path, monkeypatch: pytest.MonkeyPatch) -> int:
-    bench = Told()
-    for module in ("colocated", "nic"):
+def largest(study: Study, cell: Combination, directory: Path, monkeypatch: pytest.MonkeyPatch) -> int:
+    testbed = Told()
+    for module in ("colocated", "nic_degradation"):
         monkeypatch.setattr(f"wherry.lab.study.{module}.program", lambda *names: "-".join(names))
-    monkeypatch.setattr(bench, "needs_memory", lambda _: None)
+    monkeypatch.setattr(testbed, "needs_memory", lambda _: None)
     with pytest.raises(SampleFailed):
-        study.measure(bench, cell, directory)
-    argv = bench.asked[0][1]
+        study.measure(testbed, cell, directory)
+    argv = testbed.asked[0][1]
     return int(argv[argv.index("--max") + 1])
 
 
 def test_machines_with_kvm_send_larger_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    vm = Cell.of(where="vm-one-host", mpi="openmpi")
+    vm = Combination.of(where="vm-one-host", mpi="openmpi")
     assert largest(Colocated(False), vm, tmp_path, monkeypatch) == 1 << 30
     assert largest(Colocated(False, NO_KVM), vm, tmp_path, monkeypatch) == 1 << 20
-    card = Cell.of(nic="e1000", tool="pingpong", mpi="openmpi")
+    card = Combination.of(nic="e1000", tool="pingpong", mpi="openmpi")
     assert largest(NicDegradation(False), card, tmp_path, monkeypatch) == 8 << 20
     assert largest(NicDegradation(False, NO_KVM), card, tmp_path, monkeypatch) == 1 << 20
     for found, size in (({}, "up to 8 MiB"), (NO_KVM, "up to 1 MiB")):
@@ -330,12 +333,12 @@ def test_machines_with_kvm_send_larger_messages(tmp_path: Path, monkeypatch: pyt
 
 
 def test_netpipe_measures_as_often_on_machines_with_kvm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(xen, "installed", lambda name, package: name)
+    monkeypatch.setattr(xen_migration, "installed", lambda name, package: name)
     for found, often in (({}, "300"), (NO_KVM, "10")):
-        bench, study = Told(), XenMigration(False, found)
+        testbed, study = Told(), XenMigration(False, found)
         with pytest.raises(SampleFailed):
-            study.measure(bench, Cell.of(test="netpipe", how="vm-one-host"), tmp_path)
-        argv = bench.asked[0][1]
+            study.measure(testbed, Combination.of(test="netpipe", how="vm-one-host"), tmp_path)
+        argv = testbed.asked[0][1]
         assert argv[argv.index("-n") + 1] == often
         remarks = study.page(Results.create(tmp_path / often, study, 1)).remarks
         assert any(f"between VM nodes {often};" in remark for remark in remarks)
@@ -346,14 +349,14 @@ def test_netpipe_measures_as_often_on_machines_with_kvm(tmp_path: Path, monkeypa
 
 def test_native_ranks_of_mpich_are_told_what_those_on_nodes_are(monkeypatch: pytest.MonkeyPatch) -> None:
     """Over TCP: the barrier before the end, and no peer given up that stands."""
-    monkeypatch.setattr(native, "native_library", lambda name: Path("/lib") / name)
+    monkeypatch.setattr(native_mpirun, "native_library", lambda name: Path("/lib") / name)
     monkeypatch.setenv("LD_PRELOAD", "theirs.so")
     monkeypatch.setenv("LD_LIBRARY_PATH", "/theirs")
     loaded = ["-genv", "LD_PRELOAD", "libwherry-finalize.so theirs.so", "-genv", "LD_LIBRARY_PATH", "/lib:/theirs"]
-    assert native.options("mpich", "tcp") == loaded
-    assert native.options("mpich", "shm") == [] and native.environment("mpich", "shm") == {}
-    assert native.environment("mpich", "tcp")["UCX_TCP_KEEPIDLE"] == "inf"
-    assert "LD_PRELOAD" not in native.options("openmpi", "tcp")
+    assert native_mpirun.options("mpich", "tcp") == loaded
+    assert native_mpirun.options("mpich", "shm") == [] and native_mpirun.environment("mpich", "shm") == {}
+    assert native_mpirun.environment("mpich", "tcp")["UCX_TCP_KEEPIDLE"] == "inf"
+    assert "LD_PRELOAD" not in native_mpirun.options("openmpi", "tcp")
 
 
 def test_a_difference_has_an_interval() -> None:

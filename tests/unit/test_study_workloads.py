@@ -11,8 +11,8 @@ import pytest
 from wherry.base.errors import Refused
 from wherry.lab import hpcc
 from wherry.lab.study import applications, workloads
-from wherry.lab.study.bench import Bench, Ended
-from wherry.lab.study.recipe import SampleFailed, Value
+from wherry.lab.study.levels import SampleFailed, Value
+from wherry.lab.study.testbed import Ended, Testbed
 
 NPB = """ Time in seconds = {seconds}
  Residual 1     1.0E+00  relative error  1.0E-10
@@ -46,7 +46,7 @@ Finished mdrun on rank 0 Sun Jan  1 00:00:01 2026
 """
 
 
-class OneRun(Bench):
+class OneRun(Testbed):
     """Runs nothing: writes a file as the program would, and says how it ended."""
 
     def __init__(self, stdout: str = "", code: int = 0, file: str = "", text: str = "") -> None:

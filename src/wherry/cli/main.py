@@ -5,7 +5,6 @@ Invariant: a command's module is imported only when that command runs, so `wherr
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from collections.abc import Sequence
 
@@ -27,6 +26,7 @@ _COMMANDS = (
     ("balance", "balance:balance", "Show which nodes should move, and why; or move them.", _DAILY),
     ("down", "cluster:down", "Remove a cluster, or everything.", _DAILY),
     ("study", "study:app", "Repeatable experiments that end in a report.", _DAILY),
+    ("demo", "demo:demo", "HPL natively, on a virtual cluster, and with a live move.", _DAILY),
     ("fabric", "fabric:app", "The fabric: sites, their hosts, and the links between them.", _NOUNS),
     ("site", "host:site", "Sites: locations with a network of their own, and the links between them.", _NOUNS),
     ("host", "host:app", "Hosts: the machines that carry nodes; drain, restore, lost.", _NOUNS),
@@ -38,11 +38,8 @@ _COMMANDS = (
     ("event", "op:event", "Events: a log of all changes, with their reasons.", _NOUNS),
     ("daemon", "service:daemon", "The daemon: start, stop, show.", _NOUNS),
     ("version", "service:version", "The version.", _NOUNS),
-)
-_LAB_COMMANDS = (
-    ("demo", "HPL natively, on a virtual cluster, and with a live move.", _DAILY),
-    ("bench", "Downtime and total time of a move, beside runc by hand.", _NOUNS),
-    ("vmbench", "A virtual machine's move under a job, beside virsh migrate --live.", _NOUNS),
+    ("bench", "bench:app", "Benchmarks of Wherry itself, beside baselines and goals.", _NOUNS),
+    ("vmbench", "bench:vmbench", "A virtual machine's move under a job, beside virsh migrate --live.", _NOUNS),
 )
 
 
@@ -58,12 +55,9 @@ def make_app(brief: bool) -> App:
         verbose=False,
         suppress_keyboard_interrupt=False,
     )
-    commands = [(name, f"wherry.cli.{where}", text, group) for name, where, text, group in _COMMANDS]
-    for name, text, group in _LAB_COMMANDS:
-        if importlib.util.find_spec(f"wherry.lab.{name}"):
-            commands.append((name, f"wherry.lab.{name}:command", text, group))
-    for order, (name, where, text, group) in enumerate(commands):
-        app.command(where, name=name, group=group, sort_key=order, **({"help": text} if brief else {}))
+    for order, (name, where, text, group) in enumerate(_COMMANDS):
+        brief_help = {"help": text} if brief else {}
+        app.command(f"wherry.cli.{where}", name=name, group=group, sort_key=order, **brief_help)
     for flag in ("--help", "--version"):
         app[flag].group = _NOUNS
     return app

@@ -5,15 +5,12 @@ Nothing of the lab is imported before a command runs, so that help stays quick.
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
-from types import TracebackType
 from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
-from wherry.base.units import format_duration
-from wherry.cli.output import Output, emit, say, table
+from wherry.cli.output import Output, emit, table
 
 app = App(name="study", help="Studies: repeatable experiments that end in a report.")
 
@@ -33,7 +30,7 @@ def list_(*, output: Output = "text") -> None:
 
 @app.command
 def show(name: str, /, *, quick: Quick = False, output: Output = "text") -> None:
-    """Show a study's recipe: what it varies, how often, what is verified, what it can and cannot show.
+    """Show a study: what it varies, how often, what is verified, what it can and cannot show.
 
     Parameters
     ----------
@@ -42,11 +39,11 @@ def show(name: str, /, *, quick: Quick = False, output: Output = "text") -> None
     """
     from wherry.client import daemon_process
     from wherry.lab.study.catalog import find
-    from wherry.lab.study.lacks import lacking
-    from wherry.lab.study.session import describe
+    from wherry.lab.study.execution import describe
+    from wherry.lab.study.requirements import lacking
 
     data = describe(find(name)(quick, lacking(daemon_process.examine())))
-    emit(output, "study", data, lambda: _print_recipe(data))
+    emit(output, "study", data, lambda: _print_study(data))
 
 
 @app.command
@@ -73,11 +70,12 @@ def run(
     keep
         Leave its clusters up.
     """
-    from wherry.lab.study import runner, session
+    from wherry.lab.report.console import Progress
+    from wherry.lab.study import execution, runner
 
-    with _Progress() as progress:
-        results, files = session.run(name, quick=quick, out=out, repetitions=reps, keep=keep, tell=progress)
-    missing = runner.missing(results.study, results)
+    with Progress("making the cluster") as progress:
+        results, files = execution.run(name, quick=quick, out=out, repetitions=reps, keep=keep, tell=progress)
+    missing = runner.missing(results)
     data = {
         "study": name,
         "counted": len(results.counted()),
@@ -98,9 +96,9 @@ def report(directory: Path, /, *, output: Output = "text") -> None:
     directory
         The study's directory.
     """
-    from wherry.lab.study import render, session
+    from wherry.lab.study import execution, render
 
-    files = [str(path) for path in render.write(session.load(directory))]
+    files = [str(path) for path in render.write(execution.load(directory))]
     emit(output, "study-report", {"files": files}, lambda: print("\n".join(files)))
 
 
@@ -116,7 +114,7 @@ def compare(old: Path, new: Path, /, *, output: Output = "text") -> None:
         Directory of the other.
     """
     from wherry.lab.study import compare as comparing
-    from wherry.lab.study.session import load
+    from wherry.lab.study.execution import load
 
     before, after = load(old), load(new)
     found, said = comparing.differences(before, after), comparing.caveats(before, after)
@@ -141,37 +139,7 @@ def compare(old: Path, new: Path, /, *, output: Output = "text") -> None:
     emit(output, "study-compare", data, text)
 
 
-class _Progress:
-    """A bar with the time left on a terminal, else a line for each run."""
-
-    def __init__(self) -> None:
-        self._bar: Any = None
-        self._task: Any = None
-
-    def __enter__(self) -> _Progress:
-        if sys.stderr.isatty():
-            from rich.console import Console
-            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-
-            columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[left]}  {task.description}"))
-            self._bar = Progress(*columns, console=Console(stderr=True))
-            self._bar.start()
-            self._task = self._bar.add_task("making the cluster", total=None, left="")
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-
-    def __call__(self, done: int, total: int, text: str, left: float | None) -> None:
-        remaining = f"about {format_duration(left)} left" if left else ""
-        if self._bar is not None:
-            self._bar.update(self._task, completed=done, total=total, description=text, left=remaining)
-        else:
-            say(f"run {done} of {total}, {text}{', ' if remaining else ''}{remaining}")
-
-
-def _print_recipe(data: dict[str, Any]) -> None:
+def _print_study(data: dict[str, Any]) -> None:
     print(f"{data['name']}: {data['title']}\n{data['question']}\n")
     for factor in data["factors"]:
         print(f"{factor['name']}: {factor['text']}")

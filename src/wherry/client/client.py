@@ -20,6 +20,7 @@ from wherry.client import identity
 from wherry.client.transport import Transport
 from wherry.model.balance import BalancePlan
 from wherry.model.objects import Event, Host, Image, Job, Move, Node, Operation, OperationState, Prediction
+from wherry.model.owner import Owner
 from wherry.model.profile import Profile
 
 Progress = Callable[[str], None]
@@ -168,9 +169,12 @@ class Client:
         found: dict[str, Any] = self._transport.ask("POST", "/v1/clusters", body=body)
         return found
 
-    def up(self, spec: dict[str, Any], source: str = "the cluster file") -> Operation:
-        """Begins to make, change or repair a cluster; the result has `cluster`, `nodes`, `plan`."""
-        body = {"spec": spec, "source": source, "owner": identity.owner().model_dump()}
+    def up(self, spec: dict[str, Any], source: str = "the cluster file", owner: Owner | None = None) -> Operation:
+        """Begins to make, change or repair a cluster; the result has `cluster`, `nodes`, `plan`.
+
+        It belongs to `owner`, by default to the user of this process, and its nodes may write to the owner's `cwd`.
+        """
+        body = {"spec": spec, "source": source, "owner": (owner or identity.owner()).model_dump()}
         return self._begin("POST", "/v1/clusters", body=body)
 
     def down(self, name: str) -> Operation:
@@ -326,12 +330,14 @@ class Client:
         progress: Progress = quiet,
         input: bool = False,
         expected: float | None = None,
+        owner: Owner | None = None,
     ) -> Job:
         """Starts a program on a cluster; returns when it was started. `env` defaults to this process's environment.
 
         With `input` rank 0 reads what `feed` sends, else nothing. `expected` is the expected run time in seconds.
+        Its ranks run as `owner`, by default the user of this process, in the owner's `cwd`.
         """
-        owner = identity.owner()
+        owner = owner or identity.owner()
         body = {
             "cluster": cluster,
             "argv": argv,

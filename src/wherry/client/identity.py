@@ -7,23 +7,36 @@ from __future__ import annotations
 
 import os
 import pwd
+from pathlib import Path
 
 from wherry.model.owner import Owner
 
 
-def owner() -> Owner:
-    """This process's user, or under sudo the user who called it. FileNotFoundError when the working directory does not
-    exist any more."""
+def owner(cwd: Path | None = None) -> Owner:
+    """This process's user, or under sudo the user who called it, in `cwd` or the working directory.
+
+    FileNotFoundError when the working directory is needed and is gone.
+    """
     uid, gid = os.getuid(), os.getgid()
     sudo_uid, sudo_gid = os.environ.get("SUDO_UID", ""), os.environ.get("SUDO_GID", "")
     if uid == 0 and sudo_uid.isdecimal() and sudo_gid.isdecimal():
         uid, gid = int(sudo_uid), int(sudo_gid)
+    return _owner(uid, gid, cwd)
+
+
+def process_owner(cwd: Path | None = None) -> Owner:
+    """This process's own user, whoever called sudo: what is measured runs as the same user natively and on nodes."""
+    return _owner(os.getuid(), os.getgid(), cwd)
+
+
+def _owner(uid: int, gid: int, cwd: Path | None) -> Owner:
+    directory = str(cwd or os.getcwd())
     try:
         entry = pwd.getpwuid(uid)
     except KeyError:
-        return Owner(uid=uid, gid=gid, home="/", cwd=os.getcwd())
+        return Owner(uid=uid, gid=gid, home="/", cwd=directory)
     groups = tuple(os.getgrouplist(entry.pw_name, gid))
-    return Owner(uid=uid, gid=gid, groups=groups, home=entry.pw_dir, cwd=os.getcwd())
+    return Owner(uid=uid, gid=gid, groups=groups, home=entry.pw_dir, cwd=directory)
 
 
 def environment(who: Owner) -> dict[str, str]:

@@ -8,7 +8,6 @@ its file, by a clock outside the nodes. Everything it makes belongs to the insta
 from __future__ import annotations
 
 import os
-import random
 import shutil
 import subprocess
 import sys
@@ -20,13 +19,15 @@ from typing import Any
 
 from wherry.base.errors import Code, Failed, Refused
 from wherry.base.units import format_duration, format_size
-from wherry.client import Client
-from wherry.lab import hpcc, native
+from wherry.client import Client, identity
+from wherry.lab import hpcc, native_mpirun
+from wherry.lab.bench.samples import Samples
+from wherry.lab.bench.session import own_instance
 from wherry.lab.environment import environment, load
-from wherry.lab.report import Report, Table, svg
-from wherry.lab.samples import Samples
-from wherry.lab.sitting import sitting
-from wherry.lab.stats import median, ratio
+from wherry.lab.interleave import interleaved
+from wherry.lab.report.console import print_table
+from wherry.lab.report.page import Report, Table, svg
+from wherry.lab.report.statistics import median, ratio
 from wherry.model.objects import Move
 
 _RANKS = 4
@@ -60,28 +61,17 @@ MOVED = Variant("moved", "virtual cluster, one move")
 VARIANTS = (NATIVE, SHARED, CLUSTER, MOVED)
 
 
-def command(out: Path = Path("demo-report"), *, reps: int = 3, n: int = 1000, keep: bool = False) -> None:
-    """HPL natively, on a virtual cluster, and with a live move; writes report.html and the raw samples.
-
-    Parameters
-    ----------
-    out
-        Directory for report.html, samples.jsonl and the runs' files.
-    reps
-        How often each variant is run; at least 3.
-    n
-        Order of HPL's matrix, at most 1500.
-    keep
-        Leave the cluster up at the end.
-    """
+def run(out: Path, reps: int, n: int, keep: bool) -> None:
+    """Runs every variant `reps` times and reports; the instance is removed at the end unless it is to be kept."""
     if reps < 3:
         raise Refused(Code.USAGE, f"--reps {reps} is too few for a median", "", "wherry demo --reps 3")
     if not 100 <= n <= 1500:
         raise Refused(Code.USAGE, f"--n {n} is out of range", "100 to 1500 keep a run below a minute", "wherry demo")
     if not shutil.which("hpcc"):
         raise Refused(Code.UNSUPPORTED, "hpcc is not installed", "the demo runs HPL in it", "make setup")
-    with sitting("demo", out, keep=keep) as place:
-        demo = Demo(place, hpcc.Problem(n=n), reps)
+    out = out.resolve()
+    with own_instance("demo", keep=keep):
+        demo = Demo(out, hpcc.Problem(n=n), reps)
         demo.run()
         if not keep:
             _tell("taking down what the demo made")
@@ -93,16 +83,15 @@ class Demo:
 
     def __init__(self, out: Path, problem: hpcc.Problem, reps: int) -> None:
         self._out, self._problem, self._reps = out, problem, reps
-        self._samples = Samples(out / "samples.jsonl")
-        self._environment = environment()
+        self._samples = Samples(out / "samples.jsonl", {"demo": problem.said, "environment": environment()})
+        self._environment = dict(self._samples.header["environment"])
 
     def run(self) -> None:
         """All runs, interleaved, the order of each turn drawn with a kept seed."""
-        order = random.Random(_SEED)  # noqa: S311 - an order, not a secret
         with Client() as client:
-            client.wait(client.up(dict(_CLUSTER), "the demo's cluster").id, _tell)
+            client.wait(client.up(dict(_CLUSTER), "the demo's cluster", identity.owner(self._out)).id, _tell)
             for turn in range(self._reps):
-                for variant in order.sample(VARIANTS, len(VARIANTS)):
+                for variant in interleaved(VARIANTS, f"{_SEED}/demo/{turn}"):
                     self._one(client, variant, turn)
         self._environment["load after"] = load()
         for variant in VARIANTS:
@@ -113,12 +102,11 @@ class Demo:
         directory = self._out / "runs" / f"{turn}-{variant.name}"
         shutil.rmtree(directory, ignore_errors=True)
         directory.mkdir(parents=True)
-        os.chdir(directory)
         (directory / hpcc.INPUT).write_text(self._problem.text())
         watch = _Watch(directory / hpcc.OUTPUT, (lambda: self._move(client)) if variant is MOVED else None)
         problem, exit_code = "", None
         try:
-            exit_code = _native(variant) if variant in (NATIVE, SHARED) else _on_cluster(client)
+            exit_code = _native(variant, directory) if variant in (NATIVE, SHARED) else _on_cluster(client, directory)
         except subprocess.TimeoutExpired:
             problem = f"did not end within {_RUN_LIMIT:.0f} s"
         watch.stop()
@@ -161,7 +149,7 @@ class Demo:
             tables=tables,
             figures=[("Seconds of each run; the bar is the median.", svg(self._figure()))],
             remarks=[
-                "Ratios compare runs of one sitting on one machine; absolute times are this machine's.",
+                "Ratios compare runs of one session on one machine; absolute times are this machine's.",
                 "The hosts are emulated on this machine: nothing here shows the latency of a real network.",
                 f"{_RANKS} ranks share {self._environment['cpus']} CPUs, so what else runs shows in every row.",
                 "Seconds are from the first to the last line of HPL's section as it appears in the output file "
@@ -275,13 +263,14 @@ class _Watch:
             self.problem = f"the move failed: {error}"
 
 
-def _native(variant: Variant) -> int:
-    launcher = shutil.which(native.LAUNCHERS["openmpi"]) or shutil.which("mpirun")
+def _native(variant: Variant, directory: Path) -> int:
+    launcher = shutil.which(native_mpirun.LAUNCHERS["openmpi"]) or shutil.which("mpirun")
     if launcher is None:
         raise Refused(Code.UNSUPPORTED, "Open MPI is not installed", "hpcc is linked against it", "make setup")
-    with Path(_SAID).open("wb") as said:
+    with (directory / _SAID).open("wb") as said:
         done = subprocess.run(
-            [launcher, *native.options("openmpi", variant.transport), "-n", str(_RANKS), "hpcc"],
+            [launcher, *native_mpirun.options("openmpi", variant.transport), "-n", str(_RANKS), "hpcc"],
+            cwd=directory,
             env={**os.environ, **_SHARED_CORES},
             stdin=subprocess.DEVNULL,
             stdout=said,
@@ -292,9 +281,9 @@ def _native(variant: Variant) -> int:
     return done.returncode
 
 
-def _on_cluster(client: Client) -> int | None:
+def _on_cluster(client: Client, directory: Path) -> int | None:
     env = {**os.environ, **_SHARED_CORES}
-    job = client.run("demo", [str(shutil.which("hpcc"))], _RANKS, env=env)
+    job = client.run("demo", [str(shutil.which("hpcc"))], _RANKS, env=env, owner=identity.owner(directory))
     deadline = time.monotonic() + _RUN_LIMIT
     while job.state.under_way:
         if time.monotonic() > deadline:
@@ -303,14 +292,6 @@ def _on_cluster(client: Client) -> int | None:
         time.sleep(0.05)
         job = client.job(job.id)
     return job.exit_code
-
-
-def print_table(table: Table) -> None:
-    """A table as aligned text."""
-    widths = [max(len(str(row[i])) for row in (table.head, *table.rows)) for i in range(len(table.head))]
-    print(f"\n{table.title}")
-    for row in (table.head, *table.rows):
-        print("  " + "  ".join(str(cell).ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
 def _tell(text: str) -> None:

@@ -1,1 +1,1 @@
-"""Studies: repeatable experiments, from a recipe over raw samples to a report."""
+"""Studies: repeatable experiments, from a design over raw samples to a report."""

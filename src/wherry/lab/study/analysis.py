@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from wherry.lab.report import Table
-from wherry.lab.stats import Estimate, difference, mann_whitney, ratio
-from wherry.lab.study.figures import Curves, size_text
-from wherry.lab.study.recipe import Cell, Factor, Level
+from wherry.lab.report.figures import Curves, size_text
+from wherry.lab.report.page import Table
+from wherry.lab.report.statistics import Estimate, difference, mann_whitney, ratio
+from wherry.lab.study.levels import Combination, Factor, Level
 from wherry.lab.study.results import Results
 
 LATENCY = "latency_median"
@@ -21,7 +21,9 @@ def mpi_factor(quick: bool, lacks: Mapping[str, str]) -> Factor:
     return Factor("mpi", "the MPI", (openmpi, Level("mpich", "MPICH", why)))
 
 
-def by_size(results: Results, cells: dict[str, Cell], metric: str = LATENCY, most: float = float("inf")) -> Curves:
+def by_size(
+    results: Results, cells: dict[str, Combination], metric: str = LATENCY, most: float = float("inf")
+) -> Curves:
     """Label -> bytes -> samples, one of each run."""
     return {
         label: {x: results.values(cell, metric, x) for x in results.xs(cell, metric) if x <= most}
@@ -31,7 +33,7 @@ def by_size(results: Results, cells: dict[str, Cell], metric: str = LATENCY, mos
 
 def latency_table(title: str, curves: Curves, scale: float = 1e6, unit: str = "us") -> Table:
     """Medians with their intervals, sizes down, cells across."""
-    from wherry.lab.stats import median
+    from wherry.lab.report.statistics import median
 
     sizes = sorted({x for points in curves.values() for x in points})
     rows = []

@@ -17,8 +17,8 @@ from pathlib import Path
 
 from wherry.base.errors import Code, Refused
 from wherry.lab.study import workloads
-from wherry.lab.study.bench import Bench, Place
-from wherry.lab.study.recipe import Level, SampleFailed, Value
+from wherry.lab.study.levels import Level, SampleFailed, Value
+from wherry.lab.study.testbed import ClusterShape, Testbed
 from wherry.lab.study.workloads import Moving
 
 RANKS = 3
@@ -93,12 +93,12 @@ def energies(log: str) -> tuple[int, str]:
     return int(found[-1][0]) if found else -1, text
 
 
-def _melt(bench: Bench, program: str, steps: int, directory: Path) -> list[str]:
+def _melt(testbed: Testbed, program: str, steps: int, directory: Path) -> list[str]:
     (directory / "in.melt").write_text(_MELT.format(cells=10, every=_EVERY, steps=steps))
     return [program, "-in", "in.melt", "-log", "log.lammps", "-screen", "none"]
 
 
-def _water(bench: Bench, program: str, steps: int, directory: Path) -> list[str]:
+def _water(testbed: Testbed, program: str, steps: int, directory: Path) -> list[str]:
     (directory / "topol.top").write_text(_TOPOLOGY)
     (directory / "md.mdp").write_text(_DYNAMICS.format(steps=steps, every=_EVERY))
     box = [f"{_BOX:g}"] * 3
@@ -106,7 +106,7 @@ def _water(bench: Bench, program: str, steps: int, directory: Path) -> list[str]
         ["solvate", "-cs", "spc216.gro", "-box", *box, "-o", "water.gro", "-p", "topol.top"],
         ["grompp", "-f", "md.mdp", "-c", "water.gro", "-p", "topol.top", "-o", "md.tpr"],
     ):
-        bench.native([program, "-nobackup", *words], 1, directory, _PREPARE).verified()
+        testbed.native([program, "-nobackup", *words], 1, directory, _PREPARE).verified()
     words = ["mdrun", "-s", "md.tpr", "-deffnm", "md", "-reprod", "-ntomp", "1", "-pin", "off"]
     return [program, "-nobackup", *words]
 
@@ -119,7 +119,7 @@ class Application:
     program: str
     steps: tuple[int, int]
     """Of a run, and of a short one: some ten and some three seconds on a core of 2023."""
-    prepare: Callable[[Bench, str, int, Path], list[str]]
+    prepare: Callable[[Testbed, str, int, Path], list[str]]
     """Writes the input for so many steps and returns the command."""
     log: str
     marks: tuple[str, str]
@@ -165,15 +165,21 @@ def lacking() -> dict[str, str]:
 
 
 def run(
-    bench: Bench, name: str, place: Place | None, directory: Path, moving: Moving | None = None, *, quick: bool = False
+    testbed: Testbed,
+    name: str,
+    place: ClusterShape | None,
+    directory: Path,
+    moving: Moving | None = None,
+    *,
+    quick: bool = False,
 ) -> list[Value]:
     """Seconds between its first and its last step, seen from outside, and its result. No place: native."""
     one = APPLICATIONS[name]
     if why := one.lacks():
         raise Refused(Code.UNSUPPORTED, why, "it is large, so it is optional", "make setup-apps")
     log, steps = directory / one.log, one.steps[quick]
-    argv = one.prepare(bench, shutil.which(one.program) or one.program, steps, directory)
-    seconds, moved = workloads.between(bench, place, argv, RANKS, directory, log, one.marks, moving)
+    argv = one.prepare(testbed, shutil.which(one.program) or one.program, steps, directory)
+    seconds, moved = workloads.between(testbed, place, argv, RANKS, directory, log, one.marks, moving)
     last, result = one.result(log.read_text(errors="replace"))
     if last != steps:
         raise SampleFailed(f"{name} came to step {last} of {steps}")

@@ -6,12 +6,12 @@ import difflib
 
 from wherry.base.errors import Code, Refused
 from wherry.lab.study.colocated import Colocated
+from wherry.lab.study.experiment import Study
 from wherry.lab.study.manycore import Manycore
-from wherry.lab.study.movecost import MigrationCost
-from wherry.lab.study.multisite import MultiSite
-from wherry.lab.study.nic import NicDegradation
-from wherry.lab.study.recipe import Study
-from wherry.lab.study.xen import XenMigration
+from wherry.lab.study.migration_cost import MigrationCost
+from wherry.lab.study.multi_site import MultiSite
+from wherry.lab.study.nic_degradation import NicDegradation
+from wherry.lab.study.xen_migration import XenMigration
 
 STUDIES: tuple[type[Study], ...] = (Colocated, NicDegradation, MigrationCost, XenMigration, MultiSite, Manycore)
 

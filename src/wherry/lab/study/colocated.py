@@ -9,13 +9,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from wherry.lab.report import Table
-from wherry.lab.study import analysis, figures, published
-from wherry.lab.study.bench import Bench, Place, program
-from wherry.lab.study.lacks import emulated, no_machines
+from wherry.lab.report import figures
+from wherry.lab.report.page import Table
+from wherry.lab.study import analysis, reference_values
+from wherry.lab.study.experiment import Page, Study
+from wherry.lab.study.levels import Combination, Factor, Level, Value
 from wherry.lab.study.parse import pingpong
-from wherry.lab.study.recipe import Cell, Factor, Level, Page, Study, Value
+from wherry.lab.study.requirements import emulated, no_machines
 from wherry.lab.study.results import Results
+from wherry.lab.study.testbed import ClusterShape, Testbed, program
 
 _SIX_MEGABYTES = 6 << 20
 """Bytes at which the paper states its numbers."""
@@ -32,20 +34,20 @@ _VM_LEAST = 256
 """MiB of a virtual machine."""
 
 
-def places(largest: int) -> dict[str, Place]:
+def places(largest: int) -> dict[str, ClusterShape]:
     """The clusters of these levels, for messages of `largest` bytes: each rank has one, and as much is on its way."""
     rank = (largest + largest // 2 >> 20) + 192
     memory, both = f"{rank}MiB", f"{2 * rank}MiB"
     return {
-        TWO_HOSTS.name: Place("two-hosts", 2, ("a1", "a2"), memory=memory),
-        ONE_HOST.name: Place("one-host", 2, ("b1",), memory=memory, spread="pack"),
-        ONE_NODE.name: Place("one-node", 1, ("b2",), cpus=2.0, memory=both),
-        _VM: Place("vm-one-host", 2, ("a1",), memory=f"{max(rank, _VM_LEAST)}MiB", spread="pack", nic="virtio"),
+        TWO_HOSTS.name: ClusterShape("two-hosts", 2, ("a1", "a2"), memory=memory),
+        ONE_HOST.name: ClusterShape("one-host", 2, ("b1",), memory=memory, spread="pack"),
+        ONE_NODE.name: ClusterShape("one-node", 1, ("b2",), cpus=2.0, memory=both),
+        _VM: ClusterShape("vm-one-host", 2, ("a1",), memory=f"{max(rank, _VM_LEAST)}MiB", spread="pack", nic="virtio"),
     }
 
 
 class Colocated(Study):
-    """The recipe."""
+    """The experiment."""
 
     name = "colocated"
     title = "Two ranks that talk: in one node, on one host, on two hosts"
@@ -69,22 +71,22 @@ class Colocated(Study):
         levels = (NATIVE_SHM, NATIVE_TCP, ONE_NODE, ONE_HOST, TWO_HOSTS, replace(VM_ONE_HOST, left_out=no_vm))
         return [Factor("where", "where the two ranks are", levels), analysis.mpi_factor(self.quick, self.lacks)]
 
-    def cells(self) -> Sequence[Cell]:
+    def combinations(self) -> Sequence[Combination]:
         where, mpi = self.factors()
-        return [Cell.of(where=level, mpi=name) for level in where.measured() for name in mpi.measured()]
+        return [Combination.of(where=level, mpi=name) for level in where.measured() for name in mpi.measured()]
 
-    def measure(self, bench: Bench, cell: Cell, directory: Path) -> list[Value]:
+    def measure(self, testbed: Testbed, cell: Combination, directory: Path) -> list[Value]:
         vm = cell["where"] == _VM
         largest = self._largest(cell["where"])
         limits = ["--above", str(65536 if self.quick or vm else 64 << 20), "--few", "10"]
         words = ["--max", str(largest), *limits, "--also", str(_SIX_MEGABYTES)]
-        bench.needs_memory(4 * largest)
+        testbed.needs_memory(4 * largest)
         where, mpi, seconds = cell["where"], cell["mpi"], 120.0 if self.quick else 1200.0
         argv = [program("pingpong", mpi), *words]
         if where.startswith("native"):
-            done = bench.native(argv, 2, directory, seconds, where.removeprefix("native-"), mpi)
+            done = testbed.native(argv, 2, directory, seconds, where.removeprefix("native-"), mpi)
         else:
-            done = bench.on(places(largest)[where], argv, 2, directory, seconds, mpi)
+            done = testbed.on(places(largest)[where], argv, 2, directory, seconds, mpi)
         return pingpong(done.verified(), largest.bit_length() + 1)
 
     def _largest(self, where: str) -> int:
@@ -98,7 +100,7 @@ class Colocated(Study):
         where, mpi = self.factors()
         page.tables += [self._beside(results), *(self._ratios(results, name) for name in mpi.measured())]
         for name in mpi.measured():
-            cells = {where.label(level): Cell.of(where=level, mpi=name) for level in where.measured()}
+            cells = {where.label(level): Combination.of(where=level, mpi=name) for level in where.measured()}
             self._show(page, results, mpi.label(name), cells)
         page.remarks.append(
             "A run's number for a size is the median of its repetitions (the mean, as the papers use it, is in "
@@ -112,14 +114,14 @@ class Colocated(Study):
         return page
 
     @staticmethod
-    def _show(page: Page, results: Results, mpi: str, cells: dict[str, Cell]) -> None:
+    def _show(page: Page, results: Results, mpi: str, cells: dict[str, Combination]) -> None:
         curves = analysis.by_size(results, cells)
         page.tables.append(analysis.latency_table(f"Latency with {mpi}: half of the round trip", curves))
         bandwidths = figures.curves(
-            curves, "Mbit/s (10^6)", log_y=True, scale=analysis.bandwidth, published=published.ON_ONE_HOST
+            curves, "Mbit/s (10^6)", log_y=True, scale=analysis.bandwidth, published=reference_values.ON_ONE_HOST
         )
         caption = f"Bandwidth over message size with {mpi}, in the form of the paper's Figures 3 and 4."
-        page.figures.append((f"{caption} {published.STARS}", bandwidths))
+        page.figures.append((f"{caption} {reference_values.STARS}", bandwidths))
         small = analysis.by_size(results, cells, most=65536)
         latencies = figures.curves(small, "half round trip, us", log_y=True, scale=lambda _, y: 1e6 * y)
         page.figures.append((f"Latency of small messages with {mpi}.", latencies))
@@ -127,13 +129,13 @@ class Colocated(Study):
     def _beside(self, results: Results) -> Table:
         where, mpi = self.factors()
         found = (row for name in mpi.measured() for row in _beside(results, name, mpi.label(name), where.measured()))
-        return published.table(list(found), published.XEN)
+        return reference_values.table(list(found), reference_values.XEN)
 
     def _ratios(self, results: Results, mpi: str) -> Table:
         rows = []
         for x in (1, 1024, 65536, 1 << 20, _SIX_MEGABYTES):
             for level, base in ((ONE_HOST, ONE_NODE), (ONE_HOST, NATIVE_TCP), (ONE_HOST, TWO_HOSTS)):
-                cells = [Cell.of(where=one.name, mpi=mpi) for one in (level, base)]
+                cells = [Combination.of(where=one.name, mpi=mpi) for one in (level, base)]
                 data = [results.values(cell, analysis.LATENCY, x) for cell in cells]
                 found = analysis.compare_samples(data[0], data[1])
                 if found:
@@ -143,7 +145,7 @@ class Colocated(Study):
         return Table(title, ("size", "what", "ratio", "test"), rows)
 
 
-def _beside(results: Results, mpi: str, label: str, measured: Sequence[str]) -> Iterator[published.Beside]:
+def _beside(results: Results, mpi: str, label: str, measured: Sequence[str]) -> Iterator[reference_values.Beside]:
     """The paper's bandwidths at 6 MB, with one MPI here: bandwidth is the inverse of the time."""
     compared = (
         (
@@ -174,7 +176,7 @@ def _beside(results: Results, mpi: str, label: str, measured: Sequence[str]) -> 
     )
     for level, base, value, may in compared:
         if level.name in measured:
-            cells = [Cell.of(where=one.name, mpi=mpi) for one in (base, level)]
+            cells = [Combination.of(where=one.name, mpi=mpi) for one in (base, level)]
             times = [results.values(cell, analysis.LATENCY, _SIX_MEGABYTES) for cell in cells]
             quantity = f"{label}: bandwidth at 6 MB, {level.text} : {base.text}"
-            yield published.ratio(quantity, value, "Figure 4", times[0], times[1], may)
+            yield reference_values.ratio(quantity, value, "Figure 4", times[0], times[1], may)

@@ -12,9 +12,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from wherry.base.errors import Code, Refused
-from wherry.lab.stats import can_tell, mann_whitney, ratio
+from wherry.lab.report.statistics import can_tell, mann_whitney, ratio
 from wherry.lab.study.analysis import by_chance
-from wherry.lab.study.recipe import RESULT, Cell
+from wherry.lab.study.levels import RESULT, Combination
 from wherry.lab.study.results import Results
 
 _NO_SIZES = (RESULT, "repetitions")
@@ -56,7 +56,7 @@ def differences(old: Results, new: Results) -> list[Difference]:
 class _Number:
     """The samples of one number of one cell, of which either may have none."""
 
-    cell: Cell
+    cell: Combination
     metric: str
     x: float | None
     before: list[float]
@@ -69,7 +69,7 @@ class _Number:
 
 
 def _numbers(old: Results, new: Results) -> Iterator[_Number]:
-    for cell in dict.fromkeys([*new.study.cells(), *old.study.cells()]):
+    for cell in dict.fromkeys([*new.study.combinations(), *old.study.combinations()]):
         runs = [*new.counted(cell), *old.counted(cell)]
         for metric, x in dict.fromkeys((v.metric, v.x) for run in runs for v in run.values):
             if metric not in _NO_SIZES:
@@ -97,12 +97,12 @@ def caveats(old: Results, new: Results) -> list[str]:
         texts = ["; then ".join(found.get(key, ["not noted"])) for found in (before, after)]
         if texts[0] != texts[1]:
             said.append(f"{key}: {texts[0]} before, {texts[1]} now")
-    for cell in dict.fromkeys([*new.study.cells(), *old.study.cells()]):
+    for cell in dict.fromkeys([*new.study.combinations(), *old.study.combinations()]):
         said += _of_a_cell(old, new, cell, [one for one in numbers if one.cell == cell])
     return said
 
 
-def _of_a_cell(old: Results, new: Results, cell: Cell, numbers: list[_Number]) -> Iterator[str]:
+def _of_a_cell(old: Results, new: Results, cell: Combination, numbers: list[_Number]) -> Iterator[str]:
     runs = [one.counted(cell) for one in (old, new)]
     if all(runs):
         for alone, count in ((old, sum(not n.after for n in numbers)), (new, sum(not n.before for n in numbers))):

@@ -20,22 +20,16 @@ from typing import Any
 
 from wherry.base.paths import native_library, native_program
 from wherry.client import Client
-from wherry.lab.study import parse
-from wherry.lab.study.bench import Bench, program
-from wherry.lab.study.recipe import Cell, Factor, Level, Page, SampleFailed, Study, Value
+from wherry.lab.study import manycore_page, parse
+from wherry.lab.study.experiment import Page, Study
+from wherry.lab.study.levels import Combination, Factor, Level, SampleFailed, Value
+from wherry.lab.study.manycore_levels import LARGEST, SLAVES, TCP, WORKING_SETS, cell_of
 from wherry.lab.study.results import Results
+from wherry.lab.study.testbed import Testbed, program
 from wherry.model.tiles import MODES
 
 FLOOR = 2 << 20
 """Bytes of a tile process at most, and of the copy that its move is held against."""
-LARGEST = "360"
-"""Pages that a program can grow by: with them a process has 1.5 of its 2 MiB in use."""
-WORKING_SETS = ("8", "64", "all")
-"""Pages that such a process goes on writing while it is moved: at these the goals are judged."""
-SLAVES = 15
-"""Cores for threads that a tile has at most."""
-TCP = ("tcp-direct", "tcp-precopy", "tcp-faithful")
-"""Between hosts in those modes; `handoff` needs memory that both tiles share."""
 _MPIS = ("openmpi", "mpich")
 _HOSTS = ("a1", "a2")
 """Of the studies' fabric: those between which moves are measured."""
@@ -50,7 +44,7 @@ _READY = 60.0
 
 
 class Manycore(Study):
-    """The recipe."""
+    """The experiment."""
 
     name = "manycore"
     title = "Tiles: threads, moves, moves at the same time"
@@ -115,7 +109,7 @@ class Manycore(Study):
     def _pages(self) -> tuple[str, ...]:
         return ("0", "32") if self.quick else ("0", "8", "16", "24", "32")
 
-    def cells(self) -> Sequence[Cell]:
+    def combinations(self) -> Sequence[Combination]:
         ways = ("separated", "joined", "pthreads", "pthreads-small")
         cells = [cell_of("threads", how, threads="17") for how in ways]
         cells += [cell_of("move", mode, t, p) for mode in MODES for t in self._threads() for p in self._pages()]
@@ -134,7 +128,7 @@ class Manycore(Study):
     def _far_threads(self) -> tuple[str, ...]:
         return ("0", "4") if self.quick else ("0", "1", "4", "8", "14", "17")
 
-    def measure(self, bench: Bench, cell: Cell, directory: Path) -> list[Value]:
+    def measure(self, bench: Testbed, cell: Combination, directory: Path) -> list[Value]:
         what, how = cell["what"], cell["how"]
         if what == "move":
             written = cell["pages"] if cell["written"] == "all" else cell["written"]
@@ -155,15 +149,7 @@ class Manycore(Study):
         return _threads(bench.client, "joined" if how == "joined" else "separated")
 
     def page(self, results: Results) -> Page:
-        from wherry.lab.study import manycore_page
-
-        return manycore_page.page(self, results)
-
-
-def cell_of(what: str, how: str, threads: str = "-", pages: str = "-", written: str = "", pairs: str = "-") -> Cell:
-    """One combination; all of the pages are written unless `written` says otherwise."""
-    written = written or ("-" if pages == "-" else "all")
-    return Cell.of(what=what, how=how, threads=threads, pages=pages, written=written, pairs=pairs)
+        return manycore_page.page(self.combinations(), results)
 
 
 @contextmanager
@@ -213,7 +199,7 @@ def _output(client: Client, name: str, *words: str) -> str:
     return "".join(event["text"] for event in events if event["event"] == "output")
 
 
-def _beside(bench: Bench, directory: Path, *words: str) -> dict[str, Any]:
+def _beside(bench: Testbed, directory: Path, *words: str) -> dict[str, Any]:
     done = bench.plain([str(native_program("wherry-beside")), *words], directory, _SECONDS)
     return next(parse.json_lines(done.verified()))
 
@@ -232,7 +218,7 @@ def _values(event: dict[str, Any]) -> list[Value]:
     return [*values, Value("rounds", event["rounds"], "")]
 
 
-def _one_move(bench: Bench, directory: Path, mode: str, threads: int, pages: int, written: int) -> list[Value]:
+def _one_move(bench: Testbed, directory: Path, mode: str, threads: int, pages: int, written: int) -> list[Value]:
     """There and back, the way back counts: both tiles have then been used.
 
     `memcpy` is a copy of all that a process can have, `memcpy_same` of what this one had; `wire` is what was sent
@@ -263,12 +249,12 @@ def _busy(threads: int, pages: int, written: int) -> list[str]:
     return [str(threads), str(pages), "0", str(written)]
 
 
-def _copy(bench: Bench, directory: Path, size: int) -> float:
+def _copy(bench: Testbed, directory: Path, size: int) -> float:
     """Seconds of a copy within memory."""
     return float(_beside(bench, directory, "memcpy", str(size), "51")["nanoseconds"]) / 1e9
 
 
-def _sent(bench: Bench, directory: Path, size: int) -> float:
+def _sent(bench: Testbed, directory: Path, size: int) -> float:
     """Seconds of a send from the second host to the first, the way that the move went."""
     places = bench.client.fabric()["places"]
     to, source = (places[name] for name in _HOSTS)

@@ -6,11 +6,13 @@ import math
 import os
 from collections.abc import Sequence
 
-from wherry.lab.report import Table
-from wherry.lab.stats import Estimate, median
-from wherry.lab.study import analysis, figures, published
-from wherry.lab.study.manycore import LARGEST, SLAVES, TCP, WORKING_SETS, Manycore, cell_of
-from wherry.lab.study.recipe import Cell, Page
+from wherry.lab.report import figures
+from wherry.lab.report.page import Table
+from wherry.lab.report.statistics import Estimate, median
+from wherry.lab.study import analysis, reference_values
+from wherry.lab.study.experiment import Page
+from wherry.lab.study.levels import Combination
+from wherry.lab.study.manycore_levels import LARGEST, SLAVES, TCP, WORKING_SETS, cell_of
 from wherry.lab.study.results import Results
 from wherry.model.tiles import MODES
 
@@ -21,9 +23,8 @@ _US = 1e6
 _EVENTS = ("branches", "data_misses", "instruction_misses")
 
 
-def page(study: Manycore, results: Results) -> Page:
-    """Tables and figures of what has been measured so far."""
-    cells = study.cells()
+def page(cells: Sequence[Combination], results: Results) -> Page:
+    """Tables and figures of what has been measured so far of these combinations."""
     made = Page()
     made.tables += [_goals(results), _threads(results), *_split(results, cells), _grid(results, cells)]
     made.tables += [_scheduling(results, cells), _parallel(results, cells), _messages(results), _published(results)]
@@ -58,24 +59,24 @@ def page(study: Manycore, results: Results) -> Page:
     return made
 
 
-def _move(how: str, threads: str, pages: str, written: str = "all") -> Cell:
+def _move(how: str, threads: str, pages: str, written: str = "all") -> Combination:
     return cell_of("move", how, threads, pages, written)
 
 
-def _at_once(how: str, pairs: str, threads: str = "1") -> Cell:
+def _at_once(how: str, pairs: str, threads: str = "1") -> Combination:
     return cell_of("parallel", how, threads, "32", pairs=pairs)
 
 
-def _axis(cells: Sequence[Cell], factor: str) -> list[str]:
+def _axis(cells: Sequence[Combination], factor: str) -> list[str]:
     found = {cell[factor] for cell in cells if cell["what"] == "move" and cell["pages"] != LARGEST}
     return sorted(found, key=int)
 
 
-def _scaled(results: Results, of: Cell, metric: str, scale: float = _US) -> list[float]:
+def _scaled(results: Results, of: Combination, metric: str, scale: float = _US) -> list[float]:
     return [scale * value for value in results.values(of, metric)]
 
 
-def _text(results: Results, of: Cell, metric: str, scale: float = _US) -> str:
+def _text(results: Results, of: Combination, metric: str, scale: float = _US) -> str:
     data = _scaled(results, of, metric, scale)
     return median(data).text() if data else "not measured"
 
@@ -143,7 +144,7 @@ def _threads(results: Results) -> Table:
     return Table("Q1: threads", head, rows)
 
 
-def _threads_of(how: str) -> Cell:
+def _threads_of(how: str) -> Combination:
     return cell_of("threads", how, "17")
 
 
@@ -156,7 +157,7 @@ def _ratios(results: Results, base: str) -> tuple[str, str]:
     return texts[0], texts[1]
 
 
-def _split(results: Results, cells: Sequence[Cell]) -> tuple[Table, Table]:
+def _split(results: Results, cells: Sequence[Combination]) -> tuple[Table, Table]:
     parts, sums = [], []
     largest = [("0", LARGEST, written) for written in WORKING_SETS]
     for threads, pages, written in [*((t, "32", "all") for t in _axis(cells, "threads")), *largest]:
@@ -175,7 +176,7 @@ def _split(results: Results, cells: Sequence[Cell]) -> tuple[Table, Table]:
     )
 
 
-def _grid(results: Results, cells: Sequence[Cell]) -> Table:
+def _grid(results: Results, cells: Sequence[Combination]) -> Table:
     pages = _axis(cells, "pages")
     rows = []
     for how in MODES:
@@ -187,7 +188,7 @@ def _grid(results: Results, cells: Sequence[Cell]) -> Table:
     )
 
 
-def _scheduling(results: Results, cells: Sequence[Cell]) -> Table:
+def _scheduling(results: Results, cells: Sequence[Combination]) -> Table:
     """After the first thread nothing is copied or decided: who does not run yet waits for a CPU, or a core of ours.
 
     In the freeze each core that runs a thread has to stop it: what that takes longer than with one thread is Linux's,
@@ -213,7 +214,7 @@ def _scheduling(results: Results, cells: Sequence[Cell]) -> Table:
     return Table(title, head, rows)
 
 
-def _parallel(results: Results, cells: Sequence[Cell]) -> Table:
+def _parallel(results: Results, cells: Sequence[Combination]) -> Table:
     rows = []
     for how in MODES:
         for threads in sorted({cell["threads"] for cell in cells if cell["what"] == "parallel"}, key=int):
@@ -249,20 +250,20 @@ def _published(results: Results) -> Table:
     data = [results.values(_threads_of(how), "create") for how in ("separated", "joined")]
     seen = _text(results, few, "observed", 1e3) + " ms (observed)"
     rows = [
-        published.Beside("downtime, 1 thread", "19 ms", _PAPER, seen, "X"),
-        published.Beside("downtime, most threads and pages", "113 ms", _PAPER, _largest(results), "X"),
-        published.Beside(
+        reference_values.Beside("downtime, 1 thread", "19 ms", _PAPER, seen, "X"),
+        reference_values.Beside("downtime, most threads and pages", "113 ms", _PAPER, _largest(results), "X"),
+        reference_values.Beside(
             "15 threads : 1 thread", "5.3 (growth of 431 %)", _PAPER, growth, "the direction: linear in bytes"
         ),
-        published.Beside(
+        reference_values.Beside(
             "16 threads, the first included : 15",
             "3.3 (+230 %)",
             _PAPER,
             jump,
             "the cause: one thread more than the 15 cores for threads; it waits for a core of another thread",
         ),
-        published.Beside("8 moves at once : 1", "1.0", _PAPER, flat, "nothing with fewer than 16 CPUs"),
-        published.Beside(
+        reference_values.Beside("8 moves at once : 1", "1.0", _PAPER, flat, "nothing with fewer than 16 CPUs"),
+        reference_values.Beside(
             "creating threads, separated : not",
             "slightly below 1",
             _PAPER,
@@ -270,7 +271,7 @@ def _published(results: Results) -> Table:
             "nothing: our other build has the same structure in other memory",
         ),
     ]
-    return published.table(rows)
+    return reference_values.table(rows)
 
 
 def _largest(results: Results) -> str:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from wherry.lab.study.recipe import SampleFailed, Value
+from wherry.lab.study.levels import SampleFailed, Value
 
 _RTT = re.compile(r"rtt min/avg/max/mdev = ([\d.]+)/([\d.]+)/([\d.]+)/([\d.]+) ms")
 _RECEIVED = re.compile(r"(\d+) packets transmitted, (\d+) received")

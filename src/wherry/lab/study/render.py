@@ -15,12 +15,14 @@ from pathlib import Path
 
 from wherry.base.errors import Code, Failed, Refused
 from wherry.base.paths import as_root
-from wherry.lab.report import Report, Table, svg
-from wherry.lab.stats import median
-from wherry.lab.study import pdf, runner
+from wherry.lab.report import pdf
+from wherry.lab.report.page import Report, Table, svg
+from wherry.lab.report.statistics import INTERVALS, median
+from wherry.lab.study import runner
 from wherry.lab.study.analysis import TESTED, by_chance
-from wherry.lab.study.lacks import emulated_cells
-from wherry.lab.study.recipe import Cell, Study
+from wherry.lab.study.experiment import Study
+from wherry.lab.study.levels import Combination
+from wherry.lab.study.requirements import emulated_cells
 from wherry.lab.study.results import Results, counts_table
 
 _PROBLEMS_MOST = 20
@@ -34,24 +36,14 @@ PAGE = "report.html"
 _STATISTICS = ("median", "low", "high", "method", "q1", "q3", "mean", "sd")
 
 
-def write(results: Results) -> list[Path]:
+def write(results: Results[Study]) -> list[Path]:
     """Writes the report's files and returns their paths. Failed or Refused when they cannot be written."""
-    page = results.study.page(results)
-    first = [table.main or len(table.rows) <= _FIRST_MOST for table in page.tables]
-    report = Report(
-        title=results.study.title,
-        summary=_summary(results),
-        tables=list(compress(page.tables, first)),
-        details=[*compress(page.tables, map(not_, first)), *_bookkeeping(results)],
-        remarks=[*results.study.shows, *results.study.cannot, *page.remarks, *_always(results, page.tables)],
-        environment=_environment(results),
-    )
+    html = report(results).html()
     files = [results.directory / name for name in (PAGE, "report.pdf", "summary.csv")]
     try:
-        pdf.write(report, page.figures, files[1])
-        report.figures = [(caption, svg(drawing.alone())) for caption, drawing in page.figures]
-        report.write(files[0])
+        files[0].write_text(html)
         _summary_csv(results, files[2])
+        pdf.write(html, files[1])
     except PermissionError as error:
         what, again = "the report is another user's", as_root(["study", "report", str(results.directory)])
         raise Refused(Code.PERMISSION, what, str(error), again) from None
@@ -61,24 +53,38 @@ def write(results: Results) -> list[Path]:
     return files
 
 
-def _summary(results: Results) -> str:
-    study, asked = results.study, results.about["repetitions"]
-    left = runner.missing(study, results)
-    cut = f" It was cut short: {left} of {asked * len(study.cells())} runs are missing." if left else ""
-    quick = " Made with --quick: shorter runs and fewer of them." if study.quick else ""
-    return (
-        f"{study.question} {asked} runs of each combination, in turns whose order was drawn with seed {study.seed}"
-        f"{_warmed(results)}.{quick}{cut} Numbers are medians with 95 % intervals (bootstrap) and the count of runs; "
-        "with fewer than six runs the interval is their range."
+def report(results: Results[Study]) -> Report:
+    """The study's page: what it shows, and what must be said of how it was made."""
+    page = results.study.page(results)
+    first = [table.main or len(table.rows) <= _FIRST_MOST for table in page.tables]
+    return Report(
+        title=results.study.title,
+        summary=_summary(results),
+        tables=list(compress(page.tables, first)),
+        figures=[(caption, svg(drawing.alone())) for caption, drawing in page.figures],
+        details=[*compress(page.tables, map(not_, first)), *_bookkeeping(results)],
+        remarks=[*results.study.shows, *results.study.cannot, *page.remarks, *_always(results, page.tables)],
+        environment=_environment(results),
     )
 
 
-def _warmed(results: Results) -> str:
+def _summary(results: Results[Study]) -> str:
+    study, asked = results.study, results.about["repetitions"]
+    left = runner.missing(results)
+    cut = f" It was cut short: {left} of {asked * len(study.combinations())} runs are missing." if left else ""
+    quick = " Made with --quick: shorter runs and fewer of them." if study.quick else ""
+    return (
+        f"{study.question} {asked} runs of each combination, in turns whose order was drawn with seed {study.seed}"
+        f"{_warmed(results)}.{quick}{cut} Numbers are medians with the count of runs and {INTERVALS}."
+    )
+
+
+def _warmed(results: Results[Study]) -> str:
     warm = sum(run.warmup for run in results.runs)
     return f", after {warm} runs to warm up, which do not count" if warm else ", without runs to warm up"
 
 
-def _bookkeeping(results: Results) -> Iterator[Table]:
+def _bookkeeping(results: Results[Study]) -> Iterator[Table]:
     yield Table("Runs", ("combination", "counted", "failed", "seconds of a run"), counts_table(results))
     if failed := results.failed():
         rows = [(str(run.number), str(run.cell), run.problem) for run in failed[:_PROBLEMS_MOST]]
@@ -97,28 +103,28 @@ def _bookkeeping(results: Results) -> Iterator[Table]:
         yield Table("Commands", ("combination", "command of a run"), commands)
 
 
-def _commands(results: Results) -> list[tuple[str, str]]:
+def _commands(results: Results[Study]) -> list[tuple[str, str]]:
     """What was run for each combination, by one of its runs, of those that count if there are such."""
-    found: dict[Cell, str] = {}
+    found: dict[Combination, str] = {}
     for run in sorted(results.runs, key=lambda run: not run.counts):
         kept = results.directory_of(run) / "command"
         if run.cell not in found and kept.exists():
             # Wherever the study was when it ran: a run's files are the same everywhere.
             found[run.cell] = re.sub(rf"[^\s='\"]*/{kept.parent.name}\b", "RUN", kept.read_text().strip())
     same: dict[str, list[str]] = {}
-    for cell in results.study.cells():
+    for cell in results.study.combinations():
         if cell in found:
             same.setdefault("; ".join(found[cell].splitlines()), []).append(str(cell))
     return [("; ".join(cells), command) for command, cells in same.items()]
 
 
-def _always(results: Results, tables: Sequence[Table]) -> list[str]:
+def _always(results: Results[Study], tables: Sequence[Table]) -> list[str]:
     remarks = [
         f"Runs that failed and do not count: {len(results.failed())}. No run that counts was dropped; what a figure "
         "shows of samples has each of them as a dot, what it shows of ratios has the ratio of the medians and its "
         "interval.",
         *by_chance(sum(TESTED in cell for table in tables for row in table.rows for cell in row)),
-        _sittings(results),
+        _sessions(results),
         *_changes(results),
         *_machines(results),
         *_load(results),
@@ -128,25 +134,25 @@ def _always(results: Results, tables: Sequence[Table]) -> list[str]:
     return remarks
 
 
-def _sittings(results: Results) -> str:
-    many = results.sittings()
+def _sessions(results: Results[Study]) -> str:
+    many = results.sessions_with_runs()
     if many < 2:
-        return "Ratios compare runs of one sitting on one machine, made in turns; absolute times are this machine's."
+        return "Ratios compare runs of one session on one machine, made in turns; absolute times are this machine's."
     return (
-        f"The runs were made in {many} sittings, in turns in each: what was different between them is in the ratios of "
+        f"The runs were made in {many} sessions, in turns in each: what was different between them is in the ratios of "
         "combinations whose runs are not spread alike over them. Absolute times are this machine's."
     )
 
 
-def _changes(results: Results) -> list[str]:
+def _changes(results: Results[Study]) -> list[str]:
     changed = {key: texts for key, texts in results.machine().items() if len(texts) > 1}
     if not changed:
         return []
     said = ". ".join(f"{key}: {'; then '.join(texts)}" for key, texts in changed.items())
-    return [f"The environment was not the same in all sittings. {said}."]
+    return [f"The environment was not the same in all sessions. {said}."]
 
 
-def _machines(results: Results) -> list[str]:
+def _machines(results: Results[Study]) -> list[str]:
     if not any(results.counted(cell) for cell in emulated_cells(results.study)):
         return []
     return [
@@ -155,7 +161,7 @@ def _machines(results: Results) -> list[str]:
     ]
 
 
-def _load(results: Results) -> list[str]:
+def _load(results: Results[Study]) -> list[str]:
     """What else the machine did, as far as that can be told."""
     remarks = []
     sessions, counted = results.about["sessions"], results.counted()
@@ -177,7 +183,7 @@ def _load(results: Results) -> list[str]:
     return remarks
 
 
-def _environment(results: Results) -> dict[str, str]:
+def _environment(results: Results[Study]) -> dict[str, str]:
     rows = {key: "; then ".join(texts) for key, texts in results.machine().items()}
     for number, session in enumerate(results.about["sessions"], 1):
         begun = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(session["started"]))
@@ -187,14 +193,14 @@ def _environment(results: Results) -> dict[str, str]:
     return rows
 
 
-def _summary_csv(results: Results, path: Path) -> None:
+def _summary_csv(results: Results[Study], path: Path) -> None:
     """One row for each cell, metric and x that has samples."""
     study: Study = results.study
     factors = [factor.name for factor in study.factors()]
     with path.open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow([*factors, "metric", "x", "unit", "n", *_STATISTICS])
-        for cell in study.cells():
+        for cell in study.combinations():
             seen = {(v.metric, v.x): v.unit for run in results.counted(cell) for v in run.values}
             for (metric, x), unit in seen.items():
                 data = results.values(cell, metric, x)

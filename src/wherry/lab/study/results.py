@@ -5,7 +5,7 @@ and a run without that row does not count. What was appended is never changed. A
 with its problem, and no number of it is ever counted. Nor is one of a run with a move whose result is another than
 without: that is known only when both are there, and then a row `judged` of that run follows, whose `ok` is the last
 word. A small file is kept in reserve, so that a full disk leaves room to say that it is full. Who only reads changes
-nothing; who writes holds the lock. All sittings were taken on one machine, with the same kernel and the same libraries.
+nothing; who writes holds the lock. All sessions were taken on one machine, with the same kernel and the same libraries.
 """
 
 from __future__ import annotations
@@ -21,13 +21,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from wherry.base.errors import Code, Failed, Refused
 from wherry.lab.environment import environment, load
-from wherry.lab.study.lacks import VM, machines
-from wherry.lab.study.recipe import RESULT, Cell, Study, Value
+from wherry.lab.study.design import Design
+from wherry.lab.study.levels import RESULT, Combination, Value
+from wherry.lab.study.requirements import VM, machines
 
+D = TypeVar("D", bound=Design)
 SCHEMA = "wherry/study/1"
 _COLUMNS_BEFORE = ("run", "turn", "warmup", "ok")
 _COLUMNS_AFTER = ("metric", "x", "value", "unit", "started", "load", "problem")
@@ -37,7 +39,7 @@ _CHANGED = "its result is another than without a move"
 _RESERVE = 4 << 20
 """Bytes: a report and its figures."""
 _SAME = ("cpu", "cpus", "kernel", "open mpi", "mpich", "lapack, blas", "wherry")
-"""Of the environment: what no two sittings of a study may differ in. Of the rest the report says what changed."""
+"""Of the environment: what no two sessions of a study may differ in. Of the rest the report says what changed."""
 _LOADS = "load"
 """Of the environment: what differs at any time."""
 
@@ -50,7 +52,7 @@ class Run:
     turn: int
     warmup: bool
     ok: bool
-    cell: Cell
+    cell: Combination
     started: float
     seconds: float = 0.0
     load: float = 0.0
@@ -68,14 +70,14 @@ class Run:
         return self.ok and not self.warmup
 
 
-class Results:
-    """The kept runs of one study."""
+class Results(Generic[D]):
+    """The kept runs of one study, whose design says which combinations there are."""
 
-    def __init__(self, directory: Path, study: Study, about: dict[str, Any]) -> None:
+    def __init__(self, directory: Path, study: D, about: dict[str, Any]) -> None:
         self.directory, self.study, self.about = directory, study, about
         self._factors = [factor.name for factor in study.factors()]
         self.runs: list[Run] = []
-        self._of: dict[Cell, list[Run]] = {}
+        self._of: dict[Combination, list[Run]] = {}
         """The same by cell: a study has thousands of them, and a report asks for each again and again."""
         self._told: dict[int, bool] = {}
         """Number of a run -> whether it is right by the last word of samples.csv."""
@@ -103,7 +105,7 @@ class Results:
         return about
 
     @staticmethod
-    def create(directory: Path, study: Study, repetitions: int, versions: Mapping[str, str] | None = None) -> Results:
+    def create(directory: Path, study: D, repetitions: int, versions: Mapping[str, str] | None = None) -> Results[D]:
         """The results in a directory, begun or continued. Refused when it holds those of something else, or of another
         machine; `versions` is what else is known of this one."""
         asked = {"study": study.name, "quick": study.quick, "seed": study.seed}
@@ -154,7 +156,7 @@ class Results:
                 raise Refused(Code.WRONG_STATE, what, "; ".join(changed), after)
 
     def machine(self) -> dict[str, list[str]]:
-        """What the numbers were taken on: each fact with its texts, one unless it changed between sittings."""
+        """What the numbers were taken on: each fact with its texts, one unless it changed between sessions."""
         found = {"virtual machines": [machines(self.about["lacks"])]} if self._had_machines() else {}
         for session in self.about["sessions"]:
             for key, text in session["before"].items():
@@ -166,10 +168,10 @@ class Results:
 
     def _had_machines(self) -> bool:
         """True when a run on virtual machines counts, or they are not there."""
-        without = type(self.study)(self.study.quick, {**self.study.lacks, VM: "none"}).cells()
+        without = type(self.study)(self.study.quick, {**self.study.lacks, VM: "none"}).combinations()
         return VM in self.study.lacks or any(run.cell not in without for run in self.counted())
 
-    def sittings(self) -> int:
+    def sessions_with_runs(self) -> int:
         """In how many sessions the runs that count were made."""
         begun = [session["started"] for session in self.about["sessions"]]
         return len({bisect_right(begun, run.started) for run in self.counted()})
@@ -237,11 +239,11 @@ class Results:
         self._last += 1
         return self._last
 
-    def done(self) -> set[tuple[int, Cell]]:
+    def done(self) -> set[tuple[int, Combination]]:
         """Turns and cells that have a run which counts."""
         return {(run.turn, run.cell) for run in self.runs if run.counts}
 
-    def counted(self, cell: Cell | None = None) -> list[Run]:
+    def counted(self, cell: Combination | None = None) -> list[Run]:
         """Runs that count, of one cell or of all."""
         return [run for run in (self.runs if cell is None else self._of.get(cell, [])) if run.counts]
 
@@ -249,11 +251,11 @@ class Results:
         """Runs that failed; they do not count."""
         return [run for run in self.runs if not run.ok]
 
-    def values(self, cell: Cell, metric: str, x: float | None = None) -> list[float]:
+    def values(self, cell: Combination, metric: str, x: float | None = None) -> list[float]:
         """One number of each run that counts and has it."""
         return [v.value for run in self.counted(cell) for v in run.values if (v.metric, v.x) == (metric, x)]
 
-    def xs(self, cell: Cell, metric: str) -> list[float]:
+    def xs(self, cell: Combination, metric: str) -> list[float]:
         """Where a metric was measured, ascending."""
         found = {v.x for run in self.counted(cell) for v in run.values if v.metric == metric and v.x is not None}
         return sorted(found)
@@ -315,7 +317,7 @@ class Results:
             turn=int(row["turn"]),
             warmup=row["warmup"] == "1",
             ok=row["ok"] == "1",
-            cell=Cell(tuple((factor, row[factor]) for factor in self._factors)),
+            cell=Combination(tuple((factor, row[factor]) for factor in self._factors)),
             started=float(row["started"]),
             seconds=float(row["value"]),
             load=float(row["load"]),
@@ -378,7 +380,7 @@ def _words(asked: dict[str, Any]) -> str:
 def counts_table(results: Results) -> Sequence[tuple[str, str, str, str]]:
     """Rows of cell, counted, failed, seconds of a run."""
     rows = []
-    for cell in results.study.cells():
+    for cell in results.study.combinations():
         runs = results.counted(cell)
         failed = sum(run.cell == cell for run in results.failed())
         seconds = sorted(run.seconds for run in runs)

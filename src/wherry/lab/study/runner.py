@@ -17,9 +17,10 @@ from pathlib import Path
 
 from wherry.base.errors import Code, Failed, WherryError
 from wherry.base.units import format_duration
-from wherry.lab.study.bench import Bench
-from wherry.lab.study.recipe import Cell, SampleFailed, Study
+from wherry.lab.study.experiment import Study
+from wherry.lab.study.levels import Combination, SampleFailed
 from wherry.lab.study.results import Results, Run
+from wherry.lab.study.testbed import Testbed
 
 Tell = Callable[[int, int, str, float | None], None]
 """Called after each run: runs done, runs in all, what happened, seconds left (None: not known yet)."""
@@ -27,7 +28,7 @@ _FAILED_IN_A_ROW = 5
 """After so many the machine is at fault rather than the run."""
 
 
-def plan(results: Results) -> list[tuple[int, Cell]]:
+def plan(results: Results[Study]) -> list[tuple[int, Combination]]:
     """Turn and cell of every run that is still to be made, in order; warm-ups have turns below zero."""
     study, done = results.study, results.done()
     left = [(n, cell) for n in range(results.about["repetitions"]) for cell in study.turn(n) if (n, cell) not in done]
@@ -36,15 +37,15 @@ def plan(results: Results) -> list[tuple[int, Cell]]:
     return warm + left
 
 
-def run(results: Results, bench: Bench, tell: Tell) -> None:
+def run(results: Results[Study], testbed: Testbed, tell: Tell) -> None:
     """Makes the runs that are left. Failed when nothing works any more; what was measured is kept."""
     todo = plan(results)
-    times: dict[Cell, list[float]] = {}
+    times: dict[Combination, list[float]] = {}
     for past in results.runs:
         times.setdefault(past.cell, []).append(past.seconds)
     bad = 0
     for index, (turn, cell) in enumerate(todo):
-        one = _one(results, bench, turn, cell)
+        one = _one(results, testbed, turn, cell)
         times.setdefault(cell, []).append(one.seconds)
         left = _seconds_left(times, [later for _, later in todo[index + 1 :]])
         tell(index + 1, len(todo), f"{cell}: {one.problem or format_duration(one.seconds)}", left)
@@ -54,7 +55,7 @@ def run(results: Results, bench: Bench, tell: Tell) -> None:
             raise Failed(Code.FAILED, what, one.problem, "mend it, then repeat the command: it goes on from here")
 
 
-def _one(results: Results, bench: Bench, turn: int, cell: Cell) -> Run:
+def _one(results: Results[Study], testbed: Testbed, turn: int, cell: Combination) -> Run:
     one = Run(results.next_number(), turn, warmup=turn < 0, ok=True, cell=cell, started=time.time())
     directory = results.directory_of(one)
     results.renew()
@@ -62,7 +63,7 @@ def _one(results: Results, bench: Bench, turn: int, cell: Cell) -> Run:
     try:
         shutil.rmtree(directory, ignore_errors=True)
         directory.mkdir(parents=True)
-        one.values = results.study.measure(bench, cell, directory)
+        one.values = results.study.measure(testbed, cell, directory)
         one.seconds = time.monotonic() - begin
         results.add(one)
         return one
@@ -79,7 +80,7 @@ def _one(results: Results, bench: Bench, turn: int, cell: Cell) -> Run:
         with suppress(OSError):
             (directory / "traceback").write_text(traceback.format_exc())
     one.seconds = time.monotonic() - begin
-    bench.suspect(cell)
+    testbed.suspect()
     _keep_only_text(directory)  # first: its row may need the room
     results.add_failed(one)
     return one
@@ -92,7 +93,7 @@ def _keep_only_text(directory: Path) -> None:
             file.unlink()
 
 
-def _seconds_left(times: dict[Cell, list[float]], cells: list[Cell]) -> float | None:
+def _seconds_left(times: dict[Combination, list[float]], cells: list[Combination]) -> float | None:
     """A cell that has not run yet is taken to last as the mean of the others."""
     known = [seconds for runs in times.values() for seconds in runs]
     if not known:
@@ -101,6 +102,6 @@ def _seconds_left(times: dict[Cell, list[float]], cells: list[Cell]) -> float | 
     return sum(sum(times[cell]) / len(times[cell]) if cell in times else mean for cell in cells)
 
 
-def missing(study: Study, results: Results) -> int:
+def missing(results: Results[Study]) -> int:
     """How many runs of those asked for do not count yet."""
     return sum(turn >= 0 for turn, _ in plan(results))

@@ -16,7 +16,7 @@ from typing import Any
 
 from wherry.base.errors import Code, Refused
 from wherry.base.paths import instance
-from wherry.lab.study.bench import Bench, Ended
+from wherry.lab.study.testbed import Ended, Testbed
 
 SHARE = 0.2
 """Of a CPU that each limited host has: the least that the kernel gives in a period of 5 ms. Nine of them fit on two."""
@@ -79,7 +79,7 @@ def fabric(overlay: str, latency: str) -> Mapping[str, Any]:
     }
 
 
-def on_hosts(bench: Bench, hosts: Sequence[str], argv: Sequence[str], directory: Path, seconds: float) -> Ended:
+def on_hosts(testbed: Testbed, hosts: Sequence[str], argv: Sequence[str], directory: Path, seconds: float) -> Ended:
     """Runs a program by Open MPI with a rank on each of these hosts, without nodes."""
     if shutil.which(_MPIRUN[0]) is None:
         raise Refused(Code.UNSUPPORTED, f"{_MPIRUN[0]} is not installed", "", "make setup")
@@ -92,7 +92,7 @@ def on_hosts(bench: Bench, hosts: Sequence[str], argv: Sequence[str], directory:
     places = ",".join(f"{place}:1" for place in (hosts[0], *list(addresses.values())[1:]))
     words = [*_MPIRUN, "--mca", "plm_rsh_agent", str(agent), "--host", places, "-n", str(len(hosts)), *argv]
     environment = {"OMPI_MCA_mpi_yield_when_idle": "1"}
-    return bench.plain([str(agent), addresses[hosts[0]], shlex.join(words)], directory, seconds, environment)
+    return testbed.plain([str(agent), addresses[hosts[0]], shlex.join(words)], directory, seconds, environment)
 
 
 def _address(host: str) -> str:

@@ -17,9 +17,9 @@ from pathlib import Path
 from wherry.base.paths import native_program
 from wherry.base.units import parse_size
 from wherry.lab import hpcc
-from wherry.lab.study.bench import Bench, Ended, Place, Running, installed, program
+from wherry.lab.study.levels import RESULT, SampleFailed, Value
 from wherry.lab.study.parse import json_lines
-from wherry.lab.study.recipe import RESULT, SampleFailed, Value
+from wherry.lab.study.testbed import ClusterShape, Ended, Running, Testbed, installed, program
 from wherry.model.objects import Move
 
 # Ranks share cores here; one that waits gives its core to one that computes, in every variant alike.
@@ -50,8 +50,8 @@ class Moving:
 
 
 def hpl(
-    bench: Bench,
-    place: Place | None,
+    testbed: Testbed,
+    place: ClusterShape | None,
     problem: hpcc.Problem,
     directory: Path,
     moving: Moving | None = None,
@@ -64,10 +64,10 @@ def hpl(
     if place and place.nic:
         argv = [str(_script(directory, problem.shown(argv[0])))]
         output = directory / "stdout"
-        seconds, moved = shown(bench, place, argv, ranks, directory, marks, moving)
+        seconds, moved = shown(testbed, place, argv, ranks, directory, marks, moving)
     else:
         (directory / hpcc.INPUT).write_text(problem.text())
-        seconds, moved = between(bench, place, argv, ranks, directory, output, marks, moving, transport)
+        seconds, moved = between(testbed, place, argv, ranks, directory, output, marks, moving, transport)
     result = hpcc.read(output)
     if not result.verified(problem):
         raise SampleFailed(f"{result.passed} of {problem.runs} of HPL's residual checks passed")
@@ -82,8 +82,8 @@ def hpl(
 
 
 def between(
-    bench: Bench,
-    place: Place | None,
+    testbed: Testbed,
+    place: ClusterShape | None,
     argv: Sequence[str],
     ranks: int,
     directory: Path,
@@ -101,11 +101,11 @@ def between(
     watch, moved = _Watch(log, marks), None
     try:
         if place is None:
-            done = bench.native(argv, ranks, directory, _LONGEST, transport, env=SHARED_CORES)
+            done = testbed.native(argv, ranks, directory, _LONGEST, transport, env=SHARED_CORES)
         else:
-            job = bench.start(place, argv, ranks, directory, mpi="openmpi", env=SHARED_CORES)
+            job = testbed.start(place, argv, ranks, directory, mpi="openmpi", env=SHARED_CORES)
             if moving:
-                moved = _moved(bench, job, moving, lambda: watch.wait(begin, job))
+                moved = _moved(testbed, job, moving, lambda: watch.wait(begin, job))
             done = job.wait(_LONGEST)
     finally:
         watch.stop()
@@ -119,8 +119,8 @@ def between(
 
 
 def shown(
-    bench: Bench,
-    place: Place,
+    testbed: Testbed,
+    place: ClusterShape,
     argv: Sequence[str],
     ranks: int,
     directory: Path,
@@ -128,12 +128,12 @@ def shown(
     moving: Moving | None = None,
 ) -> tuple[float, Move | None]:
     """As `between`, where the texts are on the program's standard output: virtual machines keep their files."""
-    job = bench.start(place, argv, ranks, directory, mpi="openmpi", env=SHARED_CORES)
+    job = testbed.start(place, argv, ranks, directory, mpi="openmpi", env=SHARED_CORES)
     try:
         job.said(marks[0].encode())
         began, moved = time.time(), None
         if moving:
-            moved = _moved(bench, job, moving, lambda: None)
+            moved = _moved(testbed, job, moving, lambda: None)
         job.said(marks[1].encode())
         ended = time.time()
     except BaseException:
@@ -152,8 +152,8 @@ def _script(directory: Path, text: str) -> Path:
 
 
 def npb(
-    bench: Bench,
-    place: Place | None,
+    testbed: Testbed,
+    place: ClusterShape | None,
     kernel: str,
     letter: str,
     ranks: int,
@@ -169,11 +169,11 @@ def npb(
     """
     argv = [str(native_program(f"npb-{kernel}-openmpi")), letter]
     if place is None:
-        return npb_values(bench.native(argv, ranks, directory, _LONGEST, transport, env=SHARED_CORES))
+        return npb_values(testbed.native(argv, ranks, directory, _LONGEST, transport, env=SHARED_CORES))
     # A node does not see its own limit, and a rank that exceeds it is killed without a word.
     env = {**SHARED_CORES, "NPB_NODE_MEMORY": str(parse_size(place.memory))}
-    job = bench.start(place, argv, ranks, directory, "openmpi", env)
-    moved = _moved(bench, job, moving, lambda: job.said(_STEPS)) if moving else None
+    job = testbed.start(place, argv, ranks, directory, "openmpi", env)
+    moved = _moved(testbed, job, moving, lambda: job.said(_STEPS)) if moving else None
     values = npb_values(job.wait(_LONGEST))
     _in_time(moved, job.ended)
     return [*values, *move_values(moved)]
@@ -192,8 +192,8 @@ def npb_values(done: Ended) -> list[Value]:
 
 
 def ring(
-    bench: Bench,
-    place: Place,
+    testbed: Testbed,
+    place: ClusterShape,
     memory: int,
     seconds: float,
     ranks: int,
@@ -204,8 +204,8 @@ def ring(
     """wherry-ring with `memory` MiB a rank, of which it writes so many `pages` in each iteration: iterations and bytes
     written per second (of a rank), the largest gap, and every byte checked."""
     argv = [program("ring", "openmpi"), "--seconds", f"{seconds:g}", "--memory", str(memory), "--pages", str(pages)]
-    job = bench.start(place, argv, ranks, directory, env=SHARED_CORES)
-    moved = _moved(bench, job, moving, lambda: job.said(_TURNS)) if moving else None
+    job = testbed.start(place, argv, ranks, directory, env=SHARED_CORES)
+    moved = _moved(testbed, job, moving, lambda: job.said(_TURNS)) if moving else None
     done = job.wait(_LONGEST)
     lines = list(json_lines(done.verified()))
     if not lines or lines[-1]["errors"]:
@@ -222,10 +222,10 @@ def ring(
     ]
 
 
-def idle(bench: Bench, place: Place, directory: Path, moving: Moving) -> list[Value]:
+def idle(testbed: Testbed, place: ClusterShape, directory: Path, moving: Moving) -> list[Value]:
     """A move of a node on which nothing runs."""
-    bench.ready(place)
-    return move_values(bench.move(moving.node, moving.hosts, directory, moving.max_rounds, moving.mode))
+    testbed.ready(place)
+    return move_values(testbed.move(moving.node, moving.hosts, directory, moving.max_rounds, moving.mode))
 
 
 def move_values(move: Move | None) -> list[Value]:
@@ -244,10 +244,10 @@ def move_values(move: Move | None) -> list[Value]:
     return values
 
 
-def _moved(bench: Bench, job: Running, moving: Moving, ready: Callable[[], None]) -> Move:
+def _moved(testbed: Testbed, job: Running, moving: Moving, ready: Callable[[], None]) -> Move:
     try:
         ready()
-        return bench.move(moving.node, moving.hosts, job.directory, moving.max_rounds, moving.mode, moving.after)
+        return testbed.move(moving.node, moving.hosts, job.directory, moving.max_rounds, moving.mode, moving.after)
     except BaseException:
         job.cancel()
         raise

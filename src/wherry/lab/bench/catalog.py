@@ -1,0 +1,49 @@
+"""The benchmarks that there are, and how a user's settings are put into one."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Sequence
+from typing import get_type_hints
+
+from pydantic import TypeAdapter, ValidationError
+
+from wherry.base.errors import Code, Refused
+from wherry.lab.bench.balance import Balance
+from wherry.lab.bench.balance_overhead import BalanceOverhead
+from wherry.lab.bench.definition import Benchmark
+from wherry.lab.bench.link_moves import LinkMoves
+from wherry.lab.bench.links import Links
+from wherry.lab.bench.move import MoveByRunc
+from wherry.lab.bench.vm_move import MoveByVirsh
+
+BENCHMARKS: tuple[type[Benchmark], ...] = (MoveByRunc, MoveByVirsh, Links, LinkMoves, Balance, BalanceOverhead)
+
+
+def find(name: str, *, quick: bool = False, settings: Sequence[str] = ()) -> Benchmark:
+    """A benchmark by its name with settings as `FIELD=VALUE`; those of --quick come first.
+
+    NOT_FOUND with the nearest name, USAGE for a setting that it does not have or a value that is none.
+    """
+    kinds = {kind.name: kind for kind in BENCHMARKS}
+    if name not in kinds:
+        near = difflib.get_close_matches(name, kinds, 1)
+        why = f"did you mean {near[0]}?" if near else f"there are: {', '.join(kinds)}"
+        raise Refused(Code.NOT_FOUND, f"there is no benchmark {name}", why, "wherry bench list")
+    kind = kinds[name]
+    chosen = dict(kind.quick_settings) if quick else {}
+    types, fields = get_type_hints(kind), {field.name for field in dataclasses.fields(kind)}
+    for setting in settings:
+        field, _, text = setting.partition("=")
+        if field not in fields:
+            raise Refused(Code.USAGE, f"{name} has no setting {field}", f"it has: {', '.join(sorted(fields))}")
+        try:
+            chosen[field] = TypeAdapter(types[field]).validate_python(text)
+        except ValidationError as error:
+            what = f"--set {setting}: no value of {field}"
+            raise Refused(Code.USAGE, what, error.errors()[0]["msg"], f"wherry bench run {name}") from None
+    try:
+        return kind(**chosen)
+    except ValueError as error:
+        raise Refused(Code.USAGE, f"{name} cannot run so", str(error), f"wherry bench run {name}") from None

@@ -1,0 +1,1 @@
+"""Reports: statistics, tables, figures, the HTML page and its PDF. Knows neither studies nor benchmarks."""

@@ -1,0 +1,155 @@
+"""Executes a study: an instance of its own, the runs that are left, the report, everything taken down.
+
+Invariant: however it ends, the report of what was measured is written and nothing of the study is left running.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from wherry.base.errors import Code, Failed, Refused
+from wherry.base.paths import as_root, instance
+from wherry.client import daemon_process, identity
+from wherry.lab.study import render, runner
+from wherry.lab.study.catalog import find
+from wherry.lab.study.experiment import Study
+from wherry.lab.study.requirements import lacking, versions
+from wherry.lab.study.results import Results
+from wherry.lab.study.testbed import Testbed
+
+_INSTANCE = "study"
+_LOCKS = Path("/run")
+
+
+def run(
+    name: str, *, quick: bool, out: Path | None, repetitions: int | None, keep: bool, tell: runner.Tell
+) -> tuple[Results[Study], list[Path]]:
+    """Runs what is left of a study and returns its results and the report's files."""
+    kind = find(name)
+    if repetitions is not None and repetitions < 1:
+        raise Refused(Code.USAGE, f"--reps {repetitions} is no number of runs", "", f"wherry study run {name} --reps 5")
+    if os.geteuid() != 0:
+        raise Refused(Code.PERMISSION, "a study needs root", "it makes clusters", as_root(["study", "run", name]))
+    os.environ.setdefault("WHERRY_INSTANCE", _INSTANCE)
+    directory = (out or Path(f"study-{name}{'-quick' if quick else ''}")).resolve()
+    with _alone():
+        findings = daemon_process.examine()
+        study = kind(quick, _lacks(directory, findings))
+        found = versions(findings)
+        results = Results.create(directory, study, repetitions or study.default_repetitions(), found)
+        try:
+            return results, _sit(results, found, keep, tell)
+        except KeyboardInterrupt:
+            counted, missing = len(results.counted()), runner.missing(results)
+            what = f"interrupted: {counted} runs count, {len(results.failed())} failed, {missing} are missing"
+            again = f"wherry study run {name}{' --quick' if quick else ''}{f' --out {out}' if out else ''}"
+            raise Failed(Code.CANCELLED, what, f"see {directory / render.PAGE}", f"{again}   # goes on") from None
+
+
+def _sit(results: Results[Study], found: Mapping[str, str], keep: bool, tell: runner.Tell) -> list[Path]:
+    try:
+        with results.session(found):
+            _run(results, keep, tell)
+    finally:
+        results.release()
+        try:
+            files = render.write(results)
+        finally:
+            _give_to_user(results.directory)
+    return files
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """One study at a time in an instance: two would change each other's clusters, and measure each other.
+
+    The lock file is never removed: a process that opened it before the removal and one that made it anew would lock two
+    files, and both would run.
+    """
+    path = _LOCKS / f"wherry-study-{instance().name}"
+    with path.open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            what = f"another study runs in the instance {instance().name}"
+            raise Refused(Code.WRONG_STATE, what, "two would measure each other", "wait for it") from None
+        yield
+
+
+def _run(results: Results[Study], keep: bool, tell: runner.Tell) -> None:
+    testbed = Testbed(results.directory)
+    try:
+        runner.run(results, testbed, tell)
+    finally:
+        try:
+            if fabric := testbed.fabric():
+                results.note("fabric", fabric)
+        finally:
+            if not keep:
+                _take_down(testbed)
+
+
+def load(directory: Path) -> Results[Study]:
+    """The results in a directory."""
+    about = Results.about_of(directory)
+    study: Study = find(about["study"])(about["quick"], about["lacks"])
+    return Results(directory, study, about)
+
+
+def _lacks(directory: Path, findings: Sequence[Mapping[str, str]]) -> dict[str, str]:
+    """As it was found when the study began: what was left out then stays left out."""
+    if (directory / "study.json").exists():
+        found: dict[str, str] = Results.about_of(directory)["lacks"]
+        return found
+    return lacking(findings)
+
+
+def _take_down(testbed: Testbed) -> None:
+    """The clusters; and when the instance is the lab's own, all of it."""
+    try:
+        testbed.close()
+    finally:
+        if instance().name == _INSTANCE:
+            daemon_process.stop(instance())
+            daemon_process.sweep()
+
+
+def _give_to_user(directory: Path) -> None:
+    """What root wrote belongs to the user who called sudo."""
+    user = identity.owner(directory)
+    if user.uid != os.getuid():
+        for path in (directory, *directory.rglob("*")):
+            os.chown(path, user.uid, user.gid, follow_symlinks=False)
+
+
+def describe(study: Study) -> dict[str, object]:
+    """What `wherry study show` tells."""
+    about = {"lacks": study.lacks, "sessions": [], "repetitions": study.default_repetitions()}
+    page = study.page(Results(Path("/nonexistent"), study, about))  # as it is before the first run
+    return {
+        "name": study.name,
+        "title": study.title,
+        "question": study.question,
+        "lasts": study.lasts[study.quick],
+        "repetitions": study.default_repetitions(),
+        "warmups": study.default_warmups(),
+        "seed": study.seed,
+        "factors": [
+            {
+                "name": factor.name,
+                "text": factor.text,
+                "levels": [{"name": v.name, "text": v.text, "left_out": v.left_out} for v in factor.levels],
+            }
+            for factor in study.factors()
+        ],
+        "combinations": [str(cell) for cell in study.combinations()],
+        "verified": list(study.verified),
+        "tables": [table.title for table in page.tables],
+        "figures": [caption for caption, _ in page.figures],
+        "shows": list(study.shows),
+        "cannot_show": list(study.cannot),
+    }

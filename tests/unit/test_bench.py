@@ -1,0 +1,199 @@
+"""Benchmarks: what all of them share, with a made-up one; and what each definition compares."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from wherry.base.errors import Code, Failed, Refused
+from wherry.client import Client
+from wherry.lab.bench import runner
+from wherry.lab.bench.catalog import BENCHMARKS, find
+from wherry.lab.bench.definition import Benchmark, Comparison, Goal, Levels, Row
+from wherry.lab.bench.samples import Samples
+from wherry.lab.report.statistics import median
+
+
+class Idle:
+    """A service with one cluster, which is taken down behind each run."""
+
+    def __init__(self) -> None:
+        self.downs = 0
+
+    def __enter__(self) -> Idle:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return
+
+    def auto_balance(self, on: bool) -> None:
+        return
+
+    def operations(self, running: bool) -> list[Any]:
+        return []
+
+    def clusters(self) -> list[dict[str, str]]:
+        return [{"name": "bench"}]
+
+    def down(self, name: str) -> Any:
+        self.downs += 1
+        return self
+
+    id = "op-1"
+
+    def wait(self, id: str) -> None:
+        return
+
+
+@dataclass(frozen=True)
+class Made(Benchmark):
+    """A is twice B; what `wrong` names fails."""
+
+    name = "made"
+    compares = "A beside B"
+    lasts = ("a second", "a second")
+    columns = ("A", "B")
+    wrong: str = ""
+
+    def levels(self) -> Sequence[Levels]:
+        return [{"kind": kind} for kind in "ab"]
+
+    def measure(self, client: Client, levels: Levels, directory: Path) -> Iterable[Row]:
+        if levels["kind"] in self.wrong:
+            raise Failed(Code.FAILED, "it broke")
+        yield {"seconds": 2.0 if levels["kind"] == "a" else 1.0}
+
+    def comparisons(self, samples: Samples) -> Sequence[Comparison]:
+        return [Comparison("one", *(samples.values("seconds", kind=kind) for kind in "ab"), Goal(at_most=2.5))]
+
+
+@pytest.fixture
+def service(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Idle:
+    found = Idle()
+
+    @contextmanager
+    def nothing(*_: object, **__: object) -> Iterator[Path]:
+        yield tmp_path
+
+    monkeypatch.setattr(runner, "Client", lambda: found)
+    monkeypatch.setattr(runner, "own_instance", nothing)
+    monkeypatch.setattr(runner, "working_directory", nothing)
+    monkeypatch.setattr(runner.os, "geteuid", lambda: 0)
+    return found
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_every_turn_has_each_combination_once_and_each_sample_is_kept(service: Idle, tmp_path: Path) -> None:
+    told: list[str] = []
+    samples = runner.run(Made(), 6, tmp_path / "s.jsonl", False, lambda done, total, text: told.append(text))
+    header, *rows = lines(tmp_path / "s.jsonl")
+    assert header["header"]["benchmark"] == "made" and "cpu" in header["header"]["environment"]
+    assert [row["turn"] for row in rows] == [turn for turn in range(6) for _ in "ab"] and len(told) == 12
+    assert all({row["kind"] for row in rows[at : at + 2]} == {"a", "b"} for at in range(0, 12, 2))
+    assert len({rows[at]["kind"] for at in range(0, 12, 2)}) == 2, "the order is drawn for each turn"
+    assert service.downs == 12
+    table = runner.report(Made(), samples).tables[0]
+    assert list(table.head) == ["", "A", "B", "ratio", "goal", "verdict"]
+    assert table.rows[0][3].startswith("2 [2, 2]") and list(table.rows[0][4:]) == ["at most 2.5", "met"]
+
+
+def test_a_run_that_fails_is_kept_and_the_others_go_on(service: Idle, tmp_path: Path) -> None:
+    samples = runner.run(Made(wrong="b"), 2, tmp_path / "s.jsonl", False, lambda *_: None)
+    assert samples.failed() == 2 and len(samples.values("seconds")) == 2
+    assert [row["problem"] for row in lines(tmp_path / "s.jsonl")[1:] if not row["ok"]] == ["it broke", "it broke"]
+    report = runner.report(Made(wrong="b"), samples)
+    assert "Samples that failed and do not count: 2." in report.remarks
+    report.write(tmp_path / "page.html")
+    assert "not measured" in "".join(report.tables[0].rows[0]) or report.tables[0].rows[0][-1] == "met"
+
+
+def test_it_ends_when_everything_fails(service: Idle, tmp_path: Path) -> None:
+    with pytest.raises(Failed, match="5 runs in a row failed"):
+        runner.run(Made(wrong="ab"), 9, tmp_path / "s.jsonl", False, lambda *_: None)
+    assert len(lines(tmp_path / "s.jsonl")) == 6 and service.downs == 5
+    with pytest.raises(Failed, match="no run of the benchmark made counts"):
+        runner.run(Made(wrong="ab"), 1, tmp_path / "s.jsonl", False, lambda *_: None)
+
+
+def test_ctrl_c_while_an_operation_is_waited_for_ends_it(
+    service: Idle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cancelled(*_: object) -> Iterable[Row]:
+        raise Failed(Code.CANCELLED, "cancelled")
+
+    monkeypatch.setattr(Made, "measure", cancelled)
+    with pytest.raises(KeyboardInterrupt):
+        runner.run(Made(), 1, tmp_path / "s.jsonl", False, lambda *_: None)
+    assert service.downs == 1
+
+
+def test_a_goal_is_met_by_the_whole_interval_only() -> None:
+    near = median([1.0, 1.0, 1.1])
+    assert Goal(at_most=1.1).verdict(near) == "met" and Goal(at_most=0.9).verdict(near) == "missed"
+    assert Goal(at_most=1.05).verdict(near) == "not certain"
+    assert Goal(at_least=0.95, at_most=1.05).verdict(near) == "not certain"
+    assert Goal(at_least=1.2).verdict(near) == "missed" and Goal(at_least=1.0).verdict(near) == "met"
+
+
+def test_a_row_without_a_baseline_is_judged_by_its_median_and_a_fact_overrules() -> None:
+    assert Comparison("late", [0.1, 0.1], goal=Goal(at_most=0.2)).cells()[1:] == (
+        "0.1 [0.1, 0.1] n=2", "-", "-", "at most 0.2", "met",
+    )  # fmt: skip
+    moved = Comparison("cg", [1.0], [2.0], Goal(at_most=0.6), overruled="0 of 1 packed")
+    assert moved.cells()[-1] == "missed: 0 of 1 packed"
+    assert Comparison("cg", [], [2.0], Goal(at_most=0.6)).cells()[1:] == (
+        "not measured",
+        "2 [2, 2] n=1",
+        "-",
+        "at most 0.6",
+        "-",
+    )
+
+
+@pytest.mark.parametrize("kind", BENCHMARKS, ids=lambda kind: kind.name)
+@pytest.mark.parametrize("quick", [False, True])
+def test_each_has_its_levels_and_says_so_without_samples(kind: type[Benchmark], quick: bool, tmp_path: Path) -> None:
+    benchmark = find(kind.name, quick=quick)
+    levels = benchmark.levels()
+    assert levels and len({json.dumps(one) for one in levels}) == len(levels)
+    samples = Samples(tmp_path / "s.jsonl", {"environment": {}})
+    report = runner.report(benchmark, samples)
+    assert report.tables[0].rows and all("met" not in row for row in report.tables[0].rows)
+    report.write(tmp_path / "page.html")
+
+
+def test_settings_are_checked_before_anything_starts() -> None:
+    assert vars(find("move", settings=["sizes=8MiB"])) == {"sizes": "8MiB"}
+    assert find("vm-move", quick=True, settings=["memory=16"]).levels() and vars(find("vm-move"))["memory"] == 32
+    for name, settings, why in (
+        ("mov", [], "did you mean move"),
+        ("move", ["size=8MiB"], "it has: sizes"),
+        ("move", ["sizes=eight"], "eight"),
+        ("vm-move", ["memory=many"], "integer"),
+        ("link-moves", ["overlay=ipsec"], "openvpn"),
+        ("vm-move", ["memory=0"], "at least 1"),
+    ):
+        with pytest.raises(Refused) as refused:
+            find(name, settings=settings)
+        assert why in refused.value.why
+
+
+def test_moves_over_a_link_are_beside_their_bound(tmp_path: Path) -> None:
+    samples = Samples(tmp_path / "s.jsonl", {"environment": {}})
+    for kind, downtime in (("local", 0.2), ("crossing", 0.6)):
+        samples.add(memory=16, kind=kind, downtime=downtime, total=2 * downtime, bound=0.9)
+    table = runner.report(find("link-moves", quick=True), samples).tables[0]
+    verdicts = {row[0]: row[-1] for row in table.rows}
+    assert verdicts == {
+        "16 MiB, downtime": "met", "16 MiB, downtime of a local move": "-",
+        "16 MiB, total": "missed", "16 MiB, total of a local move": "-",
+    }  # fmt: skip
