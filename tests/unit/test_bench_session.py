@@ -19,7 +19,7 @@ def ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     said: list[str] = []
     monkeypatch.setenv("WHERRY_STATE", str(tmp_path / "state"))
     monkeypatch.setattr(daemon_process, "stop", lambda instance: said.append(f"stop {instance.name}"))
-    monkeypatch.setattr(daemon_process, "purge", lambda: said.append(f"sweep {os.environ['WHERRY_INSTANCE']}"))
+    monkeypatch.setattr(daemon_process, "sweep", lambda: said.append(f"sweep {os.environ['WHERRY_INSTANCE']}"))
     monkeypatch.chdir(tmp_path)
     return said
 

@@ -211,6 +211,7 @@ def test_a_report_that_cannot_be_written_ends_in_three_lines(
     def refused(*_: Any) -> None:
         raise PermissionError(errno.EACCES, "Permission denied", "report.pdf")
 
+    (tmp_path / "here/summary.csv").rmdir()
     monkeypatch.setattr(render.pdf, "write", refused)
     code, said = say(usual, "report", "here")
     assert code == 4 and "sudo " in said and "wherry study report here" in said and "report.pdf" in said
