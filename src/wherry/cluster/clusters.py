@@ -7,14 +7,13 @@ made can be repaired or removed; `apply` does no deciding, it only refuses when 
 from __future__ import annotations
 
 import secrets
-import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from wherry.base.clock import now
 from wherry.base.errors import Code, Failed, Refused
 from wherry.base.progress import Cancelled, Progress, never, quiet
-from wherry.cluster.lookup import find_cluster, known_hosts
+from wherry.cluster.lookup import find_cluster, find_host, known_hosts
 from wherry.cluster.placements import Placements, network_of_cluster, secret_name
 from wherry.cluster.plan import ClusterPlan, Step, StepKind, make_plan, need_of
 from wherry.fabric.protocol import Fabric
@@ -24,7 +23,7 @@ from wherry.model.owner import Owner
 from wherry.model.spec.cluster import ClusterSpec
 from wherry.node.console_tail import console_tail
 from wherry.node.protocol import NodeDriver
-from wherry.schedule.placement import Used, lacks, used_by
+from wherry.schedule.placement import NodeNeed, Used, lacks, used_by
 from wherry.store.store import Store
 
 _AT_ONCE = 4
@@ -34,8 +33,8 @@ _AT_ONCE = 4
 class Clusters:
     """Makes, repairs and removes clusters.
 
-    Whoever changes a cluster holds its claim exclusively (see `wherry.service.claims`); only the room of hosts and the
-    numbers of networks are settled here, under a lock, since two clusters may want the same.
+    The caller holds the cluster's claim exclusively (see `wherry.service.claims`). Room on hosts and numbers of networks
+    are shared by all clusters and moves, so they are taken under `Store.reserving`.
     """
 
     def __init__(self, store: Store, fabric: Fabric, drivers: dict[str, NodeDriver]) -> None:
@@ -43,8 +42,6 @@ class Clusters:
         self._fabric = fabric
         self._drivers = drivers
         self._places = Placements(store, fabric)
-        self._reserving = threading.Lock()
-        """Held from the look at room and numbers to the rows that take them. No host is asked anything meanwhile."""
 
     def plan(self, spec: ClusterSpec, owner: Owner) -> ClusterPlan:
         """What `apply` would do. Changes nothing; Refused with the reason when it cannot be done."""
@@ -53,8 +50,8 @@ class Clusters:
     def apply(self, plan: ClusterPlan, progress: Progress = quiet, cancelled: Cancelled = never) -> Cluster:
         """Does the plan. Failed PARTLY_DONE when some nodes are not there afterwards; another `up` repairs that."""
         name = plan.spec.name
-        cluster = self._reserve(plan)
-        errors = self._make(plan, cluster, progress, cancelled)
+        errors = self._make(plan, self._reserve(plan), progress, cancelled)
+        cluster = find_cluster(self._store, name)
         if not errors:
             cluster = cluster.model_copy(update={"state": ClusterState.RUNNING, "reason": ""})
             self._store.put_cluster(cluster)
@@ -122,8 +119,8 @@ class Clusters:
         return f"; it said last: {said} (wherry logs --node {node.name})" if said else ""
 
     def _reserve(self, plan: ClusterPlan) -> Cluster:
-        """Writes the rows of everything that will be made. Refused when the world is not as it was planned for."""
-        with self._reserving:
+        """Writes the rows of everything that will be made. Refused when rows have changed so that the plan is void."""
+        with self._store.reserving:
             spec, old = plan.spec, self._store.cluster(plan.spec.name)
             if (old.network if old else None) != plan.network:
                 raise Refused(Code.WRONG_STATE, f"cluster {spec.name} changed meanwhile", "", "run wherry up again")
@@ -140,16 +137,14 @@ class Clusters:
                 state=ClusterState.MAKING,
                 network=network.number,
                 subnet=network.subnet,
-                head_host=plan.head_host,
+                head_host=old.head_host if old else plan.head_host,
                 owner_uid=plan.owner.uid,
-                # As the nodes that run already know the owner: another group of a later `up` would be refused by them.
+                # Running nodes know the owner with the groups of the first `up`, and refuse any other.
                 owner_gid=old.owner_gid if old else plan.owner.gid,
                 owner_groups=old.owner_groups if old else plan.owner.groups,
                 binds=plan.binds,
                 created=old.created if old else now(),
             )
-            if old and old.head_host != plan.head_host:
-                self._fabric.port_down(self._places.head_port(old))
             self._store.put_cluster(cluster)
             for step in plan.of(StepKind.ADD):
                 flavor = spec.flavor(step.index)
@@ -171,8 +166,8 @@ class Clusters:
     def _still_fits(self, plan: ClusterPlan) -> None:
         hosts = {host.name: host for host in known_hosts(self._store, self._fabric, asked=())}
         steps = plan.of(StepKind.ADD, StepKind.REPAIR)
-        mine = {step.node for step in steps}
-        others = [node for node in self._store.nodes() if node.name not in mine]
+        changed = {step.node for step in plan.of(StepKind.ADD, StepKind.REPAIR, StepKind.REMOVE)}
+        others = [node for node in self._store.nodes() if node.name not in changed]
         used = used_by(others, self._store.moves(unfinished=True))
         for step in steps:
             need = need_of(plan.spec, step.index)
@@ -186,7 +181,7 @@ class Clusters:
         """Does the steps; returns what went wrong, one text per node."""
 
         def network() -> None:
-            head = self._places.head_port(cluster)
+            head = self._places.head_port(self._move_head(cluster, plan.head_host))
             self._fabric.network_up(head.network)
             self._fabric.port_up(head)
             self._fabric.port_plug(head)
@@ -203,15 +198,22 @@ class Clusters:
         errors = self._each(self._remove, [node for node in surplus if node], progress)
         return errors + self._each(start, plan.of(StepKind.REPAIR, StepKind.ADD), progress)
 
+    def _move_head(self, cluster: Cluster, host: str) -> Cluster:
+        """Removes the head from its old host before the row names the new one, so a killed daemon finds either."""
+        if cluster.head_host != host:
+            self._fabric.port_down(self._places.head_port(cluster))
+            cluster = cluster.model_copy(update={"head_host": host})
+            self._store.put_cluster(cluster)
+        return cluster
+
     def _start(self, step: Step) -> None:
-        """Starts the planned or lost node at its new host; what is left of it at its old one goes first."""
+        """Starts a planned or lost node at its new host, after the remains of a lost one are removed from the old."""
         node = self._store.node(step.node)
         if node is None:
             raise Failed(Code.WRONG_STATE, f"{step.node} was removed meanwhile")
         if step.kind == StepKind.REPAIR:
             self._unmake(node)
-        node = node.model_copy(update={"host": step.host, "state": NodeState.PLANNED})
-        self._store.put_node(node)
+        node = self._take_room(node, step.host)
         try:
             port = self._places.port(node)
             self._fabric.port_up(port)
@@ -221,6 +223,22 @@ class Clusters:
             self._tried(node.name, lambda: self._unmake(node))
             raise
         self._store.put_node(node.model_copy(update={"state": NodeState.RUNNING}))
+
+    def _take_room(self, node: Node, host: str) -> Node:
+        """Writes the node's host. Refused when the host is another one whose room was taken since `_reserve`.
+
+        Until then the row names the old host, where a killed daemon would find the remains.
+        """
+        with self._store.reserving:
+            if node.host != host:
+                others = [other for other in self._store.nodes() if other.name != node.name]
+                used = used_by(others, self._store.moves(unfinished=True)).get(host, Used())
+                found = find_host(known_hosts(self._store, self._fabric, asked=()), host)
+                if reason := lacks(found, used, NodeNeed(node.cpus, node.memory)):
+                    raise Refused(Code.NO_CAPACITY, f"{node.name} no longer fits", reason, "run wherry up again")
+            node = node.model_copy(update={"host": host, "state": NodeState.PLANNED})
+            self._store.put_node(node)
+        return node
 
     def _remove(self, node: Node) -> None:
         self._unmake(node)

@@ -6,7 +6,6 @@ Several nodes move at once, each in its caller's thread.
 
 from __future__ import annotations
 
-import threading
 from dataclasses import dataclass
 
 from wherry.base.clock import now
@@ -49,8 +48,8 @@ class MovePlan:
 class Moves:
     """The live migrations of an instance's nodes.
 
-    Whoever moves or recovers a node holds its claim (see `wherry.service.operations`); only the capacity of hosts is
-    settled here, under a lock, since two moves with different nodes may want the last room of one host.
+    The caller holds the node's claim (see `wherry.service.claims`). Room on hosts is shared by all moves and clusters,
+    so it is taken under `Store.reserving`.
     """
 
     def __init__(self, store: Store, fabric: Fabric, drivers: dict[str, NodeDriver], places: Placements) -> None:
@@ -58,8 +57,6 @@ class Moves:
         self._fabric = fabric
         self._drivers = drivers
         self._places = places
-        self._admitting = threading.Lock()
-        """Held from the look at a host's room to the row that takes it. No host is asked anything meanwhile."""
         self._links = LinkAdmission()
 
     def plan(self, node: str, host: str, options: MoveOptions = _DEFAULT) -> MovePlan:
@@ -113,7 +110,7 @@ class Moves:
 
     def unfinished(self, destination: str) -> list[Move]:
         """Moves to a host that are not over; every one, for a caller that has marked the host as drained before."""
-        with self._admitting:  # a move that found the host open has written its row
+        with self._store.reserving:  # a move that was admitted before the drain has written its row
             found = self._store.moves(unfinished=True)
         return [move for move in found if move.destination == destination]
 
@@ -162,7 +159,7 @@ class Moves:
     def _admit(self, plan: MovePlan, progress: Progress, cancelled: Cancelled) -> MoveStateMachine:
         """Checks the rows again, and writes those that make the node's second placement known."""
         name, host = plan.node.name, plan.destination.name
-        with self._admitting:
+        with self._store.reserving:
             node = find_node(self._store, name)
             if node.host != plan.node.host:
                 why = "it was moved after this was planned"

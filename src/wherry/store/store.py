@@ -41,8 +41,11 @@ class Store:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         path.chmod(0o600)
         self._writing = threading.RLock()
+        self.reserving = threading.Lock()
+        """Held from the check of a host's room to the write of the row that takes it: clusters and moves compete for the
+        same room, and rows are where it is counted. No host is asked anything while it is held."""
         self.on_event: Callable[[], None] = lambda: None
-        """Called after each event that is added, by its thread."""
+        """Called after each event that is added, by the thread that added it."""
         self._engine = _engine(path)
         self._migrate()
 
@@ -193,7 +196,9 @@ class Store:
 
     def operation_with_key(self, uid: int, key: str) -> Operation | None:
         """The operation that a user began with this idempotency key."""
-        query = sa.select(tables.operations.c.record).where(tables.operations.c.record.contains(key, autoescape=True))
+        written = json.dumps(key)[1:-1]  # as it stands in the record: quotes and non-ASCII letters are escaped there
+        record = tables.operations.c.record
+        query = sa.select(record).where(record.contains(written, autoescape=True))
         with self._engine.connect() as connection:
             found = [load(Operation, row.record) for row in connection.execute(query)]
         return next((operation for operation in found if (operation.uid, operation.key) == (uid, key)), None)
