@@ -162,6 +162,7 @@ def test_a_cluster_that_just_moved_is_left_alone() -> None:
     (verdict,) = Imagined(hosts_at("ab", 4), jobs=[job]).plan().verdicts
     assert verdict.moves == () and "moved 10 s ago" in verdict.text
     assert Imagined(hosts_at("ab", 4), jobs=[job]).plan(now=NOW + 60).moves
+    assert Imagined(hosts_at("ab", 4), jobs=[job]).plan(now=NOW - 3600).moves  # the clock was set back since
 
 
 def test_one_room_is_given_once_and_to_who_gains_most() -> None:

@@ -40,7 +40,7 @@ def parse_share(text: str) -> float:
 def format_rate(bits: float) -> str:
     """`943e6` -> `943 Mbit/s`."""
     for unit in ("bit/s", "kbit/s", "Mbit/s"):
-        if bits < 1000:
+        if bits < 999.5:  # more would be rounded to 1e+03
             return f"{bits:.3g} {unit}"
         bits /= 1000
     return f"{bits:.3g} Gbit/s"

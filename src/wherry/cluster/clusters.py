@@ -33,8 +33,8 @@ _AT_ONCE = 4
 class Clusters:
     """Makes, repairs and removes clusters.
 
-    The caller holds the cluster's claim exclusively (see `wherry.service.claims`). Room on hosts and numbers of networks
-    are shared by all clusters and moves, so they are taken under `Store.reserving`.
+    The caller holds the cluster's claim exclusively (see `wherry.service.claims`). Clusters and moves compete for room
+    on hosts, clusters for numbers of networks: both are taken under `Store.reserving`.
     """
 
     def __init__(self, store: Store, fabric: Fabric, drivers: dict[str, NodeDriver]) -> None:

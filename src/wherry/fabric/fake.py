@@ -78,7 +78,6 @@ class FakeFabric:
                 cores=host.cores,
                 memory=host.facts.memory or host.memory,
                 speed=host.speed,
-                down=host.name in self._down,
                 facts=self.facts(host.name),
             )
             for host in self.spec.hosts

@@ -31,7 +31,7 @@ class Gateway:
         for left in (self._log, self._number):
             left.unlink(missing_ok=True)
         with open(self._log, "wb") as log:
-            self._child = subprocess.Popen(
+            child = self._child = subprocess.Popen(
                 inside(self._netns, *words, number=self._number),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -40,7 +40,7 @@ class Gateway:
                 start_new_session=True,
                 cwd="/",
             )
-        while not self._number.exists() and self._child.poll() is None:
+        while not self._number.exists() and child.poll() is None:
             time.sleep(0.002)
 
     def pid(self) -> int | None:
@@ -61,9 +61,9 @@ class Gateway:
         if pid is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        if self._child is not None:
-            self._child.wait()
-            self._child = None
+        child, self._child = self._child, None  # `pid` of another thread sets it to None, too
+        if child is not None:
+            child.wait()
 
     def said(self) -> str:
         """Its output."""

@@ -17,7 +17,7 @@ from typing import Protocol
 from wherry.base.errors import Code, Refused
 from wherry.base.paths import Instance
 from wherry.fabric import host_facts, namespaces, netns_links
-from wherry.fabric.netns import NetnsFabric, bridge_of
+from wherry.fabric.netns import NetnsFabric, bridge_of, check_names
 from wherry.fabric.netns_links import NetnsLinks
 from wherry.fabric.protocol import Hold, HoldReport, LinkMeasure, LinkState, Repair
 from wherry.model.libvirt_uri import parse_uri
@@ -180,7 +180,8 @@ class NoPacketHold:
 
 
 def check(spec: FabricSpec) -> None:
-    """Refuses a fabric whose bridge is not on this machine. Changes nothing."""
+    """Refuses ambiguous host names, and a bridge that this machine does not have. Changes nothing."""
+    check_names(spec)
     if not netns_links.inside(_MACHINE, lambda ip: ip.there(str(spec.bridge))):
         what = f"this machine has no bridge {spec.bridge}"
         raise Refused(Code.NOT_FOUND, what, "it joins nodes on real hosts to their cluster's head", "ip link")

@@ -76,9 +76,13 @@ class LinkEmulator:
         """Ends it; also when it does not run."""
         with contextlib.suppress(OSError):
             self._ask("end", TIMEOUT)
-        if self._process is not None:
-            self._process.wait(TIMEOUT)
-            self._process = None
+        process, self._process = self._process, None
+        if process is not None:
+            try:
+                process.wait(TIMEOUT)
+            except subprocess.TimeoutExpired:  # it hangs, and would keep the TAPs for ever
+                process.kill()
+                process.wait()
         self._control.unlink(missing_ok=True)
 
     def _ask(self, line: str, timeout: float) -> dict[str, Any]:
@@ -110,8 +114,9 @@ class LinkEmulator:
         with contextlib.suppress(ValueError):
             answer = json.loads(line)
         if answer.get("event") == "ready":
-            if self._process is not None:
-                self._process.wait()  # the dead one before it
+            if self._process is not None:  # the one before it, whose socket or TAPs are gone
+                self._process.kill()
+                self._process.wait()
             self._process = process
             return None
         process.kill()

@@ -52,9 +52,7 @@ def delays(source: End, sink: End, count: int, pause: float, trip: float) -> lis
 
     Both ends have one clock; the moment of arrival is the kernel's, so a reader that is late does no harm.
     """
-    receiving = namespaces.inside(sink[0], lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
-    sending = namespaces.inside(source[0], lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
-    with receiving, sending:
+    with _datagram_socket(sink) as receiving, _datagram_socket(source) as sending:
         receiving.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
         receiving.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, 1024 * (count + 100))
         receiving.bind((sink[1], 0))
@@ -77,6 +75,10 @@ def delays(source: End, sink: End, count: int, pause: float, trip: float) -> lis
         return found
 
 
+def _datagram_socket(end: End) -> socket.socket:
+    return namespaces.inside(end[0], lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+
+
 def _reached(sending: socket.socket, receiving: socket.socket, patience: float) -> bool:
     """True when something comes through: the first ones wait for ARP, or are lost while it is given up and repeated."""
     receiving.settimeout(_LOOK)
@@ -91,17 +93,25 @@ def _reached(sending: socket.socket, receiving: socket.socket, patience: float) 
 
 def _latency(source: End, sink: End, trip: float) -> float | None:
     """Seconds of one way; None when nothing comes through."""
-    found = delays(source, sink, _DATAGRAMS, _APART, trip)
+    try:
+        found = delays(source, sink, _DATAGRAMS, _APART, trip)
+    except OSError:  # there is no route, as while one of the hosts is down
+        return None
     return statistics.median(found) if found else None
 
 
 def _bandwidth(source: End, sink: End, latency: float) -> float | None:
     """Bits per second on the wire while TCP fills it; None when no connection could be made or it broke."""
-    try:
-        pairs = _connect(source, sink, timeout=5 + 10 * latency)
-    except OSError:
-        return None
-    warm = 0.5 + 40 * latency  # slow start, and the first losses
+    with contextlib.ExitStack() as opened:
+        try:
+            pairs = _connect(source, sink, 5 + 10 * latency, opened)
+        except OSError:
+            return None
+        return _filled(pairs, sink, warm=0.5 + 40 * latency)  # slow start, and the first losses
+
+
+def _filled(pairs: list[tuple[socket.socket, socket.socket]], sink: End, warm: float) -> float | None:
+    """Bits per second that come in while every connection is filled, counted after `warm` seconds."""
     until = time.monotonic() + warm + _SECONDS
     threads = [threading.Thread(target=_send, args=(out, until), daemon=True) for out, _ in pairs]
     threads += [threading.Thread(target=_drain, args=(into,), daemon=True) for _, into in pairs]
@@ -111,8 +121,6 @@ def _bandwidth(source: End, sink: End, latency: float) -> float | None:
     before, began = _received(sink), time.monotonic()
     time.sleep(_SECONDS)
     received, seconds = _received(sink) - before, time.monotonic() - began
-    for end in (end for pair in pairs for end in pair):
-        end.close()
     return 8 * received / seconds if received else None
 
 
@@ -120,14 +128,18 @@ def _received(sink: End) -> int:
     return netns_links.inside(sink[0], lambda ip: ip.carried("up0")[0])
 
 
-def _connect(source: End, sink: End, timeout: float) -> list[tuple[socket.socket, socket.socket]]:
+def _connect(
+    source: End, sink: End, timeout: float, opened: contextlib.ExitStack
+) -> list[tuple[socket.socket, socket.socket]]:
+    """The connections; `opened` closes them, also those that were made before one failed."""
     pairs = []
     with namespaces.inside(sink[0], lambda: socket.create_server((sink[1], 0))) as server:
         server.settimeout(timeout)
         address = server.getsockname()
         for _ in range(_STREAMS):
             out = namespaces.inside(source[0], lambda: socket.create_connection(address, timeout=timeout))
-            pairs.append((out, server.accept()[0]))
+            opened.enter_context(out)
+            pairs.append((out, opened.enter_context(server.accept()[0])))
     return pairs
 
 

@@ -104,9 +104,8 @@ class Switch:
                 raise self._refusal(verb, name, error) from None
 
     def _refusal(self, verb: str, name: str, error: OSError) -> Failed:
-        return Failed(
-            Code.FAILED, f"could not {verb} {name} in {self._netns}", os.strerror(error.errno or 0), "wherry status"
-        )
+        why = error.strerror or str(error)  # a timeout has no number
+        return Failed(Code.FAILED, f"could not {verb} {name} in {self._netns}", why, "wherry status")
 
     def _ask(self, kind: int, options: int, flags: int, change: int, attributes: bytes) -> bytes:
         return self._send(kind, options, _LINK.pack(socket.AF_UNSPEC, 0, 0, flags, change) + attributes)
@@ -168,7 +167,11 @@ class Announcer:
 
         def open_socket() -> socket.socket:
             opened = socket.socket(socket.AF_PACKET, socket.SOCK_RAW | socket.SOCK_CLOEXEC, 0)
-            opened.bind((interface, 0))
+            try:
+                opened.bind((interface, 0))
+            except OSError:
+                opened.close()  # an open socket keeps the namespace alive
+                raise
             return opened
 
         self._socket = namespaces.inside(netns, open_socket)

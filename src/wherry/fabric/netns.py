@@ -50,15 +50,7 @@ would unpack into another cluster's network."""
 def check(spec: FabricSpec) -> None:
     """Refuses what this driver cannot make. Changes nothing."""
     site_links.check(spec)
-    for host in spec.hosts:
-        for begin in ("site", *(other.name for other in spec.hosts)):
-            if f"{host.name}-".startswith(f"{begin}-") and host.name != begin or host.name == "site":
-                raise Refused(
-                    Code.UNSUPPORTED,
-                    f"the host name {host.name} begins with the name {begin}",
-                    "namespaces are named by site or host, and node: the two could not be told apart",
-                    "rename the host",
-                )
+    check_names(spec)
     room = 2 ** (24 - ipaddress.ip_network(spec.underlay).prefixlen) - 1
     crowded = [site.name for site in spec.sites if sum(host.site == site.name for host in spec.hosts) > 254]
     if len(spec.sites) > room or crowded:
@@ -68,6 +60,20 @@ def check(spec: FabricSpec) -> None:
             f"it holds {room} sites of 254 hosts",
             "use a larger underlay",
         )
+
+
+def check_names(spec: FabricSpec) -> None:
+    """Refuses host names of which one begins another: host `a` with node `b-c` and host `a-b` with node `c` would share
+    a namespace."""
+    for host in spec.hosts:
+        for begin in ("site", *(other.name for other in spec.hosts)):
+            if f"{host.name}-".startswith(f"{begin}-") and host.name != begin or host.name == "site":
+                raise Refused(
+                    Code.UNSUPPORTED,
+                    f"the host name {host.name} begins with the name {begin}",
+                    "network namespaces are named HOST-NODE, and two of them could get the same name",
+                    "rename the host",
+                )
 
 
 class NetnsFabric:
@@ -118,10 +124,9 @@ class NetnsFabric:
         ]  # fmt: skip
 
     def facts(self, host: str) -> HostFacts:
-        with self._lock:
-            if host not in self._facts:
-                self._facts[host] = host_facts.gather(self._host(host), self._criu_version())
-            return self._facts[host]
+        if host not in self._facts:  # no lock: this runs programs, and a frozen node's port would wait for the lock
+            self._facts[host] = host_facts.gather(self._host(host), self._criu_version())
+        return self._facts[host]
 
     def missing_files(self, host: str, paths: list[str]) -> list[str]:
         return host_facts.missing_files(self._host(host), paths)
@@ -166,8 +171,12 @@ class NetnsFabric:
             self._links.remake(self.spec)
 
     def repair(self) -> list[Repair]:
-        with self._links.lock:  # the spec of now, and not of before a change
-            return self._links.repair(self.spec)
+        if not self._links.lock.acquire(blocking=False):
+            return []  # links are being changed, which may wait 30 s for a handshake; the next call finds them whole
+        try:
+            return self._links.repair(self.spec)  # the spec is read under the lock: `set_link` replaces it
+        finally:
+            self._links.lock.release()
 
     def host_netns(self, host: str) -> str:
         return namespaces.path(self._name(self._host(host).name))

@@ -69,7 +69,7 @@ class NetnsPacketHold:
         )
         try:
             self._expect("ready")
-        except Failed:
+        except Exception:
             self.drop()
             raise
 

@@ -191,17 +191,20 @@ class SiteLinks:
             netns_links.inside(here, lambda ip: ip.pair(wire, other, netns.fileno(), mtu=netns_links.WIRE_MTU))
 
     def _emulator(self, link: LinkSpec) -> LinkEmulator:
-        if link.name not in self._emulators:
-            self._emulators[link.name] = LinkEmulator(self._directory / f"{link.name}.sock", link.name)
-        return self._emulators[link.name]
+        """The one object per link, which owns the child process; `state` calls this without the lock."""
+        known = self._emulators.get(link.name)
+        return known or self._emulators.setdefault(
+            link.name, LinkEmulator(self._directory / f"{link.name}.sock", link.name)
+        )
 
     def _tunnel(self, spec: FabricSpec, link: LinkSpec, kind: str) -> Tunnel:
-        if (link.name, kind) not in self._tunnels:
-            index = [join.name for join in spec.joins()].index(link.name)
-            keys = vpn.directory(self._directory, link.name, kind)
-            made = vpn.KINDS[kind](keys, link.name, self._ends(spec, link), index, BRIDGE)
-            self._tunnels[link.name, kind] = made
-        return self._tunnels[link.name, kind]
+        known = self._tunnels.get((link.name, kind))
+        if known is not None:
+            return known
+        index = [join.name for join in spec.joins()].index(link.name)
+        keys = vpn.directory(self._directory, link.name, kind)
+        made = vpn.KINDS[kind](keys, link.name, self._ends(spec, link), index, BRIDGE)
+        return self._tunnels.setdefault((link.name, kind), made)  # atomic; see `_emulator`
 
 
 def _making(link: LinkSpec) -> str:

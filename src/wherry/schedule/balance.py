@@ -154,7 +154,7 @@ def _options(
     case: Case, model: StepModel, world: World, used: Mapping[str, Used], now: float, rule: Rule
 ) -> tuple[list[Option], list[str]]:
     """Every placement worth a look, and what stands in the way of others."""
-    barred = {where for where, time in case.left.items() if now - time < rule.hold} | set(case.refused)
+    barred = {where for where, time in case.left.items() if _within(rule.hold, time, now)} | set(case.refused)
     start = TentativePlacement(case.nodes, world, used, barred, case.most)
     hosts = sorted((world.hosts[name] for name in case.allowed), key=lambda host: (-host.speed, host.name))
     improved = _improved(case, model, world, hosts, start.copy(), {})
@@ -302,13 +302,18 @@ def _gain(option: Option) -> float:
 def _against(case: Case, best: Option, gained: float, now: float, rule: Rule) -> str:
     """Why the best plan is not done; empty when it is."""
     last = max((case.moved.get(node.name, 0.0) for node in case.nodes), default=0.0)
-    if now - last < rule.cooldown:
+    if _within(rule.cooldown, last, now):
         return f"its nodes moved {now - last:.0f} s ago and are left alone for {rule.cooldown:.0f} s"
     if _gain(best) < rule.gain:
         return f"less than the {rule.gain:.0%} that it takes to act"
     if gained < rule.margin * best.cost:
         return f"it must gain {rule.margin:g} times what it costs"
     return ""
+
+
+def _within(seconds: float, time: float, now: float) -> bool:
+    """True less than `seconds` after `time`. A time that is still to come was written before the clock was set back."""
+    return 0 <= now - time < seconds
 
 
 def _kind(profile: Profile, step: Step, world: World, case: Case, rule: Rule) -> Kind:

@@ -42,8 +42,8 @@ class Store:
         path.chmod(0o600)
         self._writing = threading.RLock()
         self.reserving = threading.Lock()
-        """Held from the check of a host's room to the write of the row that takes it: clusters and moves compete for the
-        same room, and rows are where it is counted. No host is asked anything while it is held."""
+        """Held from the check of a host's room to the write of the row that takes it, as clusters and moves compete for
+        that room, which is counted in rows. No host is asked anything while it is held."""
         self.on_event: Callable[[], None] = lambda: None
         """Called after each event that is added, by the thread that added it."""
         self._engine = _engine(path)
