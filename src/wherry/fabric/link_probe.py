@@ -125,7 +125,7 @@ def _filled(pairs: list[tuple[socket.socket, socket.socket]], sink: End, warm: f
 
 
 def _received(sink: End) -> int:
-    return netns_links.inside(sink[0], lambda ip: ip.carried("up0")[0])
+    return netns_links.inside(sink[0], lambda ip: ip.byte_counters("up0")[0])
 
 
 def _connect(

@@ -37,9 +37,9 @@ class OpenVpn(Tunnel):
         for netns, wire in self._ends:
             tap = _tap(wire)
             self._until(
-                functools.partial(netns_links.inside, netns, functools.partial(NetnsLinks.there, name=tap)), "start"
+                functools.partial(netns_links.inside, netns, functools.partial(NetnsLinks.exists, name=tap)), "start"
             )
-            join = functools.partial(NetnsLinks.join, name=tap, bridge=self._bridge, mtu=netns_links.UNDERLAY_MTU)
+            join = functools.partial(NetnsLinks.attach, name=tap, bridge=self._bridge, mtu=netns_links.UNDERLAY_MTU)
             netns_links.inside(netns, join)
 
     def _stands(self, side: int) -> bool:

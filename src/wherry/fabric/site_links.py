@@ -165,7 +165,7 @@ class SiteLinks:
         bridge = BRIDGE if link.overlay == "none" else None
         for netns, wire in ends:
             netns_links.inside(
-                netns, functools.partial(NetnsLinks.join, name=wire, bridge=bridge, mtu=netns_links.WIRE_MTU)
+                netns, functools.partial(NetnsLinks.attach, name=wire, bridge=bridge, mtu=netns_links.WIRE_MTU)
             )
         for netns, wire in ends:
             netns_links.inside(netns, functools.partial(NetnsLinks.wait, name=wire))

@@ -93,13 +93,13 @@ class WireGuard(Tunnel):
         # One calls and the other learns from where: two that call at once, a long link between them, never meet.
         call = ["endpoint", f"{self._outer[1]}:{PORT}", "persistent-keepalive", _KEEPALIVE] if side == 0 else []
         self._wg(side, "set", name, *own, "peer", peer, "allowed-ips", f"{there}/32", *call)
-        self._inside(side, functools.partial(NetnsLinks.join, name=name, bridge=None, mtu=_MTU))
+        self._inside(side, functools.partial(NetnsLinks.attach, name=name, bridge=None, mtu=_MTU))
         self._inside(side, functools.partial(NetnsLinks.address, name=name, address=f"{here}/30"))
         self._inside(
             side, functools.partial(NetnsLinks.vxlan, name=frames, number=self._index + 1, own=here, others=[there])
         )
         self._inside(
-            side, functools.partial(NetnsLinks.join, name=frames, bridge=self._bridge, mtu=netns_links.UNDERLAY_MTU)
+            side, functools.partial(NetnsLinks.attach, name=frames, bridge=self._bridge, mtu=netns_links.UNDERLAY_MTU)
         )
 
     def _stands(self, side: int) -> bool:
@@ -108,7 +108,7 @@ class WireGuard(Tunnel):
 
     def _there(self, side: int) -> bool:
         name = _interface(self._directory, side)
-        found: bool = self._inside(side, functools.partial(NetnsLinks.there, name=name))
+        found: bool = self._inside(side, functools.partial(NetnsLinks.exists, name=name))
         return found and (kernel() or (_SOCKETS / f"{name}.sock").exists())
 
     def _key(self, side: int) -> str:
