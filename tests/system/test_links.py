@@ -300,7 +300,7 @@ def test_a_link_that_cannot_be_repaired_is_told_once_and_others_are_repaired(
         assert chain.links()[1].emulation == "wherry-link"
         assert tended_within(chain, 5) == [], "the same reason, although it was tried again"
     (again,) = tended_within(chain, 30)
-    assert not again.failed and "started anew" in again.text
+    assert not again.failed and "was restarted" in again.text
     assert eventually(lambda: chain.measure_link(chain.links()[0].link, False).latency is not None, True)
 
 

@@ -48,7 +48,7 @@ class Half(Tunnel):
             self.fails -= 1
             raise Failed(Code.FAILED, "no luck")
 
-    def _stands(self, side: int) -> bool:
+    def _connected(self, side: int) -> bool:
         return True
 
 
@@ -97,7 +97,7 @@ def test_a_gateway_is_found_by_who_comes_after_a_daemon_that_was_killed(tmp_path
     one.end()
     assert child.wait() == -signal.SIGKILL and one.pid() is None
     one.start(["/no/such/program"])
-    assert one.pid() is None and "cannot run /no/such/program" in one.said()
+    assert one.pid() is None and "cannot run /no/such/program" in one.output()
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="there is no openssl")
