@@ -1,4 +1,4 @@
-"""Sizes, durations and rates as people write them. A bare number is refused: a size has a unit."""
+"""Parses and formats sizes, durations, rates and shares. Sizes, durations and rates must have a unit."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def parse_rate(text: str) -> int:
 
 
 def parse_share(text: str) -> float:
-    """The fraction that `"1%"` or `"0.01"` is. ValueError for anything else."""
+    """The fraction of `"1%"` or `"0.01"`. ValueError for anything else."""
     return _parse(text, {"%": 0.01, "": 1.0}, "share", "1%")
 
 

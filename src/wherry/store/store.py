@@ -1,7 +1,7 @@
-"""Every record of an instance, by name or id, in one SQLite database (write-ahead log).
+"""All records of an instance, by name or id, in one SQLite database (write-ahead log).
 
-Invariants: a call that writes returns when the row survives `kill -9` of this process; calls may come from any thread;
-the directory and the file are the owner's alone, as the secrets of clusters are in it.
+Invariants: a written row survives `kill -9` of this process once the call returns; calls may come from any thread; only
+the owner can read the file, which contains the secrets of clusters.
 """
 
 from __future__ import annotations
