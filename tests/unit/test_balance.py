@@ -100,7 +100,7 @@ def test_a_slow_link_makes_the_moves_dear() -> None:
 def test_a_move_is_priced_with_what_links_leave_to_moves() -> None:
     world = Imagined(hosts_at("ab", 1), bandwidth="8Mbit/s", latency="0ms").world()
     one, other = world.hosts["a1"], world.hosts["b1"]
-    assert downtime(COST, one, other, world.roads) == pytest.approx(COST.downtime + COST.bytes / (SHARE * 1e6))
+    assert downtime(COST, one, other, world.routes) == pytest.approx(COST.downtime + COST.bytes / (SHARE * 1e6))
 
 
 def test_an_overloaded_host_is_relieved() -> None:

@@ -56,7 +56,7 @@ def test_the_state_of_a_link_and_its_repair_share_its_processes(monkeypatch: pyt
 
     monkeypatch.setattr(site_links, "LinkEmulator", slowly)
     monkeypatch.setitem(vpn.KINDS, "openvpn", cast("type[Tunnel]", slowly))
-    links, link = NetnsFabric(SPEC, INSTANCE)._links, SPEC.joins()[0]
+    links, link = NetnsFabric(SPEC, INSTANCE)._links, SPEC.effective_links()[0]
     barrier, made = threading.Barrier(8), []
 
     def get() -> None:
@@ -107,5 +107,5 @@ def fabric() -> Iterator[NetnsFabric]:
 @pytest.mark.parametrize("host", ["a1", "b1"])
 def test_a_link_is_measured_as_silent_while_a_host_is_down(fabric: NetnsFabric, host: str) -> None:
     fabric.set_down(host, True)
-    measure = fabric.measure_link(SPEC.joins()[0], bandwidth=True)
+    measure = fabric.measure_link(SPEC.effective_links()[0], bandwidth=True)
     assert (measure.latency, measure.latency_back, measure.there, measure.back) == (None, None, None, None)

@@ -80,11 +80,11 @@ def test_good_uris(text: str, canonical: str) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("qemu:///system", "does not say how the host is reached"),
+        ("qemu:///system", "transport must be ssh, tls or tcp"),
         ("qemu+tls://h/session", "the path of a QEMU host is /system"),
-        ("qemu+tls://h/system?pkipath=/tmp", "parameters are not taken"),
+        ("qemu+tls://h/system?pkipath=/tmp", "parameters are refused"),
         ("qemu+tcp://root@h/system", "for qemu\\+ssh only"),
-        ("lxc+ssh://h/", "run QEMU or Xen"),
+        ("lxc+ssh://h/", "hypervisor must be qemu or xen"),
     ],
 )
 def test_bad_uris(text: str, words: str) -> None:

@@ -86,7 +86,7 @@ def test_other_figures_that_cannot_be_had_leave_row_and_links_as_they_were(servi
     with pytest.raises(WherryError, match="no wires"):
         client.wait(client.fabric_up(other, "FILE").id)
     kept = service.context.store.fabric()
-    assert kept == fabric.spec and kept is not None and kept.joins()[0].latency is None
+    assert kept == fabric.spec and kept is not None and kept.effective_links()[0].latency is None
     assert fabric.calls[-1] == "relink", "what was made of the other figures is made again as it was"
 
 

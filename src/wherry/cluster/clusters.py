@@ -23,7 +23,7 @@ from wherry.model.owner import Owner
 from wherry.model.spec.cluster import ClusterSpec
 from wherry.node.console_tail import console_tail
 from wherry.node.protocol import NodeDriver
-from wherry.schedule.placement import NodeNeed, Used, lacks, used_by
+from wherry.schedule.placement import NodeNeed, Used, shortage, used_by
 from wherry.store.store import Store
 
 _AT_ONCE = 4
@@ -175,7 +175,7 @@ class Clusters:
             if step.host not in hosts:
                 what, why = f"there is no host {step.host} any more", "the fabric was changed after this was planned"
                 raise Refused(Code.WRONG_STATE, what, why, "run wherry up again")
-            if reason := lacks(hosts[step.host], used.get(step.host, Used()), need):
+            if reason := shortage(hosts[step.host], used.get(step.host, Used()), need):
                 raise Refused(Code.NO_CAPACITY, f"{step.node} no longer fits", reason, "run wherry up again")
             used[step.host] = used.get(step.host, Used()).plus(need)
 
@@ -236,7 +236,7 @@ class Clusters:
                 others = [other for other in self._store.nodes() if other.name != node.name]
                 used = used_by(others, self._store.moves(unfinished=True)).get(host, Used())
                 found = find_host(known_hosts(self._store, self._fabric, asked=()), host)
-                if reason := lacks(found, used, NodeNeed(node.cpus, node.memory)):
+                if reason := shortage(found, used, NodeNeed(node.cpus, node.memory)):
                     raise Refused(Code.NO_CAPACITY, f"{node.name} no longer fits", reason, "run wherry up again")
             node = node.model_copy(update={"host": host, "state": NodeState.PLANNED})
             self._store.put_node(node)

@@ -18,7 +18,7 @@ from wherry.model.owner import Owner
 from wherry.model.spec.cluster import ClusterSpec, Flavor
 from wherry.node.as_user import as_user
 from wherry.node.protocol import NodeDriver
-from wherry.schedule.placement import NodeNeed, Used, lacks, place, used_by
+from wherry.schedule.placement import NodeNeed, Used, place_nodes, shortage, used_by
 from wherry.store.store import Store
 
 
@@ -196,14 +196,14 @@ def _place(
     for index in range(spec.size):
         need = need_of(spec, index)
         host = next((h for h in able if index in nodes and index not in kept and h.name == nodes[index].host), None)
-        if host and not lacks(host, used.get(host.name, Used()), need):
+        if host and not shortage(host, used.get(host.name, Used()), need):
             where[index] = host.name
             used[host.name] = used.get(host.name, Used()).plus(need)
     rest = [index for index in range(spec.size) if index not in where]
     own = {host.name: list(where.values()).count(host.name) for host in hosts}
     needs_of_rest = [need_of(spec, index) for index in rest]
     try:
-        chosen = place(needs_of_rest, able, used, spec.placement, spec.sites, spec.hosts, own)
+        chosen = place_nodes(needs_of_rest, able, used, spec.placement, spec.sites, spec.hosts, own)
     except Refused as error:
         for name, files in missing.items():
             if files and (not spec.hosts or name in spec.hosts):

@@ -113,7 +113,7 @@ class FakeFabric:
             self._down.discard(host)
 
     def links(self) -> list[LinkState]:
-        return [LinkState(link=link, emulation="none") for link in self.spec.joins()]
+        return [LinkState(link=link, emulation="none") for link in self.spec.effective_links()]
 
     def set_link(self, link: LinkSpec) -> None:
         self.entering("set_link")

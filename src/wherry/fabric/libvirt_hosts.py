@@ -92,7 +92,7 @@ class LibvirtHostsFabric(NetnsFabric):
         raise Refused(Code.UNSUPPORTED, what, "it is a real host", f"wherry host drain {host}")
 
     def links(self) -> list[LinkState]:
-        return [LinkState(link=link, emulation="none") for link in self.spec.joins()]
+        return [LinkState(link=link, emulation="none") for link in self.spec.effective_links()]
 
     def set_link(self, link: LinkSpec) -> None:
         what = f"the link {link.name} cannot be changed"

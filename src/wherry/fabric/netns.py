@@ -99,7 +99,7 @@ class NetnsFabric:
         with self._lock:
             for site in self.spec.sites:
                 self._make_site(site.name)
-            for link in self.spec.joins():
+            for link in self.spec.effective_links():
                 self._links.up(self.spec, link)
             for host in self.spec.hosts:
                 self._make_host(host)
@@ -146,7 +146,7 @@ class NetnsFabric:
             self._wait_uplink(self._host(host))
 
     def links(self) -> list[LinkState]:
-        return [self._links.state(self.spec, link) for link in self.spec.joins()]
+        return [self._links.state(self.spec, link) for link in self.spec.effective_links()]
 
     def set_link(self, link: LinkSpec) -> None:
         with self._links.lock:

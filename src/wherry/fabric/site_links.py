@@ -45,7 +45,7 @@ class _Backoff(NamedTuple):
 
 def check(spec: FabricSpec) -> None:
     """Refuses links that this machine cannot make. Changes nothing."""
-    for link in spec.joins():
+    for link in spec.effective_links():
         vpn.check(link)
 
 
@@ -74,7 +74,7 @@ class SiteLinks:
         """Makes or changes every link, without waiting for overlays. Failed, at the end, if one could not be made."""
         reasons = []
         with self.lock:
-            for link in spec.joins():
+            for link in spec.effective_links():
                 try:
                     self._make(spec, link)
                 except Exception as error:  # the other links are made all the same
@@ -86,7 +86,7 @@ class SiteLinks:
         """Restarts dead processes. Skips a link whose sites do not exist, and one in backoff."""
         found = []
         with self.lock:
-            for link in spec.joins():
+            for link in spec.effective_links():
                 failed = self._backoffs.get(link.name)
                 if failed is not None and time.monotonic() < failed.until:
                     continue
@@ -201,7 +201,7 @@ class SiteLinks:
         known = self._tunnels.get((link.name, kind))
         if known is not None:
             return known
-        index = [join.name for join in spec.joins()].index(link.name)
+        index = [join.name for join in spec.effective_links()].index(link.name)
         keys = vpn.directory(self._directory, link.name, kind)
         made = vpn.KINDS[kind](keys, link.name, self._ends(spec, link), index, BRIDGE)
         return self._tunnels.setdefault((link.name, kind), made)  # atomic; see `_emulator`

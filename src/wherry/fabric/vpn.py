@@ -24,7 +24,7 @@ _PACKAGES = {"wg": "wireguard-tools"}
 
 def check(link: LinkSpec) -> None:
     """Refuses an overlay whose programs are not installed."""
-    if missing := lacks(link.overlay):
+    if missing := missing_programs(link.overlay):
         raise Refused(
             Code.UNSUPPORTED,
             f"the link {link.name} cannot have the overlay {link.overlay}",
@@ -33,7 +33,7 @@ def check(link: LinkSpec) -> None:
         )
 
 
-def lacks(kind: str) -> list[str]:
+def missing_programs(kind: str) -> list[str]:
     """The programs that an overlay needs and this machine lacks."""
     if kind == "wireguard":
         return wireguard.missing()

@@ -38,10 +38,10 @@ def link_path(spec: FabricSpec, source: str, destination: str, wanted: int | Non
 
     Refused when it is more than a link on the way has.
     """
-    site, roads = {host.name: host.site for host in spec.hosts}, Routes(spec.joins())
+    site, routes = {host.name: host.site for host in spec.hosts}, Routes(spec.effective_links())
     budgets: dict[Hop, float] = {}
-    for hop in roads.way(site[source], site[destination]).hops:
-        bandwidth = 8 * roads.bandwidth[hop]
+    for hop in routes.route(site[source], site[destination]).hops:
+        bandwidth = 8 * routes.bandwidth[hop]
         if math.isinf(bandwidth):
             continue
         if wanted is not None and wanted > bandwidth:

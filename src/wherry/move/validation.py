@@ -12,7 +12,7 @@ from wherry.fabric.protocol import Fabric
 from wherry.model.migration_parameters import MigrationParameters
 from wherry.model.objects import Cluster, ClusterState, Host, Node, NodeState
 from wherry.node.protocol import NodeDriver
-from wherry.schedule.placement import NodeNeed, Used, lacks, used_by
+from wherry.schedule.placement import NodeNeed, Used, shortage, used_by
 from wherry.store.store import Store
 
 _SHOWN = 5
@@ -51,7 +51,7 @@ def check_rows(store: Store, node: Node, host: Host) -> None:
     if store.host_flag(host.name, DRAINED):
         raise _drained(host)
     used = used_by(store.nodes(), store.moves(unfinished=True)).get(host.name, Used())
-    if reason := lacks(host, used, NodeNeed(node.cpus, node.memory)):
+    if reason := shortage(host, used, NodeNeed(node.cpus, node.memory)):
         raise Refused(Code.NO_CAPACITY, f"{node.name} does not fit on {host.name}", reason, "wherry status")
 
 

@@ -22,21 +22,21 @@ _LEFT = 11
 """With rounds, one part in so many of what is sent is sent while the node is frozen."""
 
 
-def downtime(predicted: Prediction, source: Host, destination: Host, roads: Routes) -> float:
+def downtime(predicted: Prediction, source: Host, destination: Host, routes: Routes) -> float:
     """Seconds for which a node is frozen, from the prediction for a move within its site."""
-    way = roads.way(source.site, destination.site)
+    route = routes.route(source.site, destination.site)
     frozen = predicted.bytes / _LEFT if predicted.rounds else predicted.bytes
-    return predicted.downtime + 2 * _TRIPS * way.latency + roads.moving(dict.fromkeys(way.hops, frozen))
+    return predicted.downtime + 2 * _TRIPS * route.latency + routes.seconds_for_moves(dict.fromkeys(route.hops, frozen))
 
 
 def cost(moves: Sequence[tuple[str, str, str]], costs: Mapping[str, Prediction], hosts: Mapping[str, Host],
-         roads: Routes) -> float:  # fmt: skip
+         routes: Routes) -> float:  # fmt: skip
     """Seconds that the moves (node, source, destination) take of the job's time."""
     load, frozen, copied = defaultdict[Hop, float](float), 0.0, 0.0
     for node, source, destination in moves:
         predicted, one, other = costs[node], hosts[source], hosts[destination]
-        frozen += downtime(predicted, one, other, roads)
+        frozen += downtime(predicted, one, other, routes)
         copied += predicted.seconds / AT_ONCE
-        for hop in roads.way(one.site, other.site).hops:
+        for hop in routes.route(one.site, other.site).hops:
             load[hop] += predicted.bytes
-    return frozen + SLOWER * max(copied, roads.moving(load))
+    return frozen + SLOWER * max(copied, routes.seconds_for_moves(load))

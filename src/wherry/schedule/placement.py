@@ -53,7 +53,7 @@ def used_by(nodes: Iterable[Node], moves: Iterable[Move] = ()) -> dict[str, Used
     return used
 
 
-def lacks(host: Host, used: Used, need: NodeNeed) -> str:
+def shortage(host: Host, used: Used, need: NodeNeed) -> str:
     """Why the host cannot take one more node; empty when it can."""
     if host.down:
         return f"host {host.name} is down"
@@ -67,7 +67,7 @@ def lacks(host: Host, used: Used, need: NodeNeed) -> str:
     return ""
 
 
-def place(
+def place_nodes(
     nodes_wanted: list[NodeNeed],
     hosts: list[Host],
     used: Mapping[str, Used],
@@ -88,7 +88,7 @@ def place(
         fitting = [
             host
             for host in allowed
-            if not lacks(host, taken.get(host.name, Used()), need)
+            if not shortage(host, taken.get(host.name, Used()), need)
             and (placement.max_per_host is None or mine.get(host.name, 0) < placement.max_per_host)
         ]
         if not fitting:
@@ -117,7 +117,7 @@ def _nearest(
         count = dict(own)
         for need in wanted:
             while left and (
-                lacks(left[0], taken.get(left[0].name, Used()), need)
+                shortage(left[0], taken.get(left[0].name, Used()), need)
                 or (placement.max_per_host is not None and count.get(left[0].name, 0) >= placement.max_per_host)
             ):
                 left.pop(0)
@@ -136,11 +136,11 @@ def _by_site(chosen: list[str], hosts: list[Host]) -> list[str]:
     return sorted(chosen, key=lambda name: order.index(site[name]))
 
 
-def choose(node: Node, hosts: list[Host], used: Mapping[str, Used]) -> str:
+def choose_host(node: Node, hosts: list[Host], used: Mapping[str, Used]) -> str:
     """The host that a node moves to when its own is drained: the one with the fewest nodes."""
     others = [host for host in hosts if host.name != node.host]
     try:
-        return place([NodeNeed(node.cpus, node.memory)], others, used, PlacementSpec())[0]
+        return place_nodes([NodeNeed(node.cpus, node.memory)], others, used, PlacementSpec())[0]
     except Refused as error:
         raise Refused(Code.NO_CAPACITY, f"no host can take {node.name}", error.why, "wherry status") from None
 
@@ -166,7 +166,7 @@ def _too_many(
     placement: PlacementSpec,
 ) -> Refused:
     reasons = [
-        lacks(host, used.get(host.name, Used()), need)
+        shortage(host, used.get(host.name, Used()), need)
         or f"host {host.name} has its {placement.max_per_host} nodes (placement.max_per_host)"
         for host in hosts
     ]

@@ -42,7 +42,7 @@ class Routes:
                 self._latency[hop] = figures.latency or 0.0
                 self.bandwidth[hop] = figures.bandwidth / 8 if figures.bandwidth else math.inf
 
-    def way(self, one: str, other: str) -> Route:
+    def route(self, one: str, other: str) -> Route:
         """The way from one site to another; none within a site."""
         if one == other:
             return Route(0.0)
@@ -54,16 +54,16 @@ class Routes:
         """How long the links need for so many bytes each, all at the same time: the slowest one decides."""
         return max((size / self.bandwidth[hop] for hop, size in load.items()), default=0.0)
 
-    def moving(self, load: Mapping[Hop, float]) -> float:
+    def seconds_for_moves(self, load: Mapping[Hop, float]) -> float:
         """The same for what moves send, which have a share of each link."""
         return self.seconds(load) / SHARE
 
     def _search(self, one: str, other: str) -> Route:
-        ways, front = {one: Route(0.0)}, [one]
+        found, front = {one: Route(0.0)}, [one]
         while front:
             here = front.pop()
             for hop, latency in self._latency.items():
-                if hop[0] == here and hop[1] not in ways:
-                    ways[hop[1]] = Route(ways[here].latency + latency, (*ways[here].hops, hop))
+                if hop[0] == here and hop[1] not in found:
+                    found[hop[1]] = Route(found[here].latency + latency, (*found[here].hops, hop))
                     front.append(hop[1])
-        return ways.get(other, Route(_UNJOINED))
+        return found.get(other, Route(_UNJOINED))

@@ -37,11 +37,11 @@ class World:
     other busy clusters may use."""
 
     hosts: Mapping[str, Host]
-    roads: Routes
+    routes: Routes
     foreign: Mapping[str, float]
     busy: Mapping[str, float]
 
-    def gives(self, host: str, own: float) -> float:
+    def cpu_share(self, host: str, own: float) -> float:
         """What each of the nodes gets of a host, where its busy nodes of this cluster have `own` CPUs: 1 is a core of
         the fastest host to itself."""
         found = self.hosts[host]
@@ -73,11 +73,11 @@ class StepModel:
         self._flows = [f for f in profile.flows or () if f.source in self._loads and f.target in self._loads]
         self._cpus = {node.name: node.cpus for node in nodes}
         self.now: dict[str, str] = {node.name: node.host for node in nodes}
-        self._rates = self._gives(self.now)
-        self._paid = dict[str, float]()
+        self._rates = self._cpu_shares(self.now)
+        self._waited_part = dict[str, float]()
         for name, wire in self._wire(self.now)[0].items():
             waited = self._loads[name].waiting
-            self._paid[name] = min(1.0, waited / sum(wire)) if sum(wire) > 0 else 1.0
+            self._waited_part[name] = min(1.0, waited / sum(wire)) if sum(wire) > 0 else 1.0
         computing, messages, *_ = self._parts(self.now)
         self._rest = max(0.0, 1.0 - computing - messages)
         self._unit = computing + messages + self._rest
@@ -92,7 +92,7 @@ class StepModel:
         """The share of time in which the node computes now."""
         return self._loads[node].computing if node in self._loads else 0.0
 
-    def longest(self, where: Where, besides: Collection[str]) -> str:
+    def most_loaded(self, where: Where, besides: Collection[str]) -> str:
         """The node that computes longest there, or as long as that, and is not one of `besides`; empty when each is."""
         shares = self._computing(where)
         least = _AS_LONG * max(shares.values(), default=0.0)
@@ -105,29 +105,29 @@ class StepModel:
         wire, crossing, count = self._wire(where)
         messages = link = 0.0
         for name, (far, near) in wire.items():
-            paid = self._paid.get(name, 1.0)
+            paid = self._waited_part.get(name, 1.0)
             messages, link = max(messages, paid * (far + near)), max(link, paid * far)
         return shares.get(busiest, 0.0), messages, link, busiest, crossing, count
 
     def _computing(self, where: Where) -> dict[str, float]:
-        rates = self._gives(where)
+        rates = self._cpu_shares(where)
         return {
             name: load.computing * self._rates[name] / rates[name]
             for name, load in self._loads.items()
             if name in rates
         }
 
-    def _gives(self, where: Where) -> dict[str, float]:
+    def _cpu_shares(self, where: Where) -> dict[str, float]:
         own = defaultdict[str, float](float)
         for name, cpus in self._cpus.items():
             own[where[name]] += cpus
-        given = {host: self._world.gives(host, cpus) for host, cpus in own.items()}
+        given = {host: self._world.cpu_share(host, cpus) for host, cpus in own.items()}
         return {name: given[where[name]] for name in self._cpus}
 
     def _wire(self, where: Where) -> tuple[dict[str, tuple[float, float]], float, float]:
         """Per node that receives: seconds per second that its messages could take, over links and within the site;
         then the bytes and turns per second that cross links."""
-        hosts, roads = self._world.hosts, self._world.roads
+        hosts, routes = self._world.hosts, self._world.routes
         site = {name: hosts[where[name]].site for name in self._loads}
         far, near, load = defaultdict[str, float](float), defaultdict[str, float](float), defaultdict[Hop, float](float)
         across, size, count = set[str](), 0.0, 0.0
@@ -136,13 +136,13 @@ class StepModel:
             if one == other:
                 near[flow.target] += flow.turns * NEAR
                 continue
-            way = roads.way(one, other)
-            far[flow.target] += flow.turns * way.latency
+            route = routes.route(one, other)
+            far[flow.target] += flow.turns * route.latency
             across |= {flow.source, flow.target}
             size, count = size + flow.bytes, count + flow.turns
-            for hop in way.hops:
+            for hop in route.hops:
                 load[hop] += flow.bytes
-        queue = roads.seconds(load)
+        queue = routes.seconds(load)
         names = across | set(near)
         wire = {name: (far[name] + (queue if name in across else 0.0), near[name]) for name in names}
         return wire, size, count

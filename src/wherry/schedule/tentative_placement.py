@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 
 from wherry.model.objects import Node
-from wherry.schedule.placement import NodeNeed, Used, lacks
+from wherry.schedule.placement import NodeNeed, Used, shortage
 from wherry.schedule.step_model import World
 
 
@@ -50,17 +50,17 @@ class TentativePlacement:
                 other.move(node, where[node.name])
         return other
 
-    def takes(self, node: Node, host: str) -> bool:
+    def fits(self, node: Node, host: str) -> bool:
         """True when the host can have the node, too."""
         if (node.name, host) in self._barred or self._most is not None and self._held[host] >= self._most:
             return False
         used = self._extra.get(host) or self._used.get(host, Used())
-        return not lacks(self._world.hosts[host], used, NodeNeed(node.cpus, node.memory))
+        return not shortage(self._world.hosts[host], used, NodeNeed(node.cpus, node.memory))
 
-    def gives(self, node: Node, host: str) -> float:
+    def cpu_share(self, node: Node, host: str) -> float:
         """What the host gives to the node, or would."""
         own = self._cpus[host] + (0.0 if self.where[node.name] == host else node.cpus)
-        return self._world.gives(host, own)
+        return self._world.cpu_share(host, own)
 
     def move(self, node: Node, host: str) -> None:
         """Puts the node on the host."""

@@ -93,8 +93,8 @@ class BalanceSampling:
                 why = str(error)
             if why:
                 aside.append(Verdict(cluster=name, kind=Kind.UNKNOWN, text=why))
-        roads = Routes(self.managers.fabric.spec.joins())
-        world = World(hosts, roads, foreign(before, after, list(hosts)), {})
+        routes = Routes(self.managers.fabric.spec.effective_links())
+        world = World(hosts, routes, foreign(before, after, list(hosts)), {})
         under_way = [move for move in moves if not move.ended]
         found = plan(cases, world, nodes, under_way, now(), Rule())
         while others := self._refused(found.moves, nodes, hosts):
