@@ -118,7 +118,7 @@ def test_moves_at_full_speed_take_turns_in_their_order() -> None:
     assert queue.becomes("elsewhere", "local", "third")
     for name in ("elsewhere", "local", "third"):
         queue.end(name)
-    assert queue.becomes() and not queue.turns._line
+    assert queue.becomes() and not queue.turns._queue
 
 
 def test_slow_moves_go_together_and_nobody_overtakes() -> None:

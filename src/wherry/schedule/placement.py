@@ -1,7 +1,7 @@
-"""Which host each new node goes to.
+"""Placement of new nodes on hosts.
 
-Invariant: pure and deterministic; no host is ever given more memory or more CPUs than it has, and none that is down or
-drained is given anything. CPUs are limits, not reservations, so a host may be full and idle.
+Invariants: pure and deterministic; no host gets more memory or CPUs than it has, and none that is down or drained gets
+a node. CPUs are limits, not reservations, so a host can be full and idle.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True)
 class NodeNeed:
-    """What one node takes of its host."""
+    """The room that one node takes."""
 
     cpus: float
     memory: int
@@ -28,19 +28,19 @@ class NodeNeed:
 
 @dataclass(frozen=True)
 class Used:
-    """What is taken of a host."""
+    """The room that is taken on a host."""
 
     cpus: float = 0.0
     memory: int = 0
     nodes: int = 0
 
     def plus(self, need: NodeNeed) -> Used:
-        """With one more node."""
+        """The sum with one more node."""
         return Used(self.cpus + need.cpus, self.memory + need.memory, self.nodes + 1)
 
 
 def used_by(nodes: Iterable[Node], moves: Iterable[Move] = ()) -> dict[str, Used]:
-    """What nodes take, by host. A node that moves takes its share of both hosts, as both hold it for a while."""
+    """The room that nodes take, by host. A moving node counts on both hosts, which both have a copy for a while."""
     used: dict[str, Used] = {}
     known = {node.name: node for node in nodes}
     places = [(node.name, node.host) for node in known.values()]
@@ -76,9 +76,9 @@ def place_nodes(
     only_hosts: Collection[str] = (),
     own: Mapping[str, int] | None = None,
 ) -> list[str]:
-    """A host for each wanted node. `own` counts the nodes that the cluster has already, by host.
+    """A host for each wanted node. `own` is the number of nodes that the cluster has already, by host.
 
-    Refused NO_CAPACITY, which says how many fit, when not all do.
+    Refused NO_CAPACITY, with the number of nodes that fit, when not all do.
     """
     allowed = [h for h in hosts if (not sites or h.site in sites) and (not only_hosts or h.name in only_hosts)]
     taken, mine, chosen = dict(used), dict(own or {}), list[str]()
@@ -107,7 +107,8 @@ def _nearest(
     own: Mapping[str, int],
     placement: PlacementSpec,
 ) -> list[Host]:
-    """The hosts by site: where the cluster has most nodes already, then where most of the wanted ones fit."""
+    """The hosts sorted by site: first the site with most nodes of the cluster, then the one where most wanted ones
+    fit."""
     sites = list(dict.fromkeys(host.site for host in hosts))
     fit, mine = dict.fromkeys(sites, 0), dict.fromkeys(sites, 0)
     for host in hosts:
@@ -130,14 +131,14 @@ def _nearest(
 
 
 def _by_site(chosen: list[str], hosts: list[Host]) -> list[str]:
-    """The same hosts, those of a site after each other: ranks fill nodes in order, and neighbours talk most."""
+    """The hosts grouped by site: ranks fill nodes in order, and neighbouring ranks exchange most messages."""
     site = {host.name: host.site for host in hosts}
     order = list(dict.fromkeys(site[name] for name in chosen))
     return sorted(chosen, key=lambda name: order.index(site[name]))
 
 
 def choose_host(node: Node, hosts: list[Host], used: Mapping[str, Used]) -> str:
-    """The host that a node moves to when its own is drained: the one with the fewest nodes."""
+    """The destination of a node whose host is drained: the host with the fewest nodes."""
     others = [host for host in hosts if host.name != node.host]
     try:
         return place_nodes([NodeNeed(node.cpus, node.memory)], others, used, PlacementSpec())[0]
@@ -148,7 +149,7 @@ def choose_host(node: Node, hosts: list[Host], used: Mapping[str, Used]) -> str:
 def _rank(
     host: Host, hosts: list[Host], used: Mapping[str, Used], mine: Mapping[str, int], placement: PlacementSpec
 ) -> tuple[int, ...]:
-    """The lowest is taken; hosts that are equal come as declared, because `min` takes the first."""
+    """Sort key of a host: the smallest is chosen, and the first declared of equal ones, since `min` is stable."""
     nodes = used.get(host.name, Used()).nodes
     if placement.spread == "pack":
         return (0,)
@@ -167,7 +168,7 @@ def _too_many(
 ) -> Refused:
     reasons = [
         shortage(host, used.get(host.name, Used()), need)
-        or f"host {host.name} has its {placement.max_per_host} nodes (placement.max_per_host)"
+        or f"host {host.name} has {placement.max_per_host} nodes already (placement.max_per_host)"
         for host in hosts
     ]
     shown = "; ".join(reasons[:4]) + (f"; and {len(reasons) - 4} more hosts" if len(reasons) > 4 else "")
