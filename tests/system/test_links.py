@@ -100,7 +100,11 @@ def test_a_job_goes_on_over_a_link_that_changes_fails_and_dies(far: World) -> No
 @pytest.mark.parametrize(
     ("overlay", "program"),
     [
-        pytest.param(kind, program, marks=pytest.mark.skipif(bool(missing_programs(kind)), reason=f"{missing_programs(kind)}: not installed"))
+        pytest.param(
+            kind,
+            program,
+            marks=pytest.mark.skipif(bool(missing_programs(kind)), reason=f"{missing_programs(kind)}: not installed"),
+        )
         for kind, program in GATEWAYS
     ],
 )
