@@ -96,7 +96,7 @@ def test_bad_uris(text: str, words: str) -> None:
     ("change", "words"),
     [
         ({"hosts": [HOSTS[0], HOSTS[1] | {"uri": "xen+tls://10.0.0.2/"}]}, "host q2 runs xen and host q1 qemu"),
-        ({"hosts": [HOSTS[0] | {"shadow_paging": True}]}, "host q1 does not run Xen"),
+        ({"hosts": [HOSTS[0] | {"shadow_paging": True}]}, "host q1: shadow_paging is only for hosts that run Xen"),
         ({"hosts": [HOSTS[0], HOSTS[1] | {"uri": "qemu+tls://10.0.0.1"}]}, "two hosts have the same uri"),
     ],
 )

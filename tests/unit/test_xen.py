@@ -320,7 +320,7 @@ def test_what_passes_is_a_name_and_no_option(text: str) -> None:
         ({"hosts": [HOSTS[0] | {"facts": {"without_files": ["/x"]}}]}, "host x1 is real"),
         ({"hosts": [HOSTS[0] | {"bridge": "br0; x"}]}, "hosts.0.bridge"),
         ({"driver": "netns", "bridge": None}, "real hosts need driver: libvirt"),
-        ({"bridge": None}, "name the bridge of this machine"),
+        ({"bridge": None}, "name this machine's bridge"),
         ({"bridge": "a/b"}, "bridge"),
         ({"links": [{"between": ["a", "b"]}], "sites": [{"name": "a"}, {"name": "b"}]}, "cannot be changed"),
     ],
