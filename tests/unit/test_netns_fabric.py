@@ -18,6 +18,7 @@ from wherry.base.paths import Instance
 from wherry.fabric import libvirt_hosts, site_links, vpn
 from wherry.fabric.netlink import Switch
 from wherry.fabric.netns import NetnsFabric
+from wherry.fabric.programs import output_of
 from wherry.fabric.tunnel import Tunnel
 from wherry.model.spec.fabric import FabricSpec
 
@@ -89,6 +90,22 @@ def test_host_names_that_could_share_a_namespace_are_refused_on_real_hosts_too()
     with pytest.raises(Refused) as caught:
         libvirt_hosts.check(FabricSpec.model_validate({**spec, "hosts": hosts}))
     assert caught.value.code == Code.UNSUPPORTED and "a-b begins with the name a" in caught.value.what
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "why"),
+    [
+        (["sleep", "5"], Code.TIMED_OUT, "sleep did not end within 0.2 s"),
+        (["no-such-program"], Code.UNSUPPORTED, "no-such-program is not installed"),
+        (["sh", "-c", "echo broken >&2; exit 3"], Code.FAILED, "broken"),
+        (["false"], Code.FAILED, "false ended with 1"),
+    ],
+)
+def test_a_program_that_does_not_succeed_is_an_error_for_users(words: list[str], code: Code, why: str) -> None:
+    with pytest.raises(Failed) as caught:
+        output_of(words, "it failed", "install it", seconds=0.2)
+    assert (caught.value.code, caught.value.what, caught.value.why) == (code, "it failed", why)
+    assert output_of(["cat"], "it failed", "install it", given="text") == "text"
 
 
 @pytest.fixture

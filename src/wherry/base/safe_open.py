@@ -1,6 +1,6 @@
 """Opens files whose names users choose.
 
-Invariant: the open neither blocks on a FIFO nor has an effect on a device, even when the file is replaced meanwhile.
+Invariant: the open does not block on a FIFO, and no FIFO or device is read, even when the file is replaced meanwhile.
 """
 
 from __future__ import annotations

@@ -212,7 +212,7 @@ class Clusters:
         """Starts a planned or lost node at its new host, after the remains of a lost one are removed from the old."""
         node = self._store.node(step.node)
         if node is None:
-            raise Failed(Code.WRONG_STATE, f"{step.node} was removed meanwhile")
+            raise Failed(Code.WRONG_STATE, f"{step.node} was removed after this was planned", "", "run wherry up again")
         if step.kind == StepKind.REPAIR:
             self._unmake(node)
         node = self._take_room(node, step.host)

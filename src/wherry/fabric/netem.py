@@ -13,7 +13,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from wherry.base.errors import Code, Failed
+from wherry.fabric.programs import output_of
 from wherry.fabric.protocol import Traffic
 from wherry.model.spec.fabric import LinkSpec
 
@@ -68,9 +68,4 @@ def _shown(netns: str, wire: str) -> list[dict[str, Any]]:
 
 
 def _tc(netns: str, *words: str) -> str:
-    done = subprocess.run(
-        ["tc", "-n", Path(netns).name, *words], capture_output=True, text=True, timeout=20, check=False
-    )
-    if done.returncode:
-        raise Failed(Code.FAILED, f"tc {' '.join(words)} failed", done.stderr.strip(), "wherry doctor")
-    return done.stdout
+    return output_of(["tc", "-n", Path(netns).name, *words], f"tc {' '.join(words)} failed", "wherry doctor")

@@ -9,12 +9,11 @@ and never leave the run directory.
 from __future__ import annotations
 
 import functools
-import subprocess
 
-from wherry.base.errors import Code, Failed
 from wherry.fabric import netns_links
 from wherry.fabric.gateway import Gateway
 from wherry.fabric.netns_links import NetnsLinks
+from wherry.fabric.programs import output_of
 from wherry.fabric.tunnel import Tunnel
 
 NEEDED = ("openvpn", "openssl")
@@ -79,12 +78,5 @@ def _tap(wire: str) -> str:
 
 
 def _openssl(*words: str) -> str:
-    done = subprocess.run(["openssl", *words], capture_output=True, text=True, timeout=60, check=False)
-    if done.returncode:
-        raise Failed(
-            Code.FAILED,
-            "the certificate of a VPN gateway could not be made",
-            done.stderr.strip(),
-            "apt-get install openssl",
-        )
-    return done.stdout
+    what = "the certificate of a VPN gateway could not be made"
+    return output_of(["openssl", *words], what, "apt-get install openssl", seconds=60.0)

@@ -19,10 +19,10 @@ import subprocess
 import zlib
 from pathlib import Path
 
-from wherry.base.errors import Code, Failed
 from wherry.fabric import netns_links
 from wherry.fabric.gateway import Gateway, inside
 from wherry.fabric.netns_links import NetnsLinks
+from wherry.fabric.programs import output_of
 from wherry.fabric.tunnel import Tunnel
 
 PROGRAM = "wireguard-go"
@@ -144,8 +144,5 @@ def _frames(wire: str) -> str:
 
 
 def _run(words: list[str], given: str | None = None) -> str:
-    done = subprocess.run(words, input=given, capture_output=True, text=True, timeout=20, check=False)
-    if done.returncode:
-        what = f"{' '.join(words[words.index('wg') :][:2])} failed"
-        raise Failed(Code.FAILED, what, done.stderr.strip(), "apt-get install wireguard-tools")
-    return done.stdout
+    what = f"{' '.join(words[words.index('wg') :][:2])} failed"
+    return output_of(words, what, "apt-get install wireguard-tools", given)

@@ -171,8 +171,8 @@ def _candidates(
             trial, why = _pack(case, world, [host for host in hosts if host.site == site], first.copy(), site)
             hindrances += [why] if why and first is start else []
             if trial:
-                said = {**improved.reasons, **_packing_reasons(model, start, first, trial, site)}
-                candidates.append(_improve(case, model, world, hosts, trial, said))
+                notes = {**improved.reasons, **_packing_reasons(model, start, first, trial, site)}
+                candidates.append(_improve(case, model, world, hosts, trial, notes))
     return candidates, hindrances
 
 
@@ -235,8 +235,8 @@ def _improve(
     case: Case, model: StepModel, world: World, hosts: list[Host], trial: TentativePlacement, reasons: Mapping[str, str]
 ) -> Candidate:
     """Greedy improvement: repeatedly moves the most loaded node to a faster host; returns the best placement seen."""
-    nodes, said = {node.name: node for node in case.nodes}, dict(reasons)
-    best = _candidate(case, model, world, trial, said)
+    nodes, notes = {node.name: node for node in case.nodes}, dict(reasons)
+    best = _candidate(case, model, world, trial, notes)
     tried = set(case.pinned)
     while name := model.most_loaded(trial.where, tried):
         tried.add(name)
@@ -244,12 +244,12 @@ def _improve(
         if host is None:
             break
         ratio = trial.cpu_share(nodes[name], host) / trial.cpu_share(nodes[name], trial.where[name])
-        said[name] = (
+        notes[name] = (
             f"it computes {model.computing(name):.0%} of its time, and the others wait for it: "
             f"{host} gives it {ratio:.2g} x what {trial.where[name]} gives"
         )
         trial.move(nodes[name], host)
-        candidate = _candidate(case, model, world, trial, said)
+        candidate = _candidate(case, model, world, trial, notes)
         if _score(case.profile, candidate) < _score(case.profile, best):
             best = candidate
     return best

@@ -29,9 +29,9 @@ class PlacementSpec(Spec):
 
 
 class NicSpec(Spec):
-    """A virtual machine's network adapter. Without checksum offload frames leave the guest with checksums.
-    For model virtio only: `queues`, at most one per CPU; `vhost`, whether the kernel handles them instead of QEMU
-    (default: where it can).
+    """A virtual machine's network adapter. Without checksum offload frames leave the guest segmented and with
+    checksums. For model virtio only: `queues`, at most one per CPU; `vhost`, whether the kernel handles them instead of
+    QEMU (default: where it can).
     """
 
     model: Literal["virtio", "e1000", "e1000e", "rtl8139"] = "virtio"
