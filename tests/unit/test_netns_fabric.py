@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import socket
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -16,8 +19,10 @@ from names import own_name
 from wherry.base.errors import Code, Failed, Refused
 from wherry.base.paths import Instance
 from wherry.fabric import libvirt_hosts, site_links, vpn
+from wherry.fabric.link_emulator import LinkEmulator
 from wherry.fabric.netlink import Switch
 from wherry.fabric.netns import NetnsFabric
+from wherry.fabric.packet_hold import NetnsPacketHold
 from wherry.fabric.programs import output_of
 from wherry.fabric.tunnel import Tunnel
 from wherry.model.spec.fabric import FabricSpec
@@ -106,6 +111,34 @@ def test_a_program_that_does_not_succeed_is_an_error_for_users(words: list[str],
         output_of(words, "it failed", "install it", seconds=0.2)
     assert (caught.value.code, caught.value.what, caught.value.why) == (code, "it failed", why)
     assert output_of(["cat"], "it failed", "install it", given="text") == "text"
+
+
+@pytest.fixture
+def thousand_descriptors() -> Iterator[None]:
+    """A process in which the next descriptor is above 1024, the limit of select(2)."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < 2048:
+        pytest.skip("this machine allows no more descriptors")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2048), hard))
+    opened = [os.open("/dev/null", os.O_RDONLY) for _ in range(1100)]
+    yield
+    for descriptor in opened:
+        os.close(descriptor)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.usefixtures("thousand_descriptors")
+def test_a_hold_is_heard_in_a_daemon_with_a_thousand_descriptors() -> None:
+    hold = NetnsPacketHold.__new__(NetnsPacketHold)
+    with subprocess.Popen(["echo", '{"event": "ready"}'], stdout=subprocess.PIPE) as hold._process:
+        assert hold._process.stdout is not None and hold._process.stdout.fileno() > 1024
+        assert hold._expect("ready") == {"event": "ready"}
+
+
+@pytest.mark.usefixtures("thousand_descriptors")
+def test_an_emulator_is_heard_in_a_daemon_with_a_thousand_descriptors(tmp_path: Path) -> None:
+    link = LinkEmulator(tmp_path / "control", "a--b")
+    assert link._spawn(["echo", '{"event": "ready"}']) is None
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import select
 import socket
 import subprocess
 import time
@@ -18,6 +17,7 @@ from typing import Any
 
 from wherry.base.errors import Code, Failed
 from wherry.base.paths import native_program
+from wherry.fabric.programs import readable
 from wherry.model.spec.fabric import DirectionSpec
 
 TIMEOUT = 5.0
@@ -108,8 +108,7 @@ class LinkEmulator:
         )
         assert process.stdout is not None
         with process.stdout as output:
-            ready = select.select([output], [], [], TIMEOUT)[0]
-            line = output.readline() if ready else b""
+            line = output.readline() if readable(output, TIMEOUT) else b""
         answer = {}
         with contextlib.suppress(ValueError):
             answer = json.loads(line)

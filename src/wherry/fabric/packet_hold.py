@@ -16,7 +16,6 @@ Invariant: the program ends with its hold, and its TAP device with the program.
 from __future__ import annotations
 
 import json
-import select
 import subprocess
 import threading
 from collections.abc import Callable
@@ -26,6 +25,7 @@ from typing import Any
 
 from wherry.base.errors import Code, Failed
 from wherry.base.paths import native_program
+from wherry.fabric.programs import readable
 from wherry.fabric.protocol import HoldReport
 from wherry.model.network import Port
 
@@ -118,7 +118,7 @@ class NetnsPacketHold:
 
     def _expect(self, event: str) -> dict[str, Any]:
         assert self._process.stdout is not None
-        if not select.select([self._process.stdout], [], [], TIMEOUT)[0]:
+        if not readable(self._process.stdout, TIMEOUT):
             raise self._failure(f"no answer {event!r} within {TIMEOUT:g} s")
         line = self._process.stdout.readline()
         answer: dict[str, Any] = json.loads(line) if line else {}
