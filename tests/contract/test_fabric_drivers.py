@@ -60,6 +60,7 @@ def test_a_host_goes_down_and_comes_back(fabric: Fabric) -> None:
     for _ in range(2):
         fabric.set_down("a2", True)
     assert not fabric.reachable("a2") and fabric.reachable("a1")
+    assert not any(host.down for host in fabric.hosts())  # it asks none of them
     fabric.set_down("a2", False)
     assert fabric.reachable("a2")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -67,6 +68,16 @@ def test_frames_pass_and_nothing_is_left(
     link.end()
     assert process.returncode == 0, "no leak, no overflow"
     assert not link.alive()
+
+
+def test_one_that_hangs_is_ended(tmp_path: Path, ends: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch) -> None:
+    link = LinkEmulator(tmp_path / "control", "a--b")
+    link.start(ends, 9000, (DirectionSpec(), DirectionSpec()))
+    assert link._process is not None
+    monkeypatch.setattr(link_emulator, "TIMEOUT", 0.3)
+    os.kill(pid := link._process.pid, signal.SIGSTOP)
+    link.end()
+    assert not Path(f"/proc/{pid}").exists() and not link.alive()
 
 
 def ping(*words: str) -> int:

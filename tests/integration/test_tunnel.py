@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -48,7 +49,7 @@ class Half(Tunnel):
             self.fails -= 1
             raise Failed(Code.FAILED, "no luck")
 
-    def _stands(self, side: int) -> bool:
+    def _connected(self, side: int) -> bool:
         return True
 
 
@@ -97,10 +98,25 @@ def test_a_gateway_is_found_by_who_comes_after_a_daemon_that_was_killed(tmp_path
     one.end()
     assert child.wait() == -signal.SIGKILL and one.pid() is None
     one.start(["/no/such/program"])
-    assert one.pid() is None and "cannot run /no/such/program" in one.said()
+    assert one.pid() is None and "cannot run /no/such/program" in one.output()
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="there is no openssl")
+def test_a_gateway_that_ends_at_once_may_be_looked_at_while_it_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, sleep = Gateway(tmp_path, 0, "one"), time.sleep
+
+    def look(_seconds: float) -> None:  # another thread asks for the state of the link
+        sleep(0.1)
+        made.pid()
+
+    monkeypatch.setattr(gateway, "inside", lambda netns, *words, number: ["sleep", "0.05"])
+    monkeypatch.setattr(gateway.time, "sleep", look)
+    made.start([])
+    assert made.pid() is None
+
+
 def test_a_certificate_that_was_made_by_half_is_made_anew(tmp_path: Path) -> None:
     """Killed while openssl wrote it: a file that is there counts as whole."""
     keys = tmp_path / "keys"

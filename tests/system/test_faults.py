@@ -254,7 +254,7 @@ def test_the_daemon_is_killed_while_criu_dumps(two: World, held: str) -> None:
         client = two.start("op", "wait", operation)
         try:
             log = two.instance.state / "log"
-            assert eventually(lambda: "taking back" in log.read_text().split("begins")[-1], True)
+            assert eventually(lambda: "rolling back" in log.read_text().split("begins")[-1], True)
         finally:
             os.kill(dump, signal.SIGCONT)
         _, error = client.communicate(timeout=SECONDS)

@@ -158,7 +158,7 @@ def test_a_libvirtd_is_killed_during_a_move(pair: World, hosts: Lab, end: str) -
         assert eventually(lambda: hosts.receives(destination), True)
         hosts.kill_libvirtd(killed)
         _, err = moving.communicate(timeout=SECONDS)
-        said = "is not back yet" if end == "source" else f"runs on {source} as before"
+        said = "is not rolled back yet" if end == "source" else f"runs on {source} as before"
         assert moving.returncode == 1 and said in err, err
         hosts.start_libvirtd(killed)
         assert eventually(lambda: silent(pair), []) == []

@@ -121,10 +121,10 @@ class Job:
         for node in self.nodes:
             work = self.work if isinstance(self.work, float | int) else self.work[node.name]
             own = sum(other.cpus for other in self.nodes if other.host == node.host)
-            computing[node.name] = work / world.gives(node.host, own)
+            computing[node.name] = work / world.cpu_share(node.host, own)
             waiting[node.name] = sum(
                 count
-                * (world.roads.way(self._site(world, one), self._site(world, other)).latency or 5e-5)
+                * (world.routes.route(self._site(world, one), self._site(world, other)).latency or 5e-5)
                 / self.flight
                 for (one, other), count in self.pairs.items()
                 if self.nodes[other].name == node.name

@@ -32,7 +32,7 @@ def test_not_under_a_move_of_its_own(world: World) -> None:
     with pytest.raises(Refused) as refused:
         world.clusters.down("hello")
     error = refused.value
-    assert (error.code, error.what) == (Code.WRONG_STATE, "the move of hello-0 from a1 to a2 is not over")
+    assert (error.code, error.what) == (Code.WRONG_STATE, "the move of hello-0 from a1 to a2 is unfinished")
     assert error.why == "move m7 is in phase restore"
     assert error.next == "wherry status"
     assert find_cluster(world.store, "hello") == before and len(world.store.nodes("hello")) == 2

@@ -118,7 +118,7 @@ def test_moves_at_full_speed_take_turns_in_their_order() -> None:
     assert queue.becomes("elsewhere", "local", "third")
     for name in ("elsewhere", "local", "third"):
         queue.end(name)
-    assert queue.becomes() and not queue.turns._line
+    assert queue.becomes() and not queue.turns._queue
 
 
 def test_slow_moves_go_together_and_nobody_overtakes() -> None:
@@ -139,7 +139,7 @@ def test_slow_moves_go_together_and_nobody_overtakes() -> None:
 
 def test_nodes_that_cross_a_link_are_never_frozen_at_the_same_time(tmp_path: Path) -> None:
     spec = fabric_spec()
-    spec = spec.model_copy(update={"links": (spec.joins()[0].model_copy(update={"bandwidth": 10**8}),)})
+    spec = spec.model_copy(update={"links": (spec.effective_links()[0].model_copy(update={"bandwidth": 10**8}),)})
     world = World(tmp_path, spec)
     world.make(hosts=["a1"])
     frozen, most = set[str](), [0]

@@ -69,7 +69,7 @@ def test_a_lost_node_is_told_with_its_last_words(world: World, tmp_path: Path, m
     lost, moved = (node for node in world.store.nodes("hello"))
     world.store.put_node(moved.model_copy(update={"host": "b2"}))
     (marked,) = world.clusters.lose("hello", [lost, moved])
-    told = "it said last: Kernel panic - not syncing (wherry logs --node hello-0)"
+    told = "its last output: Kernel panic - not syncing (wherry logs --node hello-0)"
     assert (marked.name, marked.state) == ("hello-0", NodeState.LOST) and world.store.node("hello-0") == marked
     (event,) = [event for event in world.store.events() if event.kind == "node.lost"]
     assert (event.target, event.text) == ("hello-0", f"hello-0 on {lost.host} ended by itself; {told}")

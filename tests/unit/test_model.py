@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from wherry.base.errors import Code, Failed, LostContact, Refused, WherryError, from_dict
 from wherry.base.ids import new_id
-from wherry.base.units import format_duration, format_size, parse_duration, parse_size
+from wherry.base.units import format_duration, format_rate, format_size, parse_duration, parse_size
 from wherry.model.migration_parameters import MigrationParameters
 from wherry.model.network import HEAD_INDEX, address_of, free_number, mac_of, network_of
 from wherry.model.objects import Cluster, ClusterState, HostFacts, Move, Phase, Prediction, Round
@@ -98,6 +98,7 @@ def test_ids_sort_by_creation() -> None:
 def test_units() -> None:
     assert (parse_size("1.5GB"), parse_size("512 MiB"), parse_duration("20ms")) == (1_500_000_000, 2**29, 0.02)
     assert (format_size(1536), format_size(12), format_size(3 * 2**40)) == ("1.5 KiB", "12 B", "3.0 TiB")
+    assert (format_rate(943e6), format_rate(999_600)) == ("943 Mbit/s", "1 Mbit/s")
     assert (format_duration(0.0613), format_duration(83.2), format_duration(5e-6)) == ("61.3 ms", "83.2 s", "5 us")
 
 

@@ -77,7 +77,7 @@ def test_it_is_gone_on_with_when_the_hosts_answer(
     away = Away(driver(service), since)
     assert context.managers
     failed = ended(http, http.post("/v1/moves", json={"node": "hello-0", "host": destination}))
-    assert failed["state"] == "failed" and "tried again" in failed["error"]["next"]
+    assert failed["state"] == "failed" and "the daemon retries" in failed["error"]["next"]
     (move,) = context.store.moves()
     assert move.ended is None and context.store.node("hello-0").state == NodeState.MOVING  # type: ignore[union-attr]
 

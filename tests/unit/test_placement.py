@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from wherry.base.errors import Code, Refused
 from wherry.model.objects import Host, Move, Node, NodeState, Phase
 from wherry.model.spec.cluster import PlacementSpec
-from wherry.schedule.placement import NodeNeed, Used, choose, lacks, place, used_by
+from wherry.schedule.placement import NodeNeed, Used, choose_host, place_nodes, shortage, used_by
 
 GIB = 2**30
 NEED = NodeNeed(1.0, GIB)
@@ -25,76 +25,76 @@ def node(name: str, host: str, cpus: float = 1, memory: int = GIB) -> Node:
 
 
 def test_spread_over_hosts_in_declared_order() -> None:
-    assert place([NEED] * 6, hosts("a1", "a2", "b1"), {}, PlacementSpec()) == ["a1", "a2", "b1", "a1", "a2", "b1"]
+    assert place_nodes([NEED] * 6, hosts("a1", "a2", "b1"), {}, PlacementSpec()) == ["a1", "a2", "b1", "a1", "a2", "b1"]
 
 
 def test_spread_prefers_hosts_with_fewer_nodes() -> None:
     used = {"a1": Used(1, GIB, 1)}
-    assert place([NEED] * 2, hosts("a1", "a2", "b1"), used, PlacementSpec()) == ["a2", "b1"]
+    assert place_nodes([NEED] * 2, hosts("a1", "a2", "b1"), used, PlacementSpec()) == ["a2", "b1"]
 
 
 def test_pack_fills_a_host_first() -> None:
-    assert place([NEED] * 3, hosts("a1", "a2"), {}, PlacementSpec(spread="pack")) == ["a1", "a1", "a2"]
+    assert place_nodes([NEED] * 3, hosts("a1", "a2"), {}, PlacementSpec(spread="pack")) == ["a1", "a1", "a2"]
 
 
 def test_sites_share_evenly_and_neighbours_are_at_one_site() -> None:
-    chosen = place([NEED] * 4, hosts("a1", "a2", "b1", "b2"), {}, PlacementSpec(spread="site"))
+    chosen = place_nodes([NEED] * 4, hosts("a1", "a2", "b1", "b2"), {}, PlacementSpec(spread="site"))
     assert chosen == ["a1", "a2", "b1", "b2"]
-    assert place([NEED] * 3, hosts("a1", "b1", "b2"), {}, PlacementSpec(spread="site")) == ["a1", "b1", "b2"]
-    chosen = place([NEED] * 4, hosts("b1", "b2", "a1", "a2"), {}, PlacementSpec(spread="site"))
+    assert place_nodes([NEED] * 3, hosts("a1", "b1", "b2"), {}, PlacementSpec(spread="site")) == ["a1", "b1", "b2"]
+    chosen = place_nodes([NEED] * 4, hosts("b1", "b2", "a1", "a2"), {}, PlacementSpec(spread="site"))
     assert chosen == ["b1", "b2", "a1", "a2"], "sites in declared order, not by name"
-    chosen = place([NEED], hosts("a1", "a2", "b1"), {}, PlacementSpec(spread="site"), own={"a1": 1})
+    chosen = place_nodes([NEED], hosts("a1", "a2", "b1"), {}, PlacementSpec(spread="site"), own={"a1": 1})
     assert chosen == ["b1"], "the cluster has nothing at site b yet"
 
 
 def test_max_per_host_counts_what_the_cluster_has() -> None:
     spec = PlacementSpec(spread="pack", max_per_host=1)
-    assert place([NEED], hosts("a1", "a2"), {}, spec, own={"a1": 1}) == ["a2"]
+    assert place_nodes([NEED], hosts("a1", "a2"), {}, spec, own={"a1": 1}) == ["a2"]
     with pytest.raises(Refused, match="2 nodes are wanted and 1 fit") as caught:
-        place([NEED] * 2, hosts("a1", "a2"), {}, spec, own={"a1": 1})
-    assert caught.value.why.count("has its 1 nodes (placement.max_per_host)") == 2
+        place_nodes([NEED] * 2, hosts("a1", "a2"), {}, spec, own={"a1": 1})
+    assert caught.value.why.count("has 1 nodes already (placement.max_per_host)") == 2
     spec = PlacementSpec(spread="pack", max_per_host=2)
-    assert place([NEED] * 3, hosts("a1", "a2", cores=4), {}, spec) == ["a1", "a1", "a2"]
+    assert place_nodes([NEED] * 3, hosts("a1", "a2", cores=4), {}, spec) == ["a1", "a1", "a2"]
 
 
 def test_pack_knows_how_many_a_site_takes_with_max_per_host() -> None:
     one, two = (PlacementSpec(spread="pack", max_per_host=most) for most in (1, 2))
-    assert place([NEED] * 2, hosts("a1", "b1", "b2"), {}, one) == ["b1", "b2"], "site a takes one of the two"
-    assert place([NEED] * 2, hosts("a1", "b1", "b2"), {}, two) == ["a1", "a1"], "both sites take both"
+    assert place_nodes([NEED] * 2, hosts("a1", "b1", "b2"), {}, one) == ["b1", "b2"], "site a takes one of the two"
+    assert place_nodes([NEED] * 2, hosts("a1", "b1", "b2"), {}, two) == ["a1", "a1"], "both sites take both"
 
 
 def test_sites_and_hosts_limit() -> None:
-    assert place([NEED], hosts("a1", "b1"), {}, PlacementSpec(), sites=["b"]) == ["b1"]
-    assert place([NEED], hosts("a1", "b1", "b2"), {}, PlacementSpec(), only_hosts=["b2"]) == ["b2"]
+    assert place_nodes([NEED], hosts("a1", "b1"), {}, PlacementSpec(), sites=["b"]) == ["b1"]
+    assert place_nodes([NEED], hosts("a1", "b1", "b2"), {}, PlacementSpec(), only_hosts=["b2"]) == ["b2"]
 
 
 def test_too_many_says_how_many_fit_and_why() -> None:
     with pytest.raises(Refused) as caught:
-        place([NEED] * 9, hosts("a1", "a2"), {}, PlacementSpec())
+        place_nodes([NEED] * 9, hosts("a1", "a2"), {}, PlacementSpec())
     assert caught.value.code == Code.NO_CAPACITY and caught.value.what == "9 nodes are wanted and 4 fit"
     each = [f"host {name} has 0 CPUs left, the node needs 1" for name in ("a1", "a2")]
     assert caught.value.why == "; ".join(each)
     assert caught.value.next.endswith("see what is taken: wherry status")
     with pytest.raises(Refused) as caught:
-        place([NEED] * 9, hosts(*(f"a{n}" for n in range(4))), {}, PlacementSpec())
+        place_nodes([NEED] * 9, hosts(*(f"a{n}" for n in range(4))), {}, PlacementSpec())
     assert "more hosts" not in caught.value.why
     with pytest.raises(Refused) as caught:
-        place([NEED] * 13, hosts(*(f"a{n}" for n in range(6))), {}, PlacementSpec())
+        place_nodes([NEED] * 13, hosts(*(f"a{n}" for n in range(6))), {}, PlacementSpec())
     assert caught.value.why.count("; ") == 4 and caught.value.why.endswith("; and 2 more hosts")
     with pytest.raises(Refused) as caught:
-        place([NEED], hosts("a1"), {}, PlacementSpec(), sites=["b"])
+        place_nodes([NEED], hosts("a1"), {}, PlacementSpec(), sites=["b"])
     assert caught.value.why == "no host is allowed by the file's sites and hosts"
 
 
 def test_tenths_of_a_cpu_add_up() -> None:
-    assert len(place([NodeNeed(0.1, 1)] * 10, hosts("a1", cores=1), {}, PlacementSpec())) == 10
+    assert len(place_nodes([NodeNeed(0.1, 1)] * 10, hosts("a1", cores=1), {}, PlacementSpec())) == 10
 
 
 def test_choose_for_a_drain() -> None:
     used = {"a2": Used(1, GIB, 1)}
-    assert choose(node("c-0", "a1"), hosts("a1", "a2", "b1"), used) == "b1"
+    assert choose_host(node("c-0", "a1"), hosts("a1", "a2", "b1"), used) == "b1"
     with pytest.raises(Refused, match="no host can take c-0") as caught:
-        choose(node("c-0", "a1", memory=5 * GIB), hosts("a1", "a2"), {})
+        choose_host(node("c-0", "a1", memory=5 * GIB), hosts("a1", "a2"), {})
     why = "host a2 has 4.0 GiB of memory left, the node needs 5.0 GiB"
     assert (caught.value.code, caught.value.why, caught.value.next) == (Code.NO_CAPACITY, why, "wherry status")
 
@@ -130,15 +130,15 @@ def test_never_over_capacity(
     wanted: list[NodeNeed], hosts: list[Host], taken: dict[str, Used], spec: PlacementSpec
 ) -> None:
     try:
-        chosen = place(wanted, hosts, taken, spec)
+        chosen = place_nodes(wanted, hosts, taken, spec)
     except Refused as error:
         assert error.code == Code.NO_CAPACITY
         return
-    assert chosen == place(wanted, hosts, taken, spec)
+    assert chosen == place_nodes(wanted, hosts, taken, spec)
     assert len(chosen) == len(wanted)
     by_name, used = {host.name: host for host in hosts}, dict(taken)
     for need, name in zip(wanted, chosen, strict=True):
-        assert lacks(by_name[name], used.get(name, Used()), need) == ""
+        assert shortage(by_name[name], used.get(name, Used()), need) == ""
         assert not by_name[name].down and not by_name[name].drained
         used[name] = used.get(name, Used()).plus(need)
         assert used[name].memory <= by_name[name].memory and used[name].cpus <= by_name[name].cores + 1e-6
@@ -147,7 +147,7 @@ def test_never_over_capacity(
 
 def test_pack_takes_the_site_that_has_room_for_all() -> None:
     used, spec = {"a1": Used(2, GIB, 2)}, PlacementSpec(spread="pack")
-    assert place([NEED] * 4, hosts("a1", "a2", "b1", "b2"), used, spec) == ["b1", "b1", "b2", "b2"]
-    assert place([NEED] * 2, hosts("a1", "b1", "a2", "b2"), used, spec) == ["a2", "a2"]
-    assert place([NEED] * 3, hosts("a1", "b1", "a2", "b2"), {}, spec) == ["a1", "a1", "a2"]
-    assert place([NEED] * 2, hosts("a1", "b1", "a2", "b2"), {}, spec, own={"b1": 1}) == ["b1", "b1"]
+    assert place_nodes([NEED] * 4, hosts("a1", "a2", "b1", "b2"), used, spec) == ["b1", "b1", "b2", "b2"]
+    assert place_nodes([NEED] * 2, hosts("a1", "b1", "a2", "b2"), used, spec) == ["a2", "a2"]
+    assert place_nodes([NEED] * 3, hosts("a1", "b1", "a2", "b2"), {}, spec) == ["a1", "a1", "a2"]
+    assert place_nodes([NEED] * 2, hosts("a1", "b1", "a2", "b2"), {}, spec, own={"b1": 1}) == ["b1", "b1"]

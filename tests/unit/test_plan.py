@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,8 @@ from wherry.cluster.plan import StepKind
 from wherry.model.objects import ClusterState, Job, JobState, NodeState
 from wherry.model.owner import Owner
 from wherry.model.spec.cluster import ClusterSpec
-from wherry.node.fake import FakeDriver
+from wherry.node.fake import Copy, FakeDriver
+from wherry.schedule.placement import used_by
 
 
 @pytest.fixture
@@ -267,3 +269,89 @@ def test_binds(world: World, monkeypatch: pytest.MonkeyPatch, home: str, cwd: st
     """Of directories that are only imagined, so nobody can change their names."""
     monkeypatch.setattr("wherry.cluster.binds.trusted_path", lambda path, _: path)
     assert binds_of(world.fabric, world.fabric.hosts(), Owner(uid=1, gid=1, home=home, cwd=cwd)) == binds
+
+
+def _taken(world: World, host: str) -> float:
+    """CPUs that rows take of a host."""
+    return used_by(world.store.nodes(), world.store.moves(unfinished=True))[host].cpus
+
+
+def test_a_move_and_a_new_cluster_do_not_both_take_the_last_room_of_a_host(world: World) -> None:
+    world.make("one", 1, hosts=["a1"], cpus=3)
+    moving = world.moves.plan("one-0", "a2")
+    plan = world.clusters.plan(ClusterSpec(name="two", nodes=1, hosts=("a2",), cpus=3), OWNER)
+    refusals: list[Exception] = []
+
+    def move() -> None:
+        try:
+            world.moves.apply(moving)
+        except Exception as error:
+            refusals.append(error)
+
+    thread = threading.Thread(target=move)
+
+    def between(name: str) -> None:
+        if name == "put_node planned":  # the room was checked, the row that takes it is not written yet
+            world.watch(None)
+            thread.start()
+            thread.join(0.3)
+
+    world.watch(between)
+    world.clusters.apply(plan)
+    thread.join()
+    assert [str(error) for error in refusals] and "does not fit on a2" in str(refusals[0])
+    assert _taken(world, "a2") == 3 and world.driver.copies("one-0") == {"a1": Copy.RUNNING}
+
+
+def test_a_node_is_repaired_where_another_one_is_removed(tmp_path: Path) -> None:
+    world = World(tmp_path, fabric_spec(cores=1))
+    world.make(nodes=2, hosts=["a1", "a2"])
+    world.fabric.set_down("a1", True)
+    world.driver.places.pop(("hello-0", "a1"))
+    world.clusters.lose("hello", world.clusters.gone("hello"))
+    plan = world.clusters.plan(ClusterSpec(name="hello", nodes=1, hosts=("a1", "a2")), OWNER)
+    assert [(step.kind, step.node, step.host) for step in plan.steps] == [
+        (StepKind.REPAIR, "hello-0", "a2"),
+        (StepKind.REMOVE, "hello-1", "a2"),
+    ]
+    assert world.clusters.apply(plan).state == ClusterState.RUNNING
+    world.assert_one_copy("hello-0", "a2")
+
+
+def test_a_repair_elsewhere_does_not_overfill_the_host(tmp_path: Path) -> None:
+    world = World(tmp_path, fabric_spec(cores=1))
+    world.make(nodes=1, hosts=["a1"])
+    world.fabric.set_down("a1", True)
+    world.driver.places.pop(("hello-0", "a1"))
+    world.clusters.lose("hello", world.clusters.gone("hello"))
+    plan = world.clusters.plan(ClusterSpec(name="hello", nodes=1), OWNER)
+    assert plan.steps[0].host == "a2"
+
+    def meanwhile(name: str) -> None:
+        if name == "network_up":  # the repair has passed its check, and its row names a1 still
+            world.watch(None)
+            world.make("other", 1, hosts=["a2"])
+
+    world.watch(meanwhile)
+    with pytest.raises(Failed, match="hello-0 no longer fits"):
+        world.clusters.apply(plan)
+    assert _taken(world, "a2") == 1 and world.driver.copies("hello-0") == {}
+    assert world.clusters.apply(world.clusters.plan(ClusterSpec(name="hello", nodes=1), OWNER)).state == "running"
+
+
+def test_a_head_is_moved_with_no_lock_held_and_before_the_row_names_its_new_host(world: World) -> None:
+    world.make(nodes=2, hosts=["a1", "a2"])
+    world.fabric.set_down("a1", True)
+    world.driver.places.pop(("hello-0", "a1"))
+    world.clusters.lose("hello", world.clusters.gone("hello"))
+    seen: list[tuple[bool, str]] = []
+
+    def look(name: str) -> None:
+        if name == "port_down":
+            cluster = world.store.cluster("hello")
+            seen.append((world.store.reserving.locked(), cluster.head_host if cluster else ""))
+
+    world.watch(look)
+    world.clusters.apply(world.clusters.plan(ClusterSpec(name="hello", nodes=2), OWNER))
+    assert seen[0] == (False, "a1") and not any(locked for locked, _ in seen)
+    assert world.fabric.plugged("hello-head") == ["b1"]

@@ -80,11 +80,11 @@ def test_good_uris(text: str, canonical: str) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("qemu:///system", "does not say how the host is reached"),
+        ("qemu:///system", "transport must be ssh, tls or tcp"),
         ("qemu+tls://h/session", "the path of a QEMU host is /system"),
-        ("qemu+tls://h/system?pkipath=/tmp", "parameters are not taken"),
+        ("qemu+tls://h/system?pkipath=/tmp", "parameters are refused"),
         ("qemu+tcp://root@h/system", "for qemu\\+ssh only"),
-        ("lxc+ssh://h/", "run QEMU or Xen"),
+        ("lxc+ssh://h/", "hypervisor must be qemu or xen"),
     ],
 )
 def test_bad_uris(text: str, words: str) -> None:
@@ -96,7 +96,7 @@ def test_bad_uris(text: str, words: str) -> None:
     ("change", "words"),
     [
         ({"hosts": [HOSTS[0], HOSTS[1] | {"uri": "xen+tls://10.0.0.2/"}]}, "host q2 runs xen and host q1 qemu"),
-        ({"hosts": [HOSTS[0] | {"shadow_paging": True}]}, "host q1 does not run Xen"),
+        ({"hosts": [HOSTS[0] | {"shadow_paging": True}]}, "host q1: shadow_paging is only for hosts that run Xen"),
         ({"hosts": [HOSTS[0], HOSTS[1] | {"uri": "qemu+tls://10.0.0.1"}]}, "two hosts have the same uri"),
     ],
 )

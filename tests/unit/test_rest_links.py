@@ -86,7 +86,7 @@ def test_other_figures_that_cannot_be_had_leave_row_and_links_as_they_were(servi
     with pytest.raises(WherryError, match="no wires"):
         client.wait(client.fabric_up(other, "FILE").id)
     kept = service.context.store.fabric()
-    assert kept == fabric.spec and kept is not None and kept.joins()[0].latency is None
+    assert kept == fabric.spec and kept is not None and kept.effective_links()[0].latency is None
     assert fabric.calls[-1] == "relink", "what was made of the other figures is made again as it was"
 
 
@@ -137,7 +137,7 @@ def test_a_machine_is_not_promised_less_than_libvirt_can_keep_to(client: Client)
     client.wait(client.up({"name": "vms", "kind": "vm", "nodes": 1, "memory": "128MiB"}).id)
     (node,) = client.nodes("vms")
     other = next(host.name for host in client.hosts() if host.name != node.host)
-    with pytest.raises(WherryError, match="cannot keep to 5 Mbit/s") as refused:
+    with pytest.raises(WherryError, match="cannot be limited to 5 Mbit/s") as refused:
         client.begin_move(node.name, other, bandwidth="5Mbit/s")
     assert refused.value.code == "UNSUPPORTED" and "MiB/s" in refused.value.why
     client.wait(client.begin_move(node.name, other, bandwidth="10Mbit/s").id)

@@ -59,16 +59,16 @@ def test_good_files() -> None:
         ({"memory": "512 apples"}, "is not a size"),
         ({"memory": "-1GiB"}, "is not a size"),
         ({"memory": "1MiB"}, "at least 16MiB"),
-        ({"name": "Hello"}, "is no name"),
-        ({"name": "a" * 21}, "is no name"),
-        ({"name": "../etc"}, "is no name"),
-        ({"name": "hello-"}, "is no name"),
-        ({"name": "hello\n"}, "is no name"),
+        ({"name": "Hello"}, "is not a name"),
+        ({"name": "a" * 21}, "is not a name"),
+        ({"name": "../etc"}, "is not a name"),
+        ({"name": "hello-"}, "is not a name"),
+        ({"name": "hello\n"}, "is not a name"),
         ({"kind": "pod"}, "kind: "),
         ({"version": 2}, "version: "),
         ({"needs": ["lib/x"]}, "is not an absolute path"),
         ({"placement": {"max_per_host": 0}}, "max_per_host"),
-        ({"nodes": []}, "nodes: a cluster has 1 to 250, these are 0"),
+        ({"nodes": []}, "nodes: a cluster has 1 to 250 nodes, and these are 0"),
         ({"nodes": [{"count": 200}, {"count": 51}]}, "these are 251"),
         ({"nodes": [{"count": 0}]}, "nodes.0.count: "),
         ({"nodes": [{"kind": "pod"}]}, "nodes.0.kind: Input should be 'container' or 'vm'"),
@@ -78,9 +78,9 @@ def test_good_files() -> None:
         ({"nodes": [{"image": "other"}, {"kind": "vm"}]}, "image: only for kind: vm"),
         ({"nodes": [{"count": 2}], "nic": {"model": "e1000"}}, "nic: only for kind: vm"),
         ({"nodes": [{"count": 2}], "pinned": [2]}, "there is no node 2; they are 0 to 1"),
-        ({"kind": "vm", "image": "images/x.qcow2"}, "is no name"),
+        ({"kind": "vm", "image": "images/x.qcow2"}, "is not a name"),
         ({"kind": "vm", "image": "/srv/../etc/x"}, "is not the plain absolute path"),
-        ({"kind": "vm", "nic": {"queues": 2}}, "nic.queues: 2 are more than the CPUs, 1"),
+        ({"kind": "vm", "nic": {"queues": 2}}, "nic.queues: 2 queues are more than 1 CPUs"),
         ({"kind": "vm", "cpus": 2, "nic": {"queues": 2, "model": "e1000"}}, "queues: only for model: virtio"),
         ({"kind": "vm", "nic": {"vhost": True, "model": "rtl8139"}}, "vhost: only for model: virtio"),
     ],
@@ -132,7 +132,7 @@ LINK = {"between": ["a", "b"]}
         ({"links": [LINK | {"loss": 5}]}, "loss: 5 is no share: write 0.01 or 1%"),
         ({"links": [LINK | {"loss": "101%"}]}, "is no share"),
         ({"links": [LINK | {"latency": "61s"}]}, "61s is more than 60s"),
-        ({"links": [LINK | {"latency": "1ms", "jitter": "2ms"}]}, "jitter: it is more than the latency"),
+        ({"links": [LINK | {"latency": "1ms", "jitter": "2ms"}]}, "jitter: it is larger than the latency"),
         ({"links": [LINK | {"latancy": "1ms"}]}, "unknown key 'links.0.latancy'; did you mean 'latency'?"),
         ({"links": [LINK | {"reverse": {"lost": "1%"}}]}, "did you mean 'loss'?"),
         ({"links": [LINK | {"overlay": "ipsec"}]}, "'openvpn'"),
@@ -141,7 +141,7 @@ LINK = {"between": ["a", "b"]}
         ({"pool": "10.77.0.1/16"}, "pool: "),
         ({"pool": "10.76.0.0/16"}, "overlap"),
         ({"pool": "10.0.0.0/8"}, "overlap"),
-        ({"pool": "127.0.0.0/8"}, "means something else"),
+        ({"pool": "127.0.0.0/8"}, "is loopback, link-local or reserved"),
         ({"underlay": "100.64.0.0/16"}, "is not a private IPv4 network"),  # where gateways have their addresses
         ({"kind": "cluster"}, "kind: "),
         ({"driver": "kubernetes"}, "driver: "),
@@ -165,18 +165,18 @@ def test_a_loop_beside_a_site_without_links() -> None:
 def test_a_link_is_the_same_both_ways_but_for_what_the_reverse_declares() -> None:
     link = LINK | {"latency": "10ms", "bandwidth": "1Gbit/s", "loss": "1%", "reverse": {"bandwidth": "10Mbit/s"}}
     spec = parse(FabricSpec, FABRIC | {"sites": FABRIC["sites"][:2], "links": [link]}, "FILE")
-    there, back = spec.joins()[0].directions()
+    there, back = spec.effective_links()[0].directions()
     assert (there.latency, there.bandwidth, there.loss) == (0.01, 10**9, 0.01)
     assert (back.latency, back.bandwidth, back.loss) == (0.01, 10**7, 0.01)
 
 
 def test_sites_without_links_are_joined_in_a_line() -> None:
     spec = parse(FabricSpec, FABRIC | {"sites": [{"name": name} for name in "abc"], "links": []}, "FILE")
-    assert [link.between for link in spec.joins()] == [("a", "b"), ("b", "c")]
-    changed = spec.with_link(spec.joins()[1].model_copy(update={"overlay": "openvpn"}))
+    assert [link.between for link in spec.effective_links()] == [("a", "b"), ("b", "c")]
+    changed = spec.with_link(spec.effective_links()[1].model_copy(update={"overlay": "openvpn"}))
     assert [link.overlay for link in changed.links] == ["none", "openvpn"]
     with pytest.raises(Refused) as error:
-        spec.with_link(spec.joins()[0].model_copy(update={"between": ("a", "c")}))
+        spec.with_link(spec.effective_links()[0].model_copy(update={"between": ("a", "c")}))
     assert error.value.code == Code.NOT_FOUND and "a - b, b - c" in error.value.why
 
 

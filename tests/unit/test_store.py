@@ -142,6 +142,14 @@ def test_jobs_moves_and_operations(store: Store) -> None:
     assert store.operation("op-1").result == {"a": [1]}  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize("key", ["plain", 'a "quoted" one', "caf\u00e9", "50%_\\"])
+def test_an_operation_is_found_by_its_idempotency_key(store: Store, key: str) -> None:
+    one = Operation(id="op-1", kind="up", target="hello", state=OperationState.DONE, created=1.0, uid=7, key=key)
+    store.put_operation(one)
+    assert store.operation_with_key(7, key) == one
+    assert store.operation_with_key(8, key) is None and store.operation_with_key(7, f"{key}x") is None
+
+
 def test_events_are_numbered_in_order(store: Store) -> None:
     first = store.add_event("node", "hello-1", "lost", host="a1")
     second = store.add_event("node", "hello-2", "lost")

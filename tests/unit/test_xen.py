@@ -281,10 +281,10 @@ def test_good_uris(text: str) -> None:
     [
         ("", "no URI"),
         ("h1", "no URI"),
-        ("xen:///", "does not say how the host is reached"),
-        ("xen+ext://h/?command=/bin/sh", "does not say how"),
-        ("xen+ssh://h/?command=/bin/sh", "parameters are not taken"),
-        ("lxc+ssh://h/", "run QEMU or Xen"),
+        ("xen:///", "transport must be ssh, tls or tcp"),
+        ("xen+ext://h/?command=/bin/sh", "transport must be ssh, tls or tcp"),
+        ("xen+ssh://h/?command=/bin/sh", "parameters are refused"),
+        ("lxc+ssh://h/", "hypervisor must be qemu or xen"),
         ("xen+tcp:///", "'' is no name"),
         ("xen+ssh://-oProxyCommand=x/", "is no name"),
         ("xen+ssh://-x@h/", "a user is a name"),
@@ -320,9 +320,9 @@ def test_what_passes_is_a_name_and_no_option(text: str) -> None:
         ({"hosts": [HOSTS[0] | {"facts": {"without_files": ["/x"]}}]}, "host x1 is real"),
         ({"hosts": [HOSTS[0] | {"bridge": "br0; x"}]}, "hosts.0.bridge"),
         ({"driver": "netns", "bridge": None}, "real hosts need driver: libvirt"),
-        ({"bridge": None}, "name the bridge of this machine"),
+        ({"bridge": None}, "name this machine's bridge"),
         ({"bridge": "a/b"}, "bridge"),
-        ({"links": [{"between": ["a", "b"]}], "sites": [{"name": "a"}, {"name": "b"}]}, "are as they are"),
+        ({"links": [{"between": ["a", "b"]}], "sites": [{"name": "a"}, {"name": "b"}]}, "cannot be changed"),
     ],
 )
 def test_bad_fabrics(change: dict[str, Any], words: str) -> None:

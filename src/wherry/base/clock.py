@@ -1,4 +1,4 @@
-"""Clocks. Times of record are CLOCK_REALTIME seconds: CRIU hides the gap of a move from a node's CLOCK_MONOTONIC."""
+"""Clocks. Recorded times are CLOCK_REALTIME, which survives restarts; durations are measured with CLOCK_MONOTONIC."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def now() -> float:
 
 
 class Stopwatch:
-    """Measures named spans from outside the node. `lap(name)` ends the span that began at the last lap."""
+    """Measures consecutive named spans. `lap(name)` ends the span that began at the last lap."""
 
     def __init__(self) -> None:
         self.started = now()
@@ -19,7 +19,7 @@ class Stopwatch:
         self.laps: dict[str, float] = {}
 
     def lap(self, name: str) -> float:
-        """Seconds since the last lap, added up under `name`."""
+        """Seconds since the last lap, which are also added to `laps[name]`."""
         here = time.monotonic()
         span, self._last = here - self._last, here
         self.laps[name] = self.laps.get(name, 0.0) + span

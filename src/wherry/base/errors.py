@@ -1,8 +1,8 @@
-"""The errors a user meets: what happened, why, and what to type next.
+"""Errors for users: what happened, why, and what to type next.
 
-Four kinds by moment: `Refused` before anything was changed, `Failed` while it was done, `LostContact` when the other
-side stopped answering, `Bug` for what should not be possible. The codes are a closed list that the command line, the
-REST interface and the documents share; every code carries the exit code of the command line.
+Four kinds: `Refused` before anything was changed, `Failed` while it was changed, `LostContact` when the other side
+stopped answering, `Bug` for a violated invariant. The codes are a closed list shared by the command line, the REST
+interface and the documents; each code determines the exit code of the command line.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from enum import StrEnum
 
 
 class Code(StrEnum):
-    """Stable names of what can go wrong."""
+    """Stable names of errors."""
 
     USAGE = "USAGE"
     INVALID_FILE = "INVALID_FILE"
@@ -40,7 +40,7 @@ class Code(StrEnum):
 
     @property
     def http_status(self) -> int:
-        """Status of the REST answer."""
+        """Status of the HTTP response."""
         return _HTTP.get(self.exit_code, 500)
 
 
@@ -64,7 +64,7 @@ _HTTP = {2: 422, 3: 404, 4: 403, 5: 409, 6: 500, 7: 503, 130: 409, 1: 500}
 
 
 class WherryError(Exception):
-    """An error for the user. `what` happened, `why` (the first cause), `next` (the command or act that helps)."""
+    """An error for the user: `what` happened, `why` (the root cause), `next` (the command or action that helps)."""
 
     def __init__(self, code: Code, what: str, why: str = "", next: str = "") -> None:
         super().__init__(what)
@@ -77,7 +77,7 @@ class WherryError(Exception):
         return ": ".join(part for part in (self.what, self.why) if part)
 
     def to_dict(self) -> dict[str, str]:
-        """The error as it travels: code, what, why, next."""
+        """The error as it is sent and stored."""
         return {"code": str(self.code), "what": self.what, "why": self.why, "next": self.next}
 
 
@@ -86,22 +86,22 @@ class Refused(WherryError):
 
 
 class Failed(WherryError):
-    """It was begun and did not end well; what was half made has been taken back unless the text says otherwise."""
+    """An action failed; what was half made has been removed unless the text says otherwise."""
 
 
 class LostContact(WherryError):
-    """The other side stopped answering; its state is unknown."""
+    """The other side stopped answering, so its state is unknown."""
 
 
 class Bug(WherryError):
-    """A state that the program's own invariants exclude."""
+    """A violated invariant of the program."""
 
     def __init__(self, what: str, why: str = "") -> None:
         super().__init__(Code.BUG, what, why, "please report this with the output of: wherry doctor")
 
 
 def from_dict(data: dict[str, str]) -> WherryError:
-    """The error that `to_dict` described; an unknown code becomes FAILED."""
+    """The error from `to_dict`; an unknown code becomes FAILED."""
     try:
         code = Code(data.get("code", "FAILED"))
     except ValueError:

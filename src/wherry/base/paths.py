@@ -1,7 +1,7 @@
-"""Where an instance keeps what it makes. Two instances on one machine share no directory, name or socket.
+"""Directories and names of an instance. Two instances on one machine share no directory, name or socket.
 
-`WHERRY_INSTANCE` selects the instance (default `main`); the name is at most 8 letters and digits, because it is part
-of the names of namespaces and cgroups.
+`WHERRY_INSTANCE` selects the instance (default `main`); its name has at most 8 letters and digits, as it is part of the
+names of namespaces and cgroups.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from wherry.base.errors import Code, Refused
 
 _NAME = re.compile(r"(?!images$)[a-z][a-z0-9]{0,7}")
-"""Beside the instances' directories lies that of the images of virtual machines, which all instances share."""
+"""Not `images`: that is the directory, beside the instances', of virtual machine images, which all instances share."""
 
 
 @dataclass(frozen=True)
@@ -27,12 +27,12 @@ class Instance:
 
     @property
     def run(self) -> Path:
-        """Volatile state on a tmpfs: sockets, nodes' private trees, images of a move."""
+        """Volatile state on a tmpfs: sockets, nodes' private trees, CRIU images."""
         return Path("/run/wherry") / self.name
 
     @property
     def state(self) -> Path:
-        """What outlives a reboot: the database, logs, outputs of jobs."""
+        """Persistent state: the database, logs, outputs of jobs."""
         return Path(os.environ.get("WHERRY_STATE", "/var/lib/wherry")) / self.name
 
     @property
@@ -42,22 +42,22 @@ class Instance:
 
     @property
     def ending(self) -> Path:
-        """There while the instance is being removed: clients that wait must not start its daemon again."""
+        """A file that exists while the instance is removed, so that waiting clients do not restart its daemon."""
         return self.state / "ending"
 
     @property
     def prefix(self) -> str:
-        """Begins the name of every network namespace and cgroup of this instance."""
+        """Prefix of the names of this instance's network namespaces and cgroups."""
         return f"wherry-{self.name}"
 
 
 def instance() -> Instance:
-    """The instance that the environment selects. Refused when its name cannot be part of other names."""
+    """The instance that WHERRY_INSTANCE selects. Refused when that is no valid name."""
     name = os.environ.get("WHERRY_INSTANCE", "main")
     if not _NAME.fullmatch(name):
         raise Refused(
             Code.USAGE,
-            f"WHERRY_INSTANCE={name!r} is not a name for an instance",
+            f"WHERRY_INSTANCE={name!r} is not a valid name of an instance",
             "it must be 1 to 8 lower-case letters and digits, beginning with a letter, and not images",
             "unset WHERRY_INSTANCE",
         )
@@ -65,7 +65,7 @@ def instance() -> Instance:
 
 
 def as_root(words: Iterable[str]) -> str:
-    """A `wherry` command to type as root. sudo keeps no variables, so those of Wherry are part of it."""
+    """A `wherry` command to type as root. It sets Wherry's variables again, which sudo drops."""
     named = [f"{name}={value}" for name, value in sorted(os.environ.items()) if name.startswith("WHERRY_")]
     return shlex.join(["sudo", *(["env", *named] if named else []), "wherry", *words])
 
@@ -81,7 +81,7 @@ def native_library(name: str) -> Path:
 
 
 def _built(noun: str, directory: str, name: str) -> Path:
-    """Beside the installed package, or in the checkout's build."""
+    """Path of a file in the installed package, or in the checkout's build directory."""
     import wherry
 
     here = Path(wherry.__file__).resolve().parent

@@ -1,13 +1,13 @@
-"""How long work reports to its caller, and how its caller ends it: two callbacks, and the ones that do nothing."""
+"""Callbacks of long operations, for progress and cancellation, and their defaults, which do nothing."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 Progress = Callable[[str], None]
-"""Receives a line about how far the work is."""
+"""Called with a line about the progress."""
 Cancelled = Callable[[], bool]
-"""True once the work is to end as soon as it safely can."""
+"""Returns True once the operation should end as soon as it safely can."""
 
 
 def quiet(_text: str) -> None:

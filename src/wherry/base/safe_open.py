@@ -1,6 +1,6 @@
-"""Opening a file whose name is a user's.
+"""Opens files whose names users choose.
 
-Invariant: whoever exchanges the file for a FIFO or a device meanwhile holds up nobody, and is given nothing.
+Invariant: the open does not block on a FIFO, and no FIFO or device is read, even when the file is replaced meanwhile.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from io import BufferedReader
 
 
 def open_regular(name: str | os.PathLike[str]) -> BufferedReader:
-    """A regular file, to be read. OSError when it is not one."""
+    """Opens a regular file for reading. OSError when it is none."""
     fd = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)

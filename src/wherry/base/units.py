@@ -1,4 +1,4 @@
-"""Sizes, durations and rates as people write them. A bare number is refused: a size has a unit."""
+"""Parses and formats sizes, durations, rates and shares. Sizes, durations and rates must have a unit."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def parse_rate(text: str) -> int:
 
 
 def parse_share(text: str) -> float:
-    """The fraction that `"1%"` or `"0.01"` is. ValueError for anything else."""
+    """The fraction of `"1%"` or `"0.01"`. ValueError for anything else."""
     return _parse(text, {"%": 0.01, "": 1.0}, "share", "1%")
 
 
 def format_rate(bits: float) -> str:
     """`943e6` -> `943 Mbit/s`."""
     for unit in ("bit/s", "kbit/s", "Mbit/s"):
-        if bits < 1000:
+        if bits < 999.5:  # more would be rounded to 1e+03
             return f"{bits:.3g} {unit}"
         bits /= 1000
     return f"{bits:.3g} Gbit/s"

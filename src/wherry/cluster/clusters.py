@@ -1,20 +1,19 @@
-"""The life of a cluster: plan, apply, down, and what is found lost.
+"""The life cycle of clusters: plan, apply, down, and the detection of lost nodes.
 
-Invariants: a row is written before what it names is made, and forgotten after that is gone, so that whatever was half
-made can be repaired or removed; `apply` does no deciding, it only refuses when the world changed since the plan.
+Invariants: a row is written before the object that it names is made, and deleted after that is removed, so half-made
+objects can be repaired or removed; `apply` decides nothing, and refuses when the state has changed since the plan.
 """
 
 from __future__ import annotations
 
 import secrets
-import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from wherry.base.clock import now
 from wherry.base.errors import Code, Failed, Refused
 from wherry.base.progress import Cancelled, Progress, never, quiet
-from wherry.cluster.lookup import find_cluster, known_hosts
+from wherry.cluster.lookup import find_cluster, find_host, known_hosts
 from wherry.cluster.placements import Placements, network_of_cluster, secret_name
 from wherry.cluster.plan import ClusterPlan, Step, StepKind, make_plan, need_of
 from wherry.fabric.protocol import Fabric
@@ -24,18 +23,18 @@ from wherry.model.owner import Owner
 from wherry.model.spec.cluster import ClusterSpec
 from wherry.node.console_tail import console_tail
 from wherry.node.protocol import NodeDriver
-from wherry.schedule.placement import Used, lacks, used_by
+from wherry.schedule.placement import NodeNeed, Used, shortage, used_by
 from wherry.store.store import Store
 
 _AT_ONCE = 4
-"""Nodes that start at the same time; more gain nothing on a machine of a few cores."""
+"""Nodes that are started or stopped in parallel; more gain nothing on a machine of a few cores."""
 
 
 class Clusters:
     """Makes, repairs and removes clusters.
 
-    Whoever changes a cluster holds its claim exclusively (see `wherry.service.claims`); only the room of hosts and the
-    numbers of networks are settled here, under a lock, since two clusters may want the same.
+    The caller holds the cluster's claim exclusively (see `wherry.service.claims`). Clusters and moves compete for room
+    on hosts, clusters for numbers of networks: both are taken under `Store.reserving`.
     """
 
     def __init__(self, store: Store, fabric: Fabric, drivers: dict[str, NodeDriver]) -> None:
@@ -43,18 +42,16 @@ class Clusters:
         self._fabric = fabric
         self._drivers = drivers
         self._places = Placements(store, fabric)
-        self._reserving = threading.Lock()
-        """Held from the look at room and numbers to the rows that take them. No host is asked anything meanwhile."""
 
     def plan(self, spec: ClusterSpec, owner: Owner) -> ClusterPlan:
-        """What `apply` would do. Changes nothing; Refused with the reason when it cannot be done."""
+        """The plan for `apply`. Changes nothing; Refused with the reason when the spec cannot be satisfied."""
         return make_plan(self._store, self._fabric, self._drivers, self._places, spec, owner)
 
     def apply(self, plan: ClusterPlan, progress: Progress = quiet, cancelled: Cancelled = never) -> Cluster:
-        """Does the plan. Failed PARTLY_DONE when some nodes are not there afterwards; another `up` repairs that."""
+        """Carries out the plan. Failed PARTLY_DONE when some nodes could not be made; another `up` repairs that."""
         name = plan.spec.name
-        cluster = self._reserve(plan)
-        errors = self._make(plan, cluster, progress, cancelled)
+        errors = self._make(plan, self._reserve(plan), progress, cancelled)
+        cluster = find_cluster(self._store, name)
         if not errors:
             cluster = cluster.model_copy(update={"state": ClusterState.RUNNING, "reason": ""})
             self._store.put_cluster(cluster)
@@ -68,21 +65,21 @@ class Clusters:
         raise Failed(code, f"cluster {name} is up in part", "; ".join(errors[:3]), remedy)
 
     def check_down(self, name: str) -> Cluster:
-        """The cluster, when it can be removed. Refused while a move of one of its nodes is not over."""
+        """The cluster, if it can be removed. Refused while a move of one of its nodes is unfinished."""
         cluster = find_cluster(self._store, name)
         for move in self._store.moves(unfinished=True):
             if move.cluster == name:
-                what = f"the move of {move.node} from {move.source} to {move.destination} is not over"
+                what = f"the move of {move.node} from {move.source} to {move.destination} is unfinished"
                 why = str((move.error or {}).get("why", "")) or f"move {move.id} is in phase {move.phase}"
                 raise Refused(Code.WRONG_STATE, what, why, "wherry status")
         return cluster
 
     def down(self, name: str, progress: Progress = quiet) -> None:
-        """Removes the cluster, half-made ones too. Refused as by `check_down`."""
+        """Removes the cluster, also a half-made one. Refused as by `check_down`."""
         cluster = self.check_down(name)
         self._store.put_cluster(cluster.model_copy(update={"state": ClusterState.REMOVING, "reason": ""}))
-        errors = self._each(self._remove, self._store.nodes(name), progress)
-        errors += self._tried("its network", lambda: self._remove_network(cluster))
+        errors = self._for_each(self._remove, self._store.nodes(name), progress)
+        errors += self._attempt("its network", lambda: self._remove_network(cluster))
         if errors:
             reason = "; ".join(errors[:3])
             self._store.put_cluster(cluster.model_copy(update={"state": ClusterState.REMOVING, "reason": reason}))
@@ -92,41 +89,42 @@ class Clusters:
         self._store.add_event("cluster.down", name, f"{name} is removed")
 
     def gone(self, name: str) -> list[Node]:
-        """The nodes that should run and do not. Changes nothing; takes long when a host does not answer."""
+        """The nodes that should run and do not. Changes nothing; slow when a host does not answer."""
         running = [node for node in self._store.nodes(name) if node.state == NodeState.RUNNING]
         try:
             return [node for node in running if not self._driver(node).alive(self._places.place(node))]
-        except Refused:  # the cluster is removed meanwhile
+        except Refused:  # the cluster was removed meanwhile
             return []
 
     def lose(self, name: str, gone: Sequence[Node]) -> list[Node]:
-        """Marks nodes that were found gone as lost, but for those that were moved or removed since; those it marked."""
+        """Marks as lost those of the nodes found gone whose rows are unchanged since; returns them."""
         marked = list[Node]()
         for node in gone:
             if self._store.node(node.name) == node:
                 marked.append(node.model_copy(update={"state": NodeState.LOST}))
                 self._store.put_node(marked[-1])
-                text = f"{node.name} on {node.host} ended by itself{self._last_words(node)}"
+                text = f"{node.name} on {node.host} ended by itself{self._last_output(node)}"
                 self._store.add_event("node.lost", node.name, text)
         cluster = self._store.cluster(name)
         lost = [node for node in self._store.nodes(name) if node.state == NodeState.LOST]
         if lost and cluster is not None and cluster.state == ClusterState.RUNNING:
-            reason = f"{lost[0].name} is lost{self._last_words(lost[0])}"
+            reason = f"{lost[0].name} is lost{self._last_output(lost[0])}"
             self._store.put_cluster(cluster.model_copy(update={"state": ClusterState.PARTLY, "reason": reason}))
         return marked
 
-    def _last_words(self, node: Node) -> str:
-        """What a node with a console said last, a panic perhaps, and where there is more."""
+    def _last_output(self, node: Node) -> str:
+        """The last output on a node's console, perhaps a kernel panic, and the command that shows all of it."""
         files = self._driver(node).console_files(node.name)
-        said = console_tail(files[-1]) if files else ""
-        return f"; it said last: {said} (wherry logs --node {node.name})" if said else ""
+        tail = console_tail(files[-1]) if files else ""
+        return f"; its last output: {tail} (wherry logs --node {node.name})" if tail else ""
 
     def _reserve(self, plan: ClusterPlan) -> Cluster:
-        """Writes the rows of everything that will be made. Refused when the world is not as it was planned for."""
-        with self._reserving:
+        """Writes the rows of everything that will be made. Refused when rows have changed so that the plan is void."""
+        with self._store.reserving:
             spec, old = plan.spec, self._store.cluster(plan.spec.name)
             if (old.network if old else None) != plan.network:
-                raise Refused(Code.WRONG_STATE, f"cluster {spec.name} changed meanwhile", "", "run wherry up again")
+                what, why = f"cluster {spec.name} has changed", "it was made or removed after this was planned"
+                raise Refused(Code.WRONG_STATE, what, why, "run wherry up again")
             self._still_fits(plan)
             if old:
                 network = network_of_cluster(old)
@@ -140,16 +138,14 @@ class Clusters:
                 state=ClusterState.MAKING,
                 network=network.number,
                 subnet=network.subnet,
-                head_host=plan.head_host,
+                head_host=old.head_host if old else plan.head_host,
                 owner_uid=plan.owner.uid,
-                # As the nodes that run already know the owner: another group of a later `up` would be refused by them.
+                # Running nodes know the owner with the groups of the first `up`, and refuse any other.
                 owner_gid=old.owner_gid if old else plan.owner.gid,
                 owner_groups=old.owner_groups if old else plan.owner.groups,
                 binds=plan.binds,
                 created=old.created if old else now(),
             )
-            if old and old.head_host != plan.head_host:
-                self._fabric.port_down(self._places.head_port(old))
             self._store.put_cluster(cluster)
             for step in plan.of(StepKind.ADD):
                 flavor = spec.flavor(step.index)
@@ -171,22 +167,23 @@ class Clusters:
     def _still_fits(self, plan: ClusterPlan) -> None:
         hosts = {host.name: host for host in known_hosts(self._store, self._fabric, asked=())}
         steps = plan.of(StepKind.ADD, StepKind.REPAIR)
-        mine = {step.node for step in steps}
-        others = [node for node in self._store.nodes() if node.name not in mine]
+        changed = {step.node for step in plan.of(StepKind.ADD, StepKind.REPAIR, StepKind.REMOVE)}
+        others = [node for node in self._store.nodes() if node.name not in changed]
         used = used_by(others, self._store.moves(unfinished=True))
         for step in steps:
             need = need_of(plan.spec, step.index)
             if step.host not in hosts:
-                raise Refused(Code.WRONG_STATE, f"host {step.host} is gone since the plan", "", "run wherry up again")
-            if reason := lacks(hosts[step.host], used.get(step.host, Used()), need):
+                what, why = f"there is no host {step.host} any more", "the fabric was changed after this was planned"
+                raise Refused(Code.WRONG_STATE, what, why, "run wherry up again")
+            if reason := shortage(hosts[step.host], used.get(step.host, Used()), need):
                 raise Refused(Code.NO_CAPACITY, f"{step.node} no longer fits", reason, "run wherry up again")
             used[step.host] = used.get(step.host, Used()).plus(need)
 
     def _make(self, plan: ClusterPlan, cluster: Cluster, progress: Progress, cancelled: Cancelled) -> list[str]:
-        """Does the steps; returns what went wrong, one text per node."""
+        """Carries out the steps; returns the errors, one text per node."""
 
         def network() -> None:
-            head = self._places.head_port(cluster)
+            head = self._places.head_port(self._move_head(cluster, plan.head_host))
             self._fabric.network_up(head.network)
             self._fabric.port_up(head)
             self._fabric.port_plug(head)
@@ -197,30 +194,53 @@ class Clusters:
             self._start(step)
 
         progress(f"network of {cluster.name}")
-        if errors := self._tried("its network", network):
+        if errors := self._attempt("its network", network):
             return errors
         surplus = [self._store.node(step.node) for step in plan.of(StepKind.REMOVE)]
-        errors = self._each(self._remove, [node for node in surplus if node], progress)
-        return errors + self._each(start, plan.of(StepKind.REPAIR, StepKind.ADD), progress)
+        errors = self._for_each(self._remove, [node for node in surplus if node], progress)
+        return errors + self._for_each(start, plan.of(StepKind.REPAIR, StepKind.ADD), progress)
+
+    def _move_head(self, cluster: Cluster, host: str) -> Cluster:
+        """Removes the head from its old host before the row names the new one, so a killed daemon finds either."""
+        if cluster.head_host != host:
+            self._fabric.port_down(self._places.head_port(cluster))
+            cluster = cluster.model_copy(update={"head_host": host})
+            self._store.put_cluster(cluster)
+        return cluster
 
     def _start(self, step: Step) -> None:
-        """Starts the planned or lost node at its new host; what is left of it at its old one goes first."""
+        """Starts a planned or lost node at its new host, after the remains of a lost one are removed from the old."""
         node = self._store.node(step.node)
         if node is None:
-            raise Failed(Code.WRONG_STATE, f"{step.node} was removed meanwhile")
+            raise Failed(Code.WRONG_STATE, f"{step.node} was removed after this was planned", "", "run wherry up again")
         if step.kind == StepKind.REPAIR:
             self._unmake(node)
-        node = node.model_copy(update={"host": step.host, "state": NodeState.PLANNED})
-        self._store.put_node(node)
+        node = self._take_room(node, step.host)
         try:
             port = self._places.port(node)
             self._fabric.port_up(port)
             self._fabric.port_plug(port)
             self._driver(node).start(self._places.place(node))
         except Exception:
-            self._tried(node.name, lambda: self._unmake(node))
+            self._attempt(node.name, lambda: self._unmake(node))
             raise
         self._store.put_node(node.model_copy(update={"state": NodeState.RUNNING}))
+
+    def _take_room(self, node: Node, host: str) -> Node:
+        """Writes the node's host. Refused when the host is another one whose room was taken since `_reserve`.
+
+        Until then the row names the old host, where a killed daemon would find the remains.
+        """
+        with self._store.reserving:
+            if node.host != host:
+                others = [other for other in self._store.nodes() if other.name != node.name]
+                used = used_by(others, self._store.moves(unfinished=True)).get(host, Used())
+                found = find_host(known_hosts(self._store, self._fabric, asked=()), host)
+                if reason := shortage(found, used, NodeNeed(node.cpus, node.memory)):
+                    raise Refused(Code.NO_CAPACITY, f"{node.name} no longer fits", reason, "run wherry up again")
+            node = node.model_copy(update={"host": host, "state": NodeState.PLANNED})
+            self._store.put_node(node)
+        return node
 
     def _remove(self, node: Node) -> None:
         self._unmake(node)
@@ -239,27 +259,27 @@ class Clusters:
     def _driver(self, node: Node) -> NodeDriver:
         return self._drivers[node.kind]
 
-    def _each(self, act: Callable[..., None], things: list[Node] | list[Step], progress: Progress) -> list[str]:
-        """Does `act` with each, some at once; returns what went wrong, in order."""
-        if not things:
+    def _for_each(self, act: Callable[..., None], items: list[Node] | list[Step], progress: Progress) -> list[str]:
+        """Calls `act` for each item, some in parallel; returns the errors in order."""
+        if not items:
             return []
         done: list[int] = []
 
-        def one(thing: Node | Step) -> list[str]:
-            name = thing.node if isinstance(thing, Step) else thing.name
-            errors = self._tried(name, lambda: act(thing))
+        def one(item: Node | Step) -> list[str]:
+            name = item.node if isinstance(item, Step) else item.name
+            errors = self._attempt(name, lambda: act(item))
             done.append(1)
-            progress(f"{len(done)} of {len(things)}: {errors[0] if errors else name}")
+            progress(f"{len(done)} of {len(items)}: {errors[0] if errors else name}")
             return errors
 
-        with ThreadPoolExecutor(min(_AT_ONCE, len(things)), thread_name_prefix="nodes") as pool:
-            return [error for errors in pool.map(one, things) for error in errors]
+        with ThreadPoolExecutor(min(_AT_ONCE, len(items)), thread_name_prefix="nodes") as pool:
+            return [error for errors in pool.map(one, items) for error in errors]
 
     @staticmethod
-    def _tried(what: str, act: Callable[[], object]) -> list[str]:
-        """The error of `act` as a text, if it has one: one node's failure is no reason to leave the others undone."""
+    def _attempt(what: str, act: Callable[[], object]) -> list[str]:
+        """Calls `act`; returns its error as a text, so that the caller goes on with other nodes."""
         try:
             act()
-        except Exception as error:  # whatever a driver raises
+        except Exception as error:  # a driver may raise anything
             return [f"{what}: {error}"]
         return []

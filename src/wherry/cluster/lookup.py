@@ -1,6 +1,6 @@
-"""Finding what a user named: hosts, clusters and nodes, with the nearest known name when there is none such.
+"""Lookup of hosts, clusters, nodes and jobs by name; the error for an unknown name suggests the nearest known one.
 
-Invariant: reads only. A host is down when its driver says so or it does not answer, drained when its flag is set.
+Invariant: reads only. A host is down when it does not answer or is declared lost, and drained when its flag is set.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ DRAINED, LOST = "drained", "lost"
 
 
 def not_found(noun: str, name: str, known: Iterable[str]) -> Refused:
-    """The error for an unknown name; it suggests the nearest of `known`, or lists them."""
+    """The error for an unknown name: suggests the nearest of `known`, or lists them."""
     names = sorted(known)
     near = difflib.get_close_matches(name, names, 1)
     why = f"did you mean {near[0]}?" if near else f"known: {', '.join(names[:8])}" if names else f"there is no {noun}"
@@ -26,13 +26,13 @@ def not_found(noun: str, name: str, known: Iterable[str]) -> Refused:
 
 
 def known_hosts(store: Store, fabric: Fabric, asked: Collection[str] | None = None) -> list[Host]:
-    """The hosts as declared, with what is known of them now. Refused when there is no fabric.
+    """The hosts as declared, with their current state. Refused when no fabric is up.
 
-    A host never has more memory than was found on it. Whether they answer, which may take seconds, is asked of the
-    hosts named in `asked` alone (None: of all).
+    A host has at most the memory that was found on it. Only the hosts in `asked` (None: all) are contacted, which may
+    take seconds.
     """
     if not fabric.is_up():
-        raise Refused(Code.WRONG_STATE, "no fabric is up", "clusters need hosts to stand on", "wherry fabric up")
+        raise Refused(Code.WRONG_STATE, "no fabric is up", "clusters need its hosts", "wherry fabric up")
     return [_as_known(store, fabric, host, asked is None or host.name in asked) for host in fabric.hosts()]
 
 

@@ -1,7 +1,7 @@
-"""From a record to its port in the cluster's network and its place on a host.
+"""A node's port in its cluster's network, and its placement on a host.
 
-Invariant: both follow from the rows alone, so a daemon that was killed finds everything of a node again. The hosts file
-names every node that the cluster can ever have: it stays right in running nodes when the cluster grows.
+Invariant: both follow from rows alone, so a restarted daemon finds everything of a node. The hosts file names every
+node that the cluster can ever have, so it stays correct in running nodes when the cluster grows.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from wherry.store.store import Store
 
 
 class Placements:
-    """Ports and places of what the store knows."""
+    """Ports and placements of the store's nodes."""
 
     def __init__(self, store: Store, fabric: Fabric) -> None:
         self._store = store
@@ -52,7 +52,7 @@ class Placements:
         )
 
     def key(self, node: Node) -> SecretStr:
-        """The node's own key, made of its cluster's secret: who learns one, as root in a machine can, has no other."""
+        """The node's own key, derived from its cluster's secret: root in a node, who can read it, learns no other."""
         secret = self._store.secret(secret_name(node.cluster))
         return SecretStr(hmac.new(secret.encode(), node.name.encode(), "sha256").hexdigest())
 
@@ -88,7 +88,7 @@ def head_name(cluster: str) -> str:
 
 
 def secret_name(cluster: str) -> str:
-    """Name of the cluster's secret in the store, of which the keys of its nodes are made."""
+    """Name in the store of the cluster's secret, from which the keys of its nodes are derived."""
     return f"cluster:{cluster}"
 
 

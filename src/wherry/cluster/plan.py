@@ -1,6 +1,6 @@
-"""What `wherry up` would do, decided in full before anything is done.
+"""The plan of `wherry up`: every decision, made before anything is changed.
 
-Invariant: planning reads and never changes; a plan that exists can be applied unless the world changed since.
+Invariant: planning changes nothing; a plan can be applied unless the state has changed since.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from wherry.model.owner import Owner
 from wherry.model.spec.cluster import ClusterSpec, Flavor
 from wherry.node.as_user import as_user
 from wherry.node.protocol import NodeDriver
-from wherry.schedule.placement import NodeNeed, Used, lacks, place, used_by
+from wherry.schedule.placement import NodeNeed, Used, place_nodes, shortage, used_by
 from wherry.store.store import Store
 
 
@@ -30,7 +30,7 @@ class StepKind(StrEnum):
 
 
 class Step(Record):
-    """What happens to one node; `host` is where it will be (of a removal: where it is)."""
+    """The step for one node; `host` is where the node will be (of a removal: where it is)."""
 
     kind: StepKind
     node: str
@@ -40,7 +40,7 @@ class Step(Record):
 
 
 class ClusterPlan(Record):
-    """All steps for one cluster. `network` is the number of its network when it is there already."""
+    """All steps for one cluster. `network` is the number of an existing cluster's network."""
 
     spec: ClusterSpec
     owner: Owner
@@ -51,7 +51,7 @@ class ClusterPlan(Record):
 
     @property
     def empty(self) -> bool:
-        """True when everything is as the file says."""
+        """True when the cluster is as the file says."""
         return all(step.kind == StepKind.KEEP for step in self.steps)
 
     def of(self, *kinds: StepKind) -> list[Step]:
@@ -59,7 +59,7 @@ class ClusterPlan(Record):
         return [step for step in self.steps if step.kind in kinds]
 
     def text(self) -> str:
-        """The plan for a person, as `--dry-run` prints it."""
+        """The plan as `--dry-run` prints it."""
         lines = [step.text for step in self.steps if step.kind != StepKind.KEEP]
         counts = [f"{len(self.of(StepKind.ADD))} to create"]
         if repairs := self.of(StepKind.REPAIR):
@@ -71,7 +71,7 @@ class ClusterPlan(Record):
 def make_plan(
     store: Store, fabric: Fabric, drivers: dict[str, NodeDriver], places: Placements, spec: ClusterSpec, owner: Owner
 ) -> ClusterPlan:
-    """The plan that makes the cluster as `spec` says. Refused with the reason when it cannot be."""
+    """The plan that makes the cluster conform to `spec`. Refused with the reason when that is impossible."""
     hosts = known_hosts(store, fabric)
     _require_drivers(drivers, spec, owner)
     _known_names(spec, hosts)
@@ -109,7 +109,7 @@ def make_plan(
 
 
 def need_of(spec: ClusterSpec, index: int) -> NodeNeed:
-    """What a node of the cluster takes of its host."""
+    """The CPUs and memory that a node of the cluster takes on its host."""
     flavor = spec.flavor(index)
     return NodeNeed(flavor.cpus, flavor.memory)
 
@@ -122,7 +122,7 @@ def _require_drivers(drivers: dict[str, NodeDriver], spec: ClusterSpec, owner: O
     for kind in sorted(spec.kinds):
         driver = drivers.get(kind)
         if driver is None:
-            what, known = f"nodes of kind {kind!r} cannot be run", f"known: {', '.join(drivers)}"
+            what, known = f"this fabric cannot run nodes of kind {kind!r}", f"known: {', '.join(drivers)}"
             raise Refused(Code.UNSUPPORTED, what, known, "wherry doctor")
         if reason := driver.unsupported():
             raise Refused(Code.UNSUPPORTED, f"this machine cannot run nodes of kind {kind!r}", reason, "wherry doctor")
@@ -142,7 +142,8 @@ def _known_names(spec: ClusterSpec, hosts: list[Host]) -> None:
 def _may_change(store: Store, cluster: Cluster, spec: ClusterSpec, owner: Owner, nodes: dict[int, Node]) -> None:
     name = cluster.name
     if cluster.owner_uid != owner.uid:
-        raise Refused(Code.NAME_TAKEN, f"cluster {name} belongs to another user", "", "choose another name")
+        why = "names of clusters are unique on a machine"
+        raise Refused(Code.NAME_TAKEN, f"cluster {name} belongs to another user", why, "choose another name")
     if cluster.state == ClusterState.REMOVING:
         raise Refused(Code.WRONG_STATE, f"cluster {name} is being removed", cluster.reason, f"wherry down {name}")
     for index in nodes:
@@ -184,8 +185,8 @@ def _place(
     nodes: dict[int, Node],
     kept: dict[int, Node],
 ) -> dict[int, str]:
-    """A host per index: of kept nodes their own, of lost ones their own when it can take them, else as `place` says."""
-    # Looked for with the owner's rights: root's would tell the owner what lies in closed directories.
+    """A host per index: kept nodes stay, lost ones stay if their host has room, the rest goes where `place` says."""
+    # Checked with the owner's rights: an error must not reveal files in directories that the owner cannot read.
     needs = as_user(owner, lambda: {host.name: fabric.missing_files(host.name, list(spec.files)) for host in hosts})
     missing = {host.name: needs[host.name] + fabric.missing_files(host.name, list(binds)) for host in hosts}
     able = [host for host in hosts if not missing[host.name]]
@@ -195,14 +196,14 @@ def _place(
     for index in range(spec.size):
         need = need_of(spec, index)
         host = next((h for h in able if index in nodes and index not in kept and h.name == nodes[index].host), None)
-        if host and not lacks(host, used.get(host.name, Used()), need):
+        if host and not shortage(host, used.get(host.name, Used()), need):
             where[index] = host.name
             used[host.name] = used.get(host.name, Used()).plus(need)
     rest = [index for index in range(spec.size) if index not in where]
     own = {host.name: list(where.values()).count(host.name) for host in hosts}
     needs_of_rest = [need_of(spec, index) for index in rest]
     try:
-        chosen = place(needs_of_rest, able, used, spec.placement, spec.sites, spec.hosts, own)
+        chosen = place_nodes(needs_of_rest, able, used, spec.placement, spec.sites, spec.hosts, own)
     except Refused as error:
         for name, files in missing.items():
             if files and (not spec.hosts or name in spec.hosts):
@@ -213,7 +214,7 @@ def _place(
 
 
 def _head_host(cluster: Cluster | None, hosts: list[Host], first: str) -> str:
-    """Where launchers run: stays when its host does, else beside the first node."""
+    """The host of launchers: the old one while it is up, else the first node's."""
     if cluster and any(host.name == cluster.head_host and not host.down for host in hosts):
         return cluster.head_host
     return first

@@ -1,9 +1,9 @@
 """Control groups by name: limits, freezing, killing; on cgroup v1 (a hierarchy per controller), v2, and both at once.
 
-A `Cgroup` is one name, such as `wherry-main/a1/hello-0`, below the root of every hierarchy that carries one of our
-controllers. Invariants: the object holds nothing that the kernel does not (save the weight that `prefer` returns to),
-so two objects of one name are the same cgroup; every call is idempotent; a missing controller is passed over, except
-the freezer, without which no node can move.
+A `Cgroup` is one path, such as `wherry-main/a1/hello-0`, below the root of every hierarchy that has one of our
+controllers. Invariants: all state is the kernel's (except the weight that `prefer` restores), so two objects with one
+name are the same cgroup; every call is idempotent; a missing controller is skipped, except the freezer, without which
+no node can move.
 """
 
 from __future__ import annotations
@@ -22,44 +22,44 @@ from wherry.base.errors import Code, Failed, Refused
 
 CONTROLLERS = ("cpu", "cpuacct", "memory", "freezer", "pids")
 PERIOD = 5000
-"""CFS period in microseconds: a node that used up its share waits at most this long."""
+"""CFS period in microseconds: the longest time for which a throttled node stands."""
 MIN_QUOTA = 1000
-"""The kernel's smallest quota in microseconds: a limit below 0.2 cpus becomes 0.2."""
-_GATHERINGS = 16
-"""Looks for processes that were forked while their parents were moved."""
+"""The kernel's smallest quota in microseconds: a limit below 0.2 CPUs becomes 0.2."""
+_GATHER_PASSES = 16
+"""Passes of `gather`: each finds the processes that were forked during the one before."""
 TASKS = 4096
-"""Processes and threads of a node at most: a fork bomb in it must leave the machine's (pid_max, 32768) to others."""
+"""Limit of processes and threads of a node: a fork bomb must not use up the machine's process ids (32768)."""
 PREFERENCE = 10
-"""How many times its weight a preferred cgroup has."""
+"""Factor by which `prefer` raises the CPU weight."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Where each controller is: v1 mount points by controller, and the v2 mount point with what it offers."""
+    """Where each controller is mounted: v1 mount points by controller, the v2 mount point and its controllers."""
 
     v1: dict[str, Path]
     v2: Path | None = None
     v2_controllers: frozenset[str] = frozenset()
     others: tuple[Path, ...] = ()
-    """Hierarchies without a controller of ours: an OCI runtime makes cgroups there, too."""
+    """Hierarchies without one of our controllers, in which an OCI runtime makes cgroups all the same."""
 
     def root(self, controller: str) -> Path | None:
-        """Root of the hierarchy that carries the controller; None when the machine lacks it."""
+        """Root of the hierarchy with the controller; None when the machine lacks it."""
         if controller in self.v1:
             return self.v1[controller]
         return self.v2 if controller in self.v2_controllers else None
 
     def is_v2(self, controller: str) -> bool:
-        """True when the controller is to be had, and from v2."""
+        """True when the controller is available in v2."""
         return controller not in self.v1 and controller in self.v2_controllers
 
     def roots(self) -> list[Path]:
-        """Every hierarchy in use, once; the freezer's first."""
+        """Roots of all hierarchies in use, the freezer's first."""
         order = ("freezer", *(c for c in CONTROLLERS if c != "freezer"))
         return list(dict.fromkeys(root for c in order if (root := self.root(c)) is not None))
 
     def mixed(self) -> bool:
-        """True when some controllers, also such as we do not use, are in v1 and some in v2."""
+        """True when some controllers, used by us or not, are in v1 and others in v2."""
         return bool(self.v1 and self.v2 and _read(self.v2 / "cgroup.controllers").strip())
 
     def missing(self) -> list[str]:
@@ -68,7 +68,7 @@ class Layout:
 
 
 def read_layout(mountinfo: str) -> Layout:
-    """The layout that a text of /proc/self/mountinfo describes."""
+    """Parses the text of /proc/self/mountinfo."""
     v1: dict[str, Path] = {}
     v2: Path | None = None
     every: list[Path] = []
@@ -86,7 +86,7 @@ def read_layout(mountinfo: str) -> Layout:
     offered: set[str] = set()
     if v2 is not None and (v2 / "cgroup.controllers").exists():
         offered = set((v2 / "cgroup.controllers").read_text().split()) & set(CONTROLLERS)
-        offered |= {"freezer"} | ({"cpuacct"} if "cpu" in offered else set())  # part of v2 itself; part of its cpu
+        offered |= {"freezer"} | ({"cpuacct"} if "cpu" in offered else set())  # in v2's core; in its cpu controller
     found = Layout(v1, v2, frozenset(offered))
     return replace(found, others=tuple(path for path in every if path not in found.roots()))
 
@@ -106,7 +106,7 @@ def machine_layout() -> Layout:
 
 
 def freezer_only() -> Layout:
-    """This machine's layout without what limits and counts: for a cgroup that is only to be killed as a whole."""
+    """This machine's freezer hierarchy alone: enough for a cgroup that only has to be killed as a whole."""
     layout = machine_layout()
     if "freezer" in layout.v1:
         return Layout({"freezer": layout.v1["freezer"]})
@@ -119,13 +119,13 @@ class Cgroup:
     def __init__(self, name: str, layout: Layout | None = None) -> None:
         self.name = name.strip("/")
         self._layout = layout or machine_layout()
-        self._weighed: int | None = None
+        self._weight: int | None = None
 
     def __repr__(self) -> str:
         return f"Cgroup({self.name!r})"
 
     def create(self) -> None:
-        """Makes it and its parents; in v2 the parents hand their controllers down."""
+        """Creates the cgroup and its parents; in v2 also enables the controllers in the parents."""
         for root in self._layout.roots():
             (root / self.name).mkdir(parents=True, exist_ok=True)
         if self._layout.v2 in self._layout.roots():
@@ -139,18 +139,18 @@ class Cgroup:
                     try:
                         (parent / "cgroup.subtree_control").write_text(f"+{controller}")
                     except OSError:
-                        continue  # a sandbox may keep it to itself; `limit` tells when it is missed
+                        continue  # a sandbox may forbid it; `limit` then fails with the reason
 
     def exists(self) -> bool:
-        """True when it is there for the freezer."""
+        """True when the cgroup exists in the freezer's hierarchy."""
         return os.path.isdir(self.freezer_dir())
 
     def procs_files(self) -> list[str]:
-        """The cgroup.procs of every hierarchy: a process that writes 0 into each is in the cgroup."""
+        """The cgroup.procs of every hierarchy: a process joins the cgroup by writing 0 into each."""
         return [str(root / self.name / "cgroup.procs") for root in self._layout.roots()]
 
     def freezer_procs_file(self) -> str:
-        """The cgroup.procs of the hierarchy that freezes."""
+        """The cgroup.procs in the freezer's hierarchy."""
         return f"{self.freezer_dir()}/cgroup.procs"
 
     def freezer_dir(self) -> str:
@@ -160,9 +160,9 @@ class Cgroup:
         return str(root / self.name)
 
     def add(self, pid: int, controllers: Sequence[str] = CONTROLLERS) -> None:
-        """Moves a process (all its threads) here, in the hierarchies of these controllers.
+        """Moves a process with all its threads into the cgroup, in the hierarchies of these controllers.
 
-        Failed when it is gone or a controller refuses.
+        Failed when the process is gone or a controller refuses it.
         """
         roots = dict.fromkeys(root for c in controllers if (root := self._layout.root(c)) is not None)
         for path in (root / self.name / "cgroup.procs" for root in roots):
@@ -174,10 +174,10 @@ class Cgroup:
                 ) from None
 
     def gather(self, controllers: Sequence[str]) -> None:
-        """Brings here, in the hierarchies of these controllers, all that the freezer's has here; forks, too."""
-        for _ in range(_GATHERINGS):
-            here = set(self._procs("freezer"))
-            strays = set().union(*(here - set(self._procs(c)) for c in controllers if self._layout.root(c)))
+        """Adds every process of the freezer's cgroup to those of `controllers`, with processes forked meanwhile."""
+        for _ in range(_GATHER_PASSES):
+            wanted = set(self._procs("freezer"))
+            strays = set().union(*(wanted - set(self._procs(c)) for c in controllers if self._layout.root(c)))
             if not strays:
                 return
             for pid in strays:
@@ -189,27 +189,27 @@ class Cgroup:
         return [] if root is None else [int(pid) for pid in _read(root / self.name / "cgroup.procs").split()]
 
     def pids(self) -> list[int]:
-        """Processes in it and below it, in any hierarchy."""
+        """Processes in the cgroup and its descendants, in any hierarchy."""
         found: set[int] = set()
         for root in self._layout.roots():
             for directory in _tree(root / self.name):
                 found.update(int(p) for p in _read(directory / "cgroup.procs").split())
-        return sorted(found - {0})  # 0 is a process of a PID namespace that we do not see
+        return sorted(found - {0})  # 0 stands for a process outside of our PID namespace
 
     def children(self) -> list[Cgroup]:
-        """The cgroups directly below."""
+        """The child cgroups."""
         names = {d.name for root in self._layout.roots() for d in _directories(root / self.name)}
         return [Cgroup(f"{self.name}/{name}", self._layout) for name in sorted(names)]
 
     def freeze(self, timeout: float = 5.0) -> None:
-        """Stops every process in it; returns when all stand. Failed (TIMED_OUT) when one does not."""
+        """Freezes the cgroup; returns when every process stands. Failed (TIMED_OUT) when one does not."""
 
-        def stands() -> bool:
-            # v1 can stay FREEZING behind a process in vfork or on a slow disk until it is told again
+        def freeze_again() -> bool:
+            # v1 can stay FREEZING, behind a process in vfork or on a slow disk, until FROZEN is written again
             self._set_frozen(True)
             return self.frozen()
 
-        if not _poll(stands, timeout):
+        if not _poll(freeze_again, timeout):
             raise Failed(
                 Code.TIMED_OUT,
                 f"cgroup {self.name} did not freeze",
@@ -218,7 +218,7 @@ class Cgroup:
             )
 
     def thaw(self) -> None:
-        """Lets its processes run."""
+        """Lets the processes run."""
         self._set_frozen(False)
 
     def frozen(self) -> bool:
@@ -236,10 +236,11 @@ class Cgroup:
         name, word = self._freezer_word(frozen)
         self._write(Path(self.freezer_dir(), name), word, "frozen" if frozen else "thawed")
 
-    def condemn(self) -> bool:
-        """SIGKILL for everything in it and below; none of that runs a program's instruction again.
+    def kill_all(self) -> bool:
+        """Sends SIGKILL to every process in the cgroup and its descendants; none executes another user instruction.
 
-        False: there was something, which may take its time to go, and if it was not frozen may just have forked.
+        True when there was none. Else call again: a process may take a while to exit, and one that was not frozen may
+        have forked.
         """
         left = self.pids()
         if left and self._layout.is_v2("freezer"):
@@ -249,21 +250,21 @@ class Cgroup:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
                 continue
-        for directory in _tree(Path(self.freezer_dir())):  # a process frozen by v1 dies only when it is thawed
+        for directory in _tree(Path(self.freezer_dir())):  # v1: a frozen process dies when it is thawed
             _try_write(directory / self._freezer_word(False)[0], self._freezer_word(False)[1])
         return not left
 
     def kill(self, timeout: float = 10.0) -> None:
-        """Kills everything in it and below, and returns when it is empty. Failed (TIMED_OUT) when something stays."""
-        if (self.exists() or self.pids()) and not _poll(self.condemn, timeout):
+        """Kills every process in it and below; returns when none is left. Failed (TIMED_OUT) when one stays."""
+        if (self.exists() or self.pids()) and not _poll(self.kill_all, timeout):
             raise Failed(
                 Code.TIMED_OUT, f"cgroup {self.name} is not empty", f"processes {self.pids()} outlived SIGKILL"
             )
 
     def limit(self, cpus: float | None, memory: int | None, tasks: int | None = TASKS) -> None:
-        """Bounds it to so many cpus (CFS quota), bytes and tasks; None is no bound. Failed: a controller refused.
+        """Limits CPUs (CFS quota), bytes of memory, and tasks; None is no limit. Failed when a controller refuses.
 
-        Tasks are not bounded where cpus are not: on its way a node has those that restore it beside its own.
+        Without a limit of CPUs tasks have none either: that is a node on the move, and CRIU's processes count, too.
         """
         cpu, pids = self._path("cpu"), self._path("pids")
         quota = -1 if cpus is None else max(MIN_QUOTA, round(cpus * PERIOD))
@@ -278,44 +279,44 @@ class Cgroup:
             self._write(pids / "pids.max", word, "limited in tasks")
 
     def limit_memory(self, memory: int | None) -> None:
-        """Bounds it to so many bytes; None is no bound. Failed when the controller refuses."""
+        """Limits the memory in bytes; None is no limit. Failed when the controller refuses."""
         path, v2 = self._path("memory"), self._layout.is_v2("memory")
         if path is not None:
             word = ("max" if v2 else "-1") if memory is None else str(memory)
             self._write(path / ("memory.max" if v2 else "memory.limit_in_bytes"), word, "limited in memory")
 
     def _limit_cpu_v1(self, cpu: Path, quota: int) -> None:
-        self._write(cpu / "cpu.cfs_quota_us", "-1", "limited in cpu time")  # the old quota need not suit the new period
+        self._write(cpu / "cpu.cfs_quota_us", "-1", "limited in cpu time")  # an old quota may not suit the new period
         self._write(cpu / "cpu.cfs_period_us", str(PERIOD), "limited in cpu time")
         try:
             (cpu / "cpu.cfs_quota_us").write_text(str(quota))
         except OSError as error:
-            if error.errno != errno.EINVAL:  # EINVAL: more than the parent has, whose quota then bounds it anyway
+            if error.errno != errno.EINVAL:  # EINVAL: more than the parent's quota, which is then the limit
                 raise self._refusal("limited in cpu time", error) from None
 
     def weight(self, cpus: float) -> None:
-        """Its share against its siblings when the cpu is contended, in proportion to `cpus`."""
+        """Sets the CPU weight among siblings, in proportion to `cpus`."""
         v2 = self._layout.is_v2("cpu")
-        self._weighed = _clamp(round(cpus * (100 if v2 else 1024)), v2)
-        self._set_weight(self._weighed)
+        self._weight = _clamp(round(cpus * (100 if v2 else 1024)), v2)
+        self._set_weight(self._weight)
 
     def weigh_parent(self) -> None:
-        """Gives the cgroup above the weight of all that are below it: a host with two nodes counts for two."""
+        """Sets the parent's CPU weight to the sum of its children's: a host with two nodes counts for two."""
         above = Cgroup(str(Path(self.name).parent), self._layout)
         weights = [int(_read(path) or 0) for child in above.children() if (path := child._weight_path())]
         if above.exists() and any(weights):
             above._set_weight(_clamp(sum(weights), self._layout.is_v2("cpu")))
 
     def prefer(self, preferred: bool) -> None:
-        """Ten times its weight for a while, and back to what `weight` (of this object) gave it."""
+        """Raises the CPU weight tenfold, or restores the one that `weight` (of this object) set."""
         path = self._weight_path()
         if path is None:
             return
-        if self._weighed is None and preferred:
-            self._weighed = int(_read(path) or 0) or None
-        if self._weighed is not None:
+        if self._weight is None and preferred:
+            self._weight = int(_read(path) or 0) or None
+        if self._weight is not None:
             v2 = self._layout.is_v2("cpu")
-            self._set_weight(_clamp(self._weighed * PREFERENCE, v2) if preferred else self._weighed)
+            self._set_weight(_clamp(self._weight * PREFERENCE, v2) if preferred else self._weight)
 
     def _weight_path(self) -> Path | None:
         cpu = self._path("cpu")
@@ -323,33 +324,33 @@ class Cgroup:
 
     def _set_weight(self, value: int) -> None:
         if (path := self._weight_path()) is not None:
-            self._write(path, str(value), "weighed")
+            self._write(path, str(value), "given a CPU weight")
 
     def throttled(self) -> float:
-        """Seconds for which its processes waited for their next quota."""
+        """Seconds for which the quota throttled its processes."""
         stat = self._stat("cpu", "cpu.stat")
         return stat.get("throttled_time", 0) / 1e9 + stat.get("throttled_usec", 0) / 1e6
 
     def cpu_seconds(self) -> float:
-        """Processor time used, in seconds."""
+        """CPU time used, in seconds."""
         if self._layout.is_v2("cpuacct"):
             return self._stat("cpuacct", "cpu.stat").get("usage_usec", 0) / 1e6
         path = self._path("cpuacct")
         return int(_read(path / "cpuacct.usage") or 0) / 1e9 if path else 0.0
 
     def out_of_memory(self) -> bool:
-        """True when the kernel killed one of its processes for lack of memory, its own or that of a cgroup above."""
+        """True when the OOM killer ended one of its processes, by its own limit or an ancestor's."""
         file = "memory.events" if self._layout.is_v2("memory") else "memory.oom_control"
         return self._stat("memory", file).get("oom_kill", 0) > 0
 
     def remove(self, timeout: float = 10.0) -> None:
-        """Kills what is left and removes it, children first. Failed when the kernel keeps it busy."""
+        """Kills what is left and removes the cgroup, children first. Failed when the kernel keeps it busy."""
         self.kill(timeout)
 
         def gone() -> bool:
             roots = (*self._layout.roots(), *self._layout.others)
             left = [d for root in roots for d in reversed(_tree(root / self.name))]
-            return all([_rmdir(directory) for directory in left])  # a list: every one is tried
+            return all([_rmdir(directory) for directory in left])  # a list, so that each is tried
 
         if not _poll(gone, timeout):
             raise Failed(
@@ -377,10 +378,11 @@ class Cgroup:
         )
 
 
-def ready_to_add() -> None:
-    """Makes the next `add` quick: the first after a while waits for a grace period of the kernel, 5 to 20 ms.
+def warm_up_attach() -> None:
+    """Makes an `add` within the next tens of milliseconds fast.
 
-    Puts this process where it is, which waits in its place. What it readies lasts for some tens of ms.
+    The first attach after a pause waits for an RCU grace period, 5 to 20 ms. This function attaches the calling process
+    to its own cgroup, and so takes that wait out of a downtime.
     """
     root = machine_layout().root("freezer")
     for line in Path("/proc/self/cgroup").read_text().splitlines():
@@ -391,7 +393,7 @@ def ready_to_add() -> None:
 
 
 def sweep(prefix: str, layout: Layout | None = None) -> None:
-    """Removes the tree of one instance, e.g. `wherry-main`, with every process in it; `wherry-main2` is another's."""
+    """Removes the cgroups of one instance, e.g. `wherry-main`, with every process in them."""
     Cgroup(prefix, layout).remove()
 
 
@@ -407,7 +409,7 @@ def _directories(path: Path) -> list[Path]:
 
 
 def _tree(path: Path) -> list[Path]:
-    """`path` and all directories below it, parents first; empty when it is not there."""
+    """`path` and all directories below it, parents first; empty when it does not exist."""
 
     def walk(directory: Path) -> Iterator[Path]:
         yield directory
@@ -420,7 +422,7 @@ def _tree(path: Path) -> list[Path]:
 def _read(path: Path) -> str:
     try:
         return path.read_text()
-    except OSError:  # gone meanwhile (ENOENT, ENODEV) or a file this kernel lacks
+    except OSError:  # removed meanwhile (ENOENT, ENODEV), or a file that this kernel lacks
         return ""
 
 
@@ -428,7 +430,7 @@ def _try_write(path: Path, text: str) -> None:
     try:
         path.write_text(text)
     except OSError:
-        return  # the caller looks at the effect
+        return  # the caller checks the effect
 
 
 def _rmdir(path: Path) -> bool:
@@ -444,7 +446,7 @@ def _rmdir(path: Path) -> bool:
 
 
 def _poll(done: Callable[[], bool], timeout: float) -> bool:
-    """Asks until `done` or the time is up; sleeps from 0.2 ms, growing by half to 20 ms."""
+    """Polls `done` until it is true; False when the time is up. Backs off from 0.2 ms by half to 20 ms."""
     deadline, pause = time.monotonic() + timeout, 0.0002
     while not done():
         if time.monotonic() > deadline:

@@ -1,6 +1,6 @@
-"""The fabric that is used when none was asked for: two sites of two emulated hosts.
+"""The default fabric: two sites of two emulated hosts.
 
-Invariant: the text is that of examples/two-sites.yaml (a test compares them), so what a user reads there is what runs.
+Invariant: the text equals examples/two-sites.yaml (a test compares them), so users read there what runs.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A fabric in memory: for plans before there is one, and for tests of everything that stands on one.
+"""A fabric in memory, for plans while no fabric is up and for tests.
 
-Invariant that it watches: an address is plugged in at one host at most; a second plug is a `Bug`, as it would be two
-machines with one MAC. It fails on demand: `fail_at["port_plug"] = "the cut"` makes the next such call raise, once.
+It checks the invariant that a port is plugged at one host at most: a second plug, which would be two machines with one
+MAC, raises `Bug`. Failure on demand: `fail_at["port_plug"] = "the cut"` makes the next call of `port_plug` raise.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _FEATURES = frozenset({"sse2", "sse4_2", "avx", "avx2", "xsave"})
 
 
 class FakeFabric:
-    """Hosts, networks and ports as dictionaries. `calls` keeps the names of all calls; `on_call` sees each first."""
+    """Hosts, networks and ports as dictionaries. `calls` lists all calls by name; `on_call` runs before each."""
 
     driver = "fake"
     uncounted = ""
@@ -38,7 +38,7 @@ class FakeFabric:
         self.lost: set[str] = set()
 
     def entering(self, name: str) -> None:
-        """Notes a call, and fails when the test asked for it."""
+        """Records a call; raises when the test asked for it."""
         self.calls.append(name)
         if self.on_call:
             self.on_call(name)
@@ -47,7 +47,7 @@ class FakeFabric:
             raise error if isinstance(error, Exception) else Failed(Code.FAILED, f"{name} failed", error)
 
     def forget(self) -> None:
-        """What the death of the daemon takes along: its holds."""
+        """Ends all holds, as the death of the daemon does."""
         for hold in list(self.holds.values()):
             hold.die()
 
@@ -78,7 +78,6 @@ class FakeFabric:
                 cores=host.cores,
                 memory=host.facts.memory or host.memory,
                 speed=host.speed,
-                down=host.name in self._down,
                 facts=self.facts(host.name),
             )
             for host in self.spec.hosts
@@ -114,7 +113,7 @@ class FakeFabric:
             self._down.discard(host)
 
     def links(self) -> list[LinkState]:
-        return [LinkState(link=link, emulation="none") for link in self.spec.joins()]
+        return [LinkState(link=link, emulation="none") for link in self.spec.effective_links()]
 
     def set_link(self, link: LinkSpec) -> None:
         self.entering("set_link")
@@ -170,7 +169,7 @@ class FakeFabric:
         self.plug(port)
 
     def plug(self, port: Port) -> None:
-        """Plugs without counting as a call: a hold's release does it too."""
+        """Plugs without being recorded as a call, for a hold's release."""
         if _key(port) not in self.ports or port.network.number not in self.networks:
             raise Failed(Code.FAILED, f"no port of {port.owner} at {port.host} to plug", "it or its network is missing")
         elsewhere = [host for host in self.plugged(port.owner) if host != port.host]
@@ -199,7 +198,7 @@ class FakeFabric:
 
 
 class FakeHold:
-    """Keeps nothing but the time; a test may add to `frames`."""
+    """Measures the time that it holds; a test sets the number of `frames`."""
 
     def __init__(self, fabric: FakeFabric, port: Port) -> None:
         self.frames = 0
@@ -232,7 +231,7 @@ class FakeHold:
         self.die()
 
     def die(self) -> None:
-        """Ends without a word, as when the process that held is killed."""
+        """Ends without a report, as a killed process does."""
         self.since = None
         self._fabric.holds.pop(_key(self._port), None)
 

@@ -1,7 +1,7 @@
-"""What a host is: kernel, processor, memory, programs. Read from this machine, which is every emulated host.
+"""Facts of an emulated host: kernel, processor, memory, programs, all read from this machine.
 
-A fabric file may give a host other facts than the machine's, to try what is refused. Invariant: it can take away only,
-so that nothing is promised that the machine does not have.
+A fabric file may declare other facts, to try refusals. Invariant: it can only take something away, so no host is said
+to have what the machine lacks.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ RUNTIMES = ("runc", "crun")
 
 
 def gather(host: HostSpec, criu: str) -> HostFacts:
-    """The facts of one emulated host; `criu` is the version that its nodes are moved with, empty when there is none."""
+    """The facts of one emulated host; `criu` is the version of CRIU, empty when there is none."""
     model, features = processor(Path("/proc/cpuinfo").read_text())
     machine = os.uname()
     return HostFacts(
@@ -36,7 +36,7 @@ def gather(host: HostSpec, criu: str) -> HostFacts:
 
 
 def processor(cpuinfo: str) -> tuple[str, frozenset[str]]:
-    """Model and features in a text of /proc/cpuinfo: its first processor's, on x86 (flags) or ARM (Features)."""
+    """Model and features of the first processor in the text of /proc/cpuinfo, for x86 (flags) or ARM (Features)."""
     fields: dict[str, str] = {}
     for line in cpuinfo.splitlines():
         key, _, value = line.partition(":")
@@ -46,14 +46,14 @@ def processor(cpuinfo: str) -> tuple[str, frozenset[str]]:
 
 
 def runtime() -> str:
-    """Path of the OCI runtime that makes containers; empty when there is none."""
+    """Path of the OCI runtime; empty when there is none."""
     chosen = os.environ.get("WHERRY_RUNTIME")
     paths = (shutil.which(name) for name in ([chosen] if chosen else RUNTIMES))
     return next(filter(None, paths), "")
 
 
 def runtime_problem() -> str:
-    """Why no container can be made; empty when one can."""
+    """Why containers cannot be made; empty when they can."""
     path, named = runtime(), os.environ.get("WHERRY_RUNTIME")
     if not path:
         return f"there is no runtime {named} (WHERRY_RUNTIME)" if named else "neither runc nor crun is installed"
@@ -75,5 +75,5 @@ def runtime_version() -> str:
 
 
 def missing_files(host: HostSpec, paths: list[str]) -> list[str]:
-    """Those of `paths` that the host does not have."""
+    """Those of `paths` that the host lacks."""
     return [path for path in paths if path in host.facts.without_files or not os.path.exists(path)]

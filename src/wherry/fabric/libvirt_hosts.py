@@ -3,9 +3,9 @@
     namespace `gateway`                     this machine                the hosts
     head ── p1.254 ── c1 (bridge) ── u1 ═══ w….1 ── BRIDGE ══ wire ══ bridge of the host ── a node's interface
 
-Here are the clusters' heads only; a node's interface is plugged where the node is by who starts or receives it there.
-So ports of nodes are no devices of ours, and a hold has nothing to keep. Invariant: all that is made lies in
-namespaces of the instance, or ends with them.
+This machine has only the heads of clusters. A host's libvirtd plugs a node's interface when it starts or receives the
+node, so ports of nodes are no devices of ours, and a hold has no frames to keep. Invariant: every link that this driver
+makes is in a namespace of the instance, or is removed with one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Protocol
 from wherry.base.errors import Code, Refused
 from wherry.base.paths import Instance
 from wherry.fabric import host_facts, namespaces, netns_links
-from wherry.fabric.netns import NetnsFabric, bridge_of
+from wherry.fabric.netns import NetnsFabric, bridge_of, check_names
 from wherry.fabric.netns_links import NetnsLinks
 from wherry.fabric.protocol import Hold, HoldReport, LinkMeasure, LinkState, Repair
 from wherry.model.libvirt_uri import parse_uri
@@ -30,15 +30,15 @@ _MACHINE = "/proc/self/ns/net"
 
 
 class Hosts(Protocol):
-    """Whom the fabric asks about its hosts. It asks those that are `lost` nothing."""
+    """The connections to the hosts. Hosts in `lost` are not contacted."""
 
     lost: set[str]
 
     def answers(self, host: str) -> bool:
-        """True when it lets us in."""
+        """True when the host's libvirtd accepts a connection."""
 
     def facts(self, host: str) -> HostFacts:
-        """What it says of itself."""
+        """The facts that the host's libvirtd reports."""
 
 
 class LibvirtHostsFabric(NetnsFabric):
@@ -49,8 +49,8 @@ class LibvirtHostsFabric(NetnsFabric):
 
     def __init__(self, spec: FabricSpec, instance: Instance, hosts: Hosts) -> None:
         super().__init__(spec, instance)
-        self.asked = hosts
-        """Who knows the hosts: drivers ask the same, so that all have one opinion on who answers."""
+        self.connections = hosts
+        """Shared with the node drivers, so that fabric and drivers agree on which hosts answer."""
 
     def up(self) -> None:
         check(self.spec)
@@ -58,7 +58,7 @@ class LibvirtHostsFabric(NetnsFabric):
             self.facts(host.name)
         with self._lock:
             namespaces.create(self._gateway)
-            netns_links.inside(namespaces.path(self._gateway), lambda ip: ip.quiet())
+            netns_links.inside(namespaces.path(self._gateway), lambda ip: ip.isolate())
             self._forget()
 
     def is_up(self) -> bool:
@@ -75,33 +75,34 @@ class LibvirtHostsFabric(NetnsFabric):
 
     def facts(self, host: str) -> HostFacts:
         if host not in self._facts:
-            self._facts[host] = self.asked.facts(self._host(host).name)
+            self._facts[host] = self.connections.facts(self._host(host).name)
         return self._facts[host]
 
     def missing_files(self, host: str, paths: list[str]) -> list[str]:
-        return host_facts.missing_files(self._host(host), paths)  # of this machine: nodes are given copies
+        return host_facts.missing_files(self._host(host), paths)  # on this machine: nodes get copies
 
     def reachable(self, host: str) -> bool:
-        return self.asked.answers(self._host(host).name)
+        return self.connections.answers(self._host(host).name)
 
     def set_lost(self, host: str, lost: bool) -> None:
-        (self.asked.lost.add if lost else self.asked.lost.discard)(self._host(host).name)
+        (self.connections.lost.add if lost else self.connections.lost.discard)(self._host(host).name)
 
     def set_down(self, host: str, down: bool) -> None:
         what = f"the loss of host {host} cannot be emulated"
-        raise Refused(Code.UNSUPPORTED, what, "it is real", f"wherry host drain {host}")
+        raise Refused(Code.UNSUPPORTED, what, "it is a real host", f"wherry host drain {host}")
 
     def links(self) -> list[LinkState]:
-        return [LinkState(link=link, emulation="none") for link in self.spec.joins()]
+        return [LinkState(link=link, emulation="none") for link in self.spec.effective_links()]
 
     def set_link(self, link: LinkSpec) -> None:
-        raise Refused(Code.UNSUPPORTED, f"the link {link.name} is as it is", "its hosts are real", "wherry site link")
+        what = f"the link {link.name} cannot be changed"
+        raise Refused(Code.UNSUPPORTED, what, "it joins real hosts, and is not emulated", "wherry site link")
 
     def measure_link(self, link: LinkSpec, bandwidth: bool) -> LinkMeasure:
         return LinkMeasure()
 
     def relink(self) -> None:
-        """They are as they are."""
+        """Does nothing: links between real hosts are not emulated."""
 
     def repair(self) -> list[Repair]:
         return []
@@ -144,7 +145,7 @@ class LibvirtHostsFabric(NetnsFabric):
     def hold(self, port: Port) -> Hold:  # type: ignore[override]
         return NoPacketHold()
 
-    def _there(self, host: str) -> bool:
+    def _has_ports(self, host: str) -> bool:
         return self.is_up()
 
     @property
@@ -156,15 +157,15 @@ class LibvirtHostsFabric(NetnsFabric):
         return str(self.spec.bridge)
 
     def _machine_end(self, network: ClusterNetwork) -> str:
-        """Name of the pair's end that is among the machine's own links: no other instance's, at most 15 letters."""
+        """Name of the pair's end in the machine's own namespace: unique among instances, at most 15 letters."""
         return f"w{zlib.crc32(self._instance.prefix.encode()):08x}.{network.number}"
 
 
 class NoPacketHold:
-    """On real hosts nothing of ours is in the way of a node's frames."""
+    """The hold of real hosts, which keeps nothing: no frame of a node passes this machine."""
 
     def divert(self) -> None:
-        """They go on."""
+        """Does nothing."""
 
     def release(self) -> HoldReport:
         return HoldReport()
@@ -176,14 +177,15 @@ class NoPacketHold:
         return HoldReport()
 
     def drop(self) -> None:
-        """There is nothing to forget."""
+        """Does nothing."""
 
 
 def check(spec: FabricSpec) -> None:
-    """Refuses a fabric whose bridge is not on this machine. Changes nothing."""
-    if not netns_links.inside(_MACHINE, lambda ip: ip.there(str(spec.bridge))):
+    """Refuses ambiguous host names, and a bridge that this machine does not have. Changes nothing."""
+    check_names(spec)
+    if not netns_links.inside(_MACHINE, lambda ip: ip.exists(str(spec.bridge))):
         what = f"this machine has no bridge {spec.bridge}"
-        raise Refused(Code.NOT_FOUND, what, "it joins nodes on real hosts to their cluster's head", "ip link")
+        raise Refused(Code.NOT_FOUND, what, "it joins nodes on real hosts with their cluster's head", "ip link")
 
 
 def _network(ip: NetnsLinks, network: ClusterNetwork, near: str, far: str) -> None:

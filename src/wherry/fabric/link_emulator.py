@@ -1,15 +1,14 @@
-"""One `wherry-link`: the process that carries frames between two sites and makes them late, few and fewer.
+"""One `wherry-link`: the process that carries frames between two sites with latency, jitter, loss and a bandwidth.
 
-It outlives the daemon that started it: commands are datagrams to a socket whose name follows from the link's, and an
-address that refuses them means that it is dead. Invariant: there is one process for a link at most, because a TAP of a
-name can be made once in a namespace; it ends with `end`, or with its namespace.
+It outlives the daemon that started it: commands are datagrams to a socket whose name follows from the link's, and a
+socket that refuses them means a dead process. Invariant: a link has at most one process, as a namespace can have only
+one TAP of a name; `end` ends it, or the removal of its namespace.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-import select
 import socket
 import subprocess
 import time
@@ -18,10 +17,11 @@ from typing import Any
 
 from wherry.base.errors import Code, Failed
 from wherry.base.paths import native_program
+from wherry.fabric.programs import readable
 from wherry.model.spec.fabric import DirectionSpec
 
 TIMEOUT = 5.0
-"""Seconds for what takes milliseconds."""
+"""Seconds within which it must start, answer or end; each takes milliseconds."""
 
 
 class LinkEmulator:
@@ -33,21 +33,21 @@ class LinkEmulator:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, ends: list[tuple[str, str]], mtu: int, rules: tuple[DirectionSpec, DirectionSpec]) -> None:
-        """Starts it between two ends, each the path of a namespace and the name of the TAP that is made there."""
+        """Starts it between two ends: each the path of a namespace, and the name of the TAP to make there."""
         self._control.parent.mkdir(parents=True, exist_ok=True)
         deadline = time.monotonic() + TIMEOUT
         words = [str(native_program("wherry-link")), "--control", str(self._control), "--mtu", str(mtu)]
         words += [word for netns, tap in ends for word in ("--tap", f"{netns}:{tap}")]
         while True:
-            reason = self._try([*words, "--set", _text(rules)])
+            reason = self._spawn([*words, "--set", _text(rules)])
             if reason is None:
                 return
-            if time.monotonic() > deadline:  # the kernel takes a while to take the TAP of a dead one away
+            if time.monotonic() > deadline:  # the kernel removes the TAP of a dead process only after a while
                 raise Failed(Code.FAILED, f"the emulator of the link {self._name} did not start", reason, "make setup")
             time.sleep(0.05)
 
     def alive(self) -> bool:
-        """False when nobody listens at the socket. One that is too busy to answer lives."""
+        """False when the socket refuses commands. A process that is too busy to answer is alive."""
         try:
             self._ask("show", 1.0)
         except (FileNotFoundError, ConnectionError):
@@ -57,7 +57,7 @@ class LinkEmulator:
         return True
 
     def set(self, rules: tuple[DirectionSpec, DirectionSpec]) -> None:
-        """New rules, from the next frame on."""
+        """Changes the rules, from the next frame on."""
         try:
             self._ask(f"set {_text(rules)}", TIMEOUT)
         except OSError as error:
@@ -66,26 +66,30 @@ class LinkEmulator:
             ) from None
 
     def counters(self) -> dict[str, Any] | None:
-        """What it has carried (see native/link/main.c); None when it does not answer."""
+        """Its counters (see native/link/main.c); None when it does not answer."""
         try:
             return self._ask("show", TIMEOUT)
         except OSError:
             return None
 
     def end(self) -> None:
-        """Ends it; also when it does not run."""
+        """Ends the process, if it runs."""
         with contextlib.suppress(OSError):
             self._ask("end", TIMEOUT)
-        if self._process is not None:
-            self._process.wait(TIMEOUT)
-            self._process = None
+        process, self._process = self._process, None
+        if process is not None:
+            try:
+                process.wait(TIMEOUT)
+            except subprocess.TimeoutExpired:  # it hangs, and would keep its TAPs
+                process.kill()
+                process.wait()
         self._control.unlink(missing_ok=True)
 
     def _ask(self, line: str, timeout: float) -> dict[str, Any]:
-        """Its answer. OSError when nobody is there, TimeoutError when it does not answer."""
+        """The answer to a command. OSError when it does not run, TimeoutError when it does not answer."""
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as asking:
             asking.settimeout(timeout)
-            asking.bind("")  # an address of the kernel's choice, for the answer
+            asking.bind("")  # the kernel chooses the address for the answer
             asking.connect(str(self._control))
             asking.send(line.encode())
             answer: dict[str, Any] = json.loads(asking.recv(4096))
@@ -93,34 +97,34 @@ class LinkEmulator:
             raise Failed(Code.FAILED, f"the emulator of the link {self._name} refused: {line}", answer["error"])
         return answer
 
-    def _try(self, words: list[str]) -> str | None:
-        """None when it runs; else why not."""
+    def _spawn(self, words: list[str]) -> str | None:
+        """Starts the process once; returns why it did not start, or None."""
         process = subprocess.Popen(
             words,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            start_new_session=True,  # an interrupt of a daemon on a terminal is not meant for it
+            start_new_session=True,  # Ctrl-C at a daemon on a terminal must not reach it
             cwd="/",
         )
         assert process.stdout is not None
-        with process.stdout as said:
-            ready = select.select([said], [], [], TIMEOUT)[0]
-            line = said.readline() if ready else b""
+        with process.stdout as output:
+            line = output.readline() if readable(output, TIMEOUT) else b""
         answer = {}
         with contextlib.suppress(ValueError):
             answer = json.loads(line)
         if answer.get("event") == "ready":
-            if self._process is not None:
-                self._process.wait()  # the dead one before it
+            if self._process is not None:  # its predecessor, whose socket or TAPs are gone
+                self._process.kill()
+                self._process.wait()
             self._process = process
             return None
         process.kill()
         process.wait()
-        return str(answer.get("error", "it said nothing"))
+        return str(answer.get("error", "it gave no reason"))
 
 
 def _text(rules: tuple[DirectionSpec, DirectionSpec]) -> str:
-    """The rules as the program takes them: nanoseconds, bit/s, share; there and back."""
+    """The rules in the program's syntax: nanoseconds, bit/s and loss, for both directions."""
     return " ".join(
         f"{round((one.latency or 0) * 1e9)} {round((one.jitter or 0) * 1e9)} {one.bandwidth or 0} {one.loss or 0:.9f}"
         for one in rules

@@ -1,6 +1,6 @@
-"""What a link does, measured from outside of whatever emulates it: by timed datagrams, and by TCP that fills it.
+"""Measures a link from outside its emulator: latency by timestamped datagrams, bandwidth by TCP streams that fill it.
 
-Invariant: it measures between two hosts, so what it gives is what a node gets; the emulator's figures take no part.
+Invariant: both ends are hosts, so the figures are what nodes get, and independent of the emulator's counters.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ End = tuple[str, str]
 """Path of a host's namespace, and its address."""
 _STREAMS = 4
 _SECONDS = 1.5
-"""Of TCP that are counted, after it has had time to find its pace."""
-_DATAGRAMS, _APART = 9, 0.02
-"""How many time a direction, and seconds between two."""
-_SPARE = 2.0
-"""Seconds beyond what is declared until a datagram is taken for lost."""
-_LOOK = 0.1
+"""Duration of a bandwidth measurement, after the warm-up."""
+_DATAGRAMS, _INTERVAL = 9, 0.02
+"""Datagrams per direction, and seconds between two."""
+_SLACK = 2.0
+"""Seconds beyond the declared latency after which a datagram counts as lost."""
+_HELLO_INTERVAL = 0.1
 _HELLO = b"hello"
 _SO_RCVBUFFORCE, _SO_TIMESTAMPNS = 33, 35
-"""asm-generic/socket.h; the second's answer is a struct timespec of the kernel's CLOCK_REALTIME."""
+"""asm-generic/socket.h. The timestamp is a struct timespec of CLOCK_REALTIME."""
 
 
 def measure(one: End, other: End, declared: tuple[DirectionSpec, DirectionSpec], bandwidth: bool) -> LinkMeasure:
-    """The latency in each direction; and the bandwidth when asked for. `declared` tells how long to wait."""
+    """The latency and, with `bandwidth`, the throughput in each direction. `declared` bounds the waits."""
     trip = sum((way.latency or 0) + (way.jitter or 0) for way in declared)
     latency, latency_back = _latency(one, other, trip), _latency(other, one, trip)
     if not bandwidth or latency is None or latency_back is None:
@@ -47,24 +47,22 @@ def measure(one: End, other: End, declared: tuple[DirectionSpec, DirectionSpec],
 
 
 def delays(source: End, sink: End, count: int, pause: float, trip: float) -> list[float]:
-    """Seconds that datagrams took from one to the other, of `count` those that came, sent `pause` seconds apart.
-    A round trip of the link takes up to `trip` seconds.
+    """One-way delays in seconds of the datagrams that arrived, of `count` sent `pause` seconds apart.
 
-    Both ends have one clock; the moment of arrival is the kernel's, so a reader that is late does no harm.
+    `trip` is the longest round trip of the link. Both ends share one clock, and the kernel timestamps the arrival, so a
+    late reader does not falsify the delay.
     """
-    receiving = namespaces.inside(sink[0], lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
-    sending = namespaces.inside(source[0], lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
-    with receiving, sending:
+    with _datagram_socket(sink) as receiving, _datagram_socket(source) as sending:
         receiving.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
         receiving.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, 1024 * (count + 100))
         receiving.bind((sink[1], 0))
         sending.connect(receiving.getsockname())
-        if not _reached(sending, receiving, _SPARE + 2 * trip):
+        if not _reached(sending, receiving, _SLACK + 2 * trip):
             return []
         for _ in range(count):
             sending.send(time.clock_gettime_ns(time.CLOCK_REALTIME).to_bytes(8, "big"))
             time.sleep(pause)
-        found, deadline = list[float](), time.monotonic() + _SPARE + trip
+        found, deadline = list[float](), time.monotonic() + _SLACK + trip
         while len(found) < count and (left := deadline - time.monotonic()) > 0:
             receiving.settimeout(left)
             try:
@@ -77,9 +75,13 @@ def delays(source: End, sink: End, count: int, pause: float, trip: float) -> lis
         return found
 
 
+def _datagram_socket(end: End) -> socket.socket:
+    return namespaces.inside(end[0], lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+
+
 def _reached(sending: socket.socket, receiving: socket.socket, patience: float) -> bool:
-    """True when something comes through: the first ones wait for ARP, or are lost while it is given up and repeated."""
-    receiving.settimeout(_LOOK)
+    """True when a datagram arrives. The first ones wait for ARP, and are lost when ARP has to be retried."""
+    receiving.settimeout(_HELLO_INTERVAL)
     deadline = time.monotonic() + patience
     while time.monotonic() < deadline:
         sending.send(_HELLO)
@@ -90,18 +92,26 @@ def _reached(sending: socket.socket, receiving: socket.socket, patience: float) 
 
 
 def _latency(source: End, sink: End, trip: float) -> float | None:
-    """Seconds of one way; None when nothing comes through."""
-    found = delays(source, sink, _DATAGRAMS, _APART, trip)
+    """The median one-way delay in seconds; None when nothing comes through."""
+    try:
+        found = delays(source, sink, _DATAGRAMS, _INTERVAL, trip)
+    except OSError:  # no route, as while one of the hosts is down
+        return None
     return statistics.median(found) if found else None
 
 
 def _bandwidth(source: End, sink: End, latency: float) -> float | None:
-    """Bits per second on the wire while TCP fills it; None when no connection could be made or it broke."""
-    try:
-        pairs = _connect(source, sink, timeout=5 + 10 * latency)
-    except OSError:
-        return None
-    warm = 0.5 + 40 * latency  # slow start, and the first losses
+    """Bits per second on the wire while TCP fills it; None when a connection failed or broke."""
+    with contextlib.ExitStack() as opened:
+        try:
+            pairs = _connect(source, sink, 5 + 10 * latency, opened)
+        except OSError:
+            return None
+        return _filled(pairs, sink, warm=0.5 + 40 * latency)  # slow start, and the first losses
+
+
+def _filled(pairs: list[tuple[socket.socket, socket.socket]], sink: End, warm: float) -> float | None:
+    """Bits per second received while all connections send, after `warm` seconds of warm-up."""
     until = time.monotonic() + warm + _SECONDS
     threads = [threading.Thread(target=_send, args=(out, until), daemon=True) for out, _ in pairs]
     threads += [threading.Thread(target=_drain, args=(into,), daemon=True) for _, into in pairs]
@@ -111,23 +121,25 @@ def _bandwidth(source: End, sink: End, latency: float) -> float | None:
     before, began = _received(sink), time.monotonic()
     time.sleep(_SECONDS)
     received, seconds = _received(sink) - before, time.monotonic() - began
-    for end in (end for pair in pairs for end in pair):
-        end.close()
     return 8 * received / seconds if received else None
 
 
 def _received(sink: End) -> int:
-    return netns_links.inside(sink[0], lambda ip: ip.carried("up0")[0])
+    return netns_links.inside(sink[0], lambda ip: ip.byte_counters("up0")[0])
 
 
-def _connect(source: End, sink: End, timeout: float) -> list[tuple[socket.socket, socket.socket]]:
+def _connect(
+    source: End, sink: End, timeout: float, opened: contextlib.ExitStack
+) -> list[tuple[socket.socket, socket.socket]]:
+    """The connections, which `opened` closes, even if a later one fails."""
     pairs = []
     with namespaces.inside(sink[0], lambda: socket.create_server((sink[1], 0))) as server:
         server.settimeout(timeout)
         address = server.getsockname()
         for _ in range(_STREAMS):
             out = namespaces.inside(source[0], lambda: socket.create_connection(address, timeout=timeout))
-            pairs.append((out, server.accept()[0]))
+            opened.enter_context(out)
+            pairs.append((out, opened.enter_context(server.accept()[0])))
     return pairs
 
 
@@ -137,7 +149,7 @@ def _send(out: socket.socket, until: float) -> None:
         out.settimeout(1.0)
         while time.monotonic() < until:
             out.send(data)
-    except OSError:  # closed by who measures, or nothing comes through
+    except OSError:  # closed at the end of the measurement, or stalled
         return
 
 

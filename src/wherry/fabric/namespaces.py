@@ -1,7 +1,7 @@
-"""Network namespaces with names, kept under /run/netns as `ip netns` keeps them, so that its commands work on ours.
+"""Named network namespaces under /run/netns, in the layout of `ip netns`, so that its commands work on them.
 
-Invariant: no thread of this process stays in a foreign namespace. What has to happen inside one is a function that
-`inside` runs in a short thread of its own.
+Invariant: no long-lived thread of this process enters another namespace: `inside` runs a function in a short-lived
+thread.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ Result = TypeVar("Result")
 
 
 def path(name: str) -> str:
-    """Where the namespace is pinned, whether it is there or not."""
+    """Path at which the namespace is pinned, whether it exists or not."""
     return str(DIRECTORY / name)
 
 
 def exists(name: str) -> bool:
-    """True when a namespace is pinned under the name (an empty file left by a crash is not one)."""
+    """True when a namespace is pinned under the name; an empty file left by a crash does not count."""
     try:
         return os.stat(path(name)).st_dev != os.stat(DIRECTORY).st_dev
     except FileNotFoundError:
@@ -40,14 +40,14 @@ def exists(name: str) -> bool:
 
 
 def names(prefix: str) -> list[str]:
-    """Names that begin with `prefix` and a hyphen, half-made ones too."""
+    """Names that begin with `prefix` and a hyphen, also of half-made namespaces."""
     if not DIRECTORY.is_dir():
         return []
     return sorted(n for n in os.listdir(DIRECTORY) if n.startswith(f"{prefix}-"))
 
 
 def create(name: str) -> None:
-    """Makes the namespace when it is not there."""
+    """Makes the namespace if it does not exist."""
     if exists(name):
         return
     _share_directory()
@@ -62,21 +62,22 @@ def create(name: str) -> None:
 
 
 def remove(name: str) -> None:
-    """Takes the name away; the kernel removes the namespace when nothing is inside any more."""
+    """Removes the name; the kernel destroys the namespace when no process or socket uses it any more."""
     target = path(name).encode()
     while _libc.umount2(target, _MNT_DETACH) == 0:
-        continue  # once for each time that something was mounted there
+        continue  # once per mount, as mounts can be stacked
     Path(path(name)).unlink(missing_ok=True)
 
 
 def inside(where: str, function: Callable[[], Result]) -> Result:
-    """Runs `function` in a short thread inside the namespace at path `where`; gives its result or raises its error."""
+    """Runs `function` in a thread inside the namespace at path `where`; returns its result or raises its error."""
 
     def run() -> Result:
         try:
             descriptor = os.open(where, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
-            raise Failed(Code.FAILED, f"the network namespace {where} is not there", str(error.strerror)) from None
+            what = f"the network namespace {where} could not be opened"
+            raise Failed(Code.FAILED, what, str(error.strerror), "wherry doctor") from None
         try:
             _check(_libc.setns(descriptor, _CLONE_NEWNET), "setns", where)
         finally:
@@ -96,7 +97,7 @@ def processes(name: str) -> list[int]:
 
 
 def kill(which: list[str], timeout: float = 10.0) -> None:
-    """Kills every process inside these namespaces and waits until they are gone."""
+    """Kills every process inside these namespaces and waits until they are gone, or fails with TIMED_OUT."""
     inodes = {os.stat(path(name)).st_ino for name in which if exists(name)}
     deadline = time.monotonic() + timeout
     while inodes:
@@ -120,12 +121,12 @@ def _pids() -> list[int]:
 def _inode(pid: int) -> int:
     try:
         return os.stat(f"/proc/{pid}/ns/net").st_ino
-    except OSError:  # ended meanwhile: a zombie has no namespace
+    except OSError:  # it has ended: a zombie has no namespace
         return 0
 
 
 def _share_directory() -> None:
-    # Shared propagation lets an unmount reach copies of the mount in other mount namespaces, as `ip netns` has it.
+    # As `ip netns` does: with shared propagation an unmount reaches copies of the mount in other mount namespaces.
     DIRECTORY.mkdir(parents=True, exist_ok=True)
     where = str(DIRECTORY)
     if _libc.mount(b"", where.encode(), b"none", _MS_SHARED | _MS_REC, None) != 0:

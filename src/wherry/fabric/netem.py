@@ -1,7 +1,7 @@
-"""Latency by the kernel's own netem (tc-netem(8)) on a pair of wires: no process, no copy.
+"""Latency by the kernel's netem (tc-netem(8)) on a veth pair, without a process and without copies.
 
-Invariant: it is used only where it means what `wherry-link` means, that is for latency alone. With jitter netem lets
-frames overtake each other; it loses and queues what the kernel has not cut into segments yet, up to 64 KiB, as one.
+Invariant: it is used only where it is equivalent to `wherry-link`, which is for latency alone. With jitter netem
+reorders frames, and it drops and queues an unsegmented (GSO) frame of up to 64 KiB as one.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from wherry.base.errors import Code, Failed
+from wherry.fabric.programs import output_of
 from wherry.fabric.protocol import Traffic
 from wherry.model.spec.fabric import LinkSpec
 
 _LIMIT = 100_000
-"""Frames on their way: more than any sender's window."""
+"""Frames that may be in flight: more than any sender's window."""
 
 
 def fits(link: LinkSpec) -> bool:
@@ -30,7 +30,7 @@ def fits(link: LinkSpec) -> bool:
 
 @functools.cache
 def available() -> bool:
-    """True when the kernel has netem, which is tried in a namespace that ends with the try."""
+    """True when the kernel has netem, as probed in a temporary namespace."""
     if not shutil.which("tc") or not shutil.which("unshare"):
         return False
     words = ["unshare", "--net", "tc", "qdisc", "add", "dev", "lo", "root", "netem", "delay", "1ms"]
@@ -38,7 +38,7 @@ def available() -> bool:
 
 
 def set_latency(end: tuple[str, str], seconds: float) -> None:
-    """What leaves through this end of the pair, told by its namespace's path and its name, comes so much later."""
+    """Delays the frames that leave through this end of the pair, given by its namespace's path and its name."""
     netns, wire = end
     _tc(
         netns, "qdisc", "replace", "dev", wire, "root", "netem", "limit", str(_LIMIT), "delay", f"{seconds * 1e6:.0f}us"
@@ -46,14 +46,14 @@ def set_latency(end: tuple[str, str], seconds: float) -> None:
 
 
 def clear(end: tuple[str, str]) -> None:
-    """Takes it away; also when there is none."""
+    """Removes the delay, if there is one."""
     netns, wire = end
     if any(found["kind"] == "netem" for found in _shown(netns, wire)):
         _tc(netns, "qdisc", "del", "dev", wire, "root")
 
 
 def traffic(end: tuple[str, str]) -> Traffic | None:
-    """What left through this end."""
+    """Counters of the frames that left through this end."""
     for found in _shown(*end):
         if found["kind"] == "netem":
             return Traffic(
@@ -68,9 +68,4 @@ def _shown(netns: str, wire: str) -> list[dict[str, Any]]:
 
 
 def _tc(netns: str, *words: str) -> str:
-    done = subprocess.run(
-        ["tc", "-n", Path(netns).name, *words], capture_output=True, text=True, timeout=20, check=False
-    )
-    if done.returncode:
-        raise Failed(Code.FAILED, f"tc {' '.join(words)} failed", done.stderr.strip(), "wherry doctor")
-    return done.stdout
+    return output_of(["tc", "-n", Path(netns).name, *words], f"tc {' '.join(words)} failed", "wherry doctor")

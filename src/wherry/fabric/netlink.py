@@ -1,9 +1,9 @@
-"""The few messages that lie within the downtime of a move, sent to the kernel without a library in between.
+"""The netlink messages and ARP frames within the downtime of a move, sent without a library.
 
-A `Switch` is a socket of routing netlink (RFC 3549) opened in a host's namespace and kept: attaching a port is one
-message of tens of microseconds, a tenth of what the general library takes. An `Announcer` is a packet socket at a
-node's own interface that says where its address is now (gratuitous ARP, RFC 5227). Both hold a socket of their
-namespace: the kernel keeps the namespace for as long, so whoever removes it closes them first.
+A `Switch` is a routing netlink socket (RFC 3549) that stays open in a host's namespace: attaching a port is one message
+of tens of microseconds, a tenth of what pyroute2 takes. An `Announcer` is a packet socket at a node's interface that
+sends gratuitous ARP (RFC 5227). An open socket keeps its namespace alive, so both are closed before the namespace is
+removed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ IFF_UP, IFF_LOWER_UP = 0x1, 0x10000
 
 
 class Switch:
-    """Links of one namespace, by name. Calls from several threads take turns."""
+    """Links of one namespace, by name. Safe to use from several threads."""
 
     def __init__(self, netns: str) -> None:
         self._netns = netns
@@ -42,7 +42,7 @@ class Switch:
         self._socket.settimeout(10.0)
 
     def close(self) -> None:
-        """Lets go of the namespace."""
+        """Closes the socket, which keeps the namespace alive."""
         self._socket.close()
 
     def link(self, name: str) -> tuple[int, int, int] | None:
@@ -65,10 +65,10 @@ class Switch:
             )
         self._set(name, "attach", 0, 0, _attribute(_MASTER, struct.pack("=I", found[0])))
 
-    def teach(self, name: str, mac: str) -> None:
-        """Tells the bridge that this MAC is behind the link, until a frame of that MAC tells it otherwise.
+    def add_fdb_entry(self, name: str, mac: str) -> None:
+        """Puts the MAC into the bridge's forwarding table, behind the link, until a frame from elsewhere moves it.
 
-        A link without a carrier is not taught: its first frame will.
+        A link without a carrier gets no entry; the bridge learns from its first frame.
         """
         found = self.link(name)
         if found is None:
@@ -77,11 +77,11 @@ class Switch:
         try:
             self._send(_NEWNEIGH, _REQUEST | _ACK | _CREATE | _REPLACE, body + _hardware(mac))
         except OSError as error:
-            if error.errno != errno.EPERM:  # the kernel's word for a port that does not forward
-                raise self._refusal("teach the bridge of", name, error) from None
+            if error.errno != errno.EPERM:  # the port does not forward yet
+                raise self._refusal("add a forwarding entry for", name, error) from None
 
     def detach(self, name: str) -> None:
-        """Takes the link out of its bridge; returns when no frame is on its way through it. Also when gone."""
+        """Takes the link, if it exists, out of its bridge; returns when no frame passes through it any more."""
         self._set(name, "detach", 0, 0, _attribute(_MASTER, struct.pack("=I", 0)), absent=True)
 
     def set_up(self, name: str, up: bool) -> None:
@@ -89,7 +89,7 @@ class Switch:
         self._set(name, "change", IFF_UP if up else 0, IFF_UP, b"")
 
     def delete(self, name: str) -> None:
-        """Removes the link, and with it the other end of a pair. Also when gone."""
+        """Removes the link, if it exists, with the other end of a pair."""
         try:
             self._ask(_DELLINK, _REQUEST | _ACK, 0, 0, _text(_IFNAME, name))
         except OSError as error:
@@ -104,15 +104,14 @@ class Switch:
                 raise self._refusal(verb, name, error) from None
 
     def _refusal(self, verb: str, name: str, error: OSError) -> Failed:
-        return Failed(
-            Code.FAILED, f"could not {verb} {name} in {self._netns}", os.strerror(error.errno or 0), "wherry status"
-        )
+        why = error.strerror or str(error)  # a timeout has no number
+        return Failed(Code.FAILED, f"could not {verb} {name} in {self._netns}", why, "wherry status")
 
     def _ask(self, kind: int, options: int, flags: int, change: int, attributes: bytes) -> bytes:
         return self._send(kind, options, _LINK.pack(socket.AF_UNSPEC, 0, 0, flags, change) + attributes)
 
     def _send(self, kind: int, options: int, body: bytes) -> bytes:
-        """The answer's body; OSError with the kernel's errno when it refused."""
+        """The body of the answer. OSError with the kernel's errno when it refuses."""
         with self._lock:
             self._sequence += 1
             self._socket.send(_HEADER.pack(_HEADER.size + len(body), kind, options, self._sequence, 0) + body)
@@ -129,10 +128,10 @@ class Switch:
 
 
 def set_neighbours(netns: str, interface: str, known: dict[str, str]) -> None:
-    """Tells the namespace for good which MAC (value) has which address (key) behind the interface.
+    """Adds permanent neighbour entries, address to MAC, at the interface. OSError when the kernel refuses.
 
-    A node that arrives at another host would else ask for every peer anew, and a question that was lost while it was
-    unplugged is asked again only after a second. OSError when the kernel refuses.
+    Without them a node that arrives at another host would resolve every peer by ARP again, and ARP repeats a request
+    that was lost while the port was unplugged only after a second.
     """
 
     def tell() -> None:
@@ -157,28 +156,32 @@ def set_neighbours(netns: str, interface: str, known: dict[str, str]) -> None:
 
 
 class Announcer:
-    """Says from a node's interface that its address is at its MAC, and so teaches every bridge on the way."""
+    """Sends gratuitous ARP for a node's address, from which every bridge on the way learns where its MAC is."""
 
     def __init__(self, netns: str, interface: str, address: str, mac: str) -> None:
         hardware, ip = bytes.fromhex(mac.replace(":", "")), ipaddress.IPv4Address(address).packed
-        # Ethernet to everyone, then an ARP request in which the asked and the asking address are the same
+        # Ethernet broadcast with an ARP request whose sender and target addresses are the same
         self._frame = (
             b"\xff" * 6 + hardware + struct.pack("!HHHBBH", 0x0806, 1, 0x0800, 6, 4, 1) + hardware + ip + bytes(6) + ip
         )
 
         def open_socket() -> socket.socket:
             opened = socket.socket(socket.AF_PACKET, socket.SOCK_RAW | socket.SOCK_CLOEXEC, 0)
-            opened.bind((interface, 0))
+            try:
+                opened.bind((interface, 0))
+            except OSError:
+                opened.close()  # an open socket keeps the namespace alive
+                raise
             return opened
 
         self._socket = namespaces.inside(netns, open_socket)
 
     def announce(self) -> None:
-        """Sends it once. OSError when the interface is down."""
+        """Sends one announcement. OSError when the interface is down."""
         self._socket.send(self._frame)
 
     def close(self) -> None:
-        """Lets go of the namespace."""
+        """Closes the socket, which keeps the namespace alive."""
         self._socket.close()
 
 
@@ -195,7 +198,7 @@ def _text(kind: int, value: str) -> bytes:
 
 
 def _number(attributes: bytes, wanted: int) -> int:
-    """The value of a 32 bit attribute; 0 when it is not there."""
+    """The value of a 32 bit attribute; 0 when it is missing."""
     offset = 0
     while offset + _ATTRIBUTE.size <= len(attributes):
         length, kind = _ATTRIBUTE.unpack_from(attributes, offset)

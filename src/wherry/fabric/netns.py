@@ -10,9 +10,9 @@
                pN.0   pN.1       pN.2                                   <- ports; the other end is a node's eth0,
                                                                            a virtual machine's is a TAP
 
-Invariants: every name follows from instance, host, node and cluster number, so nothing is remembered that `down` could
-need; a port is plugged exactly when its host's end is in the cluster's bridge; frames of a cluster between two hosts
-cross the underlay, so the loss of a host's `up0` is the loss of the host.
+Invariants: every name is derived from instance, host, node and cluster number, so `down` needs no other record; a port
+is plugged exactly when its host's end is in the cluster's bridge; frames of a cluster between two hosts cross the
+underlay, so a host whose `up0` is down is lost.
 """
 
 from __future__ import annotations
@@ -43,31 +43,37 @@ _GUARD = """\
 add table bridge guard
 add chain bridge guard input { type filter hook input priority 0; policy drop; }
 """
-"""Nothing that comes by a bridge is for the host itself: a guest sends what frames it likes, also such as the host
+"""Drops what a bridge would deliver to the host itself: a guest can send any frame, even a VXLAN packet that the host
 would unpack into another cluster's network."""
 
 
 def check(spec: FabricSpec) -> None:
-    """Refuses what this driver cannot make. Changes nothing."""
+    """Refuses a fabric that this driver cannot make. Changes nothing."""
     site_links.check(spec)
-    for host in spec.hosts:
-        for begin in ("site", *(other.name for other in spec.hosts)):
-            if f"{host.name}-".startswith(f"{begin}-") and host.name != begin or host.name == "site":
-                raise Refused(
-                    Code.UNSUPPORTED,
-                    f"the host name {host.name} begins with the name {begin}",
-                    "namespaces are named by site or host, and node: the two could not be told apart",
-                    "rename the host",
-                )
+    check_names(spec)
     room = 2 ** (24 - ipaddress.ip_network(spec.underlay).prefixlen) - 1
     crowded = [site.name for site in spec.sites if sum(host.site == site.name for host in spec.hosts) > 254]
     if len(spec.sites) > room or crowded:
         raise Refused(
             Code.NO_CAPACITY,
             f"the underlay {spec.underlay} has no room for this fabric",
-            f"it holds {room} sites of 254 hosts",
+            f"it has addresses for {room} sites of 254 hosts",
             "use a larger underlay",
         )
+
+
+def check_names(spec: FabricSpec) -> None:
+    """Refuses host names of which one begins another: host `a` with node `b-c` and host `a-b` with node `c` would share
+    a namespace."""
+    for host in spec.hosts:
+        for begin in ("site", *(other.name for other in spec.hosts)):
+            if f"{host.name}-".startswith(f"{begin}-") and host.name != begin or host.name == "site":
+                raise Refused(
+                    Code.UNSUPPORTED,
+                    f"the host name {host.name} begins with the name {begin}",
+                    "network namespaces are named HOST-NODE, and two of them could get the same name",
+                    "rename the host",
+                )
 
 
 class NetnsFabric:
@@ -93,7 +99,7 @@ class NetnsFabric:
         with self._lock:
             for site in self.spec.sites:
                 self._make_site(site.name)
-            for link in self.spec.joins():
+            for link in self.spec.effective_links():
                 self._links.up(self.spec, link)
             for host in self.spec.hosts:
                 self._make_host(host)
@@ -118,10 +124,9 @@ class NetnsFabric:
         ]  # fmt: skip
 
     def facts(self, host: str) -> HostFacts:
-        with self._lock:
-            if host not in self._facts:
-                self._facts[host] = host_facts.gather(self._host(host), self._criu_version())
-            return self._facts[host]
+        if host not in self._facts:  # no lock: this runs programs, and a frozen node's port would wait for the lock
+            self._facts[host] = host_facts.gather(self._host(host), self._criu_version())
+        return self._facts[host]
 
     def missing_files(self, host: str, paths: list[str]) -> list[str]:
         return host_facts.missing_files(self._host(host), paths)
@@ -132,8 +137,8 @@ class NetnsFabric:
 
     def set_lost(self, host: str, lost: bool) -> None:
         if lost:
-            why = "it is emulated by this machine, which is there"
-            raise Refused(Code.UNSUPPORTED, f"host {host} cannot be lost", why, f"wherry host drain {host}")
+            why = "it is emulated by this machine, which runs"
+            raise Refused(Code.UNSUPPORTED, f"host {host} cannot be declared lost", why, f"wherry host drain {host}")
 
     def set_down(self, host: str, down: bool) -> None:
         self._switch(host).set_up("up0", not down)
@@ -141,7 +146,7 @@ class NetnsFabric:
             self._wait_uplink(self._host(host))
 
     def links(self) -> list[LinkState]:
-        return [self._links.state(self.spec, link) for link in self.spec.joins()]
+        return [self._links.state(self.spec, link) for link in self.spec.effective_links()]
 
     def set_link(self, link: LinkSpec) -> None:
         with self._links.lock:
@@ -166,8 +171,12 @@ class NetnsFabric:
             self._links.remake(self.spec)
 
     def repair(self) -> list[Repair]:
-        with self._links.lock:  # the spec of now, and not of before a change
-            return self._links.repair(self.spec)
+        if not self._links.lock.acquire(blocking=False):
+            return []  # links are being changed, which may wait 30 s for a handshake; the next call finds them whole
+        try:
+            return self._links.repair(self.spec)  # the spec is read under the lock: `set_link` replaces it
+        finally:
+            self._links.lock.release()
 
     def host_netns(self, host: str) -> str:
         return namespaces.path(self._name(self._host(host).name))
@@ -196,27 +205,27 @@ class NetnsFabric:
             self._switch(host).delete(bridge_of(network))
 
         there = [host.name for host in self.spec.hosts if namespaces.exists(self._name(host.name))]
-        with ThreadPoolExecutor(8) as pool:  # each removal waits for the kernel's grace periods: wait for them together
+        with ThreadPoolExecutor(8) as pool:  # each removal waits for RCU grace periods; these waits overlap
             list(pool.map(remove, there))
 
     # ports
 
     def port_up(self, port: Port) -> str:
         if port.tap:
-            nft(self.host_netns(port.host), "-f", "-", text=_GUARD)  # UNSUPPORTED where it cannot be
+            nft(self.host_netns(port.host), "-f", "-", text=_GUARD)  # UNSUPPORTED where nftables do not work
             netns_links.inside(self.host_netns(port.host), lambda ip: ip.tap(_port(port), port.queues))
             return self.port_netns(port)
         name, where = self._port_name(port), self.port_netns(port)
-        made = namespaces.exists(name) and netns_links.inside(where, lambda ip: ip.has("eth0", port.address))
+        made = namespaces.exists(name) and netns_links.inside(where, lambda ip: ip.has_address("eth0", port.address))
         if not made or self._switch(port.host).link(_port(port)) is None:
-            self.port_down(port)  # the half of an earlier try
+            self.port_down(port)  # what an interrupted attempt left
             namespaces.create(name)
             with open(where) as netns:
                 netns_links.inside(
                     self.host_netns(port.host), lambda ip: ip.pair(_port(port), "eth0", netns.fileno(), port.mac)
                 )
-            netns_links.inside(where, lambda ip: _node(ip, f"{port.address}/{_prefix(port.network.subnet)}"))
-            netns_links.inside(self.host_netns(port.host), lambda ip: _carry(ip, _port(port)))
+            netns_links.inside(where, lambda ip: _set_up_node(ip, f"{port.address}/{_prefix(port.network.subnet)}"))
+            netns_links.inside(self.host_netns(port.host), lambda ip: _bring_up(ip, _port(port)))
             netns_links.inside(where, lambda ip: ip.wait("eth0"))
             set_neighbours(where, "eth0", _neighbours(port))
         self._announcer(port)
@@ -231,7 +240,7 @@ class NetnsFabric:
     def port_plug(self, port: Port) -> None:
         self._switch(port.host).attach(_port(port), bridge_of(port.network))
         if port.tap:
-            self._switch(port.host).teach(_port(port), port.mac)
+            self._switch(port.host).add_fdb_entry(_port(port), port.mac)
         self._announcer(port).announce()
 
     def port_unplug(self, port: Port) -> None:
@@ -242,7 +251,7 @@ class NetnsFabric:
             announcer = self._announcers.pop((port.host, port.owner), None)
         if announcer is not None:
             announcer.close()
-        if self._there(port.host):
+        if self._has_ports(port.host):
             self._switch(port.host).delete(_port(port))
         namespaces.remove(self._port_name(port))
 
@@ -254,7 +263,7 @@ class NetnsFabric:
     def _make_site(self, site: str) -> None:
         name = self._name(f"site-{site}")
         namespaces.create(name)
-        netns_links.inside(namespaces.path(name), _site)
+        netns_links.inside(namespaces.path(name), _set_up_site)
 
     def _make_host(self, host: HostSpec) -> None:
         name = self._name(host.name)
@@ -266,8 +275,8 @@ class NetnsFabric:
             )
         netns_links.inside(site, lambda ip: ip.up(end, site_links.BRIDGE))
         address = f"{self.host_address(host.name)}/{_prefix(self.spec.underlay)}"
-        netns_links.inside(namespaces.path(name), lambda ip: _host(ip, address))
-        with suppress(Refused):  # where it cannot be, there are no virtual machines, who alone choose what they send
+        netns_links.inside(namespaces.path(name), lambda ip: _set_up_host(ip, address))
+        with suppress(Refused):  # only guests can send such frames, and without nftables `port_up` refuses guests
             nft(namespaces.path(name), "-f", "-", text=_GUARD)
         self._wait_uplink(host)
         group = Cgroup(self.cgroup(host.name))
@@ -276,7 +285,7 @@ class NetnsFabric:
         group.weight(host.cores * host.speed)
 
     def _uplink(self, host: HostSpec) -> tuple[str, str]:
-        """Path of the host's site, and the site's end of the host's `up0`."""
+        """Path of the site's namespace, and the name of the site's end of the host's `up0`."""
         return namespaces.path(self._name(f"site-{host.site}")), f"h{self._index(host.name)}"
 
     def _wait_uplink(self, host: HostSpec) -> None:
@@ -284,7 +293,7 @@ class NetnsFabric:
         netns_links.inside(self.host_netns(host.name), lambda ip: ip.wait("up0"))
         netns_links.inside(site, lambda ip: ip.wait(end))
 
-    # what is kept between calls
+    # sockets that are kept open between calls
 
     def _switch(self, host: str) -> Switch:
         with self._lock:
@@ -296,7 +305,7 @@ class NetnsFabric:
         with self._lock:
             key = (port.host, port.owner)
             if key not in self._announcers:
-                # What is sent into a TAP goes to the virtual machine; what the bridge sends goes to all others.
+                # A frame sent into a TAP reaches the guest alone; one sent from the bridge reaches all other ports.
                 interface = bridge_of(port.network) if port.tap else "eth0"
                 self._announcers[key] = Announcer(self.port_netns(port), interface, port.address, port.mac)
             return self._announcers[key]
@@ -314,8 +323,8 @@ class NetnsFabric:
             return None
         return self._switch(host).link("up0")
 
-    def _there(self, host: str) -> bool:
-        """True when there is the namespace that the host's ports are in."""
+    def _has_ports(self, host: str) -> bool:
+        """True when the namespace with the host's ports exists."""
         return namespaces.exists(self._name(host))
 
     def _host(self, name: str) -> HostSpec:
@@ -336,14 +345,14 @@ class NetnsFabric:
 
 
 def sweep(instance: Instance) -> None:
-    """Removes every cgroup, process and namespace of the instance, with or without a spec; half-made ones too."""
+    """Removes every cgroup, process and namespace of the instance, also half-made ones. Needs no spec."""
     sweep_cgroups(instance.prefix)
     names = namespaces.names(instance.prefix)
     namespaces.kill(names)
     for name in names:
         if namespaces.exists(name):
-            # At once, and not when the kernel gets round to an abandoned namespace: a pair's other end goes too.
-            netns_links.inside(namespaces.path(name), lambda ip: ip.clear())
+            # Removed now, with the other ends of pairs, as the kernel destroys an abandoned namespace only later.
+            netns_links.inside(namespaces.path(name), lambda ip: ip.remove_all())
         namespaces.remove(name)
     site_links.sweep(instance)
 
@@ -358,7 +367,7 @@ def _port(port: Port) -> str:
 
 
 def _neighbours(port: Port) -> dict[str, str]:
-    """Addresses and MACs of all that can ever be in the port's network, but its own: both follow from the index."""
+    """Address and MAC of every other node that the port's network can ever have: both follow from the index."""
     others = (index for index in (*range(MOST_NODES), HEAD_INDEX) if index != port.index)
     return {address_of(port.network, index): mac_of(port.network, index) for index in others}
 
@@ -367,25 +376,25 @@ def _prefix(subnet: str) -> int:
     return ipaddress.ip_network(subnet).prefixlen
 
 
-def _site(ip: NetnsLinks) -> None:
-    ip.quiet()
+def _set_up_site(ip: NetnsLinks) -> None:
+    ip.isolate()
     ip.bridge(site_links.BRIDGE, netns_links.UNDERLAY_MTU)
 
 
-def _host(ip: NetnsLinks, address: str) -> None:
-    ip.quiet()
-    ip.keep_windows()
+def _set_up_host(ip: NetnsLinks, address: str) -> None:
+    ip.isolate()
+    ip.disable_slow_start_after_idle()
     ip.address("up0", address)
     ip.up("up0")
 
 
-def _node(ip: NetnsLinks, address: str) -> None:
-    ip.quiet()
+def _set_up_node(ip: NetnsLinks, address: str) -> None:
+    ip.isolate()
     ip.address("eth0", address)
     ip.up("eth0")
 
 
-def _carry(ip: NetnsLinks, name: str) -> None:
+def _bring_up(ip: NetnsLinks, name: str) -> None:
     ip.up(name)
     ip.wait(name)
 

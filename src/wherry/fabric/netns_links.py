@@ -1,7 +1,7 @@
-"""Making links inside a network namespace, through pyroute2: bridges, pairs, VXLANs, addresses.
+"""Links inside a network namespace, made through pyroute2: bridges, veth pairs, TAPs, VXLANs, addresses.
 
-Invariant: every call makes what is missing and leaves what is there; a namespace made by us speaks IPv4 only, so that
-nothing but what the nodes say is on the air. The messages within a move's downtime are not here but in `netlink`.
+Invariants: every call makes what is missing and keeps what exists; our namespaces speak IPv4 only, so a network carries
+no frames but those of nodes. Messages within a move's downtime are sent by `netlink` instead.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from wherry.base.errors import Code, Failed
 from wherry.fabric import namespaces
 
 MTU = 1500
-"""Of clusters' networks: what MPI libraries and people expect."""
+"""Of clusters' networks: Ethernet's usual one."""
 UNDERLAY_MTU = 9000
-"""Of hosts and sites: room for 1500 and the 50 bytes of VXLAN."""
+"""Of hosts and sites: more than 1500 and the 50 bytes of VXLAN's headers."""
 WIRE_MTU = 9216
-"""Of what joins sites: room for the underlay's frames and what an overlay puts around them."""
+"""Of wires between sites: the underlay's frames and an overlay's headers."""
 VXLAN_PORT = 4789
 """The port that IANA gave to VXLAN (RFC 7348)."""
 NODE_INDEX = 2
 """Interface index of a node's eth0; see `pair`."""
 _TAP_FRAMES = 10000
-"""Frames that a TAP keeps for a virtual machine that does not run yet: all that a hold hands over."""
+"""Queue length of a TAP, in frames: all that a hold delivers to a virtual machine that does not run yet."""
 _TUNSETIFF, _TUNSETPERSIST = 0x400454CA, 0x400454CB
 _IFF_TAP, _IFF_MULTI_QUEUE, _IFF_NO_PI = 0x2, 0x100, 0x1000
 
@@ -40,7 +40,7 @@ Result = TypeVar("Result")
 
 
 def inside(where: str, function: Callable[[NetnsLinks], Result]) -> Result:
-    """Runs `function` with the links of the namespace at path `where`. Failed names the namespace and the reason."""
+    """Runs `function` on the links of the namespace at path `where`. Failed with that path and the kernel's reason."""
 
     def run() -> Result:
         with IPRoute() as route:
@@ -49,7 +49,8 @@ def inside(where: str, function: Callable[[NetnsLinks], Result]) -> Result:
     try:
         return namespaces.inside(where, run)
     except NetlinkError as error:
-        raise Failed(Code.FAILED, f"the network in {where} could not be made", str(error), "wherry doctor") from None
+        what = f"the links in the network namespace {where} could not be changed"
+        raise Failed(Code.FAILED, what, str(error), "wherry doctor") from None
 
 
 class NetnsLinks:
@@ -58,20 +59,20 @@ class NetnsLinks:
     def __init__(self, route: IPRoute) -> None:
         self._route = route
 
-    def quiet(self) -> None:
-        """`lo` up, no IPv6, and no firewall of the machine on bridged frames."""
+    def isolate(self) -> None:
+        """Brings `lo` up, disables IPv6, and keeps the machine's firewall off bridged frames."""
         for name in ("all", "default"):
             _sysctl(f"ipv6/conf/{name}/disable_ipv6", "1")
         _sysctl("bridge/bridge-nf-call-iptables", "0")
         _sysctl("bridge/bridge-nf-call-arptables", "0")
         self.up("lo")
 
-    def keep_windows(self) -> None:
-        """A connection that was idle goes on as fast as it was: moves open theirs before they freeze a node."""
+    def disable_slow_start_after_idle(self) -> None:
+        """Lets idle TCP connections keep their congestion windows: moves warm theirs up before they freeze a node."""
         _sysctl("ipv4/tcp_slow_start_after_idle", "0")
 
     def bridge(self, name: str, mtu: int) -> None:
-        """A bridge that forwards at once: no spanning tree, no delay, no snooping of multicast."""
+        """A bridge that forwards at once: no spanning tree, no forward delay, no multicast snooping."""
         if self._index(name) is None:
             self._route.link(
                 "add", ifname=name, kind="bridge", mtu=mtu, br_stp_state=0, br_forward_delay=0, br_mcast_snooping=0
@@ -79,10 +80,10 @@ class NetnsLinks:
         self.up(name)
 
     def pair(self, name: str, other: str, netns: int, mac: str | None = None, mtu: int = MTU) -> None:
-        """Two joined links: `name` here and `other` in the namespace of descriptor `netns` with this MAC.
+        """A veth pair: `name` here, `other` with this MAC in the namespace of descriptor `netns`.
 
-        A node's end has the index NODE_INDEX, which its host's end never has: a pair of links with one index would be
-        told of its carrier late, up to a second, as the kernel takes it for a single link.
+        A node's end gets the index NODE_INDEX, which its host's end never has: when both ends of a pair have the same
+        index, the kernel takes them for one link and reports the carrier up to a second late.
         """
         if self._index(name) is None:
             peer: dict[str, Any] = {"ifname": other, "net_ns_fd": netns, "mtu": mtu}
@@ -91,7 +92,7 @@ class NetnsLinks:
             self._route.link("add", ifname=name, kind="veth", mtu=mtu, peer=peer)
 
     def tap(self, name: str, queues: int = 1) -> None:
-        """A TAP device that stays when nobody has it open, up. Its carrier comes with the program that opens it."""
+        """A persistent TAP device, up. It has a carrier while a program has it open."""
         flags = _IFF_TAP | _IFF_NO_PI | (_IFF_MULTI_QUEUE if queues > 1 else 0)
         if self._index(name) is None:
             device = os.open("/dev/net/tun", os.O_RDWR | os.O_CLOEXEC)
@@ -104,7 +105,7 @@ class NetnsLinks:
         self.up(name)
 
     def vxlan(self, name: str, number: int, own: str, others: list[str]) -> None:
-        """A VXLAN with this VNI between underlay addresses; what has no known place goes to all others."""
+        """A VXLAN with this VNI between underlay addresses; frames to unknown MACs are flooded to all `others`."""
         if self._index(name) is None:
             self._route.link(
                 "add", ifname=name, kind="vxlan", mtu=MTU, vxlan_id=number, vxlan_local=own, vxlan_port=VXLAN_PORT,
@@ -114,12 +115,12 @@ class NetnsLinks:
             self._route.fdb("append", ifindex=self._index(name), lladdr="00:00:00:00:00:00", dst=other)
 
     def wireguard(self, name: str) -> None:
-        """An interface of the kernel's WireGuard, not yet set up."""
+        """An interface of the kernel's WireGuard, not configured."""
         if self._index(name) is None:
             self._route.link("add", ifname=name, kind="wireguard")
 
     def address(self, name: str, address: str) -> None:
-        """Gives the link an address with its prefix length."""
+        """Adds an address, with its prefix length, to the link."""
         host, _, prefix = address.partition("/")
         try:
             self._route.addr("add", index=self._index(name), address=host, prefixlen=int(prefix))
@@ -132,18 +133,18 @@ class NetnsLinks:
         master = {} if bridge is None else {"master": self._index(bridge)}
         self._route.link("set", index=self._index(name), state="up", **master)
 
-    def join(self, name: str, bridge: str | None, mtu: int) -> None:
-        """Brings the link up, in this bridge or in none. The MTU first: a bridge takes the least of its ports'."""
+    def attach(self, name: str, bridge: str | None, mtu: int) -> None:
+        """Brings the link up, in this bridge or in none. Sets the MTU first: a bridge takes its ports' smallest."""
         self._route.link("set", index=self._index(name), mtu=mtu)
         master = 0 if bridge is None else self._index(bridge)
         self._route.link("set", index=self._index(name), state="up", master=master)
 
-    def there(self, name: str) -> bool:
-        """True when there is such a link."""
+    def exists(self, name: str) -> bool:
+        """True when a link has this name."""
         return self._index(name) is not None
 
     def remove(self, name: str, unless: str | None = None) -> None:
-        """Removes the link, unless it is of this kind. Also when it is not there."""
+        """Removes the link if it exists, unless it is of the kind `unless`."""
         index = self._index(name)
         if index is None or unless is not None and self._kind(index) == unless:
             return
@@ -153,9 +154,8 @@ class NetnsLinks:
             if error.code != errno.ENODEV:
                 raise
 
-    def carried(self, name: str) -> tuple[int, int]:
-        """Bytes of the frames that came in here, and that went out; (0, 0) when there is no such link. The kernel
-        counts the headers of what it did not cut into segments once."""
+    def byte_counters(self, name: str) -> tuple[int, int]:
+        """Bytes received and sent; (0, 0) for a missing link. An unsegmented (GSO) frame's headers count once."""
         index = self._index(name)
         if index is None:
             return 0, 0
@@ -167,9 +167,9 @@ class NetnsLinks:
         return None if info is None else str(info.get_attr("IFLA_INFO_KIND"))
 
     def wait(self, name: str, timeout: float = 5.0) -> None:
-        """Until this end of a pair forwards.
+        """Waits until this end of a pair is operational.
 
-        The kernel tells each end of its new carrier a while after `up`; a bridge drops what comes meanwhile.
+        The kernel reports the carrier to each end a while after `up`; until then a bridge drops its frames.
         """
         deadline = time.monotonic() + timeout
         while self._state(name) != "UP":
@@ -180,22 +180,22 @@ class NetnsLinks:
     def _state(self, name: str) -> str:
         return str(self._route.get_links(self._index(name))[0].get_attr("IFLA_OPERSTATE"))
 
-    def has(self, name: str, address: str) -> bool:
-        """True when the link is there, is up and has the address."""
+    def has_address(self, name: str, address: str) -> bool:
+        """True when the link exists, is up and has the address."""
         index = self._index(name)
         if index is None:
             return False
         up = any(link["state"] == "up" for link in self._route.get_links(index))
         return up and any(a.get_attr("IFA_ADDRESS") == address for a in self._route.get_addr(index=index))
 
-    def clear(self) -> None:
-        """Removes every link but those that the kernel made."""
+    def remove_all(self) -> None:
+        """Removes every link except those that the kernel makes with a namespace."""
         for link in self._route.get_links():
             if link["index"] != 1:
                 try:
                     self._route.link("del", index=link["index"])
                 except NetlinkError as error:
-                    if error.code not in (errno.ENODEV, errno.EOPNOTSUPP):  # went with its peer; a tunnel's fallback
+                    if error.code not in (errno.ENODEV, errno.EOPNOTSUPP):  # gone with its peer; a fallback tunnel
                         raise
 
     def _index(self, name: str) -> int | None:
@@ -205,5 +205,5 @@ class NetnsLinks:
 
 def _sysctl(name: str, value: str) -> None:
     path = Path("/proc/sys/net") / name
-    if path.exists():  # a kernel without IPv6, or without the bridge's firewall, lacks it
+    if path.exists():  # missing in a kernel without IPv6 or br_netfilter
         path.write_text(value)

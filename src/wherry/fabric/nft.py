@@ -11,7 +11,7 @@ _SECONDS = 20
 
 
 def nft(netns: str, *words: str, text: str = "") -> str:
-    """What `nft WORDS` prints, given `text`. UNSUPPORTED when there is no such program, or the kernel refuses."""
+    """The output of `nft WORDS` with `text` as its input. UNSUPPORTED when nft is missing or the kernel refuses."""
 
     def run() -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -21,13 +21,14 @@ def nft(netns: str, *words: str, text: str = "") -> str:
     try:
         done = namespaces.inside(netns, run)
     except FileNotFoundError:
-        raise _unsupported("there is no program nft") from None
+        raise _unsupported("the program nft is not installed") from None
     except subprocess.TimeoutExpired:
-        raise Failed(Code.TIMED_OUT, "nft did not end", f"{_SECONDS} s in {netns}", "wherry doctor") from None
+        why = f"it did not end within {_SECONDS} s in {netns}"
+        raise Failed(Code.TIMED_OUT, "nft was stopped", why, "wherry doctor") from None
     if done.returncode:
         raise _unsupported(done.stderr.strip().splitlines()[0] if done.stderr.strip() else f"exit {done.returncode}")
     return done.stdout
 
 
 def _unsupported(why: str) -> Refused:
-    return Refused(Code.UNSUPPORTED, "nftables do not work for bridges here", why, "make setup")
+    return Refused(Code.UNSUPPORTED, "this machine has no nftables for bridges", why, "make setup")

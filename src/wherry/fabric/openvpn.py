@@ -1,20 +1,19 @@
-"""OpenVPN between the gateways of two sites: a TAP in each bridge, so it carries the bridges' frames as they are.
+"""OpenVPN between the gateways of two sites: with a TAP in each bridge, it carries the bridges' frames unchanged.
 
     site a:  bridge lan -- v1 (TAP) - openvpn - s1 [100.64.N.1] ---- link ---- [100.64.N.2] s0 - openvpn - (TAP) v0 ...
 
-Both gateways trust exactly one certificate, that of the other (OpenVPN 2.6: --peer-fingerprint); both are made here,
-for this link, and never leave the run directory.
+Each gateway trusts exactly one certificate, the other's (OpenVPN 2.6: --peer-fingerprint). Both are made for this link
+and never leave the run directory.
 """
 
 from __future__ import annotations
 
 import functools
-import subprocess
 
-from wherry.base.errors import Code, Failed
 from wherry.fabric import netns_links
 from wherry.fabric.gateway import Gateway
 from wherry.fabric.netns_links import NetnsLinks
+from wherry.fabric.programs import output_of
 from wherry.fabric.tunnel import Tunnel
 
 NEEDED = ("openvpn", "openssl")
@@ -37,13 +36,13 @@ class OpenVpn(Tunnel):
         for netns, wire in self._ends:
             tap = _tap(wire)
             self._until(
-                functools.partial(netns_links.inside, netns, functools.partial(NetnsLinks.there, name=tap)), "start"
+                functools.partial(netns_links.inside, netns, functools.partial(NetnsLinks.exists, name=tap)), "start"
             )
-            join = functools.partial(NetnsLinks.join, name=tap, bridge=self._bridge, mtu=netns_links.UNDERLAY_MTU)
+            join = functools.partial(NetnsLinks.attach, name=tap, bridge=self._bridge, mtu=netns_links.UNDERLAY_MTU)
             netns_links.inside(netns, join)
 
-    def _stands(self, side: int) -> bool:
-        return "Initialization Sequence Completed" in self._gateways[side].said()
+    def _connected(self, side: int) -> bool:
+        return "Initialization Sequence Completed" in self._gateways[side].output()
 
     def _words(self, side: int, peer: str) -> list[str]:
         directory, (_, wire) = self._directory, self._ends[side]
@@ -58,19 +57,19 @@ class OpenVpn(Tunnel):
         ]
 
     def _certificate(self, side: int) -> str:
-        """The SHA-256 fingerprint of a gateway's certificate, which is made when it is not there."""
+        """The SHA-256 fingerprint of a gateway's certificate. Makes the certificate if it is missing."""
         key, certificate = (self._directory / f"{side}.{kind}" for kind in ("key", "crt"))
         if not certificate.exists():
             subject = f"/CN=wherry {self._name} gateway {side}"
             new = ["-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "3650"]
             made = {path: path.with_name(f"{path.name}.new") for path in (key, certificate)}
-            for half in made.values():  # left by a daemon that was killed
+            for half in made.values():  # left by a killed daemon
                 half.unlink(missing_ok=True)
             _openssl("req", *new, "-subj", subject, "-keyout", str(made[key]), "-out", str(made[certificate]))
-            for path, whole in made.items():  # the certificate last: where it is, so is its key
+            for path, whole in made.items():  # the certificate last: if it exists, so does its key
                 whole.replace(path)
-        said = _openssl("x509", "-in", str(certificate), "-noout", "-fingerprint", "-sha256")
-        return said.strip().partition("=")[2]
+        line = _openssl("x509", "-in", str(certificate), "-noout", "-fingerprint", "-sha256")
+        return line.strip().partition("=")[2]
 
 
 def _tap(wire: str) -> str:
@@ -79,7 +78,5 @@ def _tap(wire: str) -> str:
 
 
 def _openssl(*words: str) -> str:
-    done = subprocess.run(["openssl", *words], capture_output=True, text=True, timeout=60, check=False)
-    if done.returncode:
-        raise Failed(Code.FAILED, "no certificate could be made", done.stderr.strip(), "apt-get install openssl")
-    return done.stdout
+    what = "the certificate of a VPN gateway could not be made"
+    return output_of(["openssl", *words], what, "apt-get install openssl", seconds=60.0)

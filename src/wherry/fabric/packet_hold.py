@@ -1,15 +1,14 @@
-"""The hold of the netns fabric: keeps the frames for a node that is on its way, and delivers them when it is there.
+"""The hold of the netns fabric: buffers the frames for a moving node, and delivers them when it has arrived.
 
-The work is done by `wherry-hold`, a process in the destination's namespace. It is started before the node stops and
-then waits, so that `divert`, `release` and `give_back`, during which the node stands still, are one line to it and one
-from it:
+The work is done by `wherry-hold`, a process in the destination's namespace. It is started before the freeze, so that
+`divert`, `release` and `give_back`, which lie within the downtime, take one line to it and one from it:
 
     -> (start)           <- {"event": "ready"}
-    -> divert            <- {"event": "holding"}       the MAC is drawn to this host, frames are kept
-    -> release pN.I      <- {"event": "released", ...} the port is plugged, what was kept is with the node
+    -> divert            <- {"event": "holding"}       the MAC is drawn to this host, frames are buffered
+    -> release pN.I      <- {"event": "released", ...} the port is plugged, the node has the buffered frames
                          <- {"event": "sent", ...}     the node has sent data, or `silent`; the program ends
-    -> return NETNS pN.I <- {"event": "returned", ...} the source's port is plugged and has what was kept
-    -> drop              <- {"event": "dropped"}       or the end of its input: a killed daemon leaves no hold behind
+    -> return NETNS pN.I <- {"event": "returned", ...} the source's port is plugged and has the buffered frames
+    -> drop              <- {"event": "dropped"}       also at the end of its input: a killed daemon leaves no hold
 
 Invariant: the program ends with its hold, and its TAP device with the program.
 """
@@ -17,7 +16,6 @@ Invariant: the program ends with its hold, and its TAP device with the program.
 from __future__ import annotations
 
 import json
-import select
 import subprocess
 import threading
 from collections.abc import Callable
@@ -27,13 +25,14 @@ from typing import Any
 
 from wherry.base.errors import Code, Failed
 from wherry.base.paths import native_program
+from wherry.fabric.programs import readable
 from wherry.fabric.protocol import HoldReport
 from wherry.model.network import Port
 
 TIMEOUT = 5.0
-"""Seconds for an answer, which takes less than a millisecond."""
+"""Seconds within which it must answer, which takes less than a millisecond."""
 LIMIT = 64 * 2**20
-"""Bytes that are kept: more than all the TCP windows towards one node; what comes after is lost as on any network."""
+"""Size of the buffer in bytes: more than all TCP windows towards one node. Frames beyond it are dropped."""
 
 
 class NetnsPacketHold:
@@ -42,7 +41,7 @@ class NetnsPacketHold:
     def __init__(
         self, netns: str, bridge: str, interface: str, port: Port, netns_of: Callable[[str], str] | None = None
     ) -> None:
-        """`netns_of` gives the path of a host's namespace, for a port that frames go back to."""
+        """`netns_of` maps a host to the path of its namespace; `give_back` needs it."""
         self._interface = interface
         self._netns_of = netns_of
         self._sent: Future[float | None] = Future()
@@ -65,11 +64,11 @@ class NetnsPacketHold:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            start_new_session=True,  # an interrupt of a daemon on a terminal is not meant for it
+            start_new_session=True,  # Ctrl-C at a daemon on a terminal must not reach it
         )
         try:
             self._expect("ready")
-        except Failed:
+        except Exception:
             self.drop()
             raise
 
@@ -80,8 +79,8 @@ class NetnsPacketHold:
     def release(self) -> HoldReport:
         self._tell(f"release {self._interface}")
         answer = self._expect("released")
-        # The kernel takes tens of milliseconds to remove the TAP, and a node waits for our return.
-        threading.Thread(target=self._see_it_out, name="hold").start()
+        # In a thread: the kernel takes tens of milliseconds to remove the TAP, and the node stands until we return.
+        threading.Thread(target=self._await_first_sent, name="hold").start()
         return HoldReport(frames=answer["frames"], bytes=answer["bytes"], held=answer["held_us"] / 1e6)
 
     def first_sent(self, timeout: float) -> float | None:
@@ -90,19 +89,19 @@ class NetnsPacketHold:
         except NotYet:
             return None
 
-    def _see_it_out(self) -> None:
+    def _await_first_sent(self) -> None:
         at: float | None = None
         try:
             at = self._expect("sent")["at_us"] / 1e6
         except (Failed, OSError, ValueError):
-            pass  # it was silent, or dropped meanwhile
+            pass  # the node was silent, or the hold was dropped
         finally:
             self._sent.set_result(at)
             self._end()
 
     def give_back(self, source: Port) -> HoldReport:
         if self._netns_of is None:
-            raise self._failure(f"it does not know the network of {source.host}")
+            raise self._failure(f"it has no access to the network of {source.host}")
         self._tell(f"return {self._netns_of(source.host)} {self._interface}")
         return HoldReport(frames=self._expect("returned")["frames"])
 
@@ -114,12 +113,12 @@ class NetnsPacketHold:
         try:
             self._process.stdin.write(f"{line}\n".encode())
             self._process.stdin.flush()
-        except (OSError, ValueError):  # ended, or ended by us
-            raise self._failure(f"it was told to {line} when it had ended") from None
+        except (OSError, ValueError):  # it ended, or `_end` closed its input
+            raise self._failure(f"it had ended before the command {line!r}") from None
 
     def _expect(self, event: str) -> dict[str, Any]:
         assert self._process.stdout is not None
-        if not select.select([self._process.stdout], [], [], TIMEOUT)[0]:
+        if not readable(self._process.stdout, TIMEOUT):
             raise self._failure(f"no answer {event!r} within {TIMEOUT:g} s")
         line = self._process.stdout.readline()
         answer: dict[str, Any] = json.loads(line) if line else {}
@@ -128,13 +127,13 @@ class NetnsPacketHold:
         return answer
 
     def _failure(self, reason: str) -> Failed:
-        said = ""
+        errors = ""
         if self._process.poll() is not None and self._process.stderr is not None and not self._process.stderr.closed:
-            said = self._process.stderr.read().decode(errors="replace").strip()
-        return Failed(Code.FAILED, f"{self._name} failed", said or reason, "wherry doctor")
+            errors = self._process.stderr.read().decode(errors="replace").strip()
+        return Failed(Code.FAILED, f"{self._name} failed", errors or reason, "wherry doctor")
 
     def _end(self) -> None:
-        """Ends the program by the end of its input; a program that does not mind is killed. Idempotent."""
+        """Ends the program by closing its input; kills it when it does not end. Idempotent."""
         for stream in (self._process.stdin, self._process.stdout):
             if stream is not None:
                 stream.close()

@@ -1,7 +1,7 @@
-"""What every fabric driver offers: hosts at sites, and clusters' networks on them.
+"""The interface of fabric drivers: hosts at sites, and clusters' networks on them.
 
-Invariants: every call is idempotent; a port is in exactly one state of absent, made (unplugged) and plugged; what a
-driver made it finds again by name alone, so that a daemon that was killed can take it down.
+Invariants: every call is idempotent; a port is absent, made (unplugged) or plugged; a driver finds by name everything
+that it made, so a restarted daemon can remove what a killed one left.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from wherry.model.spec.fabric import FabricSpec, LinkSpec
 
 
 class HoldReport(Record):
-    """What a hold delivered: frames, their bytes, and for how long (seconds) it held; None when it could not hold."""
+    """Frames and bytes that a hold delivered, and the seconds for which it held them; None when it cannot hold."""
 
     frames: int = 0
     bytes: int = 0
@@ -22,8 +22,8 @@ class HoldReport(Record):
 
 
 class Traffic(Record):
-    """What went into a link in one direction: frames, their bytes, how many were lost by the rule of loss, dropped
-    because the queue was full, and the bytes on their way."""
+    """Counters of one direction of a link: frames and bytes that entered it, frames `lost` by the declared loss and
+    `dropped` by a full queue, and the bytes `waiting` in it."""
 
     frames: int = 0
     bytes: int = 0
@@ -33,10 +33,10 @@ class Traffic(Record):
 
 
 class LinkState(Record):
-    """A link: how it is emulated, what it carried (None: not counted), and the CPU seconds of that.
+    """A link: how it is emulated, its counters (None: not counted), and the CPU seconds that the emulation used.
 
-    `emulation` is `netem`, `wherry-link`, `none` (not at all) or `dead` (about to be repaired); `overlay` is `up` when
-    both gateways are there, else `dead`; None when there is none.
+    `emulation` is `netem`, `wherry-link`, `none` (not emulated) or `dead` (about to be repaired); `overlay` is `up`
+    while both gateways run, else `dead`; None for a link without an overlay.
     """
 
     link: LinkSpec
@@ -48,8 +48,8 @@ class LinkState(Record):
 
 
 class LinkMeasure(Record):
-    """What was measured between the first hosts of two sites: the latency there and back (seconds, one way), and what
-    TCP filled the wire with in each direction (bit/s, headers counted). None: not measured, or nothing came through."""
+    """Measured between the first hosts of two sites: one-way latency (seconds) and TCP throughput (bit/s, headers
+    counted) in each direction. None: not measured, or nothing came through."""
 
     latency: float | None = None
     latency_back: float | None = None
@@ -58,91 +58,91 @@ class LinkMeasure(Record):
 
 
 class Repair(Record):
-    """What was done about a link that had died: it is started anew, or that failed, with the reason."""
+    """A repair of a dead link: what was restarted, or why the repair failed."""
 
     text: str
     failed: bool = False
 
 
 class Hold(Protocol):
-    """Frames for a port that is on its way, kept at the destination so that no peer's TCP backs off."""
+    """Buffers the frames for a moving port at the destination, so that no peer's TCP times out and backs off."""
 
     def divert(self) -> None:
-        """Draws the port's MAC to this host (gratuitous ARP) and begins to keep its frames."""
+        """Draws the port's MAC to this host (gratuitous ARP) and begins to buffer its frames."""
 
     def release(self) -> HoldReport:
-        """Plugs the port at this host and delivers what was kept, in order. Ends the hold."""
+        """Plugs the port at this host and delivers the buffered frames in order. Ends the hold."""
 
     def first_sent(self, timeout: float) -> float | None:
-        """After a release: when (time.monotonic) the node first sent data of a program's through the port; None when
-        that is not known within so many seconds."""
+        """After a release: when (time.monotonic) the node first sent a program's data through the port; None when it
+        sent none within `timeout` seconds."""
 
     def give_back(self, source: Port) -> HoldReport:
-        """In a roll-back: plugs the source's port and delivers there what was kept and, until the drop, what still
-        comes. Draws nothing to this host any more; the source's port is still to be announced (`port_plug`)."""
+        """In a roll-back: plugs the source's port and delivers to it the buffered frames and, until the drop, those
+        that still arrive. Stops drawing the MAC here; the caller then announces the source's port (`port_plug`)."""
 
     def drop(self) -> None:
-        """Ends the hold and forgets the frames that it still has. Idempotent; also safe before `divert`."""
+        """Ends the hold and discards its frames. Idempotent; also safe before `divert`."""
 
 
 class Fabric(Protocol):
-    """Hosts and networks. Paths are of this machine; a driver for real hosts adds a way to run programs there."""
+    """Hosts and networks. All paths are of this machine."""
 
     driver: str
     spec: FabricSpec
     uncounted: str
-    """Why neither what nodes send nor what others use of hosts can be counted from here; empty when it can."""
+    """Why this machine can count neither the traffic of nodes nor the load of hosts; empty when it can."""
 
     def up(self) -> None:
         """Makes every site, host and link."""
 
     def down(self) -> None:
-        """Removes everything that this instance's fabric ever made, ports and networks included."""
+        """Removes everything that this instance's fabric ever made, with its ports and networks."""
 
     def is_up(self) -> bool:
-        """True when all hosts are there."""
+        """True when all hosts exist."""
 
     def hosts(self) -> list[Host]:
-        """The hosts as declared, with the facts that are known of them. Asks none of them anything."""
+        """The hosts as declared, with the facts known so far. Contacts none of them."""
 
     def facts(self, host: str) -> HostFacts:
-        """Facts of one host."""
+        """Facts of one host; contacts it once."""
 
     def missing_files(self, host: str, paths: list[str]) -> list[str]:
-        """Those of `paths` that the host does not have."""
+        """Those of `paths` that the host lacks."""
 
     def reachable(self, host: str) -> bool:
         """True when the host answers. A host that is set down does not."""
 
     def set_lost(self, host: str, lost: bool) -> None:
-        """Declares a host lost, from which on it is asked nothing and does not count, or takes that back. Refused for
-        hosts that cannot be."""
+        """Declares a host lost, so that it is not contacted and not waited for, or revokes that. Refused for emulated
+        hosts."""
 
     def set_down(self, host: str, down: bool) -> None:
-        """Emulates the loss and return of a host (its link to the site goes down or up)."""
+        """Emulates the loss and return of a host: takes its link to the site down or up."""
 
     def links(self) -> list[LinkState]:
-        """What joins the sites, as it is now."""
+        """The state of every link between sites."""
 
     def set_link(self, link: LinkSpec) -> None:
-        """Makes the link between these two sites into this one, while everything runs; `spec` tells it from then on."""
+        """Replaces the link between the same two sites while everything runs, in `spec` too."""
 
     def measure_link(self, link: LinkSpec, bandwidth: bool) -> LinkMeasure:
-        """Measures the latency, and the bandwidth when asked to, which fills the link for seconds."""
+        """Measures the latency and, with `bandwidth`, the throughput, which fills the link for seconds."""
 
     def relink(self) -> None:
-        """Makes every link what `spec` says: a daemon that was killed may have left it between two. Failed, after all
-        others are made, when one could not be."""
+        """Makes every link conform to `spec`, as a killed daemon may have left one half changed. Failed when a link
+        could not be made; the others are made all the same."""
 
     def repair(self) -> list[Repair]:
-        """Starts anew what of the fabric has died by itself; what failed is told once for each reason, and tried
-        again ever later. Nothing when the fabric is down."""
+        """Restarts what has died of the fabric; nothing when the fabric is down or a link is being changed. A failure
+        is reported once per reason, and retried with exponential backoff."""
 
     def host_netns(self, host: str) -> str:
         """Path of the host's network namespace."""
 
     def host_address(self, host: str) -> str:
-        """The host's own address in the underlay."""
+        """The host's address in the underlay."""
 
     def cgroup(self, host: str) -> str:
         """Name of the host's cgroup relative to the cgroup root of each controller, e.g. `wherry-main/a1`."""
@@ -158,7 +158,7 @@ class Fabric(Protocol):
         host's own. Returns the path of the namespace."""
 
     def port_netns(self, port: Port) -> str:
-        """Path of the port's namespace, made or not; the host's for a TAP."""
+        """Path of the port's namespace, whether it exists or not; the host's for a TAP."""
 
     def port_device(self, port: Port) -> str:
         """Name of the port's link at the host."""
@@ -167,7 +167,7 @@ class Fabric(Protocol):
         """Plugs the port into the cluster's network at its host and announces it (gratuitous ARP)."""
 
     def port_unplug(self, port: Port) -> None:
-        """Unplugs: from the return of this call nothing of the port reaches the network, nor the network it."""
+        """Unplugs the port. Once this returns, no frame passes between the port and the network."""
 
     def port_down(self, port: Port) -> None:
         """Removes the port and its namespace."""

@@ -1,12 +1,12 @@
-"""What joins the sites of the netns fabric: for each link a pair of virtual wires, or an emulator when it is slower.
+"""The links between sites of the netns fabric: each a veth pair, or an emulator process when it is shaped.
 
     nothing declared:   bridge lan -- s1 ======== pair ======== s0 -- bridge lan
     latency alone:      the same with netem at both ends, where the kernel has it
-    declared:           bridge lan -- s1 (TAP) - wherry-link - (TAP) s0 -- bridge lan
+    anything else:      bridge lan -- s1 (TAP) - wherry-link - (TAP) s0 -- bridge lan
     with an overlay:    bridge lan -- tunnel's end - gateway - s1 == either == s0 - gateway - tunnel's end -- bridge lan
 
-Invariants: an end is named by the index of the site at the other one, so everything is found again by name; what is
-there is made again only when it is not what the link declares, and a change of figures alone loses no frame.
+Invariants: an end is named by the index of the site at the other end, so a restarted daemon finds it by name; a link is
+made again only when its kind differs from the declared one, and a change of figures alone loses no frame.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ BRIDGE = "lan"
 
 
 _FIRST, _LONGEST = 2.0, 60.0
-"""Seconds until a link that could not be repaired is tried again; twice as many each time, up to so many."""
+"""Backoff of a failed repair: the first pause in seconds, doubled after each failure, and the longest."""
 
 
-class _Trouble(NamedTuple):
-    """Why a link could not be repaired, and when (by a clock that never jumps) it is tried again: after how long."""
+class _Backoff(NamedTuple):
+    """A failed repair: its reason, the current pause, and when (time.monotonic) it is retried."""
 
     reason: str
     pause: float
@@ -45,7 +45,7 @@ class _Trouble(NamedTuple):
 
 def check(spec: FabricSpec) -> None:
     """Refuses links that this machine cannot make. Changes nothing."""
-    for link in spec.joins():
+    for link in spec.effective_links():
         vpn.check(link)
 
 
@@ -56,104 +56,104 @@ class SiteLinks:
         self._directory = directory(instance)
         self._prefix = instance.prefix
         self.lock = threading.RLock()
-        """Held while links are made or looked at. Not the fabric's: ports are plugged meanwhile."""
+        """Held while links are changed or repaired. Apart from the fabric's lock, as ports are plugged meanwhile."""
         self._emulators: dict[str, LinkEmulator] = {}
         self._tunnels: dict[tuple[str, str], Tunnel] = {}
-        self._troubles: dict[str, _Trouble] = {}
-        """By link, what came of the last try to repair it, when that failed."""
+        self._backoffs: dict[str, _Backoff] = {}
+        """By link, the last repair, if it failed."""
 
     def up(self, spec: FabricSpec, link: LinkSpec) -> None:
-        """Makes a link, or makes what is there into it, and waits until it carries frames."""
+        """Makes a link, or changes the existing one into it, and waits until it carries frames."""
         with self.lock:
             self._make(spec, link)
-            self._troubles.pop(link.name, None)
+            self._backoffs.pop(link.name, None)
             if link.overlay != "none":
                 self._tunnel(spec, link, link.overlay).wait()
 
     def remake(self, spec: FabricSpec) -> None:
-        """Makes every link what it should be, without waiting for overlays. Failed at the end if one could not be."""
+        """Makes or changes every link, without waiting for overlays. Failed, at the end, if one could not be made."""
         reasons = []
         with self.lock:
-            for link in spec.joins():
+            for link in spec.effective_links():
                 try:
                     self._make(spec, link)
-                except Exception as error:  # one link is no reason to leave another as it is
+                except Exception as error:  # the other links are made all the same
                     reasons.append(f"{link.name}: {error}")
         if reasons:
             raise Failed(Code.FAILED, "not every link could be made", "; ".join(reasons), "wherry site link")
 
     def repair(self, spec: FabricSpec) -> list[Repair]:
-        """Starts anew what has died. Leaves alone a link whose sites are not there, or with which it failed lately."""
+        """Restarts dead processes. Skips a link whose sites do not exist, and one in backoff."""
         found = []
         with self.lock:
-            for link in spec.joins():
-                trouble = self._troubles.get(link.name)
-                if trouble is not None and time.monotonic() < trouble.until:
+            for link in spec.effective_links():
+                failed = self._backoffs.get(link.name)
+                if failed is not None and time.monotonic() < failed.until:
                     continue
                 try:
-                    text = self._mend(spec, link)
-                except Exception as error:  # one link is no reason to leave another dead
-                    pause = min(2 * trouble.pause, _LONGEST) if trouble else _FIRST
-                    self._troubles[link.name] = _Trouble(str(error), pause, time.monotonic() + pause)
-                    if trouble is None or trouble.reason != str(error):
-                        text = f"the link {link.name} could not be repaired, and is tried again: {error}"
+                    text = self._repair_one(spec, link)
+                except Exception as error:  # the other links are repaired all the same
+                    pause = min(2 * failed.pause, _LONGEST) if failed else _FIRST
+                    self._backoffs[link.name] = _Backoff(str(error), pause, time.monotonic() + pause)
+                    if failed is None or failed.reason != str(error):
+                        text = f"the link {link.name} could not be repaired (retried with growing pauses): {error}"
                         found.append(Repair(text=text, failed=True))
                     continue
-                self._troubles.pop(link.name, None)
+                self._backoffs.pop(link.name, None)
                 if text:
                     found.append(Repair(text=text))
         return found
 
-    def _mend(self, spec: FabricSpec, link: LinkSpec) -> str:
-        """Starts anew what has died of a link; what that was."""
+    def _repair_one(self, spec: FabricSpec, link: LinkSpec) -> str:
+        """Restarts the dead processes of a link; names them, or returns an empty text."""
         if not all(namespaces.exists(Path(netns).name) for netns, _ in self._ends(spec, link)):
             return ""
         dead = []
-        if _making(link) == "wherry-link" and not self._emulator(link).alive():
+        if _emulation(link) == "wherry-link" and not self._emulator(link).alive():
             dead.append("emulator")
         if link.overlay != "none" and not self._tunnel(spec, link, link.overlay).alive():
             dead.append(f"{link.overlay} gateway")
         if not dead:
             return ""
-        self._make(spec, link)  # without a wait: frames may be lost on it for long
-        return f"the {' and the '.join(dead)} of the link {link.name} had died: started anew"
+        self._make(spec, link)  # without waiting for the overlay, whose handshake a lossy link may delay
+        return f"the {' and the '.join(dead)} of the link {link.name} had died and was restarted"
 
     def state(self, spec: FabricSpec, link: LinkSpec) -> LinkState:
-        """What the link is and what it has carried."""
-        making, overlay_ = _making(link), None
+        """The link's processes and counters."""
+        emulation, overlay = _emulation(link), None
         if link.overlay != "none":
-            overlay_ = "up" if self._tunnel(spec, link, link.overlay).alive() else "dead"
-        if making == "none":
-            return LinkState(link=link, emulation=making, overlay=overlay_)
-        if making == "netem":
+            overlay = "up" if self._tunnel(spec, link, link.overlay).alive() else "dead"
+        if emulation == "none":
+            return LinkState(link=link, emulation=emulation, overlay=overlay)
+        if emulation == "netem":
             one, other = (netem.traffic(end) for end in self._ends(spec, link))
-            return LinkState(link=link, emulation=making, overlay=overlay_, there=one, back=other)
+            return LinkState(link=link, emulation=emulation, overlay=overlay, there=one, back=other)
         found = self._emulator(link).counters()
         if found is None:
-            return LinkState(link=link, emulation="dead", overlay=overlay_)
+            return LinkState(link=link, emulation="dead", overlay=overlay)
         there, back = (Traffic(**found[way]) for way in ("there", "back"))
         cpu = found["cpu_us"] / 1e6
-        return LinkState(link=link, emulation=making, overlay=overlay_, there=there, back=back, cpu=cpu)
+        return LinkState(link=link, emulation=emulation, overlay=overlay, there=there, back=back, cpu=cpu)
 
     def forget(self) -> None:
-        """Forgets the processes; they are ended by the sweep of their namespaces."""
+        """Forgets the processes, which the removal of their namespaces ends."""
         with self.lock:
             self._emulators.clear()
             self._tunnels.clear()
-            self._troubles.clear()
+            self._backoffs.clear()
 
     def _make(self, spec: FabricSpec, link: LinkSpec) -> None:
         ends, emulator = self._ends(spec, link), self._emulator(link)
         for kind in vpn.KINDS:
             if kind != link.overlay:
                 self._tunnel(spec, link, kind).down()
-        making = _making(link)
-        if making != "wherry-link":
+        emulation = _emulation(link)
+        if emulation != "wherry-link":
             emulator.end()
             self._clear(ends, unless="veth")
             self._pair(ends)
             for end, way in zip(ends, link.directions(), strict=True):
-                if making == "netem":
+                if emulation == "netem":
                     netem.set_latency(end, way.latency or 0)
                 elif netem.available():
                     netem.clear(end)
@@ -165,7 +165,7 @@ class SiteLinks:
         bridge = BRIDGE if link.overlay == "none" else None
         for netns, wire in ends:
             netns_links.inside(
-                netns, functools.partial(NetnsLinks.join, name=wire, bridge=bridge, mtu=netns_links.WIRE_MTU)
+                netns, functools.partial(NetnsLinks.attach, name=wire, bridge=bridge, mtu=netns_links.WIRE_MTU)
             )
         for netns, wire in ends:
             netns_links.inside(netns, functools.partial(NetnsLinks.wait, name=wire))
@@ -173,7 +173,7 @@ class SiteLinks:
             self._tunnel(spec, link, link.overlay).up()
 
     def _ends(self, spec: FabricSpec, link: LinkSpec) -> list[tuple[str, str]]:
-        """Path of the site and name of the wire's end there, for both sites, in the order of the link."""
+        """For both sites in the order of the link: path of the namespace, and name of the wire's end there."""
         order = [site.name for site in spec.sites]
         one, other = link.between
         return [(self._site(site), f"s{order.index(far)}") for site, far in ((one, other), (other, one))]
@@ -191,28 +191,31 @@ class SiteLinks:
             netns_links.inside(here, lambda ip: ip.pair(wire, other, netns.fileno(), mtu=netns_links.WIRE_MTU))
 
     def _emulator(self, link: LinkSpec) -> LinkEmulator:
-        if link.name not in self._emulators:
-            self._emulators[link.name] = LinkEmulator(self._directory / f"{link.name}.sock", link.name)
-        return self._emulators[link.name]
+        """The one object per link, which owns the child process; `state` calls this without the lock."""
+        known = self._emulators.get(link.name)
+        return known or self._emulators.setdefault(
+            link.name, LinkEmulator(self._directory / f"{link.name}.sock", link.name)
+        )
 
     def _tunnel(self, spec: FabricSpec, link: LinkSpec, kind: str) -> Tunnel:
-        if (link.name, kind) not in self._tunnels:
-            index = [join.name for join in spec.joins()].index(link.name)
-            keys = vpn.directory(self._directory, link.name, kind)
-            made = vpn.KINDS[kind](keys, link.name, self._ends(spec, link), index, BRIDGE)
-            self._tunnels[link.name, kind] = made
-        return self._tunnels[link.name, kind]
+        known = self._tunnels.get((link.name, kind))
+        if known is not None:
+            return known
+        index = [join.name for join in spec.effective_links()].index(link.name)
+        keys = vpn.directory(self._directory, link.name, kind)
+        made = vpn.KINDS[kind](keys, link.name, self._ends(spec, link), index, BRIDGE)
+        return self._tunnels.setdefault((link.name, kind), made)  # atomic; see `_emulator`
 
 
-def _making(link: LinkSpec) -> str:
-    """How the link is made: `none` when it declares nothing, `netem` where that means the same, else `wherry-link`."""
+def _emulation(link: LinkSpec) -> str:
+    """`none` for a link that declares nothing, `netem` where that is equivalent (see there), else `wherry-link`."""
     if not any(direction.declares() for direction in link.directions()):
         return "none"
     return "netem" if netem.fits(link) else "wherry-link"
 
 
 def directory(instance: Instance) -> Path:
-    """Where the links of an instance have their sockets and keys."""
+    """The directory with the sockets and keys of an instance's links."""
     return instance.run / "links"
 
 
@@ -222,5 +225,5 @@ def sweep(instance: Instance) -> None:
     shutil.rmtree(directory(instance), ignore_errors=True)
     try:
         instance.run.rmdir()
-    except OSError:  # a daemon has its things there
+    except OSError:  # not empty: a daemon uses it
         return

@@ -1,19 +1,19 @@
-"""How much nodes send to each other, and how often they wait for it, counted by the kernel: rules of nftables in the
-bridges of each host, for frames of TCP that carry data.
+"""Traffic between nodes, and how often a node may have waited for it, counted by nftables rules in each host's bridges
+for TCP frames with data.
 
     frame from one to other that comes from a port:  pairs[one, other] + 1
     and where one of the two is far:
       asked[other, one]?       --> turns[other, one] + 1, no longer asked
       if it comes from a port: --> asked[one, other]
 
-A frame is counted once, where it leaves its node, as large as the node's kernel makes it (up to 64 KiB), so frames are
-close to messages. Bare acknowledgements are not counted. A *turn* is a frame that its receiver may have waited for: the
-first since it sent something to the other itself. A stream of messages one way has many frames and one turn. The kernel
-takes removed elements of a set away only after a while, and until then they are in the way: so turns are counted for
-nodes so far away that there cannot be many in a second.
+A frame is counted once, where it leaves its node, before segmentation (up to 64 KiB), so frames are close to messages.
+Bare acknowledgements are not counted. A *turn* is a frame for which its receiver may have waited: the first since the
+receiver itself sent to the other. A one-way stream of messages has many frames and one turn. The kernel collects
+removed elements of a set only after a while, and they slow down lookups until then: so turns are counted only between
+distant nodes, which cannot have many per second.
 
-Invariants: counting never stands in a frame's way; the numbers of a host only grow as long as somebody reads them,
-wherever its nodes go; who stops reading last takes the rules away, so frames that nobody counts cost nothing.
+Invariants: no rule drops or delays a frame; the counters of a host never decrease while it has a reader, even when
+nodes move away; the last reader removes the rules, so uncounted frames cost nothing.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from wherry.fabric.nft import nft
 _BARE = 52
 """Bytes of an IPv4 packet with TCP's usual timestamps and no data."""
 _MOST, _ASKED = 16384, 8192
-"""Pairs that a host counts (60 nodes of a cluster of 250 have 15,000), and that wait for a turn there or had one in the
-last tenth of a second. Tables are made for so many at once, and the kernel walks through each of them whenever it looks
-for what was removed: that of `asked`, ten times a second, may not be larger than a processor's cache has room for."""
+"""Sizes of the sets: pairs that a host counts (60 nodes of a cluster of 250 have 15,000), and pairs in `asked`. The
+kernel's garbage collection walks a whole set: that of `asked`, ten times a second, must fit into a processor's
+cache."""
 _KEY = "typeof ether saddr . ether daddr;"
 _SET = f"{_KEY} size {_MOST};"
 _RULES = f"""\
@@ -55,16 +55,16 @@ add chain bridge wherry count {{ type filter hook prerouting priority -200; poli
 add rule bridge wherry count ip protocol tcp ip length > {_BARE} jump data
 """
 _lock = threading.Lock()
-"""Held from the look whether a host counts to its rules: two that look at once would have each frame counted twice."""
+"""Held from the check for the rules until they are added: rules that are added twice count each frame twice."""
 _readers = Counter[str]()
-"""How many read the counters of a host, by the path of its network namespace. A daemon that was killed leaves rules
-behind: they are used again, and gone with the host or when the next reader stops."""
+"""Number of readers of a host's counters, by the path of its network namespace. Rules left by a killed daemon are used
+by the next reader, and removed with it or with the host."""
 Pair = tuple[str, str]
-"""MAC of who sends, MAC of who receives."""
+"""MACs of sender and receiver."""
 
 
 class Count(NamedTuple):
-    """Frames and bytes from the first to the second, and how many of the frames were turns of the second."""
+    """Frames and bytes from the first to the second, and how many of these frames were turns."""
 
     frames: int
     bytes: int
@@ -72,16 +72,16 @@ class Count(NamedTuple):
 
 
 class TrafficMatrix:
-    """The counters of some hosts. Who reads them closes them."""
+    """One reader of the counters of some hosts. Must be closed."""
 
     def __init__(self) -> None:
         self._counting = set[str]()
 
     def read(self, far: Mapping[str, frozenset[str]]) -> dict[Pair, Count]:
-        """By pair, since the first reading, which begins the counting. UNSUPPORTED when this machine cannot count.
+        """Counts by pair since the first call, which installs the rules. UNSUPPORTED when this machine has no nftables.
 
-        `far` has the MACs that are far from a host, by the path of its network namespace: turns with them are counted
-        from then on.
+        `far` maps the path of a host's network namespace to the MACs that are distant from it: turns with them are
+        counted from this call on.
         """
         frames, size, turns = Counter[Pair](), Counter[Pair](), Counter[Pair]()
         for netns, macs in far.items():
@@ -92,7 +92,7 @@ class TrafficMatrix:
                     _readers[netns] += 1
                 self._counting.add(netns)
             sets = _sets(nft(netns, "-j", "list", "table", "bridge", "wherry"))
-            if frozenset(sets.get("far", ())) != macs:  # another look may have had other nodes in mind
+            if frozenset(sets.get("far", ())) != macs:  # another reader, or an earlier call, may have set others
                 wanted = [f"add element bridge wherry far {{ {', '.join(sorted(macs))} }}"] if macs else []
                 nft(netns, "-f", "-", text="\n".join(["flush set bridge wherry far", *wanted, ""]))
             for name, (one, other), (count, length) in _counted(sets):
@@ -104,7 +104,7 @@ class TrafficMatrix:
         return {pair: Count(frames[pair], size[pair], turns[pair]) for pair in frames}
 
     def close(self) -> None:
-        """Nobody counts any more for this reader."""
+        """Ends the reading; removes the rules of hosts that have no other reader."""
         with _lock:
             for netns in self._counting:
                 _readers[netns] -= 1
@@ -122,7 +122,7 @@ def _sets(text: str) -> dict[str, list[Any]]:
 
 
 def _counted(sets: Mapping[str, list[Any]]) -> Iterator[tuple[str, Pair, tuple[int, int]]]:
-    """The elements that count: name of the set, key, frames and bytes."""
+    """The elements with a counter: name of the set, key, frames and bytes."""
     for name, elements in sets.items():
         for element in elements:
             inner = element.get("elem", {}) if isinstance(element, dict) else {}

@@ -1,7 +1,7 @@
-"""What every VPN between two sites has: a gateway at each, addresses over the link, keys in a directory of its own.
+"""Base of all VPNs between two sites: a gateway at each, addresses on the link, keys in a directory of its own.
 
-Invariant: `up` makes what is missing and leaves what is there, so it mends a tunnel of which a part has died; the
-directory is the owner's alone, and with it keys and tunnel go.
+Invariants: `up` makes what is missing and keeps what exists, so it repairs a tunnel of which a part has died; only the
+owner can read the directory, and keys are removed with the tunnel.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from wherry.fabric.gateway import Gateway
 from wherry.fabric.netns_links import NetnsLinks
 
 TIMEOUT = 30.0
-"""Seconds until a tunnel stands; the handshake alone is a few round trips."""
+"""Seconds within which a tunnel must be up; the handshake takes a few round trips."""
 
 
 class Tunnel(ABC):
@@ -35,7 +35,7 @@ class Tunnel(ABC):
         self._gateways = [self._gateway(side, netns) for side, (netns, _) in enumerate(ends)]
 
     def up(self) -> None:
-        """Starts what does not run; its frames pass as soon as both have found each other (see `wait`)."""
+        """Starts the gateways that do not run. Frames pass after the handshake (see `wait`)."""
         self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         for address, (netns, wire) in zip(self._outer, self._ends, strict=True):
             netns_links.inside(netns, functools.partial(NetnsLinks.address, name=wire, address=f"{address}/30"))
@@ -44,20 +44,20 @@ class Tunnel(ABC):
             self._make()
         except Exception:
             for side in (0, 1):
-                if not ran[side]:  # half made: whoever looks next shall see that it is not there
+                if not ran[side]:  # half configured: ended, so that the next `alive` is False
                     self._end(side)
             raise
 
     def wait(self) -> None:
-        """Until both have found each other. Failed with what they said last when one has ended or the time is up."""
-        self._until(lambda: all(self._stands(side) for side in (0, 1)), "connect")
+        """Waits for the handshake. Failed, with the gateways' last output, when one ends or the time is up."""
+        self._until(lambda: all(self._connected(side) for side in (0, 1)), "connect")
 
     def alive(self) -> bool:
-        """True when both gateways are there."""
-        return all([self._runs(side) for side in (0, 1)])  # a list: each reaps its dead
+        """True when both gateways run."""
+        return all([self._runs(side) for side in (0, 1)])  # a list, so that each reaps its dead child
 
     def down(self) -> None:
-        """Ends both and forgets their keys; also when there are none."""
+        """Ends both gateways and removes their keys, if there are any."""
         for side in (0, 1):
             self._end(side)
         shutil.rmtree(self._directory, ignore_errors=True)
@@ -70,23 +70,23 @@ class Tunnel(ABC):
 
     @abstractmethod
     def _gateway(self, side: int, netns: str) -> Gateway:
-        """The process of a side."""
+        """The gateway of a side."""
 
     @abstractmethod
     def _make(self) -> None:
-        """Makes what is missing: keys, gateways, interfaces; the tunnel's ends are ports of the bridges then."""
+        """Makes missing keys, gateways and interfaces, and attaches the tunnel's ends to the bridges."""
 
     @abstractmethod
-    def _stands(self, side: int) -> bool:
-        """True when this side has heard of the other."""
+    def _connected(self, side: int) -> bool:
+        """True when this side has completed the handshake."""
 
     def _until(self, done: Callable[[], bool], verb: str) -> None:
         deadline = time.monotonic() + TIMEOUT
         while not done():
             if time.monotonic() > deadline or not self.alive():
                 what = f"the gateways of the link {self._name} did not {verb}"
-                raise Failed(Code.FAILED, what, self._last_words(), "wherry site link")
+                raise Failed(Code.FAILED, what, self._last_output(), "wherry site link")
             time.sleep(0.02)
 
-    def _last_words(self) -> str:
-        return "; ".join(line for gateway in self._gateways for line in gateway.said().splitlines()[-3:])
+    def _last_output(self) -> str:
+        return "; ".join(line for gateway in self._gateways for line in gateway.output().splitlines()[-3:])

@@ -1,7 +1,8 @@
-"""Which VPNs there are between the gateways of two sites, which are the sites' own namespaces: frames of one bridge
-reach the other inside encrypted datagrams, as between sites that share nothing but the internet.
+"""The VPNs that can join two sites: they carry frames between the sites' bridges in encrypted datagrams, as between
+sites that share only the internet.
 
-Invariant: a link has one overlay at most, in a directory that is named by link and kind: what another left is found.
+Invariant: a link has at most one overlay, in a directory named by link and kind, so the remains of another kind are
+found and removed.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from wherry.model.spec.fabric import LinkSpec
 
 KINDS: dict[str, type[Tunnel]] = {"openvpn": OpenVpn, "wireguard": WireGuard}
 _PACKAGES = {"wg": "wireguard-tools"}
-"""Debian's packages, where they are not named as the program is."""
+"""Debian's packages, where the name differs from the program's."""
 
 
 def check(link: LinkSpec) -> None:
-    """Refuses an overlay that this machine cannot make, with the reason."""
-    if missing := lacks(link.overlay):
+    """Refuses an overlay whose programs are not installed."""
+    if missing := missing_programs(link.overlay):
         raise Refused(
             Code.UNSUPPORTED,
             f"the link {link.name} cannot have the overlay {link.overlay}",
@@ -32,8 +33,8 @@ def check(link: LinkSpec) -> None:
         )
 
 
-def lacks(kind: str) -> list[str]:
-    """The programs that an overlay needs and that are not installed."""
+def missing_programs(kind: str) -> list[str]:
+    """The programs that an overlay needs and this machine lacks."""
     if kind == "wireguard":
         return wireguard.missing()
     return [program for program in openvpn.NEEDED if shutil.which(program) is None] if kind == "openvpn" else []
@@ -45,12 +46,12 @@ def remedy(missing: list[str]) -> str:
 
 
 def directory(links: Path, link: str, kind: str) -> Path:
-    """Where the overlay of a link has its keys."""
+    """The directory with the keys of a link's overlay."""
     return links / f"{link}.{kind}"
 
 
 def sweep(links: Path) -> None:
-    """Removes what overlays that ended with their namespaces left elsewhere."""
+    """Removes the sockets of overlays that ended with their namespaces."""
     for found in links.glob("*.wireguard"):
         for side in (0, 1):
             wireguard.forget(found, side)

@@ -1,12 +1,13 @@
-"""WireGuard between the gateways of two sites. It carries packets and not frames, so a VXLAN is inside.
+"""WireGuard between the gateways of two sites. It carries IP packets, so frames travel in a VXLAN inside it.
 
     site a:  bridge lan -- y1 (VXLAN) -- w..0 [100.65.N.1] -- s1 [100.64.N.1] ---- link ---- [100.64.N.2] s0 -- w..1 ...
 
     9000 bytes of a frame's packet + 50 of the VXLAN's headers + at most 80 of WireGuard's fit into the link's 9216
 
-The kernel's WireGuard where there is one, else the program `wireguard-go` at each site; `wg` sets both up alike. Keys
-are made here, for this link; they are read from files that only root can read, so no command line and no log has one.
-The tunnel's name is made from its directory's: sockets of `wireguard-go` have one directory for all namespaces.
+The kernel's WireGuard is used if it has one, else the program `wireguard-go` at each site; `wg` configures both. Keys
+are made for each link, and passed in files that only root can read, so no command line and no log contains one. The
+name of the interface is a hash of the link's directory, as sockets of `wireguard-go` share one directory across
+namespaces.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ import subprocess
 import zlib
 from pathlib import Path
 
-from wherry.base.errors import Code, Failed
 from wherry.fabric import netns_links
 from wherry.fabric.gateway import Gateway, inside
 from wherry.fabric.netns_links import NetnsLinks
+from wherry.fabric.programs import output_of
 from wherry.fabric.tunnel import Tunnel
 
 PROGRAM = "wireguard-go"
@@ -30,14 +31,14 @@ PORT = 51820
 """The port that WireGuard's documentation uses."""
 _MTU = netns_links.WIRE_MTU - 80
 _KEEPALIVE = "5"
-"""Seconds between two signs of life; the first is sent at once and opens the tunnel."""
+"""Seconds between keepalives; the first is sent at once and starts the handshake."""
 _SOCKETS = Path("/var/run/wireguard")
-"""Where wireguard-go has its sockets, and `wg` looks for them."""
+"""The directory of wireguard-go's sockets, in which `wg` finds them."""
 
 
 @functools.cache
 def kernel() -> bool:
-    """True when the kernel has WireGuard, which is tried in a namespace that ends with the try."""
+    """True when the kernel has WireGuard, as probed in a temporary namespace."""
     if not shutil.which("ip") or not shutil.which("unshare"):
         return False
     words = ["unshare", "--net", "ip", "link", "add", "probe0", "type", "wireguard"]
@@ -45,7 +46,7 @@ def kernel() -> bool:
 
 
 def missing() -> list[str]:
-    """Programs that are needed and not installed."""
+    """The programs that are needed and not installed."""
     needed = ["wg"] if kernel() else ["wg", PROGRAM]
     return [program for program in needed if shutil.which(program) is None]
 
@@ -63,57 +64,57 @@ class WireGuard(Tunnel):
                 self._inside(side, functools.partial(NetnsLinks.remove, name=_frames(wire)))
 
     def _runs(self, side: int) -> bool:
-        return self._there(side) if kernel() else super()._runs(side)
+        return self._exists(side) if kernel() else super()._runs(side)
 
     def _end(self, side: int) -> None:
-        """The interface of a program goes with it, that of the kernel does not."""
+        """Also removes the interface: the kernel's outlives the gateway."""
         super()._end(side)
         self._inside(side, functools.partial(NetnsLinks.remove, name=_interface(self._directory, side)))
         forget(self._directory, side)
 
     def _make(self) -> None:
         keys = [self._key(side) for side in (0, 1)]
-        forgetful = not self.alive()
+        restarted = not self.alive()
         for side in (0, 1):
             if kernel():
                 self._inside(side, functools.partial(NetnsLinks.wireguard, name=_interface(self._directory, side)))
             elif self._gateways[side].pid() is None:
-                forget(self._directory, side)  # a dead one's: nobody would answer there
+                forget(self._directory, side)  # the socket of a dead one, which answers nothing
                 self._gateways[side].start([PROGRAM, "-f", _interface(self._directory, side)], {"LOG_LEVEL": "error"})
         for side in (0, 1):
-            self._until(functools.partial(self._there, side), "start")
-        if forgetful:  # what the first knows of the second would be believed for another 15 s
+            self._until(functools.partial(self._exists, side), "start")
+        if restarted:  # side 0 would trust the old session with side 1 for another 15 s
             self._wg(0, "set", _interface(self._directory, 0), "peer", keys[1], "remove")
-        for side in (1, 0):  # who listens, before who calls
+        for side in (1, 0):  # the responder before the initiator
             self._set_up(side, keys[1 - side])
 
     def _set_up(self, side: int, peer: str) -> None:
         name, frames = _interface(self._directory, side), _frames(self._ends[side][1])
         here, there = (f"100.65.{self._index}.{1 + which}" for which in (side, 1 - side))
         own = ["private-key", str(self._directory / f"{side}.key"), "listen-port", str(PORT)]
-        # One calls and the other learns from where: two that call at once, a long link between them, never meet.
-        call = ["endpoint", f"{self._outer[1]}:{PORT}", "persistent-keepalive", _KEEPALIVE] if side == 0 else []
-        self._wg(side, "set", name, *own, "peer", peer, "allowed-ips", f"{there}/32", *call)
-        self._inside(side, functools.partial(NetnsLinks.join, name=name, bridge=None, mtu=_MTU))
+        # Only side 0 initiates: simultaneous handshakes over a link with a long latency keep invalidating each other.
+        initiate = ["endpoint", f"{self._outer[1]}:{PORT}", "persistent-keepalive", _KEEPALIVE] if side == 0 else []
+        self._wg(side, "set", name, *own, "peer", peer, "allowed-ips", f"{there}/32", *initiate)
+        self._inside(side, functools.partial(NetnsLinks.attach, name=name, bridge=None, mtu=_MTU))
         self._inside(side, functools.partial(NetnsLinks.address, name=name, address=f"{here}/30"))
         self._inside(
             side, functools.partial(NetnsLinks.vxlan, name=frames, number=self._index + 1, own=here, others=[there])
         )
         self._inside(
-            side, functools.partial(NetnsLinks.join, name=frames, bridge=self._bridge, mtu=netns_links.UNDERLAY_MTU)
+            side, functools.partial(NetnsLinks.attach, name=frames, bridge=self._bridge, mtu=netns_links.UNDERLAY_MTU)
         )
 
-    def _stands(self, side: int) -> bool:
-        said = self._wg(side, "show", _interface(self._directory, side), "latest-handshakes").split()
-        return len(said) == 2 and said[1] != "0"
+    def _connected(self, side: int) -> bool:
+        words = self._wg(side, "show", _interface(self._directory, side), "latest-handshakes").split()
+        return len(words) == 2 and words[1] != "0"
 
-    def _there(self, side: int) -> bool:
+    def _exists(self, side: int) -> bool:
         name = _interface(self._directory, side)
-        found: bool = self._inside(side, functools.partial(NetnsLinks.there, name=name))
+        found: bool = self._inside(side, functools.partial(NetnsLinks.exists, name=name))
         return found and (kernel() or _answers(_SOCKETS / f"{name}.sock"))
 
     def _key(self, side: int) -> str:
-        """The public key of a gateway, whose private one is made when it is not there."""
+        """The public key of a gateway. Makes the private key if it is missing."""
         path, new = self._directory / f"{side}.key", self._directory / f"{side}.new"
         if not path.exists():
             with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
@@ -140,12 +141,12 @@ def _answers(path: Path) -> bool:
 
 
 def forget(directory: Path, side: int) -> None:
-    """Removes the socket of a gateway that was killed."""
+    """Removes the socket of a killed gateway."""
     (_SOCKETS / f"{_interface(directory, side)}.sock").unlink(missing_ok=True)
 
 
 def _interface(directory: Path, side: int) -> str:
-    """At most 15 letters, and like no other on this machine."""
+    """At most 15 letters, and unique on this machine."""
     return f"w{zlib.crc32(str(directory).encode()):08x}-{side}"
 
 
@@ -155,8 +156,5 @@ def _frames(wire: str) -> str:
 
 
 def _run(words: list[str], given: str | None = None) -> str:
-    done = subprocess.run(words, input=given, capture_output=True, text=True, timeout=20, check=False)
-    if done.returncode:
-        what = f"{' '.join(words[words.index('wg') :][:2])} failed"
-        raise Failed(Code.FAILED, what, done.stderr.strip(), "apt-get install wireguard-tools")
-    return done.stdout
+    what = f"{' '.join(words[words.index('wg') :][:2])} failed"
+    return output_of(words, what, "apt-get install wireguard-tools", given)

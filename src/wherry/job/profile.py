@@ -104,12 +104,12 @@ class Sampler:
             return str(error)
 
     def _far(self, nodes: Sequence[Node]) -> dict[str, frozenset[str]]:
-        roads, hosts = Routes(self._fabric.spec.joins()), self._fabric.spec.hosts
+        routes, hosts = Routes(self._fabric.spec.effective_links()), self._fabric.spec.hosts
         site, at = {host.name: host.site for host in hosts}, dict[str, set[str]]()
         for node in nodes:
             at.setdefault(site[node.host], set()).add(node.mac)
         beyond = {
-            here: frozenset().union(*(macs for there, macs in at.items() if roads.way(here, there).latency >= _FAR))
+            here: frozenset().union(*(macs for there, macs in at.items() if routes.route(here, there).latency >= _FAR))
             for here in set(site.values())
         }
         return {host.name: beyond[host.site] for host in hosts}

@@ -1,4 +1,4 @@
-"""What balancing decides: proposed moves with their reasons, and the verdict on each cluster."""
+"""Decisions of balancing: proposed moves with their reasons, and a verdict on each cluster."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from wherry.model.objects import Record
 
 
 class Kind(StrEnum):
-    """What a cluster's jobs spend their time on."""
+    """What limits the speed of a cluster's jobs."""
 
     NETWORK = "network-bound"
     CPU = "CPU-bound"
@@ -18,7 +18,7 @@ class Kind(StrEnum):
 
 
 class ProposedMove(Record):
-    """One node to another host, and why; bytes, seconds and downtime as predicted."""
+    """The move of one node, its reason, and its predicted bytes, seconds and downtime."""
 
     node: str
     source: str
@@ -30,11 +30,11 @@ class ProposedMove(Record):
 
 
 class Verdict(Record):
-    """On one cluster. Without moves it is to stay as it is.
+    """The decision on one cluster; without moves its placement is kept.
 
-    `before` and `after` are the seconds that its jobs still take, as placed and after the moves; `cost` is the part of
+    `before` and `after` are the remaining seconds of its jobs as placed and after the moves; `cost` is the part of
     `after` that the moves take. `step` is the predicted time of a step relative to now, `link` the share of time that
-    goes to links between sites, `busiest` the largest computing share of a node. `text` says why, with numbers.
+    links between sites take, `busiest` the largest computing share of a node. `text` gives the reasons, with numbers.
     """
 
     cluster: str
@@ -50,7 +50,7 @@ class Verdict(Record):
 
 
 class BalancePlan(Record):
-    """The verdicts, one for each cluster that was looked at. The score is in seconds: the less, the better."""
+    """The verdicts, one for each cluster that was sampled. Times are in seconds: less is better."""
 
     verdicts: tuple[Verdict, ...] = ()
 
@@ -61,10 +61,10 @@ class BalancePlan(Record):
 
     @property
     def before(self) -> float:
-        """Seconds that all jobs still take together, as placed."""
+        """Sum of the remaining seconds of all jobs, as placed."""
         return sum(verdict.before for verdict in self.verdicts)
 
     @property
     def after(self) -> float:
-        """The same after the moves, their cost included."""
+        """The same after the moves, with their cost."""
         return sum(verdict.after for verdict in self.verdicts)

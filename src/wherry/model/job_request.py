@@ -1,4 +1,4 @@
-"""What is asked for when a program is to be run."""
+"""The request to run an MPI program."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from wherry.model.owner import Owner
 
 
 class JobRequest(Record):
-    """A program as `ranks` ranks on a cluster, as `owner`, whose variables `env` are.
+    """A program to run as `ranks` ranks on a cluster, as `owner`, with the environment `env`.
 
-    `mpi` is openmpi, mpich or a launcher's path; None is what the program is linked against. With `input` rank 0 reads
-    what is sent to the job; without it reads nothing. `expected` is how many seconds it is thought to take.
+    `mpi` is openmpi, mpich or a launcher's path; None means the library that the program is linked against. With
+    `input`, rank 0 reads the input that is sent to the job. `expected` is the estimated duration in seconds.
     """
 
     cluster: str

@@ -1,8 +1,7 @@
-"""How a real host's libvirtd is reached: `qemu+ssh://HOST/system` or `xen+ssh://HOST/`; `tls` or `tcp` for `ssh`, too.
+"""URIs of real hosts' libvirtds: `qemu+ssh://HOST/system` or `xen+ssh://HOST/`; `tls` or `tcp` instead of `ssh`, too.
 
-Invariant: a URI that passes is a hypervisor, a transport, a host and what is needed to find it, and nothing else.
-libvirt's parameters (`?command=…`) can name programs to run, and a name that begins with a hyphen would be an option of
-ssh.
+Invariant: an accepted URI consists of hypervisor, transport, user, host and port only, since libvirt's parameters
+(`?command=…`) can name programs to run, and ssh takes a host that begins with a hyphen for an option.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _PORT = re.compile(r"[1-9][0-9]{0,4}", re.ASCII)
 
 @dataclass(frozen=True)
 class HostUri:
-    """The parts of a URI; `user` and `port` are empty when they are not given."""
+    """The parts of a URI; a missing `user` or `port` is empty."""
 
     hypervisor: str
     transport: str
@@ -39,18 +38,18 @@ class HostUri:
 
 
 def parse_uri(text: str) -> HostUri:
-    """The URI of a host. ValueError says what is wrong with it."""
+    """Parses a host's URI. ValueError explains what is wrong with it."""
     example = "write it as qemu+ssh://root@10.0.0.1/system, qemu+tls://… or qemu+tcp://…, and for Xen as xen+ssh://…/"
     found = _WHOLE.fullmatch(text)
     if not found:
         raise ValueError(f"{text!r} is no URI of a libvirtd: {example}")
     hypervisor = str(found["hypervisor"])
     if hypervisor not in PATHS:
-        raise ValueError(f"{text!r}: hosts that are reached by a URI run QEMU or Xen; {example}")
+        raise ValueError(f"{text!r}: the hypervisor must be qemu or xen; {example}")
     if found["transport"] not in TRANSPORTS:
-        raise ValueError(f"{text!r}: it does not say how the host is reached; {example}")
+        raise ValueError(f"{text!r}: the transport must be ssh, tls or tcp; {example}")
     if found["more"]:
-        raise ValueError(f"{text!r}: parameters are not taken; set them in /etc/libvirt/libvirt.conf or ~/.ssh/config")
+        raise ValueError(f"{text!r}: parameters are refused; set them in /etc/libvirt/libvirt.conf or ~/.ssh/config")
     if found["path"] not in (None, "/", "/system"):
         raise ValueError(f"{text!r}: the path of a {_NAMES[hypervisor]} host is {PATHS[hypervisor]}")
     user, at, rest = found["authority"].rpartition("@")

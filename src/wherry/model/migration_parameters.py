@@ -18,7 +18,7 @@ class MigrationParameters(Record):
     converge, and faults in the remaining pages: until all are there, the loss of either host is the loss of the node;
     `hybrid` does so only with a node that dirties memory nearly as fast as it is sent, or faster, and freezes every
     other. `connections` is the number of parallel connections (0: libvirt's single default connection), compressed with
-    zstd or not. `downtime`: freeze as soon as the rest fits into so many seconds.
+    zstd or not. `downtime`: freeze once the rest can be sent within these seconds.
     """
 
     mode: Literal["pre-copy", "auto-converge", "post-copy", "hybrid"] = "pre-copy"
@@ -28,8 +28,8 @@ class MigrationParameters(Record):
 
 
 class MoveOptions(Record):
-    """What a user may choose of a move. `max_rounds` bounds the rounds of pre-copy (None: the policy decides),
-    `bandwidth` is the most that is sent, in bit/s (None: what links on the path leave to moves)."""
+    """The user's options of a move. `max_rounds` limits the rounds of pre-copy (None: the policy decides), `bandwidth`
+    the rate in bit/s (None: the budget of the links on the path)."""
 
     max_rounds: Annotated[int, Field(ge=0, le=100)] | None = None
     bandwidth: int | None = None

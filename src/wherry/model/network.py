@@ -1,5 +1,5 @@
-"""Addresses of clusters: a /24 per cluster out of the fabric's pool; names and VNIs follow from its number, MACs from
-its subnet."""
+"""Addresses of clusters: each has a /24 of the fabric's pool. Names and VNIs follow from its number, MACs from its
+subnet."""
 
 from __future__ import annotations
 
@@ -21,10 +21,9 @@ class ClusterNetwork(BaseModel):
 
 
 class Port(BaseModel):
-    """A node's (or head's) place in a cluster's network on one host. `owner` is the node's name or CLUSTER-head.
+    """The port of a node or head in its cluster's network, at one host. `owner` is the node's name or CLUSTER-head.
 
-    `tap`: for a virtual machine, whose program opens a TAP device at the host, once for each of its `queues`; else a
-    network namespace.
+    With `tap`, for a virtual machine, it is a TAP device at the host with this many `queues`; else a network namespace.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -43,7 +42,7 @@ PREFIX = 24
 """Length of the prefix of a cluster's network."""
 HEAD_INDEX = 254
 MOST_NODES = 250
-"""Most nodes of a cluster: the rest of its /24 is the head, and what a fabric may need for itself."""
+"""Most nodes of a cluster: the rest of its /24 is the head's address and a reserve."""
 
 
 def free_number(pool: str, used: Iterable[int]) -> int:
@@ -53,7 +52,7 @@ def free_number(pool: str, used: Iterable[int]) -> int:
         if number not in taken:
             return number
     raise Refused(
-        Code.NO_CAPACITY, f"the address pool {pool} has no free /24", f"{count - 1} clusters are up", "wherry status"
+        Code.NO_CAPACITY, f"the address pool {pool} has no free /24", f"{count - 1} clusters use it", "wherry status"
     )
 
 
@@ -70,10 +69,10 @@ def address_of(network: ClusterNetwork, index: int) -> str:
 
 
 def mac_of(network: ClusterNetwork, index: int) -> str:
-    """A locally administered MAC that follows from subnet and node index.
+    """A locally administered MAC, derived from subnet and node index.
 
-    So clusters that share a wire have MACs of their own wherever they have addresses of their own, other instances'
-    and other machines' clusters, too. Who knows one of a cluster's knows all: they differ in the last byte only.
+    So clusters on one wire, even those of other instances and machines, have distinct MACs wherever their subnets are
+    distinct. MACs of one cluster differ in the last byte only, so they are no secret from its nodes.
     """
     subnet = ipaddress.ip_network(network.subnet).network_address.packed[:3]
     return ":".join(f"{byte:02x}" for byte in (0x02, 0x77, *subnet, index & 255))

@@ -1,7 +1,7 @@
-"""What Wherry knows: hosts, clusters, nodes, jobs, moves, events, operations.
+"""The records: hosts, clusters, nodes, jobs, moves, events, operations.
 
-Frozen data; a change is a new value (`model_copy(update=…)`). Times are seconds since the epoch, sizes bytes,
-durations seconds. Nothing here touches the machine.
+Frozen data: a change makes a new value (`model_copy(update=…)`). Times are seconds since the epoch, sizes bytes,
+durations seconds. Nothing here does I/O.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ AGENT_VERSION = 2
 
 
 class Record(BaseModel):
-    """Base of what is stored and sent."""
+    """Base of records that are stored and sent."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class HostFacts(Record):
-    """What was found on a host, once; compared before a move."""
+    """Properties of a host, read once and compared before a move."""
 
     kernel: str
     architecture: str
@@ -42,7 +42,7 @@ class HostFacts(Record):
 
 
 class Host(Record):
-    """A machine at a site. `down`: it does not answer; `lost`: an administrator declared that it never will."""
+    """A machine at a site. `down`: it does not answer; `lost`: an administrator declared that it never will again."""
 
     name: str
     site: str
@@ -63,7 +63,7 @@ class NodeState(StrEnum):
 
 
 class Node(Record):
-    """A virtual machine in the wide sense. Name, address and MAC never change for its life; `host` does."""
+    """A container or virtual machine. Its name, address and MAC never change; a move changes `host`."""
 
     name: str
     cluster: str
@@ -85,7 +85,7 @@ class ClusterState(StrEnum):
 
 
 class Cluster(Record):
-    """The nodes made for one user. `network` is its number: VNI and third octet(s) of its /24."""
+    """The nodes of one user. `network` is the number of their network: its VNI and the index of its /24 in the pool."""
 
     name: str
     spec: ClusterSpec
@@ -115,14 +115,14 @@ class JobState(StrEnum):
 
     @property
     def under_way(self) -> bool:
-        """True until it is known how the job ended."""
+        """True until the job's end is known."""
         return self in (JobState.STARTING, JobState.RUNNING)
 
 
 class Job(Record):
-    """An MPI program run on a cluster. `exit_code` is the launcher's (128 + signal when it was killed).
+    """A run of an MPI program on a cluster. `exit_code` is the launcher's (128 + signal when it was killed).
 
-    `expected` is how many seconds its user thinks that it takes.
+    `expected` is the user's estimate of its duration in seconds.
     """
 
     id: str
@@ -143,7 +143,7 @@ class Job(Record):
 
 
 class Phase(StrEnum):
-    """Where a move is. COMMIT is the point of no return: before it the source counts, after it the destination."""
+    """Phase of a move. COMMIT is the point of no return: before it the source's copy is the node, then the other's."""
 
     PREPARE = "prepare"
     ROUNDS = "rounds"
@@ -157,7 +157,7 @@ class Phase(StrEnum):
 
 
 class Round(Record):
-    """One pass of pre-copy: bytes sent, seconds it took, bytes found dirty after it."""
+    """One pass of pre-copy: bytes sent, its seconds, and the bytes that are dirty after it."""
 
     number: int
     bytes: int
@@ -166,7 +166,7 @@ class Round(Record):
 
 
 class Prediction(Record):
-    """What a move is expected to cost, before it starts."""
+    """The expected cost of a move."""
 
     bytes: int
     rounds: int
@@ -178,11 +178,11 @@ class Prediction(Record):
 class Move(Record):
     """The live migration of one node. `phases` maps a phase to its seconds.
 
-    `downtime` is from the freeze to the thaw. The same is kept as others see it, where that is known: the engine in
-    `downtime_criu` (CRIU: its own dump while frozen, and its restore; QEMU: what it says), a peer in `downtime_peer`
-    (from just before the freeze until data of the node's went out by its port again, as seen at the bridge there; None
-    when it sent none for a while, and on real hosts, where nobody looks), the node in `downtime_program` (from the
-    freeze until a rank ran again; of a virtual machine, until its agent answered).
+    `downtime` is measured from the freeze to the thaw. Other views of it, where known: `downtime_criu`, the engine's
+    (CRIU: its dump while frozen and its restore; QEMU: the figure that it reports); `downtime_peer`, a peer's (from
+    just before the freeze until the node's data left its port again, as seen at the bridge there; None when it sent
+    none for a while, and on real hosts); `downtime_program`, the node's (from the freeze until a rank ran again; for a
+    virtual machine, until its agent answered).
     """
 
     id: str
@@ -211,7 +211,7 @@ class Move(Record):
 
 
 class Image(Record):
-    """What virtual machines are booted with: kernel and RAM disk. `packages` maps a package to its version."""
+    """Kernel and RAM disk that virtual machines boot. `packages` maps a package to its version."""
 
     name: str
     digest: str
@@ -233,9 +233,9 @@ class OperationState(StrEnum):
 
 
 class Operation(Record):
-    """A command that takes long, begun by user `uid`. Survives `kill -9` of the daemon as a row.
+    """A long-running command of user `uid`. Its row survives `kill -9` of the daemon.
 
-    `key` is the idempotency key of the request that began it; the same request again is answered with this operation.
+    `key` is the idempotency key of the request that began it; a repeated request is answered with this operation.
     """
 
     id: str
@@ -253,7 +253,7 @@ class Operation(Record):
 
 
 class Event(Record):
-    """Who did what, when, to which object, and why."""
+    """Something that happened to an object (`target`), with its time and reason."""
 
     id: int = 0
     time: float

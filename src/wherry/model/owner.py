@@ -1,4 +1,4 @@
-"""Who asked: the user that a cluster belongs to and that its ranks run as."""
+"""The user to whom a cluster belongs, and as whom its ranks run."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from wherry.model.objects import Record
 
 
 class Owner(Record):
-    """A user as the socket's credentials tell it. `home` and `cwd` are what the nodes see of the user's files."""
+    """A user, from the peer credentials of the socket. `home` and `cwd` are the directories that nodes may mount."""
 
     uid: int
     gid: int

@@ -1,4 +1,4 @@
-"""What was measured of a running job, from outside: who computes, who waits, who sends how much to whom.
+"""Measurements of a running job from outside: computing, waiting, and traffic between nodes.
 
 Shares are of time, 0 to 1. Rates are per second of the measured window.
 """
@@ -9,11 +9,11 @@ from wherry.model.objects import Record
 
 
 class Flow(Record):
-    """What one node sends to another: TCP frames with data, as they leave it, their bytes, and the turns, per second.
+    """Traffic from one node to another, per second: TCP frames with data as they leave it, their bytes, and turns.
 
-    A turn is a frame that came as an answer: the target had sent to the source since the one before. A stream of
-    messages one way has many frames and one turn; only for turns can the target have waited for the whole way. Where
-    the two are near each other, turns are not counted and every frame is taken for one.
+    A turn is a frame that answers: the target has sent to the source since the frame before. A one-way stream has many
+    frames and one turn; only for a turn can the target have waited a whole latency. Between nearby nodes turns are not
+    counted, and every frame is taken for one.
     """
 
     source: str
@@ -24,7 +24,7 @@ class Flow(Record):
 
 
 class RankLoad(Record):
-    """One rank: the CPUs it used, and the shares of its time in which it computed and waited."""
+    """One rank: the CPUs that it used, and the shares of its time in which it computed and waited."""
 
     rank: int
     node: str
@@ -34,7 +34,7 @@ class RankLoad(Record):
 
 
 class NodeLoad(Record):
-    """One node: the same for its ranks together, and the share of time for which its CPU limit held it back."""
+    """One node: the sums over its ranks, and the share of time in which its CPU limit throttled it."""
 
     node: str
     host: str
@@ -46,10 +46,10 @@ class NodeLoad(Record):
 
 
 class Profile(Record):
-    """A cluster's jobs over `seconds` until `time`. `ran` is for how long the longest of them has run.
+    """A cluster's jobs in the `seconds` before `time`. `ran` is the run time of the oldest.
 
-    `remaining` is how long they will go on as they are; `basis` says how that is known. `flows` is None when they could
-    not be counted; `uncounted` says why.
+    `remaining` is their expected remaining time without moves, `basis` the source of that estimate. `flows` is None
+    when traffic could not be counted, for the reason in `uncounted`.
     """
 
     cluster: str

@@ -1,4 +1,4 @@
-"""What a tiles file says, and the ways in which a tile process can move.
+"""Tiles files, and the modes of moving a tile process.
 
 kind: tiles
 version: 1
@@ -22,7 +22,7 @@ MODES: tuple[str, ...] = get_args(Mode)
 
 
 class ServerSpec(Spec):
-    """A program that serves others under a name. A relative path is as seen from the file that names it."""
+    """A server program with the name under which others find it. A relative path starts at the tiles file."""
 
     name: str = Field(min_length=1, max_length=63)
     program: Path
@@ -31,8 +31,8 @@ class ServerSpec(Spec):
 
 
 class TilesSpec(Spec):
-    """The tiles of one host, or so many on each of several. More cores than CPUs are possible and cost the host's
-    scheduling; messages and moves between hosts go over TCP. Hosts are emulated ones."""
+    """The tiles of one host, or of each of several emulated hosts. Cores may outnumber CPUs, at the price of scheduling
+    by the host; messages and moves between hosts go over TCP."""
 
     kind: Literal["tiles"] = "tiles"
     version: Literal[1] = 1

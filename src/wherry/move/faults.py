@@ -1,7 +1,7 @@
-"""Faults on demand at a phase of a move, for the tests of the whole system.
+"""Fault injection at a phase of a move, for system tests.
 
-Invariant: nothing happens, and a fault that is asked for is refused, unless the daemon runs with WHERRY_FAULTS=1. A
-fault strikes at the end of its phase, when there is most to take back.
+Invariant: faults are refused unless the daemon runs with WHERRY_FAULTS=1. A fault strikes at the end of its phase, when
+most has to be rolled back.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _KINDS = ("fail", "kill", "pause")
 
 @dataclass
 class Fault:
-    """What strikes and when, once; `kind` is empty when nothing does."""
+    """A fault that strikes once; without a `kind` it does nothing."""
 
     phase: str = ""
     kind: str = ""
@@ -27,7 +27,7 @@ class Fault:
     struck: bool = field(default=False, init=False)
 
     def strike(self, phase: Phase) -> None:
-        """Fails, kills this process or waits when `phase` is the fault's."""
+        """Raises, kills this process or pauses, if `phase` is the fault's."""
         if phase != self.phase or self.struck:
             return
         self.struck = True
@@ -36,16 +36,17 @@ class Fault:
         if self.kind == "pause":
             time.sleep(self.seconds)
         if self.kind == "fail":
-            raise Failed(Code.FAILED, f"a fault was asked for at {phase}", "WHERRY_FAULTS=1")
+            raise Failed(Code.FAILED, f"a fault was injected at {phase}", "WHERRY_FAULTS=1")
 
 
 def parse_fault(text: str | None) -> Fault:
-    """`"restore:fail"`, `"commit:kill"`, `"rounds:pause:2.5"`; None is none. Refused when it is no fault."""
+    """Parses `"restore:fail"`, `"commit:kill"` or `"rounds:pause:2.5"`; None is no fault. Refused when it is
+    invalid."""
     if not text:
         return Fault()
     if os.environ.get("WHERRY_FAULTS") != "1":
         why = "the daemon runs without WHERRY_FAULTS=1"
-        raise Refused(Code.UNSUPPORTED, "faults are for tests", why, "ask for none")
+        raise Refused(Code.UNSUPPORTED, "faults are for tests", why, "leave the fault out")
     phase, _, rest = text.partition(":")
     kind, _, seconds = rest.partition(":")
     known = [str(p) for p in Phase if p not in (Phase.DONE, Phase.ROLLED_BACK)]

@@ -1,7 +1,6 @@
-"""What a move is expected to cost, from the node's memory and from the moves that were made here.
+"""Forecast of a move's cost, from the node's memory and earlier moves.
 
-Pure. Invariant: the basis says what the numbers stand on; without a record of earlier moves it says that they are
-assumed.
+Pure. Invariant: `basis` names the source of the numbers; without earlier moves it says that rates are assumed.
 """
 
 from __future__ import annotations
@@ -12,24 +11,25 @@ from statistics import linear_regression, median
 from wherry.model.objects import Move, Phase, Prediction
 
 _RATE = 500e6
-"""Bytes per second when nothing was measured yet: dump, copy and restore of memory over TCP on one machine."""
+"""Assumed bytes per second without measurements: dump, copy and restore of memory over TCP on one machine."""
 _BEFORE = 1.0
-"""Seconds of preparation and clearing up when nothing was measured yet."""
+"""Assumed seconds of preparation and cleanup without measurements."""
 _RECENT = 20
+"""Number of past moves that are considered."""
 _APART = 64 * 2**20
-"""Bytes by which moves must differ before their times tell a rate: below it, the noise of a freeze is larger."""
+"""Least difference of moves in bytes from which a rate is fitted; below it, the noise of a freeze dominates."""
 _LEFT = 0.1
-"""Share of the memory that rounds are assumed to leave for the freeze."""
+"""Assumed share of the memory that rounds leave for the freeze."""
 
 
 def forecast(
     size: int, overhead: float, can_round: bool, moves: Sequence[Move], bandwidth: float | None = None
 ) -> Prediction:
-    """Prediction for `size` bytes and `overhead` seconds of a freeze beside sending; `moves` are earlier ones over the
-    same links, `bandwidth` the bit/s that these leave to it (None: as much as it can send)."""
+    """Prediction for `size` bytes and a freeze with `overhead` seconds beside sending. `moves` are earlier ones over
+    the same links, `bandwidth` is the move's rate in bit/s (None: unlimited)."""
     past = [m for m in moves if m.phase == Phase.DONE and not m.error and m.downtime and m.total and m.bytes][-_RECENT:]
     most = _RATE if bandwidth is None else min(_RATE, bandwidth / 8)
-    rate, before, basis = most, _BEFORE, "assumed rates; no move was made here yet"
+    rate, before, basis = most, _BEFORE, "assumed rates, as there are no earlier moves"
     if past:
         rate, overhead = _fit([(_frozen_bytes(m), m.downtime or 0) for m in past], most)
         rate = min(rate, most)
@@ -48,9 +48,9 @@ def forecast(
 
 
 def _fit(points: list[tuple[int, float]], assumed: float) -> tuple[float, float]:
-    """Rate (bytes per second) and overhead (seconds) of downtimes by frozen bytes.
+    """Fits rate (bytes per second) and overhead (seconds) to downtimes by frozen bytes.
 
-    A least-squares line where sizes differ enough to tell one from the other, else the overhead at the assumed rate.
+    A least-squares line where sizes differ enough; else the median overhead at the assumed rate.
     """
     sizes, times = [size for size, _ in points], [time for _, time in points]
     if max(sizes) - min(sizes) >= _APART:

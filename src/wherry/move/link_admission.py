@@ -1,10 +1,10 @@
-"""What moves may take of the links between sites, and which of them go together.
+"""Admission of moves to links between sites.
 
-A link gives moves a share of its bandwidth in each direction. A move is told how fast it may send, and fills the link
-only when that still fits beside the moves before it: so moves at full speed go one after another, and moves that were
-told to be slow go together. Invariants: what the moves that have their turn may send in one direction of a link never
-adds up to more than its budget (one that prepares itself opens its windows beside them: 2.5 round trips' worth at
-most); nobody overtakes a move that wants the same link, so none waits for ever; a node that waits runs on.
+Each direction of a link has a budget for moves, a share of its bandwidth. A move has a rate, and is admitted when the
+rates of all moves ahead of it leave room for its own: so moves at full speed run one after another, and slow ones side
+by side. Invariants: the rates of admitted moves never exceed a budget (a move that prepares warms its TCP windows up
+beside them, with at most 2.5 round trips' worth of data); admission is first come, first served on each link, so no
+move starves; a waiting node runs on.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ from wherry.base.units import format_rate
 from wherry.model.spec.fabric import FabricSpec
 from wherry.schedule.routes import SHARE, Hop, Routes
 
-_LOOK = 0.1
-"""Seconds between two looks whether a move that waits was cancelled."""
+_CHECK_INTERVAL = 0.1
+"""Seconds between two checks whether a waiting move was cancelled."""
 
 
 @dataclass(frozen=True)
 class LinkPath:
-    """A way from site to site: the budget in bit/s of each link that declares a bandwidth, and the rate that the move
-    may send at (None: as fast as it can)."""
+    """The links on a move's route: the budget in bit/s of each that declares a bandwidth, and the move's rate (None:
+    unlimited)."""
 
     budgets: dict[Hop, float] = field(default_factory=dict)
     rate: float | None = None
 
 
 def link_path(spec: FabricSpec, source: str, destination: str, wanted: int | None = None) -> LinkPath:
-    """How a move from host to host crosses links. `wanted` is the rate in bit/s that was asked for.
+    """The link path of a move from host to host. `wanted` is the user's rate in bit/s, if one was given.
 
-    Refused when it is more than a link on the way has.
+    Refused when it exceeds the bandwidth of a link on the route.
     """
-    site, roads = {host.name: host.site for host in spec.hosts}, Routes(spec.joins())
+    site, routes = {host.name: host.site for host in spec.hosts}, Routes(spec.effective_links())
     budgets: dict[Hop, float] = {}
-    for hop in roads.way(site[source], site[destination]).hops:
-        bandwidth = 8 * roads.bandwidth[hop]
+    for hop in routes.route(site[source], site[destination]).hops:
+        bandwidth = 8 * routes.bandwidth[hop]
         if math.isinf(bandwidth):
             continue
         if wanted is not None and wanted > bandwidth:
@@ -53,34 +53,34 @@ def link_path(spec: FabricSpec, source: str, destination: str, wanted: int | Non
 
 
 class LinkAdmission:
-    """Who fills which link. One for all moves of an instance."""
+    """The queue of moves for links, shared by all moves of an instance."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._line: dict[object, LinkPath] = {}
-        """Moves that send or wait, in the order in which they came, each by a ticket of its own."""
+        self._queue: dict[object, LinkPath] = {}
+        """By ticket, in order of arrival, the moves that are admitted or wait."""
 
     @contextmanager
     def turn(self, mine: LinkPath, waiting: Callable[[], None]) -> Iterator[None]:
-        """Holds the links from when the move fits beside all before it. `waiting` is called until then; what it raises
-        ends the wait."""
+        """Waits until the move is admitted, and then holds its links. Calls `waiting` while it waits; an
+        exception from it ends the wait."""
         ticket = object()
         with self._changed:
-            self._line[ticket] = mine
+            self._queue[ticket] = mine
         try:
             with self._changed:
                 while not self._fits(ticket):
                     waiting()
-                    self._changed.wait(_LOOK)
+                    self._changed.wait(_CHECK_INTERVAL)
             yield
         finally:
             with self._changed:
-                del self._line[ticket]
+                del self._queue[ticket]
                 self._changed.notify_all()
 
     def _fits(self, ticket: object) -> bool:
-        mine = self._line[ticket]
-        ahead = list(self._line.values())[: list(self._line).index(ticket)]
+        mine = self._queue[ticket]
+        ahead = list(self._queue.values())[: list(self._queue).index(ticket)]
         return all(
             (mine.rate or 0) + sum(other.rate or 0 for other in ahead if name in other.budgets) <= budget
             for name, budget in mine.budgets.items()

@@ -1,12 +1,11 @@
-"""Moves of nodes: plans, applies, and recovers those that a killed daemon left.
+"""Moves of nodes: plan, apply, and recovery of those that a killed daemon left unfinished.
 
-Invariant: a node takes part in one move at a time, and an unfinished row exists for as long as two placements do.
-Several nodes move at once, each in its caller's thread.
+Invariant: a node has at most one move at a time, and an unfinished row exists while it has two placements. Several
+nodes move in parallel, each in its caller's thread.
 """
 
 from __future__ import annotations
 
-import threading
 from dataclasses import dataclass
 
 from wherry.base.clock import now
@@ -33,9 +32,9 @@ _DEFAULT = MoveOptions()
 
 @dataclass(frozen=True)
 class MovePlan:
-    """One move, decided in full: no host has to be asked again.
+    """One move, decided in full, so that no host has to be contacted again before it starts.
 
-    `predicted` is None when the node could not be measured; `unpredicted` then says why.
+    `predicted` is None when the node could not be measured, for the reason `unpredicted`.
     """
 
     node: Node
@@ -49,8 +48,8 @@ class MovePlan:
 class Moves:
     """The live migrations of an instance's nodes.
 
-    Whoever moves or recovers a node holds its claim (see `wherry.service.operations`); only the capacity of hosts is
-    settled here, under a lock, since two moves with different nodes may want the last room of one host.
+    The caller holds the node's claim (see `wherry.service.claims`). Room on hosts is shared by all moves and clusters,
+    so it is taken under `Store.reserving`.
     """
 
     def __init__(self, store: Store, fabric: Fabric, drivers: dict[str, NodeDriver], places: Placements) -> None:
@@ -58,12 +57,10 @@ class Moves:
         self._fabric = fabric
         self._drivers = drivers
         self._places = places
-        self._admitting = threading.Lock()
-        """Held from the look at a host's room to the row that takes it. No host is asked anything meanwhile."""
         self._links = LinkAdmission()
 
     def plan(self, node: str, host: str, options: MoveOptions = _DEFAULT) -> MovePlan:
-        """The move of a node to a host. Asks hosts; changes nothing. Refused with the reason when it cannot be made."""
+        """Plans the move of a node to a host. Contacts both hosts, changes nothing. Refused with the reason."""
         found, destination = check_move(
             self._store, self._fabric, self._drivers, self._places, node, host, options.parameters
         )
@@ -83,8 +80,8 @@ class Moves:
         cancelled: Cancelled = never,
         fault: str | None = None,
     ) -> Move:
-        """Moves the node as planned. Refused, with nothing changed, when rows have changed so that it cannot be made;
-        Failed when it was taken back, the node running on. `fault`: see `wherry.move.faults`."""
+        """Moves the node as planned. Refused, with nothing changed, when rows no longer permit it; Failed when it was
+        rolled back and the node runs on. `fault`: see `wherry.move.faults`."""
         strikes = parse_fault(fault)
         machine = self._admit(plan, progress, cancelled)
         return machine.run(strikes, plan.options.max_rounds)
@@ -102,31 +99,30 @@ class Moves:
         return self.apply(self.plan(node, host, options), progress, cancelled, fault)
 
     def link_path(self, node: Node, host: str, bandwidth: int | None = None) -> LinkPath:
-        """The links between node and host. Refused when one of them has less than `bandwidth` bit/s, or when that, or
-        what they leave to moves, is less than what moves the node can keep to."""
+        """The links between node and host. Refused when one has less than `bandwidth` bit/s, or when the rate is below
+        the least that the node's mover can keep to."""
         path = link_path(self._fabric.spec, node.host, host, bandwidth)
         if path.rate is not None and (why := self._drivers[node.kind].rate_obstacle(path.rate)):
-            what = f"the move of {node.name} cannot keep to {format_rate(path.rate)}"
+            what = f"the move of {node.name} cannot be limited to {format_rate(path.rate)}"
             remedy = "give a larger --bandwidth" if bandwidth else "give the link a larger bandwidth"
             raise Refused(Code.UNSUPPORTED, what, why, remedy)
         return path
 
     def unfinished(self, destination: str) -> list[Move]:
-        """Moves to a host that are not over; every one, for a caller that has marked the host as drained before."""
-        with self._admitting:  # a move that found the host open has written its row
+        """The unfinished moves to a host: all of them, if the caller has marked the host as drained before."""
+        with self._store.reserving:  # a move that was admitted before the drain has written its row
             found = self._store.moves(unfinished=True)
         return [move for move in found if move.destination == destination]
 
     def check_standing(self, node: str, downtime: float) -> None:
-        """Refused when the connections of a node would not outlast its standing still for so many seconds."""
+        """Refuses a downtime, in seconds, that the node's TCP connections would not survive."""
         if downtime > STANDS_AT_MOST:
             what = f"node {node} would stand still for {format_duration(downtime)}"
-            why = f"its connections outlast {format_duration(STANDS_AT_MOST)} of silence"
-            raise Refused(Code.UNSUPPORTED, what, why, "give a larger --bandwidth, or the link one")
+            why = f"its connections survive at most {format_duration(STANDS_AT_MOST)}"
+            raise Refused(Code.UNSUPPORTED, what, why, "give a larger --bandwidth, or the link a larger bandwidth")
 
     def recoverable(self) -> list[Move]:
-        """Moves that are neither finished nor taken back, though both hosts answer now or are declared lost. Some may
-        be under way."""
+        """The unfinished moves whose hosts both answer or are declared lost. Some may still be running."""
 
         def settled(host: str) -> bool:
             return self._store.host_flag(host, LOST) or self._fabric.reachable(host)
@@ -135,9 +131,9 @@ class Moves:
         return [move for move in found if settled(move.source) and settled(move.destination)]
 
     def recover(self, progress: Progress = quiet, only: str | None = None) -> None:
-        """Finishes every committed move and takes back every other; or does so with one alone. None may be under way.
+        """Finishes committed moves and rolls back the others: all unfinished ones, or `only` one. None may be running.
 
-        Reports what cannot be recovered now; its row stays unfinished for the next time.
+        A move that cannot be recovered now is reported, and its row stays unfinished.
         """
         for move in self._store.moves(unfinished=True):
             if only in (None, move.id):
@@ -151,7 +147,7 @@ class Moves:
         if node is None:
             self._store.put_move(move.model_copy(update={"phase": Phase.ROLLED_BACK, "ended": now()}))
             return
-        progress(f"{move.node}: {'finishing' if move.committed else 'taking back'} the move to {move.destination}")
+        progress(f"{move.node}: {'finishing' if move.committed else 'rolling back'} the move to {move.destination}")
         home = node.model_copy(update={"host": move.source})
         ends = self._ends(home, move.source, move.destination)
         machine = MoveStateMachine(self._store, self._fabric, ends, move, home, progress, never)
@@ -160,9 +156,9 @@ class Moves:
             machine.finish()
 
     def _admit(self, plan: MovePlan, progress: Progress, cancelled: Cancelled) -> MoveStateMachine:
-        """Checks the rows again, and writes those that make the node's second placement known."""
+        """Checks the rows again, and writes the move's and the node's."""
         name, host = plan.node.name, plan.destination.name
-        with self._admitting:
+        with self._store.reserving:
             node = find_node(self._store, name)
             if node.host != plan.node.host:
                 why = "it was moved after this was planned"
@@ -195,7 +191,7 @@ class Moves:
         return forecast(size, overhead, mover.can_round() and max_rounds != 0, past, path.rate)
 
     def _crossed(self, move: Move) -> set[Hop] | None:
-        """The links with a bandwidth that a past move crossed; None when one of its hosts is no more."""
+        """The links with a bandwidth that a past move crossed; None when one of its hosts no longer exists."""
         known = {host.name for host in self._fabric.spec.hosts}
         if not {move.source, move.destination} <= known:
             return None

@@ -1,6 +1,6 @@
-"""When to send memory once more while the node runs, when to freeze, and when to let it run on before all is sent.
+"""Policy of pre-copy: when to do another round, when to freeze, and when to switch to post-copy.
 
-Pure. Invariant: it ends for every program, also for one that dirties memory faster than it can be sent.
+Pure. Invariant: the rounds end for every program, even one that dirties memory faster than it can be sent.
 """
 
 from __future__ import annotations
@@ -12,16 +12,14 @@ from wherry.model.objects import Round
 
 MAX_ROUNDS = 8
 _SMALL = 2**20
-"""Bytes: sending them takes less than the freeze does anyway, at any rate a fabric has."""
+"""Bytes that take less time to send than the freeze takes anyway."""
 _GAIN = 0.8
-"""A round is worth its time while it leaves at most this share of what the one before it left."""
-
-
+"""Rounds go on while each leaves at most this share of what its predecessor left."""
 _OUTRUN = 0.9
-"""A program that dirties this share of what is sent meanwhile, or more, outruns the rounds."""
+"""Least ratio of dirtied to sent bytes in a round at which a program outruns the rounds."""
 _SWITCHING = ("post-copy", "hybrid")
 PATIENT = 4
-"""How many times as many rounds a node gets that is slowed down from round to round until they gain."""
+"""Factor for the limit of rounds with auto-converge, which throttles the node from round to round."""
 
 
 def another_round(rounds: Sequence[Round], limit: int = MAX_ROUNDS, way: MigrationParameters | None = None) -> bool:
@@ -45,28 +43,28 @@ def another_round(rounds: Sequence[Round], limit: int = MAX_ROUNDS, way: Migrati
 
 
 def switches_to_post_copy(rounds: Sequence[Round], way: MigrationParameters) -> bool:
-    """True when the node is to run on at its destination and fetch the rest (post-copy), and not to stand for it."""
+    """True when the node should resume at its destination and fetch the rest (post-copy) instead of waiting for it."""
     if way.mode == "hybrid":
         return bool(rounds) and not _fits(rounds[-1], way) and _outruns(rounds[-1])
     return way.mode == "post-copy"
 
 
 def _fits(round: Round, way: MigrationParameters) -> bool:
-    """True when what is left is sent in no time, or in as much as may pass."""
+    """True when the rest is small, or can be sent within the permitted downtime."""
     left = _left(round)
     return left <= _SMALL or (way.downtime is not None and left <= way.downtime * _rate(round))
 
 
 def _outruns(round: Round) -> bool:
-    """True when the dirty rate over the bandwidth, both over the same round, passes the limit."""
+    """True when the program dirtied nearly as much in the round as was sent, or more."""
     return _left(round) >= _OUTRUN * round.bytes
 
 
 def _rate(round: Round) -> float:
-    """Bytes per second that were sent in a round."""
+    """Bytes per second of a round."""
     return round.bytes / round.seconds if round.seconds > 0 else 0.0
 
 
 def _left(round: Round) -> int:
-    """Bytes to send after a round; where the engine cannot count them, as many as the round itself had to send."""
+    """Bytes to send after a round; where the engine cannot count them, those of the round itself."""
     return round.bytes if round.dirty is None else round.dirty

@@ -3,9 +3,9 @@
     PREPARE -> ROUNDS -> FREEZE -> TRANSFER -> RESTORE -> COMMIT -> THAW -> DONE
        \\_________\\_________\\_________\\__________\\___> ROLLED_BACK
 
-Invariants: at most one copy of the node runs and one of its ports is plugged, at every step and whoever is killed; the
-stored phase alone says which copy counts (COMMIT and later: the destination's); before the commit every failure goes
-back, unless the engine itself has switched to the destination's copy by then; after it none does. See
+Invariants: at every step, whichever process is killed, at most one copy of the node runs and one of its ports is
+plugged; the stored phase alone determines which copy is the node (from COMMIT on, the destination's); a failure before
+the commit rolls back, unless the engine itself has switched to the destination's copy; one after it never does. See
 docs/design/0002-move.md.
 """
 
@@ -30,19 +30,19 @@ from wherry.store.store import Store
 
 _TRIES = 4
 _START_AGAIN = "wherry up FILE starts it again"
-_TRY_AGAIN = "wait: it is tried again while both hosts answer; one that is gone for good: wherry host lost HOST"
+_TRY_AGAIN = "wait: the daemon retries while both hosts answer; for a host that will not return: wherry host lost HOST"
 _WAITED = "turn"
-"""What the seconds are called for which a move waited until the links on its way were free."""
+"""Key in `Move.phases` of the seconds for which a move waited for links."""
 _FIRST_SENT = 0.25
-"""Seconds to wait, when all else is done, for the first data that a node sends in which a rank runs."""
+"""Seconds to wait, at the very end, for the first data that a node with running ranks sends."""
 _TELL = 0.5
-"""Seconds between two words of progress of a round."""
+"""Seconds between two progress messages of a round."""
 _PAUSE = 0.1
-"""Seconds before the second try to finish or to go back; doubled before each further one."""
+"""Seconds before the second attempt to finish or to roll back; doubled before each further one."""
 
 
 class MoveEndpoints:
-    """Both ends of a move: ports and places, the driver of the node's kind, and the way between them."""
+    """Both ends of a move: ports and placements, the driver of the node's kind, and the migration parameters."""
 
     def __init__(
         self,
@@ -57,12 +57,12 @@ class MoveEndpoints:
         self.source, self.destination = places
 
     def mover(self) -> NodeMover:
-        """The steps; made anew after the daemon was killed."""
+        """A new mover; recovery makes one after the daemon was killed."""
         return self.driver.mover(self.source, self.destination, self.way)
 
 
 class MoveStateMachine:
-    """Runs, finishes or takes back one move. `move` and `node` are its records as last stored."""
+    """Runs, finishes or rolls back one move. `move` and `node` are its records as last stored."""
 
     def __init__(
         self,
@@ -90,22 +90,22 @@ class MoveStateMachine:
         self._silent: LostContact | None = None
         self._told = 0.0
         self._asked = False
-        """True when the engine said that it has not switched: else the source's copy may be gone for a good reason."""
+        """True when the engine reported that it has not switched; else the source's copy may have ended regularly."""
         self._watch = Stopwatch()
 
     def run(self, fault: Fault, max_rounds: int | None = None) -> Move:
-        """All of it. Failed when the node stayed where it was, or when finishing did not succeed."""
+        """Runs the whole move. Failed when the node stayed at its source, or when finishing failed."""
         try:
             self._to_commit(fault, MAX_ROUNDS if max_rounds is None else max_rounds)
         except Exception as error:
             failed = None if self._committed() else self.roll_back(error)
             if failed is not None:
                 raise failed from error
-            # Once the row is written the destination's copy is the node, whatever happened: go on.
+            # The commit's row is written, so the destination's copy is the node, and the move is finished.
         return self.finish(fault)
 
     def finish(self, fault: Fault | None = None) -> Move:
-        """After the commit: kills the source's copy, plugs and thaws the destination's. Any number of times."""
+        """After the commit: kills the source's copy, plugs and thaws the destination's. Idempotent."""
         error = self._retried(lambda: self._to_done(fault or Fault()))
         if error is None:
             return self._done()
@@ -121,10 +121,10 @@ class MoveStateMachine:
         raise failed
 
     def roll_back(self, cause: Exception) -> Failed | None:
-        """Before the commit: ends with the source running and plugged, and nothing at the destination.
+        """Before the commit: the source runs and is plugged afterwards, and nothing is left at the destination.
 
-        Returns the error that says so, for the caller to raise; None when the engine itself had switched to the
-        destination's copy: then the move is committed, and is to be finished.
+        Returns the error for the caller to raise; None when the engine itself had switched to the destination's copy:
+        then the move is committed, and must be finished.
         """
         at = self.move.phase
         error = self._retried(self._take_back)
@@ -132,8 +132,8 @@ class MoveStateMachine:
             return None
         failed = _failure(cause, self.node, at)
         if error is not None and not (self._asked and self._lost(self._ends.source)):
-            failed.what = f"{self.node.name} was not moved, and is not back yet"
-            failed.why, failed.next = f"{failed.why}; going back failed too: {error}", _TRY_AGAIN
+            failed.what = f"{self.node.name} was not moved, and is not rolled back yet"
+            failed.why, failed.next = f"{failed.why}; the roll-back failed, too: {error}", _TRY_AGAIN
             self._store_move(error=failed.to_dict())
         else:
             if error is not None:
@@ -172,7 +172,7 @@ class MoveStateMachine:
         self._store.put_node(self.node)
 
     def _send(self, hold: Hold, fault: Fault, max_rounds: int) -> Transferred:
-        """What fills links: rounds, freeze and transfer."""
+        """Rounds, freeze and transfer: the phases that load links."""
         mover = self._mover
         if self._crossing.budgets:
             self._watch.lap(_WAITED)
@@ -196,7 +196,7 @@ class MoveStateMachine:
         self._fabric.port_unplug(self._ends.source_port)
         self._ended(Phase.FREEZE, fault)
 
-        # From here to the commit nothing is written or told: recovery needs no more than "not committed", peers wait.
+        # Until the commit nothing is stored or reported: peers wait, and recovery needs only to know "not committed".
         self._note(phase=Phase.TRANSFER)
         sent = mover.transfer(lambda _: self._stop_if_cancelled())
         self._note(bytes=self.move.bytes + sent.bytes)
@@ -204,7 +204,7 @@ class MoveStateMachine:
         return sent
 
     def _to_done(self, fault: Fault) -> None:
-        """The source's copy is killed before the destination's may run; its network is there before it looks."""
+        """Kills the source's copy before the destination's may run, and plugs the port before the thaw."""
         self._mover.release()
         hold, self._hold = self._hold, None
         if hold is None:
@@ -217,8 +217,8 @@ class MoveStateMachine:
                 raise
         self._mover.thaw()
         downtime = None if self._frozen_at is None else time.monotonic() - self._frozen_at
-        self._fabric.port_plug(self._ends.destination_port)  # again: a late frame of the source's draws the MAC there
-        ran = self._ran_again()  # who takes over after a daemon that was killed asks it, too
+        self._fabric.port_plug(self._ends.destination_port)  # again: a late frame of the source drew the MAC there
+        ran = self._ran_again()  # recovery by another daemon waits for it, too
         frozen_at, self._frozen_at = self._frozen_at, None
         if downtime is not None:
             self._note(downtime=downtime, downtime_program=None if ran is None else downtime + ran)
@@ -235,7 +235,7 @@ class MoveStateMachine:
     def _ran_again(self) -> float | None:
         try:
             return self._mover.await_first_run()
-        except LostContact as error:  # the move is made; whether the node is well is another matter, and told
+        except LostContact as error:  # the move is done; the node's silence is reported with it
             self._silent = error
             return None
 
@@ -264,8 +264,8 @@ class MoveStateMachine:
             return
         self._asked = True
         if self._hold:
-            # a peer whose frames are lost backs off, and the job would stand for as long again
-            with contextlib.suppress(WherryError):  # of a hold that has ended, frames are lost as on any network
+            # the TCP of a peer whose frames are lost backs off, and would stall the job beyond the roll-back
+            with contextlib.suppress(WherryError):  # a hold that has ended has lost its frames, as any network may
                 self._hold.give_back(self._ends.source_port)
         self._fabric.port_plug(self._ends.source_port)
         self._mover.roll_back()
@@ -275,14 +275,14 @@ class MoveStateMachine:
         self._mover.close()
 
     def _committed(self) -> bool:
-        """What the row says: a write that failed may have been done all the same."""
+        """True when the stored row is committed: a write that raised may have succeeded."""
         stored = self._store.move(self.move.id)
         if stored and stored.committed and not self.move.committed:
             self.move = stored
         return self.move.committed
 
     def _lost(self, place: Placement) -> bool:
-        """True when the copy that counts has ended by itself and what was at the other end is removed."""
+        """True when the copy at `place`, which is the node, has ended by itself and the other end is cleared."""
         ends = self._ends
         if ends.driver.alive(place):
             return False
@@ -296,7 +296,7 @@ class MoveStateMachine:
         return self._retried(clear) is None
 
     def _retried(self, act: Callable[[], object]) -> Exception | None:
-        """Tries until it succeeds, a few times; the last error otherwise."""
+        """Calls `act` up to _TRIES times, with growing pauses; returns the last error, or None on success."""
         pause, last = _PAUSE, None
         for attempt in range(_TRIES):
             if attempt:
@@ -318,7 +318,7 @@ class MoveStateMachine:
             self._stop_if_cancelled()
 
     def _during_round(self, text: str) -> None:
-        """At each look of the engine's, many a second: what it tells is stored less often."""
+        """Called at each poll of the engine, many times a second; reports progress less often."""
         self._stop_if_cancelled()
         if time.monotonic() - self._told >= _TELL:
             self._told = time.monotonic()
@@ -348,7 +348,7 @@ class MoveStateMachine:
 
 
 def _failure(cause: Exception, node: Node, phase: Phase) -> Failed:
-    """The error of a move that was taken back: it keeps the cause's words."""
+    """The error of a move that was rolled back, with the text of its cause."""
     stays = f"{node.name} runs on {node.host} as before"
     if isinstance(cause, WherryError) and cause.code == Code.CANCELLED:
         return Failed(Code.CANCELLED, cause.what, stays, "")

@@ -1,6 +1,7 @@
-"""May this node move there? Everything that is known before anything is changed.
+"""Checks before a move, with nothing changed.
 
-Invariant: reads only; a move that passes has a host that answers, has room and has all that the node's processes use.
+Invariant: reads only; the destination of an accepted move answers, has room, and has everything that the node's
+processes use.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from wherry.fabric.protocol import Fabric
 from wherry.model.migration_parameters import MigrationParameters
 from wherry.model.objects import Cluster, ClusterState, Host, Node, NodeState
 from wherry.node.protocol import NodeDriver
-from wherry.schedule.placement import NodeNeed, Used, lacks, used_by
+from wherry.schedule.placement import NodeNeed, Used, shortage, used_by
 from wherry.store.store import Store
 
 _SHOWN = 5
@@ -27,9 +28,9 @@ def check_move(
     destination: str,
     parameters: MigrationParameters,
 ) -> tuple[Node, Host]:
-    """The node and its destination, when the node may move there. Refused with the reason otherwise.
+    """The node and its destination, if the node may move there. Refused with the reason otherwise.
 
-    Asks the two hosts of the move, and no other, whether they answer."""
+    Contacts the two hosts of the move, and no other."""
     node = find_node(store, name)
     hosts = known_hosts(store, fabric, (node.host, destination))
     host, source = find_host(hosts, destination), find_host(hosts, node.host)
@@ -41,17 +42,18 @@ def check_move(
     check_host(fabric, drivers, places, cluster, node, source, host)
     check_rows(store, node, host)
     if reason := drivers[node.kind].refused(parameters):
-        raise Refused(Code.UNSUPPORTED, f"{name} cannot be moved in this way", reason, f"wherry move {name} --to HOST")
+        what = f"{name} cannot be moved with these options"
+        raise Refused(Code.UNSUPPORTED, what, reason, f"wherry move {name} --to HOST")
     return node, host
 
 
 def check_rows(store: Store, node: Node, host: Host) -> None:
-    """Refuses what rows alone forbid: states, a drained host, and a host without room. Asks no host."""
+    """Refuses what rows alone forbid: a wrong state, a drained host, a host without room. Contacts no host."""
     _state(find_node(store, node.name), find_cluster(store, node.cluster))
     if store.host_flag(host.name, DRAINED):
         raise _drained(host)
     used = used_by(store.nodes(), store.moves(unfinished=True)).get(host.name, Used())
-    if reason := lacks(host, used, NodeNeed(node.cpus, node.memory)):
+    if reason := shortage(host, used, NodeNeed(node.cpus, node.memory)):
         raise Refused(Code.NO_CAPACITY, f"{node.name} does not fit on {host.name}", reason, "wherry status")
 
 
@@ -64,7 +66,7 @@ def check_host(
     source: Host,
     host: Host,
 ) -> None:
-    """Refuses a host that cannot have the node, however much room it has. Balancing asks this, too."""
+    """Refuses a host that cannot run the node, whatever room it has. Balancing uses it, too."""
     for end in (source, host):
         if end.down:
             raise Refused(Code.HOST_DOWN, f"host {end.name} is down", "it does not answer", "wherry status")

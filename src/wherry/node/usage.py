@@ -19,7 +19,7 @@ def usage_of(place: Placement, host_netns: str) -> Usage:
     sent = received = None
     with suppress(WherryError):  # the host is not there any more
         # what comes in at the port is what the node sent
-        sent, received = netns_links.inside(host_netns, lambda ip: ip.carried(place.device))
+        sent, received = netns_links.inside(host_netns, lambda ip: ip.byte_counters(place.device))
     return Usage(
         memory=sum(_resident(pid) for pid in pids),
         cpu=group.cpu_seconds(),

@@ -1,8 +1,8 @@
-"""Which nodes of running jobs should be elsewhere: the rule of docs/design/0011-balance.md.
+"""Balancing: decides which nodes of running jobs should move, by the rule of docs/design/0011-balance.md.
 
-Pure and deterministic: from profiles and hosts to a plan that says of each cluster what it is, what to move, and why,
-or why not. Invariants: no host is ever given more than it has, a node that moves counted at both ends; no pinned node
-moves; where nothing is to be gained, nothing moves.
+Pure and deterministic: maps profiles and hosts to a plan with, for each cluster, its kind, its moves and the reasons.
+Invariants: no host gets more than it has, where a moving node counts at both ends; no pinned node moves; without a gain
+nothing moves.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from wherry.schedule.placement import NodeNeed, Used, used_by
 from wherry.schedule.step_model import Step, StepModel, Where, World
 from wherry.schedule.tentative_placement import TentativePlacement
 
-_FASTER = 1.05
-"""A host that gives less than so many times what the node has now is not worth a look."""
+_MIN_SPEEDUP = 1.05
+"""Least ratio of a host's CPU share to the node's present one; hosts below it are not considered."""
 
 
 @dataclass(frozen=True)
 class Rule:
-    """When to act. `gain` is the share of the step time that must be gained, `margin` how many times its cost a plan
-    must gain, `cooldown` for how many seconds a cluster is left alone after a move, `hold` for how many a node does
-    not return to a host that it left. A link share of `network` makes a job network-bound."""
+    """Thresholds. A plan must save `gain` of the step time, and `margin` times its cost. After a move the cluster is
+    not moved for `cooldown` seconds, and the node does not return for `hold` seconds to the host that it left. A job
+    that spends `network` of its time on links is network-bound."""
 
     gain: float = 0.2
     margin: float = 1.5
@@ -39,9 +39,9 @@ class Rule:
 
 @dataclass(frozen=True)
 class Case:
-    """One cluster: what was measured, its nodes, the hosts that its file allows, what a move within a site costs each
-    node, those that are not to move, how many a host may have, when a node moved last, when it left a host or was
-    refused by it (seconds since the epoch), and why a host cannot have a node."""
+    """One cluster: its profile and nodes, the hosts `allowed` by its file, by node the cost of a move within a site,
+    the `pinned` nodes, the most nodes per host, when a node last `moved` and `left` a host (seconds since the epoch),
+    and by (node, host) why the host `refused` the node."""
 
     profile: Profile
     nodes: tuple[Node, ...]
@@ -55,8 +55,8 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Option:
-    """A placement that was thought of: where each node is, its step, what getting there costs, and what it is for."""
+class Candidate:
+    """A possible placement: each node's host, its step, the cost of the moves to it, and the reason of each move."""
 
     where: dict[str, str]
     step: Step
@@ -69,14 +69,14 @@ def plan(
 ) -> BalancePlan:
     """The verdicts on all clusters, in the order of the cases. `nodes` and `moves` are those of all clusters.
 
-    The cluster that gains most is served first; the others see the room and the CPUs that are left then.
+    The cluster with the largest gain is placed first; the others get the room and the CPUs that it leaves.
     """
     used, full = used_by(nodes, moves), False
-    owns = [_own(case) for case in cases]
+    owns = [_cpus_by_host(case) for case in cases]
     total = {host: sum(own[host] for own in owns if host in own) for host in world.hosts}
 
     def seen(index: int) -> World:
-        """The world as a cluster sees it: with what the busy nodes of the others may use."""
+        """The world for one cluster: `busy` has the CPUs of the other clusters' busy nodes."""
         return replace(world, busy={host: total[host] - owns[index].get(host, 0.0) for host in total})
 
     first = [_verdict(case, seen(index), used, now, rule) for index, case in enumerate(cases)]
@@ -95,7 +95,7 @@ def plan(
     return BalancePlan(verdicts=tuple(final))
 
 
-def _own(case: Case) -> defaultdict[str, float]:
+def _cpus_by_host(case: Case) -> defaultdict[str, float]:
     """The CPUs that the cluster's busy nodes may use, by host."""
     own = defaultdict[str, float](float)
     for node in _busy(case):
@@ -104,15 +104,17 @@ def _own(case: Case) -> defaultdict[str, float]:
 
 
 def confirmed(now: Verdict, before: Verdict | None, site: Mapping[str, str]) -> Verdict:
-    """The verdict if the measurement before said the same: the same nodes to the same sites, told by host. Else it
-    without moves."""
-    if not now.moves or before is not None and _aim(before, site) == _aim(now, site):
+    """The verdict, if the previous measurement proposed the same nodes to the same sites; else without its moves.
+
+    `site` maps hosts to sites.
+    """
+    if not now.moves or before is not None and _targets(before, site) == _targets(now, site):
         return now
-    text = f"to be confirmed by the next measurement: {now.text}"
+    text = f"waits for the next measurement to confirm it: {now.text}"
     return now.model_copy(update={"moves": (), "after": now.before, "cost": 0.0, "text": text})
 
 
-def _aim(verdict: Verdict, site: Mapping[str, str]) -> set[tuple[str, str | None]]:
+def _targets(verdict: Verdict, site: Mapping[str, str]) -> set[tuple[str, str | None]]:
     return {(move.node, site.get(move.destination)) for move in verdict.moves}
 
 
@@ -121,14 +123,14 @@ def _verdict(case: Case, world: World, used: Mapping[str, Used], now: float, rul
     if not profile.jobs or not _busy(case):
         return Verdict(cluster=profile.cluster, kind=Kind.IDLE, text="no job runs")
     model = StepModel(profile, _busy(case), world)
-    stay = Option({node.name: node.host for node in case.nodes}, model.step({n.name: n.host for n in case.nodes}))
+    stay = Candidate({node.name: node.host for node in case.nodes}, model.step({n.name: n.host for n in case.nodes}))
     seen = Verdict(
         cluster=profile.cluster, kind=_kind(profile, stay.step, world, case, rule), text="",
         before=profile.remaining, after=profile.remaining, link=stay.step.link, busiest=stay.step.computing,
     )  # fmt: skip
-    described = _described(profile, seen, stay.step)
-    options, hindrances = _options(case, model, world, used, now, rule)
-    best = min(options, key=lambda option: (not _moves(option, stay), _score(profile, option)))
+    described = _description(profile, seen, stay.step)
+    candidates, hindrances = _candidates(case, model, world, used, now, rule)
+    best = min(candidates, key=lambda candidate: (not _moves(candidate, stay), _score(profile, candidate)))
     if _gain(best) <= 0 or not _moves(best, stay):
         return seen.model_copy(update={"text": "; ".join([described, *_why_not(seen, hindrances)])})
     gained = _gain(best) * profile.remaining
@@ -137,9 +139,9 @@ def _verdict(case: Case, world: World, used: Mapping[str, Used], now: float, rul
         f"that are left ({profile.basis}); {len(_moves(best, stay))} moves cost {best.cost:.1f} s"
     )
     proposed = seen.model_copy(update={"step": best.step.total})
-    against = _against(case, best, gained, now, rule)
-    if against:
-        return proposed.model_copy(update={"text": f"{described}; {figures}: {against}"})
+    objection = _objection(case, best, gained, now, rule)
+    if objection:
+        return proposed.model_copy(update={"text": f"{described}; {figures}: {objection}"})
     return proposed.model_copy(
         update={
             "text": f"{described}; {figures}: that pays after {best.cost / _gain(best):.0f} s",
@@ -150,40 +152,40 @@ def _verdict(case: Case, world: World, used: Mapping[str, Used], now: float, rul
     )
 
 
-def _options(
+def _candidates(
     case: Case, model: StepModel, world: World, used: Mapping[str, Used], now: float, rule: Rule
-) -> tuple[list[Option], list[str]]:
-    """Every placement worth a look, and what stands in the way of others."""
-    barred = {where for where, time in case.left.items() if now - time < rule.hold} | set(case.refused)
+) -> tuple[list[Candidate], list[str]]:
+    """The placements to compare, and why nodes could not be packed at a site."""
+    barred = {where for where, time in case.left.items() if _within(rule.hold, time, now)} | set(case.refused)
     start = TentativePlacement(case.nodes, world, used, barred, case.most)
     hosts = sorted((world.hosts[name] for name in case.allowed), key=lambda host: (-host.speed, host.name))
-    improved = _improved(case, model, world, hosts, start.copy(), {})
-    options, hindrances = [improved], []
+    improved = _improve(case, model, world, hosts, start.copy(), {})
+    candidates, hindrances = [improved], []
     firsts = [start]
     if improved.where != start.where:
         firsts.append(start.with_nodes(case.nodes, improved.where))
     for first in firsts if case.profile.flows is not None else ():
-        if not _apart(case, world, first.where):
+        if not _spans_sites(case, world, first.where):
             continue
         for site in sorted({host.site for host in hosts}):
-            trial, why = _packed(case, world, [host for host in hosts if host.site == site], first.copy(), site)
+            trial, why = _pack(case, world, [host for host in hosts if host.site == site], first.copy(), site)
             hindrances += [why] if why and first is start else []
             if trial:
-                said = {**improved.reasons, **_together(model, start, first, trial, site)}
-                options.append(_improved(case, model, world, hosts, trial, said))
-    return options, hindrances
+                notes = {**improved.reasons, **_packing_reasons(model, start, first, trial, site)}
+                candidates.append(_improve(case, model, world, hosts, trial, notes))
+    return candidates, hindrances
 
 
 def _busy(case: Case) -> list[Node]:
-    """The nodes that have a part in the jobs: where the others are does not matter."""
+    """The nodes with ranks; the placement of others does not matter."""
     ranks = {load.node for load in case.profile.nodes if load.ranks}
     return [node for node in case.nodes if node.name in ranks]
 
 
-def _packed(
+def _pack(
     case: Case, world: World, hosts: list[Host], trial: TentativePlacement, site: str
 ) -> tuple[TentativePlacement | None, str]:
-    """All busy nodes at one site, or why not; the largest first, each on the host there that gives it most."""
+    """Packs all busy nodes at one site, or says why not. Largest first, each to the host with the largest CPU share."""
     outside = [node for node in _busy(case) if world.hosts[trial.where[node.name]].site != site]
     if pinned := [node.name for node in outside if node.name in case.pinned]:
         return None, f"{pinned[0]} is pinned and not at {site}"
@@ -192,11 +194,11 @@ def _packed(
     outside.sort(key=_size, reverse=True)
     best, size = list[tuple[float, str]](), None
     for count, node in enumerate(outside):
-        if size != _size(node):  # a host that is too small for the ones before may do for this one
-            size, best = _size(node), [(-trial.gives(node, host.name), host.name) for host in hosts]
+        if size != _size(node):  # a host that was too small for larger nodes may fit this one
+            size, best = _size(node), [(-trial.cpu_share(node, host.name), host.name) for host in hosts]
             heapq.heapify(best)
         passed = list[tuple[float, str]]()
-        while best and not trial.takes(node, best[0][1]):
+        while best and not trial.fits(node, best[0][1]):
             passed.append(heapq.heappop(best))
         if not best:
             why = f"site {site} has room for {count} of the {len(outside)} nodes that are elsewhere"
@@ -204,8 +206,8 @@ def _packed(
             return None, "; ".join([why, *refused[:1]])
         host = best[0][1]
         trial.move(node, host)
-        heapq.heapreplace(best, (-trial.gives(node, host), host))
-        for one in passed if case.left or case.refused else ():  # barred for this node, but not for the next one
+        heapq.heapreplace(best, (-trial.cpu_share(node, host), host))
+        for one in passed if case.left or case.refused else ():  # barred for this node, perhaps not for the next
             heapq.heappush(best, one)
     return trial, ""
 
@@ -214,137 +216,145 @@ def _size(node: Node) -> tuple[float, int]:
     return node.cpus, node.memory
 
 
-def _together(
+def _packing_reasons(
     model: StepModel, start: TentativePlacement, first: TentativePlacement, trial: TentativePlacement, site: str
 ) -> dict[str, str]:
-    """The reason of each move that brings all to the site: the links they wait for, or would if only `first` was."""
+    """The reason of each move to the site: the time that links take now, or would take with the placement `first`."""
     before, then = model.step(first.where), model.step(trial.where)
     text = (
         f"links take {before.link:.0%} of the job's time now ({before.turns:.0f} answers/s, "
-        f"{before.crossing / 1e6:.2f} MB/s), {then.link:.0%} then"
+        f"{before.crossing / 1e6:.2f} MB/s), {then.link:.0%} afterwards"
         if first is start
-        else f"links would take {before.link:.0%} of a step as it is now, {then.link:.0%} then"
+        else f"links would take {before.link:.0%} of today's step, {then.link:.0%} together"
     )
     moved = [name for name, host in trial.where.items() if host != first.where[name]]
     return dict.fromkeys(moved, f"together at {site}: {text}")
 
 
-def _improved(
+def _improve(
     case: Case, model: StepModel, world: World, hosts: list[Host], trial: TentativePlacement, reasons: Mapping[str, str]
-) -> Option:
-    """The best that comes of giving, again and again, the node that computes longest a host that gives it more."""
-    nodes, said = {node.name: node for node in case.nodes}, dict(reasons)
-    best = _option(case, model, world, trial, said)
+) -> Candidate:
+    """Greedy improvement: repeatedly moves the most loaded node to a faster host; returns the best placement seen."""
+    nodes, notes = {node.name: node for node in case.nodes}, dict(reasons)
+    best = _candidate(case, model, world, trial, notes)
     tried = set(case.pinned)
-    while name := model.longest(trial.where, tried):
+    while name := model.most_loaded(trial.where, tried):
         tried.add(name)
         host = _better_host(case, nodes[name], model, world, hosts, trial)
         if host is None:
             break
-        ratio = trial.gives(nodes[name], host) / trial.gives(nodes[name], trial.where[name])
-        said[name] = (
+        ratio = trial.cpu_share(nodes[name], host) / trial.cpu_share(nodes[name], trial.where[name])
+        notes[name] = (
             f"it computes {model.computing(name):.0%} of its time, and the others wait for it: "
             f"{host} gives it {ratio:.2g} x what {trial.where[name]} gives"
         )
         trial.move(nodes[name], host)
-        option = _option(case, model, world, trial, said)
-        if _score(case.profile, option) < _score(case.profile, best):
-            best = option
+        candidate = _candidate(case, model, world, trial, notes)
+        if _score(case.profile, candidate) < _score(case.profile, best):
+            best = candidate
     return best
 
 
 def _better_host(
     case: Case, node: Node, model: StepModel, world: World, hosts: list[Host], trial: TentativePlacement
 ) -> str | None:
-    """Of each site the host that gives the node most; of these the one with the shortest step. While others are as slow
-    as the node, that is any, and it is the one that gives most; the own site's, unless another gives more by far."""
-    wanted, found = _FASTER * trial.gives(node, trial.where[node.name]), dict[str, tuple[float, str]]()
+    """The best of the sites' fastest hosts for the node: shortest step, then largest CPU share, preferring its own
+    site.
+
+    While other nodes are as slow as this one, its move alone shortens no step, and the CPU share decides.
+    """
+    wanted, found = _MIN_SPEEDUP * trial.cpu_share(node, trial.where[node.name]), dict[str, tuple[float, str]]()
     home = world.hosts[trial.where[node.name]].site
     for host in hosts:
-        if host.speed < wanted:  # hosts are in the order of their speed, and none gives more than that
+        if host.speed < wanted:  # hosts are sorted by speed, the upper bound of a CPU share
             break
-        if case.profile.flows is None and host.site != home or not trial.takes(node, host.name):
+        if case.profile.flows is None and host.site != home or not trial.fits(node, host.name):
             continue
-        given = trial.gives(node, host.name)
+        given = trial.cpu_share(node, host.name)
         if given >= wanted and given > found.get(host.site, (0.0, ""))[0]:
             found[host.site] = given, host.name
 
     def worth(site: str) -> tuple[float, float]:
         given, host = found[site]
         total = model.step({**trial.where, node.name: host}).total
-        return total, -given * (_FASTER if site == home else 1.0)
+        return total, -given * (_MIN_SPEEDUP if site == home else 1.0)
 
     best = min(sorted(found, key=lambda site: (site != home, site)), key=worth, default=None)
     return None if best is None else found[best][1]
 
 
-def _option(
+def _candidate(
     case: Case, model: StepModel, world: World, trial: TentativePlacement, reasons: Mapping[str, str]
-) -> Option:
+) -> Candidate:
     moves = [(node.name, node.host, trial.where[node.name]) for node in case.nodes]
-    price = cost.cost([move for move in moves if move[1] != move[2]], case.costs, world.hosts, world.roads)
-    return Option(dict(trial.where), model.step(trial.where), price, dict(reasons))
+    price = cost.cost([move for move in moves if move[1] != move[2]], case.costs, world.hosts, world.routes)
+    return Candidate(dict(trial.where), model.step(trial.where), price, dict(reasons))
 
 
-def _moves(option: Option, stay: Option) -> list[tuple[str, str, str]]:
-    """Node, source, destination, by the order of the nodes."""
-    return [(name, old, option.where[name]) for name, old in stay.where.items() if option.where[name] != old]
+def _moves(candidate: Candidate, stay: Candidate) -> list[tuple[str, str, str]]:
+    """The moves (node, source, destination), in the order of the nodes."""
+    return [(name, old, candidate.where[name]) for name, old in stay.where.items() if candidate.where[name] != old]
 
 
-def _score(profile: Profile, option: Option) -> float:
-    return profile.remaining * option.step.total + option.cost
+def _score(profile: Profile, candidate: Candidate) -> float:
+    return profile.remaining * candidate.step.total + candidate.cost
 
 
-def _gain(option: Option) -> float:
-    return 1.0 - option.step.total
+def _gain(candidate: Candidate) -> float:
+    return 1.0 - candidate.step.total
 
 
-def _against(case: Case, best: Option, gained: float, now: float, rule: Rule) -> str:
-    """Why the best plan is not done; empty when it is."""
-    last = max((case.moved.get(node.name, 0.0) for node in case.nodes), default=0.0)
-    if now - last < rule.cooldown:
-        return f"its nodes moved {now - last:.0f} s ago and are left alone for {rule.cooldown:.0f} s"
+def _objection(case: Case, best: Candidate, gained: float, now: float, rule: Rule) -> str:
+    """Why the best plan is rejected; empty when it is accepted."""
+    times = [case.moved.get(node.name, 0.0) for node in case.nodes]
+    if recent := [time for time in times if _within(rule.cooldown, time, now)]:
+        return f"its nodes moved {now - max(recent):.0f} s ago; after a move they stay for {rule.cooldown:.0f} s"
     if _gain(best) < rule.gain:
-        return f"less than the {rule.gain:.0%} that it takes to act"
+        return f"that is less than the {rule.gain:.0%} from which on nodes are moved"
     if gained < rule.margin * best.cost:
-        return f"it must gain {rule.margin:g} times what it costs"
+        return f"the gain must be {rule.margin:g} times the cost"
     return ""
 
 
+def _within(seconds: float, time: float, now: float) -> bool:
+    """True less than `seconds` after `time`. Never for a future time, which means that the clock was set back."""
+    return 0 <= now - time < seconds
+
+
 def _kind(profile: Profile, step: Step, world: World, case: Case, rule: Rule) -> Kind:
-    if profile.flows is None and _apart(case, world, {node.name: node.host for node in case.nodes}):
+    if profile.flows is None and _spans_sites(case, world, {node.name: node.host for node in case.nodes}):
         return Kind.UNKNOWN
     if step.link >= rule.network:
         return Kind.NETWORK
     return Kind.CPU if step.computing >= 0.5 else Kind.WAITING
 
 
-def _apart(case: Case, world: World, where: Where) -> bool:
+def _spans_sites(case: Case, world: World, where: Where) -> bool:
     return len({world.hosts[where[node.name]].site for node in _busy(case)}) > 1
 
 
-def _described(profile: Profile, verdict: Verdict, step: Step) -> str:
+def _description(profile: Profile, verdict: Verdict, step: Step) -> str:
     links = (
         f"links between sites take at most {step.link:.0%} of its time "
         f"({step.turns:.0f} answers/s, {step.crossing / 1e6:.2f} MB/s over them)"
     )
     if profile.flows is None:
         why = f" ({profile.uncounted})" if profile.uncounted else ""
-        links = f"what links take of its time is not known{why}, so nothing is moved over one"
+        links = f"the time that links take is unknown{why}, so no node moves over a link"
     return f"{verdict.kind}: {links}, {step.busiest or 'no node'} computes {step.computing:.0%}"
 
 
 def _why_not(verdict: Verdict, hindrances: Collection[str]) -> list[str]:
     if verdict.kind is Kind.NETWORK and hindrances:
         return list(hindrances)
-    return ["no host that has room would make it faster"]
+    return ["no host with room would make it faster"]
 
 
-def _proposed(case: Case, best: Option, world: World, name: str, source: str, destination: str) -> ProposedMove:
+def _proposed(case: Case, best: Candidate, world: World, name: str, source: str, destination: str) -> ProposedMove:
     predicted, hosts = case.costs[name], world.hosts
-    frozen = cost.downtime(predicted, hosts[source], hosts[destination], world.roads)
-    wire = world.roads.moving(dict.fromkeys(world.roads.way(hosts[source].site, hosts[destination].site).hops,
-                                             predicted.bytes))  # fmt: skip
+    frozen = cost.downtime(predicted, hosts[source], hosts[destination], world.routes)
+    hops = world.routes.route(hosts[source].site, hosts[destination].site).hops
+    wire = world.routes.seconds_for_moves(dict.fromkeys(hops, predicted.bytes))
     return ProposedMove(
         node=name, source=source, destination=destination, reason=best.reasons.get(name, ""),
         bytes=predicted.bytes, seconds=max(predicted.seconds, wire), downtime=frozen,

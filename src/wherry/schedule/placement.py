@@ -1,7 +1,7 @@
-"""Which host each new node goes to.
+"""Placement of new nodes on hosts.
 
-Invariant: pure and deterministic; no host is ever given more memory or more CPUs than it has, and none that is down or
-drained is given anything. CPUs are limits, not reservations, so a host may be full and idle.
+Invariants: pure and deterministic; no host gets more memory or CPUs than it has, and none that is down or drained gets
+a node. CPUs are limits, not reservations, so a host can be full and idle.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True)
 class NodeNeed:
-    """What one node takes of its host."""
+    """The room that one node takes."""
 
     cpus: float
     memory: int
@@ -28,19 +28,19 @@ class NodeNeed:
 
 @dataclass(frozen=True)
 class Used:
-    """What is taken of a host."""
+    """The room that is taken on a host."""
 
     cpus: float = 0.0
     memory: int = 0
     nodes: int = 0
 
     def plus(self, need: NodeNeed) -> Used:
-        """With one more node."""
+        """The sum with one more node."""
         return Used(self.cpus + need.cpus, self.memory + need.memory, self.nodes + 1)
 
 
 def used_by(nodes: Iterable[Node], moves: Iterable[Move] = ()) -> dict[str, Used]:
-    """What nodes take, by host. A node that moves takes its share of both hosts, as both hold it for a while."""
+    """The room that nodes take, by host. A moving node counts on both hosts, which both have a copy for a while."""
     used: dict[str, Used] = {}
     known = {node.name: node for node in nodes}
     places = [(node.name, node.host) for node in known.values()]
@@ -53,7 +53,7 @@ def used_by(nodes: Iterable[Node], moves: Iterable[Move] = ()) -> dict[str, Used
     return used
 
 
-def lacks(host: Host, used: Used, need: NodeNeed) -> str:
+def shortage(host: Host, used: Used, need: NodeNeed) -> str:
     """Why the host cannot take one more node; empty when it can."""
     if host.down:
         return f"host {host.name} is down"
@@ -67,7 +67,7 @@ def lacks(host: Host, used: Used, need: NodeNeed) -> str:
     return ""
 
 
-def place(
+def place_nodes(
     nodes_wanted: list[NodeNeed],
     hosts: list[Host],
     used: Mapping[str, Used],
@@ -76,9 +76,9 @@ def place(
     only_hosts: Collection[str] = (),
     own: Mapping[str, int] | None = None,
 ) -> list[str]:
-    """A host for each wanted node. `own` counts the nodes that the cluster has already, by host.
+    """A host for each wanted node. `own` is the number of nodes that the cluster has already, by host.
 
-    Refused NO_CAPACITY, which says how many fit, when not all do.
+    Refused NO_CAPACITY, with the number of nodes that fit, when not all do.
     """
     allowed = [h for h in hosts if (not sites or h.site in sites) and (not only_hosts or h.name in only_hosts)]
     taken, mine, chosen = dict(used), dict(own or {}), list[str]()
@@ -88,7 +88,7 @@ def place(
         fitting = [
             host
             for host in allowed
-            if not lacks(host, taken.get(host.name, Used()), need)
+            if not shortage(host, taken.get(host.name, Used()), need)
             and (placement.max_per_host is None or mine.get(host.name, 0) < placement.max_per_host)
         ]
         if not fitting:
@@ -107,7 +107,8 @@ def _nearest(
     own: Mapping[str, int],
     placement: PlacementSpec,
 ) -> list[Host]:
-    """The hosts by site: where the cluster has most nodes already, then where most of the wanted ones fit."""
+    """The hosts sorted by site: first the site with most nodes of the cluster, then the one where most wanted ones
+    fit."""
     sites = list(dict.fromkeys(host.site for host in hosts))
     fit, mine = dict.fromkeys(sites, 0), dict.fromkeys(sites, 0)
     for host in hosts:
@@ -117,7 +118,7 @@ def _nearest(
         count = dict(own)
         for need in wanted:
             while left and (
-                lacks(left[0], taken.get(left[0].name, Used()), need)
+                shortage(left[0], taken.get(left[0].name, Used()), need)
                 or (placement.max_per_host is not None and count.get(left[0].name, 0) >= placement.max_per_host)
             ):
                 left.pop(0)
@@ -130,17 +131,17 @@ def _nearest(
 
 
 def _by_site(chosen: list[str], hosts: list[Host]) -> list[str]:
-    """The same hosts, those of a site after each other: ranks fill nodes in order, and neighbours talk most."""
+    """The hosts grouped by site: ranks fill nodes in order, and neighbouring ranks exchange most messages."""
     site = {host.name: host.site for host in hosts}
     order = list(dict.fromkeys(site[name] for name in chosen))
     return sorted(chosen, key=lambda name: order.index(site[name]))
 
 
-def choose(node: Node, hosts: list[Host], used: Mapping[str, Used]) -> str:
-    """The host that a node moves to when its own is drained: the one with the fewest nodes."""
+def choose_host(node: Node, hosts: list[Host], used: Mapping[str, Used]) -> str:
+    """The destination of a node whose host is drained: the host with the fewest nodes."""
     others = [host for host in hosts if host.name != node.host]
     try:
-        return place([NodeNeed(node.cpus, node.memory)], others, used, PlacementSpec())[0]
+        return place_nodes([NodeNeed(node.cpus, node.memory)], others, used, PlacementSpec())[0]
     except Refused as error:
         raise Refused(Code.NO_CAPACITY, f"no host can take {node.name}", error.why, "wherry status") from None
 
@@ -148,7 +149,7 @@ def choose(node: Node, hosts: list[Host], used: Mapping[str, Used]) -> str:
 def _rank(
     host: Host, hosts: list[Host], used: Mapping[str, Used], mine: Mapping[str, int], placement: PlacementSpec
 ) -> tuple[int, ...]:
-    """The lowest is taken; hosts that are equal come as declared, because `min` takes the first."""
+    """Sort key of a host: the smallest is chosen, and the first declared of equal ones, since `min` is stable."""
     nodes = used.get(host.name, Used()).nodes
     if placement.spread == "pack":
         return (0,)
@@ -166,8 +167,8 @@ def _too_many(
     placement: PlacementSpec,
 ) -> Refused:
     reasons = [
-        lacks(host, used.get(host.name, Used()), need)
-        or f"host {host.name} has its {placement.max_per_host} nodes (placement.max_per_host)"
+        shortage(host, used.get(host.name, Used()), need)
+        or f"host {host.name} has {placement.max_per_host} nodes already (placement.max_per_host)"
         for host in hosts
     ]
     shown = "; ".join(reasons[:4]) + (f"; and {len(reasons) - 4} more hosts" if len(reasons) > 4 else "")

@@ -1,7 +1,7 @@
-"""What lies between sites: latency of the way, and the bandwidth of each link on it, by direction.
+"""Routes between sites: their latency, and the bandwidth of each link, by direction.
 
-Pure. Invariant: links form a tree, so there is at most one way between two sites; sites that nothing joins are
-as good as infinitely far.
+Pure. Invariant: links form a tree, so two sites have at most one route; sites without a route get a latency that no job
+tolerates.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from dataclasses import dataclass
 from wherry.model.spec.fabric import LinkSpec
 
 SHARE = 0.9
-"""Of a link's bandwidth that moves may take. The rest keeps its queue empty, in which the job's messages would wait."""
+"""Share of a link's bandwidth that moves may use. The rest keeps the link's queue short for the jobs' messages."""
 Hop = tuple[str, str]
 """A link in one direction: from site, to site."""
 _UNJOINED = 3600.0
-"""Seconds of latency between sites that no link joins: no job stands that."""
+"""Latency in seconds between sites without a route."""
 
 
 @dataclass(frozen=True)
 class Route:
-    """From one site to another: seconds of latency, and the hops."""
+    """A route from site to site: its latency in seconds, and its hops."""
 
     latency: float
     hops: tuple[Hop, ...] = ()
@@ -42,8 +42,8 @@ class Routes:
                 self._latency[hop] = figures.latency or 0.0
                 self.bandwidth[hop] = figures.bandwidth / 8 if figures.bandwidth else math.inf
 
-    def way(self, one: str, other: str) -> Route:
-        """The way from one site to another; none within a site."""
+    def route(self, one: str, other: str) -> Route:
+        """The route from one site to another; it has no hops within a site."""
         if one == other:
             return Route(0.0)
         if (one, other) not in self._known:
@@ -51,19 +51,19 @@ class Routes:
         return self._known[one, other]
 
     def seconds(self, load: Mapping[Hop, float]) -> float:
-        """How long the links need for so many bytes each, all at the same time: the slowest one decides."""
+        """Seconds to send `load` bytes over the links in parallel: those of the slowest."""
         return max((size / self.bandwidth[hop] for hop, size in load.items()), default=0.0)
 
-    def moving(self, load: Mapping[Hop, float]) -> float:
-        """The same for what moves send, which have a share of each link."""
+    def seconds_for_moves(self, load: Mapping[Hop, float]) -> float:
+        """The same for moves, which may use a share of each link only."""
         return self.seconds(load) / SHARE
 
     def _search(self, one: str, other: str) -> Route:
-        ways, front = {one: Route(0.0)}, [one]
+        found, front = {one: Route(0.0)}, [one]
         while front:
             here = front.pop()
             for hop, latency in self._latency.items():
-                if hop[0] == here and hop[1] not in ways:
-                    ways[hop[1]] = Route(ways[here].latency + latency, (*ways[here].hops, hop))
+                if hop[0] == here and hop[1] not in found:
+                    found[hop[1]] = Route(found[here].latency + latency, (*found[here].hops, hop))
                     front.append(hop[1])
-        return ways.get(other, Route(_UNJOINED))
+        return found.get(other, Route(_UNJOINED))

@@ -1,12 +1,12 @@
-"""How long a step of a job takes on other hosts, relative to now, from its profile.
+"""Predicts the duration of a job's step for another placement, relative to the present one, from the job's profile.
 
-    step = C + L + rest,  divided by the same sum for where its nodes are now
+    step = C + L + rest,  divided by the same sum for the present placement
 
-C is the largest computing share of a node, scaled by what its host gives it; L the largest share that a node spends on
-messages, the links' part by far; rest is what the job waited for otherwise and goes on waiting. Of the time that a
-node's messages could have taken, it pays at most what it waited: the same part of it is taken elsewhere.
+C is the largest computing share of a node, scaled by its CPU share; L the largest share that a node spends on messages,
+mostly over links; rest is other waiting, which is assumed constant. A node waits for at most the measured part of the
+time that its messages take in transit; the same part is assumed for other placements.
 
-Pure. Invariant: where the nodes are now the step is 1.
+Pure. Invariant: the step of the present placement is 1.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from wherry.model.profile import Profile
 from wherry.schedule.routes import Hop, Routes
 
 NEAR = 0.0001
-"""Seconds that a message within a site is assumed to take: it is not free for being near."""
+"""Assumed latency in seconds of a message within a site."""
 _LEAST = 0.02
-"""Share of a host that is assumed to be left for nodes however much others use."""
+"""Share of a host that is assumed to be left for nodes, whatever other processes use."""
 
-_AS_LONG = 0.999
-"""Of two nodes that compute as long as each other by so much, either is the one that computes longest."""
+_TIE = 0.999
+"""Nodes that compute at least this part of the maximum count as tied."""
 
 Where = Mapping[str, str]
 """Node -> host."""
@@ -33,17 +33,17 @@ Where = Mapping[str, str]
 
 @dataclass(frozen=True)
 class World:
-    """Hosts by name, what joins the sites, the CPUs that others than nodes use on a host, and those that nodes of
-    other busy clusters may use."""
+    """Hosts by name, the routes between sites, and by host the CPUs that `foreign` processes use and that `busy` nodes
+    of other clusters may use."""
 
     hosts: Mapping[str, Host]
-    roads: Routes
+    routes: Routes
     foreign: Mapping[str, float]
     busy: Mapping[str, float]
 
-    def gives(self, host: str, own: float) -> float:
-        """What each of the nodes gets of a host, where its busy nodes of this cluster have `own` CPUs: 1 is a core of
-        the fastest host to itself."""
+    def cpu_share(self, host: str, own: float) -> float:
+        """The speed of each CPU of the nodes on a host, where this cluster's busy nodes have `own` CPUs: 1 is an
+        unshared core of the fastest host."""
         found = self.hosts[host]
         asked = found.speed * (own + self.busy.get(host, 0.0))
         left = max(found.cores * found.speed - self.foreign.get(host, 0.0), _LEAST * found.cores)
@@ -52,8 +52,8 @@ class World:
 
 @dataclass(frozen=True)
 class Step:
-    """A step's parts, in steps as they are now: all of it, computing and link share of the worst node, which one it is
-    that computes longest, and the links' load in bytes and turns per second."""
+    """A step in units of the present step: its total, the computing share of the `busiest` node, the largest link
+    share, and the bytes and turns per second that cross links."""
 
     total: float
     computing: float
@@ -64,7 +64,7 @@ class Step:
 
 
 class StepModel:
-    """The steps of one cluster's jobs; `nodes` are those that have a part in them."""
+    """The step model of one cluster's jobs; `nodes` are those with ranks."""
 
     def __init__(self, profile: Profile, nodes: Sequence[Node], world: World) -> None:
         self._world = world
@@ -73,29 +73,30 @@ class StepModel:
         self._flows = [f for f in profile.flows or () if f.source in self._loads and f.target in self._loads]
         self._cpus = {node.name: node.cpus for node in nodes}
         self.now: dict[str, str] = {node.name: node.host for node in nodes}
-        self._rates = self._gives(self.now)
-        self._paid = dict[str, float]()
+        self._rates = self._cpu_shares(self.now)
+        self._waited_part = dict[str, float]()
         for name, wire in self._wire(self.now)[0].items():
             waited = self._loads[name].waiting
-            self._paid[name] = min(1.0, waited / sum(wire)) if sum(wire) > 0 else 1.0
+            self._waited_part[name] = min(1.0, waited / sum(wire)) if sum(wire) > 0 else 1.0
         computing, messages, *_ = self._parts(self.now)
         self._rest = max(0.0, 1.0 - computing - messages)
         self._unit = computing + messages + self._rest
 
     def step(self, where: Where) -> Step:
-        """The step with the nodes on these hosts."""
+        """The step of this placement."""
         computing, messages, link, busiest, crossing, count = self._parts(where)
         total = (computing + messages + self._rest) / self._unit
         return Step(total, computing / self._unit, link / self._unit, busiest, crossing, count)
 
     def computing(self, node: str) -> float:
-        """The share of time in which the node computes now."""
+        """The node's present computing share."""
         return self._loads[node].computing if node in self._loads else 0.0
 
-    def longest(self, where: Where, besides: Collection[str]) -> str:
-        """The node that computes longest there, or as long as that, and is not one of `besides`; empty when each is."""
+    def most_loaded(self, where: Where, besides: Collection[str]) -> str:
+        """The node with the largest computing share, or tied with it, that is not in `besides`; empty when none is
+        left."""
         shares = self._computing(where)
-        least = _AS_LONG * max(shares.values(), default=0.0)
+        least = _TIE * max(shares.values(), default=0.0)
         return max(((share, name) for name, share in shares.items() if share >= least and name not in besides),
                    default=(0.0, ""))[1]  # fmt: skip
 
@@ -105,29 +106,29 @@ class StepModel:
         wire, crossing, count = self._wire(where)
         messages = link = 0.0
         for name, (far, near) in wire.items():
-            paid = self._paid.get(name, 1.0)
+            paid = self._waited_part.get(name, 1.0)
             messages, link = max(messages, paid * (far + near)), max(link, paid * far)
         return shares.get(busiest, 0.0), messages, link, busiest, crossing, count
 
     def _computing(self, where: Where) -> dict[str, float]:
-        rates = self._gives(where)
+        rates = self._cpu_shares(where)
         return {
             name: load.computing * self._rates[name] / rates[name]
             for name, load in self._loads.items()
             if name in rates
         }
 
-    def _gives(self, where: Where) -> dict[str, float]:
+    def _cpu_shares(self, where: Where) -> dict[str, float]:
         own = defaultdict[str, float](float)
         for name, cpus in self._cpus.items():
             own[where[name]] += cpus
-        given = {host: self._world.gives(host, cpus) for host, cpus in own.items()}
+        given = {host: self._world.cpu_share(host, cpus) for host, cpus in own.items()}
         return {name: given[where[name]] for name in self._cpus}
 
     def _wire(self, where: Where) -> tuple[dict[str, tuple[float, float]], float, float]:
-        """Per node that receives: seconds per second that its messages could take, over links and within the site;
+        """By receiving node, the time in transit of its messages in seconds per second, over links and within the site;
         then the bytes and turns per second that cross links."""
-        hosts, roads = self._world.hosts, self._world.roads
+        hosts, routes = self._world.hosts, self._world.routes
         site = {name: hosts[where[name]].site for name in self._loads}
         far, near, load = defaultdict[str, float](float), defaultdict[str, float](float), defaultdict[Hop, float](float)
         across, size, count = set[str](), 0.0, 0.0
@@ -136,13 +137,13 @@ class StepModel:
             if one == other:
                 near[flow.target] += flow.turns * NEAR
                 continue
-            way = roads.way(one, other)
-            far[flow.target] += flow.turns * way.latency
+            route = routes.route(one, other)
+            far[flow.target] += flow.turns * route.latency
             across |= {flow.source, flow.target}
             size, count = size + flow.bytes, count + flow.turns
-            for hop in way.hops:
+            for hop in route.hops:
                 load[hop] += flow.bytes
-        queue = roads.seconds(load)
+        queue = routes.seconds(load)
         names = across | set(near)
         wire = {name: (far[name] + (queue if name in across else 0.0), near[name]) for name in names}
         return wire, size, count

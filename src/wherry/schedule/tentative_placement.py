@@ -1,6 +1,6 @@
-"""A placement of one cluster that is tried: where its nodes would be, and what hosts can still take.
+"""A tentative placement of one cluster: its nodes' hosts, and the room that is left on hosts.
 
-Invariant: a host that a node would leave counts as taken until then, so a trial that fits can be reached move by move.
+Invariant: a node counts on both its old and its new host, so a placement that fits can be reached move by move.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 
 from wherry.model.objects import Node
-from wherry.schedule.placement import NodeNeed, Used, lacks
+from wherry.schedule.placement import NodeNeed, Used, shortage
 from wherry.schedule.step_model import World
 
 
 class TentativePlacement:
-    """The nodes of one cluster. `used` is what all clusters take, this one as it is; `barred` are (node, host) that
-    are not wanted; `most` is how many of the nodes a host may have."""
+    """The nodes of one cluster. `used` is the room that all clusters take now; `barred` are forbidden (node, host)
+    pairs; `most` is the largest number of the nodes per host."""
 
     def __init__(
         self,
@@ -36,31 +36,31 @@ class TentativePlacement:
             self._held[node.host] += 1
 
     def copy(self) -> TentativePlacement:
-        """The same, to go on with in another way."""
+        """An independent copy."""
         other = TentativePlacement((), self._world, self._used, self._barred, self._most)
         other.where, other._extra = dict(self.where), dict(self._extra)
         other._cpus, other._held = self._cpus.copy(), self._held.copy()
         return other
 
     def with_nodes(self, nodes: Iterable[Node], where: Mapping[str, str]) -> TentativePlacement:
-        """The same with the nodes moved to where they are to be."""
+        """A copy with the nodes moved to the hosts in `where`."""
         other = self.copy()
         for node in nodes:
             if where[node.name] != other.where[node.name]:
                 other.move(node, where[node.name])
         return other
 
-    def takes(self, node: Node, host: str) -> bool:
-        """True when the host can have the node, too."""
+    def fits(self, node: Node, host: str) -> bool:
+        """True when the host has room for the node and may have it."""
         if (node.name, host) in self._barred or self._most is not None and self._held[host] >= self._most:
             return False
         used = self._extra.get(host) or self._used.get(host, Used())
-        return not lacks(self._world.hosts[host], used, NodeNeed(node.cpus, node.memory))
+        return not shortage(self._world.hosts[host], used, NodeNeed(node.cpus, node.memory))
 
-    def gives(self, node: Node, host: str) -> float:
-        """What the host gives to the node, or would."""
+    def cpu_share(self, node: Node, host: str) -> float:
+        """The node's CPU share on the host (see `World`), if it were there."""
         own = self._cpus[host] + (0.0 if self.where[node.name] == host else node.cpus)
-        return self._world.gives(host, own)
+        return self._world.cpu_share(host, own)
 
     def move(self, node: Node, host: str) -> None:
         """Puts the node on the host."""

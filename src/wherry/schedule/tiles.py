@@ -1,8 +1,8 @@
-"""Which tile process should be on which tile: one that talks to another host goes there, one on a crowded host away.
+"""Placement of tile processes: brings processes that exchange messages to one host, and relieves overloaded hosts.
 
-What a placement loses is in processes: one that waits all the time loses 1. For each pair on different hosts the
-messages per second times what a message between hosts takes longer, at most 1; for each host with more to compute than
-it has CPUs, what it lacks. The best single move to a free tile is chosen, if it gains enough to be more than noise.
+The loss of a placement is counted in processes: one that only waits loses 1. A pair on different hosts loses its
+messages per second times the extra latency between hosts, at most 1; an overloaded host loses the CPUs that it lacks.
+The best single move to a free tile is chosen if its gain exceeds the noise.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
-MESSAGE = 200e-6  # seconds that a message between hosts takes longer than one within
-LEAST = 0.1  # processes: a move that gains less is not worth its disturbance
+MESSAGE = 200e-6  # seconds: extra latency of a message between hosts
+LEAST = 0.1  # processes: the least gain of a move
 
 
 @dataclass(frozen=True)
 class Tile:
-    """`process` is None when it is free."""
+    """A tile; `process` is None when it is free."""
 
     number: int
     host: int
@@ -25,7 +25,7 @@ class Tile:
 
 @dataclass(frozen=True)
 class TileMove:
-    """`gain` in processes; see above."""
+    """The move of a process to a tile; `gain` in processes, see above."""
 
     process: int
     tile: int
@@ -35,7 +35,7 @@ class TileMove:
 def loss(
     tiles: Sequence[Tile], load: Mapping[int, float], talk: Mapping[tuple[int, int], float], cpus: Mapping[int, float]
 ) -> float:
-    """What the placement loses. `load` in CPUs by process, `talk` in messages per second, `cpus` by host."""
+    """The loss of a placement. `load` is in CPUs by process, `talk` in messages per second by pair, `cpus` by host."""
     host = {tile.process: tile.host for tile in tiles if tile.process is not None}
     apart: dict[frozenset[int], float] = {}
     for (one, other), rate in talk.items():
@@ -56,7 +56,7 @@ def choose_move(
     cpus: Mapping[int, float],
     resting: Set[int] = frozenset(),
 ) -> TileMove | None:
-    """The move that gains most, or None. Processes that are `resting` have moved lately and stay."""
+    """The move with the largest gain, or None. `resting` processes moved recently and stay."""
     now = loss(tiles, load, talk, cpus)
     best: TileMove | None = None
     for source in tiles:

@@ -93,7 +93,7 @@ class BalanceSampling:
                 why = str(error)
             if why:
                 undecided.append(Verdict(cluster=name, kind=Kind.UNKNOWN, text=why))
-        routes = Routes(self.managers.fabric.spec.joins())
+        routes = Routes(self.managers.fabric.spec.effective_links())
         world = World(hosts, routes, foreign(before, after, list(hosts)), {})
         under_way = [move for move in moves if not move.ended]
         proposed = plan(cases, world, nodes, under_way, now(), Rule())

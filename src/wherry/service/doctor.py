@@ -109,7 +109,7 @@ def _network() -> Iterator[Finding]:
 def _overlays() -> Iterator[Finding]:
     how = "the kernel's WireGuard" if wireguard.kernel() else f"WireGuard by {wireguard.PROGRAM}"
     for kind, text in (("openvpn", "OpenVPN"), ("wireguard", how)):
-        missing = vpn.lacks(kind)
+        missing = vpn.missing_programs(kind)
         bad = f"links with the overlay {kind} are refused: no {', '.join(missing)}"
         yield _judge(kind, not missing, f"{text} between sites", bad, vpn.remedy(missing), Health.LIMITED)
 

@@ -13,7 +13,7 @@ from typing import Any
 from wherry.base.errors import Code, Refused
 from wherry.cluster.lookup import DRAINED, LOST, find_host
 from wherry.model.objects import Node, NodeState, Operation
-from wherry.schedule.placement import NodeNeed, Used, choose, used_by
+from wherry.schedule.placement import NodeNeed, Used, choose_host, used_by
 from wherry.service.bulk_moves import move_many
 from wherry.service.claims import FABRIC, Claims, cluster_claim, host_claim, node_claim
 from wherry.service.context import ServiceContext
@@ -155,7 +155,7 @@ class Drains:
         store, hosts = self._context.store, self._context.hosts()
         used, targets = used_by(store.nodes(), store.moves(unfinished=True)), dict[Node, str]()
         for node in self._movable(host):
-            target = choose(node, hosts, used)
+            target = choose_host(node, hosts, used)
             used[target] = used.get(target, Used()).plus(NodeNeed(node.cpus, node.memory))
             targets[node] = target
         return targets

@@ -65,8 +65,8 @@ def _remote_driver(fabric: Fabric, instance: Instance) -> NodeDriver:
     from wherry.node.vm.real.xen import XenDriver
 
     kinds: dict[str, type[RemoteVmDriver]] = {"qemu": QemuDriver, "xen": XenDriver}
-    assert isinstance(fabric, LibvirtHostsFabric) and isinstance(fabric.asked, HostConnections)
-    return kinds[fabric.spec.hypervisor](instance, fabric, fabric.asked)
+    assert isinstance(fabric, LibvirtHostsFabric) and isinstance(fabric.connections, HostConnections)
+    return kinds[fabric.spec.hypervisor](instance, fabric, fabric.connections)
 
 
 def _host_connections(spec: FabricSpec) -> HostConnections:

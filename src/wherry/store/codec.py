@@ -1,7 +1,7 @@
-"""Records as JSON text and back.
+"""Records to JSON text and back.
 
-Invariant: `load(kind, dump(record)) == record`. Specs refuse a size or duration without its unit, so those that a spec
-holds as numbers are written with one.
+Invariant: `load(kind, dump(record)) == record`. Specs refuse sizes and durations without a unit, so `dump` adds units
+to those that a spec holds as numbers.
 """
 
 from __future__ import annotations

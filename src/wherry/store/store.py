@@ -1,7 +1,7 @@
-"""Every record of an instance, by name or id, in one SQLite database (write-ahead log).
+"""All records of an instance, by name or id, in one SQLite database (write-ahead log).
 
-Invariants: a call that writes returns when the row survives `kill -9` of this process; calls may come from any thread;
-the directory and the file are the owner's alone, as the secrets of clusters are in it.
+Invariants: a written row survives `kill -9` of this process once the call returns; calls may come from any thread; only
+the owner can read the file, which contains the secrets of clusters.
 """
 
 from __future__ import annotations
@@ -33,16 +33,19 @@ _BUSY_SECONDS = 30
 
 
 class Store:
-    """The state of an instance. `put_…` makes or replaces, `drop_…` of what is not there does nothing."""
+    """The state of an instance. `put_…` inserts or replaces a row; `drop_…` deletes it, if it exists."""
 
     def __init__(self, path: Path) -> None:
-        """Opens the database, made with its directory when missing (0700, file 0600), in today's shape."""
+        """Opens the database and migrates it. Makes a missing directory (0700) and file (0600)."""
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         path.chmod(0o600)
         self._writing = threading.RLock()
+        self.reserving = threading.Lock()
+        """Held from the check of a host's room to the write of the row that takes it, as clusters and moves compete for
+        that room, which is counted in rows. No host is asked anything while it is held."""
         self.on_event: Callable[[], None] = lambda: None
-        """Called after each event that is added, by its thread."""
+        """Called after each event that is added, by the thread that added it."""
         self._engine = _engine(path)
         self._migrate()
 
@@ -58,7 +61,7 @@ class Store:
         return found[0] if found else None
 
     def put_fabric(self, spec: FabricSpec | None) -> None:
-        """Replaces the fabric; None forgets it."""
+        """Replaces the fabric; None deletes it."""
         with self._write() as connection:
             connection.execute(tables.fabrics.delete())
             if spec:
@@ -90,11 +93,11 @@ class Store:
         return self._one(Cluster, tables.clusters, name=name)
 
     def put_cluster(self, cluster: Cluster) -> None:
-        """Makes or replaces a cluster."""
+        """Inserts or replaces a cluster."""
         self._put(tables.clusters, {"name": cluster.name}, {"record": dump(cluster)})
 
     def drop_cluster(self, name: str) -> None:
-        """Forgets a cluster and its nodes."""
+        """Deletes a cluster and its nodes."""
         with self._write() as connection:
             connection.execute(tables.nodes.delete().where(tables.nodes.c.cluster == name))
             connection.execute(tables.clusters.delete().where(tables.clusters.c.name == name))
@@ -109,24 +112,24 @@ class Store:
         return self._one(Node, tables.nodes, name=name)
 
     def put_node(self, node: Node) -> None:
-        """Makes or replaces a node."""
+        """Inserts or replaces a node."""
         columns = {"cluster": node.cluster, "position": node.index, "record": dump(node)}
         self._put(tables.nodes, {"name": node.name}, columns)
 
     def drop_node(self, name: str) -> None:
-        """Forgets a node."""
+        """Deletes a node."""
         self._drop(tables.nodes, name=name)
 
     # Settings of the service.
 
     def setting(self, name: str) -> str:
-        """What it was set to; empty when it never was."""
+        """The value of a setting; empty when it was never set."""
         with self._engine.connect() as connection:
             row = connection.execute(sa.select(tables.settings.c.value).where(tables.settings.c.name == name)).first()
         return str(row.value) if row else ""
 
     def put_setting(self, name: str, value: str) -> None:
-        """Sets it."""
+        """Changes a setting."""
         self._put(tables.settings, {"name": name}, {"value": value})
 
     # Secrets: never part of a record.
@@ -136,15 +139,15 @@ class Store:
         with self._engine.connect() as connection:
             row = connection.execute(sa.select(tables.secrets.c.value).where(tables.secrets.c.name == name)).first()
         if row is None:
-            raise Refused(Code.NOT_FOUND, f"there is no key for {name!r}", "it was removed", "wherry status")
+            raise Refused(Code.NOT_FOUND, f"there is no secret {name!r}", "it was removed", "wherry status")
         return str(row.value)
 
     def put_secret(self, name: str, value: str) -> None:
-        """Makes or replaces a secret."""
+        """Inserts or replaces a secret."""
         self._put(tables.secrets, {"name": name}, {"value": value})
 
     def drop_secret(self, name: str) -> None:
-        """Forgets a secret."""
+        """Deletes a secret."""
         self._drop(tables.secrets, name=name)
 
     # Jobs, moves, operations.
@@ -159,16 +162,16 @@ class Store:
         return self._one(Job, tables.jobs, id=id)
 
     def put_job(self, job: Job) -> None:
-        """Makes or replaces a job."""
+        """Inserts or replaces a job."""
         columns = {"cluster": job.cluster, "created": job.created, "record": dump(job)}
         self._put(tables.jobs, {"id": job.id}, columns)
 
     def drop_job(self, id: str) -> None:
-        """Forgets a job."""
+        """Deletes a job."""
         self._drop(tables.jobs, id=id)
 
     def moves(self, *, unfinished: bool = False) -> list[Move]:
-        """Oldest first; `unfinished` leaves out those that are done or rolled back."""
+        """Oldest first; with `unfinished`, those that are neither done nor rolled back."""
         keys = {"finished": False} if unfinished else {}
         return self._all(Move, tables.moves, keys, (tables.moves.c.created, tables.moves.c.id))
 
@@ -177,7 +180,7 @@ class Store:
         return self._one(Move, tables.moves, id=id)
 
     def put_move(self, move: Move) -> None:
-        """Makes or replaces a move."""
+        """Inserts or replaces a move."""
         finished = move.phase in _FINISHED
         columns = {"node": move.node, "finished": finished, "created": move.created, "record": dump(move)}
         self._put(tables.moves, {"id": move.id}, columns)
@@ -193,13 +196,15 @@ class Store:
 
     def operation_with_key(self, uid: int, key: str) -> Operation | None:
         """The operation that a user began with this idempotency key."""
-        query = sa.select(tables.operations.c.record).where(tables.operations.c.record.contains(key, autoescape=True))
+        written = json.dumps(key)[1:-1]  # as it stands in the record: quotes and non-ASCII letters are escaped there
+        record = tables.operations.c.record
+        query = sa.select(record).where(record.contains(written, autoescape=True))
         with self._engine.connect() as connection:
             found = [load(Operation, row.record) for row in connection.execute(query)]
         return next((operation for operation in found if (operation.uid, operation.key) == (uid, key)), None)
 
     def put_operation(self, operation: Operation) -> None:
-        """Makes or replaces an operation."""
+        """Inserts or replaces an operation."""
         columns = {"state": str(operation.state), "created": operation.created, "record": dump(operation)}
         self._put(tables.operations, {"id": operation.id}, columns)
 
@@ -215,14 +220,14 @@ class Store:
         return event.model_copy(update={"id": result.lastrowid})
 
     def events(self, after: int = 0, limit: int = 1000) -> list[Event]:
-        """Those with a larger id than `after`, in order, at most `limit`."""
+        """The first `limit` events with an id above `after`, in order."""
         table = tables.events
         with self._engine.connect() as connection:
             rows = connection.execute(sa.select(table).where(table.c.id > after).order_by(table.c.id).limit(limit))
             return [Event(**{**row._mapping, "data": json.loads(row.data)}) for row in rows]
 
     def prune(self, events: int = 10_000, others: int = 1_000) -> None:
-        """Forgets all but the newest `events` events, and `others` ended operations and moves each."""
+        """Deletes all but the newest `events` events, `others` ended operations and `others` finished moves."""
         ended = tables.operations.c.state != str(OperationState.RUNNING)
         for table, order, which, keep in (
             (tables.events, tables.events.c.id, sa.true(), events),
@@ -233,7 +238,7 @@ class Store:
             with self._write() as connection:
                 connection.execute(table.delete().where(table.c.id.in_(old)))
 
-    # How.
+    # Connections and statements.
 
     @contextmanager
     def _write(self) -> Iterator[Connection]:

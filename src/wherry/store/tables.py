@@ -1,6 +1,6 @@
-"""The tables. Each holds some columns to search by, and the record itself as JSON (`record`).
+"""The tables. Each has some columns for queries, and the whole record as JSON (`record`).
 
-Invariant: a key column always says what the record says; both are written by one statement.
+Invariant: columns and record agree, as one statement writes both.
 """
 
 from __future__ import annotations

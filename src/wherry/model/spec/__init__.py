@@ -1,5 +1,5 @@
-"""What a user writes: fabric files and cluster files, validated strictly.
+"""Specs: fabric files and cluster files, validated strictly.
 
-Invariant: a spec that exists is valid in itself; what depends on the machine is checked by the plan. Unknown keys are
-errors that suggest the nearest known key.
+Invariant: a spec that exists is valid in itself; the plan checks what depends on the machine. An unknown key is an
+error that suggests the nearest known key.
 """

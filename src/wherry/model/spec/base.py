@@ -1,6 +1,6 @@
-"""What fabric files and cluster files share: the base model, quantities, names, hints for misspelt words.
+"""Shared by all specs: the base model, quantities, names, suggestions for misspelt words.
 
-Invariant: sizes, durations and rates carry units; a bare number is an error that shows how to write it.
+Invariant: sizes, durations and rates have units; the error for a bare number shows how to write it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _needs_unit(value: object, example: str) -> object:
 def name_of(value: str) -> str:
     if not NAME.fullmatch(value) or len(value) > 20:
         raise ValueError(
-            f"{value!r} is no name: at most 20 lower-case letters, digits and inner hyphens, a letter first"
+            f"{value!r} is not a name: at most 20 lower-case letters, digits and inner hyphens, a letter first"
         )
     return value
 
@@ -52,7 +52,7 @@ Rate = Annotated[int, BeforeValidator(_rate)]
 Share = Annotated[float, BeforeValidator(_share)]
 Name = Annotated[str, BeforeValidator(lambda v: name_of(v) if isinstance(v, str) else v)]
 Interface = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,14}$")]
-"""A network interface, as Linux takes it."""
+"""The name of a network interface of Linux."""
 
 
 class Spec(BaseModel):
@@ -62,7 +62,7 @@ class Spec(BaseModel):
 
 
 def require_unique(noun: str, names: list[str]) -> set[str]:
-    """The names as a set. ValueError when one of them is given twice."""
+    """The names as a set. ValueError when one is given twice."""
     for name in names:
         if names.count(name) > 1:
             raise ValueError(f"two {noun}s are named {name!r}")
@@ -70,6 +70,6 @@ def require_unique(noun: str, names: list[str]) -> set[str]:
 
 
 def nearest(word: str, known: set[str] | list[str]) -> str:
-    """The end of an error about an unknown word: the known word most like it, or all known words."""
+    """The end of an error about an unknown word: the most similar known word, or all known words."""
     near = difflib.get_close_matches(word, list(known), 1)
     return f"; did you mean {near[0]!r}?" if near else f" (known: {', '.join(sorted(known))})"

@@ -1,4 +1,4 @@
-"""Cluster files: how many nodes, what each is made like, and where nodes may be.
+"""Cluster files: number, flavors and placement of nodes.
 
 Invariant: a spec that exists is valid in itself.
 """
@@ -15,11 +15,11 @@ from wherry.model.network import MOST_NODES
 from wherry.model.spec.base import Name, Spec, name_of, size_of
 
 SMALLEST_VM = 128 * 2**20
-"""Bytes of memory below which a virtual machine does not boot: its system is in its memory."""
+"""Least memory in bytes with which a virtual machine boots: its root file system is in memory."""
 
 
 class PlacementSpec(Spec):
-    """Where nodes begin: spread over hosts, evenly over sites (neighbours at one), or packed on few sites and hosts.
+    """Initial placement: spread over hosts, evenly over sites (neighbours together), or packed on few sites and hosts.
 
     `placement: spread` and `placement: pack` are short for `spread: site` and `spread: pack`.
     """
@@ -29,9 +29,9 @@ class PlacementSpec(Spec):
 
 
 class NicSpec(Spec):
-    """A virtual machine's network adapter. Without checksum offload every frame is whole when it leaves the guest.
-    Of model virtio alone: `queues`, at most one for each CPU; `vhost`, whether the kernel handles them instead of QEMU
-    (where it can, when nothing is said).
+    """A virtual machine's network adapter. Without checksum offload frames leave the guest segmented and with
+    checksums. For model virtio only: `queues`, at most one per CPU; `vhost`, whether the kernel handles them instead of
+    QEMU (default: where it can).
     """
 
     model: Literal["virtio", "e1000", "e1000e", "rtl8139"] = "virtio"
@@ -51,7 +51,7 @@ _SHORT = {"spread": "site", "pack": "pack"}
 
 
 def _placement(value: object) -> object:
-    """The short form as the long one."""
+    """Expands the short form."""
     if isinstance(value, str):
         if value not in _SHORT:
             raise ValueError(f"{value!r} is no placement: write spread, pack, or keys such as {{spread: host}}")
@@ -66,7 +66,7 @@ def _enough(value: int) -> int:
 
 
 def names_disk(image: str) -> bool:
-    """True when an image is not one of Wherry's but a qcow2 file, by its path."""
+    """True when an image is the path of a qcow2 file, and not the name of one of Wherry's."""
     return image.startswith("/")
 
 
@@ -80,14 +80,14 @@ def _image(value: str) -> str:
 
 Kind = Literal["container", "vm"]
 Guest = Literal["pvh", "pv"]
-"""Kinds of Xen's guests: with the processor's help for virtual machines, and without it."""
+"""Types of Xen guests: with hardware virtualization (pvh), and without (pv)."""
 Image = Annotated[str, BeforeValidator(lambda v: _image(v) if isinstance(v, str) else v)]
 Cpus = Annotated[float, Field(gt=0, le=1024)]
 Memory = Annotated[int, BeforeValidator(size_of), AfterValidator(_enough)]
 
 
 class Flavor(Spec):
-    """What one node is made like; `image`, `nic` and `guest` are a virtual machine's."""
+    """The properties of one node; `image`, `nic` and `guest` are for virtual machines."""
 
     kind: Kind
     cpus: Cpus
@@ -98,7 +98,7 @@ class Flavor(Spec):
 
 
 class GroupSpec(Spec):
-    """Nodes that are alike, in a cluster of several kinds or sizes. What it does not say, the file says for all."""
+    """Equal nodes in a cluster of several kinds or sizes. Keys that a group leaves out come from the whole file."""
 
     count: int = Field(default=1, ge=1, le=MOST_NODES)
     kind: Kind | None = None
@@ -110,13 +110,13 @@ class GroupSpec(Spec):
 
 
 NODES_AS_NUMBER, NODES_AS_GROUPS = "a number", "groups"
-"""The two forms of `nodes`; pydantic would name them in every error."""
+"""Tags of the two forms of `nodes`, which `parse` removes from pydantic's errors."""
 
 
 class ClusterSpec(Spec):
-    """A cluster file. `nodes` is their number, or a list of groups, whose nodes follow each other. `kind` is the kind
-    of the nodes; `image` and `nic` are of virtual machines, `guest` of Xen's. `sites` and `hosts` are where nodes may
-    be, anywhere when none is named; `pinned` are those that balancing never moves (or all of them);
+    """A cluster file. `nodes` is their number, or a list of groups, whose nodes are numbered consecutively. `kind` is
+    the kind of the nodes; `image` and `nic` are for virtual machines, `guest` for Xen's. `sites` and `hosts` restrict
+    where nodes may be; `pinned` lists those that balancing never moves (true: all);
     `needs` are absolute paths that hosts must have, and of which virtual machines get copies.
     """
 
@@ -141,12 +141,12 @@ class ClusterSpec(Spec):
 
     @property
     def groups(self) -> tuple[GroupSpec, ...]:
-        """The nodes as groups, also when the file says a number."""
+        """The nodes as groups; a number is one group."""
         return (GroupSpec(count=self.nodes),) if isinstance(self.nodes, int) else self.nodes
 
     @property
     def size(self) -> int:
-        """How many nodes there are."""
+        """The number of nodes."""
         return sum(group.count for group in self.groups)
 
     @property
@@ -155,7 +155,7 @@ class ClusterSpec(Spec):
         return frozenset(self._flavor(group).kind for group in self.groups)
 
     def flavor(self, index: int) -> Flavor:
-        """What node `index` is made like; one that is more than the file says is like the last."""
+        """The properties of node `index`; a surplus node has those of the last group."""
         for group in self.groups:
             index -= group.count
             if index < 0:
@@ -164,29 +164,29 @@ class ClusterSpec(Spec):
 
     @property
     def files(self) -> tuple[str, ...]:
-        """What every host of its nodes must have."""
+        """Paths that every host of its nodes must have."""
         return (*self.needs, *sorted({f.image for f in map(self._flavor, self.groups) if names_disk(f.image)}))
 
     def _flavor(self, group: GroupSpec) -> Flavor:
-        said = {name: getattr(group, name) for name in Flavor.model_fields}
-        said = {name: getattr(self, name) if value is None else value for name, value in said.items()}
-        return Flavor.model_construct(**said)
+        own = {name: getattr(group, name) for name in Flavor.model_fields}
+        values = {name: getattr(self, name) if value is None else value for name, value in own.items()}
+        return Flavor.model_construct(**values)
 
     @model_validator(mode="after")
     def _of_its_kind(self) -> Self:
         if not 1 <= self.size <= MOST_NODES:
-            raise ValueError(f"nodes: a cluster has 1 to {MOST_NODES}, these are {self.size}")
+            raise ValueError(f"nodes: a cluster has 1 to {MOST_NODES} nodes, and these are {self.size}")
         for key in ("image", "nic", "guest"):
-            said = "vm" not in self.kinds and getattr(self, key) != ClusterSpec.model_fields[key].default
-            contained = [group for group in self.groups if self._flavor(group).kind == "container"]
-            if said or any(getattr(group, key) is not None for group in contained):
+            given = "vm" not in self.kinds and getattr(self, key) != ClusterSpec.model_fields[key].default
+            containers = [group for group in self.groups if self._flavor(group).kind == "container"]
+            if given or any(getattr(group, key) is not None for group in containers):
                 raise ValueError(f"{key}: only for kind: vm; a container sees the host's files and network")
         flavors = [self._flavor(group) for group in self.groups]
         if any(flavor.kind == "vm" and flavor.memory < SMALLEST_VM for flavor in flavors):
             raise ValueError("memory: a node of kind vm needs at least 128MiB")
         for flavor in flavors:
             if flavor.nic.queues > math.ceil(flavor.cpus):
-                raise ValueError(f"nic.queues: {flavor.nic.queues} are more than the CPUs, {flavor.cpus:g}")
+                raise ValueError(f"nic.queues: {flavor.nic.queues} queues are more than {flavor.cpus:g} CPUs")
         return self
 
     @model_validator(mode="after")
@@ -197,7 +197,7 @@ class ClusterSpec(Spec):
         return self
 
     def is_pinned(self, index: int) -> bool:
-        """True when balancing leaves this node where it is."""
+        """True when balancing never moves this node."""
         return self.pinned if isinstance(self.pinned, bool) else index in self.pinned
 
     @field_validator("needs")

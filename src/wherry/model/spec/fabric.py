@@ -15,13 +15,13 @@ from wherry.model.spec.base import Duration, Interface, Name, Rate, Share, Size,
 
 
 class SiteSpec(Spec):
-    """A place with its own local network."""
+    """A site: hosts on one local network."""
 
     name: Name
 
 
 class FactsSpec(Spec):
-    """Facts that an emulated host is given instead of the machine's, to try refusals."""
+    """Facts that an emulated host has instead of the machine's, to try refusals."""
 
     memory: Size | None = None
     without_cpu_features: tuple[str, ...] = ()
@@ -29,12 +29,11 @@ class FactsSpec(Spec):
 
 
 class HostSpec(Spec):
-    """A host: its site, its size, its speed relative to the others. Emulated, or real: then `uri` says how its libvirtd
-    is reached, `bridge` which of its bridges nodes are at (`br0`, or `xenbr0` of a Xen host), and `shadow_paging` that
-    its Xen was built with it.
+    """A host: its site, its size, its speed relative to the others. A real host has a `uri`, by which its libvirtd is
+    reached; `bridge` is its bridge for nodes (`br0`, or `xenbr0` of a Xen host), and `shadow_paging` says that its Xen
+    was built with it.
 
-    At speed 0.5 a CPU of an emulated host, and each of a node's there, is half a CPU of the machine (CFS quota, period
-    5 ms).
+    At speed 0.5 each CPU of an emulated host, and of its nodes, is half a CPU of the machine (CFS quota, period 5 ms).
     """
 
     name: Name
@@ -54,7 +53,7 @@ class HostSpec(Spec):
 
     @property
     def plug(self) -> str:
-        """The bridge that nodes are at on a real host."""
+        """The bridge of a real host to which nodes are attached."""
         return self.bridge or ("xenbr0" if self.hypervisor == "xen" else "br0")
 
     @field_validator("uri")
@@ -64,13 +63,13 @@ class HostSpec(Spec):
 
 
 FASTEST = 40 * 10**9
-"""Bits per second that a link can be declared to have at most; no emulation on one machine is faster."""
+"""Largest bandwidth of a link in bit/s; no emulation on one machine is faster."""
 LONGEST = 60.0
-"""Seconds of latency that a link can be declared to have at most."""
+"""Largest latency of a link in seconds."""
 
 
 class DirectionSpec(Spec):
-    """What a link does to frames of one direction. What is not declared is as the machine is."""
+    """The figures of one direction of a link. Those that are not declared are the machine's."""
 
     latency: Duration | None = None
     jitter: Duration | None = None
@@ -88,19 +87,19 @@ class DirectionSpec(Spec):
         return self
 
     def described(self) -> str:
-        """`latency 10.0 ms, bandwidth 1 Gbit/s`, with what is declared."""
+        """The declared figures as text: `latency 10.0 ms, bandwidth 1 Gbit/s`."""
         parts = [f"{name} {format_duration(value)}" for name in ("latency", "jitter") if (value := getattr(self, name))]
         parts += [f"bandwidth {format_rate(self.bandwidth)}"] if self.bandwidth else []
         parts += [f"loss {self.loss * 100:g}%"] if self.loss else []
         return ", ".join(parts) or "as the machine is"
 
     def declares(self) -> bool:
-        """True when any of it is declared."""
+        """True when any figure is declared."""
         return any(getattr(self, name) is not None for name in DirectionSpec.model_fields)
 
 
 class LinkSpec(DirectionSpec):
-    """What joins two sites. It is the same in both directions, but for what `reverse` declares for the way back."""
+    """A link between two sites. Both directions have the same figures, except those that `reverse` declares."""
 
     between: tuple[Name, Name]
     reverse: DirectionSpec = DirectionSpec()
@@ -109,36 +108,38 @@ class LinkSpec(DirectionSpec):
     @model_validator(mode="after")
     def _whole(self) -> Self:
         if any((one.jitter or 0) > (one.latency or 0) for one in self.directions()):
-            raise ValueError("jitter: it is more than the latency that it changes")
+            raise ValueError("jitter: it is larger than the latency, which it would make negative")
         return self
 
     @property
     def name(self) -> str:
-        """`a--b`: a site's own name can have single hyphens."""
+        """`a--b`: a site's name has single hyphens only."""
         return "--".join(self.between)
 
     def described(self) -> str:
-        """`there latency 10ms, …; back …; overlay none`, with what is declared."""
+        """The declared figures as text: `there latency 10.0 ms, …; back …; overlay none`."""
         ways = zip(("there", "back"), self.directions(), strict=True)
         return "; ".join([*(f"{way} {one.described()}" for way, one in ways), f"overlay {self.overlay}"])
 
     def changed(self, source: str, figures: DirectionSpec, overlay: str | None, one_way: bool) -> LinkSpec:
-        """The link with other figures, those that are given: from the site `source` only, or in both directions."""
+        """The link with the declared ones of `figures`: in both directions, or with `one_way` from `source` only."""
         ways = [one.model_dump(exclude_none=True) for one in self.directions()]
         given = figures.model_dump(exclude_none=True)
         for end, way in zip(self.between, ways, strict=True):
             if not one_way or end == source:
                 way.update(given)
         if any(way.get("jitter", 0) > way.get("latency", 0) for way in ways):
-            raise Refused(Code.USAGE, "the jitter is more than the latency that it changes", "", "give --latency too")
+            why = "it would make the latency negative"
+            raise Refused(Code.USAGE, "the jitter is larger than the latency", why, "give --latency too")
         there, back = ways
-        back = {name: FASTEST if name == "bandwidth" else 0.0 for name in there} | back  # not "as there", if undeclared
+        # else undeclared ones would follow `there`
+        back = {name: FASTEST if name == "bandwidth" else 0.0 for name in there} | back
         declared = {**dict.fromkeys(DirectionSpec.model_fields), **there}
         reverse = DirectionSpec.model_construct(**back)
         return self.model_copy(update={**declared, "reverse": reverse, "overlay": overlay or self.overlay})
 
     def directions(self) -> tuple[DirectionSpec, DirectionSpec]:
-        """There and back."""
+        """The figures of both directions, there and back."""
         there = {name: getattr(self, name) for name in DirectionSpec.model_fields}
         other = {name: getattr(self.reverse, name) for name in there}
         back = {name: there[name] if value is None else value for name, value in other.items()}
@@ -146,10 +147,10 @@ class LinkSpec(DirectionSpec):
 
 
 class FabricSpec(Spec):
-    """A fabric file: sites, hosts, links, and the address pool clusters take their /24 from.
+    """A fabric file: sites, hosts, links, and the address pool from which each cluster gets a /24.
 
-    Hosts are emulated (`netns`) or real (`libvirt`); of real ones, `bridge` is this machine's way to their bridges.
-    `fake` makes nothing: it is for tests. Links join the sites as one tree.
+    Hosts are emulated (`netns`) or real (`libvirt`); `bridge` is this machine's bridge to the network of real hosts.
+    `fake` makes nothing, for tests. Links join the sites as a tree.
     """
 
     kind: Literal["fabric"]
@@ -165,31 +166,33 @@ class FabricSpec(Spec):
 
     @property
     def hypervisor(self) -> str:
-        """What all real hosts run, `qemu` or `xen`; empty when hosts are emulated."""
+        """The hypervisor of all real hosts, `qemu` or `xen`; empty when hosts are emulated."""
         return self.hosts[0].hypervisor
 
-    def joins(self) -> tuple[LinkSpec, ...]:
-        """The links; when none is declared, those that join the sites in a line."""
+    def effective_links(self) -> tuple[LinkSpec, ...]:
+        """The declared links; if there are none, links that join the sites in a line."""
         names = [site.name for site in self.sites]
         return self.links or tuple(LinkSpec(between=pair) for pair in zip(names, names[1:], strict=False))
 
     def link(self, one: str, other: str) -> LinkSpec:
         """The link between two sites. NOT_FOUND when none joins them."""
-        for link in self.joins():
+        for link in self.effective_links():
             if link.between in ((one, other), (other, one)):
                 return link
-        known = ", ".join(" - ".join(link.between) for link in self.joins())
+        known = ", ".join(" - ".join(link.between) for link in self.effective_links())
         why = f"links: {known}" if known else "there is one site"
         raise Refused(Code.NOT_FOUND, f"no link joins {one} and {other}", why, "wherry site link")
 
     def with_link(self, link: LinkSpec) -> FabricSpec:
-        """The same fabric, but for the link between these two sites. NOT_FOUND when none joins them."""
+        """The fabric with this link instead of the one between the same sites. NOT_FOUND when none joins them."""
         old = self.link(*link.between).name
-        return self.model_copy(update={"links": tuple(link if one.name == old else one for one in self.joins())})
+        return self.model_copy(
+            update={"links": tuple(link if one.name == old else one for one in self.effective_links())}
+        )
 
     def differs_in_figures_only(self, other: FabricSpec) -> bool:
-        """True when the other one is the same, or has the same links with other figures."""
-        same = [link.between for link in self.joins()] == [link.between for link in other.joins()]
+        """True when the two differ in nothing, or in figures of links only."""
+        same = [link.between for link in self.effective_links()] == [link.between for link in other.effective_links()]
         return same and self.model_copy(update={"links": ()}) == other.model_copy(update={"links": ()})
 
     @field_validator("pool", "underlay")
@@ -199,7 +202,7 @@ class FabricSpec(Spec):
         if network.version != 4 or network.prefixlen > 16 or not network.is_private:
             raise ValueError(f"{value} is not a private IPv4 network of /16 or larger")
         if network.is_loopback or network.is_link_local or network.is_reserved:
-            raise ValueError(f"{value} means something else (loopback, link-local or reserved): take one of 10.0.0.0/8")
+            raise ValueError(f"{value} is loopback, link-local or reserved: take one of 10.0.0.0/8")
         return value
 
     @model_validator(mode="after")
@@ -221,7 +224,7 @@ class FabricSpec(Spec):
         if len(joined) != len(self.links):
             raise ValueError("two links join the same pair of sites")
         _no_loop(sites, joined)
-        _no_island([site.name for site in self.sites], self.joins())
+        _no_island([site.name for site in self.sites], self.effective_links())
         _as_the_driver_needs(self)
         if ipaddress.ip_network(self.pool).overlaps(ipaddress.ip_network(self.underlay)):
             raise ValueError(f"pool {self.pool} and underlay {self.underlay} overlap")
@@ -229,30 +232,28 @@ class FabricSpec(Spec):
 
 
 def _as_the_driver_needs(spec: FabricSpec) -> None:
-    """What real hosts need, and what only they have."""
+    """Checks the keys that real hosts need, or that only they may have."""
     real = spec.driver == "libvirt"
     for host in spec.hosts:
         if real and not host.uri:
-            raise ValueError(
-                f"host {host.name} has no uri, by which a real host is reached: qemu+ssh://10.0.0.1/system"
-            )
+            raise ValueError(f"host {host.name} has no uri, which a real host needs: qemu+ssh://10.0.0.1/system")
         if real and host.facts != FactsSpec():
-            raise ValueError(f"host {host.name} is real, and has its own facts")
+            raise ValueError(f"host {host.name} is real, so facts cannot be declared for it")
         if host.uri and not real:
             raise ValueError(f"host {host.name} has a uri: real hosts need driver: libvirt")
         if host.shadow_paging and host.hypervisor != "xen":
-            raise ValueError(f"host {host.name} does not run Xen, so shadow_paging means nothing")
+            raise ValueError(f"host {host.name}: shadow_paging is only for hosts that run Xen")
         if host.hypervisor != spec.hypervisor:
             raise ValueError(
                 f"host {host.name} runs {host.hypervisor} and host {spec.hosts[0].name} {spec.hypervisor}: no node "
                 "moves between them; write a fabric file for each, with an instance of its own (WHERRY_INSTANCE)"
             )
     if real and spec.bridge is None:
-        raise ValueError("bridge: name the bridge of this machine that is on one wire with the hosts' bridges")
+        raise ValueError("bridge: name this machine's bridge to the network of the hosts' bridges")
     if spec.bridge is not None and not real:
         raise ValueError("bridge: only for driver: libvirt")
     if real and spec.links:
-        raise ValueError("links: those between real hosts are as they are")
+        raise ValueError("links: only for emulated hosts; those between real hosts cannot be changed")
     if len(uris := [host.uri for host in spec.hosts if host.uri]) > len(set(uris)):
         raise ValueError("two hosts have the same uri")
 

@@ -1,4 +1,4 @@
-"""From YAML or JSON to a spec. What is wrong is refused with the key, the reason, and the nearest known key."""
+"""Parses YAML or JSON into a spec. Errors name the key, the reason, and the nearest known key."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ AnySpec = TypeVar("AnySpec", bound=Spec)
 def parse(kind: type[AnySpec], data: Any, source: str, command: str = "") -> AnySpec:
     """`data` (from YAML or JSON) as a spec. Refused INVALID_FILE names key, reason, and the nearest known key.
 
-    When it was no file but the words of `command`, it is refused as USAGE.
+    With `command`, whose options are the data, the error is USAGE.
     """
     if not isinstance(data, dict):
         raise Refused(Code.INVALID_FILE, f"{source} is not a mapping of keys to values", "", "see examples/")
@@ -44,7 +44,7 @@ def _explain(kind: type[BaseModel], error: Any) -> str:
 
 
 def _inner(annotation: Any) -> Any:
-    """The first model that an annotation mentions; itself when it mentions none."""
+    """The first model in an annotation; the annotation itself when it has none."""
     for argument in get_args(annotation):
         found = _inner(argument)
         if isinstance(found, type) and issubclass(found, BaseModel):
@@ -56,7 +56,7 @@ def parse_yaml(kind: type[AnySpec], text: str, source: str) -> AnySpec:
     """A spec from YAML text. Refused INVALID_FILE with the line when it is not YAML or has a key twice."""
     try:
         data = yaml.load(text, _Strict)  # noqa: S506 - a SafeLoader
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # the last two: no such date, nested without end
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # the last two: an impossible date, unbounded nesting
         raise Refused(
             Code.INVALID_FILE, f"{source} is not YAML", " ".join(str(error).split()), "correct the file"
         ) from None
@@ -70,7 +70,7 @@ class _Strict(yaml.SafeLoader):
         seen: set[str] = set()
         for key, _ in node.value:
             if not isinstance(key, yaml.ScalarNode):
-                raise yaml.YAMLError(f"a key is no word (line {key.start_mark.line + 1})")
+                raise yaml.YAMLError(f"a key is not a plain word (line {key.start_mark.line + 1})")
             if key.value in seen:
                 raise yaml.YAMLError(f"the key {key.value!r} is given twice (line {key.start_mark.line + 1})")
             seen.add(key.value)

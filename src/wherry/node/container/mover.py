@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING
 from wherry.base.errors import Code, Failed, WherryError
 from wherry.base.paths import native_program
 from wherry.base.units import format_size
-from wherry.fabric.cgroup import CONTROLLERS, Cgroup, ready_to_add
+from wherry.fabric.cgroup import CONTROLLERS, Cgroup, warm_up_attach
 from wherry.fabric.protocol import Fabric
 from wherry.model.objects import Round
 from wherry.node.container import progress_bounds
@@ -188,7 +188,7 @@ class ContainerMover:
                 },
                 during,
             )
-            warm = BackgroundTask(ready_to_add)
+            warm = BackgroundTask(warm_up_attach)
             images = self._streams["images"]
             self._send(images, self._images(self._from))
             warm.result()
@@ -255,7 +255,7 @@ class ContainerMover:
         if self._connections is None:  # made anew: who knows whether it is still frozen, and cannot fork
             source.kill()
         else:
-            source.condemn()
+            source.kill_all()
 
     def thaw(self) -> None:
         self._locks.await_gone()

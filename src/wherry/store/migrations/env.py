@@ -1,4 +1,4 @@
-"""Runs the migrations over the connection that the store hands in; there is no other way to run them."""
+"""Runs the migrations over the store's connection."""
 
 from alembic import context
 

@@ -36,35 +36,35 @@ def test_a_move_takes_its_cpus_along() -> None:
     """Of a host with 3 cores, 2 + 2 CPUs get three quarters each, and 2 alone get all that they ask for."""
     first, second, third = nodes = node(0, "a1", 2), node(1, "a1", 2), node(2, "a2", 2)
     tried = trial(*nodes)
-    assert tried.gives(first, "a1") == 0.75 and tried.gives(third, "a2") == 1
+    assert tried.cpu_share(first, "a1") == 0.75 and tried.cpu_share(third, "a2") == 1
     tried.move(first, "a2")
     assert tried.where == {"c-0": "a2", "c-1": "a1", "c-2": "a2"}
-    assert tried.gives(second, "a1") == 1 and tried.gives(third, "a2") == tried.gives(first, "a2") == 0.75
+    assert tried.cpu_share(second, "a1") == 1 and tried.cpu_share(third, "a2") == tried.cpu_share(first, "a2") == 0.75
     tried.move(third, "b1")
-    assert tried.gives(first, "a2") == 1 and tried.gives(third, "b1") == 1
+    assert tried.cpu_share(first, "a2") == 1 and tried.cpu_share(third, "b1") == 1
 
 
 def test_a_host_that_is_left_counts_as_taken() -> None:
     """Both by what its nodes take, until the move is done, and by how many of them it may have."""
     first, second = nodes = node(0, "a1", 3), node(1, "a2", 1)
     tried = trial(*nodes)
-    assert not tried.takes(second, "a1") and tried.takes(second, "b1")
+    assert not tried.fits(second, "a1") and tried.fits(second, "b1")
     tried.move(first, "b1")
-    assert not tried.takes(second, "a1"), "the copy there goes when the move is over"
-    assert not tried.takes(second, "b1")
+    assert not tried.fits(second, "a1"), "the copy there goes when the move is over"
+    assert not tried.fits(second, "b1")
     nodes = node(0, "a1"), node(1, "a2"), node(2, "a2")
     tried = trial(*nodes, most=2)
-    assert tried.takes(nodes[1], "a1") and not tried.takes(nodes[0], "a2")
+    assert tried.fits(nodes[1], "a1") and not tried.fits(nodes[0], "a2")
     tried.move(nodes[1], "a1")
-    assert not tried.takes(nodes[2], "a1")
+    assert not tried.fits(nodes[2], "a1")
 
 
 def test_a_copy_goes_its_own_way() -> None:
     nodes = node(0, "a1", 2), node(1, "a1", 2)
     tried = trial(*nodes)
     other = tried.with_nodes(nodes, {"c-0": "a2", "c-1": "a1"})
-    assert other.where["c-0"] == "a2" and other.gives(nodes[1], "a1") == 1
-    assert tried.where["c-0"] == "a1" and tried.gives(nodes[1], "a1") == 0.75
+    assert other.where["c-0"] == "a2" and other.cpu_share(nodes[1], "a1") == 1
+    assert tried.where["c-0"] == "a1" and tried.cpu_share(nodes[1], "a1") == 0.75
 
 
 @pytest.mark.parametrize(("rounds", "frozen"), [(0, 11e6), (3, 1e6)])

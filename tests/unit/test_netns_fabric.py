@@ -1,0 +1,161 @@
+"""The netns fabric where other threads use it at the same time, and where a host of it is down."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from names import own_name
+from wherry.base.errors import Code, Failed, Refused
+from wherry.base.paths import Instance
+from wherry.fabric import libvirt_hosts, site_links, vpn
+from wherry.fabric.link_emulator import LinkEmulator
+from wherry.fabric.netlink import Switch
+from wherry.fabric.netns import NetnsFabric
+from wherry.fabric.packet_hold import NetnsPacketHold
+from wherry.fabric.programs import output_of
+from wherry.fabric.tunnel import Tunnel
+from wherry.model.spec.fabric import FabricSpec
+
+INSTANCE = Instance(own_name("tnfa"))
+HOSTS = [{"name": f"{site}1", "site": site, "cores": 1, "memory": "1GiB"} for site in "ab"]
+SPEC = FabricSpec.model_validate(
+    {"kind": "fabric", "version": 1, "name": "x", "sites": [{"name": "a"}, {"name": "b"}], "hosts": HOSTS}
+)
+
+
+def ends_soon(act: Callable[[], object]) -> bool:
+    """True when `act` ends within two seconds in a thread of its own."""
+    thread = threading.Thread(target=act, daemon=True)
+    thread.start()
+    thread.join(2.0)
+    return not thread.is_alive()
+
+
+def test_programs_are_run_for_facts_without_the_lock_that_ports_need() -> None:
+    free = []
+    fabric = NetnsFabric(SPEC, INSTANCE, lambda: free.append(ends_soon(fabric._lock.acquire)) or "4.0")  # type: ignore[func-returns-value]
+    assert fabric.facts("a1").criu == "4.0" and free == [True]
+    assert fabric.facts("a1").criu == "4.0" and len(free) == 1
+
+
+def test_a_repair_does_not_wait_for_a_link_that_is_being_changed() -> None:
+    fabric = NetnsFabric(SPEC, INSTANCE)
+    with fabric._links.lock:
+        assert ends_soon(fabric.repair)
+
+
+def test_the_state_of_a_link_and_its_repair_share_its_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    def slowly(*given: Any) -> object:
+        time.sleep(0.05)
+        return object()
+
+    monkeypatch.setattr(site_links, "LinkEmulator", slowly)
+    monkeypatch.setitem(vpn.KINDS, "openvpn", cast("type[Tunnel]", slowly))
+    links, link = NetnsFabric(SPEC, INSTANCE)._links, SPEC.effective_links()[0]
+    barrier, made = threading.Barrier(8), []
+
+    def get() -> None:
+        barrier.wait()
+        made.append((links._emulator(link), links._tunnel(SPEC, link, "openvpn")))
+
+    threads = [threading.Thread(target=get) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(made) == 8 and len(set(made)) == 1
+
+
+def test_a_kernel_that_does_not_answer_is_named_as_the_reason() -> None:
+    switch, (ours, _silent) = Switch.__new__(Switch), socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    ours.settimeout(0.05)
+    switch._netns, switch._lock, switch._sequence, switch._socket = "/run/netns/x", threading.Lock(), 0, ours
+    with pytest.raises(Failed) as caught:
+        switch.set_up("up0", True)
+    assert caught.value.why == "timed out"
+
+
+def test_host_names_that_could_share_a_namespace_are_refused_on_real_hosts_too() -> None:
+    hosts = [
+        {"name": name, "site": "a", "cores": 1, "memory": "1GiB", "uri": f"qemu+ssh://10.0.0.{index}/system"}
+        for index, name in enumerate(("a", "a-b"), 1)
+    ]
+    spec = {"kind": "fabric", "version": 1, "name": "x", "driver": "libvirt", "bridge": "br0", "sites": [{"name": "a"}]}
+    with pytest.raises(Refused) as caught:
+        libvirt_hosts.check(FabricSpec.model_validate({**spec, "hosts": hosts}))
+    assert caught.value.code == Code.UNSUPPORTED and "a-b begins with the name a" in caught.value.what
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "why"),
+    [
+        (["sleep", "5"], Code.TIMED_OUT, "sleep did not end within 0.2 s"),
+        (["no-such-program"], Code.UNSUPPORTED, "no-such-program is not installed"),
+        (["sh", "-c", "echo broken >&2; exit 3"], Code.FAILED, "broken"),
+        (["false"], Code.FAILED, "false ended with 1"),
+    ],
+)
+def test_a_program_that_does_not_succeed_is_an_error_for_users(words: list[str], code: Code, why: str) -> None:
+    with pytest.raises(Failed) as caught:
+        output_of(words, "it failed", "install it", seconds=0.2)
+    assert (caught.value.code, caught.value.what, caught.value.why) == (code, "it failed", why)
+    assert output_of(["cat"], "it failed", "install it", given="text") == "text"
+
+
+@pytest.fixture
+def thousand_descriptors() -> Iterator[None]:
+    """A process in which the next descriptor is above 1024, the limit of select(2)."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < 2048:
+        pytest.skip("this machine allows no more descriptors")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2048), hard))
+    opened = [os.open("/dev/null", os.O_RDONLY) for _ in range(1100)]
+    yield
+    for descriptor in opened:
+        os.close(descriptor)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.usefixtures("thousand_descriptors")
+def test_a_hold_is_heard_in_a_daemon_with_a_thousand_descriptors() -> None:
+    hold = NetnsPacketHold.__new__(NetnsPacketHold)
+    with subprocess.Popen(["echo", '{"event": "ready"}'], stdout=subprocess.PIPE) as hold._process:
+        assert hold._process.stdout is not None and hold._process.stdout.fileno() > 1024
+        assert hold._expect("ready") == {"event": "ready"}
+
+
+@pytest.mark.usefixtures("thousand_descriptors")
+def test_an_emulator_is_heard_in_a_daemon_with_a_thousand_descriptors(tmp_path: Path) -> None:
+    link = LinkEmulator(tmp_path / "control", "a--b")
+    assert link._spawn(["echo", '{"event": "ready"}']) is None
+
+
+@pytest.fixture
+def fabric() -> Iterator[NetnsFabric]:
+    if os.geteuid() != 0:
+        pytest.skip("network namespaces are root's")
+    fabric = NetnsFabric(SPEC, INSTANCE)
+    fabric.down()
+    fabric.up()
+    yield fabric
+    fabric.down()
+    for directory in (INSTANCE.run, INSTANCE.state):
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.mark.parametrize("host", ["a1", "b1"])
+def test_a_link_is_measured_as_silent_while_a_host_is_down(fabric: NetnsFabric, host: str) -> None:
+    fabric.set_down(host, True)
+    measure = fabric.measure_link(SPEC.effective_links()[0], bandwidth=True)
+    assert (measure.latency, measure.latency_back, measure.there, measure.back) == (None, None, None, None)
