@@ -37,7 +37,7 @@ from wherry.model.owner import Owner
 from wherry.model.spec.cluster import ClusterSpec, NicSpec
 from wherry.model.spec.fabric import FabricSpec
 from wherry.model.spec.parse import parse, parse_yaml
-from wherry.node.protocol import STANDS_AT_MOST
+from wherry.node.protocol import LONGEST_FREEZE
 from wherry.node.vm import driver_base, live_migration
 from wherry.node.vm.console import Consoles
 from wherry.node.vm.emulated.driver import OVERHEAD
@@ -190,11 +190,11 @@ def test_what_is_refused(world: World, driver: QemuDriver) -> None:
             driver.check(spec.flavor(0), Owner(uid=0, gid=0, home="/", cwd="/"))
     zstd = MigrationParameters(connections=2, zstd=True)
     assert (
-        "libvirt 9.0 cannot" in driver.refused(zstd)
-        and driver.refused(MigrationParameters(mode="post-copy", connections=0)) == ""
+        "libvirt 9.0 cannot" in driver.parameters_obstacle(zstd)
+        and driver.parameters_obstacle(MigrationParameters(mode="post-copy", connections=0)) == ""
     )
     world.libvirts["q1"] = 11_000_000
-    assert driver.refused(zstd) == ""
+    assert driver.parameters_obstacle(zstd) == ""
 
 
 def test_moves_that_cannot_be_are_refused_before(world: World, driver: QemuDriver) -> None:
@@ -260,9 +260,9 @@ def test_a_machine_that_stands_is_given_up_before_its_peers_give_it_up(world: Wo
     driver.start(place("q1"))
     mover = driver.mover(place("q1"), place("q2"))
     mover.limit_rate(8 * 2**20 / 8)
-    assert mover._patience() > STANDS_AT_MOST
+    assert mover._patience() > LONGEST_FREEZE
     mover._stands = True
-    assert mover._patience() == STANDS_AT_MOST
+    assert mover._patience() == LONGEST_FREEZE
 
 
 def test_translated_code_is_bounded_where_machines_are_emulated(world: World, driver: QemuDriver) -> None:

@@ -504,13 +504,13 @@ def test_the_bridge_of_the_destination() -> None:
 
 
 def test_what_is_refused_before_a_move(driver: XenDriver) -> None:
-    assert driver.refused(MigrationParameters()) == ""
+    assert driver.parameters_obstacle(MigrationParameters()) == ""
     for way in (
         MigrationParameters(mode="post-copy"),
         MigrationParameters(connections=2),
         MigrationParameters.model_validate({"downtime": "100ms"}),
     ):
-        assert "Xen" in driver.refused(way)
+        assert "Xen" in driver.parameters_obstacle(way)
     assert driver.move_obstacle(place("x1"), place("x2")) == ""
     assert "CONFIG_SHADOW_PAGING" in driver.move_obstacle(place("x1", guest="pv"), place("x2", guest="pv"))
     assert "as fast as it can" in driver.rate_obstacle(1e12)

@@ -24,7 +24,7 @@ from wherry.move.forecast import forecast
 from wherry.move.link_admission import LinkAdmission, LinkPath, link_path
 from wherry.move.state_machine import MoveEndpoints, MoveStateMachine
 from wherry.move.validation import check_move, check_rows
-from wherry.node.protocol import STANDS_AT_MOST, NodeDriver
+from wherry.node.protocol import LONGEST_FREEZE, NodeDriver
 from wherry.schedule.routes import Hop
 from wherry.store.store import Store
 
@@ -119,9 +119,9 @@ class Moves:
 
     def check_standing(self, node: str, downtime: float) -> None:
         """Refused when the connections of a node would not outlast its standing still for so many seconds."""
-        if downtime > STANDS_AT_MOST:
+        if downtime > LONGEST_FREEZE:
             what = f"node {node} would stand still for {format_duration(downtime)}"
-            why = f"its connections outlast {format_duration(STANDS_AT_MOST)} of silence"
+            why = f"its connections outlast {format_duration(LONGEST_FREEZE)} of silence"
             raise Refused(Code.UNSUPPORTED, what, why, "give a larger --bandwidth, or the link one")
 
     def recoverable(self) -> list[Move]:

@@ -10,11 +10,12 @@ from collections.abc import Callable
 from enum import StrEnum
 
 from wherry.base.errors import Bug, Code, Failed
+from wherry.base.progress import Progress, quiet
 from wherry.model.migration_parameters import MigrationParameters
 from wherry.model.objects import Round
 from wherry.model.owner import Owner
 from wherry.model.spec.cluster import Flavor
-from wherry.node.protocol import During, Placement, Transferred, Usage, quiet
+from wherry.node.protocol import Placement, Transferred, Usage
 from wherry.node.vm import migration_job
 
 _PAGE = 4096
@@ -77,8 +78,8 @@ class FakeDriver:
     def check(self, flavor: Flavor, owner: Owner) -> None:
         pass
 
-    def refused(self, way: MigrationParameters) -> str:
-        return "" if way == MigrationParameters() else "nodes in memory have one way to move"
+    def parameters_obstacle(self, parameters: MigrationParameters) -> str:
+        return "" if parameters == MigrationParameters() else "nodes in memory have one way to move"
 
     def move_obstacle(self, source: Placement, destination: Placement) -> str:
         return self.immovable
@@ -99,7 +100,9 @@ class FakeDriver:
             raise Failed(Code.WRONG_STATE, f"{place.node.name} does not run at {place.host}", "", "wherry status")
         return Usage(memory=self.memory, cpu=0.0, processes=1)
 
-    def mover(self, source: Placement, destination: Placement, way: MigrationParameters | None = None) -> FakeMover:
+    def mover(
+        self, source: Placement, destination: Placement, parameters: MigrationParameters | None = None
+    ) -> FakeMover:
         return FakeMover(self, source, destination)
 
     def rate_obstacle(self, rate: float) -> str:
@@ -147,9 +150,9 @@ class FakeMover:
     def can_round(self) -> bool:
         return self._driver.rounds
 
-    def round(self, number: int, during: During = quiet) -> Round:
+    def round(self, number: int, progress: Progress = quiet) -> Round:
         self._driver.entering("round")
-        during(f"{self._dirty} bytes left")
+        progress(f"{self._dirty} bytes left")
         self._expect(self._source, Copy.RUNNING)
         sent, self._dirty = self._dirty, max(self._dirty // 2, _PAGE)
         return Round(number=number, bytes=sent, seconds=sent / 1e9, dirty=self._dirty)
@@ -159,16 +162,16 @@ class FakeMover:
         self._expect(self._source, Copy.RUNNING)
         self._driver.put(self._source, Copy.FROZEN)
 
-    def transfer(self, during: During = quiet) -> Transferred:
+    def transfer(self, progress: Progress = quiet) -> Transferred:
         self._driver.entering("transfer")
-        during("")
+        progress("")
         self._expect(self._source, Copy.FROZEN)
         if self._driver.switches:
             self._driver.put(self._destination, Copy.FROZEN)
             self._driver.places.pop(_key(self._source))
         return Transferred(bytes=self._dirty, frozen=0.01)
 
-    def restore(self, during: During = quiet) -> float | None:
+    def restore(self, progress: Progress = quiet) -> float | None:
         self._driver.entering("restore")
         if not self._driver.switches:
             self._expect(self._source, Copy.FROZEN)

@@ -66,10 +66,10 @@ class ContainerDriver:
     def check(self, flavor: Flavor, owner: Owner) -> None:
         pass
 
-    def refused(self, way: MigrationParameters) -> str:
+    def parameters_obstacle(self, parameters: MigrationParameters) -> str:
         return (
             ""
-            if way == MigrationParameters()
+            if parameters == MigrationParameters()
             else "CRIU moves containers in one way: rounds where the kernel can, then a freeze"
         )
 
@@ -139,7 +139,7 @@ class ContainerDriver:
         return usage_of(place, self._fabric.host_netns(place.host))
 
     def mover(
-        self, source: Placement, destination: Placement, way: MigrationParameters | None = None
+        self, source: Placement, destination: Placement, parameters: MigrationParameters | None = None
     ) -> ContainerMover:
         return ContainerMover(self, self._fabric, source, destination)
 

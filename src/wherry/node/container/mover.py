@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING
 
 from wherry.base.errors import Code, Failed, WherryError
 from wherry.base.paths import native_program
+from wherry.base.progress import Progress, quiet
 from wherry.base.units import format_size
 from wherry.fabric.cgroup import CONTROLLERS, Cgroup, ready_to_add
 from wherry.fabric.protocol import Fabric
@@ -51,7 +52,7 @@ from wherry.node.container.tcp_repair import end_repair
 from wherry.node.container.thread_attributes import AttributesOfNode
 from wherry.node.container.timers import TimersOfNode, keep_clocks
 from wherry.node.container.warm_connections import BACK, WarmConnections
-from wherry.node.protocol import During, Placement, Transferred, quiet
+from wherry.node.protocol import Placement, Transferred
 
 if TYPE_CHECKING:
     from wherry.node.container.driver import ContainerDriver
@@ -131,10 +132,10 @@ class ContainerMover:
         self._workers["restore"] = self._worker(self._destination.host, self._descriptors["net"], group=group)
         self._open_pass(0)
 
-    def round(self, number: int, during: During = quiet) -> Round:
+    def round(self, number: int, progress: Progress = quiet) -> Round:
         began = time.monotonic()
         self._connect(*_OF_A_PASS)  # the next one's
-        self._dump(criu_rpc.PRE_DUMP, {"track_mem": True}, during)
+        self._dump(criu_rpc.PRE_DUMP, {"track_mem": True}, progress)
         pages = self._streams.pop("pages")
         sent = pages.finish(lambda *signs: self._sending("the memory", pages, *signs, frozen=False))
         self._streams.pop("images").close()
@@ -162,14 +163,14 @@ class ContainerMover:
         if self._source.owner.uid != 0:
             require_own_sockets(self._source.netns, self._from.private)
 
-    def transfer(self, during: During = quiet) -> Transferred:
-        self._cancelled = lambda: during("")
+    def transfer(self, progress: Progress = quiet) -> Transferred:
+        self._cancelled = lambda: progress("")
         try:
-            return self._transfer(during)
+            return self._transfer(progress)
         finally:
             self._cancelled = unasked
 
-    def _transfer(self, during: During) -> Transferred:
+    def _transfer(self, progress: Progress) -> Transferred:
         tree = self._streams["tree"]
         if carried := self._locks.take():
             self._workers.pop("restore").close()
@@ -186,7 +187,7 @@ class ContainerMover:
                     "network_lock": criu_rpc.NETWORK_LOCK_SKIP,
                     "track_mem": self._pass > 0,
                 },
-                during,
+                progress,
             )
             warm = BackgroundTask(ready_to_add)
             images = self._streams["images"]
@@ -197,8 +198,8 @@ class ContainerMover:
         sent = sum(self._finish(self._streams.pop(name)) for name in ("pages", "images", "tree"))
         return Transferred(bytes=sent, frozen=criu_rpc.engine_seconds(self._from.images / "stats-dump"))
 
-    def restore(self, during: During = quiet) -> float | None:
-        self._cancelled = lambda: during("")
+    def restore(self, progress: Progress = quiet) -> float | None:
+        self._cancelled = lambda: progress("")
         try:
             return self._restore(Cgroup(self._destination.cgroup))
         finally:
@@ -424,7 +425,7 @@ class ContainerMover:
         ended = end_repair(group.pids())
         return f"; it held {ended} connections, so messages may be lost: see wherry job list" if ended else ""
 
-    def _dump(self, kind: int, more: dict[str, object], during: During) -> None:
+    def _dump(self, kind: int, more: dict[str, object], progress: Progress) -> None:
         from wherry.node.container.driver import first_process
 
         pid = first_process(self._source)
@@ -446,7 +447,7 @@ class ContainerMover:
         if self._pass:
             options["parent_img"] = f"../{self._pass - 1}"
         pages, frozen = self._streams["pages"], kind == criu_rpc.DUMP
-        sending = _Sending(pages, during)
+        sending = _Sending(pages, progress)
         theirs = [work_of(Cgroup(self._source.cgroup).pids)] if frozen else []
 
         def bound(*signs: Sign) -> Bound:
@@ -507,10 +508,10 @@ class ContainerMover:
 class _Sending:
     """A dump that sends memory: tells how much has gone out, and cuts its connection when the move is cancelled."""
 
-    def __init__(self, stream: Stream, during: During) -> None:
-        self._stream, self._during = stream, during
+    def __init__(self, stream: Stream, progress: Progress) -> None:
+        self._stream, self._progress = stream, progress
         self.ended: WherryError | None = None
-        """What `during` raised; the connection was cut then, and CRIU undoes what it did."""
+        """What `progress` raised; the connection was cut then, and CRIU undoes what it did."""
 
     def uncork(self, _script: str, _pid: int) -> None:
         """At each stage of CRIU's."""
@@ -521,7 +522,7 @@ class _Sending:
         if self.ended:
             return
         try:
-            self._during(f"{format_size(self._stream.sent())} sent")
+            self._progress(f"{format_size(self._stream.sent())} sent")
         except WherryError as error:
             self.ended = error
             self._stream.cut()

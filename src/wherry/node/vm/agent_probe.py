@@ -33,7 +33,7 @@ def answers(place: Placement, seconds: float) -> bool:
         return False
 
 
-def await_answer(place: Placement, last_words: Callable[[Placement], str]) -> float:
+def await_answer(place: Placement, console_tail: Callable[[Placement], str]) -> float:
     """Seconds until the agent of a node that was just thawed answers. LostContact, with its console's end, if never."""
     began, patience = time.monotonic(), _FIRST
     while (waited := time.monotonic() - began) < _PATIENCE:
@@ -43,5 +43,5 @@ def await_answer(place: Placement, last_words: Callable[[Placement], str]) -> fl
         patience = min(2 * patience, _LONGEST)
     name = place.node.name
     what = f"node {name} does not answer on {place.host}"
-    why = f"waited {_PATIENCE:.0f} s; its console: {last_words(place)}"
+    why = f"waited {_PATIENCE:.0f} s; its console: {console_tail(place)}"
     raise LostContact(Code.UNREACHABLE, what, why, f"wherry logs --node {name}")

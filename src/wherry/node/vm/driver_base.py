@@ -38,7 +38,7 @@ class VmDriverBase(ABC):
         """As in NodeDriver."""
         remove(self.console(node))
 
-    def last_words(self, place: Placement) -> str:
+    def console_tail(self, place: Placement) -> str:
         """The end of the node's console, for an error."""
         return console_tail(self.console(place.node.name)) or "its console is empty"
 
@@ -49,9 +49,9 @@ class VmDriverBase(ABC):
         while not answers(place, self.try_for):
             if not self.alive(place):
                 what = f"node {node} on host {place.host} ended while it booted"
-                raise Failed(Code.FAILED, what, self.last_words(place), f"wherry logs --node {node}")
+                raise Failed(Code.FAILED, what, self.console_tail(place), f"wherry logs --node {node}")
             if time.monotonic() > deadline:
                 what = f"node {node} on host {place.host} does not answer"
-                why = f"waited {seconds:.0f} s{doubt}; the end of {self.console(node)}: {self.last_words(place)}"
+                why = f"waited {seconds:.0f} s{doubt}; the end of {self.console(node)}: {self.console_tail(place)}"
                 raise Failed(Code.TIMED_OUT, what, why, f"wherry logs --node {node}")
             time.sleep(self.pause)

@@ -24,10 +24,11 @@ from abc import ABC, abstractmethod
 from typing import Any
 
 from wherry.base.errors import Code, Failed, LostContact, WherryError
+from wherry.base.progress import Progress, quiet
 from wherry.base.units import format_size
 from wherry.model.migration_parameters import MigrationParameters
 from wherry.model.objects import Round
-from wherry.node.protocol import STANDS_AT_MOST, During, Placement, Transferred, quiet
+from wherry.node.protocol import LONGEST_FREEZE, Placement, Transferred
 from wherry.node.vm import libvirt_client, migration_job
 
 _LOOK = 0.002
@@ -47,10 +48,12 @@ _PATIENCE, _SLOWEST = 60.0, 2e6
 class LiveMigration(ABC):
     """Moves one virtual machine between two places. Whose hosts these are is known by who is made of it."""
 
-    def __init__(self, uuid: str, source: Placement, destination: Placement, way: MigrationParameters | None) -> None:
+    def __init__(
+        self, uuid: str, source: Placement, destination: Placement, parameters: MigrationParameters | None
+    ) -> None:
         self._uuid, self._name = uuid, source.node.name
         self._source, self._destination = source, destination
-        self._way = way or MigrationParameters()
+        self._parameters = parameters or MigrationParameters()
         self._rate: float | None = None
         self._connections: dict[str, Any] = {}
         self._job: migration_job.MigrationJob | None = None
@@ -104,7 +107,7 @@ class LiveMigration(ABC):
         with libvirt_client.translated_errors(f"node {self._name} cannot be moved"):
             self._running().migrateSetMaxDowntime(_NEVER_BY_ITSELF)
 
-    def round(self, number: int, during: During = quiet) -> Round:
+    def round(self, number: int, progress: Progress = quiet) -> Round:
         began, before = time.monotonic(), self._seen
         told = began
         moving = self._begin()
@@ -113,7 +116,7 @@ class LiveMigration(ABC):
             moving.stopped.wait(_LOOK)
             if time.monotonic() - told > _TELL:
                 told = time.monotonic()
-                during(moving.seen.text())
+                progress(moving.seen.text())
         moving.check()
         self._seen = now = moving.seen
         left = now.left if now.passes > max(before.passes, 1) else 0
@@ -136,11 +139,11 @@ class LiveMigration(ABC):
                     raise libvirt_client.translated(f"node {self._name} could not be frozen", error) from None
         return None
 
-    def transfer(self, during: During = quiet) -> Transferred:
+    def transfer(self, progress: Progress = quiet) -> Transferred:
         moving = self._begin()
         deadline = time.monotonic() + self._patience()
         while not self._complete():
-            during("")
+            progress("")
             moving.check()
             if time.monotonic() > deadline:
                 raise Failed(Code.TIMED_OUT, f"node {self._name} is not at {self._destination.host} yet", "it is slow")
@@ -148,7 +151,7 @@ class LiveMigration(ABC):
         sent, _ = migration_job.cost(self._domain(self._destination))
         return Transferred(bytes=max(sent - self._seen.sent, 0), frozen=0.0)
 
-    def restore(self, during: During = quiet) -> float | None:
+    def restore(self, progress: Progress = quiet) -> float | None:
         return migration_job.cost(self._domain(self._destination))[1]  # libvirt has it some ms after the copy is whole
 
     def switched(self) -> bool:
@@ -229,7 +232,9 @@ class LiveMigration(ABC):
         """The migration, begun when it was not yet."""
         if self._job is None:
             domain = self._running()
-            self._job = migration_job.MigrationJob(domain, self._peer(domain), self._way, self._rate, self._expected)
+            self._job = migration_job.MigrationJob(
+                domain, self._peer(domain), self._parameters, self._rate, self._expected
+            )
         return self._job
 
     def _outlast(self) -> None:
@@ -289,7 +294,7 @@ class LiveMigration(ABC):
     def _patience(self) -> float:
         """Seconds until a move is given up."""
         most = _PATIENCE + self._source.node.memory / min(_SLOWEST, (self._rate or 8 * _SLOWEST) / 8)
-        return min(most, STANDS_AT_MOST) if self._stands else most
+        return min(most, LONGEST_FREEZE) if self._stands else most
 
     def _expected(self) -> bool:
         """True when the destination's QEMU waits for the memory."""

@@ -73,13 +73,13 @@ class MigrationJob:
         self,
         domain: Any,
         peer: MigrationTarget,
-        way: MigrationParameters,
+        parameters: MigrationParameters,
         rate: float | None,
         begun: Callable[[], bool],
     ) -> None:
         """`begun` is asked until it says that the destination waits for the memory."""
         self._domain, self._begun, self._peer = domain, begun, peer
-        self._flags, self._params = _how(peer, way, rate)
+        self._flags, self._params = _how(peer, parameters, rate)
         self._error: Exception | None = None
         self.seen = JobStatus()
         """How far it was a moment ago. libvirt does not always answer at once, so a thread of its own asks."""
@@ -187,13 +187,13 @@ def abort(domain: Any) -> None:
         time.sleep(0.02)
 
 
-def refusal(way: MigrationParameters, version: Callable[[], int]) -> str:
+def parameters_obstacle(parameters: MigrationParameters, version: Callable[[], int]) -> str:
     """Why libvirt, of that version as it numbers them, cannot do it in this way; empty when it can."""
-    if way.mode in POSTCOPY and way.connections:
+    if parameters.mode in POSTCOPY and parameters.connections:
         return "post-copy has one connection"
-    if way.zstd and not way.connections:
+    if parameters.zstd and not parameters.connections:
         return "zstd needs connections of its own: --parallel 2"
-    if way.zstd:
+    if parameters.zstd:
         try:
             number = version()
         except WherryError as error:
@@ -209,7 +209,7 @@ def rate_obstacle(rate: float) -> str:
     return "" if rate >= least else f"libvirt counts in MiB/s: {format_rate(least)} is the least for a virtual machine"
 
 
-def _how(peer: MigrationTarget, way: MigrationParameters, rate: float | None) -> tuple[int, dict[str, Any]]:
+def _how(peer: MigrationTarget, parameters: MigrationParameters, rate: float | None) -> tuple[int, dict[str, Any]]:
     """Flags and parameters of virDomainMigrateToURI3."""
     libvirt = libvirt_client.load()
     flags = libvirt.VIR_MIGRATE_LIVE | libvirt.VIR_MIGRATE_PEER2PEER
@@ -220,17 +220,17 @@ def _how(peer: MigrationTarget, way: MigrationParameters, rate: float | None) ->
         flags |= libvirt.VIR_MIGRATE_UNSAFE
     if peer.tls:
         flags |= libvirt.VIR_MIGRATE_TLS
-    flags |= libvirt.VIR_MIGRATE_POSTCOPY if way.mode in POSTCOPY else libvirt.VIR_MIGRATE_PAUSED
-    if way.mode == "auto-converge":
+    flags |= libvirt.VIR_MIGRATE_POSTCOPY if parameters.mode in POSTCOPY else libvirt.VIR_MIGRATE_PAUSED
+    if parameters.mode == "auto-converge":
         flags |= libvirt.VIR_MIGRATE_AUTO_CONVERGE
-    if way.connections:
+    if parameters.connections:
         flags |= libvirt.VIR_MIGRATE_PARALLEL
-        params[libvirt.VIR_MIGRATE_PARAM_PARALLEL_CONNECTIONS] = way.connections
-    if way.zstd:
+        params[libvirt.VIR_MIGRATE_PARAM_PARALLEL_CONNECTIONS] = parameters.connections
+    if parameters.zstd:
         flags |= libvirt.VIR_MIGRATE_COMPRESSED
         params[libvirt.VIR_MIGRATE_PARAM_COMPRESSION] = "zstd"
     if rate is not None:
         params[libvirt.VIR_MIGRATE_PARAM_BANDWIDTH] = int(rate / 8 / _MIB)
-        if way.mode in POSTCOPY:
+        if parameters.mode in POSTCOPY:
             params[libvirt.VIR_MIGRATE_PARAM_BANDWIDTH_POSTCOPY] = params[libvirt.VIR_MIGRATE_PARAM_BANDWIDTH]
     return flags, params

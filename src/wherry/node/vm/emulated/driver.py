@@ -81,8 +81,8 @@ class VmDriver(VmDriverBase):
             what = f"these hosts have no guests of kind {flavor.guest}"
             raise Refused(Code.UNSUPPORTED, what, "that is a kind of Xen's", "leave guest out, or use Xen hosts")
 
-    def refused(self, way: MigrationParameters) -> str:
-        return migration_job.refusal(way, lambda: int(libvirt_client.load().getVersion()))
+    def parameters_obstacle(self, parameters: MigrationParameters) -> str:
+        return migration_job.parameters_obstacle(parameters, lambda: int(libvirt_client.load().getVersion()))
 
     def move_obstacle(self, source: Placement, destination: Placement) -> str:
         return qemu_probe.unsafe_moves(self.emulated(_image(source.image)))
@@ -139,7 +139,7 @@ class VmDriver(VmDriverBase):
         """Puts the place's QEMU into the place's cgroup, with its share of the CPU. Failed when it is gone."""
         pid = self.daemon(place.host).qemu(place.node.name)
         if pid is None:
-            raise Failed(Code.FAILED, f"node {place.node.name} on host {place.host} ended", self.last_words(place))
+            raise Failed(Code.FAILED, f"node {place.node.name} on host {place.host} ended", self.console_tail(place))
         group = Cgroup(place.cgroup)
         group.create()
         group.add(pid)
@@ -171,8 +171,10 @@ class VmDriver(VmDriverBase):
     def usage(self, place: Placement) -> Usage:
         return usage_of(place, self.fabric.host_netns(place.host))
 
-    def mover(self, source: Placement, destination: Placement, way: MigrationParameters | None = None) -> VmMover:
-        return VmMover(self, source, destination, way)
+    def mover(
+        self, source: Placement, destination: Placement, parameters: MigrationParameters | None = None
+    ) -> VmMover:
+        return VmMover(self, source, destination, parameters)
 
     def sweep(self) -> None:
         """Removes every place and console of the instance. Processes die with its cgroups and namespaces."""

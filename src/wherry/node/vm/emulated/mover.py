@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from wherry.base.progress import Progress, quiet
 from wherry.fabric.cgroup import Cgroup
 from wherry.model.migration_parameters import MigrationParameters
 from wherry.model.spec.cluster import names_disk
-from wherry.node.protocol import During, Placement, quiet
+from wherry.node.protocol import Placement
 from wherry.node.vm import migration_job
 from wherry.node.vm.agent_probe import await_answer
 from wherry.node.vm.identifiers import domain_id
@@ -25,9 +26,9 @@ class VmMover(LiveMigration):
     """Moves one virtual machine between two places."""
 
     def __init__(
-        self, driver: VmDriver, source: Placement, destination: Placement, way: MigrationParameters | None = None
+        self, driver: VmDriver, source: Placement, destination: Placement, parameters: MigrationParameters | None = None
     ) -> None:
-        super().__init__(domain_id(driver.instance, source.node.name), source, destination, way)
+        super().__init__(domain_id(driver.instance, source.node.name), source, destination, parameters)
         self._driver = driver
 
     def _open(self, host: str) -> Any:
@@ -54,9 +55,9 @@ class VmMover(LiveMigration):
         group.limit(None, None)
         return super().freeze(post_copy)
 
-    def restore(self, during: During = quiet) -> float | None:
+    def restore(self, progress: Progress = quiet) -> float | None:
         self._driver.seat(self._destination, bounded=False)
-        return super().restore(during)
+        return super().restore(progress)
 
     def switched(self) -> bool:
         if not Cgroup(self._destination.cgroup).exists():
@@ -69,7 +70,7 @@ class VmMover(LiveMigration):
         super().release()
 
     def await_first_run(self) -> float | None:
-        return await_answer(self._destination, self._driver.last_words)
+        return await_answer(self._destination, self._driver.console_tail)
 
     def roll_back(self) -> None:
         super().roll_back()

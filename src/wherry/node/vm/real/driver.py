@@ -77,7 +77,7 @@ class RemoteVmDriver(VmDriverBase):
         find_image(flavor.image)
 
     @abstractmethod
-    def refused(self, way: MigrationParameters) -> str:
+    def parameters_obstacle(self, parameters: MigrationParameters) -> str:
         """As in NodeDriver."""
 
     @abstractmethod
@@ -192,7 +192,9 @@ class RemoteVmDriver(VmDriverBase):
         return None, None
 
     @abstractmethod
-    def mover(self, source: Placement, destination: Placement, way: MigrationParameters | None = None) -> NodeMover:
+    def mover(
+        self, source: Placement, destination: Placement, parameters: MigrationParameters | None = None
+    ) -> NodeMover:
         """As in NodeDriver."""
 
     def kernel(self, place: Placement) -> str:

@@ -46,8 +46,8 @@ class QemuDriver(RemoteVmDriver):
             what = f"nic.vhost: host {emulating[0]} cannot handle a node's network adapter in its kernel"
             raise Refused(Code.UNSUPPORTED, what, "it has no KVM", "leave nic.vhost out")
 
-    def refused(self, way: MigrationParameters) -> str:
-        return migration_job.refusal(way, self._oldest_libvirt)
+    def parameters_obstacle(self, parameters: MigrationParameters) -> str:
+        return migration_job.parameters_obstacle(parameters, self._oldest_libvirt)
 
     def rate_obstacle(self, rate: float) -> str:
         return migration_job.rate_obstacle(rate)
@@ -94,8 +94,10 @@ class QemuDriver(RemoteVmDriver):
         stats = domain.interfaceStats(mac)
         return int(stats[0]), int(stats[4])
 
-    def mover(self, source: Placement, destination: Placement, way: MigrationParameters | None = None) -> QemuMover:
-        return QemuMover(self, source, destination, way)
+    def mover(
+        self, source: Placement, destination: Placement, parameters: MigrationParameters | None = None
+    ) -> QemuMover:
+        return QemuMover(self, source, destination, parameters)
 
     def _offers(self) -> dict[str, domain_capabilities.DomainCapabilities]:
         """Of the fabric's hosts that answer."""
@@ -124,9 +126,9 @@ class QemuMover(LiveMigration):
     """Moves one machine between two real hosts."""
 
     def __init__(
-        self, driver: QemuDriver, source: Placement, destination: Placement, way: MigrationParameters | None
+        self, driver: QemuDriver, source: Placement, destination: Placement, parameters: MigrationParameters | None
     ) -> None:
-        super().__init__(domain_id(driver.instance, source.node.name), source, destination, way)
+        super().__init__(domain_id(driver.instance, source.node.name), source, destination, parameters)
         self._driver = driver
         self._kernel = ""
 
@@ -140,7 +142,7 @@ class QemuMover(LiveMigration):
         super().prepare()
 
     def await_first_run(self) -> float | None:
-        return await_answer(self._destination, self._driver.last_words)
+        return await_answer(self._destination, self._driver.console_tail)
 
     def _declared_lost(self, host: str) -> bool:
         return host in self._driver.reach.lost

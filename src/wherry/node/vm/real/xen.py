@@ -24,12 +24,12 @@ class XenDriver(RemoteVmDriver):
             what = f"nodes on Xen hosts cannot have the network adapter {flavor.nic.model}"
             raise Refused(Code.UNSUPPORTED, what, "they have Xen's own", "leave nic.model out")
 
-    def refused(self, way: MigrationParameters) -> str:
-        if way.mode != MigrationParameters().mode:
-            return f"Xen has no {way.mode}: it decides by itself when the rounds gain no more"
-        if way.connections or way.zstd:
+    def parameters_obstacle(self, parameters: MigrationParameters) -> str:
+        if parameters.mode != MigrationParameters().mode:
+            return f"Xen has no {parameters.mode}: it decides by itself when the rounds gain no more"
+        if parameters.connections or parameters.zstd:
             return "Xen sends over one connection, as it is"
-        return "Xen decides by itself how long the node stands" if way.downtime is not None else ""
+        return "Xen decides by itself how long the node stands" if parameters.downtime is not None else ""
 
     def rate_obstacle(self, rate: float) -> str:
         return "Xen sends as fast as it can, and cannot be told otherwise"
@@ -47,5 +47,7 @@ class XenDriver(RemoteVmDriver):
     def describe(self, place: Placement, kernel: str, initrd: str) -> str:
         return xen_xml.describe(self.instance, place, kernel, initrd)
 
-    def mover(self, source: Placement, destination: Placement, way: MigrationParameters | None = None) -> XenMover:
+    def mover(
+        self, source: Placement, destination: Placement, parameters: MigrationParameters | None = None
+    ) -> XenMover:
         return XenMover(self, source, destination)

@@ -23,9 +23,10 @@ from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
 from wherry.base.errors import Code, Failed, WherryError
+from wherry.base.progress import Progress, quiet
 from wherry.model.libvirt_uri import parse_uri
 from wherry.model.objects import Round
-from wherry.node.protocol import During, Placement, Transferred, quiet
+from wherry.node.protocol import Placement, Transferred
 from wherry.node.vm import libvirt_client
 from wherry.node.vm.agent_probe import answers, await_answer
 from wherry.node.vm.identifiers import domain_name
@@ -73,7 +74,7 @@ class XenMover:
         if self._driver.domain(self._source) is None:
             raise Failed(Code.MOVE_FAILED, f"node {self._name} does not run on {self._source.host}", "", _STATUS)
 
-    def round(self, number: int, during: During = quiet) -> Round:
+    def round(self, number: int, progress: Progress = quiet) -> Round:
         began = told = known = time.monotonic()  # known: when its last use was; a busy host may answer late
         used: float | None = None
         self._begin()
@@ -88,7 +89,7 @@ class XenMover:
                     break
                 if time.monotonic() - told > _TELL:
                     told = time.monotonic()
-                    during(f"{told - began:.0f} s")
+                    progress(f"{told - began:.0f} s")
                 time.sleep(_LOOK)
         self._check()
         return Round(number=number, bytes=0, seconds=time.monotonic() - began, dirty=0)
@@ -97,7 +98,7 @@ class XenMover:
         """Xen has done it, when its rounds gained no more."""
         return time.monotonic() - self._ran
 
-    def transfer(self, during: During = quiet) -> Transferred:
+    def transfer(self, progress: Progress = quiet) -> Transferred:
         self._begin()
         self._await_end()
         self._check()
@@ -106,7 +107,7 @@ class XenMover:
             raise Failed(Code.MOVE_FAILED, what, "libvirt says that it moved it", _STATUS)
         return Transferred(bytes=0)
 
-    def restore(self, during: During = quiet) -> float | None:
+    def restore(self, progress: Progress = quiet) -> float | None:
         return None
 
     def switched(self) -> bool:
@@ -120,7 +121,7 @@ class XenMover:
         libvirt_client.resume(self._driver.domain(self._destination), self._name, self._destination.host)
 
     def await_first_run(self) -> float | None:
-        return await_answer(self._destination, self._driver.last_words)
+        return await_answer(self._destination, self._driver.console_tail)
 
     def roll_back(self) -> None:
         self._await_end()
