@@ -19,7 +19,7 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
-        monkeypatch.setattr("wherry.node.bounds.time.monotonic", lambda: self.now)
+        monkeypatch.setattr("wherry.node.container.progress_bounds.time.monotonic", lambda: self.now)
 
 
 def test_a_step_that_is_slow_is_not_given_up_and_one_that_stands_is(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,7 +44,7 @@ from wherry.node.vm.emulated.driver import OVERHEAD
 from wherry.node.vm.host_connections import HostConnections
 from wherry.node.vm.identifiers import domain_id
 from wherry.node.vm.real import driver as real_driver
-from wherry.node.vm.real.qemu import QemuDriver, QemuMover, elsewhere
+from wherry.node.vm.real.qemu import QemuDriver, QemuMover, for_other_host
 
 
 @pytest.fixture
@@ -171,7 +171,7 @@ def test_adapters(driver: QemuDriver) -> None:
 
 
 def test_elsewhere_it_has_no_ram_disk(driver: QemuDriver) -> None:
-    there = ElementTree.fromstring(elsewhere(driver.describe(place("q1"), "/k", "/i"), "/other", "br7"))
+    there = ElementTree.fromstring(for_other_host(driver.describe(place("q1"), "/k", "/i"), "/other", "br7"))
     source = there.find("devices/interface/source")
     assert there.find("os/initrd") is None and there.findtext("os/kernel") == "/other"
     assert source is not None and source.get("bridge") == "br7"
@@ -260,9 +260,9 @@ def test_a_machine_that_stands_is_given_up_before_its_peers_give_it_up(world: Wo
     driver.start(place("q1"))
     mover = driver.mover(place("q1"), place("q2"))
     mover.limit_rate(8 * 2**20 / 8)
-    assert mover._patience() > LONGEST_FREEZE
-    mover._stands = True
-    assert mover._patience() == LONGEST_FREEZE
+    assert mover._transfer_timeout() > LONGEST_FREEZE
+    mover._stop_and_copy = True
+    assert mover._transfer_timeout() == LONGEST_FREEZE
 
 
 def test_translated_code_is_bounded_where_machines_are_emulated(world: World, driver: QemuDriver) -> None:
@@ -327,7 +327,7 @@ def test_instances_have_kernels_of_their_own(world: World, driver: QemuDriver, m
     """One that is at it, or is removed, takes no other's away."""
     monkeypatch.setattr(real_driver, "answers", lambda *_: False)  # not before it is started
     monkeypatch.setattr(driver_base, "answers", lambda *_: True)
-    QemuDriver(Instance("other"), driver.fabric, driver.reach).start(place("q1"))
+    QemuDriver(Instance("other"), driver.fabric, driver.connections).start(place("q1"))
     theirs = set(world.files["q1"])
     driver.start(place("q1"))
     ours = set(world.files["q1"]) - theirs
