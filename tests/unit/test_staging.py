@@ -22,7 +22,7 @@ from wherry.job.mpi import Family, Mpi
 from wherry.model.objects import Cluster, ClusterState, Node
 from wherry.model.owner import Owner
 from wherry.model.spec.cluster import ClusterSpec, Kind
-from wherry.node.file_closure import digest
+from wherry.node.file_closure import FileSet, digest
 from wherry.node.vm.image.root import FILES
 
 
@@ -213,3 +213,11 @@ def test_what_ld_preload_names_is_on_a_virtual_machine(
     paths = loaded.removeprefix("LD_PRELOAD=").split()
     assert paths == [str(native_library(library.name)) for library in libraries]
     assert [path for path in paths if not (root.top / path.lstrip("/")).is_file()] == []
+
+
+def test_a_file_that_ends_early_is_told(owner: Owner) -> None:
+    files = FileSet()
+    files.add("/sys/kernel/uevent_seqnum")  # claims a page, has some bytes
+    with pytest.raises(Failed) as caught:
+        staging._pack(files, owner, {})
+    assert caught.value.why == "unexpected end of data"

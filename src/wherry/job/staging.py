@@ -129,7 +129,7 @@ def _pack(files: FileSet, owner: Owner, known: Mapping[str, str]) -> IO[bytes]:
     except OSError as error:
         archive.close()
         what = f"{error.filename or 'a file of the job'} cannot be copied to the nodes"
-        raise Failed(Code.JOB_FAILED, what, os.strerror(error.errno or 0), "repeat the command") from None
+        raise Failed(Code.JOB_FAILED, what, error.strerror or str(error), "repeat the command") from None
     return archive
 
 

@@ -21,6 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from wherry.base.atomic_write import write_atomically
 from wherry.base.errors import Code, Failed, LostContact, Refused, WherryError
 from wherry.base.paths import Instance
 from wherry.fabric.protocol import Fabric
@@ -215,7 +216,7 @@ class RemoteVmDriver(VmDriverBase):
         """Records that the instance uses this host."""
         directory = notes(self.instance)
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        (directory / host).write_text(self.connections.uris[host])
+        write_atomically(directory / host, self.connections.uris[host].encode())
 
     def sweep(self) -> None:
         """Destroys every domain of the instance on the hosts that it used, as far as they answer."""
@@ -266,7 +267,7 @@ def _ours(instance: Instance, connection: Any) -> list[Any]:
 
 def hosts_used(instance: Instance) -> dict[str, str]:
     """The URIs of the hosts that the instance used, by name."""
-    return {note.name: note.read_text() for note in sorted(notes(instance).glob("*"))}
+    return {note.name: note.read_text() for note in sorted(notes(instance).glob("[!.]*"))}
 
 
 def notes(instance: Instance) -> Path:
