@@ -11,6 +11,7 @@ import pytest
 
 from wherry.base.errors import Code, Failed
 from wherry.node.container import streams, warm_connections
+from wherry.node.container.progress_bounds import Bound, Sign
 from wherry.node.container.streams import RateLimit, Stream, receive_tree
 from wherry.node.container.warm_connections import _open_wide
 
@@ -58,11 +59,15 @@ def test_a_stream_that_takes_too_long_is_given_up(ends: Ends, tmp_path: Path) ->
     (source / "file").write_bytes(bytes(range(256)) * (1 << 18))  # more than the kernel keeps on its way
     stream = Stream("tree", ends, receive_tree(sink), stdin=True)
     stream.limit_rate(8e3)
-    with pytest.raises(Failed, match="was not sent") as late:
-        stream.send_tree(source, 0.2)
+
+    def bound(*signs: Sign) -> Bound:
+        return Bound("the tree", 10.0, 0.2, *signs)
+
+    with pytest.raises(Failed, match="did not end") as late:
+        stream.send_tree(source, bound)
     assert late.value.code == Code.TIMED_OUT
-    with pytest.raises(Failed, match="did not take") as late:
-        stream.finish(0.2)
+    with pytest.raises(Failed, match="did not end") as late:
+        stream.finish(bound)
     assert late.value.code == Code.TIMED_OUT
     stream.close()
 

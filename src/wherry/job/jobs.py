@@ -384,7 +384,7 @@ class Jobs:
         return job
 
     def _kill_holder(self, id: str, *gently: signal.Signals) -> None:
-        """Ends the job's holder and with it the launcher: by the given signals with a grace period each, then SIGKILL."""
+        """Ends the job's holder and with it the launcher: first by `gently`, each with a grace period, then SIGKILL."""
         holder = job_files.read_holder(self._directory / id)
         fd = holder.open() if holder else None
         if fd is None:
