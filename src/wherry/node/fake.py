@@ -1,7 +1,7 @@
-"""Nodes in memory: for plans before there is a fabric, and for tests of clusters and of the state machine of a move.
+"""Nodes in memory: for plans without a fabric, and for tests of clusters and of the move's state machine.
 
-Invariant that it watches: of a node at most one copy runs, at whatever step a test kills or fails the move; a second
-one is a `Bug`. It fails on demand: `fail_at["restore"] = "out of memory"` makes the next such call raise, once.
+It checks the invariant that at most one copy of a node runs, at whatever step a test kills or fails the move; a second
+one is a `Bug`. It fails on demand: `fail_at["restore"] = "out of memory"` makes the next `restore` raise, once.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _PAGE = 4096
 
 
 class Copy(StrEnum):
-    """What is at a place; a place that is absent has no entry."""
+    """State of a copy; a removed copy has no entry."""
 
     PREPARED = "prepared"
     RUNNING = "running"
@@ -30,9 +30,9 @@ class Copy(StrEnum):
 
 
 class FakeDriver:
-    """Places as a dictionary (node, host) -> Copy. `calls` keeps the names of all calls; `on_call` sees each first.
+    """Placements as a dictionary (node, host) -> Copy. `calls` records all calls by name; `on_call` is called first.
 
-    `switches`: its engine ends the source's copy by itself as soon as it has sent it, as libvirt does.
+    `switches`: the engine destroys the source's copy by itself at the end of the transfer, as libvirt does.
     """
 
     def __init__(
@@ -50,10 +50,10 @@ class FakeDriver:
         self.places: dict[tuple[str, str], Copy] = {}
         self.rates: dict[str, float | None] = {}
         self.left: list[tuple[str, str]] = []
-        """Its orphans."""
+        """The orphans."""
 
     def entering(self, name: str) -> None:
-        """Notes a call, and fails when the test asked for it."""
+        """Records a call, and fails when the test requested it."""
         self.calls.append(name)
         if self.on_call:
             self.on_call(name)
@@ -62,11 +62,11 @@ class FakeDriver:
             raise error if isinstance(error, Exception) else Failed(Code.FAILED, f"{name} failed", error)
 
     def copies(self, node: str) -> dict[str, Copy]:
-        """Host -> what is there, of one node."""
+        """The copies of one node by host."""
         return {host: copy for (name, host), copy in self.places.items() if name == node}
 
     def put(self, place: Placement, copy: Copy) -> None:
-        """Sets what is at a place. Bug when a second copy would run."""
+        """Sets the state of a copy. Bug when a second one would run."""
         others = [h for h, c in self.copies(place.node.name).items() if c == Copy.RUNNING and h != place.host]
         if copy == Copy.RUNNING and others:
             raise Bug(f"{place.node.name} runs at {others[0]} and at {place.host}")
@@ -79,7 +79,7 @@ class FakeDriver:
         pass
 
     def parameters_obstacle(self, parameters: MigrationParameters) -> str:
-        return "" if parameters == MigrationParameters() else "nodes in memory have one way to move"
+        return "" if parameters == MigrationParameters() else "nodes in memory have no migration parameters"
 
     def move_obstacle(self, source: Placement, destination: Placement) -> str:
         return self.immovable
@@ -127,7 +127,7 @@ class FakeDriver:
 
 
 class FakeMover:
-    """Moves an entry of the driver's dictionary. Half of the memory is found dirty after each round."""
+    """Moves an entry of the driver's dictionary. Half of the memory is dirty after each round."""
 
     def __init__(self, driver: FakeDriver, source: Placement, destination: Placement) -> None:
         self._driver = driver

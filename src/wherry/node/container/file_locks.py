@@ -33,7 +33,7 @@ from pathlib import Path
 
 from wherry.base.errors import Code, Failed
 from wherry.fabric.cgroup import Cgroup
-from wherry.node.container.criu.images import give_names
+from wherry.node.container.criu.images import assign_unique_names
 from wherry.node.container.fd_identity import inner_pid, own_devices
 
 FLOCK, OFD, POSIX = "FLOCK", "OFDLCK", "POSIX"
@@ -192,7 +192,7 @@ class FileLocks:
         """
         if not self._carried:
             return []
-        keys = give_names(images, {(one.inner, one.number): one for one in self._carried})
+        keys = assign_unique_names(images, {(one.inner, one.number): one for one in self._carried})
         inherited = self._foreign | {key: self._carried[one] for key, one in keys.items()}
         return [{"key": key, "fd": copy} for key, copy in inherited.items()]
 

@@ -8,6 +8,7 @@ refused; docs/design/0002-move.md lists them.
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import os
 import re
@@ -20,6 +21,9 @@ from wherry.node.container.timers import borrowed
 
 _CARRIED = ("eventfd", "eventpoll", "signalfd", "inotify", "timerfd", "pidfd", "fanotify", "bpf-map")
 """Kinds of anonymous inodes that CRIU restores."""
+_MQUEUE_MAGIC = 0x19800202
+"""f_type of the file system of POSIX message queues, ipc/mqueue.c."""
+_libc = ctypes.CDLL(None, use_errno=True)
 _MEMORY = ("/memfd:", "/SYSV")
 _TARGET = re.compile(r"anon_inode:\[?([\w-]+)")
 _THREAD_TIMER = re.compile(r"^notify: \w+/tid\.\d+$", re.MULTILINE)
@@ -94,12 +98,12 @@ def _of_descriptor(pid: int, number: int, target: str, seen: set[str]) -> str:
 
 
 def _is_queue(pid: int, number: int) -> bool:
-    """True for a regular file on a mount that is not among the process's mounts, as POSIX message queues are."""
-    held = os.stat(f"/proc/{pid}/fd/{number}")
-    if not stat.S_ISREG(held.st_mode):
-        return False
-    (mount,) = re.findall(r"mnt_id:\s*(\d+)", _text(f"/proc/{pid}/fdinfo/{number}"))
-    return not re.search(rf"^{mount} ", _text(f"/proc/{pid}/mountinfo"), re.MULTILINE)
+    """True for a POSIX message queue. Its path alone is no proof: a file that an earlier move handed over has a
+    similar one."""
+    status = ctypes.create_string_buffer(256)
+    if _libc.statfs(f"/proc/{pid}/fd/{number}".encode(), status):
+        raise OSError(ctypes.get_errno(), "statfs")
+    return bool(struct.unpack_from("@l", status)[0] == _MQUEUE_MAGIC)
 
 
 def _writes(pid: int, number: int) -> bool:

@@ -46,7 +46,7 @@ from wherry.node.container.file_locks import FileLocks
 from wherry.node.container.integrity import IntegrityCheck
 from wherry.node.container.mounts import MS_NOSUID, Layout, mount, unmount_below
 from wherry.node.container.movable import require_movable
-from wherry.node.container.progress_bounds import Bound, Sign, unasked, work_of
+from wherry.node.container.progress_bounds import Bound, Sign, never_cancelled, work_of
 from wherry.node.container.streams import BackgroundTask, RateLimit, Stream, receive_tree
 from wherry.node.container.tcp_repair import end_repair
 from wherry.node.container.thread_attributes import AttributesOfNode
@@ -93,7 +93,7 @@ class ContainerMover:
         self._pass = 0
         self._rate_limit = RateLimit(None)
         self._connections: WarmConnections | None = None
-        self._cancelled: Callable[[], object] = unasked
+        self._cancelled: Callable[[], object] = never_cancelled
         """Raises once the current step is cancelled."""
         self._original_priority: tuple[int, int] | None = None
         """Thread id and original nice value of the thread that runs the move."""
@@ -168,7 +168,7 @@ class ContainerMover:
         try:
             return self._transfer(progress)
         finally:
-            self._cancelled = unasked
+            self._cancelled = never_cancelled
 
     def _transfer(self, progress: Progress) -> Transferred:
         tree = self._streams["tree"]
@@ -203,7 +203,7 @@ class ContainerMover:
         try:
             return self._restore(Cgroup(self._destination.cgroup))
         finally:
-            self._cancelled = unasked
+            self._cancelled = never_cancelled
 
     def _restore(self, group: Cgroup) -> float | None:
 

@@ -1,12 +1,12 @@
-"""Images: what the virtual machines of nodes are booted with.
+"""Images that nodes' virtual machines boot from.
 
-An image is a directory of its own below IMAGES, the same for all instances of a machine:
+An image is a directory below IMAGES, which all instances of a machine share:
 
     NAME/kernel        an uncompressed Linux (vmlinux), which QEMU and Xen enter by its PVH note
     NAME/initrd.img    the RAM disk: wherry-guest, kernel modules, and the root as a squashfs
     NAME/image.json    the record `Image`
 
-Invariant: a directory that has a name is complete; it is made beside and renamed.
+Invariant: a directory with an image's name is complete; it is created under another name and renamed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ DEFAULT = "default"
 
 @dataclass(frozen=True)
 class VmImage:
-    """What a machine is booted with. `digest` changes whenever a byte of it does."""
+    """The files of an image. `digest` covers their content."""
 
     kernel: Path
     initrd: Path
@@ -35,19 +35,19 @@ class VmImage:
 
 
 def images_directory() -> Path:
-    """Where images are kept."""
+    """The directory IMAGES."""
     return Path(os.environ.get("WHERRY_STATE", "/var/lib/wherry")) / "images"
 
 
 def find_image(name: str = DEFAULT) -> VmImage:
-    """The image of that name. NOT_FOUND with the command that makes it."""
+    """The image of that name. NOT_FOUND with the command that builds it."""
     record = read_image(name)
     directory = images_directory() / name
     return VmImage(directory / "kernel", directory / "initrd.img", name, record.digest)
 
 
 def read_image(name: str) -> Image:
-    """What is known of an image. NOT_FOUND."""
+    """The record of an image. NOT_FOUND."""
     try:
         return Image.model_validate_json((images_directory() / name / "image.json").read_text())
     except (OSError, ValidationError):
@@ -58,18 +58,18 @@ def read_image(name: str) -> Image:
 
 
 def list_images() -> list[Image]:
-    """Every image, by name."""
+    """All images, sorted by name."""
     found = []
     for path in sorted(images_directory().glob("[!.]*/image.json")):
         try:
             found.append(Image.model_validate_json(path.read_text()))
         except (OSError, ValidationError):
-            continue  # of another version, or just being removed: as good as absent
+            continue  # of another version, or being removed
     return found
 
 
 def remove_image(name: str) -> None:
-    """Removes an image. Machines that run keep what they have in memory. NOT_FOUND."""
+    """Removes an image. Running machines are not affected: they have it in memory. NOT_FOUND."""
     read_image(name)
     doomed = images_directory() / f".{name}.removed"
     shutil.rmtree(doomed, ignore_errors=True)
