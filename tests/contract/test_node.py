@@ -266,7 +266,7 @@ def shown() -> Iterator[Path]:
         yield Path(name)
 
 
-@pytest.mark.parametrize("replaced during", [False, True])
+@pytest.mark.parametrize("exchanged", [False, True])
 def test_a_users_process_never_gets_another_file_by_a_move(
     nodes: tuple[NodeDriver, Fabric], shown: Path, exchanged: bool, request: pytest.FixtureRequest
 ) -> None:

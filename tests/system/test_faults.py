@@ -238,7 +238,7 @@ def test_criu_is_killed_while_it_dumps(two: World, held: str) -> None:
         kill([dump])
         done = two("op", "wait", operation)
         assert done.returncode == 1 and "could not dump" in done.stderr, done.stderr
-        assert "connections, so messages may be lost" in done.stderr, done.stderr
+        assert "in repair mode, so messages may be lost" in done.stderr, done.stderr
         assert two.assert_one_copy("two")[NODE] == SOURCE
     two.under_a_ring("two", "openmpi", lambda: two.move(NODE, DESTINATION), ranks=2)
 

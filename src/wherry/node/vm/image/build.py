@@ -16,7 +16,7 @@ from wherry.base.errors import Code, Refused
 from wherry.base.paths import native_program
 from wherry.model.objects import Image
 from wherry.node.vm.image import cpio
-from wherry.node.vm.image.catalog import images_directory
+from wherry.node.vm.image.catalog import exclusive, images_directory
 from wherry.node.vm.image.kernel import Kernel, find_kernel
 from wherry.node.vm.image.root import collect, runtimes, write_root
 
@@ -37,8 +37,13 @@ def check(name: str, programs: Sequence[str]) -> None:
 
 def build(name: str, programs: Sequence[str], progress: Callable[[str], None], check_on: Callable[[], None]) -> Image:
     """Builds or rebuilds an image. `programs` are absolute paths; `check_on` raises to abort."""
+    images_directory().mkdir(parents=True, exist_ok=True)
+    with exclusive():
+        return _build(name, programs, progress, check_on)
+
+
+def _build(name: str, programs: Sequence[str], progress: Callable[[str], None], check_on: Callable[[], None]) -> Image:
     top = images_directory()
-    top.mkdir(parents=True, exist_ok=True)
     progress("looking for MPI's runtime and the programs' libraries")
     found = collect(programs)
     check_on()

@@ -6,13 +6,17 @@ An image is a directory below IMAGES, which all instances of a machine share:
     NAME/initrd.img    the RAM disk: wherry-guest, kernel modules, and the root as a squashfs
     NAME/image.json    the record `Image`
 
-Invariant: a directory with an image's name is complete; it is created under another name and renamed.
+Invariant: a directory with an image's name is complete; it is created under another name and renamed. Images are built
+and removed under a file lock, as an operation's claim excludes only others of its own instance.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,10 +72,23 @@ def list_images() -> list[Image]:
     return found
 
 
+@contextmanager
+def exclusive() -> Iterator[None]:
+    """Holds the lock of IMAGES, whose file is never removed. WRONG_STATE when another instance holds it."""
+    with open(images_directory() / ".lock", "w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            what, why = "images cannot be changed now", "another instance on this machine builds or removes one"
+            raise Refused(Code.WRONG_STATE, what, why, "repeat the command in some minutes") from None
+        yield
+
+
 def remove_image(name: str) -> None:
     """Removes an image. Running machines are not affected: they have it in memory. NOT_FOUND."""
     read_image(name)
-    doomed = images_directory() / f".{name}.removed"
-    shutil.rmtree(doomed, ignore_errors=True)
-    (images_directory() / name).rename(doomed)
-    shutil.rmtree(doomed)
+    with exclusive():
+        doomed = images_directory() / f".{name}.removed"
+        shutil.rmtree(doomed, ignore_errors=True)
+        (images_directory() / name).rename(doomed)
+        shutil.rmtree(doomed)
