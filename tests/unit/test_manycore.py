@@ -781,11 +781,3 @@ def test_no_input_breaks_the_parsers() -> None:
     sources = ("fuzz/fuzz_uarea.c", "manycore/uarea.c", "manycore/elf.c", "manycore/crc.c")
     corpus = {"program": b"\0" + program("count").read_bytes()[:16000], "area": b"\1" + bytes(4)}
     fuzz(sources, corpus, 3000, 16384)
-
-
-def test_a_host_whose_tiles_cannot_be_started_leaves_none_on_the_others(tmp_path: Path) -> None:
-    (tmp_path / "tiles.1.log").mkdir()  # where the second host's would write
-    with pytest.raises(Refused, match="cannot write"):
-        Board(tmp_path / "tiles.sock").up(TilesSpec(tiles=1, cores=2), places=[Place("", "127.0.0.1")] * 2)
-    own = [path.parent.name for path in Path("/proc").glob("[0-9]*/cmdline") if str(tmp_path) in words_of(path.parent)]
-    assert own == []

@@ -545,24 +545,3 @@ def test_a_console_is_written_down(world: World, tmp_path: Path) -> None:
     assert ended.wait(10) and not heard and (tmp_path / "consoles/c-0").read_text() == "one\ntwo\n"
     consoles.follow("c-0", "q1", domain)
     assert len(opened) == 2
-
-
-def test_the_uri_of_a_used_host_is_never_half_written(world: World, driver: QemuDriver) -> None:
-    """A sweep that read an empty one would look for the nodes on this machine, and forget the host."""
-    driver.note("q1")
-    ended = threading.Event()
-
-    def note() -> None:
-        while not ended.is_set():
-            driver.note("q1")
-
-    writers = [threading.Thread(target=note) for _ in range(2)]
-    for writer in writers:
-        writer.start()
-    try:
-        seen = {tuple(real_driver.hosts_used(INSTANCE).items()) for _ in range(3000)}
-    finally:
-        ended.set()
-        for writer in writers:
-            writer.join()
-    assert seen == {(("q1", world.uris["q1"]),)}
