@@ -63,7 +63,7 @@ def test_a_program_that_hangs_is_given_up(standing: Stand, what: str) -> None:
     prepare()
     os.kill(processes(mover)[what], signal.SIGSTOP)
     began = time.monotonic()
-    with pytest.raises(Failed, match="stood still") as told:
+    with pytest.raises(Failed, match="stalled") as told:
         for step in steps:
             step()
     assert told.value.code == Code.TIMED_OUT

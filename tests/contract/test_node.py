@@ -399,7 +399,7 @@ def test_a_users_process_never_gets_another_file_by_a_move(
     if exchanged:
         file.unlink()
         file.symlink_to(secret)
-        with pytest.raises(Failed, match="exchanged"):
+        with pytest.raises(Failed, match="replaced during"):
             restore()
         running.take_back(mover)
         running.assert_runs_at(running.here)

@@ -537,7 +537,7 @@ def test_names(start: Callable[..., Board]) -> None:
     again = Run(board, "names", "ask", "echo")
     assert again.ended()["status"] == 0 and again.text == found
     assert server.ended()["status"] == 0
-    with pytest.raises(Refused, match="nobody has linked"):
+    with pytest.raises(Refused, match="no process has linked"):
         board.wait_for("echo", seconds=0.2)
 
 

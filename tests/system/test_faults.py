@@ -157,12 +157,12 @@ BREAKS = {
     # name: (phase that is held at its end, what breaks meanwhile, what the error says: a pattern)
     "no room for images": ("prepare", fill_destination, SENDS),
     "no memory": ("transfer", starve_destination, "out of memory"),
-    "tree cut": ("prepare", lambda two: kill(movers(two, "/private")), "the tree was not sent: "),
+    "tree cut": ("prepare", lambda two: kill(movers(two, "/private")), "the tree could not be sent: "),
     "pages cut": ("prepare", lambda two: kill(movers(two, "page-server")), "page"),
     "images cut": ("freeze", lambda two: kill(movers(two, f"--directory={images(two, DESTINATION)}")), "transfer: "),
     "host lost": ("prepare", lose_destination, SENDS),
     "image corrupted": ("transfer", corrupt_image, "the images cannot be read"),
-    "file damaged": ("transfer", damage_file, "is not what was sent"),
+    "file damaged": ("transfer", damage_file, "differs from the source"),
     "dump killed": ("freeze", lambda two: kill(movers(two, " swrk ", SOURCE)), "could not dump"),
     "restore killed": ("transfer", lambda two: kill(movers(two, " swrk ", DESTINATION)), "could not restore"),
 }
@@ -238,7 +238,7 @@ def test_criu_is_killed_while_it_dumps(two: World, held: str) -> None:
         kill([dump])
         done = two("op", "wait", operation)
         assert done.returncode == 1 and "could not dump" in done.stderr, done.stderr
-        assert "connections, so messages may be lost" in done.stderr, done.stderr
+        assert "in repair mode, so messages may be lost" in done.stderr, done.stderr
         assert two.assert_one_copy("two")[NODE] == SOURCE
     two.under_a_ring("two", "openmpi", lambda: two.move(NODE, DESTINATION), ranks=2)
 

@@ -55,8 +55,8 @@ def test_an_image(tmp_path: Path) -> None:
         (lambda path: os.mkfifo(path), Code.INVALID_FILE, "not a qcow2"),
         (lambda path: path.write_bytes(b"QFI\xfb"), Code.INVALID_FILE, "not a qcow2"),
         (lambda path: path.write_bytes(bytes(1 << 20)), Code.INVALID_FILE, "not a qcow2"),
-        (lambda path: qcow2(path, backing=4096), Code.INVALID_FILE, "in another file"),
-        (lambda path: qcow2(path, features=4), Code.INVALID_FILE, "in another file"),
+        (lambda path: qcow2(path, backing=4096), Code.INVALID_FILE, "to another file"),
+        (lambda path: qcow2(path, features=4), Code.INVALID_FILE, "to another file"),
     ],
 )
 def test_what_is_no_image(tmp_path: Path, make: Any, code: Code, words: str) -> None:

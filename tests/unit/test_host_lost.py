@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from wherry.model.spec.cluster import ClusterSpec
 from wherry.model.spec.fabric import FabricSpec
 from wherry.model.spec.parse import parse
 from wherry.move.moves import Moves
+from wherry.node.vm.real import driver as real_driver
 from wherry.node.vm.real.qemu import QemuDriver
 from wherry.store import Store
 
@@ -179,3 +181,24 @@ def test_a_copy_that_cannot_be_ended_keeps_its_host_out(service: Service) -> Non
         with pytest.raises(WherryError):
             client.wait(client.restore("a1").id)
         assert client.hosts()[0].lost
+
+
+def test_the_uri_of_a_used_host_is_never_half_written(site: Site) -> None:
+    """A sweep that read an empty one would look for the nodes on this machine, and forget the host."""
+    site.driver.note("q1")
+    ended = threading.Event()
+
+    def note() -> None:
+        while not ended.is_set():
+            site.driver.note("q1")
+
+    writers = [threading.Thread(target=note) for _ in range(2)]
+    for writer in writers:
+        writer.start()
+    try:
+        seen = {tuple(real_driver.hosts_used(site.driver.instance).items()) for _ in range(3000)}
+    finally:
+        ended.set()
+        for writer in writers:
+            writer.join()
+    assert seen == {(("q1", site.world.uris["q1"]),)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
 import lzma
 import struct
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from wherry.base.errors import Code, Failed, Refused
+from wherry.model.objects import Image
 from wherry.node.vm.image import build as image_build
 from wherry.node.vm.image import cpio
 from wherry.node.vm.image import kernel as image_kernel
@@ -100,3 +102,20 @@ def test_an_image_is_found_and_removed(monkeypatch: pytest.MonkeyPatch, tmp_path
 def test_what_cannot_be_built_is_refused(name: str, programs: tuple[str, ...]) -> None:
     with pytest.raises(Refused):
         image_build.check(name, programs)
+
+
+def test_images_are_not_changed_while_another_instance_does(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """They share a directory, and the kernels in it."""
+    monkeypatch.setenv("WHERRY_STATE", str(tmp_path))
+    record = Image(name="a", digest="1", built=0.0, kernel="6.1", packages={}, mpi=(), programs=(), bytes=1)
+    (images_directory() / "a").mkdir(parents=True)
+    (images_directory() / "a" / "image.json").write_text(record.model_dump_json())
+    with open(images_directory() / ".lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for act in (lambda: remove_image("a"), lambda: image_build.build("b", (), print, lambda: None)):
+            with pytest.raises(Refused, match="another instance") as refused:
+                act()
+            assert refused.value.code == Code.WRONG_STATE
+    assert [image.name for image in list_images()] == ["a"]
+    remove_image("a")
+    assert list_images() == []

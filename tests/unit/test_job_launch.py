@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import struct
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -212,6 +213,17 @@ def test_a_path_that_launchers_would_split_is_copied(name: str, monkeypatch: pyt
         assert copy.is_relative_to(store) and copy.read_bytes() == b"library"
         plain = source.rename(Path(directory) / "lib.so")
         assert file_visibility.world_readable(plain, root, store) == plain
+
+
+def test_jobs_that_start_at_the_same_time_copy_the_agent_whole(tmp_path: Path) -> None:
+    source = tmp_path / "closed" / "wherry-rsh"
+    source.parent.mkdir(mode=0o700)
+    content = bytes(range(256)) * (1 << 15)
+    source.write_bytes(content)
+    with ThreadPoolExecutor(8) as pool:
+        copies = [pool.submit(file_visibility.world_readable, source, OWNER, tmp_path / "bin") for _ in range(8)]
+        assert {one.result().read_bytes() == content for one in copies} == {True}
+    assert [path.name for path in copies[0].result().parent.iterdir()] == ["wherry-rsh"]
 
 
 def frame(stream: int, seconds: int, data: bytes) -> bytes:

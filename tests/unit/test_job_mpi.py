@@ -172,3 +172,20 @@ def test_the_program_is_looked_up_as_a_shell_would(tmp_path: Path, owner: Owner)
     with pytest.raises(Refused) as caught:
         mpi.find_program("./bin/solver", owner, {})
     assert caught.value.code is Code.PERMISSION and "chmod" in caught.value.next
+
+
+@pytest.mark.parametrize("fails", ["sleep 5", "kill -9 $$"])
+def test_a_launcher_that_did_not_answer_is_asked_again(
+    tmp_path: Path, owner: Owner, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    """A busy machine is a reason to fail once, not as long as the daemon lives."""
+    monkeypatch.setattr(mpi, "_VERSION_SECONDS", 0.5)
+    launcher = write_launcher(tmp_path / "mpiexec", MPICH)
+    script = launcher.read_text().partition("\n")[2]
+    launcher.write_text(f"#!/bin/sh\n[ -e {tmp_path}/busy ] && {fails}\n{script}")
+    program = write_elf(tmp_path / "program")
+    (tmp_path / "busy").touch()
+    assert refusal(program, owner, str(launcher)).code is Code.UNSUPPORTED
+    (tmp_path / "busy").unlink()
+    monkeypatch.setattr(mpi, "_VERSION_SECONDS", 20.0)
+    assert str(mpi.find(program, owner, {}, str(launcher))) == "mpich 4.0.2"

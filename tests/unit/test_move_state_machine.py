@@ -228,7 +228,7 @@ def test_the_policy_tells_the_engine_to_switch(
         return Round(number=number, bytes=2**24, seconds=1, dirty=int(written**number * 2**24))
 
     monkeypatch.setattr(FakeMover, "round", send)
-    monkeypatch.setattr(FakeDriver, "refused", lambda _driver, _way: "")
+    monkeypatch.setattr(FakeDriver, "parameters_obstacle", lambda _driver, _parameters: "")
     world.moves.run(NODE, DESTINATION, MoveOptions(parameters=MigrationParameters(mode="hybrid")))
     assert {"freeze", "switch"} & set(world.driver.calls) == {step}
     assert_settled(world)

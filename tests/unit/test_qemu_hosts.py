@@ -37,14 +37,14 @@ from wherry.model.owner import Owner
 from wherry.model.spec.cluster import ClusterSpec, NicSpec
 from wherry.model.spec.fabric import FabricSpec
 from wherry.model.spec.parse import parse, parse_yaml
-from wherry.node.protocol import STANDS_AT_MOST
+from wherry.node.protocol import LONGEST_FREEZE
 from wherry.node.vm import driver_base, live_migration
 from wherry.node.vm.console import Consoles
 from wherry.node.vm.emulated.driver import OVERHEAD
 from wherry.node.vm.host_connections import HostConnections
 from wherry.node.vm.identifiers import domain_id
 from wherry.node.vm.real import driver as real_driver
-from wherry.node.vm.real.qemu import QemuDriver, QemuMover, elsewhere
+from wherry.node.vm.real.qemu import QemuDriver, QemuMover, for_other_host
 
 
 @pytest.fixture
@@ -171,7 +171,7 @@ def test_adapters(driver: QemuDriver) -> None:
 
 
 def test_elsewhere_it_has_no_ram_disk(driver: QemuDriver) -> None:
-    there = ElementTree.fromstring(elsewhere(driver.describe(place("q1"), "/k", "/i"), "/other", "br7"))
+    there = ElementTree.fromstring(for_other_host(driver.describe(place("q1"), "/k", "/i"), "/other", "br7"))
     source = there.find("devices/interface/source")
     assert there.find("os/initrd") is None and there.findtext("os/kernel") == "/other"
     assert source is not None and source.get("bridge") == "br7"
@@ -190,11 +190,11 @@ def test_what_is_refused(world: World, driver: QemuDriver) -> None:
             driver.check(spec.flavor(0), Owner(uid=0, gid=0, home="/", cwd="/"))
     zstd = MigrationParameters(connections=2, zstd=True)
     assert (
-        "libvirt 9.0 cannot" in driver.refused(zstd)
-        and driver.refused(MigrationParameters(mode="post-copy", connections=0)) == ""
+        "libvirt 9.0 cannot" in driver.parameters_obstacle(zstd)
+        and driver.parameters_obstacle(MigrationParameters(mode="post-copy", connections=0)) == ""
     )
     world.libvirts["q1"] = 11_000_000
-    assert driver.refused(zstd) == ""
+    assert driver.parameters_obstacle(zstd) == ""
 
 
 def test_moves_that_cannot_be_are_refused_before(world: World, driver: QemuDriver) -> None:
@@ -260,9 +260,9 @@ def test_a_machine_that_stands_is_given_up_before_its_peers_give_it_up(world: Wo
     driver.start(place("q1"))
     mover = driver.mover(place("q1"), place("q2"))
     mover.limit_rate(8 * 2**20 / 8)
-    assert mover._patience() > STANDS_AT_MOST
-    mover._stands = True
-    assert mover._patience() == STANDS_AT_MOST
+    assert mover._transfer_timeout() > LONGEST_FREEZE
+    mover._stop_and_copy = True
+    assert mover._transfer_timeout() == LONGEST_FREEZE
 
 
 def test_translated_code_is_bounded_where_machines_are_emulated(world: World, driver: QemuDriver) -> None:
@@ -327,7 +327,7 @@ def test_instances_have_kernels_of_their_own(world: World, driver: QemuDriver, m
     """One that is at it, or is removed, takes no other's away."""
     monkeypatch.setattr(real_driver, "answers", lambda *_: False)  # not before it is started
     monkeypatch.setattr(driver_base, "answers", lambda *_: True)
-    QemuDriver(Instance("other"), driver.fabric, driver.reach).start(place("q1"))
+    QemuDriver(Instance("other"), driver.fabric, driver.connections).start(place("q1"))
     theirs = set(world.files["q1"])
     driver.start(place("q1"))
     ours = set(world.files["q1"]) - theirs

@@ -62,7 +62,7 @@ def test_kvm_is_believed_only_when_a_kernel_boots(
 
 def test_vhost_wants_kvm_and_the_kernels_part(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(qemu_probe.os, "access", lambda _path, _mode: False)
-    assert "only under KVM" in qemu_probe.no_vhost(emulated=True)
+    assert "needs KVM" in qemu_probe.no_vhost(emulated=True)
     assert "modprobe vhost_net" in qemu_probe.no_vhost(emulated=False)
 
 

@@ -22,7 +22,7 @@ from wherry.job.mpi import Family, Mpi
 from wherry.model.objects import Cluster, ClusterState, Node
 from wherry.model.owner import Owner
 from wherry.model.spec.cluster import ClusterSpec, Kind
-from wherry.node.file_closure import digest
+from wherry.node.file_closure import FileSet, digest
 from wherry.node.vm.image.root import FILES
 
 
@@ -85,7 +85,7 @@ def test_the_system_of_a_disk_stays_as_it_is(tmp_path: Path, owner: Owner, mpi: 
     files = staging.gather(cluster(str(tmp_path / "zz")), Path(shutil.which("env") or ""), owner, {}, ())
     library = next(name for name in files.files if name.startswith("/usr/lib"))
     there = {library: "another release's", str(tmp_path / "zz"): "old"}
-    known = staging._as_it_is(files, there)
+    known = staging._with_system_files(files, there)
     assert known[library] == digest(library) and known[str(tmp_path / "zz")] == "old"
     assert all(name in known for name in files.links if name in ("/lib", "/lib64", "/bin"))
 
@@ -130,7 +130,7 @@ def test_the_last_bytes_of_an_archive_arrive(tmp_path: Path, owner: Owner, mpi: 
         ({"known": {}}, Code.UNSUPPORTED, "lack openmpi"),
         ({"reason": "no route"}, Code.UNREACHABLE, "no route"),
         ({"memory": 1 << 20}, Code.NO_CAPACITY, "do not fit"),
-        ({"known": []}, Code.JOB_FAILED, "does not say which files"),
+        ({"known": []}, Code.JOB_FAILED, "list of files in"),
         ({"top": Path("/nonexistent")}, Code.JOB_FAILED, "not copied to vm-0"),
     ],
 )
@@ -213,3 +213,11 @@ def test_what_ld_preload_names_is_on_a_virtual_machine(
     paths = loaded.removeprefix("LD_PRELOAD=").split()
     assert paths == [str(native_library(library.name)) for library in libraries]
     assert [path for path in paths if not (root.top / path.lstrip("/")).is_file()] == []
+
+
+def test_a_file_that_ends_early_is_told(owner: Owner) -> None:
+    files = FileSet()
+    files.add("/sys/kernel/uevent_seqnum")  # claims a page, has some bytes
+    with pytest.raises(Failed) as caught:
+        staging._pack(files, owner, {})
+    assert caught.value.why == "unexpected end of data"

@@ -13,7 +13,7 @@ from wherry.base.errors import Code, Failed
 from wherry.node.container import streams, warm_connections
 from wherry.node.container.progress_bounds import Bound, Sign
 from wherry.node.container.streams import RateLimit, Stream, receive_tree
-from wherry.node.container.warm_connections import _open_wide
+from wherry.node.container.warm_connections import _warm
 
 Ends = tuple[socket.socket, socket.socket]
 
@@ -28,7 +28,7 @@ def ends() -> Iterator[Ends]:
 
 
 def test_a_near_host_needs_no_opening(ends: Ends) -> None:
-    _open_wide(ends, RateLimit(None), 1.0, 1 << 20)
+    _warm(ends, RateLimit(None), 1.0, 1 << 20)
     ends[1].setblocking(False)
     with pytest.raises(BlockingIOError):
         ends[1].recv(1)
@@ -36,7 +36,7 @@ def test_a_near_host_needs_no_opening(ends: Ends) -> None:
 
 def test_nothing_of_the_opening_is_left(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(warm_connections, "_NEAR", 0.0)
-    _open_wide(ends, RateLimit(1e12), 1e6, 5 << 20)
+    _warm(ends, RateLimit(1e12), 1e6, 5 << 20)
     near, far = ends
     near.sendall(b"first")
     assert far.recv(100) == b"first" and far.gettimeout() is None
@@ -47,8 +47,8 @@ def test_a_connection_that_is_cut_is_told(ends: Ends, monkeypatch: pytest.Monkey
     near, far = ends
     cut = threading.Timer(0.2, near.shutdown, (socket.SHUT_RDWR,))
     cut.start()
-    with pytest.raises(OSError, match="cut"):
-        _open_wide((near, far), RateLimit(8e6), 1e9, 64 << 20)  # a megabyte a second
+    with pytest.raises(OSError, match="closed"):
+        _warm((near, far), RateLimit(8e6), 1e9, 64 << 20)  # a megabyte a second
     cut.join()
 
 
@@ -91,7 +91,7 @@ def test_what_opens_a_window_shares_the_rate_of_the_move(ends: Ends, monkeypatch
     monkeypatch.setattr(warm_connections, "set_rate_limit", noted)
     with pace.sending(other):
         assert other.rate == 100e6
-        _open_wide(ends, pace, 1e6, 1 << 20)
+        _warm(ends, pace, 1e6, 1 << 20)
         assert rates == [50e6, 100e6], "its share meanwhile, and all of it for what it sends later by itself"
         assert other.rate == 100e6
 

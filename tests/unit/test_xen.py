@@ -447,7 +447,7 @@ def test_the_orphan_of_a_move_that_failed_is_removed(world: World, driver: XenDr
     world.lose = True
     mover = driver.mover(place("x1"), place("x2"))
     mover.prepare()
-    with pytest.raises(Failed, match="could not move") as caught:
+    with pytest.raises(Failed, match="could not migrate") as caught:
         mover.round(1)
         mover.transfer()
     assert "on x2" in caught.value.next and "xl destroy wherry-tx-c-0" in caught.value.next
@@ -480,7 +480,7 @@ def test_what_is_at_a_destination_that_died_is_ended_when_it_answers(world: Worl
     mover.close()
     assert driver.alive(place("x1")) and states(world)["x2"] == [World.VIR_DOMAIN_PAUSED]
     world.dead.clear()
-    reborn = XenDriver(INSTANCE, driver.fabric, driver.reach)
+    reborn = XenDriver(INSTANCE, driver.fabric, driver.connections)
     assert reborn.orphans() == [("c-0", "x2")]
     reborn.end_orphan("c-0", "x2")
     assert reborn.orphans() == [] and states(world) == RUNS_AT_1
@@ -504,16 +504,16 @@ def test_the_bridge_of_the_destination() -> None:
 
 
 def test_what_is_refused_before_a_move(driver: XenDriver) -> None:
-    assert driver.refused(MigrationParameters()) == ""
+    assert driver.parameters_obstacle(MigrationParameters()) == ""
     for way in (
         MigrationParameters(mode="post-copy"),
         MigrationParameters(connections=2),
         MigrationParameters.model_validate({"downtime": "100ms"}),
     ):
-        assert "Xen" in driver.refused(way)
+        assert "Xen" in driver.parameters_obstacle(way)
     assert driver.move_obstacle(place("x1"), place("x2")) == ""
     assert "CONFIG_SHADOW_PAGING" in driver.move_obstacle(place("x1", guest="pv"), place("x2", guest="pv"))
-    assert "as fast as it can" in driver.rate_obstacle(1e12)
+    assert "no rate limit" in driver.rate_obstacle(1e12)
     others: list[tuple[dict[str, Any], str]] = [
         ({"nic": NicSpec(model="e1000")}, "e1000"),
         ({"nic": NicSpec(queues=2), "cpus": 2}, "nic.queues"),

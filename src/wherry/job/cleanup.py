@@ -1,7 +1,7 @@
-"""Ends what a job left behind: on its nodes, and beside its launcher.
+"""Kills the leftover processes of a job: on its nodes, and beside its launcher.
 
-Processes of a job are known by a variable in their environment (`launch.MARK` on nodes, WHERRY_JOB beside the launcher)
-and only those of the job's own user are touched: on a node the search itself runs as that user.
+They are identified by a variable in their environment (`launch.MARK` on nodes, WHERRY_JOB beside the launcher).
+Invariant: only processes of the job's own user are killed; on a node the search itself runs as that user.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from wherry.job.launch import MARK
 from wherry.model.owner import Owner
 
 _AT_ONCE = 16
-_SEARCHES = 20  # a process that is being killed may have forked meanwhile
+_SEARCHES = 20  # a process may have forked while it was killed
 
 _SEARCH = f"""
 found=0
@@ -34,7 +34,7 @@ exit $found
 def end_leftovers_on_nodes(
     id: str, owner: Owner, nodes: Iterable[tuple[str, AgentEndpoint]], seconds: float
 ) -> dict[str, str]:
-    """Kills what job `id` left on the nodes. Returns the nodes where that could not be done, with the reason."""
+    """Kills the leftovers of job `id` on the nodes. Returns the nodes where that failed, with the reason."""
 
     def sweep(node: tuple[str, AgentEndpoint]) -> tuple[str, str]:
         end = time.monotonic() + seconds
@@ -54,18 +54,18 @@ def end_leftovers_on_nodes(
 
 
 def end_leftovers_at_head(job_file: Path, owner: Owner) -> None:
-    """Kills what the launcher left beside itself (agents): the owner's processes that were given this job file."""
+    """Kills the launcher's leftover agents on this machine: the owner's processes with this job file."""
     _kill(job_file, owner)
 
 
 def end_agents(job_file: Path, owner: Owner, address: str) -> bool:
-    """Kills the launcher's agents at a node that is no more, so that it need not wait until they give up their
-    connections. True when there was one."""
+    """Kills the launcher's agents for a lost node, so that it need not wait until their connections time out. True
+    when there was one."""
     return _kill(job_file, owner, address.encode())
 
 
 def _kill(job_file: Path, owner: Owner, word: bytes | None = None) -> bool:
-    """Kills the owner's processes that were given this job file, or those of them that have `word` among their own."""
+    """Kills the owner's processes with this job file (and the argument `word`). True when there was one."""
     wanted, found = b"WHERRY_JOB=" + os.fsencode(job_file), False
     for entry in os.scandir("/proc"):
         if not entry.name.isdigit():

@@ -1,6 +1,6 @@
-"""What nodes can see of this machine's files: its root read-only, the user's directories, nothing of /tmp, /run, /dev.
+"""Which files of this machine a container sees: the root read-only, the user's directories; not /tmp, /run and /dev.
 
-Invariant: a path handed to a launcher is one that the job's user can open on a node too.
+Invariant: every path passed to a launcher can be opened by the job's user on a node too.
 """
 
 from __future__ import annotations
@@ -12,17 +12,18 @@ import stat
 from collections.abc import Iterable
 from pathlib import Path
 
+from wherry.base.atomic_write import write_atomically
 from wherry.base.errors import Code, Refused
 from wherry.model.objects import Cluster
 from wherry.model.owner import Owner
 
 _PRIVATE = (Path("/tmp"), Path("/run"), Path("/dev"))
-"""Of these a node has its own."""
+"""Directories that are private to each node."""
 _SPLITS = re.compile(r"[\s:]")
 
 
 def require_visible(path: Path, what: str, cluster: Cluster) -> None:
-    """Refused when the nodes of the cluster do not see `path`."""
+    """Refused when `path` is not visible on the cluster's nodes."""
     for private in _PRIVATE:
         if path.is_relative_to(private) and not any(path.is_relative_to(bind) for bind in cluster.binds):
             # A directory below /tmp or /run can be bound into nodes; these themselves and what is below /dev never are.
@@ -30,15 +31,15 @@ def require_visible(path: Path, what: str, cluster: Cluster) -> None:
             raise Refused(
                 Code.UNSUPPORTED,
                 f"the nodes of {cluster.name} do not see {what} {path}",
-                f"a node's {private} is its own; of yours it sees {', '.join(cluster.binds) or 'nothing'}",
-                f"put it elsewhere, or wherry down {cluster.name} and wherry up from {path.parent}"
+                f"each node has its own {private}; of your files there it sees {', '.join(cluster.binds) or 'none'}",
+                f"move it elsewhere, or wherry down {cluster.name} and wherry up from {path.parent}"
                 if bindable
-                else f"put it into a directory that is not below {private}",
+                else f"move it to a directory that is not below {private}",
             )
 
 
 def require_enterable(directory: Path, owner: Owner) -> None:
-    """Refused when a job cannot be run in the directory; call it with the owner's rights."""
+    """Refused when the owner may not enter the directory. To be called with the owner's rights."""
     try:
         os.stat(os.path.join(directory, "."))
     except PermissionError:
@@ -53,8 +54,8 @@ def require_enterable(directory: Path, owner: Owner) -> None:
 def world_readable(source: Path, owner: Owner, store: Path) -> Path:
     """A path at which nodes and the owner can read and run `source`: its own, or that of a copy below `store`.
 
-    Launchers and LD_PRELOAD split what they are given at blanks and colons, so a path that has some is not used either.
-    A copy is named by its content and never changed, so running jobs keep theirs when Wherry is built anew.
+    Launchers and LD_PRELOAD split their words at blanks and colons, so a path with one of them is copied, too.
+    The copy's path contains a hash of its content and it is never changed: running jobs survive a new build of Wherry.
     """
     source = source.resolve()
     hidden = any(source.is_relative_to(private) for private in _PRIVATE)
@@ -66,10 +67,7 @@ def world_readable(source: Path, owner: Owner, store: Path) -> Path:
         for directory in (store, copy.parent):
             directory.mkdir(exist_ok=True)
             directory.chmod(0o755)
-        fresh = copy.with_name(f".{source.name}.{os.getpid()}")
-        fresh.write_bytes(content)
-        fresh.chmod(0o755)
-        fresh.rename(copy)
+        write_atomically(copy, content, 0o755)
     return copy
 
 

@@ -1,7 +1,7 @@
-"""Reads what `wherry-launch` leaves in a job's directory and writes what it passes on to the program.
+"""Reads the files that `wherry-launch` writes in a job's directory, and writes the program's input.
 
-The formats: native/launch/record.h and input.h. Invariants: the holder is the sole writer of what is read here, and a
-reader takes whole frames only, so it may read at any moment; input has its place, so it may be written twice.
+The formats: native/launch/record.h and input.h. Invariants: only the holder writes the files that are read here, and
+readers take whole frames only, so they may read at any time; input carries its offset, so writing it twice is harmless.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ _FRAME_LIMIT = 1 << 20  # bytes; the holder writes at most 64 KiB at once
 
 _INPUT = struct.Struct(">QH")
 _INPUT_BYTES = select.PIPE_BUF - _INPUT.size
-"""Bytes of input in a frame at most: the kernel takes a frame as a whole or not at all."""
+"""Maximum of input bytes in a frame: writes up to PIPE_BUF are atomic."""
 
 _NOISE = re.compile(rb"\[[^\]\n]+\] plm:[rs]sh: Warning: setpgid\(\d+,\d+\) failed in parent with errno=[^\n]*\(13\)\n")
-"""Open MPI prints this line when its agent started before mpirun had set its process group: no harm, and no use."""
+"""A harmless warning that Open MPI prints when its agent started before mpirun had set the process group."""
 
 
 @dataclass(frozen=True)
 class Exit:
-    """How the launcher ended: its exit code (128 + signal), when, and how many bytes of output could not be kept."""
+    """The launcher's exit code (128 + signal), time of its end, and bytes of output that could not be stored."""
 
     code: int
     ended: float
@@ -42,13 +42,13 @@ class Exit:
 
 @dataclass(frozen=True)
 class Holder:
-    """The process that holds a job. The start time (ticks since boot) tells it from a later one of that id."""
+    """The process that holds a job. Its start time (ticks since boot) tells it from a later one with its PID."""
 
     pid: int
     start: int
 
     def open(self) -> int | None:
-        """A pidfd, or None when the holder is gone. The caller closes it."""
+        """A pidfd, to be closed by the caller; None when the holder has ended."""
         try:
             fd = os.pidfd_open(self.pid)
         except OSError:
@@ -59,7 +59,7 @@ class Holder:
         return fd
 
     def alive(self) -> bool:
-        """True while the holder is there."""
+        """True while the holder runs."""
         fd = self.open()
         if fd is not None:
             os.close(fd)
@@ -67,7 +67,7 @@ class Holder:
 
 
 def start_time(pid: int) -> int | None:
-    """Field 22 of /proc/PID/stat, or None when there is no such process or it is only waiting to be reaped."""
+    """Field 22 of /proc/PID/stat; None when the process does not exist or is a zombie."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -76,7 +76,7 @@ def start_time(pid: int) -> int | None:
 
 
 def read_holder(directory: Path) -> Holder | None:
-    """The holder, or None when it has not written its file."""
+    """The holder; None when it has not written its file yet."""
     try:
         pid, start = (directory / "pid").read_text().split()
     except FileNotFoundError:
@@ -85,7 +85,7 @@ def read_holder(directory: Path) -> Holder | None:
 
 
 def read_exit(directory: Path) -> Exit | None:
-    """How the job ended, or None while it runs (or when its holder was killed)."""
+    """How the job ended; None while it runs, or when its holder was killed."""
     try:
         lines = (directory / "exit").read_text().splitlines()
     except FileNotFoundError:
@@ -96,9 +96,9 @@ def read_exit(directory: Path) -> Exit | None:
 
 
 def read_output(directory: Path, offset: int, limit: int) -> tuple[list[Chunk], int]:
-    """Whole frames from `offset` on, until `limit` bytes are reached, and the offset to go on from.
+    """Whole frames from `offset` on, until `limit` bytes are reached, and the offset of the next.
 
-    Refused when no frame begins at `offset`; nothing when that lies beyond the end.
+    Refused when no frame begins at `offset`; nothing when it is beyond the end.
     """
     chunks: list[Chunk] = []
     try:
@@ -116,7 +116,7 @@ def read_output(directory: Path, offset: int, limit: int) -> tuple[list[Chunk], 
                 break
             stream, when, length = _HEADER.unpack(header)
             if stream not in _STREAMS or length > _FRAME_LIMIT:
-                why = "an offset is 0 or what an earlier answer named as the next"
+                why = "an offset is 0 or the next offset of an earlier answer"
                 raise Refused(Code.USAGE, f"no output begins at offset {offset}", why, "begin at offset 0")
             payload = file.read(length)
             if len(payload) < length:
@@ -128,10 +128,10 @@ def read_output(directory: Path, offset: int, limit: int) -> tuple[list[Chunk], 
 
 
 def write_input(directory: Path, offset: int, data: bytes, end: bool) -> tuple[int, bool] | None:
-    """Gives the job `data`, which begins at `offset` of its input, and with `end` the input's end after it.
+    """Writes `data`, which begins at `offset` of the job's input, and with `end` the end of input after it.
 
-    Returns the offset up to which it was taken, and whether the end was: the rest when the program has read. None when
-    the job has no input, or is over.
+    Returns the offset up to which it was accepted, and whether the end was; the rest is accepted after the program has
+    read. None when the job has no input or has ended.
     """
     try:
         fifo = os.open(directory / "input", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)

@@ -1,12 +1,12 @@
-"""Jobs: gate, launch, output, cancel, adopt.
+"""Jobs: readiness check of the nodes, launch, output, cancel, adoption after a restart.
 
 A job lives in its holder (`wherry-launch`) and its directory, never in this process:
 
-    STATE/jobs/ID/      root's: pid, output, exit (written by the holder), input (read by it), cancelled (by `cancel`)
+    STATE/jobs/ID/      root's: pid, output, exit (written by the holder), input (read by it), cancelled, lost
     STATE/jobs/ID/own/  its user's: job file, hosts file, the launcher's temporary files
 
-Invariants: a job's row is written before its holder starts; its end is noted once, after what it left on the nodes has
-been killed; a daemon that was killed finds every job again by row and directory alone.
+Invariants: a job's row is written before its holder starts; its end is recorded once, after its leftovers on the nodes
+were killed; a restarted daemon finds every job by row and directory alone.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from wherry.model.owner import Owner
 from wherry.node.container.mounts import remove_tree
 from wherry.store.store import Store
 
-_GATE_SECONDS = 30.0  # a node that is on its way answers within that
-_GATE_AT_ONCE = 32
+_READY_SECONDS = 30.0  # enough for a node that is being moved
+_READY_AT_ONCE = 32
 _CHECK_EVERY = 0.1
 _START_SECONDS = 30.0
 _CANCEL_SECONDS = 10.0  # the holder itself kills the launcher 5 s after the first signal
-_LOST_SECONDS = 3.0  # Open MPI notices at once; hydra waits for a connection that nobody closes
-_SWEEP_SECONDS = 20.0
-_OVER = (JobState.ENDED, JobState.CANCELLED, JobState.LOST)
+_LOST_SECONDS = 3.0  # Open MPI notices at once; hydra waits for a connection that is never closed
+_CLEANUP_SECONDS = 20.0
+_ENDED = (JobState.ENDED, JobState.CANCELLED, JobState.LOST)
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Jobs:
         self._watching = threading.Lock()
 
     def directory(self, id: str) -> Path:
-        """Where the files of a job are that its holder writes."""
+        """The directory that the job's holder writes to."""
         return self._directory / id
 
     def plan(self, request: JobRequest) -> JobPlan:
@@ -79,19 +79,19 @@ class Jobs:
 
         The only validation of a job: `start` takes the plan and runs no probe (`mpirun --version`) again.
         """
-        program, mpi = validation.program_of(request, self._usable(request.cluster))
+        program, mpi = validation.program_of(request, self._require_usable(request.cluster))
         return JobPlan(request, program, mpi)
 
     def start(self, plan: JobPlan, check: Callable[[], None] = lambda: None) -> Job:
         """Starts a planned job. Refused when the cluster has changed so that it cannot run it; Failed when a node does
         not answer.
 
-        `check` is called meanwhile, several times a second; what it raises ends the start, with nothing left of it.
+        `check` is called several times a second; an exception that it raises aborts the start; nothing is left.
         """
-        order, owner, found = plan.request, plan.request.owner, self._usable(plan.request.cluster)
+        order, owner, found = plan.request, plan.request.owner, self._require_usable(plan.request.cluster)
         validation.check_cluster(order, found)
         request = self._request(found, plan)
-        self._gate(found, request.nodes, check)
+        self._require_ready(found, request.nodes, check)
         self._stage(found, request, check)
         check()
         job = Job(
@@ -116,7 +116,7 @@ class Jobs:
         except BaseException:
             self._kill_holder(job.id)
             cleanup.end_leftovers_at_head(request.directory / "job", owner)
-            self._forget(job)
+            self._discard(job)
             raise
         finally:
             self._starting.discard(job.id)
@@ -126,23 +126,23 @@ class Jobs:
         return job
 
     def poll(self, id: str) -> Job:
-        """The job as it is now. Notes its end, when that has come, after sweeping its nodes."""
+        """The current state of the job. If it has ended, cleans up its nodes and records the end."""
         find_job(self._store, id)
         with self._settling.setdefault(id, threading.Lock()):
             job = find_job(self._store, id)
-            if job.state in _OVER or id in self._starting:
+            if job.state in _ENDED or id in self._starting:
                 return job
             directory = self._directory / id
             ended, holder = job_files.read_exit(directory), job_files.read_holder(directory)
             if ended is None and holder and holder.alive():
                 return job
-            # The holder may have ended between the two looks.
-            return self._settle(job, ended or job_files.read_exit(directory))
+            # The holder may have ended between the two reads.
+            return self._record_end(job, ended or job_files.read_exit(directory))
 
     def cancel(self, id: str) -> Job:
-        """Ends the job: SIGINT to its launcher, SIGKILL after a grace. Returns when nothing of it is left."""
+        """Ends the job: SIGINT to its launcher, SIGKILL after a grace period. Returns when nothing of it is left."""
         job = self.poll(id)
-        if job.state in _OVER:
+        if job.state in _ENDED:
             return job
         if id in self._starting:
             why = "its launcher is being started"
@@ -152,8 +152,8 @@ class Jobs:
         return self.poll(id)
 
     def node_lost(self, id: str, node: Node) -> None:
-        """Ends the job when a node where it has ranks is no more: the launcher itself, if it notices that its agent
-        there has ended, else we."""
+        """Ends the job if it has ranks on a lost node: kills the launcher's agent for it, and after _LOST_SECONDS the
+        job, in case the launcher did not react."""
         job, directory = find_job(self._store, id), self._directory / id
         owner = Owner(uid=job.uid, gid=job.gid, home="/", cwd="/")
         if cleanup.end_agents(directory / "own" / "job", owner, node.address):
@@ -163,30 +163,33 @@ class Jobs:
     def _end_lost(self, id: str) -> None:
         holder = job_files.read_holder(self._directory / id)
         fd = holder.open() if holder else None
-        if fd is not None:
+        if fd is None:
+            return
+        try:
             if not _ended_within(fd, _LOST_SECONDS):
                 self._kill_holder(id, signal.SIGINT)
+        finally:
             os.close(fd)
 
     def output(self, id: str, offset: int = 0, limit: int = 1 << 20) -> tuple[list[job_files.Chunk], int]:
-        """What the job wrote from `offset` (0, or what the last call returned) on, about `limit` bytes at most."""
+        """Output from `offset` on (0, or as returned by the last call), about `limit` bytes at most."""
         find_job(self._store, id)
         return job_files.read_output(self._directory / id, offset, limit)
 
     def input(self, id: str, offset: int, data: bytes, end: bool) -> tuple[int, bool]:
-        """Gives rank 0 `data`, which begins at `offset` of its input, and its end. See `job_files.write_input`."""
+        """Writes `data` to rank 0's standard input, where it begins at `offset`. See `job_files.write_input`."""
         job = find_job(self._store, id)
-        taken = job_files.write_input(self._directory / id, offset, data, end) if job.state not in _OVER else None
+        taken = job_files.write_input(self._directory / id, offset, data, end) if job.state not in _ENDED else None
         if taken is None:
-            why = "it was started without input" if job.state not in _OVER else f"it is {job.state}"
+            why = "it was started without input" if job.state not in _ENDED else f"it is {job.state}"
             remedy = f"wherry run {job.cluster} -n {job.ranks} -- {job.argv[0]} < FILE"
             raise Refused(Code.WRONG_STATE, f"job {id} reads no input", why, remedy)
         return taken
 
     def adopt(self) -> None:
-        """Takes over the jobs of an earlier daemon: watches those that run, notes the end of the others."""
+        """Takes over the jobs of an earlier daemon: watches the running ones, records the end of the others."""
         for job in self._store.jobs():
-            if job.state in _OVER:
+            if job.state in _ENDED:
                 continue
             holder = job_files.read_holder(self._directory / job.id)
             if job.state is JobState.STARTING and holder and holder.alive():
@@ -194,24 +197,24 @@ class Jobs:
             self._watch(job.id)
 
     def remove(self, cluster: str) -> None:
-        """Cancels the cluster's jobs and forgets them with their output."""
+        """Cancels the cluster's jobs and removes them with their output."""
         for job in self._store.jobs(cluster):
             self.cancel(job.id)
-            self._forget(job)
+            self._discard(job)
 
     def prune(self, keep: int = 50) -> None:
-        """Forgets all but the newest `keep` jobs that are over."""
-        over = [job for job in self._store.jobs() if job.state in _OVER]
+        """Removes ended jobs except the newest `keep`."""
+        over = [job for job in self._store.jobs() if job.state in _ENDED]
         for job in over[: max(0, len(over) - keep)]:
-            self._forget(job)
+            self._discard(job)
 
     # Before the start.
 
-    def _usable(self, name: str) -> Cluster:
+    def _require_usable(self, name: str) -> Cluster:
         found = find_cluster(self._store, name)
         if self._fabric.driver == "fake":
-            why = "its nodes are only imagined"
-            raise Refused(Code.UNSUPPORTED, "no job runs on the fabric fake", why, "wherry fabric show")
+            why = "its nodes exist in memory only"
+            raise Refused(Code.UNSUPPORTED, "the fabric fake runs no jobs", why, "wherry fabric show")
         return found
 
     def _request(self, cluster: Cluster, plan: JobPlan) -> launch.LaunchRequest:
@@ -219,7 +222,7 @@ class Jobs:
         owner, nodes = order.owner, tuple(self._store.nodes(cluster.name))
         self._make_directories()
         id, whole = new_id("job"), "container" not in cluster.spec.kinds
-        crowd = (order.ranks + self._ranks_that_run()) / len(os.sched_getaffinity(0))
+        crowd = (order.ranks + self._running_ranks()) / len(os.sched_getaffinity(0))
         preloads = preload.chosen(found, order.env, crowd, whole)
         return launch.LaunchRequest(
             id=id,
@@ -242,23 +245,23 @@ class Jobs:
             crowd=crowd,
         )
 
-    def _ranks_that_run(self) -> int:
-        """Of all jobs: the hosts share this machine's processors."""
-        return sum(job.ranks for job in self._store.jobs() if job.state not in _OVER)
+    def _running_ranks(self) -> int:
+        """Running ranks of all jobs: the emulated hosts share this machine's processors."""
+        return sum(job.ranks for job in self._store.jobs() if job.state not in _ENDED)
 
-    def _gate(self, cluster: Cluster, nodes: tuple[Node, ...], check: Callable[[], None]) -> None:
-        """Failed, with the names, when nodes do not answer on their control port."""
+    def _require_ready(self, cluster: Cluster, nodes: tuple[Node, ...], check: Callable[[], None]) -> None:
+        """Failed, naming the nodes, when some do not answer on their control port."""
 
-        def ask(node: tuple[str, AgentEndpoint]) -> tuple[str, str]:
+        def ping(node: tuple[str, AgentEndpoint]) -> tuple[str, str]:
             try:
-                node[1].ping(_GATE_SECONDS)
+                node[1].ping(_READY_SECONDS)
                 return node[0], ""
             except AgentError as error:
                 return node[0], str(error)
 
-        pool = ThreadPoolExecutor(_GATE_AT_ONCE, thread_name_prefix="gate")
+        pool = ThreadPoolExecutor(_READY_AT_ONCE, thread_name_prefix="ready")
         try:
-            asked = [pool.submit(ask, endpoint) for endpoint in self._endpoints(cluster, nodes)]
+            asked = [pool.submit(ping, endpoint) for endpoint in self._endpoints(cluster, nodes)]
             while wait(asked, _CHECK_EVERY).not_done:
                 check()
         finally:
@@ -270,13 +273,13 @@ class Jobs:
                 Code.UNREACHABLE,
                 f"{len(silent)} of {len(nodes)} nodes of {cluster.name} do not answer",
                 reasons,
-                "wherry status; wherry up FILE starts lost nodes again",
+                "wherry status; wherry up FILE restarts lost nodes",
             )
 
     # The launch.
 
     def _stage(self, cluster: Cluster, request: launch.LaunchRequest, check: Callable[[], None]) -> None:
-        """Copies the job's files to those of its nodes that do not see this machine's."""
+        """Copies the job's files to its virtual machines, which do not see this machine's."""
         targets = staging.targets(request.nodes, request.ranks)
         if not targets:
             return
@@ -330,7 +333,7 @@ class Jobs:
             )
         except subprocess.TimeoutExpired:
             raise Failed(
-                Code.TIMED_OUT, "the launcher did not start", f"{_START_SECONDS:.0f} s", "wherry doctor"
+                Code.TIMED_OUT, "the launcher did not start", f"waited {_START_SECONDS:.0f} s", "wherry doctor"
             ) from None
         except OSError as error:  # E2BIG: the kernel's limit, which depends on the machine
             next = "pass fewer or shorter arguments and variables"
@@ -341,7 +344,7 @@ class Jobs:
             raise Failed(Code.JOB_FAILED, f"cannot start {request.mpi.launcher}", why, "wherry doctor")
 
     def _make_directories(self) -> None:
-        """Others may pass through, not look: the owner of a job needs its own part, the database is 0600 in itself."""
+        """Mode 0711: the owner of a job must reach its `own` directory; the database itself is 0600."""
         self._directory.mkdir(parents=True, exist_ok=True)
         for directory in (self._state, self._directory):
             directory.chmod(0o711)
@@ -371,24 +374,25 @@ class Jobs:
         try:
             self.poll(id)
         except Refused:
-            pass  # forgotten meanwhile
-        with self._watching:
-            self._watched.discard(id)
+            pass  # removed meanwhile
+        finally:  # the monitor polls it again, whatever failed
+            with self._watching:
+                self._watched.discard(id)
 
-    def _settle(self, job: Job, ended: job_files.Exit | None) -> Job:
+    def _record_end(self, job: Job, ended: job_files.Exit | None) -> Job:
         directory = self._directory / job.id
-        problems = self._sweep(job)
+        problems = self._clean_up(job)
         if (directory / "cancelled").exists():
             change: dict[str, object] = {"state": JobState.CANCELLED, "exit_code": Code.CANCELLED.exit_code}
         elif ended:
             change = {"state": JobState.ENDED, "exit_code": ended.code}
         else:
-            change = {"state": JobState.LOST, "reason": "its holder was killed: the exit code is unknown"}
+            change = {"state": JobState.LOST, "reason": "its holder was killed, so the exit code is unknown"}
         if (directory / "lost").exists():
             change["reason"] = f"its node {(directory / 'lost').read_text()} was lost"
         if problems:
             silent = "; ".join(f"{name}: {why}" for name, why in problems.items())
-            change["reason"] = f"could not look for left processes: {silent}"
+            change["reason"] = f"its leftover processes could not be killed: {silent}"
         job = job.model_copy(update={**change, "ended": ended.ended if ended else now()})
         self._store.put_job(job)
         lost = ended.lost if ended else 0
@@ -397,7 +401,7 @@ class Jobs:
         return job
 
     def _kill_holder(self, id: str, *gently: signal.Signals) -> None:
-        """Ends the job's holder, and with it the launcher: first by the signals given, each with its grace."""
+        """Ends the job's holder and with it the launcher: first by `gently`, each with a grace period, then SIGKILL."""
         holder = job_files.read_holder(self._directory / id)
         fd = holder.open() if holder else None
         if fd is None:
@@ -412,24 +416,24 @@ class Jobs:
         finally:
             os.close(fd)
 
-    def _sweep(self, job: Job) -> dict[str, str]:
-        """Ends what the job left on its nodes and beside its launcher."""
+    def _clean_up(self, job: Job) -> dict[str, str]:
+        """Kills the job's leftovers on its nodes and beside its launcher; why it could not, by node."""
         owner = Owner(uid=job.uid, gid=job.gid, home="/", cwd="/")
         cleanup.end_leftovers_at_head(self._directory / job.id / "own" / "job", owner)
         cluster = self._store.cluster(job.cluster)
         if cluster is None:
             return {}
         nodes = tuple(node for node in self._store.nodes(job.cluster) if node.state != NodeState.LOST)
-        return cleanup.end_leftovers_on_nodes(job.id, owner, self._endpoints(cluster, nodes), _SWEEP_SECONDS)
+        return cleanup.end_leftovers_on_nodes(job.id, owner, self._endpoints(cluster, nodes), _CLEANUP_SECONDS)
 
-    def _forget(self, job: Job) -> None:
+    def _discard(self, job: Job) -> None:
         self._store.drop_job(job.id)
         remove_tree(self._directory / job.id)
         self._settling.pop(job.id, None)
 
 
 def _ended_within(pidfd: int, seconds: float | None) -> bool:
-    """True when the process ended; waits for that at most `seconds` (None: as long as it takes)."""
+    """True when the process has ended; waits for at most `seconds` (None: without limit)."""
     poller = select.poll()
     poller.register(pidfd, select.POLLIN)
     return bool(poller.poll(None if seconds is None else seconds * 1000))

@@ -1,8 +1,8 @@
 """The command line, environment and files with which an MPI's own launcher starts ranks on nodes.
 
-Pure: it says what to start, `jobs` starts it. Invariants: only addresses of the cluster's network are used, TCP is the
-only transport between nodes (what crosses a node's border must survive its move) and in a container, and what is the
-launcher's alone stays out of the ranks.
+Pure: it computes the command, `jobs` runs it. Invariants: only addresses of the cluster's network are used; TCP is the
+only transport between nodes (a connection must survive a move) and within a container; the launcher's own variables do
+not reach the ranks.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ INTERFACE = "eth0"
 """Name of a node's (and the head's) interface in the cluster's network."""
 
 MARK = "WHERRY_JOB_ID"
-"""Variable in the environment of every process of a job on a node; what is left behind is found by it."""
+"""Variable in the environment of every process of a job on a node, by which leftovers are found."""
 
 _FOREIGN = ("WHERRY_", "SLURM_", "PBS_", "LSB_", "PMI_", "PMIX_", "OMPI_COMM_", "HYDRA_", "HYDI_")
-"""Beginnings of variables that would make a launcher believe that it runs inside another scheduler or job."""
+"""Prefixes of variables by which a launcher would detect another scheduler or an outer job."""
 
 _ROOT = {
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
@@ -46,11 +46,11 @@ class NodeSlots:
 
 @dataclass(frozen=True)
 class LaunchRequest:
-    """What to launch. `directory` is the job's own, writable for its user. `keys`: the secret of each node's agent, by
-    the node's name. `agent` and `preloads` (see `job.preload`) are files of ours, at the same path on every node.
+    """What to launch. `directory` is writable by the job's user. `keys`: the secret of each node's agent, by node name.
+    `agent` and `preloads` (see `job.preload`) are files of Wherry, at the same path on every node.
 
-    `crowd`: ranks for each processor below them, of all jobs; one that waits is in the way of one that computes.
-    `whole`: nodes are machines, which move with all their memory, so ranks of one may share it.
+    `crowd`: ranks of all jobs per physical processor; above 1, waiting ranks take time from computing ones.
+    `whole`: all nodes are virtual machines, which move with all their memory, so their ranks may use shared memory.
     """
 
     id: str
@@ -72,7 +72,7 @@ class LaunchRequest:
 
     @property
     def ours(self) -> tuple[Path, ...]:
-        """Files of Wherry's that every node of the job needs."""
+        """Files of Wherry that every node of the job needs."""
         return (self.agent, *self.preloads)
 
 
@@ -86,14 +86,14 @@ class LaunchPlan:
 
 
 def slots_by_node(nodes: Sequence[Node], ranks: int) -> list[NodeSlots]:
-    """Ranks in contiguous blocks, as even as they can be; nodes left without a rank are left out."""
+    """Ranks in contiguous blocks, as even as possible; nodes without a rank are omitted."""
     share, more = divmod(ranks, len(nodes))
     shares = [share + (index < more) for index in range(len(nodes))]
     return [NodeSlots(node.name, node.address, slots) for node, slots in zip(nodes, shares, strict=True) if slots]
 
 
 def rank_environment(env: dict[str, str], owner: Owner, id: str) -> dict[str, str]:
-    """What the ranks see: the user's own variables. TMPDIR is left out: a node's /tmp is its own and moves with it."""
+    """The ranks' environment: the user's variables. Without TMPDIR: a node's /tmp is private and moves with it."""
     kept = {
         name: value
         for name, value in env.items()
@@ -105,7 +105,7 @@ def rank_environment(env: dict[str, str], owner: Owner, id: str) -> dict[str, st
 
 
 def plan(request: LaunchRequest) -> LaunchPlan:
-    """How to start the job with its MPI's launcher."""
+    """The command, environment and files that start the job with its MPI's launcher."""
     ranks = rank_environment(request.env, request.owner, request.id)
     share = slots_by_node(request.nodes, request.ranks)
     if request.mpi.family is Family.OPENMPI:
@@ -119,7 +119,7 @@ def plan(request: LaunchRequest) -> LaunchPlan:
 
 
 def _openmpi(request: LaunchRequest, share: list[NodeSlots]) -> tuple[dict[str, str], list[str], str]:
-    """Open MPI. Version 5 starts its daemons by PRRTE, whose parameters have another prefix."""
+    """Open MPI. Version 5 starts its daemons with PRRTE, whose parameters have another prefix."""
     agent, net = str(request.agent), request.subnet
     shared = "sm" if request.mpi.version[0] >= 5 else "vader"
     ours = {
@@ -128,7 +128,7 @@ def _openmpi(request: LaunchRequest, share: list[NodeSlots]) -> tuple[dict[str, 
         "osc": "^ucx",  # one-sided transfers open UCX whatever the pml is
         "btl_tcp_if_include": net,
     }
-    # Open MPI sees by itself that ranks outnumber processors only where its nodes are not hosts of their own to it.
+    # Open MPI detects oversubscription only within one of its nodes, not among nodes on one machine.
     if preload.YIELD not in request.env and request.crowd > 1:
         ours["mpi_yield_when_idle"] = "1"
     old = {"plm": "rsh", "plm_rsh_agent": agent, "plm_rsh_no_tree_spawn": "1", "oob_tcp_if_include": net}
@@ -155,13 +155,13 @@ def _mpich(
         "MPIR_CVAR_NOLOCAL": "0" if request.whole else "1",
         "UCX_TLS": "tcp,self",
         "UCX_NET_DEVICES": INTERFACE,
-        "UCX_TCP_KEEPIDLE": "inf",  # no keep-alives: a peer that stands for 16 s would be given up, and the job hang
+        "UCX_TCP_KEEPIDLE": "inf",  # no keep-alives: a peer frozen for 16 s would be dropped, and the job would hang
         "FI_PROVIDER": "tcp",
         "FI_TCP_IFACE": INTERFACE,
     }
     argv = [str(request.mpi.launcher), "-launcher", "rsh", "-launcher-exec", str(request.agent)]
     argv += ["-rmk", "user", "-localhost", request.head_address, "-f", str(request.directory / "hosts")]
-    # The agent gives the ranks their variables; hydra would add the launcher's own.
+    # The agent sets the ranks' environment; hydra would pass the launcher's own.
     argv += ["-genvnone"]
     if request.preloads:
         argv += ["-genv", "LD_PRELOAD", preload.variable(request.preloads, ranks)]
@@ -170,7 +170,7 @@ def _mpich(
 
 
 def _job_file(request: LaunchRequest, ranks: dict[str, str]) -> str:
-    """What the agent reads (native/rsh/jobfile.h)."""
+    """The job file that the agent reads (native/rsh/jobfile.h)."""
     owner = request.owner
     keys = {name: key.get_secret_value() for name, key in request.keys.items()}
     lines = [f"user {owner.uid} {owner.gid} {','.join(map(str, owner.groups))}".rstrip(), f"cwd {owner.cwd}"]

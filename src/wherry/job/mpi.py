@@ -1,8 +1,8 @@
 """Which MPI a program uses, and the launcher of the same installation.
 
-Invariant: the launcher that is chosen belongs to the library that the ranks will load, because two MPIs do not talk to
-each other. What the user owns is run as the user, never as root. Directories that are closed to the caller are passed
-over, as a shell does with those on PATH.
+Invariant: the chosen launcher belongs to the library that the ranks will load, because two MPIs do not interoperate. A
+launcher is run as the user, never as root. Directories that the caller may not enter are skipped, as a shell does with
+those on PATH.
 """
 
 from __future__ import annotations
@@ -29,16 +29,15 @@ from wherry.node import elf
 _VERSION_SECONDS = 20.0
 _MOMENT = 0.2
 _VERSION_BYTES = 1 << 16
-"""Of what a launcher says when it is asked for its version, at most: it may be a program of the user's."""
-_AT_ONCE = 8
-"""Launchers that are asked at the same time: who asks keeps one of the threads that serve all requests."""
-_TURN = 2.0
-_asking = threading.BoundedSemaphore(_AT_ONCE)
+"""Limit of the output of `--version` that is read: the launcher may be any program of the user's."""
+_AT_ONCE, _QUEUE_SECONDS = 8, 2.0
+"""Launchers that run at the same time, and how long others wait: each occupies a thread that serves requests."""
+_running = threading.BoundedSemaphore(_AT_ONCE)
 _DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
 
 
 class Family(StrEnum):
-    """The two MPIs with a launcher that takes an agent."""
+    """The two MPIs whose launcher starts its daemons by a given agent."""
 
     OPENMPI = "openmpi"
     MPICH = "mpich"
@@ -52,7 +51,7 @@ _LIBRARIES: dict[str, Family | None] = {
     "libmpi_abi.so.0": None,
     "libmpi_abi.so.1": None,
 }
-"""Sonames; None is the Forum's ABI, whose family the installation decides."""
+"""MPI libraries by soname; None: the standard ABI, whose family depends on the installation."""
 
 _LAUNCHERS = {
     Family.OPENMPI: ("mpirun.openmpi", "mpirun", "mpiexec"),
@@ -79,7 +78,7 @@ class Mpi:
 
 
 def find_program(word: str, owner: Owner, env: dict[str, str]) -> Path:
-    """The file that `word` names for the user. Refused when there is none, or it is not executable."""
+    """The program file that `word` names for the user. Refused when it does not exist or is not executable."""
     if "/" in word:
         path = Path(owner.cwd) / word
         if not os.path.isfile(path):
@@ -99,12 +98,12 @@ def find_program(word: str, owner: Owner, env: dict[str, str]) -> Path:
 
 
 def _may_run(path: Path) -> bool:
-    """By the rights of the calling thread (`as_user`), not of the process."""
+    """Checks the rights of the calling thread (`as_user`), not of the process."""
     return os.access(path, os.X_OK, effective_ids=True)
 
 
 def find(program: Path, owner: Owner, env: dict[str, str], choice: str | None) -> Mpi:
-    """The MPI to launch `program` with. `choice` is `openmpi`, `mpich` or a launcher's path; it counts first."""
+    """The MPI to launch `program` with. `choice` is `openmpi`, `mpich` or a launcher's path, and takes precedence."""
     if choice and "/" in choice:
         return _chosen_launcher(Path(owner.cwd) / choice, owner, env)
     if choice and choice not in list(Family):
@@ -189,7 +188,7 @@ def _on_path(program: Path, family: Family | None, owner: Owner, env: dict[str, 
     directories = [str(program.parent), *env.get("PATH", _DEFAULT_PATH).split(":")]
     for directory in directories:
         if directory:
-            # The real directory: Open MPI takes its prefix from the launcher's path, and of /bin that is nothing.
+            # The real directory: Open MPI derives its prefix from the launcher's path, which would be empty for /bin.
             for mpi in _launchers_in((Path(owner.cwd) / directory).resolve(), family, owner, env):
                 return mpi
     wanted = str(family) if family else "MPI"
@@ -202,7 +201,7 @@ def _on_path(program: Path, family: Family | None, owner: Owner, env: dict[str, 
 
 
 def _launchers_in(directory: Path, family: Family | None, owner: Owner, env: dict[str, str]) -> Iterator[Mpi]:
-    """Launchers of the family (of any, plain `mpirun` first) in one directory, as their own `--version` tells."""
+    """Launchers of the family (None: any, plain `mpirun` first) in one directory, according to `--version`."""
     names = _LAUNCHERS[family] if family else ("mpirun", "mpiexec", "mpirun.openmpi", "mpiexec.mpich")
     for name in names:
         path = directory / name
@@ -215,23 +214,29 @@ def _launchers_in(directory: Path, family: Family | None, owner: Owner, env: dic
 def _ask(launcher: Path, owner: Owner, env: dict[str, str]) -> Mpi | None:
     about = launcher.stat()
     stamp = (about.st_ino, about.st_mtime_ns)
-    text = _version_text(
-        launcher, stamp, owner.uid, owner.gid, owner.groups, owner.home, env.get("LD_LIBRARY_PATH", "")
-    )
-    return parse_version(text, launcher)
+    user = (owner.uid, owner.gid, owner.groups, owner.home)
+    try:
+        return _version(launcher, stamp, *user, env.get("LD_LIBRARY_PATH", ""))
+    except LookupError:
+        return None
 
 
 @functools.lru_cache(maxsize=256)
-def _version_text(
+def _version(
     launcher: Path, stamp: tuple[int, int], uid: int, gid: int, groups: tuple[int, ...], home: str, library_path: str
-) -> str:
-    """What `LAUNCHER --version` prints, run as the user: the file may be the user's own. `stamp` renews the cache."""
+) -> Mpi:
+    """The MPI that `LAUNCHER --version` names, run as the user, since the file may be the user's own.
+
+    `stamp` invalidates the cache. LookupError, which is not cached, when the launcher names none: it may have failed
+    because the machine was busy.
+    """
     env = {"PATH": f"{launcher.parent}:{_DEFAULT_PATH}", "LD_LIBRARY_PATH": library_path, "LC_ALL": "C", "HOME": home}
     who = {"user": uid, "group": gid, "extra_groups": groups} if os.geteuid() == 0 else {}
-    if not _asking.acquire(timeout=_TURN):
-        raise Refused(Code.WRONG_STATE, f"{_AT_ONCE} launchers are being asked already", "", "repeat the command")
+    if not _running.acquire(timeout=_QUEUE_SECONDS):
+        why = f"{_AT_ONCE} launchers are asked for their version at this moment"
+        raise Refused(Code.WRONG_STATE, f"the version of {launcher} could not be found out", why, "repeat the command")
     try:
-        asked = subprocess.Popen(
+        process = subprocess.Popen(
             [str(launcher), "--version"],
             env=env,
             cwd="/",
@@ -241,36 +246,41 @@ def _version_text(
             start_new_session=True,
             **who,  # type: ignore[call-overload]
         )
-        return _first_words(asked)
-    except OSError:
-        return ""
+        found = parse_version(_output(process), launcher)
+    except OSError as error:
+        raise LookupError(launcher) from error
     finally:
-        _asking.release()
+        _running.release()
+    if found is None:
+        raise LookupError(launcher)
+    return found
 
 
-def _first_words(asked: subprocess.Popen[bytes]) -> str:
-    """What a program says first; it is ended with its children after that, or when its time is up. When it has ended
-    by itself its children are waited for a moment only."""
-    said, deadline = b"", time.monotonic() + _VERSION_SECONDS
-    assert asked.stdout is not None
+def _output(process: subprocess.Popen[bytes]) -> str:
+    """Reads a program's output up to _VERSION_BYTES, its end or the timeout; then kills its process group.
+
+    Children that keep the pipe open after the program ended are waited for _MOMENT only.
+    """
+    output, deadline = b"", time.monotonic() + _VERSION_SECONDS
+    assert process.stdout is not None
     try:
-        with asked.stdout as pipe:
-            while len(said) < _VERSION_BYTES and (left := deadline - time.monotonic()) > 0:
-                ended = asked.poll() is not None
+        with process.stdout as pipe:
+            while len(output) < _VERSION_BYTES and (left := deadline - time.monotonic()) > 0:
+                ended = process.poll() is not None
                 ready, _, _ = select.select([pipe], [], [], min(left, _MOMENT))
-                more = os.read(pipe.fileno(), _VERSION_BYTES - len(said)) if ready else b""
+                more = os.read(pipe.fileno(), _VERSION_BYTES - len(output)) if ready else b""
                 if not more and (ready or ended):
                     break
-                said += more
+                output += more
     finally:
         with suppress(ProcessLookupError):
-            os.killpg(asked.pid, signal.SIGKILL)
-        asked.wait()
-    return said.decode(errors="replace")
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    return output.decode(errors="replace")
 
 
 def parse_version(text: str, launcher: Path) -> Mpi | None:
-    """Family and version from a launcher's `--version`; None when it is of another family."""
+    """Family and version from the output of `--version`; None for another program."""
     for family, pattern in (
         (Family.OPENMPI, r"\((?:Open MPI|OpenRTE|PRRTE)\) (\d+(?:\.\d+)*)"),
         (Family.MPICH, r"HYDRA build details:\s+Version:\s+(\d+(?:\.\d+)*)"),

@@ -1,7 +1,7 @@
-"""Libraries of Wherry's that LD_PRELOAD loads into the ranks of a job, as one table.
+"""Table of Wherry's libraries that LD_PRELOAD loads into the ranks of a job.
 
-Invariant: what LD_PRELOAD names is at that path on every node of the job. A container sees the file of this machine
-(`visible.public_file`); a virtual machine gets a copy under the same path (`ship`), from the same tuple of paths.
+Invariant: every path in LD_PRELOAD exists on every node of the job. A container sees the file of this machine
+(`file_visibility.world_readable`); a virtual machine gets a copy at the same path (`staging`), from the same list.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from pathlib import Path
 from wherry.job.mpi import Family, Mpi
 
 YIELD = "OMPI_MCA_mpi_yield_when_idle"
-"""Whether a polling rank of Open MPI yields its processor. A user who sets it gets that, and no library."""
+"""Whether a polling rank of Open MPI yields its processor. If the user sets it, no library is loaded for that."""
 _CROWD = 2.0
-"""Ranks for each processor above which waiting ranks sleep; with fewer, small messages would lose more than that
+"""Ranks per processor above which waiting ranks sleep; with fewer, the latency of small messages costs more than it
 gains."""
 
 
 @dataclass(frozen=True)
 class Library:
-    """A row of the table: a shared library of ours and the jobs that need it.
+    """A row of the table: a shared library and the jobs that need it.
 
-    `before`: only MPIs older than this version need it; empty: every version. `crowded`: only jobs whose waiting ranks
-    keep others from their processors need it.
+    `before`: only for MPIs older than this version; empty: every version. `crowded`: only for jobs with more ranks per
+    processor than _CROWD.
     """
 
     name: str
@@ -51,8 +51,8 @@ LIBRARIES = (
 
 
 def chosen(mpi: Mpi, env: Mapping[str, str], crowd: float, whole: bool) -> tuple[Library, ...]:
-    """The libraries that a job needs. `crowd` is ranks for each processor, of all jobs; `whole`: all its nodes are
-    virtual machines, inside which the MPI counts its own ranks and processors."""
+    """The libraries that a job needs. `crowd`: ranks of all jobs per processor; `whole`: all its nodes are virtual
+    machines, in which the MPI itself detects oversubscription."""
     crowded = crowd > _CROWD and not whole and YIELD not in env
     return tuple(
         library
@@ -64,5 +64,5 @@ def chosen(mpi: Mpi, env: Mapping[str, str], crowd: float, whole: bool) -> tuple
 
 
 def variable(paths: Iterable[Path], env: Mapping[str, str]) -> str:
-    """The value of LD_PRELOAD: these libraries before the user's own; empty when there are none."""
+    """The value of LD_PRELOAD: these libraries, then the user's own; empty when there are none."""
     return " ".join(filter(None, (*map(str, paths), env.get("LD_PRELOAD"))))

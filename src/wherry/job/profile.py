@@ -1,9 +1,9 @@
-"""What the ranks of a running job do, seen from outside: two samples of counters some seconds apart.
+"""Profile of a running job from outside: the difference of two samples of kernel counters.
 
-A rank that waits polls: `_SPINNING` of its CPU time is the kernel's, hardly anything of one that computes. So its
-waiting is told by the kernel's share of its time, and by the time in which it neither ran nor could have. Invariants:
-nothing of a node is stopped or changed; a rank that came, went or moved between the samples is left out; a node whose
-ranks could not be looked at is named, never taken for idle.
+A waiting rank polls: `_SPINNING` of its CPU time is system time, of which a computing rank has hardly any. So the time
+that a rank waits follows from its share of system time, and from the time in which it was not runnable. Invariants:
+nothing in a node is stopped or changed; a rank that started, ended or moved between the samples is omitted; a node
+whose ranks could not be read is listed, never taken for idle.
 """
 
 from __future__ import annotations
@@ -21,52 +21,52 @@ from wherry.fabric.protocol import Fabric
 from wherry.fabric.traffic_matrix import Count, Pair, TrafficMatrix
 from wherry.job import ranks
 from wherry.job.agent_client import AgentEndpoint, AgentError
-from wherry.job.ranks import Process, Times, Who
+from wherry.job.ranks import Process, RankId, Times
 from wherry.model.objects import Job, Node
 from wherry.model.profile import Flow, NodeLoad, Profile, RankLoad
 from wherry.schedule.routes import Routes
 
 _SPINNING = 0.75
-"""Kernel's share of a polling rank's CPU time: 0.80 with Open MPI 4.1 over TCP, 0.71 with MPICH 4.0 over UCX."""
+"""Share of system time of a polling rank: 0.80 with Open MPI 4.1 over TCP, 0.71 with MPICH 4.0 over UCX."""
 _FAR = 0.0005
-"""Seconds of latency from which on turns are counted: a pair has 2000 of them in a second at most."""
+"""Seconds of latency above which turns are counted: a pair then has at most 2000 per second."""
 _ANSWER = 3.0
-"""Seconds that a virtual machine's agent gets for one look at its ranks."""
+"""Seconds that a virtual machine's agent may take to report its ranks."""
 _AT_ONCE = 16
 
 
 @dataclass(frozen=True)
 class Sample:
-    """All counters at one moment (seconds of a clock that never jumps)."""
+    """All counters at one time (seconds of the monotonic clock)."""
 
     time: float
     where: dict[str, str]
     ranks: dict[Process, Times] = field(default_factory=dict)
     throttled: dict[str, float] = field(default_factory=dict)
     cpu: dict[str, float] = field(default_factory=dict)
-    """Both by node, and by host as its whole cgroup."""
+    """`throttled` and `cpu` by node, and by host for its whole cgroup."""
     pairs: dict[Pair, Count] | None = None
     uncounted: str = ""
     far: dict[str, frozenset[str]] = field(default_factory=dict)
-    """By host, the MACs of the nodes so far away that turns with them are counted."""
+    """By host, the MACs of the nodes that are so far away that turns with them are counted."""
     unseen: dict[str, str] = field(default_factory=dict)
-    """Nodes whose ranks could not be looked at, with the reason."""
+    """Nodes whose ranks could not be read, with the reason."""
 
 
 class Sampler:
-    """Takes samples of the nodes on a fabric. A rank's identity is looked up once."""
+    """Takes samples of the nodes on a fabric. Each rank is identified once."""
 
     def __init__(self, fabric: Fabric, places: Placements) -> None:
         self._fabric, self._places = fabric, places
         self._pairs = TrafficMatrix()
-        self._known: dict[Process, Who] = {}
+        self._known: dict[Process, RankId] = {}
 
     def take(self, nodes: Sequence[Node], busy: Collection[str]) -> Sample:
-        """The counters of these nodes and of all hosts; jobs run on the clusters that are `busy`."""
+        """The counters of these nodes and of all hosts. Only clusters that are `busy` have jobs."""
         machines = [node for node in nodes if node.cluster in busy and self._places.port(node).tap]
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             seen = list(pool.map(self._inside, machines))
-        # the moment of what is counted here, however long agents took to answer
+        # taken after the agents answered, however long that took
         sample = Sample(time.monotonic(), {node.name: node.host for node in nodes}, far=self._far(nodes))
         for node, found in zip(machines, seen, strict=True):
             if isinstance(found, str):
@@ -91,11 +91,11 @@ class Sampler:
             return replace(sample, uncounted=str(error))
 
     def close(self) -> None:
-        """Ends the counting of frames; the next sample begins it anew."""
+        """Stops the counting of frames; the next sample restarts it."""
         self._pairs.close()
 
     def _inside(self, node: Node) -> dict[Process, Times] | str:
-        """The ranks in a virtual machine, or why they could not be looked at."""
+        """The ranks in a virtual machine, or why they could not be read."""
         place = self._places.place(node)
         endpoint = AgentEndpoint(place.netns, node.address, place.key.get_secret_value())
         try:
@@ -118,7 +118,7 @@ class Sampler:
 def profile(
     before: Sample, after: Sample, cluster: str, jobs: Sequence[Job], nodes: Sequence[Node], remaining: float | None
 ) -> Profile:
-    """What the cluster's jobs did between two samples. `remaining` is what the user says, in seconds."""
+    """The activity of the cluster's jobs between two samples. `remaining`: the user's estimate in seconds, if any."""
     seconds = max(after.time - before.time, 1e-3)
     loads = _ranks(before, after, seconds, {node.name for node in nodes})
     ran = max((now() - (job.started or job.created) for job in jobs), default=0.0)
@@ -140,7 +140,7 @@ def profile(
 
 
 def _left(jobs: Sequence[Job], ran: float, told: float | None) -> tuple[float, str]:
-    """How long the jobs go on, and how that is known. Who takes longer than expected takes, so far, as long again."""
+    """Estimated remaining seconds, and the basis. A job past its estimate is assumed to need as long again (Lindy)."""
     if told is not None:
         return told, "as told"
     ends = [(job.started or job.created) + job.expected - now() for job in jobs if job.expected]
@@ -150,7 +150,7 @@ def _left(jobs: Sequence[Job], ran: float, told: float | None) -> tuple[float, s
 
 
 def foreign(before: Sample, after: Sample, hosts: Sequence[str]) -> dict[str, float]:
-    """CPUs that others than nodes used between two samples, on each host of which that is counted."""
+    """CPUs used by other processes than nodes between two samples, for each host with counters."""
     seconds, found = max(after.time - before.time, 1e-3), dict[str, float]()
     for host in (host for host in hosts if host in before.cpu and host in after.cpu):
         nodes = [name for name, where in after.where.items() if where == host and name in before.cpu]
@@ -164,7 +164,7 @@ def _grown(before: Sample, after: Sample, name: str) -> float:
 
 
 def _ranks(before: Sample, after: Sample, seconds: float, nodes: set[str]) -> list[RankLoad]:
-    """The ranks that were there both times. Of several processes of one rank (a script and its program) the busiest."""
+    """The ranks in both samples. Of several processes of one rank (a script and its program) the busiest counts."""
     found = dict[tuple[str, int], RankLoad]()
     for pid, times in after.ranks.items():
         old, key = before.ranks.get(pid), (times.job, times.rank)
@@ -186,8 +186,8 @@ def _rank(old: Times, new: Times, held: float, seconds: float) -> RankLoad:
 
 
 def _held_back(before: Sample, after: Sample, node: str, seconds: float) -> float:
-    """Share of the time for which the CPU limit of the node, or of its host, held it back, whichever did more; counted
-    for each CPU: more than all is all."""
+    """Share of the time in which the CPU limit of the node or of its host, whichever more, throttled it; counted per
+    CPU, so limited to 1."""
     limits = (node, after.where.get(node, ""))
     held = (after.throttled.get(name, 0.0) - before.throttled.get(name, 0.0) for name in limits)
     return min(1.0, max(0.0, *held) / seconds)
@@ -208,7 +208,7 @@ def _node(before: Sample, after: Sample, node: Node, loads: Sequence[RankLoad], 
 
 
 def _flows(before: Sample, after: Sample, nodes: Sequence[Node], seconds: float) -> tuple[Flow, ...]:
-    """Between the nodes. Where turns are not counted, every message may be one."""
+    """Flows between the nodes. Where turns are not counted, every frame counts as one."""
     by_mac, found = {node.mac: node for node in nodes}, []
     for (one, other), new in sorted((after.pairs or {}).items()):
         old = (before.pairs or {}).get((one, other), Count(0, 0, 0))

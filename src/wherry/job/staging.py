@@ -1,14 +1,14 @@
-"""Copies what a job needs to nodes that do not see this machine's files: virtual machines.
+"""Copies a job's files to nodes that do not see this machine's files: virtual machines.
 
-A container shows its user's files in their place. A virtual machine has its image, and says in it what it has; what the
-job needs beyond that is copied under the same names into the machine's memory, so it travels with every move (on a
-machine with a disk, to that, where what the image has below /usr and the like stays as it is):
+A container sees its user's files at their paths. A virtual machine has its image, with a list of the files in it; other
+files of a job are copied to the same paths in the machine's memory, so that they move with it (or to its disk, if it
+has one, where the system's own files below /usr and the like are never replaced):
 
     the program with its libraries, or the script with its interpreter
-    what the cluster's file names under `needs`: files, and directories with all that is in them
+    files and directory trees under `needs` in the cluster's file
     the working directory, empty
 
-What ranks write stays in their node. Invariant: the files are read with the owner's rights and written with them.
+Files that ranks write stay in their node. Invariant: files are read and written with the owner's rights.
 """
 
 from __future__ import annotations
@@ -36,29 +36,29 @@ from wherry.node.vm.image.root import FILES
 
 _AT_ONCE = 8
 _SECONDS = 60.0
-"""For the talk with a node, beside what the bytes take at the least rate."""
+"""Timeout of a request to a node, in addition to the time for its data at _LEAST_RATE."""
 _LEAST_RATE = 1 << 20
-"""Bytes per second that a machine under emulation takes even on a loaded host."""
+"""Bytes per second that an emulated machine receives even on a loaded host."""
 _SHARE = 2
-"""The files of a job may have one part in so many of a node's memory: they lie in it."""
+"""A job's files may use at most memory / _SHARE of a node, as they are stored in its memory."""
 _DAEMONS = {Family.OPENMPI: ("orted", "prted"), Family.MPICH: ("hydra_pmi_proxy",)}
 _ENVIRONMENT = {"PATH": "/usr/bin:/bin"}
 _TOP = frozenset(("/bin", "/lib", "/lib64", "/sbin"))
-"""Links in the root, or directories: every system on a disk has its own."""
+"""Links or directories in the root, which every system on a disk has of its own."""
 _SUMS = "xargs -0 sha256sum 2>/dev/null; true"
 _SUM_SECONDS = 300.0
-"""For reading all the files that a job needs, under emulation."""
+"""Timeout for the checksums of all files of a job, in an emulated machine."""
 
 
 def targets(nodes: Iterable[Node], ranks: int) -> list[Node]:
-    """Those of a job's nodes that have ranks and do not see this machine's files."""
+    """The nodes of a job that have ranks and do not see this machine's files."""
     every = list(nodes)
     with_ranks = {seat.name for seat in slots_by_node(every, ranks)}
     return [node for node in every if node.kind == "vm" and node.name in with_ranks]
 
 
 def gather(cluster: Cluster, program: Path, owner: Owner, env: Mapping[str, str], ours: Iterable[Path]) -> FileSet:
-    """What the job needs; `ours` are files of Wherry's. Refused when something of it is not there."""
+    """The files that the job needs; `ours` are Wherry's own. Refused when one does not exist."""
     files = FileSet(env.get("LD_LIBRARY_PATH", ""))
 
     def theirs() -> None:
@@ -74,7 +74,7 @@ def gather(cluster: Cluster, program: Path, owner: Owner, env: Mapping[str, str]
         raise Refused(Code.NOT_FOUND, what, os.strerror(error.errno or 0), f"ls -l {error.filename}") from None
     if files.missing:
         library, wanted_by = next(iter(files.missing.items()))
-        why = "it is neither where RPATH and LD_LIBRARY_PATH say nor in the linker's cache"
+        why = "it is neither in RPATH or LD_LIBRARY_PATH nor in the linker's cache"
         remedy = "export LD_LIBRARY_PATH=/path/to/its/lib, or install it"
         raise Refused(Code.NOT_FOUND, f"{wanted_by} needs {library}, which is not there", why, remedy)
     for path in ours:
@@ -90,8 +90,8 @@ def copy(
     mpi: Mpi,
     check: Callable[[], None],
 ) -> None:
-    """Copies to every node what it lacks. Refused when a node cannot hold it or lacks the MPI; Failed else. What
-    `check` raises, which is called before each part that is sent, ends it."""
+    """Copies missing files to every node. Refused when a node lacks the memory or the MPI; otherwise Failed. `check` is
+    called before each part that is sent; an exception that it raises aborts."""
     packed: dict[str, IO[bytes]] = {}
     try:
         wanted = []
@@ -101,7 +101,7 @@ def copy(
             known = _on_disk(node, endpoint, files, owner, mpi) if disk else _in_image(node, endpoint, owner)
             _require_mpi(cluster, known, mpi)
             if disk:
-                known = _as_it_is(files, known)
+                known = _with_system_files(files, known)
             else:
                 _require_room(node, sum(about.st_size for name, about in files.files.items() if name not in known))
             text = json.dumps(known, sort_keys=True)
@@ -116,25 +116,25 @@ def copy(
 
 
 def _pack(files: FileSet, owner: Owner, known: Mapping[str, str]) -> IO[bytes]:
-    """An archive of what is not known, in a file that has no name."""
+    """A tar archive of the files that are not `known`, in an unlinked temporary file."""
     archive = tempfile.TemporaryFile(dir="/var/tmp")
 
     def write() -> None:
         with tarfile.open(fileobj=archive, mode="w", format=tarfile.GNU_FORMAT) as tar:
             files.write(tar, (owner.uid, owner.gid), known)
-        archive.flush()  # it is read under another descriptor
+        archive.flush()  # it is read through another descriptor
 
     try:
         as_user(owner, write)
     except OSError as error:
         archive.close()
         what = f"{error.filename or 'a file of the job'} cannot be copied to the nodes"
-        raise Failed(Code.JOB_FAILED, what, os.strerror(error.errno or 0), "repeat the command") from None
+        raise Failed(Code.JOB_FAILED, what, error.strerror or str(error), "repeat the command") from None
     return archive
 
 
 class _Checked:
-    """What is read part by part, with `check` called before each."""
+    """A file whose reads call `check` first."""
 
     def __init__(self, file: IO[bytes], check: Callable[[], None]) -> None:
         self._file, self._check = file, check
@@ -160,7 +160,7 @@ def _ask(
     data: Readable | None = None,
     seconds: float = _SECONDS,
 ) -> bytes:
-    """What a program on the node writes. Failed when it cannot be run or says no."""
+    """The output of a program on the node. Failed when it cannot be run or fails."""
     try:
         ended = endpoint.run(words, owner.model_copy(update={"cwd": "/"}), _ENVIRONMENT, seconds, data)
     except AgentError as error:
@@ -174,7 +174,7 @@ def _ask(
 
 
 def _require_mpi(cluster: Cluster, known: Mapping[str, str], mpi: Mpi) -> None:
-    """Refused when the nodes lack what the launcher starts on them, or have it of another version."""
+    """Refused when the nodes lack the launcher's daemon, or have another version of it."""
     names = [str(mpi.prefix / "bin" / name) for name in _DAEMONS[mpi.family]]
     here = _daemons(mpi)
     remedy = f"wherry image build, then wherry down {cluster.name} and wherry up FILE"
@@ -183,11 +183,11 @@ def _require_mpi(cluster: Cluster, known: Mapping[str, str], mpi: Mpi) -> None:
         raise _lacking(cluster, mpi, why, f"use the MPI of Debian's packages: {remedy}")
     for name in here:
         if known.get(name) != digest(name):
-            raise _lacking(cluster, mpi, f"{name} is another one there: the image is older than it", remedy)
+            raise _lacking(cluster, mpi, f"their {name} differs from this machine's: the image is older", remedy)
 
 
 def _daemons(mpi: Mpi) -> list[str]:
-    """What the launcher starts on nodes, by its real name, as far as it is here."""
+    """Real paths of the launcher's daemons that exist on this machine."""
     names = [str(mpi.prefix / "bin" / name) for name in _DAEMONS[mpi.family]]
     return [os.path.realpath(name) for name in names if os.path.isfile(name)]
 
@@ -197,7 +197,7 @@ def _lacking(cluster: Cluster, mpi: Mpi, why: str, remedy: str) -> WherryError:
 
 
 def _on_disk(node: Node, endpoint: AgentEndpoint, files: FileSet, owner: Owner, mpi: Mpi) -> dict[str, str]:
-    """Which of the files a node has on its disk, by digest."""
+    """The digests of the files that a node has on its disk, by path."""
     with tempfile.TemporaryFile(dir="/var/tmp") as names:
         names.write(b"".join(os.fsencode(name) + b"\0" for name in [*files.files, *files.links, *_daemons(mpi)]))
         names.seek(0)
@@ -206,8 +206,8 @@ def _on_disk(node: Node, endpoint: AgentEndpoint, files: FileSet, owner: Owner, 
     return {name: number for number, _, name in rows}
 
 
-def _as_it_is(files: FileSet, known: Mapping[str, str]) -> dict[str, str]:
-    """What a disk has, with the files of its system as if they were the same: they fit each other, not ours."""
+def _with_system_files(files: FileSet, known: Mapping[str, str]) -> dict[str, str]:
+    """`known`, with the system files of a disk as if they were equal to ours: they belong together and must be kept."""
     kept = {name: digest(name) for name in files.files if name in known and _of_the_system(name)}
     there = {name for name in files.links if name in known and _of_the_system(name)} | _TOP
     return {**known, **kept, **{name: link_digest(files.links[name]) for name in there & set(files.links)}}
@@ -218,14 +218,14 @@ def _of_the_system(name: str) -> bool:
 
 
 def _in_image(node: Node, endpoint: AgentEndpoint, owner: Owner) -> dict[str, str]:
-    """What a node has, by digest. Failed when it does not say that."""
+    """The digests of the files in a node's image, by path. Failed when the node's list cannot be read."""
     text = _ask(node, endpoint, ["/bin/cat", FILES], owner).decode(errors="replace")
     try:
         known = json.loads(text)
     except ValueError:
         known = None
     if not isinstance(known, dict) or not all(isinstance(value, str) for value in known.values()):
-        what = f"{node.name} does not say which files it has"
+        what = f"the list of files in {node.name} cannot be read"
         raise Failed(Code.JOB_FAILED, what, f"its {FILES} was changed", f"wherry down {node.cluster}, wherry up FILE")
     return known
 
@@ -234,5 +234,5 @@ def _require_room(node: Node, size: int) -> None:
     most = node.memory // _SHARE
     if size > most:
         what = f"the job's files do not fit into {node.name}"
-        why = f"they have {format_size(size)}; {format_size(most)} of its {format_size(node.memory)} may be files"
+        why = f"they need {format_size(size)}; files may use {format_size(most)} of its {format_size(node.memory)}"
         raise Refused(Code.NO_CAPACITY, what, why, "give the nodes more memory in the cluster's file, then wherry up")

@@ -1,6 +1,7 @@
-"""What is refused of an order to run a program, before anything is made.
+"""Checks of a job request before anything is created.
 
-Invariant: it only looks, at files with the rights of the owner: a path that is closed to the owner is not there.
+Invariant: nothing is changed, and files are read with the owner's rights: a path that the owner cannot access counts as
+missing.
 """
 
 from __future__ import annotations
@@ -18,11 +19,13 @@ _RANKS_MAX = 4096
 
 
 def program_of(order: JobRequest, cluster: Cluster) -> tuple[Path, mpi.Mpi]:
-    """The program and the MPI to launch it with. Refused when the cluster cannot run the order."""
+    """The program and the MPI to launch it with. Refused when the cluster cannot run the request."""
     check_cluster(order, cluster)
     if not 1 <= order.ranks <= _RANKS_MAX:
         what = f"{order.ranks} ranks cannot be started"
-        raise Refused(Code.USAGE, what, f"1 to {_RANKS_MAX} can", f"wherry run {cluster.name} -n 4 -- PROGRAM")
+        raise Refused(
+            Code.USAGE, what, f"a job has 1 to {_RANKS_MAX} ranks", f"wherry run {cluster.name} -n 4 -- PROGRAM"
+        )
     _require_words(order)
     return as_user(order.owner, lambda: _look(order, cluster))
 
@@ -51,20 +54,20 @@ def _look(order: JobRequest, cluster: Cluster) -> tuple[Path, mpi.Mpi]:
 
 
 def _require_owner(cluster: Cluster, owner: Owner) -> None:
-    """Refused to run as somebody else than the cluster's nodes know: they would refuse it too, root included."""
+    """Refused for users and groups other than the cluster's, even root: the nodes' agents would refuse them, too."""
     name = cluster.name
     if owner.uid != cluster.owner_uid:
-        why = f"it is uid {cluster.owner_uid}'s, you are uid {owner.uid}; its nodes run programs of its user only"
+        why = f"it belongs to uid {cluster.owner_uid}, you are uid {owner.uid}; its nodes run programs of its user only"
         raise Refused(Code.PERMISSION, f"cluster {name} is not yours", why, "wherry up FILE, with another name in it")
     foreign = {owner.gid, *owner.groups} - {cluster.owner_gid, *cluster.owner_groups}
     if foreign and owner.uid != 0:
         what = f"cluster {name} does not know your groups"
-        why = f"gid {', '.join(map(str, sorted(foreign)))} was none of yours when it was made"
+        why = f"you were not in gid {', '.join(map(str, sorted(foreign)))} when it was created"
         raise Refused(Code.PERMISSION, what, why, f"wherry down {name}, then wherry up FILE")
 
 
 def _require_words(order: JobRequest) -> None:
-    """Refused what no command line or line of the job's file can hold."""
+    """Refused when the command or the directory cannot be represented in a command line or in the job file."""
     if not order.argv:
         raise Refused(Code.USAGE, "no program is given", "", f"wherry run {order.cluster} -n {order.ranks} -- PROGRAM")
     if any("\0" in word for word in order.argv):
@@ -72,4 +75,4 @@ def _require_words(order: JobRequest) -> None:
     cwd = order.owner.cwd
     if not cwd.startswith("/") or {"\n", "\0"} & set(cwd):
         why = "it is not absolute, or has a line break in its name"
-        raise Refused(Code.USAGE, f"no job can be run in {cwd!r}", why, "cd to another directory")
+        raise Refused(Code.USAGE, f"jobs cannot be run in {cwd!r}", why, "cd to another directory")

@@ -1,7 +1,7 @@
-"""Which tile process should be moved to where it loses less (`wherry tile up --balance`).
+"""Chooses the tile process whose move gains most (`wherry tile up --balance`).
 
-Invariant: it names a move only when two looks in a row want it, as decided by `wherry.schedule.tiles`, and lets a
-process rest after a move. It changes nothing; who looks makes the move (`wherry.service.tile_balance`).
+Invariant: it proposes a move only when two samples in a row favour it, according to `wherry.schedule.tiles`, and not
+soon after the process was moved. It changes nothing; its caller makes the move (`wherry.service.tile_balance`).
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import time
 from wherry.manycore.board import Board, Event
 from wherry.schedule.tiles import Tile, TileMove, choose_move
 
-LOOK = 1.0  # seconds between looks
-REST = 5.0  # seconds that a process is left alone after a move
+LOOK = 1.0  # seconds between samples
+REST = 5.0  # seconds after a move in which a process is not moved again
 
 
 def rates(before: Event, after: Event, seconds: float) -> tuple[list[float], dict[tuple[int, int], float]]:
@@ -24,7 +24,7 @@ def rates(before: Event, after: Event, seconds: float) -> tuple[list[float], dic
 
 
 class Balancer:
-    """What is remembered of one group of tiles from look to look."""
+    """The state between samples of one group of tiles."""
 
     def __init__(self, board: Board) -> None:
         self._board = board
@@ -37,10 +37,10 @@ class Balancer:
         self._moved: dict[int, float] = {}
 
     def look(self) -> TileMove | None:
-        """The move that this look and the last one want. WherryError when the tiles do not answer."""
+        """The move that both this sample and the last favour. WherryError when the tiles do not answer."""
         table = self._board.ps()
         after, now = self._board.loads(), time.monotonic()
-        if _group(table) != self._group:  # other tiles, started since
+        if _group(table) != self._group:  # the tiles were restarted
             self._begin(table, after)
             return None
         resting = frozenset(process for process, when in self._moved.items() if now - when < REST)
@@ -50,12 +50,12 @@ class Balancer:
         return wanted if wanted and last and (last.process, last.tile) == (wanted.process, wanted.tile) else None
 
     def moved(self, process: int) -> None:
-        """The process has just been moved."""
+        """Records that the process was just moved."""
         self._moved[process] = time.monotonic()
 
 
 def _group(table: Event) -> list[int]:
-    """What is different for tiles that were started anew at the same socket."""
+    """The tiles' PIDs, which differ after a restart at the same socket."""
     return [tile["pid"] for tile in table["tiles"]]
 
 

@@ -1,7 +1,7 @@
-"""The tiles of this machine: starts `wherry-tiles`, their name server, and talks to it over its Unix socket.
+"""The tiles of this machine: starts `wherry-tiles`, their name server, and sends it commands over its Unix socket.
 
-Invariant: this process keeps no state. Where a tile process is, is what the name server says; when it does not answer,
-there are no tiles, because they end with it.
+Invariant: this module keeps no state. The name server knows where each tile process is; when it does not answer, there
+are no tiles, because they end with it.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from wherry.base.paths import Instance
 from wherry.manycore.launch import Place, launch, logs
 from wherry.model.tiles import TilesSpec
 
-_ANSWER = 30.0  # seconds for what takes milliseconds, on a loaded machine
+_ANSWER = 30.0  # seconds for commands that take milliseconds, on a loaded machine
 
 Event = dict[str, Any]
 
 
 def tiles_socket(place: Instance) -> Path:
-    """Where the name server of an instance's tiles listens."""
+    """Path of the Unix socket of an instance's name server."""
     return place.run / "tiles.sock"
 
 
 class Board:
-    """One group of tiles, known by the path of its socket."""
+    """One group of tiles, identified by the path of its socket."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def up(self, spec: TilesSpec, program: Path | None = None, places: list[Place] | None = None) -> Event:
-        """Starts the tiles, on this machine or on each place. Returns when all are there.
+        """Starts the tiles, on this machine or on each place. Returns when all are up.
 
         `program` is another build of `wherry-tiles`.
         """
@@ -44,7 +44,7 @@ class Board:
         return launch(self.path, spec, places or [], program)
 
     def is_up(self) -> bool:
-        """Whether a name server listens, however busy it is; only where none does may another take its place."""
+        """True when a name server listens, even if it is too busy to answer; otherwise another may take its place."""
         try:
             self.connect().close()
         except (FileNotFoundError, ConnectionRefusedError):
@@ -59,7 +59,7 @@ class Board:
             raise Refused(Code.WRONG_STATE, "tiles are up already", f"{self.path} answers", "wherry tile down")
 
     def check_up(self) -> None:
-        """NOT_FOUND when none are up."""
+        """NOT_FOUND when no tiles are up."""
         if not self.is_up():
             raise self._none_up()
 
@@ -77,12 +77,12 @@ class Board:
             raise gone()
 
     def wait_for(self, name: str, seconds: float = _ANSWER) -> int:
-        """The process that has linked a name, when one has."""
+        """Waits until a process has linked `name`; its number."""
         try:
             return int(list(self._ask("await", name, seconds=seconds))[-1]["process"])
         except TimeoutError:
             why = f"waited for {seconds:g} s"
-            raise Refused(Code.NOT_FOUND, f"nobody has linked the name {name!r}", why, "wherry tile ps") from None
+            raise Refused(Code.NOT_FOUND, f"no process has linked the name {name!r}", why, "wherry tile ps") from None
 
     def boot(self, spec: TilesSpec, seconds: float = _ANSWER) -> dict[str, int]:
         """Starts the servers ring by ring. Returns their processes."""
@@ -113,15 +113,15 @@ class Board:
             return list(islice(events, ranks))
 
     def attach(self, process: int) -> Iterator[Event]:
-        """What a process has said and will say, then `ended` or `lost`."""
+        """Past and future output of a process, then `ended` or `lost`."""
         return self._ask("attach", str(process), patient=True)
 
     def move(self, process: int, tile: int, mode: str = "precopy") -> Event:
-        """Moves a process. Returns what it cost, durations in nanoseconds; see `docs/design/0008-manycore.md`."""
+        """Moves a process. Returns the cost, durations in nanoseconds; see `docs/design/0008-manycore.md`."""
         return self._one("move", mode, str(process), str(tile))
 
     def moves(self, tiles: dict[int, int], mode: str = "direct") -> Iterator[Event]:
-        """Moves processes to a tile each, begun together; what each cost, as they end. One that fails is raised."""
+        """Moves processes to a tile each, starting together; yields the cost of each as it ends, raises a failure."""
         left = len(tiles)
         for event in self._ask("move", mode, *(str(word) for pair in tiles.items() for word in pair)):
             left -= 1
@@ -134,50 +134,52 @@ class Board:
         return self._one("ps")
 
     def loads(self) -> Event:
-        """`cpu_ns` that each tile has had, `cpus` of each host, `said`: messages so far from one process to another."""
+        """`cpu_ns` used by each tile, `cpus` of each host, `said`: numbers of messages between pairs of processes."""
         return self._one("loads")
 
     def down(self) -> None:
-        """Ends the tiles and what runs on them. Returns when the name server has gone."""
+        """Ends the tiles and their processes. Returns when the name server has ended."""
         self._one("down")
-        with suppress(OSError), self.connect() as connection:  # accepted or not: it is closed at the end
+        with suppress(OSError), self.connect() as connection:  # accepted or not, it is closed when the name server ends
             connection.settimeout(_ANSWER)
             connection.recv(1)
         for log in self.path.parent.glob(f"{self.path.stem}*.log"):
             log.unlink(missing_ok=True)
 
     def said(self) -> str:
-        """What boards and tiles have had to say so far: nothing, when all is well."""
+        """The logs of boards and tiles; empty when all is well."""
         return "".join(log.read_text(errors="replace") for log in logs(self.path))
 
     def _none_up(self) -> Refused:
-        """What is raised where no name server listens."""
-        why = f"{self.path} does not answer{self._last_words()}"
+        """The error when no name server listens."""
+        why = f"{self.path} does not answer{self._log_tail()}"
         return Refused(Code.NOT_FOUND, "no tiles are up", why, "wherry tile up")
 
-    def _last_words(self) -> str:
-        """What the boards of the last tiles had to say, when these did not end by `down`."""
-        said = [line for log in logs(self.path) for line in log.read_text(errors="replace").splitlines()]
-        return f"; the last tiles said: {' / '.join(said[-3:])[:300]}" if said else ""
+    def _log_tail(self) -> str:
+        """The end of the latest tiles' logs, for the error text, if they did not end by `down`."""
+        lines = [line for log in logs(self.path) for line in log.read_text(errors="replace").splitlines()]
+        return f"; their log ends with: {' / '.join(lines[-3:])[:300]}" if lines else ""
 
     def _start(self, program: Path, words: list[str], tile: int | None) -> list[str]:
         if any("\t" in word or "\n" in word for word in (str(program), *words)):
-            raise Refused(Code.USAGE, "an argument of a tile's program has a tab or a line end", "", "leave it out")
+            raise Refused(
+                Code.USAGE, "an argument of a tile's program contains a tab or a line end", "", "leave it out"
+            )
         return ["any" if tile is None else str(tile), str(program.resolve()), *words]
 
     def _one(self, *words: str) -> Event:
         return list(self._ask(*words))[-1]
 
     def connect(self) -> socket.socket:
-        """To its name server; what is said there is in native/manycore/board/main.c."""
+        """A connection to the name server; its protocol is in native/manycore/board/main.c."""
         connection = socket.socket(socket.AF_UNIX)
         connection.connect(str(self.path))
         return connection
 
     def _ask(self, *words: str, patient: bool = False, seconds: float = _ANSWER) -> Generator[Event, None, None]:
-        """The answers to one command; a refusal is raised. `patient`: the answer may take as long as a program runs.
+        """The answers to one command; raises a refusal. `patient`: no timeout, as the answer ends with the program.
 
-        TimeoutError: nobody links the name that is awaited within `seconds`.
+        TimeoutError when an awaited name is not linked within `seconds`.
         """
         try:
             connection = self.connect()
@@ -187,7 +189,7 @@ class Board:
         with connection, connection.makefile("r") as answers:
             try:
                 connection.settimeout(None if patient else seconds)
-                with suppress(BrokenPipeError):  # it has refused us before we asked: that is in the answers
+                with suppress(BrokenPipeError):  # it refused before reading the command: the answer says so
                     connection.sendall(("\t".join(words) + "\n").encode())
                 for line in answers:
                     event = json.loads(line)
@@ -196,15 +198,22 @@ class Board:
             except TimeoutError:
                 if words[0] == "await":
                     raise
-                raise LostContact(Code.UNREACHABLE, "the tiles' name server does not answer", "time is over") from None
+                raise LostContact(
+                    Code.UNREACHABLE,
+                    "the tiles' name server does not answer",
+                    f"waited {seconds:g} s",
+                    "wherry tile ps",
+                ) from None
             except OSError as error:
-                raise LostContact(Code.UNREACHABLE, "the tiles' name server does not answer", str(error)) from None
+                raise LostContact(
+                    Code.UNREACHABLE, "the tiles' name server does not answer", str(error), "wherry tile ps"
+                ) from None
         if not event or event["event"] in ("started", "output") and words[0] != "start":
             raise gone()
 
 
 def gone() -> LostContact:
-    """What is raised when the name server ends in the midst of an answer."""
+    """The error when the name server ends before its answer is complete."""
     return LostContact(Code.UNREACHABLE, "the tiles are gone", "their name server has ended", "wherry tile up")
 
 
@@ -212,5 +221,5 @@ def raise_refusal(event: Event, command: str) -> None:
     if event["event"] == "refused":
         raise Refused(Code(event["code"]), f"cannot {command}: {event['why']}", "", "wherry tile ps")
     if event["event"] == "failed":
-        what = "the process was not moved and runs on where it was, if anywhere"
+        what = "the process was not moved; if it still runs, it is on its old tile"
         raise Failed(Code(event["code"]), what, event["why"], "wherry tile ps")

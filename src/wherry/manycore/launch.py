@@ -1,6 +1,6 @@
 """Starts `wherry-tiles`, on this machine or in the network namespaces of several hosts.
 
-Invariant: when it fails, no process that it started is left.
+Invariant: a failed launch leaves no process behind.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ Process = subprocess.Popen[bytes]
 
 
 class Place(NamedTuple):
-    """Where a host's tiles run: its network namespace (empty: this one's) and its address there."""
+    """A host of tiles: its network namespace (empty: the caller's) and its address there."""
 
     netns: str
     address: str
 
 
 def check_hosts(driver: str) -> None:
-    """UNSUPPORTED: hosts of a fabric that are other machines."""
+    """UNSUPPORTED when the fabric's hosts are other machines."""
     if driver == "libvirt":
         why = "tiles are started on this machine, in the network namespaces of emulated hosts"
         what = "tiles do not run on the real hosts of a fabric"
@@ -38,7 +38,7 @@ def check_hosts(driver: str) -> None:
 
 
 def launch(socket: Path, spec: TilesSpec, places: list[Place], program: Path | None) -> dict[str, Any]:
-    """The tiles, with the first place's name server at `socket`. Returns what that says when all are there."""
+    """Starts the tiles, with the first place's name server at `socket`. Returns its event when all are up."""
     tiles = program or native_program("wherry-tiles")
     words = ["--tiles", str(spec.tiles * max(1, len(places))), "--cores", str(spec.cores)]
     if not places:
@@ -46,11 +46,15 @@ def launch(socket: Path, spec: TilesSpec, places: list[Place], program: Path | N
     words += ["--layout", ",".join(str(spec.tiles) for _ in places)]
     secret = secrets.token_hex(16)
     boards = [_start(tiles, socket, [*words, "--leader", f"{places[0].address}:0"], places[0], secret)]
-    port = _hear(socket, boards, "listening")["port"]
+    port = _receive(socket, boards, "listening")["port"]
     words += ["--leader", f"{places[0].address}:{port}"]
-    for host, place in enumerate(places[1:], 1):
-        path = socket.with_suffix(f".{host}.sock")
-        boards.append(_start(tiles, path, [*words, "--host", str(host)], place, secret))
+    try:
+        for host, place in enumerate(places[1:], 1):
+            path = socket.with_suffix(f".{host}.sock")
+            boards.append(_start(tiles, path, [*words, "--host", str(host)], place, secret))
+    except BaseException:
+        _kill(boards)
+        raise
     return _ready(socket, boards)
 
 
@@ -75,24 +79,28 @@ def _start(tiles: Path, path: Path, words: list[str], place: Place | None = None
 
 
 def _ready(socket: Path, boards: list[Process]) -> dict[str, Any]:
-    event = _hear(socket, boards, "ready")
+    event = _receive(socket, boards, "ready")
     for board in boards:
         assert board.stdout
         board.stdout.close()
     return event
 
 
-def _hear(socket: Path, boards: list[Process], wanted: str) -> dict[str, Any]:
-    """What the first board says."""
+def _kill(boards: list[Process]) -> None:
+    for board in boards:
+        board.kill()
+        board.wait()
+
+
+def _receive(socket: Path, boards: list[Process], wanted: str) -> dict[str, Any]:
+    """The first board's next event. Failed, with all boards killed, when it is not `wanted`."""
     stream = boards[0].stdout
     assert stream
     there, _, _ = select.select([stream], [], [], _START)
     line = stream.readline() if there else b""
-    event: dict[str, Any] = json.loads(line) if line else {"event": "failed", "why": "it said nothing"}
+    event: dict[str, Any] = json.loads(line) if line else {"event": "failed", "why": "the name server wrote nothing"}
     if event["event"] != wanted:
-        for board in boards:
-            board.kill()
-            board.wait()
+        _kill(boards)
         said = (log.read_text(errors="replace").splitlines() for log in logs(socket))
         why = "; ".join(dict.fromkeys([event["why"], *(lines[-1][:200] for lines in said if lines)]))
         raise Failed(Code.FAILED, "the tiles did not start", why, f"cat {socket.with_suffix('.log')}")
@@ -100,5 +108,5 @@ def _hear(socket: Path, boards: list[Process], wanted: str) -> dict[str, Any]:
 
 
 def logs(socket: Path) -> list[Path]:
-    """Where the boards of all hosts, and their tiles, write what they have to say."""
+    """The log files of the boards of all hosts and of their tiles."""
     return sorted(socket.parent.glob(f"{socket.stem}*.log"))

@@ -1,7 +1,7 @@
-"""What processes of tiles say, for a request that waits for it.
+"""Output of tile processes, for a long-polling request.
 
-Invariant: nothing polls. One connection to the name server is attached to all of the processes and waits for what it
-sends, so a program that is measured is disturbed by no look at whether it has said something.
+Invariant: nothing polls. One connection to the name server is attached to all of the processes and waits for events, so
+a program that is measured is not disturbed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from wherry.manycore.board import Board, Event, gone, raise_refusal
 
 _GATHER = 0.05
-"""Seconds for which more output is awaited after the first of it: one answer for many lines."""
+"""Seconds for which output is collected after the first line, so that one answer has many."""
 _MOST = 1 << 20
 """Characters of output in one answer, about."""
 _LINE = 1 << 16
@@ -22,8 +22,8 @@ _LINE = 1 << 16
 async def output(board: Board, offsets: Mapping[int, int], wait: float, to_end: bool) -> list[Event]:
     """`output` of processes from these offsets on, then `ended` or `lost` of each, as soon as there is some of it.
 
-    Nothing when there is none within `wait` seconds, or a moment. With `to_end` it returns when all of the processes
-    have ended, or the time is over, or an answer is full.
+    Empty when there is none within `wait` seconds (at least _GATHER). With `to_end` it returns when all processes have
+    ended, the time is over, or the answer is full.
     """
     try:
         reader, writer = await asyncio.open_unix_connection(str(board.path), limit=_LINE)
@@ -51,7 +51,7 @@ async def _events(reader: asyncio.StreamReader, left: set[int], wait: float, to_
             break
         except OSError:
             line = b""
-        if not line.endswith(b"\n"):  # it has ended, or this request read too slowly: the next one goes on
+        if not line.endswith(b"\n"):  # the server ended, or this request was too slow: the next one continues
             if events:
                 break
             raise gone()

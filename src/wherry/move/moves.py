@@ -23,7 +23,7 @@ from wherry.move.forecast import forecast
 from wherry.move.link_admission import LinkAdmission, LinkPath, link_path
 from wherry.move.state_machine import MoveEndpoints, MoveStateMachine
 from wherry.move.validation import check_move, check_rows
-from wherry.node.protocol import STANDS_AT_MOST, NodeDriver
+from wherry.node.protocol import LONGEST_FREEZE, NodeDriver
 from wherry.schedule.routes import Hop
 from wherry.store.store import Store
 
@@ -116,9 +116,9 @@ class Moves:
 
     def check_standing(self, node: str, downtime: float) -> None:
         """Refuses a downtime, in seconds, that the node's TCP connections would not survive."""
-        if downtime > STANDS_AT_MOST:
+        if downtime > LONGEST_FREEZE:
             what = f"node {node} would stand still for {format_duration(downtime)}"
-            why = f"its connections survive at most {format_duration(STANDS_AT_MOST)}"
+            why = f"its connections survive at most {format_duration(LONGEST_FREEZE)}"
             raise Refused(Code.UNSUPPORTED, what, why, "give a larger --bandwidth, or the link a larger bandwidth")
 
     def recoverable(self) -> list[Move]:

@@ -41,7 +41,7 @@ def check_move(
     _state(node, cluster)
     check_host(fabric, drivers, places, cluster, node, source, host)
     check_rows(store, node, host)
-    if reason := drivers[node.kind].refused(parameters):
+    if reason := drivers[node.kind].parameters_obstacle(parameters):
         what = f"{name} cannot be moved with these options"
         raise Refused(Code.UNSUPPORTED, what, reason, f"wherry move {name} --to HOST")
     return node, host

@@ -1,8 +1,8 @@
-"""Looks at files with a user's rights while the daemon is root.
+"""Accesses files with a user's rights while the daemon is root.
 
-Invariant: only a thread made for the act has these rights (the file-system user of credentials(7), which is a thread's
-own), and it ends with the act. Root's override of file modes is gone there, so the kernel itself decides what the user
-may see, with its modes, access lists and symbolic links at that moment.
+Invariant: only a thread created for the call has these rights (the file-system user of credentials(7), which is per
+thread), and it ends with the call. It has no CAP_DAC_OVERRIDE, so the kernel itself checks modes, access lists and
+symbolic links at that moment.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def as_user(owner: Owner, act: Callable[[], T]) -> T:
         try:
             _become(owner)
             result.append(act())
-        except BaseException as error:  # handed to the caller's thread
+        except BaseException as error:  # re-raised in the caller's thread
             problem.append(error)
 
     thread = threading.Thread(target=run, name="as-user")
@@ -46,7 +46,7 @@ def as_user(owner: Owner, act: Callable[[], T]) -> T:
 
 
 def is_closed(path: str | os.PathLike[str], owner: Owner) -> bool:
-    """True when the owner may not enter the directory. What is not there is not closed."""
+    """True when the owner may not enter the directory; False when it does not exist."""
     try:
         as_user(owner, lambda: os.stat(os.path.join(path, ".")))
     except PermissionError:
@@ -66,6 +66,6 @@ def _become(owner: Owner) -> None:
         raise Failed(Code.FAILED, f"cannot take the groups of uid {owner.uid}", os.strerror(ctypes.get_errno()))
     for change, id in ((_libc.setfsgid, owner.gid), (_libc.setfsuid, owner.uid)):
         change(ctypes.c_uint(id))
-        # It tells no error, but the next call returns what it found.
+        # It reports no error, but the next call returns the current value.
         if change(ctypes.c_uint(2**32 - 1)) & 0xFFFFFFFF != id:
             raise Failed(Code.FAILED, f"cannot act as uid {owner.uid}, gid {owner.gid}", "the kernel refused")

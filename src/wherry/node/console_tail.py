@@ -1,6 +1,6 @@
-"""The end of what a node said on its console, for errors and events.
+"""The end of a node's console log, for errors and events.
 
-Who is root in the node can write anything there: nothing of it may steer a terminal, nor be long.
+Invariant: the text is short and printable. Root in the node can write anything, such as terminal control sequences.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ _PANIC = "Kernel panic"
 
 
 def console_tail(console: Path) -> str:
-    """Its last lines in one, or that of its kernel's panic, behind which there are many; empty when it said nothing."""
+    """The last lines as one, or only that of a kernel panic, which many lines follow; empty without output."""
     try:
         with open(console, "rb") as file:
             file.seek(max(0, console.stat().st_size - _PART))

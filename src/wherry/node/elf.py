@@ -1,7 +1,7 @@
-"""Reads what an ELF file asks of the dynamic linker: the names it needs and the directories it names itself.
+"""Reads an ELF file's requests to the dynamic linker: the libraries it needs and its search directories.
 
-Only what decides which files a program loads, and only 64-bit little-endian files (x86-64, AArch64). Everything else
-is None, a file that is cut short too. Source of the format: System V ABI, chapter 5, "Dynamic Linking".
+Only 64-bit little-endian files are read (x86-64, AArch64). Anything else, also a truncated file, gives None. Every read
+is bounded, as the files are users'. Source of the format: System V ABI, chapter 5, "Dynamic Linking".
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from wherry.base.safe_open import open_regular
 _LOAD, _DYNAMIC, _INTERP = 1, 2, 3
 _NEEDED, _STRTAB, _STRSZ, _RPATH, _RUNPATH = 1, 5, 10, 15, 29
 _PATH_LIMIT = 4096  # bytes
-_SECTION_LIMIT = 16 << 20  # bytes; a table larger than this is no table
+_SECTION_LIMIT = 16 << 20  # bytes; a larger table is not read
 
 
 @dataclass(frozen=True)
 class Elf:
-    """What a file needs. `rpath` counts only when `runpath` is empty; `$ORIGIN` is already replaced.
+    """The requests of a file. `rpath` counts only when `runpath` is empty; `$ORIGIN` is already replaced.
 
     `interpreter` is the dynamic linker that a program names; empty for a library and for a static program.
     """
@@ -37,7 +37,7 @@ class Elf:
 
 
 def read(path: Path) -> Elf | None:
-    """The file's needs, or None when it is no ELF file that we can read (a script, a static program has no needs)."""
+    """The file's requests; None when it is not a supported ELF file, a script for instance."""
     try:
         with open_regular(path) as file:
             return _parse(path, file.fileno())
@@ -86,7 +86,7 @@ def _strings(fd: int, loads: list[tuple[int, int, int]], dynamic: dict[int, int]
 
 
 def find_library(name: str, wanted_by: Elf, library_path: str) -> Path | None:
-    """Where the dynamic linker finds `name`: RPATH, LD_LIBRARY_PATH, RUNPATH, then the linker's cache (ld.so(8))."""
+    """The path at which the dynamic linker finds `name`: RPATH, LD_LIBRARY_PATH, RUNPATH, its cache (ld.so(8))."""
     own = () if wanted_by.runpath else wanted_by.rpath
     given = tuple(part for part in library_path.split(":") if part)
     for directory in (*own, *given, *wanted_by.runpath):
@@ -98,7 +98,7 @@ def find_library(name: str, wanted_by: Elf, library_path: str) -> Path | None:
 
 @functools.cache
 def _cache() -> dict[str, str]:
-    """The linker's cache: name -> path of the first entry of this architecture. Read once per daemon."""
+    """The linker's cache: path of the first entry of this architecture, by name. Read once per process."""
     text = subprocess.run(["/sbin/ldconfig", "-p"], capture_output=True, text=True, check=False).stdout
     found: dict[str, str] = {}
     for match in re.finditer(r"^\s+(\S+) \(libc6,(?:x86-64|AArch64)[^)]*\) => (\S+)$", text, re.MULTILINE):

@@ -1,7 +1,7 @@
-"""Nodes in memory: for plans before there is a fabric, and for tests of clusters and of the state machine of a move.
+"""Nodes in memory: for plans without a fabric, and for tests of clusters and of the move's state machine.
 
-Invariant that it watches: of a node at most one copy runs, at whatever step a test kills or fails the move; a second
-one is a `Bug`. It fails on demand: `fail_at["restore"] = "out of memory"` makes the next such call raise, once.
+It checks the invariant that at most one copy of a node runs, at whatever step a test kills or fails the move; a second
+one is a `Bug`. It fails on demand: `fail_at["restore"] = "out of memory"` makes the next `restore` raise, once.
 """
 
 from __future__ import annotations
@@ -10,18 +10,19 @@ from collections.abc import Callable
 from enum import StrEnum
 
 from wherry.base.errors import Bug, Code, Failed
+from wherry.base.progress import Progress, quiet
 from wherry.model.migration_parameters import MigrationParameters
 from wherry.model.objects import Round
 from wherry.model.owner import Owner
 from wherry.model.spec.cluster import Flavor
-from wherry.node.protocol import During, Placement, Transferred, Usage, quiet
+from wherry.node.protocol import Placement, Transferred, Usage
 from wherry.node.vm import migration_job
 
 _PAGE = 4096
 
 
 class Copy(StrEnum):
-    """What is at a place; a place that is absent has no entry."""
+    """State of a copy; a removed copy has no entry."""
 
     PREPARED = "prepared"
     RUNNING = "running"
@@ -29,9 +30,9 @@ class Copy(StrEnum):
 
 
 class FakeDriver:
-    """Places as a dictionary (node, host) -> Copy. `calls` keeps the names of all calls; `on_call` sees each first.
+    """Placements as a dictionary (node, host) -> Copy. `calls` records all calls by name; `on_call` is called first.
 
-    `switches`: its engine ends the source's copy by itself as soon as it has sent it, as libvirt does.
+    `switches`: the engine destroys the source's copy by itself at the end of the transfer, as libvirt does.
     """
 
     def __init__(
@@ -49,10 +50,10 @@ class FakeDriver:
         self.places: dict[tuple[str, str], Copy] = {}
         self.rates: dict[str, float | None] = {}
         self.left: list[tuple[str, str]] = []
-        """Its orphans."""
+        """The orphans."""
 
     def entering(self, name: str) -> None:
-        """Notes a call, and fails when the test asked for it."""
+        """Records a call, and fails when the test requested it."""
         self.calls.append(name)
         if self.on_call:
             self.on_call(name)
@@ -61,11 +62,11 @@ class FakeDriver:
             raise error if isinstance(error, Exception) else Failed(Code.FAILED, f"{name} failed", error)
 
     def copies(self, node: str) -> dict[str, Copy]:
-        """Host -> what is there, of one node."""
+        """The copies of one node by host."""
         return {host: copy for (name, host), copy in self.places.items() if name == node}
 
     def put(self, place: Placement, copy: Copy) -> None:
-        """Sets what is at a place. Bug when a second copy would run."""
+        """Sets the state of a copy. Bug when a second one would run."""
         others = [h for h, c in self.copies(place.node.name).items() if c == Copy.RUNNING and h != place.host]
         if copy == Copy.RUNNING and others:
             raise Bug(f"{place.node.name} runs at {others[0]} and at {place.host}")
@@ -77,8 +78,8 @@ class FakeDriver:
     def check(self, flavor: Flavor, owner: Owner) -> None:
         pass
 
-    def refused(self, way: MigrationParameters) -> str:
-        return "" if way == MigrationParameters() else "nodes in memory have one way to move"
+    def parameters_obstacle(self, parameters: MigrationParameters) -> str:
+        return "" if parameters == MigrationParameters() else "nodes in memory have no migration parameters"
 
     def move_obstacle(self, source: Placement, destination: Placement) -> str:
         return self.immovable
@@ -99,7 +100,9 @@ class FakeDriver:
             raise Failed(Code.WRONG_STATE, f"{place.node.name} does not run at {place.host}", "", "wherry status")
         return Usage(memory=self.memory, cpu=0.0, processes=1)
 
-    def mover(self, source: Placement, destination: Placement, way: MigrationParameters | None = None) -> FakeMover:
+    def mover(
+        self, source: Placement, destination: Placement, parameters: MigrationParameters | None = None
+    ) -> FakeMover:
         return FakeMover(self, source, destination)
 
     def rate_obstacle(self, rate: float) -> str:
@@ -124,7 +127,7 @@ class FakeDriver:
 
 
 class FakeMover:
-    """Moves an entry of the driver's dictionary. Half of the memory is found dirty after each round."""
+    """Moves an entry of the driver's dictionary. Half of the memory is dirty after each round."""
 
     def __init__(self, driver: FakeDriver, source: Placement, destination: Placement) -> None:
         self._driver = driver
@@ -147,9 +150,9 @@ class FakeMover:
     def can_round(self) -> bool:
         return self._driver.rounds
 
-    def round(self, number: int, during: During = quiet) -> Round:
+    def round(self, number: int, progress: Progress = quiet) -> Round:
         self._driver.entering("round")
-        during(f"{self._dirty} bytes left")
+        progress(f"{self._dirty} bytes left")
         self._expect(self._source, Copy.RUNNING)
         sent, self._dirty = self._dirty, max(self._dirty // 2, _PAGE)
         return Round(number=number, bytes=sent, seconds=sent / 1e9, dirty=self._dirty)
@@ -159,16 +162,16 @@ class FakeMover:
         self._expect(self._source, Copy.RUNNING)
         self._driver.put(self._source, Copy.FROZEN)
 
-    def transfer(self, during: During = quiet) -> Transferred:
+    def transfer(self, progress: Progress = quiet) -> Transferred:
         self._driver.entering("transfer")
-        during("")
+        progress("")
         self._expect(self._source, Copy.FROZEN)
         if self._driver.switches:
             self._driver.put(self._destination, Copy.FROZEN)
             self._driver.places.pop(_key(self._source))
         return Transferred(bytes=self._dirty, frozen=0.01)
 
-    def restore(self, during: During = quiet) -> float | None:
+    def restore(self, progress: Progress = quiet) -> float | None:
         self._driver.entering("restore")
         if not self._driver.switches:
             self._expect(self._source, Copy.FROZEN)

@@ -1,7 +1,7 @@
-"""Files of this machine that are taken elsewhere under the same names: programs with everything that they load.
+"""Sets of files to be copied elsewhere under the same paths: programs with everything that they load.
 
-Invariant: in a set, no component of a file's name is a link, and every link that led there is in the set itself; so a
-name that was given here opens the same file there.
+Invariant: no component of a file's path in a set is a link, and all links on the original path are in the set, too; so
+the original path opens the same file at the destination.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from wherry.base.safe_open import open_regular
 from wherry.node import elf
 
 _HOPS = 40
-"""Links in one name, as many as the kernel follows (path_resolution(7))."""
+"""Maximum number of links in a path, as in the kernel (path_resolution(7))."""
 _SHELL = "/bin/sh"
 
 
 class FileSet:
-    """Files, links and directories by absolute name. `missing` maps a library that was not found to who wants it."""
+    """Files, links and directories by absolute path. `missing`: libraries not found, with a file that needs each."""
 
     def __init__(self, library_path: str = "") -> None:
         self.library_path = library_path
@@ -34,7 +34,7 @@ class FileSet:
         self.missing: dict[str, str] = {}
 
     def add(self, path: str | os.PathLike[str]) -> str:
-        """Takes a file or an empty directory; its real name. OSError when it is not there or closed to the caller."""
+        """Adds a file or an empty directory; returns its real path. OSError when the caller cannot access it."""
         name = self._follow(os.fspath(path))
         about = os.stat(name)
         if stat.S_ISDIR(about.st_mode):
@@ -44,7 +44,7 @@ class FileSet:
         return name
 
     def add_tree(self, path: str | os.PathLike[str]) -> None:
-        """Takes a file, or a directory with all that is below it; programs and libraries with what they load."""
+        """Adds a file or a directory tree; programs and libraries with what they load."""
         name = self._follow(os.fspath(path))
         if not os.path.isdir(name):
             self.add_program(name)
@@ -58,7 +58,7 @@ class FileSet:
                 self.add_tree(inner)
 
     def add_program(self, path: str | os.PathLike[str]) -> str:
-        """Takes a program or library with its dynamic linker, its libraries and theirs; a script with its reader."""
+        """Adds a program or library with its dynamic linker and all libraries; a script with its interpreter."""
         top = self.add(path)
         todo, seen = [top], {top}
         while todo:
@@ -70,7 +70,7 @@ class FileSet:
         return top
 
     def write(self, tar: tarfile.TarFile, owner: tuple[int, int], known: Mapping[str, str] | None = None) -> None:
-        """Writes the set as members below /, for user and group `owner`, but for what is `known` already.
+        """Writes the set as members below /, owned by user and group `owner`, except entries that are `known` already.
 
         `known` maps a file's name to its `digest`, a link's name to `link_digest` of its target.
         """
@@ -92,12 +92,12 @@ class FileSet:
                 tar.addfile(member)
 
     def digests(self) -> dict[str, str]:
-        """The set as `write` takes it for `known`."""
+        """The set in the form of the parameter `known` of `write`."""
         links = {name: link_digest(target) for name, target in self.links.items()}
         return {name: digest(name) for name in self.files} | links
 
     def _follow(self, path: str) -> str:
-        """The real name; links on the way are taken."""
+        """The real path; adds all links on the way."""
         todo, at, hops = path.split("/")[::-1], "", 0
         while todo:
             part = todo.pop()
@@ -140,12 +140,12 @@ def digest(name: str) -> str:
 
 
 def link_digest(target: str) -> str:
-    """What stands for a link to `target`; no file has it."""
+    """The value for a link to `target`; never equal to a file's digest."""
     return f"-> {target}"
 
 
 def add_content(tar: tarfile.TarFile, name: str, content: bytes, mode: int = 0o644) -> None:
-    """Writes a file of root's that is not one of this machine."""
+    """Adds a file, owned by root, that does not exist on this machine."""
     member = tarfile.TarInfo(name.lstrip("/"))
     member.size, member.mode = len(content), mode
     tar.addfile(member, io.BytesIO(content))
@@ -159,7 +159,7 @@ def _member(name: str, about: os.stat_result, owner: tuple[int, int], kind: byte
 
 
 def _reader(name: str) -> str:
-    """The program that a script names in its first line."""
+    """The interpreter in the first line of a script."""
     with open_regular(name) as file:
         line = file.readline(256)
     words = line[2:].split() if line.startswith(b"#!") else []

@@ -1,7 +1,7 @@
-"""A TCP connection between two hosts' network namespaces, both ends in our hands.
+"""TCP connections between two hosts' network namespaces, with both ends in this process.
 
-What a move sends goes through such connections: they are made before the freeze, so no connection is set up while the
-node stands still, and the bytes cross the same network as they would between real machines.
+A move sends its data over them. They are established before the freeze, so that no handshake prolongs it, and the data
+crosses the same network as between real machines.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ T = TypeVar("T")
 _CLONE_NEWNET = 0x40000000
 _libc = ctypes.CDLL(None, use_errno=True)
 _BUFFER = 16 << 20
-"""Bytes of socket buffer, whatever the machine's limit for others is: 1 Gbit/s over a round trip of 100 ms fits."""
+"""Bytes of socket buffer, beyond the system's limit: the bandwidth-delay product of 1 Gbit/s and 100 ms fits."""
 _SO_SNDBUFFORCE, _SO_RCVBUFFORCE = 32, 33
 """asm-generic/socket.h; for root."""
 _LOST = 10
-"""Seconds without an acknowledgement until the other host counts as lost: a node stands still meanwhile."""
+"""Seconds without an acknowledgement until the connection fails; the node may be frozen meanwhile."""
 
 
 def in_netns(path: str, act: Callable[[], T]) -> T:
     """`act()` in a thread of its own that has entered the network namespace at `path`.
 
-    Sockets made there stay in that namespace. The thread ends, so no thread of the daemon remains in a foreign one.
+    Sockets created there belong to that namespace. The thread ends, so no thread of the daemon stays in it.
     """
     result: list[T] = []
     problem: list[BaseException] = []
@@ -44,7 +44,7 @@ def in_netns(path: str, act: Callable[[], T]) -> T:
             finally:
                 os.close(descriptor)
             result.append(act())
-        except BaseException as error:  # handed to the caller's thread
+        except BaseException as error:  # re-raised in the caller's thread
             problem.append(error)
 
     thread = threading.Thread(target=enter, name="netns")

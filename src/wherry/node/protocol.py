@@ -1,35 +1,35 @@
-"""What every kind of node offers, and the steps of its move.
+"""The interface of a node kind: its driver, and the steps of a move.
 
-A **place** is a node at a host: everything of a node on a host (directories, cgroup, namespace) is named by its place,
-so a driver finds it again without memory. During a move a node has two places; the state machine in `wherry.move` says
-which one counts.
+A **placement** is a node at a host. Everything of a node on a host (directories, cgroup, namespace) is named after its
+placement, so a driver finds it again without state of its own. During a move a node has two placements; the state
+machine in `wherry.move` says which one counts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
+from wherry.base.progress import Progress, quiet
 from wherry.model.migration_parameters import MigrationParameters
 from wherry.model.objects import Node, Round
 from wherry.model.owner import Owner
 from wherry.model.spec.cluster import Flavor, Guest, NicSpec
 
-STANDS_AT_MOST = 300.0
-"""Seconds that a move may let a node stand: after six minutes of silence agents end a connection, and programs may have
-less patience."""
+LONGEST_FREEZE = 300.0
+"""Seconds that a move may keep a node frozen: agents close a connection after six minutes of silence, and programs may
+do so earlier."""
 
 
 class Placement(BaseModel):
     """A node at a host. `hosts_file` is the text of /etc/hosts inside; `binds` are directories of the user, writable.
 
-    `netns` is the network namespace that reaches the node's address: its own, or for a virtual machine the head's.
-    `user` is `UID:GID:GID,GID…`: who may be run inside, and whose directories are bound. Uid 0 may run anybody.
-    `device` is the port's at the host, as a virtual machine opens it; `image` and `nic` are a virtual machine's, too,
-    and `guest` is its kind under Xen.
+    `netns` is the network namespace from which the node's address is reached: its own, or for a virtual machine the
+    head's. `user` is `UID:GID:GID,GID…`, the user whose programs run inside (uid 0: anybody's) and whose directories
+    are bound. `device` is the network device of the port at the host. Only virtual machines have `image` and `nic`,
+    only Xen guests a `guest` (their kind).
     `speed` is the host's, relative to the others: at half speed each of the node's CPUs is half a CPU of the machine.
     """
 
@@ -51,20 +51,21 @@ class Placement(BaseModel):
 
     @property
     def cpus(self) -> float:
-        """What the node may use of the machine's CPUs here: a slower host's are emulated by a smaller quota."""
+        """CPUs of the machine that the node may use here: a slower host is emulated by a smaller quota."""
         return self.node.cpus * self.speed
 
     @property
     def owner(self) -> Owner:
-        """Whose the node is."""
+        """The user of the node."""
         uid, gid, groups = self.user.split(":")
         numbers = tuple(int(group) for group in groups.split(",") if group)
         return Owner(uid=int(uid), gid=int(gid), groups=numbers, home="/", cwd="/")
 
 
 class Usage(BaseModel):
-    """What a node uses: resident bytes and processes now; CPU seconds, seconds throttled by its CPU limit, and bytes
-    received and sent (with the frames' headers) since it came to its host. None: its host does not tell."""
+    """Resources that a node uses: resident bytes and processes now; CPU seconds, seconds throttled by its CPU limit,
+    and bytes received and sent (with the frames' headers) since it arrived at its host. None: the host does not count
+    them."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -77,7 +78,7 @@ class Usage(BaseModel):
 
 
 class Transferred(BaseModel):
-    """What the frozen part of a move sent: bytes, and the freeze time that the engine itself reports (seconds)."""
+    """Bytes that the frozen part of a move sent, and the freeze time that the engine itself reports (seconds)."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -85,70 +86,64 @@ class Transferred(BaseModel):
     frozen: float | None = None
 
 
-During = Callable[[str], None]
-
-
-def quiet(_text: str) -> None:
-    """For those who do not ask how far it is."""
-
-
 class NodeMover(Protocol):
-    """The steps of one move, called in this order by the state machine. Each may raise; `roll_back` follows then.
+    """The steps of one move, called in this order by the state machine. A step that raises is followed by `roll_back`.
 
-    The network (unplug, hold, release) is the state machine's. A mover may be made anew from its two places after the
-    daemon was killed: `roll_back`, `release` and `thaw` need no memory of earlier steps.
+    The state machine handles the network (unplug, hold, release). After a crash of the daemon a new mover is made from
+    the two placements: `roll_back`, `release` and `thaw` depend on no state of earlier steps.
+
+    `round`, `transfer` and `restore` call `progress` repeatedly if the engine can be interrupted; an exception that it
+    raises aborts the step.
     """
 
     def predict(self) -> tuple[int, float]:
-        """Bytes that a stop-and-copy would send, and the seconds to dump and restore beside sending."""
+        """Bytes that a stop-and-copy would send, and seconds for dump and restore in addition to sending."""
 
     def limit_rate(self, rate: float | None) -> None:
-        """Called first: what the move sends shall go at most so fast (bit/s; None: as fast as it can)."""
+        """Limits the rate at which the move sends (bit/s; None: unlimited). Called before all other steps."""
 
     def prepare(self) -> None:
-        """Makes the destination ready: directories, mounts, receivers. The node runs on."""
+        """Sets up the destination: directories, mounts, receivers. The node keeps running."""
 
     def can_round(self) -> bool:
-        """True when this machine can send memory in rounds while the node runs."""
+        """True when memory can be sent in rounds while the node runs (dirty pages are tracked)."""
 
-    def round(self, number: int, during: During = quiet) -> Round:
-        """One round of pre-copy. `during` is told meanwhile how far it is; what it raises ends the round."""
+    def round(self, number: int, progress: Progress = quiet) -> Round:
+        """One round of pre-copy."""
 
     def freeze(self, post_copy: bool = False) -> float | None:
-        """Stops every process of the node at the source; seconds that it stood already, if the engine stopped it.
+        """Freezes the node at the source. Returns for how many seconds it was frozen already, if the engine did so.
 
-        With `post_copy`, of which an engine is told that was asked for a way that has it, the destination's goes on at
-        once and fetches what is left.
+        With `post_copy` the destination resumes at once and faults in the remaining pages from the source. It is passed
+        only to movers whose parameters allow post-copy.
         """
 
-    def transfer(self, during: During = quiet) -> Transferred:
-        """Sends what is left. The source stays frozen. An engine that can be stopped calls `during` now and then; what
-        it raises ends the transfer."""
+    def transfer(self, progress: Progress = quiet) -> Transferred:
+        """Sends the remaining state. The source stays frozen."""
 
-    def restore(self, during: During = quiet) -> float | None:
-        """Ends with the node restored at the destination, still frozen; seconds that the engine says it took. An engine
-        that can be stopped calls `during` now and then; what it raises ends the restore."""
+    def restore(self, progress: Progress = quiet) -> float | None:
+        """Restores the node at the destination, still frozen. Returns the duration that the engine reports."""
 
     def switched(self) -> bool:
-        """Before the commit, when something failed: True when the engine itself ended the source's copy and the
-        destination's is whole and frozen, so that the move can only go on. What still runs of the move is ended first.
-        """
+        """After a failure before the commit: True when the engine already destroyed the source's copy and the
+        destination's is complete and frozen, so that the move can only be completed. Aborts what is still running of
+        the move first."""
 
     def release(self) -> None:
-        """After the commit: kills the source's copy; from here on it cannot run. Its place goes with `close`."""
+        """After the commit: kills the source's copy, which can never run again. `close` removes its placement."""
 
     def thaw(self) -> None:
-        """After the commit: lets the destination's copy run."""
+        """After the commit: resumes the destination's copy."""
 
     def await_first_run(self) -> float | None:
-        """After the thaw: seconds until a rank was seen to run (error: 1 to 2 ms), or the agent to answer; None when
-        there was none to see. LostContact when the node should answer and does not."""
+        """After the thaw: seconds until a rank ran (error: 1 to 2 ms) or the agent answered; None when neither was
+        observed. LostContact when the agent should answer and does not."""
 
     def roll_back(self) -> None:
-        """Before the commit: removes the destination's place and lets the source run. Idempotent, from any step."""
+        """Before the commit: removes the destination's placement and resumes the source. Idempotent, from any step."""
 
     def close(self) -> None:
-        """Frees what only the mover held (helper processes, images). Idempotent; after success and roll-back alike."""
+        """Frees the mover's own resources (helper processes, images). Idempotent; after success and roll-back alike."""
 
 
 class NodeDriver(Protocol):
@@ -160,44 +155,45 @@ class NodeDriver(Protocol):
         """Why this machine cannot run nodes of this kind; empty when it can."""
 
     def check(self, flavor: Flavor, owner: Owner) -> None:
-        """Refuses what a node of this flavor needs and its owner has not here. Changes nothing."""
+        """Refused when this machine or the owner lacks something that a node of this flavor needs. Changes nothing."""
 
-    def refused(self, way: MigrationParameters) -> str:
-        """Why no node of this kind can be moved in this way; empty when they can."""
+    def parameters_obstacle(self, parameters: MigrationParameters) -> str:
+        """Why nodes of this kind cannot be moved with these parameters; empty when they can."""
 
     def rate_obstacle(self, rate: float) -> str:
-        """Why no move of this kind can keep to so many bit/s; empty when they can."""
+        """Why a move cannot be limited to `rate` bit/s; empty when it can."""
 
     def move_obstacle(self, source: Placement, destination: Placement) -> str:
-        """Why this node cannot be moved there; empty when it can. Changes nothing."""
+        """Why this node cannot be moved to the destination; empty when it can. Changes nothing."""
 
     def start(self, place: Placement) -> None:
-        """Makes the node and returns when its first process listens."""
+        """Creates the node and returns when its agent listens."""
 
     def stop(self, place: Placement) -> None:
-        """Ends the node's processes and removes the place. Idempotent; also for a place that was half made."""
+        """Kills the node's processes and removes the placement. Idempotent, also after an incomplete `start`."""
 
     def alive(self, place: Placement) -> bool:
-        """True when the node's first process is there."""
+        """True when the node's first process exists."""
 
     def usage(self, place: Placement) -> Usage:
-        """What the node uses."""
+        """Resources that the node uses."""
 
-    def mover(self, source: Placement, destination: Placement, way: MigrationParameters | None = None) -> NodeMover:
-        """The steps of a move between two places of one node, in a way that is not refused."""
+    def mover(
+        self, source: Placement, destination: Placement, parameters: MigrationParameters | None = None
+    ) -> NodeMover:
+        """The steps of a move between two placements of one node. `parameters_obstacle` was checked before."""
 
     def console_files(self, node: str) -> list[Path] | None:
-        """The files of what a node's kernel said on its console, before it was last started and since, as far as they
-        are there; None for a kind that has no console."""
+        """The existing console logs of a node, of its previous and its current run; None for a kind without console."""
 
     def forget(self, node: str) -> None:
-        """The node is no more: removes what was kept of it beside its places."""
+        """Removes what is kept of a removed node outside its placements."""
 
     def orphans(self) -> list[tuple[str, str]]:
-        """Node and host of each copy that a move left there, since the host did not answer."""
+        """Node and host of each copy that a move left behind because the host did not answer."""
 
     def end_orphan(self, node: str, host: str) -> None:
-        """Ends such a copy. LostContact when the host still does not answer."""
+        """Destroys an orphaned copy. LostContact when the host still does not answer."""
 
     def sweep(self) -> None:
-        """Removes everything that any node of this kind of this instance left on the machine."""
+        """Removes everything that nodes of this kind and instance left on the machine."""

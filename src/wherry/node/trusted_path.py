@@ -1,7 +1,7 @@
-"""Names of directories that keep their meaning, whatever the users of this machine do.
+"""Paths that no unprivileged user can redirect: only root can change any component.
 
-Invariant: it is looked from the root downwards, so each name that is passed can only be changed by root, and what is
-found of the next one stays true.
+Invariant: a path is checked from the root downwards; only root can change a component that was passed, so the result
+for the next one remains true.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from posixpath import normpath
 from wherry.model.owner import Owner
 
 _PRIVATE_BELOW = ("/tmp/", "/run/")
-"""There the way to a directory that a node is shown is the node's own and root's, whoever owns it on the host."""
+"""Below these, a node has directories of its own, owned by root, above the user's bound directory."""
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 def trusted_path(path: str, owner: Owner) -> str:
-    """The directory itself, or the first one above it whose entries somebody else than root may rename. Root's names
-    are believed. OSError when it is not there, or is a link."""
+    """`path`, or its first parent in which others than root may rename entries. Root's own paths are trusted. OSError
+    when it does not exist or contains a link."""
     path = normpath(path)
     if owner.uid == 0 or path.startswith(_PRIVATE_BELOW):
         return path
@@ -27,7 +27,7 @@ def trusted_path(path: str, owner: Owner) -> str:
 
 
 def is_trusted(path: str) -> bool:
-    """True for a name that root alone can change."""
+    """True for a path that only root can change."""
     try:
         return _kept(path) == path
     except OSError:
@@ -48,6 +48,6 @@ def _kept(path: str) -> str:
 
 
 def _changeable(directory: os.stat_result, entry: os.stat_result) -> bool:
-    """True when somebody else than root may rename or remove the entry (rename(2), EPERM: the sticky bit)."""
+    """True when others than root may rename or remove the entry (rename(2), EPERM: the sticky bit)."""
     kept = directory.st_mode & stat.S_ISVTX and entry.st_uid == 0
     return directory.st_uid != 0 or bool(directory.st_mode & _OTHERS_WRITE and not kept)

@@ -1,4 +1,4 @@
-"""What a node on an emulated host uses, as its cgroup and its port tell."""
+"""Resource usage of a node on an emulated host, from its cgroup and its port."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from wherry.node.protocol import Placement, Usage
 
 
 def usage_of(place: Placement, host_netns: str) -> Usage:
-    """Of a container that of its processes; of a virtual machine that of its QEMU."""
+    """The usage of a container's processes, or of a virtual machine's QEMU."""
     group = Cgroup(place.cgroup)
     pids = group.pids()
     sent = received = None
-    with suppress(WherryError):  # the host is not there any more
-        # what comes in at the port is what the node sent
+    with suppress(WherryError):  # the host was removed
+        # the port receives the frames that the node sends
         sent, received = netns_links.inside(host_netns, lambda ip: ip.byte_counters(place.device))
     return Usage(
         memory=sum(_resident(pid) for pid in pids),

@@ -1,9 +1,9 @@
 """Node kind `container`: made by runc (or crun), moved by CRIU.
 
-A node is one tree of processes below `wherry-init`, in its own PID, mount, IPC and UTS namespaces and in the network
-namespace of its port. Nothing of it reaches out of the place but TCP on its own address, so that CRIU can take it away
-whole.
-Invariant: a place is named by instance, host and node; `stop` removes it whatever state it is in.
+A node is one process tree below `wherry-init`, in its own PID, mount, IPC and UTS namespaces and in the network
+namespace of its port. Its only connections to the outside are TCP connections of its own address, so CRIU can dump all
+of it.
+Invariant: a placement is named after instance, host and node; `stop` removes it in any state.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _CAPABILITIES = [
     )
 ]
 _LISTEN_TIMEOUT = 20.0
-"""Seconds that a node's first process may take until it listens."""
+"""Seconds that a node's agent may take until it listens."""
 
 
 class ContainerDriver:
@@ -55,7 +55,7 @@ class ContainerDriver:
         self._fabric = fabric
 
     def layout(self, place: Placement) -> Layout:
-        """The directories of a place."""
+        """The directories of a placement."""
         directory = self._instance.run / "nodes" / f"{place.node.name}@{place.host}"
         return Layout(directory, place.owner, place.binds)
 
@@ -67,17 +67,15 @@ class ContainerDriver:
     def check(self, flavor: Flavor, owner: Owner) -> None:
         pass
 
-    def refused(self, way: MigrationParameters) -> str:
-        return (
-            ""
-            if way == MigrationParameters()
-            else "CRIU moves containers in one way: rounds where the kernel can, then a freeze"
-        )
+    def parameters_obstacle(self, parameters: MigrationParameters) -> str:
+        if parameters == MigrationParameters():
+            return ""
+        return "--mode, --parallel, --zstd and --max-downtime are for virtual machines: leave them out"
 
     def move_obstacle(self, source: Placement, destination: Placement) -> str:
         engine = criu_probe.find()
         if not engine.works:
-            return f"no CRIU that works on this machine: {engine.reason} (make setup)"
+            return f"no CRIU works on this machine: {engine.reason} (make setup)"
         if not _has_sys_resource():
             users = {_uid(pid) for pid in Cgroup(source.cgroup).pids()} - {0, None}
             if users:
@@ -107,7 +105,7 @@ class ContainerDriver:
         (layout.private / "run" / "wherry" / "key").unlink(missing_ok=True)
 
     def engine_group(self, place: Placement) -> Cgroup:
-        """The cgroup of CRIU while it restores at a place: what a killed CRIU leaves is found in it."""
+        """The cgroup of CRIU while it restores at a placement; processes that a killed CRIU left are found in it."""
         prefix = place.cgroup.strip("/").partition("/")[0]
         return Cgroup(f"{prefix}/.engines/{place.node.name}@{place.host}", freezer_only())
 
@@ -123,7 +121,7 @@ class ContainerDriver:
         layout.remove()
 
     def forget_runtime(self, place: Placement) -> None:
-        """Removes what the runtime keeps of a container; CRIU took its processes elsewhere or they are dead."""
+        """Removes the runtime's state of a container whose processes were moved or killed."""
         if (self._runtime_root() / _container_id(place)).exists():
             subprocess.run(
                 [runtime(), "--root", str(self._runtime_root()), "delete", "--force", _container_id(place)],
@@ -140,7 +138,7 @@ class ContainerDriver:
         return usage_of(place, self._fabric.host_netns(place.host))
 
     def mover(
-        self, source: Placement, destination: Placement, way: MigrationParameters | None = None
+        self, source: Placement, destination: Placement, parameters: MigrationParameters | None = None
     ) -> ContainerMover:
         return ContainerMover(self, self._fabric, source, destination)
 
@@ -160,7 +158,7 @@ class ContainerDriver:
         pass
 
     def sweep(self) -> None:
-        """Removes every place of the instance: mounts and directories. Processes die with the instance's cgroups."""
+        """Removes the mounts and directories of the instance's placements. Processes end with its cgroups."""
         for directory in ("nodes", "runtime"):
             remove_tree(self._instance.run / directory)
 
@@ -168,7 +166,7 @@ class ContainerDriver:
         return self._instance.run / "runtime"
 
     def _install_init(self, layout: Layout, place: Placement) -> None:
-        """The first process runs from the private tree, so a new build of Wherry never changes a running node."""
+        """Copies wherry-init into the private tree, so that a new build of Wherry never changes a running node."""
         directory = layout.private / "run" / "wherry"
         directory.mkdir()
         shutil.copy(native_program("wherry-init"), directory / "init")
@@ -219,7 +217,7 @@ class ContainerDriver:
 
 
 def first_process(place: Placement) -> int | None:
-    """PID (as this machine sees it) of the node's first process; None when it is gone."""
+    """PID, in this machine's namespace, of the node's first process; None when it ended."""
     for pid in Cgroup(place.cgroup).pids():
         try:
             status = Path(f"/proc/{pid}/status").read_text()

@@ -1,8 +1,8 @@
-"""That a restored node holds the very files that it held before its move.
+"""Checks that a restored node has the same files open as before its move.
 
-CRIU opens every file of a process again by name, as root. Outside the node its user can give the name to another file
-meanwhile, one that only root may read, and the user's process would hold that. So before a restored process runs its
-first instruction, what it holds is compared, inode by inode, with what its frozen original holds.
+CRIU reopens every file of a process by path, as root. Meanwhile the node's user could replace the file, for instance by
+one that only root may read, and the user's process would get it. So before a restored process runs its first
+instruction, its files are compared, inode by inode, with those of its frozen original.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from wherry.base.errors import Code, Failed
 from wherry.node.netns_socket import in_netns
 
 _Held = dict[tuple[int, str], os.stat_result]
-"""Process id inside the node and name below /proc/PID (fd/3, map_files/…, cwd) -> file."""
+"""Files by PID inside the node and name below /proc/PID (fd/3, map_files/…, cwd)."""
 
 
 def require_same(before: list[int], after: list[int], private: Path) -> None:
-    """Failed when a process of `after` holds another file than its original in `before`.
+    """Failed when a process of `after` has another file open than its original in `before`.
 
-    The node's own file systems are left out: `private`, which was sent and is nobody's outside, memory, and /proc.
+    The node's own file systems are ignored: `private`, which was sent and is not accessible from outside, memory files,
+    and /proc.
     """
     own = own_devices(after, private)
     originals = _held(before)
@@ -36,20 +37,20 @@ def require_same(before: list[int], after: list[int], private: Path) -> None:
         same = (file.st_dev, file.st_ino) == (was.st_dev, was.st_ino)
         remade = was.st_nlink == file.st_nlink == 0 and was.st_uid == file.st_uid  # an unlinked file travels as a copy
         if not same and not remade:
-            why = f"process {pid} of the node held another file as {name} than the one that has the name now"
-            raise Failed(Code.MOVE_FAILED, "a file was exchanged during the move", why, "repeat the move")
+            why = f"{name} of process {pid} in the node is another file than before"
+            raise Failed(Code.MOVE_FAILED, "a file was replaced during the move", why, "repeat the move")
 
 
 def require_own_sockets(netns: str, private: Path) -> None:
-    """Failed when a Unix socket of the node has its name outside of the node's own file systems.
+    """Failed when a Unix socket of the node is bound to a path outside of the node's own file systems.
 
-    CRIU makes such a name again as root and gives it to the socket's owner; if others can put a link there meanwhile,
-    it gives away what that leads to. `netns` is the path of the node's network namespace.
+    CRIU creates the path again as root and chowns it to the socket's owner; a user who puts a link there meanwhile
+    would own its target. `netns` is the path of the node's network namespace.
     """
 
     def look() -> tuple[set[int], bool]:
         with DiagSocket() as diag, socket.socket(socket.AF_UNIX) as probe:
-            probe.bind("")  # a name of the kernel's choice: one socket at least is told of, or the kernel tells nothing
+            probe.bind("")  # autobind: if not even this socket is listed, the kernel lists none
             diag.bind()
             found = diag.get_sock_stats(family=socket.AF_UNIX, show=UDIAG_SHOW_VFS)
             told = any(one["udiag_ino"] == os.fstat(probe.fileno()).st_ino for one in found)
@@ -57,13 +58,13 @@ def require_own_sockets(netns: str, private: Path) -> None:
 
     own, (devices, told) = os.stat(private).st_dev, in_netns(netns, look)
     if not told:
-        what, why = "the node's Unix sockets could not be looked at", "the kernel does not tell of them (unix_diag)"
+        what, why = "the node's Unix sockets could not be checked", "the kernel does not list them (unix_diag)"
         raise Failed(Code.MOVE_FAILED, what, why, "modprobe unix_diag")
     for device in devices:
         if os.makedev(device >> 20, device & 0xFFFFF) != own:
-            what = "a program of the node has a Unix socket with a name in a directory that it shares"
-            why = "its name would be made again by root, where others could have put a link"
-            raise Failed(Code.MOVE_FAILED, what, why, "have the program make its sockets in /tmp")
+            what = "a program of the node has a Unix socket in a directory outside the node"
+            why = "root would have to create it again there, where others could have put a link"
+            raise Failed(Code.MOVE_FAILED, what, why, "let the program create its sockets in /tmp")
 
 
 def _held(pids: list[int]) -> _Held:
@@ -77,12 +78,12 @@ def _held(pids: list[int]) -> _Held:
             try:
                 held[inner, name] = os.stat(f"/proc/{pid}/{name}")
             except OSError:
-                continue  # nothing that has an inode, or a process that ended
+                continue  # no inode, or the process ended
     return held
 
 
 def own_devices(pids: list[int], private: Path) -> set[int]:
-    """Devices of the file systems that these processes of one node have for themselves."""
+    """Devices of the file systems that are private to these processes of one node."""
     memory = os.memfd_create("wherry")
     try:
         own = {os.fstat(memory).st_dev, os.stat(private).st_dev}
@@ -102,7 +103,7 @@ def _entries(directory: str) -> list[str]:
 
 
 def inner_pid(pid: int) -> int:
-    """The number that a process has inside its node."""
+    """The PID of a process, or TID of a thread, inside its node."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("NSpid:"):
             return int(line.split()[-1])

@@ -1,20 +1,20 @@
 """Locks on files that the processes of a container hold while it is moved.
 
-Invariant: a lock has exactly one holder at every instant of a move, and also after one that was taken back. What cannot
-be moved so is refused by name while the node runs.
+Invariant: a lock has exactly one holder at every instant of a move and after a roll-back. A lock for which this cannot
+be guaranteed is refused by name while the node runs.
 
-    lock                    file of the node's own   file that both copies open
+    lock                    the node's private file  file that both copies open
     ----                    ----------------------   --------------------------
     flock, OFD: shared      CRIU takes it again      CRIU takes it, while the source's copy still has it
-    flock, OFD: exclusive   CRIU takes it again      the restored process gets the very file description
+    flock, OFD: exclusive   CRIU takes it again      the restored process gets the same file description
     fcntl: read             CRIU takes it again      CRIU takes it, while the source's copy still has it
-    fcntl: write            CRIU takes it again      refused: it is its process's, and cannot be handed over
+    fcntl: write            CRIU takes it again      refused: it belongs to its process
     lease                   refused                  refused
 
-A flock or an OFD lock belongs to the open file description. That of the source is copied (pidfd_getfd) and given to
-CRIU (`inherit_fd`), so the lock never changes hands: the killed source releases it no more than a parent does that ends
-before its child. Such a description keeps the source's mount, which CRIU cannot name at the next move. From then on it
-is always handed over (`external`), whether it still has a lock or not.
+A flock or an OFD lock belongs to the open file description. The source's is duplicated (pidfd_getfd) and passed to CRIU
+(`inherit_fd`), so the lock is never released: like after fork, it is held until the last descriptor is closed. The
+description keeps the source's mount, which CRIU cannot name at the next move; so at every later move it is handed over
+again (`external`), with or without a lock.
 """
 
 from __future__ import annotations
@@ -33,27 +33,28 @@ from pathlib import Path
 
 from wherry.base.errors import Code, Failed
 from wherry.fabric.cgroup import Cgroup
-from wherry.node.container.criu.images import give_names
+from wherry.node.container.criu.images import assign_unique_names
 from wherry.node.container.fd_identity import inner_pid, own_devices
 
 FLOCK, OFD, POSIX = "FLOCK", "OFDLCK", "POSIX"
-"""Kinds of lock as the kernel writes them (fs/locks.c); the others are leases and their like."""
+"""Kinds of lock as the kernel names them (fs/locks.c); the others are leases and delegations."""
 _OF_A_DESCRIPTION = (FLOCK, OFD)
+"""Locks that belong to the open file description, not to a process."""
 _NAMES = {FLOCK: "flock", OFD: "OFD lock", POSIX: "fcntl lock"}
-_SHORT, _LOOKS = 0.5, 24
-"""Seconds, and looks at least, that a lock is waited for while the node runs: MPI-IO holds an fcntl lock for some
-milliseconds at a time, and on a busy machine a look takes as long."""
+_WAIT, _LOOKS = 0.5, 24
+"""Seconds, and number of checks at least, to wait for a lock to be released while the node runs: MPI-IO holds an fcntl
+lock for some milliseconds at a time, and on a busy machine a check takes as long."""
 _MEMORY = ("/memfd:", "/secretmem", "/anon_hugepage", "/dev/zero", "/SYSV")
-"""How the names of files of memory begin, which have no directory entry."""
-_DEAD_AT_MOST = 10.0
-"""Seconds that the killed source may take to let go of its files."""
+"""Prefixes of the names of memory files, which have no directory entry."""
+_EXIT_TIMEOUT = 10.0
+"""Seconds that the killed source may take to close its files."""
 _SYS_PIDFD_GETFD = 438
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 @dataclass(frozen=True)
 class Lock:
-    """One line of the kernel's: `words` are those of /proc/locks without the leading number."""
+    """One lock: `words` are a line of /proc/locks without the leading number."""
 
     words: tuple[str, ...]
 
@@ -67,18 +68,18 @@ class Lock:
 
     @property
     def pid(self) -> int:
-        """Who took it; -1 for an OFD lock, which is nobody's."""
+        """PID of the process that took it; -1 for an OFD lock."""
         return int(self.words[3])
 
     @property
     def inode(self) -> tuple[int, int]:
-        """Device and inode, the device as the kernel's superblock has it."""
+        """Device (of the superblock) and inode."""
         major, minor, inode = self.words[4].split(":")
         return os.makedev(int(major, 16), int(minor, 16)), int(inode)
 
     @property
     def essence(self) -> tuple[str, ...]:
-        """Kind, type and range: what a moved lock has in common with the original."""
+        """Kind, type and range, which are equal for the original and its copy."""
         return self.words[0], self.words[2], *self.words[5:]
 
     def __str__(self) -> str:
@@ -88,7 +89,7 @@ class Lock:
 
 @dataclass(frozen=True)
 class Descriptor:
-    """A descriptor of a regular file or directory, of a process with number `inner` inside the node."""
+    """A descriptor of a regular file or directory; `inner` is the process's PID inside the node."""
 
     pid: int
     inner: int
@@ -112,19 +113,19 @@ class FileLocks:
     def __init__(self, node: str, cgroup: str, private: Path) -> None:
         self._node, self._cgroup, self._private = node, cgroup, private
         self._before: list[Descriptor] = []
-        """What was seen when it was looked at last, which is at the frozen source."""
+        """All descriptors at the latest check, finally of the frozen source."""
         self._holders: set[int] = set()
-        """Processes of the source that hold a lock which those of the destination may meet."""
+        """Processes of the source that hold a lock on a file that the destination's copy also opens."""
         self._carried: dict[Descriptor, int] = {}
-        """Descriptors whose description goes along, and our copy of each."""
+        """Descriptors whose file description is handed over, with our duplicate."""
         self._foreign: dict[str, int] = {}
-        """By what CRIU calls it, a copy of one description of each file whose mount is not the node's: for mappings of
-        the file, and CRIU takes no descriptor twice."""
+        """By CRIU's key, another duplicate for each file on a mount that is not the node's: for mappings, as CRIU uses
+        each inherited descriptor once."""
 
     def require_carriable(self) -> None:
-        """Returns when a look at the running node finds that all locks can be carried over. Failed, with one lock's
-        name, when none does for a while."""
-        deadline, pause, looks = time.monotonic() + _SHORT, 0.001, 1
+        """Returns when all locks of the running node can be carried over. Failed, naming one, when that does not come
+        true within _WAIT."""
+        deadline, pause, looks = time.monotonic() + _WAIT, 0.001, 1
         while obstacle := self.obstacle():
             if looks >= _LOOKS and time.monotonic() >= deadline:
                 raise obstacle
@@ -133,7 +134,7 @@ class FileLocks:
 
     @property
     def external(self) -> list[str]:
-        """Files that CRIU is told not to look for in the node's mounts."""
+        """Keys for CRIU's option `external`: files that are not on the node's mounts."""
         return list(self._foreign)
 
     def obstacle(self) -> Failed | None:
@@ -148,27 +149,28 @@ class FileLocks:
                     return self._failure(one.pid, f"{lock} on {one.path}", why)
         if hidden := _without_descriptor(pids, found):
             what = f"{hidden} on inode {hidden.inode[1]}, which it has closed"
-            return self._failure(hidden.pid, what, "CRIU does not see what only a mapping or a message keeps")
+            why = "CRIU does not see a lock that only a mapping or a message in transit keeps"
+            return self._failure(hidden.pid, what, why)
         mounts = _mounts(pids)
-        for one in every:  # its other descriptors would get a copy of the file, and this one the file itself
+        for one in every:  # CRIU would give its other descriptors a copy of the file
             if one.file.st_nlink == 0 and _is_foreign(one, mounts):
                 return self._failure(one.pid, f"a removed file open, {one.path}", "an earlier move handed it over")
         return None
 
     def _pids(self) -> list[int]:
-        """Of one hierarchy: to read all takes as long as the locks do, while the node stands."""
+        """Processes of the node. Only one cgroup hierarchy is read: the node may be frozen now."""
         try:
             return sorted({int(pid) for pid in Path(Cgroup(self._cgroup).freezer_procs_file()).read_text().split()})
         except OSError:  # the node ended
             return []
 
     def _failure(self, pid: int, what: str, why: str) -> Failed:
-        remedy = "repeat the move when the file is unlocked or closed; flock() and F_OFD_SETLK locks can be moved"
-        return Failed(Code.MOVE_FAILED, f"{_name(pid)} of {self._node} has {what}", why, remedy)
+        remedy = "repeat the move when the file is unlocked or closed; locks by flock() and F_OFD_SETLK can be moved"
+        return Failed(Code.MOVE_FAILED, f"{_process_name(pid)} of {self._node} has {what}", why, remedy)
 
     def take(self) -> list[int]:
-        """At the source that was frozen when it was looked at: copies of all descriptions that go along, for the engine
-        that restores to inherit."""
+        """Duplicates every file description that is handed over; the restoring CRIU inherits the returned descriptors.
+        Called after `obstacle` found none at the frozen source."""
         pids = self._pids()
         own, mounts = own_devices(pids, self._private), _mounts(pids)
         for one in self._before:
@@ -184,35 +186,37 @@ class FileLocks:
         return [*self._carried.values(), *self._foreign.values()]
 
     def inherit(self, images: Path) -> list[dict[str, object]]:
-        """At the destination: names what was taken in CRIU's images there; CRIU's option `inherit_fd` for them.
+        """CRIU's option `inherit_fd` for the duplicates, after renaming their files in the images at the destination.
 
-        CRIU finds what it inherits by the file's name, which two descriptions may have in common: each gets its own.
+        CRIU matches an inherited descriptor by file name, which two descriptions may share: each gets a unique one.
         """
         if not self._carried:
             return []
-        keys = give_names(images, {(one.inner, one.number): one for one in self._carried})
+        keys = assign_unique_names(images, {(one.inner, one.number): one for one in self._carried})
         inherited = self._foreign | {key: self._carried[one] for key, one in keys.items()}
         return [{"key": key, "fd": copy} for key, copy in inherited.items()]
 
     def require_kept(self, pids: list[int]) -> None:
-        """Failed when the restored processes lack a lock that their frozen originals have. Our copies are closed."""
+        """Failed when the restored processes lack a lock that their frozen originals hold. Closes the duplicates."""
         if any(one.locks for one in self._before):
             after = {(one.inner, one.number): _essences(one) for one in _descriptors(pids)}
             for one in self._before:
                 if lost := _essences(one) - after.get((one.inner, one.number), Counter()):
                     what = f"the restored process {one.inner} lacks a lock on {one.path}"
-                    raise Failed(Code.MOVE_FAILED, what, " ".join(next(iter(lost))), "move the node when it is free")
+                    raise Failed(
+                        Code.MOVE_FAILED, what, " ".join(next(iter(lost))), "repeat the move when the file is unlocked"
+                    )
         self._drop()
 
     def await_gone(self) -> None:
-        """After the commit: returns when the killed source holds no lock any more, so that its copy, which may give one
-        up and ask for another, is never refused for its own sake. Waits only when it held one, and never raises."""
-        deadline = time.monotonic() + _DEAD_AT_MOST
+        """After the commit: returns when the killed source holds no lock any more; a leftover could refuse the next
+        lock of its own copy. Waits only when there were shared locks, at most _EXIT_TIMEOUT; never raises."""
+        deadline = time.monotonic() + _EXIT_TIMEOUT
         while not all(_has_ended(pid) for pid in self._holders) and time.monotonic() < deadline:
             time.sleep(0.0005)
 
     def close(self) -> None:
-        """Lets go of the copies. Idempotent."""
+        """Closes the duplicates. Idempotent."""
         self._drop()
 
     def _drop(self) -> None:
@@ -223,10 +227,10 @@ class FileLocks:
 
 
 def _is_shared(file: os.stat_result, own: set[int]) -> bool:
-    """True when both copies open this very inode in this very kernel, so that their locks meet.
+    """True when both copies open the same inode in the same kernel, so that their locks conflict.
 
-    The one place that takes it for granted that the destination is this machine: at another one no lock meets (but for
-    a network file system's), and no description can be handed over.
+    The only function that assumes that the destination is this machine: between machines locks conflict only on a
+    network file system, and no description can be handed over.
     """
     return file.st_dev not in own and file.st_nlink > 0  # an unlinked file travels as a copy
 
@@ -234,18 +238,18 @@ def _is_shared(file: os.stat_result, own: set[int]) -> bool:
 def _why_not(lock: Lock, one: Descriptor, own: set[int], mapped: Callable[[int], set[tuple[int, int]]]) -> str:
     """Why this lock cannot be carried over; empty when it can."""
     if lock.kind not in _NAMES:
-        return "the kernel breaks it when the file is opened at the destination"
+        return "the kernel breaks a lease when the file is opened at the destination"
     if lock.kind == POSIX and (one.file.st_dev, one.file.st_ino) in mapped(one.pid):
         return "the file is mapped by the same process, and CRIU loses fcntl locks on such files"
     if not lock.exclusive or not _is_shared(one.file, own):
         return ""
     if lock.kind == POSIX:
-        return "a lock of fcntl's is the process's own: another could take it between the two copies"
+        return "an fcntl lock belongs to its process: another process could take it between the two copies"
     return "" if stat.S_ISREG(one.file.st_mode) else "it is on a directory"
 
 
 def _without_descriptor(pids: list[int], found: list[Descriptor]) -> Lock | None:
-    """A lock of the node's that no descriptor tells of: a closed one's, whose file is still mapped or under way."""
+    """A lock of the node that no descriptor shows: it was closed, but the file is still mapped or in a message."""
     told = {lock.words for one in found for lock in one.locks}
     lines = (line.split()[1:] for line in Path("/proc/locks").read_text().splitlines())
     left = [Lock(tuple(words)) for words in lines if words[0] != "->" and tuple(words) not in told]
@@ -258,7 +262,7 @@ def _without_descriptor(pids: list[int], found: list[Descriptor]) -> Lock | None
 
 
 def _descriptors(pids: list[int]) -> list[Descriptor]:
-    """Those of regular files and directories; a process that ends meanwhile is passed over."""
+    """Descriptors of regular files and directories; a process that ends meanwhile is skipped."""
     found = []
     for pid in pids:
         with contextlib.suppress(OSError):
@@ -284,7 +288,7 @@ def _essences(one: Descriptor) -> Counter[tuple[str, ...]]:
 
 
 def _mounts(pids: list[int]) -> set[int]:
-    """Numbers of the mounts that the processes of a node see, which may have made namespaces of their own."""
+    """IDs of all mounts of a node's processes, which may have created mount namespaces of their own."""
     found: set[int] = set()
     seen = set()
     for pid in pids:
@@ -296,10 +300,10 @@ def _mounts(pids: list[int]) -> set[int]:
 
 
 def _is_foreign(one: Descriptor, mounts: set[int]) -> bool:
-    """True for a description that was handed over by an earlier move: its mount is that of a place which is gone.
+    """True for a description that an earlier move handed over: its mount belongs to a removed placement.
 
-    Files without a directory entry have a mount of the kernel's own: namespaces and processes, whose names begin with
-    no slash, and memory.
+    Not so for files without a directory entry, on internal mounts of the kernel: namespaces and processes, whose names
+    do not begin with a slash, and memory files.
     """
     if one.mount in mounts or not one.path.startswith("/"):
         return False
@@ -318,8 +322,8 @@ def _mapped(pid: int) -> set[tuple[int, int]]:
 
 
 def _has_ended(pid: int) -> bool:
-    """True for a process of which every thread has ended: its files are closed for good only then, and not when it has
-    no descriptors any more."""
+    """True when every thread of a process has ended. Only then all its files are closed, not when its descriptors are
+    gone."""
     with contextlib.suppress(OSError):
         for thread in os.listdir(f"/proc/{pid}/task"):
             with contextlib.suppress(OSError):
@@ -329,7 +333,7 @@ def _has_ended(pid: int) -> bool:
 
 
 def _copy(one: Descriptor) -> int:
-    """Our own descriptor of the very description."""
+    """A descriptor of ours for the same file description."""
     process = os.pidfd_open(one.pid)
     try:
         copy = int(_libc.syscall(_SYS_PIDFD_GETFD, process, one.number, 0))
@@ -337,12 +341,12 @@ def _copy(one: Descriptor) -> int:
         os.close(process)
     if copy < 0:
         why = os.strerror(ctypes.get_errno())
-        raise Failed(Code.MOVE_FAILED, f"{one.path}, which is locked, cannot be handed over", why, "wherry doctor")
+        raise Failed(Code.MOVE_FAILED, f"the locked file {one.path} cannot be handed over", why, "wherry doctor")
     return copy
 
 
-def _name(pid: int) -> str:
-    """A process for who knows the node: its number there, and its command."""
+def _process_name(pid: int) -> str:
+    """PID inside the node, and command, of a process."""
     try:
         command = Path(f"/proc/{pid}/comm").read_text().strip()
         return f"process {inner_pid(pid)} ({re.sub(r'[^ -~]', '?', command)})"

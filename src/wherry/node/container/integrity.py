@@ -1,4 +1,4 @@
-"""That what arrived by a move is what was sent: memory, images and files, before the move is committed.
+"""End-to-end integrity check of a move before the commit: memory, images and files.
 
     source                                     destination
     wherry-verify compare  <--- records ---    wherry-verify list
@@ -6,10 +6,10 @@
                            --- memory ---->    wherry-verify mend
                                                (the frozen processes)
 
-TCP's checksum lets a damaged packet through now and then, images lie in memory for a moment, and a dirty page that a
-round lost would be a wrong result that nobody sees. The first two programs wait before the freeze. The list is made
-before CRIU takes the images apart; the comparison goes on while CRIU restores. A little memory that differs is sent
-again, on the way back of the same connection. Invariant: when `close` returns, all are gone.
+TCP's checksum misses some damaged packets, images are in memory for a moment, and a dirty page that a round lost would
+silently corrupt results. The first two programs are started before the freeze. The list is complete before CRIU
+consumes the images; the comparison runs while CRIU restores. A few pages that differ are sent again over the same
+connection. Invariant: when `close` returns, all programs have ended.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from pathlib import Path
 
 from wherry.base.errors import Code, Failed
 from wherry.base.paths import native_program
-from wherry.node.container.progress_bounds import Bound, said_at_end, work_of
+from wherry.node.container.progress_bounds import Bound, await_exit, work_of
 
 _DIFFERENT, _SENT_AGAIN = 1, 2
 log = logging.getLogger("wherry.verify")
 
 
 class IntegrityCheck:
-    """One comparison, ready to begin. `ends` is a connection from the destination to the source; it is taken over."""
+    """One comparison. Takes over `ends`, a connection from the destination to the source."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class IntegrityCheck:
         destination: tuple[Path, Path],
         tasks: str,
     ) -> None:
-        """`source` and `destination` are each the images of the last pass and the node's private tree."""
+        """`source` and `destination` are the directory of the last pass's images, and the node's private tree."""
         near, far = ends
         self._near = near
         with far:
@@ -46,14 +46,14 @@ class IntegrityCheck:
             self._compare = _program("compare", *map(str, source), tasks, stdin=far.fileno(), stdout=far.fileno())
 
     def list(self, bound: Callable[..., Bound]) -> None:
-        """Returns when everything that arrived is summed up; CRIU may take the images from then on."""
-        why = said_at_end(self._list, bound(work_of(lambda: [self._list.pid, self._compare.pid])), b"\n")
+        """Returns when the checksums of all received data are complete; CRIU may consume the images from then on."""
+        why = await_exit(self._list, bound(work_of(lambda: [self._list.pid, self._compare.pid])), b"\n")
         if self._list.returncode:
-            raise Failed(Code.MOVE_FAILED, "what arrived cannot be read", why.decode(errors="replace").strip())
+            raise Failed(Code.MOVE_FAILED, "the received data cannot be read", why.decode(errors="replace").strip())
 
     def require_same(self, tasks: str, bound: Callable[..., Bound]) -> None:
-        """Failed when more differs from the source, which is still frozen, than could be mended in the restored
-        processes, which `tasks` (a cgroup.procs) tells."""
+        """Failed when the restored processes (listed in `tasks`, a cgroup.procs file) differ from the frozen source in
+        more than a few pages, which are sent again."""
         code, what = self._ended(self._compare, bound)
         if code == _SENT_AGAIN:
             mend = _program("mend", tasks, stdin=self._near.fileno(), stdout=subprocess.DEVNULL)
@@ -65,22 +65,24 @@ class IntegrityCheck:
         if code:
             raise Failed(
                 Code.MOVE_FAILED,
-                "what arrived is not what was sent" if code == _DIFFERENT else "what was sent cannot be compared",
+                "the received data differs from the source"
+                if code == _DIFFERENT
+                else "the received data cannot be compared",
                 what,
                 "repeat the move; if it happens again, test the memory and the network of both hosts",
             )
 
     def close(self) -> None:
-        """Ends the programs. Idempotent."""
+        """Kills the programs. Idempotent."""
         for process in (self._list, self._compare):
             _end(process)
         self._near.close()
 
     @staticmethod
     def _ended(process: subprocess.Popen[bytes], bound: Callable[..., Bound]) -> tuple[int, str]:
-        """Exit code of a program and what it wrote."""
+        """Exit code of a program and its error output."""
         try:
-            said = said_at_end(process, bound(work_of(lambda: [process.pid])))
+            said = await_exit(process, bound(work_of(lambda: [process.pid])))
         except BaseException:
             _end(process)
             raise

@@ -1,17 +1,17 @@
-"""Mounts of a container node at a host, and how CRIU is told of each.
+"""Mounts of a container node at a host, and their names in CRIU's images.
 
-A place has one directory, a tmpfs of its own:
+A placement has one directory, a tmpfs:
 
     PLACE/              tmpfs, mode 0700
-      private/          what travels with the node: tmp run dev shm etc
+      private/          moved with the node: tmp run dev shm etc
       binds/0 1 …       the user's directories, opened with the user's rights
-      root/             read-only bind of /, with the node's own root on top of it
-      images/           tmpfs of a move; only while one is under way
+      root/             read-only bind of /, the node's root
+      images/           tmpfs for CRIU's images; during a move only
       sys/              sysfs of the node's network namespace
       empty/            what masked directories show after a move
 
-Invariant: everything mounted below the instance's run directory is ours; `unmount_below` removes it by name alone.
-A mount inside a node allows nothing that the mount of the host it shows forbids.
+Invariants: everything mounted below the instance's run directory is ours, so `unmount_below` removes it by path alone;
+a mount inside a node permits nothing that the host's mount forbids.
 """
 
 from __future__ import annotations
@@ -85,21 +85,21 @@ def mounted() -> list[tuple[str, str, str]]:
 
 
 def unmount_below(directory: Path) -> None:
-    """Unmounts everything at or below `directory`, the newest first. Never fails for what is gone.
+    """Unmounts everything at or below `directory`, the newest first. Ignores mounts that disappear meanwhile.
 
-    No link is followed on the way: a user may have mounted there, and put links where mounts were.
+    No symbolic link in a path is followed: a user may have replaced a directory by one.
     """
     prefix = str(directory)
     for point, _, _ in reversed(mounted()):
         if point == prefix or point.startswith(prefix + "/"):
             above, _, name = point.rpartition("/")
-            with suppress(OSError), _there(above) as fd:  # not the mount itself: its server may be dead
+            with suppress(OSError), _opened(above) as fd:  # the parent: opening the mount may block on a dead server
                 _libc.umount2(os.fsencode(f"/proc/self/fd/{fd}/{name}"), MNT_DETACH | UMOUNT_NOFOLLOW)
 
 
 @contextmanager
-def _there(path: str) -> Iterator[int]:
-    """What has this absolute name, for as long as is needed. OSError when a link is on the way, or it is gone."""
+def _opened(path: str) -> Iterator[int]:
+    """An O_PATH descriptor of an absolute path. OSError when a component is a symbolic link or does not exist."""
     fd = os.open("/", os.O_PATH | os.O_CLOEXEC)
     try:
         for name in filter(None, path.split("/")):
@@ -112,15 +112,15 @@ def _there(path: str) -> Iterator[int]:
 
 
 def remove_tree(directory: Path) -> None:
-    """Removes a directory with all that is in it, once nothing is mounted there any more.
+    """Unmounts everything below a directory and removes it with its content.
 
-    Failed when a mount stays: what it shows may be a user's own files. The tree's depth does not matter, and links in
-    it are not followed, so it may be one that a user filled.
+    Failed when a mount remains: it may show a user's own files. Safe for content that a user made: the depth does not
+    matter, and links are not followed.
     """
     unmount_below(directory)
     left = [point for point, _, _ in mounted() if Path(point).is_relative_to(directory)]
     if left:
-        raise Failed(Code.FAILED, f"{directory} is not removed", f"{left[0]} is still mounted", f"umount {left[0]}")
+        raise Failed(Code.FAILED, f"{directory} was not removed", f"{left[0]} is still mounted", f"umount {left[0]}")
     subprocess.run(["rm", "-rf", "--one-file-system", "--", str(directory)], capture_output=True, check=False)
 
 
@@ -134,11 +134,11 @@ class Bind:
 
     @property
     def name(self) -> str:
-        """What CRIU's images call it."""
+        """Its name in CRIU's images."""
         return self.inside.strip("/").replace("/", ".")
 
     def options(self) -> list[str]:
-        """How it is mounted: as the host's mount, and never with devices or set-user-id programs (see mount(8))."""
+        """Mount options: those of the host's mount, and always nodev (but for /dev) and nosuid (see mount(8))."""
         flags = os.statvfs(self.outside).f_flag
         options = ["nosuid"]
         if self.inside != "/dev":
@@ -150,7 +150,7 @@ class Bind:
 
 @dataclass(frozen=True)
 class Layout:
-    """The directories of one place. `user` are the owner's directories that are shown writable."""
+    """The directories of one placement. `user` are the owner's directories that are bound writable."""
 
     directory: Path
     owner: Owner
@@ -158,12 +158,12 @@ class Layout:
 
     @property
     def private(self) -> Path:
-        """What travels with the node."""
+        """The files that are moved with the node."""
         return self.directory / "private"
 
     @property
     def root(self) -> Path:
-        """Where the node's root is put together."""
+        """The node's root."""
         return self.directory / "root"
 
     @property
@@ -173,7 +173,7 @@ class Layout:
 
     @property
     def binds(self) -> list[Bind]:
-        """Every mount of the node but its root and /proc, parents before children."""
+        """Every mount of the node except its root and /proc, parents before children."""
         own = [Bind(str(self.private / inside), f"/{inside}", True) for inside in ("tmp", "run", "dev")]
         own.append(Bind(str(self.private / "shm"), "/dev/shm", True))  # noqa: S108 - a mount point
         own.append(Bind(str(self.private / "etc" / "hosts"), "/etc/hosts"))
@@ -193,9 +193,9 @@ class Layout:
         return [*files, *(Bind(str(self.directory / "empty"), path) for path in MASKED_DIRECTORIES)]
 
     def make(self, size: int, netns: str) -> None:
-        """Makes the place's tmpfs (at most `size` bytes), in it a read-only bind of / and the user's directories.
+        """Mounts the placement's tmpfs (at most `size` bytes) with a read-only bind of / and the user's directories.
 
-        /sys is of the network namespace at `netns`: MPI libraries look there for the node's interfaces.
+        /sys belongs to the network namespace at `netns`: MPI libraries look there for the node's interfaces.
         """
         self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         mount("wherry", self.directory, "tmpfs", MS_NOSUID, f"mode=0700,size={size}")
@@ -217,17 +217,17 @@ class Layout:
             mount("", self._pin(index), flags=MS_PRIVATE)
 
     def _pin(self, index: int) -> Path:
-        """Where the user's directory is held: what is bound into the node is it, whatever its name means by then."""
+        """Where the user's directory is bound first: the node gets this mount even if the path changes meanwhile."""
         return self.directory / "binds" / str(index)
 
     def _open(self, path: str) -> int:
-        """Opens the directory as its user does. Failed when that is another one than the name says, or closed, or when
-        its user can give the name to another one later: the runtime goes by it, as root."""
+        """Opens the directory with its user's rights. Failed when the user may not, when the path has become a link, or
+        when the user could replace it later: the runtime mounts by path, as root."""
 
         def enter() -> int:
             return os.open(os.path.join(path, "."), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
 
-        what = f"the node cannot be shown {path}"
+        what = f"{path} cannot be bound into the node"
         try:
             kept = trusted_path(path, self.owner)
             descriptor = as_user(self.owner, enter)
@@ -243,7 +243,7 @@ class Layout:
         return descriptor
 
     def fill(self, hosts: str) -> None:
-        """The first content of a new node's private tree; mount points of the user's directories below it included."""
+        """Creates the initial private tree of a new node, with mount points for the user's directories."""
         for name, mode in (
             ("tmp", 0o1777),
             ("run", 0o755),
@@ -270,7 +270,7 @@ class Layout:
                 (self.private / top / rest).mkdir(parents=True, exist_ok=True)
 
     def remove(self) -> None:
-        """Takes the place's mounts and directory away. Idempotent."""
+        """Removes the placement's mounts and directory. Idempotent."""
         unmount_below(self.directory)
         try:
             self.directory.rmdir()
@@ -281,8 +281,8 @@ class Layout:
 
 
 def submounts() -> list[str]:
-    """Mount points of real file systems below / that a node needs to see (a separate /usr, /home, /opt …). None whose
-    name a user can change: the runtime mounts by name, as root."""
+    """Mount points of real file systems that a node needs to see (a separate /usr, /home, /opt …). Those whose path a
+    user could change are omitted: the runtime mounts by path, as root."""
     found = []
     for point, kind, _ in mounted():
         if point == "/" or kind not in _REAL or any(point == p or point.startswith(p + "/") for p in _NEVER):

@@ -1,14 +1,13 @@
-"""Refuses the move of a container whose processes hold what CRIU cannot carry, or would lose without a word.
+"""Refuses the move of a container whose processes hold kernel objects that CRIU cannot restore, or loses silently.
 
-The look is from outside, at /proc of the node's processes, before anything is made or frozen: what CRIU itself refuses
-in the middle of a dump costs a freeze and a roll-back, and what it loses silently is found by nobody. It is cheap (a
-readlink for each descriptor, one file for each process), since it is part of every move and of its dry run. What
-/proc does not show cannot be refused; docs/design/0002-move.md lists it.
+The check reads /proc of the node's running processes before anything is created or frozen: a refusal by CRIU in the
+middle of a dump costs a freeze and a roll-back, and a silent loss goes unnoticed. It is cheap (a readlink per
+descriptor, one file per process), as it is part of every move and dry run. Objects that /proc does not show cannot be
+refused; docs/design/0002-move.md lists them.
 """
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import fcntl
 import os
@@ -22,24 +21,29 @@ from wherry.node.container.timers import borrowed
 
 _CARRIED = ("eventfd", "eventpoll", "signalfd", "inotify", "timerfd", "pidfd", "fanotify", "bpf-map")
 """Kinds of anonymous inodes that CRIU restores."""
+_MQUEUE_MAGIC = 0x19800202
+"""f_type of the file system of POSIX message queues, ipc/mqueue.c."""
+_libc = ctypes.CDLL(None, use_errno=True)
 _MEMORY = ("/memfd:", "/SYSV")
 _TARGET = re.compile(r"anon_inode:\[?([\w-]+)")
 _THREAD_TIMER = re.compile(r"^notify: \w+/tid\.\d+$", re.MULTILINE)
-_MQUEUE_MAGIC = 0x19800202
-"""`f_type` of statfs(2): linux/magic.h."""
-_libc = ctypes.CDLL(None, use_errno=True)
 _OF_THE_KERNEL = ("010000E0",)
-"""224.0.0.1, of which every interface is a member."""
+"""224.0.0.1, which every interface joins."""
 
 
 def require_movable(pids: list[int]) -> None:
     """Refused with the first object that a move would lose."""
     if reason := move_obstacle(pids):
-        raise Refused(Code.UNSUPPORTED, "the node holds what cannot be moved", reason, "end that program, or wait")
+        raise Refused(
+            Code.UNSUPPORTED,
+            "the node holds an object that cannot be moved",
+            reason,
+            "end that program, or wait until it is done",
+        )
 
 
 def move_obstacle(pids: list[int]) -> str:
-    """Which process holds which object that a move would lose; empty when nothing is seen."""
+    """Which process holds an object that a move would lose; empty when none is found."""
     seen: set[str] = set()
     for pid in pids:
         try:
@@ -55,10 +59,12 @@ def _of_process(pid: int, seen: set[str]) -> str:
     directory = os.open(f"/proc/{pid}/fd", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         for name in os.listdir(directory):
-            with contextlib.suppress(FileNotFoundError):
-                target = os.readlink(name, dir_fd=directory)
-                if what := _of_descriptor(pid, int(name), target, seen):
-                    return f"holds {what} (descriptor {name}), which CRIU cannot move"
+            try:
+                what = _of_descriptor(pid, int(name), os.readlink(name, dir_fd=directory), seen)
+            except OSError:
+                continue  # closed meanwhile, or replaced by another object
+            if what:
+                return f"holds {what} (descriptor {name}), which CRIU cannot move"
     finally:
         os.close(directory)
     if _THREAD_TIMER.search(_text(f"/proc/{pid}/timers")):
@@ -67,7 +73,7 @@ def _of_process(pid: int, seen: set[str]) -> str:
 
 
 def _text(path: str) -> str:
-    """A file of /proc; io's layers would cost more than the kernel does."""
+    """Content of a file in /proc, without the overhead of io's buffered classes."""
     file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         return b"".join(iter(lambda: os.read(file, 1 << 16), b"")).decode(errors="replace")
@@ -92,15 +98,16 @@ def _of_descriptor(pid: int, number: int, target: str, seen: set[str]) -> str:
 
 
 def _is_queue(pid: int, number: int) -> bool:
-    """True for a file of the kernel's mqueue file system."""
-    buffer = ctypes.create_string_buffer(256)
-    if _libc.statfs(f"/proc/{pid}/fd/{number}".encode(), buffer) < 0:
+    """True for a POSIX message queue. Its path alone is no proof: a file that an earlier move handed over has a
+    similar one."""
+    status = ctypes.create_string_buffer(256)
+    if _libc.statfs(f"/proc/{pid}/fd/{number}".encode(), status):
         return False
-    return int.from_bytes(buffer.raw[:8], "little") == _MQUEUE_MAGIC
+    return bool(struct.unpack_from("@l", status)[0] == _MQUEUE_MAGIC)
 
 
 def _writes(pid: int, number: int) -> bool:
-    """Only the writing end of a pipe tells its mode."""
+    """True for the writing end of a pipe: only its flags show packet mode."""
     return bool(os.lstat(f"/proc/{pid}/fd/{number}").st_mode & stat.S_IWUSR)
 
 
@@ -114,7 +121,7 @@ def _unread(pid: int, number: int) -> int:
 
 
 def _multicast(pid: int) -> str:
-    """A group that a socket of the node's network namespace is a member of."""
+    """Why a multicast membership in the node's network namespace would be lost; empty when there is none."""
     try:
         lines = _text(f"/proc/{pid}/net/igmp").splitlines()[1:]
     except OSError:
@@ -128,7 +135,7 @@ def _multicast(pid: int) -> str:
 
 
 def _name(pid: int) -> str:
-    """Number inside the node, and command."""
+    """PID inside the node, and command."""
     try:
         status = _text(f"/proc/{pid}/status")
     except OSError:

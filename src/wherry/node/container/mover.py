@@ -2,20 +2,20 @@
 
     source                                   destination
     ------                                   -----------
-    prepare   connections, workers ready     tmpfs, root, cgroup; page server and tar wait
+    prepare   connections, CRIU worker       tmpfs, root, cgroup; page server and tar wait
     round n   CRIU pre-dump ---- pages --->  images/n          (the node runs)
     freeze    freezer cgroup
     transfer  CRIU dump -------- pages --->  images/last
               tar of private ----- tree -->  private
               tar of images --- metadata --> images/last
-    restore                                  what arrived is summed up
-              and compared <----- sums ---   CRIU restore; frozen before the first instruction
-              what differs ---- memory -->   mended, if it is little
+    restore                                  checksums of the received data
+              compared     <----- sums ---   CRIU restore; frozen before the first instruction
+              differences  ---- memory -->   corrected, if they are few
     release   kill                           |
     thaw                                     freezer cgroup thawed
 
-Memory goes from the source's memory to a tmpfs of the destination, never through a disk. What a place leaves on a host
-is removed by the driver's `stop`, so `roll_back`, `release` and `thaw` work also for a mover made anew after a crash.
+Memory is sent to a tmpfs of the destination, never through a disk. The driver's `stop` removes everything that a
+placement leaves on a host, so `roll_back`, `release` and `thaw` also work for a new mover after a crash.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING
 
 from wherry.base.errors import Code, Failed, WherryError
 from wherry.base.paths import native_program
+from wherry.base.progress import Progress, quiet
 from wherry.base.units import format_size
 from wherry.fabric.cgroup import CONTROLLERS, Cgroup, warm_up_attach
 from wherry.fabric.protocol import Fabric
@@ -45,35 +46,35 @@ from wherry.node.container.file_locks import FileLocks
 from wherry.node.container.integrity import IntegrityCheck
 from wherry.node.container.mounts import MS_NOSUID, Layout, mount, unmount_below
 from wherry.node.container.movable import require_movable
-from wherry.node.container.progress_bounds import Bound, Sign, unasked, work_of
+from wherry.node.container.progress_bounds import Bound, Sign, never_cancelled, work_of
 from wherry.node.container.streams import BackgroundTask, RateLimit, Stream, receive_tree
 from wherry.node.container.tcp_repair import end_repair
 from wherry.node.container.thread_attributes import AttributesOfNode
 from wherry.node.container.timers import TimersOfNode, keep_clocks
 from wherry.node.container.warm_connections import BACK, WarmConnections
-from wherry.node.protocol import During, Placement, Transferred, quiet
+from wherry.node.protocol import Placement, Transferred
 
 if TYPE_CHECKING:
     from wherry.node.container.driver import ContainerDriver
 
-_URGENT = -15
-"""Nice value of the thread that moves, and so of all that it starts: what runs beside prolongs the downtime less."""
-_RAN_AGAIN = 0.2
-"""Seconds to wait for a rank to run after the thaw: every one does, if only to sleep again, unless it is gone."""
+_NICE = -15
+"""Nice value of the moving thread, inherited by all that it starts, so that other load prolongs the downtime less."""
+_FIRST_RUN_TIMEOUT = 0.2
+"""Seconds to wait for a rank to run after the thaw: each one does, if only to sleep again, unless it ended."""
 _SYN_RECEIVED, _LISTEN = "03", "0A"
-_SETTLE = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128)
-"""Seconds that a node gets to accept connections that it was frozen before; CRIU cannot carry one in a queue."""
+_FREEZE_RETRIES = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128)
+"""Pauses in seconds between attempts to freeze: CRIU cannot dump a connection that is still in an accept queue."""
 _CPU = ("cpu", "cpuacct")
-_OF_A_PASS = ("pages", "images", BACK)
-"""Connections that each round, and the transfer, has of its own."""
+_PASS_CONNECTIONS = ("pages", "images", BACK)
+"""Connections that each round, and the transfer, uses once."""
 _RECEIVERS = (b"\0page-server\0", b"\0--extract\0")
-"""Words of the programs that wait for what is sent."""
+"""Arguments by which the receiving programs are found."""
 _NET_KEY = "wherry-net"
-"""What the images call the node's network namespace, which is never dumped: each place has its own."""
+"""Key of the node's network namespace in the images. It is never dumped: each placement has its own."""
 
 
 class ContainerMover:
-    """Moves one container between two places."""
+    """Moves one container between two placements."""
 
     def __init__(self, driver: ContainerDriver, fabric: Fabric, source: Placement, destination: Placement) -> None:
         self._driver = driver
@@ -88,14 +89,14 @@ class ContainerMover:
         self._descriptors: dict[str, int] = {}
         self._released = False
         self._frozen_ranks: dict[int, int] = {}
-        """Process id and CPU time, in nanoseconds, of each rank while it waits to be thawed."""
+        """CPU time in nanoseconds, by PID, of each restored rank before the thaw."""
         self._pass = 0
         self._rate_limit = RateLimit(None)
         self._connections: WarmConnections | None = None
-        self._cancelled: Callable[[], object] = unasked
-        """Raises once the step that is under way is cancelled."""
-        self._hurried: tuple[int, int] | None = None
-        """Thread id and nice value of the thread that prepared, which is the one that does the other steps."""
+        self._cancelled: Callable[[], object] = never_cancelled
+        """Raises once the current step is cancelled."""
+        self._original_priority: tuple[int, int] | None = None
+        """Thread id and original nice value of the thread that runs the move."""
 
     def predict(self) -> tuple[int, float]:
         usage = self._driver.usage(self._source)
@@ -108,13 +109,13 @@ class ContainerMover:
         self._rate_limit = RateLimit(rate)
 
     def prepare(self) -> None:
-        self._require_own_sockets()  # before the node stands still for nothing
+        self._require_own_sockets()  # before the node is frozen in vain
         require_movable(Cgroup(self._source.cgroup).pids())
         self._locks.require_carriable()
-        self._hurry()
+        self._raise_priority()
         self._engine = criu_probe.find().argv
         node = self._destination.node
-        self._connect("tree", *_OF_A_PASS)
+        self._connect("tree", *_PASS_CONNECTIONS)
         self._driver.stop(self._destination)
         self._to.make(node.memory, self._destination.netns)
         group = Cgroup(self._destination.cgroup)
@@ -131,10 +132,10 @@ class ContainerMover:
         self._workers["restore"] = self._worker(self._destination.host, self._descriptors["net"], group=group)
         self._open_pass(0)
 
-    def round(self, number: int, during: During = quiet) -> Round:
+    def round(self, number: int, progress: Progress = quiet) -> Round:
         began = time.monotonic()
-        self._connect(*_OF_A_PASS)  # the next one's
-        self._dump(criu_rpc.PRE_DUMP, {"track_mem": True}, during)
+        self._connect(*_PASS_CONNECTIONS)  # for the next pass
+        self._dump(criu_rpc.PRE_DUMP, {"track_mem": True}, progress)
         pages = self._streams.pop("pages")
         sent = pages.finish(lambda *signs: self._sending("the memory", pages, *signs, frozen=False))
         self._streams.pop("images").close()
@@ -145,7 +146,7 @@ class ContainerMover:
         group = Cgroup(self._source.cgroup)
         group.prefer(True)
         group.limit(None, self._source.node.memory)
-        for pause in _SETTLE:
+        for pause in _FREEZE_RETRIES:
             group.freeze()
             if not _in_flight(group.pids()) and not self._locks.obstacle():
                 break
@@ -158,18 +159,18 @@ class ContainerMover:
         self._require_own_sockets()
 
     def _require_own_sockets(self) -> None:
-        """Of users alone: root's names give root nothing."""
+        """Checked for unprivileged users only: root gains nothing by a name of its own."""
         if self._source.owner.uid != 0:
             require_own_sockets(self._source.netns, self._from.private)
 
-    def transfer(self, during: During = quiet) -> Transferred:
-        self._cancelled = lambda: during("")
+    def transfer(self, progress: Progress = quiet) -> Transferred:
+        self._cancelled = lambda: progress("")
         try:
-            return self._transfer(during)
+            return self._transfer(progress)
         finally:
-            self._cancelled = unasked
+            self._cancelled = never_cancelled
 
-    def _transfer(self, during: During) -> Transferred:
+    def _transfer(self, progress: Progress) -> Transferred:
         tree = self._streams["tree"]
         if carried := self._locks.take():
             self._workers.pop("restore").close()
@@ -186,7 +187,7 @@ class ContainerMover:
                     "network_lock": criu_rpc.NETWORK_LOCK_SKIP,
                     "track_mem": self._pass > 0,
                 },
-                during,
+                progress,
             )
             warm = BackgroundTask(warm_up_attach)
             images = self._streams["images"]
@@ -197,17 +198,17 @@ class ContainerMover:
         sent = sum(self._finish(self._streams.pop(name)) for name in ("pages", "images", "tree"))
         return Transferred(bytes=sent, frozen=criu_rpc.engine_seconds(self._from.images / "stats-dump"))
 
-    def restore(self, during: During = quiet) -> float | None:
-        self._cancelled = lambda: during("")
+    def restore(self, progress: Progress = quiet) -> float | None:
+        self._cancelled = lambda: progress("")
         try:
             return self._restore(Cgroup(self._destination.cgroup))
         finally:
-            self._cancelled = unasked
+            self._cancelled = never_cancelled
 
     def _restore(self, group: Cgroup) -> float | None:
 
         def stage(script: str, pid: int) -> None:
-            # until it is frozen it shares the CPU with CRIU, not with the ranks that run at the destination
+            # until the freeze it shares the CPU with CRIU, not with the ranks that run at the destination
             if script == "setup-namespaces":
                 group.add(pid, [c for c in CONTROLLERS if c not in _CPU])
             elif script == "pre-resume":
@@ -216,7 +217,7 @@ class ContainerMover:
         verification = self._verification
         if verification is None:
             raise Failed(Code.MOVE_FAILED, "the restore was not prepared")
-        verification.list(lambda *signs: self._bound("the sum of what arrived", *signs))
+        verification.list(lambda *signs: self._bound("the checksums of the received data", *signs))
         inherited = self._locks.inherit(self._images(self._to))
         options = {
             **self._common("restore", self._images(self._to)),
@@ -249,10 +250,10 @@ class ContainerMover:
         return False
 
     def release(self) -> None:
-        """Giving back a large memory takes the kernel a while, which nobody needs to wait for before the thaw."""
+        """Does not wait until the processes are gone: freeing a large memory takes the kernel a while."""
         self._released = True
         source = Cgroup(self._source.cgroup)
-        if self._connections is None:  # made anew: who knows whether it is still frozen, and cannot fork
+        if self._connections is None:  # a new mover after a crash: the source may not be frozen, and could fork
             source.kill()
         else:
             source.kill_all()
@@ -263,15 +264,15 @@ class ContainerMover:
 
     def await_first_run(self) -> float | None:
         began = time.monotonic()
-        while self._frozen_ranks and time.monotonic() - began < _RAN_AGAIN:
+        while self._frozen_ranks and time.monotonic() - began < _FIRST_RUN_TIMEOUT:
             if any(_cpu_time(pid) > before for pid, before in self._frozen_ranks.items()):
                 return time.monotonic() - began
             time.sleep(0.0005)
         return None
 
     def roll_back(self) -> None:
-        """The source runs again as soon as nothing of the destination's can: what else is to be removed, and the
-        memory that the kernel takes back, is no reason for the node to stand."""
+        """Thaws the source as soon as nothing of the destination can run; the rest is removed afterwards, so that it
+        does not prolong the freeze."""
         if self._connections is None:
             _end_receivers(self._to.directory)
         self._end_workers()
@@ -281,7 +282,7 @@ class ContainerMover:
         source = Cgroup(self._source.cgroup)
         end_repair(source.pids())
         source.thaw()
-        _settle(self._source)
+        _restore_limits(self._source)
         self.close()
         self._driver.stop(self._destination)
 
@@ -304,28 +305,28 @@ class ContainerMover:
         for descriptor in self._descriptors.values():
             os.close(descriptor)
         self._streams, self._descriptors = {}, {}
-        self._calm()
+        self._reset_priority()
         for layout in (self._from, self._to):
             unmount_below(layout.images)
         if self._released or not Cgroup(self._source.cgroup).pids():
             self._driver.stop(self._source)
-            _settle(self._destination)
+            _restore_limits(self._destination)
 
-    def _hurry(self) -> None:
+    def _raise_priority(self) -> None:
         thread = threading.get_native_id()
-        self._hurried = (thread, os.getpriority(os.PRIO_PROCESS, thread))
-        os.setpriority(os.PRIO_PROCESS, thread, min(_URGENT, self._hurried[1]))
+        self._original_priority = (thread, os.getpriority(os.PRIO_PROCESS, thread))
+        os.setpriority(os.PRIO_PROCESS, thread, min(_NICE, self._original_priority[1]))
 
-    def _calm(self) -> None:
-        if self._hurried is not None:
-            os.setpriority(os.PRIO_PROCESS, *self._hurried)
-            self._hurried = None
+    def _reset_priority(self) -> None:
+        if self._original_priority is not None:
+            os.setpriority(os.PRIO_PROCESS, *self._original_priority)
+            self._original_priority = None
 
     def _images(self, layout: Layout) -> Path:
         return layout.images / str(self._pass)
 
     def _open_pass(self, number: int) -> None:
-        """Readies directories, receivers and the dumping worker for the next round or the last pass."""
+        """Sets up directories, receivers and the dumping worker for the next round or the last pass."""
         self._pass = number
         for layout in (self._from, self._to):
             self._images(layout).mkdir()
@@ -337,23 +338,23 @@ class ContainerMover:
         self._workers["dump"] = self._worker(self._source.host, self._streams["pages"].fileno(), sends=True)
         self._end_verification()
         self._verification = IntegrityCheck(
-            self._taken(BACK),
+            self._connection(BACK),
             (self._images(self._from), self._from.private),
             (self._images(self._to), self._to.private),
             Cgroup(self._source.cgroup).freezer_procs_file(),
         )
 
     def _open(self, what: str, receiver: list[str], stdin: bool = False) -> None:
-        self._streams[what] = Stream(what, self._taken(what), receiver, stdin)
+        self._streams[what] = Stream(what, self._connection(what), receiver, stdin)
 
     def _connect(self, *names: str) -> None:
         if self._connections is None:
             self._connections = WarmConnections(self._fabric, self._source.host, self._destination.host)
         self._connections.begin(names, self._rate_limit)
 
-    def _taken(self, name: str) -> tuple[socket.socket, socket.socket]:
+    def _connection(self, name: str) -> tuple[socket.socket, socket.socket]:
         if self._connections is None:
-            raise Failed(Code.MOVE_FAILED, f"the connection for the {name} was not prepared")
+            raise Failed(Code.MOVE_FAILED, f"the connection for the {name} was not prepared", "", "report this")
         return self._connections.take(name)
 
     def _end_verification(self) -> None:
@@ -375,7 +376,7 @@ class ContainerMover:
         return stream.finish(lambda *signs: self._sending(f"the {stream.what}", stream, *signs))
 
     def _bound(self, what: str, *signs: Sign) -> Bound:
-        """Of a step on one host while the node stands still."""
+        """The bound of a step on one host while the node is frozen."""
         whole = progress_bounds.total(self._source.node.memory)
         return Bound(what, progress_bounds.STALL, whole, *signs, cancelled=self._cancelled)
 
@@ -387,7 +388,7 @@ class ContainerMover:
         frozen: bool = True,
         cancelled: Callable[[], object] | None = None,
     ) -> Bound:
-        """Of a step that sends to the other host."""
+        """The bound of a step that sends to the other host."""
         stall = progress_bounds.stall_sending(self._rate_limit.rate, stream.round_trip())
         if not frozen:
             stall = progress_bounds.while_it_runs(stall)
@@ -410,21 +411,23 @@ class ContainerMover:
         }
 
     def _await_engine(self) -> None:
-        """Waits for a dump that the daemon was killed under: CRIU traces the processes, freezes them again, lets go."""
+        """Waits for a dump that outlived a killed daemon: CRIU still traces the processes and freezes them again."""
         group = Cgroup(self._source.cgroup)
         deadline = time.monotonic() + progress_bounds.total(self._source.node.memory)
         while any(_traced(pid) for pid in group.pids()) and time.monotonic() < deadline:
             time.sleep(0.01)
 
     def _end_repair(self) -> str:
-        """What to tell when CRIU was killed while it held connections: it had thawed the processes to read them."""
+        """Ends repair mode after CRIU was killed while it held connections; a suffix for the error text if it did."""
         group = Cgroup(self._source.cgroup)
         with contextlib.suppress(Failed):
             group.freeze()
         ended = end_repair(group.pids())
-        return f"; it held {ended} connections, so messages may be lost: see wherry job list" if ended else ""
+        return (
+            f"; {ended} connections were in repair mode, so messages may be lost: see wherry job list" if ended else ""
+        )
 
-    def _dump(self, kind: int, more: dict[str, object], during: During) -> None:
+    def _dump(self, kind: int, more: dict[str, object], progress: Progress) -> None:
         from wherry.node.container.driver import first_process
 
         pid = first_process(self._source)
@@ -446,7 +449,7 @@ class ContainerMover:
         if self._pass:
             options["parent_img"] = f"../{self._pass - 1}"
         pages, frozen = self._streams["pages"], kind == criu_rpc.DUMP
-        sending = _Sending(pages, during)
+        sending = _Sending(pages, progress)
         theirs = [work_of(Cgroup(self._source.cgroup).pids)] if frozen else []
 
         def bound(*signs: Sign) -> Bound:
@@ -454,7 +457,7 @@ class ContainerMover:
             return self._sending("CRIU's dump", pages, *every, frozen=frozen, cancelled=sending.look)
 
         try:
-            # CRIU corks the connection; its last words would wait 200 ms in the kernel for more to send
+            # CRIU sets TCP_CORK; without uncork the last partial segment is held back for up to 200 ms
             with self._rate_limit.sending(pages):
                 self._request("dump", kind, options, self._from, sending.uncork, bound)
         except Failed as error:
@@ -495,8 +498,8 @@ class ContainerMover:
             worker.close()
 
     def _give_up(self, act: str, worker: criu_rpc.Worker) -> None:
-        """A restore is killed. A dump that does not end without its connection is, too, by `close`: it may have thawed
-        the processes and holds their connections, which it lets go of only when it fails by itself."""
+        """Kills a restore. A dump only loses its connection: it must fail by itself to release the processes and their
+        connections; if it does not, `close` kills it."""
         if act == "restore":
             worker.kill()
             return
@@ -505,30 +508,30 @@ class ContainerMover:
 
 
 class _Sending:
-    """A dump that sends memory: tells how much has gone out, and cuts its connection when the move is cancelled."""
+    """Progress of a dump that sends memory; its connection is cut when the move is cancelled."""
 
-    def __init__(self, stream: Stream, during: During) -> None:
-        self._stream, self._during = stream, during
+    def __init__(self, stream: Stream, progress: Progress) -> None:
+        self._stream, self._progress = stream, progress
         self.ended: WherryError | None = None
-        """What `during` raised; the connection was cut then, and CRIU undoes what it did."""
+        """The exception that `progress` raised. The connection was cut then, and CRIU undoes the dump."""
 
     def uncork(self, _script: str, _pid: int) -> None:
-        """At each stage of CRIU's."""
+        """Called at each stage of CRIU."""
         self._stream.uncork()
 
     def look(self) -> None:
-        """At each look of the dump's bound."""
+        """Called at each check of the dump's bound."""
         if self.ended:
             return
         try:
-            self._during(f"{format_size(self._stream.sent())} sent")
+            self._progress(f"{format_size(self._stream.sent())} sent")
         except WherryError as error:
             self.ended = error
             self._stream.cut()
 
 
-def _settle(place: Placement) -> None:
-    """The limits of a node that runs, which were lifted while it was frozen or not yet there."""
+def _restore_limits(place: Placement) -> None:
+    """Restores the limits of a running node, which were lifted during the move."""
     group = Cgroup(place.cgroup)
     if group.pids():
         group.gather(_CPU)
@@ -538,7 +541,7 @@ def _settle(place: Placement) -> None:
 
 
 def _in_flight(pids: list[int]) -> bool:
-    """True when a TCP connection of the node waits to be accepted, or is being opened from outside."""
+    """True when a TCP connection of the node is in an accept queue or in its handshake."""
     for pid in pids[:1]:
         for family in ("tcp", "tcp6"):
             try:
@@ -552,7 +555,7 @@ def _in_flight(pids: list[int]) -> bool:
 
 
 def _is_rank(pid: int) -> bool:
-    """True for a process that an MPI launcher numbered: Open MPI's or MPICH's (PMI) variable is in its environment."""
+    """True for an MPI rank: Open MPI's or MPICH's (PMI) rank variable is in its environment."""
     try:
         environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:
@@ -561,7 +564,7 @@ def _is_rank(pid: int) -> bool:
 
 
 def _cpu_time(pid: int) -> int:
-    """Nanoseconds on a CPU (proc(5), schedstat); 0 for a process that is gone."""
+    """CPU time in nanoseconds (proc(5), schedstat); 0 for a process that ended."""
     try:
         return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0])
     except (OSError, ValueError, IndexError):
@@ -569,7 +572,7 @@ def _cpu_time(pid: int) -> int:
 
 
 def _end_receivers(directory: Path) -> None:
-    """Ends what a killed daemon left there to receive, so that CRIU gives up now, and not when all has been sent."""
+    """Kills receivers that a killed daemon left, so that CRIU fails now, and not when everything has been sent."""
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             words = (entry / "cmdline").read_bytes()

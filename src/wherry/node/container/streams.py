@@ -1,7 +1,7 @@
-"""What a move sends, each over its own connection: directory trees by tar, memory pages by CRIU's page server.
+"""The data streams of a move, one connection each: directory trees by tar, memory pages to CRIU's page server.
 
-The receiving program waits at the destination before the freeze. `finish` returns only when the receiver said that it
-has everything, so a cut connection is an error of the move and not a surprise of the restore.
+The receiving program is started at the destination before the freeze. `finish` returns only when the receiver has
+confirmed that it got everything, so a broken connection fails the move before the restore.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Protocol
 
 from wherry.base.errors import Code, Failed
-from wherry.node.container.progress_bounds import Bound, Sign, round_trip, said_at_end, traffic_of, work_of
+from wherry.node.container.progress_bounds import Bound, Sign, await_exit, round_trip, traffic_of, work_of
 
 _TCPI_BYTES_SENT = 200
 """Offset of tcpi_bytes_sent and tcpi_bytes_retrans (u64) in struct tcp_info, linux/tcp.h."""
@@ -60,34 +60,34 @@ class Stream:
         return self._near.fileno()
 
     def limit_rate(self, rate: float) -> None:
-        """The most that goes out from now on, in bit/s, also while another program sends."""
+        """Limits the rate from now on (bit/s), also while another program sends over the connection."""
         set_rate_limit(self._near, rate)
 
     def round_trip(self) -> float:
-        """Seconds of a round trip."""
+        """Round-trip time in seconds."""
         return round_trip(self._near)
 
     def signs(self) -> tuple[Sign, Sign]:
-        """Progress of what is sent, and of the program that receives it."""
+        """Signs of progress of the connection and of the receiving program."""
         return traffic_of(self._near), work_of(lambda: [self._receiver.pid])
 
     def sent(self) -> int:
-        """Bytes that have gone out so far."""
+        """Bytes sent so far."""
         return _sent(self._near) - self._before
 
     def cut(self) -> None:
-        """Makes whoever sends over it fail."""
-        with contextlib.suppress(OSError):  # it is broken already
+        """Shuts the connection down, so that a sender fails."""
+        with contextlib.suppress(OSError):  # it is closed already
             self._near.shutdown(socket.SHUT_RDWR)
 
     def uncork(self) -> None:
-        """Makes the kernel send what it holds back."""
+        """Clears TCP_CORK: the kernel sends a partial segment at once."""
         self._near.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 0)
 
     def send_tree(self, directory: Path, bound: Callable[..., Bound]) -> None:
         """Sends a directory tree: files with holes, links, devices, owners, modes and times. Sockets stay behind.
 
-        `bound` makes the bound of it from signs of progress.
+        `bound` makes the step's bound from its signs of progress.
         """
         sender = subprocess.Popen(
             [*_SEND, f"--directory={directory}", "."],
@@ -96,30 +96,30 @@ class Stream:
             stderr=subprocess.PIPE,
         )
         try:
-            said = said_at_end(sender, bound(*self.signs(), work_of(lambda: [sender.pid])))
+            said = await_exit(sender, bound(*self.signs(), work_of(lambda: [sender.pid])))
         except BaseException:
             sender.kill()
             sender.communicate()
             raise
         if sender.returncode:
             why = "its connection was cut" if sender.returncode == -signal.SIGPIPE else _last_line(said)
-            raise Failed(Code.MOVE_FAILED, f"the {self.what} was not sent", why)
+            raise Failed(Code.MOVE_FAILED, f"the {self.what} could not be sent", why)
 
     def finish(self, bound: Callable[..., Bound]) -> int:
-        """Ends the sending side and waits for the receiver's good end; bytes that it got."""
+        """Closes the sending side and waits for the receiver's success; returns the bytes sent."""
         try:
             self._near.shutdown(socket.SHUT_WR)
-            said = said_at_end(self._receiver, bound(*self.signs()))
+            said = await_exit(self._receiver, bound(*self.signs()))
         except OSError as error:
             raise Failed(Code.MOVE_FAILED, f"the connection for the {self.what} broke", str(error)) from None
         if self._receiver.returncode:
-            raise Failed(Code.MOVE_FAILED, f"the destination did not get the {self.what} whole", _last_line(said))
+            raise Failed(Code.MOVE_FAILED, f"the destination did not receive the whole {self.what}", _last_line(said))
         sent = self.sent()
         self._near.close()
         return sent
 
     def close(self) -> None:
-        """Ends connection and receiver. Idempotent."""
+        """Closes the connection and kills the receiver. Idempotent."""
         self._near.close()
         if self._receiver.poll() is None:
             self._receiver.kill()
@@ -127,14 +127,14 @@ class Stream:
 
 
 class RateLimited(Protocol):
-    """What sends, and can be told how fast."""
+    """A sender whose rate can be limited."""
 
     def limit_rate(self, rate: float) -> None:
-        """The most that goes out from now on, in bit/s."""
+        """Limits the rate from now on (bit/s)."""
 
 
 class RateLimit:
-    """Divides what a move may send (bit/s; None: no limit) among what it sends at the same time."""
+    """Divides the rate of a move (bit/s; None: no limit) evenly among its active senders."""
 
     def __init__(self, rate: float | None) -> None:
         self.rate = rate
@@ -143,7 +143,7 @@ class RateLimit:
 
     @contextmanager
     def sending(self, stream: RateLimited) -> Iterator[None]:
-        """It has its share meanwhile; what it still holds at the end goes out at the whole rate."""
+        """The sender has its share within the context. What is still buffered afterwards is sent at the full rate."""
         self._divide([stream], [])
         try:
             yield
@@ -161,7 +161,7 @@ class RateLimit:
 
 
 def set_rate_limit(end: socket.socket, rate: float) -> None:
-    """The most that goes out of a TCP connection from now on, in bit/s."""
+    """Limits the rate of a TCP connection from now on (bit/s)."""
     end.setsockopt(socket.SOL_SOCKET, _SO_MAX_PACING_RATE, struct.pack("=Q", max(1, round(rate / 8))))
 
 
@@ -171,7 +171,7 @@ def receive_tree(directory: Path) -> list[str]:
 
 
 class BackgroundTask:
-    """An act in a thread of its own; `result` waits and raises what it raised."""
+    """Runs `act` in a thread; `result` waits for it and re-raises its exception."""
 
     def __init__(self, act: Callable[[], None]) -> None:
         self._error: BaseException | None = None
@@ -182,7 +182,7 @@ class BackgroundTask:
     def _run(self) -> None:
         try:
             self._act()
-        except BaseException as error:  # handed over by result()
+        except BaseException as error:  # re-raised by result()
             self._error = error
 
     def result(self) -> None:
@@ -193,13 +193,13 @@ class BackgroundTask:
 
 
 def _sent(end: socket.socket) -> int:
-    """Bytes that have gone out of a TCP connection, each counted once."""
+    """Bytes sent over a TCP connection, without retransmissions."""
     info = end.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
     all_, again = struct.unpack_from("=QQ", info, _TCPI_BYTES_SENT)
     return int(all_ - again)
 
 
 def _last_line(text: bytes) -> str:
-    """The last line that gives a reason, which tar's very last one does not."""
+    """The last line with a reason; tar's final line has none."""
     lines = [line for line in text.decode(errors="replace").strip().splitlines() if "exiting now" not in line]
     return lines[-1] if lines else ""

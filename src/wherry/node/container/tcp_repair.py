@@ -1,8 +1,8 @@
-"""Takes TCP sockets out of the repair mode that a killed CRIU left them in.
+"""Ends the repair mode of TCP sockets after CRIU was killed.
 
-While CRIU dumps, the connections of a node are in repair mode (TCP_REPAIR, linux/tcp.h): they neither send nor
-acknowledge. CRIU ends that itself, unless it is killed; then the processes live on with connections that are dead.
-Invariant: a socket that is not in repair mode is left as it is, so this may be done to any node at any time.
+During a dump the connections of a node are in repair mode (TCP_REPAIR, linux/tcp.h): they neither send nor acknowledge.
+CRIU ends it itself, unless it is killed; then the processes continue with dead connections. Invariant: a socket that
+is not in repair mode is not changed, so this is safe for any node at any time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def end_repair(pids: Iterable[int]) -> int:
-    """How many TCP sockets of these processes were in repair mode and no longer are. Needs CAP_NET_ADMIN."""
+    """Ends repair mode on all TCP sockets of these processes; returns their number. Needs CAP_NET_ADMIN."""
     ended, seen = 0, set()
     for pid in pids:
         with contextlib.suppress(OSError):
@@ -51,6 +51,6 @@ def _end(process: int, descriptor: int) -> bool:
             return False
         if connection.getsockopt(socket.IPPROTO_TCP, _TCP_REPAIR) != _ON:
             return False
-        # this also sends a window probe, so that a peer that has backed off goes on at once
+        # this also sends a window probe, so that a peer in backoff resumes at once
         connection.setsockopt(socket.IPPROTO_TCP, _TCP_REPAIR, _OFF)
         return True

@@ -1,8 +1,8 @@
-"""Gives the threads of a restored node what CRIU does not restore: CPU affinity, I/O priority and timer slack.
+"""Restores thread attributes that CRIU does not: CPU affinity, I/O priority and timer slack.
 
-A restored thread has those of the daemon. A rank that its launcher bound to a core would run on any, and nobody would
-see why its times changed. Invariant: a thread that has the daemon's own is not touched, so a node without bound
-threads costs a few microseconds for each.
+A restored thread has the daemon's attributes. A rank that its launcher bound to a core would run on any core, and its
+times would change for no visible reason. Invariant: a thread with the daemon's attributes is not changed, so a node
+without bound threads costs a few microseconds per thread.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from wherry.base.errors import Code, Failed
+from wherry.node.container.fd_identity import inner_pid
 from wherry.node.container.streams import BackgroundTask
 
 _IOPRIO_SET, _IOPRIO_GET, _PROCESS = 251, 252, 1
@@ -30,7 +31,7 @@ class Attributes:
 
 
 class AttributesOfNode:
-    """Those of a frozen node's threads, read in the background while CRIU restores the copy."""
+    """The attributes of a frozen node's threads, read in the background while CRIU restores the copy."""
 
     def __init__(self, pids: list[int]) -> None:
         self._pids, self._own = pids, read(os.getpid())
@@ -42,14 +43,14 @@ class AttributesOfNode:
             with contextlib.suppress(OSError):  # a thread that ended
                 attributes = read(thread)
                 if attributes != self._own:
-                    self._found.append((_number_inside(thread), attributes))
+                    self._found.append((inner_pid(thread), attributes))
 
     def carry_to(self, pids: list[int]) -> None:
-        """Sets those of the restored threads. Failed when one cannot be set."""
+        """Sets the attributes of the restored threads. Failed when one cannot be set."""
         self._look.result()
         if not self._found:
             return
-        copies = {_number_inside(thread): thread for thread in _threads(pids)}
+        copies = {inner_pid(thread): thread for thread in _threads(pids)}
         for inside, attributes in self._found:
             try:
                 write(copies[inside], attributes, self._own)
@@ -59,7 +60,7 @@ class AttributesOfNode:
 
 
 def read(thread: int) -> Attributes:
-    """What a thread has now. An I/O priority that follows from its nice value is 0."""
+    """A thread's current attributes. An I/O priority that follows from its nice value is given as 0."""
     priority = int(_libc.syscall(_IOPRIO_GET, _PROCESS, thread))
     follows = _BEST_EFFORT | (os.getpriority(os.PRIO_PROCESS, thread) + 20) // 5
     if priority in (4, _BEST_EFFORT | 4, follows):
@@ -69,13 +70,13 @@ def read(thread: int) -> Attributes:
 
 
 def write(thread: int, attributes: Attributes, before: Attributes) -> None:
-    """Sets what is another than `before`."""
+    """Sets the attributes that differ from `before`."""
     if attributes.cpus != before.cpus:
         os.sched_setaffinity(thread, attributes.cpus)
     if attributes.io_priority != before.io_priority:
         if _libc.syscall(_IOPRIO_SET, _PROCESS, thread, attributes.io_priority):
             raise OSError(ctypes.get_errno(), "ioprio_set")
-    if attributes.slack != before.slack and attributes.slack:  # 0 is a real-time thread's, which has none
+    if attributes.slack != before.slack and attributes.slack:  # 0: a real-time thread, which has no slack
         Path(f"/proc/{thread}/timerslack_ns").write_text(str(attributes.slack))
 
 
@@ -85,10 +86,3 @@ def _threads(pids: list[int]) -> list[int]:
         with contextlib.suppress(OSError):
             found += [int(name) for name in os.listdir(f"/proc/{pid}/task")]
     return found
-
-
-def _number_inside(thread: int) -> int:
-    for line in Path(f"/proc/{thread}/status").read_text().splitlines():
-        if line.startswith("NSpid:"):
-            return int(line.split()[-1])
-    return thread

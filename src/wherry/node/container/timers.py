@@ -1,18 +1,18 @@
-"""Gives a restored node the clocks of its frozen original, and its timerfds the state that the original's have now.
+"""Gives a restored node this machine's clocks, and its timerfds the state of the frozen originals.
 
-The clocks: CRIU makes a time namespace in which CLOCK_MONOTONIC and CLOCK_BOOTTIME stood still from the dump to the
-restore. A program of a moved rank would measure less time than its peers, by the downtime of each move, and what it
-was told to do at an instant would come late. Emulated hosts have one machine's clocks, so the copy gets these.
+Clocks: CRIU creates a time namespace in which CLOCK_MONOTONIC and CLOCK_BOOTTIME stop from the dump to the restore. A
+moved rank would measure less time than its peers, by the downtime of each move, and absolute timeouts would come late.
+Emulated hosts share one machine's clocks, so the copy uses them directly.
 
-The timers: CRIU takes a timerfd from /proc/PID/fdinfo, which is too little. A periodic timer that expired unread shows
-an it_value of 0 until somebody asks for it (the kernel re-arms it lazily: fs/timerfd.c), and restoring 0 disarms it for
-ever. An absolute one is restored up to a second early: CRIU adds only the seconds of the clock to what was left. A
-relative one is late by the time between dump and restore, and the ticks of that time are lost.
+Timers: CRIU dumps a timerfd from /proc/PID/fdinfo, which is not sufficient. A periodic timer that expired unread shows
+an it_value of 0 until it is queried (the kernel re-arms it lazily: fs/timerfd.c), and restoring 0 disarms it for ever.
+An absolute timer is restored up to a second early: CRIU adds only the seconds of the clock to the remaining time. A
+relative timer is late by the time between dump and restore, and the ticks of that time are lost.
 
 So after the restore, while both copies are frozen, each timer is read at the source with timerfd_gettime, which re-arms
-it on its own grid and counts the ticks that were due, and the copy's is set to the same instant and count. The program
-sees what it would have seen if it had not been scheduled for so long. Invariant: for the source's program nothing
-changes, as timerfd_gettime keeps the ticks unread; so a roll-back has nothing to undo.
+it in its original phase and counts the ticks that were due; the copy's timer is set to the same instant and count. The
+program sees the same as after not being scheduled for so long. Invariant: the source's timers do not change, as
+timerfd_gettime keeps the ticks unread; so a roll-back has nothing to undo.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from wherry.base.errors import Code, Failed
+from wherry.node.container.fd_identity import inner_pid
 from wherry.node.container.streams import BackgroundTask
 
 _SYS_PIDFD_GETFD = 438
@@ -38,7 +39,7 @@ _ABSOLUTE = 1
 _SET_TICKS = 0x40085400
 """TFD_IOC_SET_TICKS, linux/timerfd.h."""
 _TRIES = 8
-"""Times that a timer is read again which expired while it was set: one of 100 µs does now and then."""
+"""Attempts for a timer that expires while it is copied, as one of 100 µs occasionally does."""
 _SECOND = 10**9
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -60,7 +61,7 @@ class Itimerspec(ctypes.Structure):
 
 @dataclass(frozen=True)
 class State:
-    """A timerfd: its next expiry on its clock in nanoseconds (0: disarmed), and the ticks that wait to be read."""
+    """A timerfd: its next expiry on its clock in nanoseconds (0: disarmed), and its unread ticks."""
 
     clock: int
     flags: int
@@ -70,12 +71,12 @@ class State:
 
 
 def keep_clocks(images: Path) -> None:
-    """Takes the time namespace out of images whose processes had the machine's own (number 0)."""
+    """Removes the time namespace from images whose processes used the machine's own (number 0)."""
     (images / "timens-0.img").unlink(missing_ok=True)
 
 
 class TimersOfNode:
-    """The timerfds of a frozen node, looked for in the background while CRIU restores the copy."""
+    """The timerfds of a frozen node, found in the background while CRIU restores the copy."""
 
     def __init__(self, pids: list[int]) -> None:
         self._pids = pids
@@ -91,9 +92,9 @@ class TimersOfNode:
         self._look.result()
         if not self._found:
             return
-        copies = {pid_inside(pid): pid for pid in pids}
+        copies = {inner_pid(pid): pid for pid in pids}
         for pid, descriptor in self._found:
-            inside = pid_inside(pid)
+            inside = inner_pid(pid)
             try:
                 with borrowed(pid, descriptor) as original, borrowed(copies[inside], descriptor) as copy:
                     carry(original, copy)
@@ -112,17 +113,9 @@ def timer_descriptors(pid: int) -> list[int]:
     return found
 
 
-def pid_inside(pid: int) -> int:
-    """The number of a process in its own PID namespace."""
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("NSpid:"):
-            return int(line.split()[-1])
-    return pid
-
-
 @contextmanager
 def borrowed(pid: int, descriptor: int) -> Iterator[int]:
-    """The open file behind a descriptor of another process."""
+    """A duplicate of a descriptor of another process."""
     process = os.pidfd_open(pid)
     try:
         copy = _libc.syscall(_SYS_PIDFD_GETFD, process, descriptor, 0)
@@ -136,16 +129,16 @@ def borrowed(pid: int, descriptor: int) -> Iterator[int]:
 
 
 def carry(original: int, copy: int) -> None:
-    """Sets a timerfd to the state of another on the same machine."""
+    """Copies the state of a timerfd to another on the same machine."""
     for _ in range(_TRIES):
         state = read(original)
         write(copy, state)
         if not state.due or time.clock_gettime_ns(state.clock) < state.due:
-            return  # else it expired before its ticks were set, and that one is overwritten
+            return  # else it expired before the ticks were set, which overwrote that tick
 
 
 def read(timer: int) -> State:
-    """The state of a timerfd; one that expired unread is re-armed by it, as by a read of its program."""
+    """The state of a timerfd. Re-arms one that expired unread, as a read by its program would."""
     clock = int(_fdinfo(timer)["clockid"])
     for _ in range(_TRIES):
         spec = Itimerspec()
@@ -161,7 +154,7 @@ def read(timer: int) -> State:
 
 
 def write(timer: int, state: State) -> None:
-    """Arms a timerfd as the state says, with the ticks that wait."""
+    """Arms a timerfd according to the state, including unread ticks."""
     value = state.due
     if value and not state.flags & _ABSOLUTE:
         value = max(1, value - time.clock_gettime_ns(state.clock))

@@ -1,8 +1,8 @@
-"""The connections of one move, made side by side while the rest is prepared, and opened wide before they are needed.
+"""The TCP connections of one move, established in parallel in advance, their congestion windows warmed.
 
-TCP finds out how much a way holds by doubling what it sends from round trip to round trip: over 20 ms and 1 Gbit/s that
-takes longer than the freeze of a small node. So what will be in a hurry sends nothing of meaning first, as much as a
-round trip holds, and both ends' windows stay as they were then. Invariant: what was made and not taken is closed.
+TCP's slow start doubles the window once per round trip: over 20 ms and 1 Gbit/s that takes longer than the freeze of a
+small node. So the connections that are used during the freeze send dummy data first, about one bandwidth-delay product.
+Invariant: `close` closes every connection that was not taken.
 """
 
 from __future__ import annotations
@@ -21,62 +21,62 @@ from wherry.node.netns_socket import connect_between
 
 Ends = tuple[socket.socket, socket.socket]
 BACK = "sums"
-"""The one that goes from the destination to the source."""
-_IN_A_HURRY = {"pages": (1.0, 16 << 20), "tree": (0.5, 8 << 20), "images": (1.0, 256 << 10)}
-"""What is sent while the node stands still: what is sent to open its window, in round trips (a tree shares the way with
-pages) and in bytes at most (images are small)."""
+"""The connection from the destination to the source."""
+_WARMED = {"pages": (1.0, 16 << 20), "tree": (0.5, 8 << 20), "images": (1.0, 256 << 10)}
+"""Connections that are used during the freeze: amount of dummy data, in bandwidth-delay products (the tree shares the
+path with the pages) and in bytes at most (images are small)."""
 _NEAR = 2e-3
-"""Seconds of a round trip from which on it pays."""
+"""Round-trip time in seconds below which warming does not pay."""
 _ASSUMED = 1e9
-"""Bit/s of a way whose bandwidth nobody declared."""
+"""Bit/s of a path without a declared bandwidth."""
 _TCPI_RTT = 68
 """Offset of tcpi_rtt (u32, microseconds) in struct tcp_info, linux/tcp.h."""
 _TIMEOUT = 10.0
 
 
 class WarmConnections:
-    """Between two hosts. `limit_rate` is that of the move: what opens windows is counted in it."""
+    """Connections between two hosts."""
 
     def __init__(self, fabric: Fabric, source: str, destination: str) -> None:
         self._fabric = fabric
         self._hosts = (source, destination)
         self._pool = ThreadPoolExecutor(4, thread_name_prefix="connect")
-        self._made: dict[str, Future[Ends]] = {}
+        self._pending: dict[str, Future[Ends]] = {}
 
-    def begin(self, names: Sequence[str], pace: RateLimit) -> None:
-        """Begins to make these."""
+    def begin(self, names: Sequence[str], limit: RateLimit) -> None:
+        """Starts to establish connections in the background. Dummy data counts against the move's `limit`."""
         for name in names:
-            self._made[name] = self._pool.submit(self._make, name, pace)
+            self._pending[name] = self._pool.submit(self._establish, name, limit)
 
     def take(self, name: str) -> Ends:
-        """The two ends, the sending one first, as soon as they are ready. UNREACHABLE when there is no way."""
-        return self._made.pop(name).result()
+        """Waits for a connection and returns its two ends, the sending one first. UNREACHABLE when it failed."""
+        return self._pending.pop(name).result()
 
     def close(self) -> None:
-        """Closes what nobody took. Idempotent."""
-        while self._made:
+        """Closes the connections that were not taken. Idempotent."""
+        while self._pending:
             with contextlib.suppress(Failed, OSError):
-                for end in self._made.popitem()[1].result():
+                for end in self._pending.popitem()[1].result():
                     end.close()
         self._pool.shutdown()
 
-    def _make(self, name: str, pace: RateLimit) -> Ends:
+    def _establish(self, name: str, limit: RateLimit) -> Ends:
         one, other = self._hosts if name != BACK else self._hosts[::-1]
         fabric = self._fabric
         ends = connect_between(fabric.host_netns(one), fabric.host_netns(other), fabric.host_address(other))
-        if name in _IN_A_HURRY:
+        if name in _WARMED:
             try:
-                _open_wide(ends, pace, *_IN_A_HURRY[name])
+                _warm(ends, limit, *_WARMED[name])
             except OSError as error:
                 for end in ends:
                     end.close()
-                what = f"no connection to {other}"
+                what = f"the connection to host {other} broke"
                 raise Failed(Code.UNREACHABLE, what, str(error), "wherry site link") from None
         return ends
 
 
-class _Opening:
-    """A connection that sends nothing of meaning."""
+class _Warming:
+    """A connection that sends dummy data."""
 
     def __init__(self, near: socket.socket) -> None:
         self._near = near
@@ -85,15 +85,15 @@ class _Opening:
         set_rate_limit(self._near, rate)
 
 
-def _open_wide(ends: Ends, pace: RateLimit, trips: float, most: int) -> None:
-    """Sends what these round trips hold, and receives it. OSError when the connection breaks or stands still."""
+def _warm(ends: Ends, limit: RateLimit, trips: float, most: int) -> None:
+    """Sends and receives dummy data for `trips` round trips. OSError when the connection breaks or stalls."""
     near, far = ends
     (microseconds,) = struct.unpack_from("=I", near.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256), _TCPI_RTT)
     if microseconds < _NEAR * 1e6:
         return
-    size = min(most, int(trips * microseconds * 1e-6 * (pace.rate or _ASSUMED) / 8))
+    size = min(most, int(trips * microseconds * 1e-6 * (limit.rate or _ASSUMED) / 8))
     far.settimeout(_TIMEOUT)
-    with pace.sending(_Opening(near)):
+    with limit.sending(_Warming(near)):
         _pass_through(near, far, size)
     far.settimeout(None)
 
@@ -107,14 +107,14 @@ def _pass_through(near: socket.socket, far: socket.socket, size: int) -> None:
         while left:
             got = far.recv_into(buffer, min(left, len(buffer)))
             if not got:
-                raise ConnectionError("it was cut")
+                raise ConnectionError("closed by the other end")
             left -= got
     finally:
         if left:
-            near.shutdown(socket.SHUT_RDWR)  # the sender waits no more
+            near.shutdown(socket.SHUT_RDWR)  # unblocks the sender
         sender.join()
 
 
 def _send(near: socket.socket, size: int) -> None:
-    with contextlib.suppress(OSError):  # the receiver tells
+    with contextlib.suppress(OSError):  # the receiver reports it
         near.sendall(bytes(size))

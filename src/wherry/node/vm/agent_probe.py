@@ -1,4 +1,7 @@
-"""Does a node's agent answer? To whoever connects it says the first word (native/include/wherry/wire.h); that does."""
+"""Liveness probe of a node's agent.
+
+The agent sends a challenge as soon as a client connects (native/include/wherry/wire.h); one received byte is proof.
+"""
 
 from __future__ import annotations
 
@@ -11,37 +14,37 @@ from wherry.model.objects import CONTROL_PORT
 from wherry.node.netns_socket import in_netns
 from wherry.node.protocol import Placement
 
-_PATIENCE = 60.0
-"""Seconds that the agent gets to answer after a move."""
+_ANSWER_TIMEOUT = 60.0
+"""Seconds that the agent may take to answer after a move."""
 _FIRST, _LONGEST = 0.25, 8.0
-"""Seconds of the first try, doubled for each further one: what was lost in a bridge that does not know the node yet is
-asked again soon, and a node that is slow for its busy host gets time to answer."""
+"""Timeout of the first attempt, doubled up to the longest: short at first, as a bridge that has not learned the node's
+port may drop a frame; longer later, as a node on a busy host is slow."""
 _PAUSE = 0.01
-"""Seconds between two tries."""
+"""Seconds between two attempts."""
 
 
 def answers(place: Placement, seconds: float) -> bool:
-    """True when the node's agent answers within so many seconds, asked from the place's namespace."""
+    """True when the node's agent answers within `seconds`, over a connection from the placement's namespace."""
     deadline = time.monotonic() + seconds
     try:
-        with in_netns(place.netns, lambda: socket.socket(socket.AF_INET, socket.SOCK_STREAM)) as asking:
-            asking.settimeout(seconds)
-            asking.connect((place.node.address, CONTROL_PORT))
-            asking.settimeout(max(deadline - time.monotonic(), 0.01))
-            return asking.recv(1) == b"C"
+        with in_netns(place.netns, lambda: socket.socket(socket.AF_INET, socket.SOCK_STREAM)) as connection:
+            connection.settimeout(seconds)
+            connection.connect((place.node.address, CONTROL_PORT))
+            connection.settimeout(max(deadline - time.monotonic(), 0.01))
+            return connection.recv(1) == b"C"
     except OSError:
         return False
 
 
-def await_answer(place: Placement, last_words: Callable[[Placement], str]) -> float:
-    """Seconds until the agent of a node that was just thawed answers. LostContact, with its console's end, if never."""
-    began, patience = time.monotonic(), _FIRST
-    while (waited := time.monotonic() - began) < _PATIENCE:
-        if answers(place, min(patience, _PATIENCE - waited)):
+def await_answer(place: Placement, console_tail: Callable[[Placement], str]) -> float:
+    """Seconds until the agent of a thawed node answers. LostContact, with the end of its console, when it does not."""
+    began, timeout = time.monotonic(), _FIRST
+    while (waited := time.monotonic() - began) < _ANSWER_TIMEOUT:
+        if answers(place, min(timeout, _ANSWER_TIMEOUT - waited)):
             return time.monotonic() - began
         time.sleep(_PAUSE)
-        patience = min(2 * patience, _LONGEST)
+        timeout = min(2 * timeout, _LONGEST)
     name = place.node.name
     what = f"node {name} does not answer on {place.host}"
-    why = f"waited {_PATIENCE:.0f} s; its console: {last_words(place)}"
+    why = f"waited {_ANSWER_TIMEOUT:.0f} s; its console: {console_tail(place)}"
     raise LostContact(Code.UNREACHABLE, what, why, f"wherry logs --node {name}")

@@ -1,11 +1,11 @@
-"""What a cloud image is told at its first boot: a seed for cloud-init's data source NoCloud.
+"""The seed for cloud-init (data source NoCloud), which configures a cloud image at its first boot.
 
     meta-data, network-config, user-data      cloud-init's own, in YAML
     guest, init                               wherry-guest and the agent
     description, key, hosts                   what wherry-guest --join reads (native/guest/main.c)
 
-cloud-init sets name, network and user, and at the end of the boot starts the agent from here. Nothing is installed in
-the image, and there is no text of a user's in any command: commands are lists of words.
+cloud-init sets name, network and user, and at the end of the boot starts the agent from the seed. Nothing is installed
+in the image. Commands are lists of words, so no user's text is interpreted by a shell.
 Source: https://cloudinit.readthedocs.io/en/latest/reference/datasources/nocloud.html
 """
 
@@ -25,15 +25,15 @@ from wherry.node.vm.disk import run
 from wherry.node.vm.emulated.domain_xml import identity
 
 _LABEL = "cidata"
-"""By which cloud-init knows the disk."""
+"""The volume label by which cloud-init finds the seed."""
 _PANIC = "echo -1 >/proc/sys/kernel/panic"
-"""A panic boots the machine anew at once, which ends the node, as with our own image; it would stand there for ever."""
+"""Reboots the machine on a panic, which ends the node, as with our own image; the default is to hang for ever."""
 _WHERE = "/run/wherry"
-"""Where the seed stays mounted in the machine."""
+"""Mount point of the seed in the machine."""
 
 
 def write_seed(path: Path, place: Placement, id: str, directories: Iterable[str]) -> None:
-    """Makes the seed. `id` differs for each machine; `directories` are made for the node's user."""
+    """Writes the seed. `id` is unique for each machine; `directories` are created for the node's user."""
     with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
         top = Path(scratch)
         shutil.copy(native_program("wherry-guest"), top / "guest")
@@ -88,5 +88,5 @@ def _name(uid: int) -> str:
 
 
 def _yaml(data: dict[str, object]) -> str:
-    """JSON is YAML, and has one way to write a text."""
+    """JSON is a subset of YAML, with unambiguous quoting."""
     return json.dumps(data, indent=1) + "\n"

@@ -1,9 +1,8 @@
-"""Writes what guests say on their console at a real host into files of this machine.
+"""Copies the consoles of guests on real hosts into files of this machine.
 
-It is done by libvirt's thread of events: a thread that waited for a guest's next word would hold up for seconds all
-else that is asked on the same connection. Invariant: a node has one stream at most, of the host where it was last
-followed; it ends with the guest, or with the connection. What is said while nobody follows is kept by the host, as far
-as its buffer reaches.
+Streams are read by callbacks in libvirt's event thread: a blocking read would delay all other calls on the same
+connection for seconds. Invariant: a node has at most one stream, to the host where it was last followed; it ends with
+the guest or the connection. Output that is written while no stream is open is kept by the host, up to its buffer size.
 """
 
 from __future__ import annotations
@@ -18,22 +17,22 @@ from wherry.node.vm import libvirt_client
 
 _PART = 65536
 _NOTHING_YET = -2
-"""What a stream that does not wait gives when there is nothing to read."""
+"""Returned by a non-blocking stream when no data is available."""
 
 
 class Consoles:
-    """The streams of one driver; `file` tells where a node's console is kept."""
+    """The console streams of one driver; `file` gives the path of a node's console log."""
 
     def __init__(self, file: Callable[[str], Path]) -> None:
         self._file = file
         self._lock = threading.Lock()
         self._streams: dict[str, tuple[str, Any, Any]] = {}
-        """By node: the host, the connection and the stream."""
+        """Host, connection and stream by node."""
         self._opening: set[str] = set()
 
     def follow(self, node: str, host: str, domain: Any) -> None:
-        """Writes down what the node says from now on, unless it is written down already."""
-        with self._lock:  # not while the host is asked, which may be silent: `_heard` of other nodes wants it
+        """Appends the node's console output to its log from now on, unless that is done already."""
+        with self._lock:  # not held while the host is contacted: callbacks of other nodes need it
             where, connection, old = self._streams.get(node, ("", None, None))
             if node in self._opening or (where == host and connection.isAlive()):
                 return
@@ -47,7 +46,7 @@ class Consoles:
                 self._opening.discard(node)
 
     def _open(self, node: str, host: str, domain: Any) -> bool:
-        """False when it is going, or its host lets nobody see it: the node is no worse for it."""
+        """False when the domain is ending or its host offers no console, which does not affect the node."""
         libvirt, stream = libvirt_client.load(), None
         try:
             connection = domain.connect()
@@ -56,7 +55,7 @@ class Consoles:
             with self._lock:
                 self._streams[node] = host, connection, stream
             ends = libvirt.VIR_STREAM_EVENT_ERROR | libvirt.VIR_STREAM_EVENT_HANGUP
-            stream.eventAddCallback(libvirt.VIR_STREAM_EVENT_READABLE | ends, self._heard, node)
+            stream.eventAddCallback(libvirt.VIR_STREAM_EVENT_READABLE | ends, self._readable, node)
         except libvirt.libvirtError:
             self._drop(node, stream)
             return False
@@ -67,7 +66,7 @@ class Consoles:
             if stream is not None and self._streams.get(node, ("", None, None))[2] is stream:
                 del self._streams[node]
 
-    def _heard(self, stream: Any, _events: int, node: str) -> None:
+    def _readable(self, stream: Any, _events: int, node: str) -> None:
         libvirt = libvirt_client.load()
         try:
             part = stream.recv(_PART)
@@ -75,7 +74,7 @@ class Consoles:
             part = b""
         if part:
             if part != _NOTHING_YET:
-                with contextlib.suppress(OSError), open(self._file(node), "ab") as out:  # the instance is just removed
+                with contextlib.suppress(OSError), open(self._file(node), "ab") as out:  # the instance is being removed
                     out.write(part)
             return
         _end(stream)
@@ -83,18 +82,18 @@ class Consoles:
 
 
 def put_aside(file: Path) -> None:
-    """The node of this console starts anew: what it said until then, a panic perhaps, is kept until the next time."""
+    """Rotates the console log before a node starts: the previous one, which may show a panic, is kept."""
     with contextlib.suppress(FileNotFoundError):
         file.replace(_aside(file))
 
 
 def both(file: Path) -> list[Path]:
-    """What was put aside, and the console itself; as far as they are there."""
+    """The previous and the current console log, if they exist."""
     return [path for path in (_aside(file), file) if path.exists()]
 
 
 def remove(file: Path) -> None:
-    """The node is no more."""
+    """Removes the console logs of a removed node."""
     for path in both(file):
         path.unlink(missing_ok=True)
 
@@ -104,7 +103,7 @@ def _aside(file: Path) -> Path:
 
 
 def _end(stream: Any) -> None:
-    """Nothing is read from it any more. The host is told beside, as it may not answer for long."""
+    """Stops reading a stream. It is aborted in a thread, as its host may be slow to answer."""
     libvirt = libvirt_client.load()
     with contextlib.suppress(libvirt.libvirtError):
         stream.eventRemoveCallback()

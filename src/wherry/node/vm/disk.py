@@ -1,12 +1,12 @@
-"""Disks of virtual machines: a cloud image that nodes only read, and for each node what it writes, on top of it.
+"""Disks of virtual machines: a shared read-only cloud image, and a qcow2 overlay for each node.
 
-    FILE.qcow2                               named by the cluster's file; the same on every host
-    /var/lib/wherry/INSTANCE/disks/NODE/     on storage that every host sees, so a move copies no disk
-        disk.qcow2                           what the node wrote; its backing file is FILE.qcow2
-        seed.iso                             what cloud-init is told (seed.py)
+    FILE.qcow2                               named in the cluster's file; the same on every host
+    /var/lib/wherry/INSTANCE/disks/NODE/     visible to every host, so a move copies no disk
+        disk.qcow2                           the overlay; its backing file is FILE.qcow2
+        seed.iso                             the seed for cloud-init (cloud_init.py)
 
-Invariant: a node's directory is there as long as one of its QEMUs may be, and a node that is started anew begins with
-the image as it is. An image stands alone: QEMU opens no file that an image names.
+Invariants: a node's directory exists as long as one of its QEMUs may; a restarted node begins with the unchanged image;
+an image refers to no other file, as QEMU would open that with more rights than the user's.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ _SECONDS = 60.0
 
 @dataclass(frozen=True)
 class DiskImage:
-    """A qcow2 file to boot from, and the bytes of the disk in it."""
+    """A qcow2 file to boot from, and the size of its disk in bytes."""
 
     path: Path
     size: int
 
 
 def inspect(path: Path) -> DiskImage:
-    """The image at `path`. NOT_FOUND, or INVALID_FILE when it is no qcow2 that stands alone."""
+    """The image at `path`. NOT_FOUND, or INVALID_FILE when it is no qcow2 file or refers to another file."""
     what, remedy = f"{path} is no image for virtual machines", f"qemu-img convert -O qcow2 {path} IMAGE.qcow2"
     try:
         header = _first_bytes(path)
@@ -59,12 +59,12 @@ def inspect(path: Path) -> DiskImage:
         raise Refused(Code.INVALID_FILE, what, "it is not a qcow2 file", remedy)
     version, backing, size, features = (struct.unpack_from(f, header, at)[0] for f, at in _FIELDS)
     if backing or (version > 2 and features & _OTHER_FILE):
-        raise Refused(Code.INVALID_FILE, what, "it is a part of one: the rest is in another file", remedy)
+        raise Refused(Code.INVALID_FILE, what, "it refers to another file with the rest of its data", remedy)
     return DiskImage(path, size)
 
 
 def _first_bytes(path: Path) -> bytes:
-    """Of a file; none of a directory or a pipe, which would wait."""
+    """The header of a regular file; empty for anything else (a pipe would block)."""
     file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         return os.pread(file, _FIRST, 0) if stat.S_ISREG(os.fstat(file).st_mode) else b""
@@ -73,14 +73,15 @@ def _first_bytes(path: Path) -> bytes:
 
 
 def require_programs() -> None:
-    """Refused when this machine cannot make the disks of a node."""
+    """Refused when this machine lacks the programs that make a node's disks."""
     for program in ("qemu-img", "genisoimage"):
         if not shutil.which(program):
             raise Refused(Code.UNSUPPORTED, f"this machine has no {program}", "disks need it", "make setup-vm")
 
 
 def require_safe(path: Path, owner: Owner) -> None:
-    """Refuses an image that is not there, is none, or that its user could exchange for one that only QEMU may read."""
+    """Refused when the image is missing or invalid, or when its user could exchange it for one that only QEMU may
+    read."""
     as_user(owner, lambda: inspect(path))
     if owner.uid == 0:
         return
@@ -89,7 +90,9 @@ def require_safe(path: Path, owner: Owner) -> None:
         about = os.lstat(part)
         if about.st_uid != 0 or about.st_mode & _OTHERS_WRITE:
             why = f"others than root can change {part}"
-            raise Refused(Code.PERMISSION, f"the image {path} is not safe to use", why, "have root keep it elsewhere")
+            raise Refused(
+                Code.PERMISSION, f"the image {path} is not safe to use", why, "ask root to store it elsewhere"
+            )
 
 
 def require_readable(path: Path) -> None:
@@ -103,35 +106,35 @@ def require_readable(path: Path) -> None:
 
 
 class NodeDisk:
-    """The files of one node. They need not be there."""
+    """The disk files of one node; they may not exist."""
 
     def __init__(self, instance: Instance, node: str) -> None:
         self.directory = instance.state / "disks" / node
 
     @property
     def overlay(self) -> Path:
-        """What the node writes."""
+        """The file that the node writes to."""
         return self.directory / "disk.qcow2"
 
     @property
     def seed(self) -> Path:
-        """What cloud-init reads."""
+        """The seed that cloud-init reads."""
         return self.directory / "seed.iso"
 
     def make(self, image: DiskImage) -> None:
-        """An empty overlay in a directory of its own."""
+        """Creates the node's directory with an empty overlay."""
         self.directory.mkdir(parents=True, mode=0o700)
-        # -u: the image was looked at; its size is known, and nothing that it names is opened
+        # -u: qemu-img does not open the backing file; it was inspected, and its size is known
         words = ["create", "-q", "-u", "-f", "qcow2", "-F", "qcow2", "-b", str(image.path), str(self.overlay)]
         run("qemu-img", *words, str(image.size))
 
     def remove(self) -> None:
-        """Forgets what the node wrote."""
+        """Removes the node's directory."""
         remove_tree(self.directory)
 
 
 def run(program: str, *words: str) -> None:
-    """Runs a program that makes a file. Failed with its last line."""
+    """Runs a program that creates a file. Failed with the last line of its error output."""
     try:
         done = subprocess.run(
             [program, *words], stdin=subprocess.DEVNULL, capture_output=True, timeout=_SECONDS, check=False

@@ -1,6 +1,6 @@
-"""What the QEMU of a real host offers its guests, by its libvirtd's word (https://libvirt.org/formatdomaincaps.html).
+"""Capabilities of a real host's QEMU as libvirt reports them (https://libvirt.org/formatdomaincaps.html).
 
-Nothing is tried out there: whether there is KVM, which machines and which processors, libvirt has found out.
+Whether there is KVM, which machine types and CPU models: libvirt has probed it; nothing is tried on the host.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from wherry.node.vm import libvirt_client, qemu_probe
 from wherry.node.vm.qemu_xml import ARCHITECTURE, MACHINE
 
 _BASE = 1000
-"""libvirt's numbers of versions: 10.0.2 is 10 000 002."""
+"""Base of libvirt's version numbers: 10.0.2 is 10 000 002."""
 
 
 @dataclass(frozen=True)
 class DomainCapabilities:
-    """`kind` is `kvm`, or `qemu` where guests are emulated; `processor` is the XML of the best one, if it is known."""
+    """`kind` is `kvm`, or `qemu` where guests are emulated; `processor` is the XML of the best CPU model, if known."""
 
     kind: str
     processor: str
@@ -31,7 +31,7 @@ class DomainCapabilities:
 
 
 def domain_capabilities(connection: Any) -> DomainCapabilities:
-    """Of the host that is connected to: KVM where it has that."""
+    """The capabilities of a host, for KVM where available."""
     root = ElementTree.fromstring(connection.getDomainCapabilities(None, ARCHITECTURE, MACHINE, None, 0))
     best = root.find("cpu/mode[@name='host-model'][@supported='yes']")
     if best is not None:
@@ -43,21 +43,21 @@ def domain_capabilities(connection: Any) -> DomainCapabilities:
 
 
 def version(connection: Any) -> tuple[int, int, int]:
-    """Of the host's QEMU: (10, 0, 2)."""
+    """Version of the host's QEMU, for instance (10, 0, 2)."""
     number = int(connection.getVersion())
     return number // _BASE // _BASE, number // _BASE % _BASE, number % _BASE
 
 
 def described(connection: Any) -> str:
-    """What the host runs, in words: `QEMU 10.0.2 with KVM`."""
+    """The host's hypervisor as text: `QEMU 10.0.2 with KVM`."""
     how = "without KVM" if domain_capabilities(connection).emulated else "with KVM"
     return f"QEMU {'.'.join(map(str, version(connection)))} {how}"
 
 
 def shared_processor(connection: Any, kind: str, offers: Iterable[DomainCapabilities]) -> str:
-    """The XML of a processor that all those offers of this kind have, so that guests can go from one to any other.
+    """The XML of a CPU model that all `offers` of this kind support, so that guests can move between them.
 
-    Empty when libvirt cannot say.
+    Empty when libvirt cannot compute one.
     """
     best = [one.processor for one in offers if one.kind == kind and one.processor]
     libvirt = libvirt_client.load()
@@ -69,13 +69,13 @@ def shared_processor(connection: Any, kind: str, offers: Iterable[DomainCapabili
 
 
 def unsafe(description: str, connection: Any) -> str:
-    """Why the domain of that XML should not be moved by the host's QEMU; empty when it can be."""
+    """Why the host's QEMU should not migrate the domain of this XML; empty when it can."""
     emulated = ElementTree.fromstring(description).get("type") == "qemu"
     return qemu_probe.unsafe(version(connection)[:2]) if emulated else ""
 
 
 def incompatibility(description: str, destination: Any) -> str:
-    """Why the domain of that XML cannot run at a host; empty when it can."""
+    """Why the domain of this XML cannot run on a host; empty when it can."""
     libvirt, root = libvirt_client.load(), ElementTree.fromstring(description)
     kind, system, processor = root.get("type", ""), root.find("os/type"), root.find("cpu")
     machine = MACHINE if system is None else system.get("machine", MACHINE)

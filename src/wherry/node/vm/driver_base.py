@@ -1,4 +1,4 @@
-"""What the drivers of virtual machines share, whoever runs the hypervisor: consoles, and waiting for the agent."""
+"""Common parts of the drivers for virtual machines: console logs, and waiting for the agent after a boot."""
 
 from __future__ import annotations
 
@@ -15,19 +15,18 @@ from wherry.node.vm.console import both, remove
 
 
 class VmDriverBase(ABC):
-    """Virtual machines of one instance, each with a console in a file of the instance."""
+    """Virtual machines of one instance, each with a console log in the instance's state directory."""
 
     instance: Instance
-    try_for = 1.0
-    """Seconds of one try to reach an agent, and from one to the next."""
-    pause = 0.05
+    probe_timeout, probe_pause = 1.0, 0.05
+    """Seconds that one attempt to reach an agent may take, and between two attempts."""
 
     @abstractmethod
     def alive(self, place: Placement) -> bool:
         """As in NodeDriver."""
 
     def console(self, node: str) -> Path:
-        """What the node wrote to its console since it was started, wherever it ran meanwhile."""
+        """The console log of the node's current run, on whichever hosts it ran."""
         return self.instance.state / "consoles" / f"{node}.log"
 
     def console_files(self, node: str) -> list[Path] | None:
@@ -38,20 +37,20 @@ class VmDriverBase(ABC):
         """As in NodeDriver."""
         remove(self.console(node))
 
-    def last_words(self, place: Placement) -> str:
-        """The end of the node's console, for an error."""
+    def console_tail(self, place: Placement) -> str:
+        """The end of the node's console, for an error text."""
         return console_tail(self.console(place.node.name)) or "its console is empty"
 
     def await_agent(self, place: Placement, seconds: float, doubt: str = "") -> None:
-        """Until the node's agent answers. Failed when the machine ended, or has not answered within `seconds`: `doubt`
-        is what else that may mean."""
+        """Returns when the node's agent answers. Failed when the machine ended, or did not answer within `seconds`;
+        `doubt` names another possible cause."""
         deadline, node = time.monotonic() + seconds, place.node.name
-        while not answers(place, self.try_for):
+        while not answers(place, self.probe_timeout):
             if not self.alive(place):
                 what = f"node {node} on host {place.host} ended while it booted"
-                raise Failed(Code.FAILED, what, self.last_words(place), f"wherry logs --node {node}")
+                raise Failed(Code.FAILED, what, self.console_tail(place), f"wherry logs --node {node}")
             if time.monotonic() > deadline:
                 what = f"node {node} on host {place.host} does not answer"
-                why = f"waited {seconds:.0f} s{doubt}; the end of {self.console(node)}: {self.last_words(place)}"
+                why = f"waited {seconds:.0f} s{doubt}; the end of {self.console(node)}: {self.console_tail(place)}"
                 raise Failed(Code.TIMED_OUT, what, why, f"wherry logs --node {node}")
-            time.sleep(self.pause)
+            time.sleep(self.probe_pause)

@@ -1,7 +1,7 @@
-"""What a guest is told of itself: words of its kernel's command line, and files that come with its RAM disk.
+"""The configuration of a guest: words of its kernel's command line, and files appended to its RAM disk.
 
-Invariant: the key is in the files only, as every program in the guest can read the command line. Both are read by
-native/guest/main.c.
+Invariant: the key is only in the files, as every program in the guest can read the command line. native/guest/main.c
+reads both.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from wherry.node.vm.image import cpio
 
 
 def identity(place: Placement) -> list[str]:
-    """The words of the command line that tell a guest who it is."""
+    """The words of the command line with the guest's identity and network."""
     node = place.node
     words = [
         f"wherry.name={node.name}",
@@ -27,7 +27,7 @@ def identity(place: Placement) -> list[str]:
 
 
 def archive(place: Placement) -> bytes:
-    """The node's key and hosts file, as a second archive to be put behind its RAM disk."""
+    """A cpio archive with the node's key and hosts file, to be appended to its RAM disk."""
     out = BytesIO()
     key, hosts = place.key.get_secret_value().encode(), place.hosts_file.encode()
     cpio.write(out, [cpio.directory("given"), cpio.file("given/key", key, 0o600), cpio.file("given/hosts", hosts)])

@@ -1,7 +1,7 @@
-"""Connections to the libvirtds of real hosts, one kept for each; and what a host says of itself.
+"""Connections to the libvirtds of real hosts, one cached per host, and the facts of a host.
 
-Invariant: only the first to ask waits for a host that does not answer. From then on everybody is told so at once, and
-it is asked again beside them, now and then.
+Invariant: only the first attempt to reach a silent host blocks its callers, _OPEN seconds at most. From then on calls
+fail at once, and a background thread retries every _PAUSE seconds.
 """
 
 from __future__ import annotations
@@ -19,44 +19,45 @@ from wherry.model.objects import HostFacts
 from wherry.node.vm import domain_capabilities, libvirt_client
 
 _OPEN = 20.0
-"""Seconds that a host may take to let us in."""
+"""Seconds that a host may take to accept a connection."""
 _PAUSE = 10.0
-"""Seconds until a host that did not answer is asked again."""
+"""Seconds until a silent host is tried again."""
 _KEEPALIVES = 18
-"""A real host that answers none of so many, one every five seconds, is lost: a busy one starts a guest in a minute."""
+"""Keep-alives, one every five seconds, after which a real host counts as lost: a busy one may start a guest for a
+minute."""
 _MIB = 2**20
 
 
 class HostConnections:
-    """The hosts' libvirtds, by name of the host. Safe from several threads."""
+    """The hosts' libvirtds, by host name. Safe from several threads."""
 
     def __init__(self, uris: Mapping[str, str]) -> None:
         self.uris = dict(uris)
         self._locks = {host: threading.Lock() for host in self.uris}
         self._open: dict[str, Any] = {}
         self._failed: dict[str, tuple[float, LostContact]] = {}
-        """When a host was last asked in vain, and its error; the future while it is being asked."""
+        """Time and error of a host's latest failed attempt; the time is in the future during a retry."""
         self.lost: set[str] = set()
-        """Hosts that an administrator declared lost: they are asked nothing, and no copy of a node there counts."""
+        """Hosts that an administrator declared lost: never contacted, and copies of nodes there are ignored."""
 
     def connect(self, host: str) -> Any:
-        """The connection to the host's libvirtd. LostContact when it does not answer, or did not a moment ago."""
+        """The connection to the host's libvirtd. LostContact when it does not answer, or did not just now."""
         if host in self.lost:
             what, remedy = f"host {host} is declared lost", f"wherry host restore {host}, once it answers"
-            raise LostContact(Code.UNREACHABLE, what, "it is asked nothing", remedy)
+            raise LostContact(Code.UNREACHABLE, what, "lost hosts are not contacted", remedy)
         with self._locks[host]:
             found = self._open.get(host)
             if found is not None and found.isAlive():
                 return found
             when, error = self._failed.get(host, (0.0, None))
             if error is None:
-                return self._ask(host)
+                return self._try(host)
             if time.monotonic() - when > _PAUSE:
                 self._failed[host] = time.monotonic() + _OPEN, error
-                threading.Thread(target=self._ask_again, args=(host,), name=f"reach-{host}", daemon=True).start()
+                threading.Thread(target=self._retry, args=(host,), name=f"retry-{host}", daemon=True).start()
             raise error
 
-    def _ask(self, host: str) -> Any:
+    def _try(self, host: str) -> Any:
         try:
             self._open[host] = libvirt_client.connect(self.uris[host], _OPEN, _KEEPALIVES)
         except LostContact as lost:
@@ -65,17 +66,17 @@ class HostConnections:
         self._failed.pop(host, None)
         return self._open[host]
 
-    def _ask_again(self, host: str) -> None:
+    def _retry(self, host: str) -> None:
         with contextlib.suppress(LostContact):
-            self._ask(host)
+            self._try(host)
 
     def open(self, host: str) -> Any:
-        """A connection of the caller's own, who closes it. LostContact when the host does not answer."""
+        """A new connection, to be closed by the caller. LostContact when the host does not answer."""
         self.connect(host)
         return libvirt_client.connect(self.uris[host], _OPEN, _KEEPALIVES)
 
     def answers(self, host: str) -> bool:
-        """True when the host's libvirtd lets us in."""
+        """True when the host's libvirtd accepts a connection."""
         try:
             self.connect(host)
         except WherryError:
@@ -83,10 +84,10 @@ class HostConnections:
         return True
 
     def facts(self, host: str) -> HostFacts:
-        """What the host says of itself. `kernel` is its hypervisor; with QEMU, what a guest has of the processor's
-        features is the guest's own, so a move looks at that instead."""
+        """The host's facts. `kernel` is the hypervisor; with QEMU, features are omitted: a move compares the guest's
+        CPU model instead."""
         connection = self.connect(host)
-        with libvirt_client.translated_errors(f"host {host} does not say what it is"):
+        with libvirt_client.translated_errors(f"the facts of host {host} could not be read"):
             machine, said = connection.getInfo(), connection.getCapabilities()
             model, features = processor(said)
             if parse_uri(self.uris[host]).hypervisor == "qemu":
@@ -105,7 +106,7 @@ class HostConnections:
 
 
 def processor(capabilities: str) -> tuple[str, frozenset[str]]:
-    """Model and features in the XML of libvirt's capabilities (https://libvirt.org/formatcaps.html)."""
+    """CPU model and features from libvirt's capabilities XML (https://libvirt.org/formatcaps.html)."""
     cpu = ElementTree.fromstring(capabilities).find("host/cpu")
     if cpu is None:
         return "unknown", frozenset()

@@ -1,6 +1,6 @@
-"""What machines are called where other instances have theirs too.
+"""Names and UUIDs of domains on hosts that several instances share.
 
-Invariant: ids follow from names, so whoever was killed finds his again.
+Invariant: UUIDs are derived (UUIDv5) from names, so a restarted daemon finds its domains.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import uuid
 from wherry.base.paths import Instance
 
 _NAMESPACE = uuid.UUID("5b6f8f0e-5d0d-4c86-9a8f-6f1f5f2a7c11")
-"""Of the ids of hosts and domains."""
+"""Namespace of the UUIDs of hosts and domains."""
 
 
 def id_of(*words: str) -> str:
-    """A UUID that follows from these names."""
+    """The UUID of these names."""
     return str(uuid.uuid5(_NAMESPACE, "/".join(words)))
 
 
@@ -24,5 +24,5 @@ def domain_id(instance: Instance, node: str) -> str:
 
 
 def domain_name(instance: Instance, node: str) -> str:
-    """What a node's domain is called on a host that may have other domains, and other instances'."""
+    """The name of a node's domain, unique on a host with domains of other instances and users."""
     return f"{instance.prefix}-{node}"

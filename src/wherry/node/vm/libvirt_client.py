@@ -1,7 +1,7 @@
-"""libvirt's Python binding: loaded when it is needed, its errors in our words, its waits bounded.
+"""libvirt's Python binding: loaded on demand, errors translated, waits bounded.
 
-Invariant: nothing else imports libvirt, so a machine without it runs everything but VM nodes. A connection sends
-keep-alives, so a libvirtd that hangs ends the call that waits for it.
+Invariant: no other module imports libvirt, so a machine without it runs everything except VM nodes. Connections send
+keep-alives, so a call to a hung libvirtd ends.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from wherry.base.errors import Code, Failed, LostContact, Refused, WherryError
 
 _REMEDY = "make setup-vm"
 _OPEN = 60.0
-"""Seconds that a libvirtd may take to let us in; one that has just started answers when it has looked around."""
+"""Seconds that a libvirtd may take to accept a connection; one that has just started probes its drivers first."""
 _INTERVAL, _COUNT = 5, 4
-"""Seconds between two keep-alives, and how many of them a libvirtd of this machine may leave without an answer."""
+"""Seconds between keep-alives, and how many a libvirtd of this machine may leave unanswered."""
 
 
 @functools.cache
@@ -28,7 +28,7 @@ def load() -> Any:
         import libvirt
     except ImportError as error:
         raise Refused(Code.UNSUPPORTED, "libvirt's Python binding is missing", str(error), _REMEDY) from None
-    libvirt.registerErrorHandler(lambda _context, _error: None, None)  # errors are raised; do not print them, too
+    libvirt.registerErrorHandler(lambda _context, _error: None, None)  # errors are raised, so they need not be printed
     libvirt.virEventRegisterDefaultImpl()
 
     def run() -> None:
@@ -40,9 +40,9 @@ def load() -> Any:
 
 
 def connect(uri: str, seconds: float = _OPEN, count: int = _COUNT) -> Any:
-    """A connection to a libvirtd. LostContact when it does not answer within so many seconds.
+    """A connection to a libvirtd. LostContact when it does not answer within `seconds`.
 
-    It counts as dead when it answers none of `count` keep-alives.
+    The connection counts as dead when `count` keep-alives in a row are unanswered.
     """
     libvirt = load()
     found: list[Any] = []
@@ -57,16 +57,16 @@ def connect(uri: str, seconds: float = _OPEN, count: int = _COUNT) -> Any:
 
     opening = threading.Thread(target=run, name="libvirt-open", daemon=True)
     opening.start()
-    opening.join(seconds)  # keep-alives begin with the connection: nothing else bounds this
+    opening.join(seconds)  # keep-alives start only after the connection, so open() itself is unbounded
     if opening.is_alive() or errors:
-        why = reason(errors[0]) if errors else f"it took more than {seconds:.0f} s"
+        why = reason(errors[0]) if errors else f"waited {seconds:.0f} s"
         raise LostContact(Code.UNREACHABLE, f"no libvirtd answers at {uri}", why, "wherry doctor")
     return found[0]
 
 
 @contextmanager
 def translated_errors(what: str, remedy: str = "wherry doctor") -> Iterator[None]:
-    """Turns libvirt's error into ours: `what` did not happen, and libvirt's reason."""
+    """Translates a libvirt error into Failed: `what` failed, with libvirt's reason."""
     try:
         yield
     except load().libvirtError as error:
@@ -74,12 +74,12 @@ def translated_errors(what: str, remedy: str = "wherry doctor") -> Iterator[None
 
 
 def translated(what: str, error: Exception, remedy: str = "wherry doctor") -> WherryError:
-    """A libvirt error as ours."""
+    """A libvirt error as Failed."""
     return Failed(Code.FAILED, what, reason(error), remedy)
 
 
 def reason(error: Exception) -> str:
-    """What libvirt says, in one line, without its prefix."""
+    """libvirt's message in one line, without its prefix."""
     text = " ".join(str(error).split())
     return text.removeprefix("internal error: ").removeprefix("operation failed: ")
 
@@ -101,12 +101,12 @@ def _found(look_up: Callable[[str], Any], wanted: str) -> Any | None:
     except libvirt.libvirtError as error:
         if error.get_error_code() == libvirt.VIR_ERR_NO_DOMAIN:
             return None
-        what = f"libvirtd does not tell of {wanted}"
+        what = f"libvirtd did not answer about {wanted}"
         raise LostContact(Code.UNREACHABLE, what, reason(error), "wherry doctor") from None
 
 
 def resume(found: Any | None, name: str, host: str) -> None:
-    """Lets a paused domain run; nothing to do when it runs. MOVE_FAILED when it is gone, or stays paused."""
+    """Resumes a paused domain; does nothing when it runs. MOVE_FAILED when it is gone or remains paused."""
     libvirt = load()
     if found is None:
         raise Failed(Code.MOVE_FAILED, f"node {name} is not at {host}", "its virtual machine ended")
@@ -118,7 +118,7 @@ def resume(found: Any | None, name: str, host: str) -> None:
 
 
 def state(found: Any | None) -> tuple[int, int]:
-    """State and reason of a domain as libvirt numbers them; (SHUTOFF, 0) when it is gone."""
+    """libvirt's state and reason numbers of a domain; (SHUTOFF, 0) when it is gone."""
     libvirt = load()
     if found is not None:
         try:

@@ -1,8 +1,8 @@
-"""One live migration of a domain as libvirt runs it: begun, watched, stopped, and what it cost.
+"""One live migration of a domain by libvirt: start, progress, abort, cost.
 
-libvirtd to libvirtd, peer to peer: it goes on when the daemon that began it is killed. The destination's copy stays
-paused (VIR_MIGRATE_PAUSED) whatever happens; so at most one copy ever runs by libvirt's doing, the source's. But in
-modes with post-copy libvirt lets the destination's run, once it has stopped the source's for good.
+The migration is peer to peer between the libvirtds, so it continues when the daemon that started it is killed.
+Invariant: libvirt never runs two copies. It leaves the destination's copy paused (VIR_MIGRATE_PAUSED); in modes with
+post-copy it resumes that copy only after it stopped the source's for good.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from wherry.model.migration_parameters import MigrationParameters
 from wherry.node.vm import libvirt_client
 
 _ABORT_TIMEOUT = 60.0
-"""Seconds that libvirt may take to end a job that it was told to."""
+"""Seconds that libvirt may take to end an aborted job."""
 _MIB = 2**20
-_CURES = {
+_REMEDIES = {
     "Userfaultfd not available": "on both hosts, for post-copy: sysctl vm.unprivileged_userfaultfd=1",
     "Unable to access credentials": "on both hosts put certificates for QEMU into /etc/pki/qemu (docs/vm.md)",
 }
-"""What helps, by a sign in what libvirt says."""
+"""Remedies, by a part of libvirt's error message."""
 POSTCOPY = ("post-copy", "hybrid")
-"""Modes that may end so. libvirt itself lets a copy run at the destination then, also one that was sent to its end."""
+"""Modes in which libvirt itself resumes the destination's copy, also when all memory was sent by pre-copy."""
 _LOOK = 0.01
-"""Seconds between two looks."""
+"""Polling interval in seconds."""
 
 
 @dataclass(frozen=True)
 class JobStatus:
-    """How far it is: passes over memory begun, bytes sent and left, bytes per second sent and written by the node."""
+    """Progress: passes over memory begun, bytes sent and left, bytes per second sent and dirtied by the node."""
 
     passes: int = 0
     sent: int = 0
@@ -44,18 +44,18 @@ class JobStatus:
     dirtied: int = 0
 
     def text(self) -> str:
-        """For a person."""
+        """One line for a person."""
         speed = f"{self.rate / 1e6:.0f} MB/s, {self.dirtied / 1e6:.0f} MB/s written by the node"
         return f"{format_size(self.left)} left, {speed}"
 
 
 @dataclass(frozen=True)
 class MigrationTarget:
-    """The other end: its libvirtd's URI for that of the source, and the address at which its QEMU takes the memory.
+    """The destination: its libvirtd's URI as the source's libvirtd uses it, and the address where its QEMU receives.
 
-    `description` is the domain's XML there, if that differs; `disks`, whether it has some, which both ends see;
-    `tls`, whether the two QEMUs show each other certificates and encrypt the memory; `remedy` what a person does when
-    the two ends do not come together.
+    `description` is the domain's XML there, if it differs; `disks`: the domain has disks, on storage that both hosts
+    see; `tls`: the two QEMUs authenticate each other by certificates and encrypt the memory; `remedy` is the hint for
+    the user when the hosts cannot connect.
     """
 
     uri: str
@@ -67,27 +67,27 @@ class MigrationTarget:
 
 
 class MigrationJob:
-    """A migration in a thread of its own."""
+    """A migration that runs in a thread of its own."""
 
     def __init__(
         self,
         domain: Any,
-        peer: MigrationTarget,
-        way: MigrationParameters,
+        target: MigrationTarget,
+        parameters: MigrationParameters,
         rate: float | None,
         begun: Callable[[], bool],
     ) -> None:
-        """`begun` is asked until it says that the destination waits for the memory."""
-        self._domain, self._begun, self._peer = domain, begun, peer
-        self._flags, self._params = _how(peer, way, rate)
+        """`begun` is polled until it returns True: the destination's QEMU is ready to receive."""
+        self._domain, self._begun, self._target = domain, begun, target
+        self._flags, self._params = _how(target, parameters, rate)
         self._error: Exception | None = None
         self.seen = JobStatus()
-        """How far it was a moment ago. libvirt does not always answer at once, so a thread of its own asks."""
+        """The latest known progress. A thread of its own polls it, as libvirt may take long to answer."""
         self.stopped = threading.Event()
-        """Set when the source's CPUs were stopped, by us or by QEMU. To ask for it could take a second just then."""
+        """Set by libvirt's event when the source's CPUs stopped; a query could take a second at that moment."""
         self._stopped_at = 0.0
         libvirt, self._connection = libvirt_client.load(), domain.connect()
-        self._told = self._connection.domainEventRegisterAny(
+        self._registration = self._connection.domainEventRegisterAny(
             domain, libvirt.VIR_DOMAIN_EVENT_ID_LIFECYCLE, self._event, None
         )
         self._thread = threading.Thread(target=self._run, name="move-vm")
@@ -95,28 +95,30 @@ class MigrationJob:
         threading.Thread(target=self._watch, name="move-vm-look").start()
 
     def ended(self) -> bool:
-        """True when libvirt has ended it, well or not."""
+        """True when the migration has succeeded or failed."""
         return not self._thread.is_alive()
 
     def stood(self) -> float | None:
-        """Seconds since the source's CPUs were stopped; None when they were not."""
+        """Seconds since the source's CPUs stopped; None while they run."""
         return time.monotonic() - self._stopped_at if self.stopped.is_set() else None
 
     def check(self) -> None:
-        """Failed with libvirt's reason when it ended badly."""
+        """Failed with libvirt's reason when the migration failed."""
         if self.ended() and self._error is not None:
             why = libvirt_client.reason(self._error)
-            cure = next((cure for sign, cure in _CURES.items() if sign in why), self._peer.remedy)
-            raise Failed(Code.MOVE_FAILED, "libvirt could not move it", why, cure)
+            remedy = next((remedy for part, remedy in _REMEDIES.items() if part in why), self._target.remedy)
+            raise Failed(Code.MOVE_FAILED, "libvirt could not migrate the node", why, remedy)
 
     def wait(self, seconds: float = _ABORT_TIMEOUT) -> None:
-        """Until it has ended. TIMED_OUT."""
+        """Returns when the migration has ended. TIMED_OUT."""
         self._thread.join(seconds)
         if self._thread.is_alive():
-            raise Failed(Code.TIMED_OUT, "libvirt does not end the move", f"waited {seconds:.0f} s", "wherry doctor")
+            raise Failed(
+                Code.TIMED_OUT, "libvirt did not end the migration", f"waited {seconds:.0f} s", "wherry doctor"
+            )
 
     def _watch(self) -> None:
-        # Who asks before is answered when all is over: libvirt lets nobody in while it begins.
+        # An earlier query would block until the end: libvirt locks the domain while the migration is set up.
         while not self.ended() and not self._begun():
             time.sleep(_LOOK)
         while not self.ended():
@@ -127,11 +129,11 @@ class MigrationJob:
 
     def _run(self) -> None:
         try:
-            self._domain.migrateToURI3(self._peer.uri, self._params, self._flags)
-        except Exception as error:  # told by check()
+            self._domain.migrateToURI3(self._target.uri, self._params, self._flags)
+        except Exception as error:  # raised by check()
             self._error = error
         with contextlib.suppress(libvirt_client.load().libvirtError):  # the connection may be gone
-            self._connection.domainEventDeregisterAny(self._told)
+            self._connection.domainEventDeregisterAny(self._registration)
 
     def _event(self, _connection: Any, _domain: Any, event: int, _detail: int, _opaque: Any) -> None:
         libvirt = libvirt_client.load()
@@ -142,7 +144,7 @@ class MigrationJob:
 
 
 def job_status(domain: Any | None) -> JobStatus:
-    """How far the domain's migration is; zeros when there is none."""
+    """Progress of the domain's migration; zeros when there is none."""
     libvirt = libvirt_client.load()
     if domain is None:
         return JobStatus()
@@ -161,7 +163,7 @@ def job_status(domain: Any | None) -> JobStatus:
 
 
 def cost(domain: Any) -> tuple[int, float | None]:
-    """What the migration that brought the domain here sent (bytes), and its downtime (seconds) as QEMU measured it."""
+    """Bytes sent by the migration that brought the domain here, and its downtime (seconds) as measured by QEMU."""
     libvirt = libvirt_client.load()
     try:
         stats = domain.jobStats(libvirt.VIR_DOMAIN_JOB_STATS_COMPLETED | libvirt.VIR_DOMAIN_JOB_STATS_KEEP_COMPLETED)
@@ -172,7 +174,7 @@ def cost(domain: Any) -> tuple[int, float | None]:
 
 
 def abort(domain: Any) -> None:
-    """Ends a migration of the domain, whoever began it; returns when it has none. TIMED_OUT."""
+    """Aborts the domain's migration, whichever daemon started it; returns when none is running. TIMED_OUT."""
     libvirt, deadline = libvirt_client.load(), time.monotonic() + _ABORT_TIMEOUT
     while True:
         try:
@@ -183,17 +185,18 @@ def abort(domain: Any) -> None:
             if error.get_error_code() == libvirt.VIR_ERR_NO_DOMAIN:
                 return
         if time.monotonic() > deadline:
-            raise Failed(Code.TIMED_OUT, "libvirt does not end the move", f"waited {_ABORT_TIMEOUT:.0f} s")
+            what = "libvirt did not end the migration"
+            raise Failed(Code.TIMED_OUT, what, f"waited {_ABORT_TIMEOUT:.0f} s", "wherry doctor")
         time.sleep(0.02)
 
 
-def refusal(way: MigrationParameters, version: Callable[[], int]) -> str:
-    """Why libvirt, of that version as it numbers them, cannot do it in this way; empty when it can."""
-    if way.mode in POSTCOPY and way.connections:
-        return "post-copy has one connection"
-    if way.zstd and not way.connections:
-        return "zstd needs connections of its own: --parallel 2"
-    if way.zstd:
+def parameters_obstacle(parameters: MigrationParameters, version: Callable[[], int]) -> str:
+    """Why libvirt cannot migrate with these parameters; empty when it can. `version` gives its version number."""
+    if parameters.mode in POSTCOPY and parameters.connections:
+        return "post-copy uses one connection: leave --parallel out"
+    if parameters.zstd and not parameters.connections:
+        return "zstd compresses parallel connections only: add --parallel 2"
+    if parameters.zstd:
         try:
             number = version()
         except WherryError as error:
@@ -204,33 +207,37 @@ def refusal(way: MigrationParameters, version: Callable[[], int]) -> str:
 
 
 def rate_obstacle(rate: float) -> str:
-    """Why a migration cannot keep to so many bit/s; empty when it can. 0 MiB/s means no limit to libvirt."""
+    """Why a migration cannot be limited to `rate` bit/s; empty when it can. libvirt takes 0 MiB/s for no limit."""
     least = 8 * _MIB
-    return "" if rate >= least else f"libvirt counts in MiB/s: {format_rate(least)} is the least for a virtual machine"
+    return (
+        ""
+        if rate >= least
+        else f"libvirt limits the rate in whole MiB/s: {format_rate(least)} is the least for a virtual machine"
+    )
 
 
-def _how(peer: MigrationTarget, way: MigrationParameters, rate: float | None) -> tuple[int, dict[str, Any]]:
+def _how(target: MigrationTarget, parameters: MigrationParameters, rate: float | None) -> tuple[int, dict[str, Any]]:
     """Flags and parameters of virDomainMigrateToURI3."""
     libvirt = libvirt_client.load()
     flags = libvirt.VIR_MIGRATE_LIVE | libvirt.VIR_MIGRATE_PEER2PEER
-    params: dict[str, Any] = {libvirt.VIR_MIGRATE_PARAM_URI: f"tcp://{peer.address}"}
-    if peer.description:
-        params[libvirt.VIR_MIGRATE_PARAM_DEST_XML] = peer.description
-    if peer.disks:  # libvirt cannot know that both hosts see these files; the plan and the move's check have looked
+    params: dict[str, Any] = {libvirt.VIR_MIGRATE_PARAM_URI: f"tcp://{target.address}"}
+    if target.description:
+        params[libvirt.VIR_MIGRATE_PARAM_DEST_XML] = target.description
+    if target.disks:  # libvirt cannot know that both hosts see these files; the plan and the move checked it
         flags |= libvirt.VIR_MIGRATE_UNSAFE
-    if peer.tls:
+    if target.tls:
         flags |= libvirt.VIR_MIGRATE_TLS
-    flags |= libvirt.VIR_MIGRATE_POSTCOPY if way.mode in POSTCOPY else libvirt.VIR_MIGRATE_PAUSED
-    if way.mode == "auto-converge":
+    flags |= libvirt.VIR_MIGRATE_POSTCOPY if parameters.mode in POSTCOPY else libvirt.VIR_MIGRATE_PAUSED
+    if parameters.mode == "auto-converge":
         flags |= libvirt.VIR_MIGRATE_AUTO_CONVERGE
-    if way.connections:
+    if parameters.connections:
         flags |= libvirt.VIR_MIGRATE_PARALLEL
-        params[libvirt.VIR_MIGRATE_PARAM_PARALLEL_CONNECTIONS] = way.connections
-    if way.zstd:
+        params[libvirt.VIR_MIGRATE_PARAM_PARALLEL_CONNECTIONS] = parameters.connections
+    if parameters.zstd:
         flags |= libvirt.VIR_MIGRATE_COMPRESSED
         params[libvirt.VIR_MIGRATE_PARAM_COMPRESSION] = "zstd"
     if rate is not None:
         params[libvirt.VIR_MIGRATE_PARAM_BANDWIDTH] = int(rate / 8 / _MIB)
-        if way.mode in POSTCOPY:
+        if parameters.mode in POSTCOPY:
             params[libvirt.VIR_MIGRATE_PARAM_BANDWIDTH_POSTCOPY] = params[libvirt.VIR_MIGRATE_PARAM_BANDWIDTH]
     return flags, params

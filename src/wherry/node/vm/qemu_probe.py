@@ -1,6 +1,6 @@
-"""What runs virtual machines here: QEMU's version, and KVM where it can run a guest.
+"""What can run virtual machines on this machine: QEMU's version, and whether KVM works.
 
-Invariant: KVM is used only when a kernel was seen to boot under it, as it can be there and yet not work (nested, say).
+Invariant: KVM is used only after a kernel booted under it: /dev/kvm may exist and not work (nested, for instance).
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from wherry.base.atomic_write import write_atomically
 from wherry.node.vm.emulated.host_libvirtd import CACHE
 from wherry.node.vm.image.catalog import VmImage
 
 EMULATOR = "qemu-system-x86_64"
 _PROBE = 15.0
-"""Seconds that a kernel under KVM gets for its first words; it needs less than one."""
+"""Seconds that a kernel under KVM may take to its first output; it needs less than one."""
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _SAFE = (9, 0)
 """QEMU before this can lose a guest's writes in a move under emulation: 03bfc2188f06, "physmem: Fix migration dirty
@@ -37,7 +38,7 @@ def libvirtd() -> str:
 
 @functools.cache
 def version() -> tuple[int, int]:
-    """Of QEMU: (10, 0). (0, 0) when it does not tell."""
+    """QEMU's version, for instance (10, 0); (0, 0) when it is unknown."""
     if not emulator():
         return 0, 0
     done = subprocess.run([emulator(), "--version"], capture_output=True, text=True, timeout=30, check=False)
@@ -47,7 +48,7 @@ def version() -> tuple[int, int]:
 
 @functools.cache
 def kvm(image: VmImage) -> str:
-    """Why KVM cannot run a guest; empty when the image's kernel boots under it. Found out once after each boot."""
+    """Why KVM cannot run a guest; empty when the image's kernel boots under it. Tested once per boot of the machine."""
     if not os.access("/dev/kvm", os.R_OK | os.W_OK):
         return "there is no /dev/kvm"
     boot, answers = _BOOT_ID.read_text().strip(), CACHE / "kvm.json"
@@ -55,11 +56,11 @@ def kvm(image: VmImage) -> str:
     try:
         known = {key: reason for key, reason in json.loads(answers.read_text()).items() if key.startswith(boot)}
     except (OSError, ValueError, AttributeError):
-        known = {}  # nobody has asked yet
+        known = {}  # not tested yet
     if asked not in known:
         known[asked] = "" if _boots(image) else "a kernel does not boot under /dev/kvm"
         CACHE.mkdir(parents=True, exist_ok=True, mode=0o700)
-        answers.write_text(json.dumps(known))
+        write_atomically(answers, json.dumps(known).encode())
     return str(known[asked])
 
 
@@ -76,9 +77,9 @@ def _boots(image: VmImage) -> bool:
 
 
 def no_vhost(emulated: bool) -> str:
-    """Why the kernel cannot handle a guest's network adapter; empty when it can."""
+    """Why vhost-net cannot be used for a guest; empty when it can."""
     if emulated:
-        return "a guest that is emulated cannot use it: the kernel reads a guest's memory only under KVM"
+        return "vhost-net needs KVM: the kernel cannot access the memory of an emulated guest"
     return "" if os.access("/dev/vhost-net", os.R_OK | os.W_OK) else "there is no /dev/vhost-net (modprobe vhost_net)"
 
 

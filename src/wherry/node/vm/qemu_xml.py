@@ -1,4 +1,4 @@
-"""What all descriptions of QEMU's machines have, whoever's hosts they are on (https://libvirt.org/formatdomain.html)."""
+"""Parts of libvirt's domain XML that all QEMU machines share (https://libvirt.org/formatdomain.html)."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ KERNEL = (
     "console=ttyS0 quiet mitigations=off nokaslr no5lvl rcupdate.rcu_expedited=1 random.trust_cpu=on "
     "cryptomgr.notests audit=0 net.ifnames=0 panic=-1 no_timer_check rootfstype=ramfs"
 )
-"""Boots quickly and says on the console what goes wrong; a panic ends the machine, and so the node. On a host so loaded
-that ticks come late the check of the timer would panic. The RAM disk as a tmpfs could have half of the memory only."""
+"""For a quick boot, with errors on the console; a panic ends the machine, and so the node. no_timer_check: the check
+panics on a host so loaded that ticks are late. ramfs: a tmpfs root could use only half of the memory."""
 _TRANSLATED = 128
 """MiB of translated code that an emulated machine keeps (libvirt 8.0; an older one does not know the element)."""
 _OFFLOADS = {"host": ("csum", "gso", "tso4", "tso6", "ecn", "ufo"), "guest": ("csum", "tso4", "tso6", "ecn", "ufo")}
 
 
 def machine(kind: str, name: str, uuid: str, place: Placement) -> tuple[Element, Element, Element]:
-    """A machine of kind `kvm` or `qemu` for the place: its description, and of that `os` and `devices`."""
+    """A machine of kind `kvm` or `qemu` for the placement: the elements `domain`, `os` and `devices`."""
     root = Element("domain", type=kind)
     text(root, "name", name)
     text(root, "uuid", uuid)
@@ -30,7 +30,7 @@ def machine(kind: str, name: str, uuid: str, place: Placement) -> tuple[Element,
     text(system, "type", "hvm", arch=ARCHITECTURE, machine=MACHINE)
     features = SubElement(root, "features")
     SubElement(features, "acpi")
-    if kind == "qemu":  # translated code: else an eighth of the memory, up to 1 GiB, which no cgroup would allow for
+    if kind == "qemu":  # the default is an eighth of the memory, up to 1 GiB, more than the cgroup's limit allows for
         text(SubElement(features, "tcg"), "tb-cache", str(_TRANSLATED), unit="MiB")
     SubElement(root, "clock", offset="utc")
     for event in ("poweroff", "reboot", "crash"):
@@ -42,7 +42,7 @@ def machine(kind: str, name: str, uuid: str, place: Placement) -> tuple[Element,
 
 
 def adapter(nic: Element, place: Placement, vhost: bool | None) -> None:
-    """The model of a network adapter; `vhost`: whether the kernel handles it, None as the host likes."""
+    """Completes a network adapter; `vhost`: whether it uses vhost-net, None: the host decides."""
     SubElement(nic, "mac", address=place.node.mac)
     SubElement(nic, "model", type=place.nic.model)
     if place.nic.model != "virtio":
@@ -58,5 +58,5 @@ def adapter(nic: Element, place: Placement, vhost: bool | None) -> None:
 
 
 def text(parent: Element, tag: str, content: str, **attributes: str) -> None:
-    """An element that has a text."""
+    """Adds an element with a text."""
     SubElement(parent, tag, attributes).text = content

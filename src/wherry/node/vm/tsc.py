@@ -1,7 +1,7 @@
-"""How fast the time stamp counter of this machine ticks.
+"""The frequency of this machine's time stamp counter.
 
-A guest under emulation sees this counter and measures its rate itself at boot; on a loaded machine it can be wrong by a
-factor of two, and all its clocks with it. So it is told.
+An emulated guest sees this counter and measures its frequency at boot; on a loaded machine the result can be wrong by a
+factor of two, and all its clocks with it. So the frequency is passed on its command line.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Names of open files in CRIU's images (https://criu.org/Images), given anew so that each can be told from the others.
+"""Renames open files in CRIU's images (https://criu.org/Images), so that each has a unique name.
 
-An image is two magic numbers of 32 bits, then records: a length of 32 bits and a message. What a message has beside the
-fields below is kept as it is.
+An image is two magic numbers of 32 bits, then records: a length of 32 bits and a message. Other fields of a message
+than those below are preserved.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from wherry.base.errors import Code, Failed
 from wherry.node.container.criu.rpc import build
 
-_Of = TypeVar("_Of")
+_Value = TypeVar("_Value")
 _REGULAR = 1
 _CLASSES = build(
     "wherry.criu_images",
@@ -27,13 +27,13 @@ _CLASSES = build(
 )
 
 
-def give_names(images: Path, wanted: Mapping[tuple[int, int], _Of]) -> dict[str, _Of]:
-    """Gives the file behind each (process, descriptor) a name of its own; by what CRIU then calls it.
+def assign_unique_names(images: Path, wanted: Mapping[tuple[int, int], _Value]) -> dict[str, _Value]:
+    """Gives the file of each (process, descriptor) a unique name; returns the values of `wanted` by CRIU's new key.
 
-    Descriptors of one description share a name. Failed when the images do not tell of one of them.
+    Descriptors of one file description share a name. Failed when the images lack one of them.
     """
     ids = {_id(images, process, number): one for (process, number), one in wanted.items()}
-    given: dict[str, _Of] = {}
+    given: dict[str, _Value] = {}
     image = images / "files.img"
     head, records = image.read_bytes()[:8], []
     for record in _records(image, "file"):
@@ -50,7 +50,7 @@ def give_names(images: Path, wanted: Mapping[tuple[int, int], _Of]) -> dict[str,
 
 
 def _id(images: Path, process: int, number: int) -> int:
-    """What the images call the file of a descriptor."""
+    """The id of a descriptor's file in the images."""
     for ids in _records(images / f"ids-{process}.img", "ids"):
         for entry in _records(images / f"fdinfo-{ids.files_id}.img", "fdinfo"):
             if entry.fd == number:

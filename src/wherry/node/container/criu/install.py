@@ -1,8 +1,8 @@
-"""Puts the newest CRIU of Debian into a private prefix, with its own C library beside it.
+"""Installs Debian's newest CRIU in a private prefix, with its own C library.
 
-Invariant: nothing of the system is installed, upgraded or replaced. Apt works in a private root (own lists, cache and
-an empty package status, so it resolves everything CRIU needs, down to libc6); archive and key ring are the machine's
-own, the suite is `sid`. The packages are unpacked into a new directory that gets its final name when it is complete.
+Invariant: no package of the system is installed, upgraded or replaced. apt works in a private root (own lists, cache
+and an empty package status, so that it resolves all dependencies down to libc6); archive and key ring are those of the
+machine, the suite is `sid`. The packages are unpacked into a new directory, which is renamed when it is complete.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _BY_HAND = "build CRIU 4.2 or later yourself and name it: export WHERRY_CRIU=/pa
 
 
 def install_private(prefixes: Path, sources: Path = Path("/etc/apt")) -> Path:
-    """Makes PREFIXES/VERSION, unless it is there, and returns it. Needs root and the network (about 25 MB)."""
+    """Creates PREFIXES/VERSION if it is missing, and returns it. Needs root and the network (about 25 MB)."""
     archive, options = debian_archive(sources)
     prefixes.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".new-", dir=prefixes) as temporary:
@@ -39,7 +39,7 @@ def install_private(prefixes: Path, sources: Path = Path("/etc/apt")) -> Path:
 
 
 def command(prefix: Path) -> tuple[str, ...]:
-    """How to start the CRIU of a private prefix: its own loader with its own libraries."""
+    """The command of a private prefix's CRIU: its own dynamic linker with its own libraries."""
     libraries = prefix / "usr/lib/x86_64-linux-gnu"
     return (
         str(libraries / "ld-linux-x86-64.so.2"),
@@ -50,7 +50,7 @@ def command(prefix: Path) -> tuple[str, ...]:
 
 
 def starter(prefix: Path) -> Path:
-    """The same as one executable file, for programs that take a path (runc)."""
+    """The command as a single executable, for programs that take a path (runc)."""
     return prefix / "bin/criu"
 
 

@@ -1,9 +1,9 @@
 """Finds the CRIU that works on this machine.
 
-Candidates are the one that `WHERRY_CRIU` names (then no other), the system's, and the private prefixes that
-`criu_install` makes, newest first. One passes when `criu check` succeeds and a process with an established TCP
-connection survives dump and restore. Answers are kept per kernel and binary, so asking again costs one small file.
-`python -m wherry.node.container.criu.probe` prints the answer; with `--ensure` it first fetches a CRIU when none works.
+Candidates are the one in `WHERRY_CRIU` (then no other), the system's, and the private prefixes made by `install`,
+newest first. A candidate passes when `criu check` succeeds and a process with an established TCP connection survives
+dump and restore. Results are cached per kernel and binary in one small file.
+`python -m wherry.node.container.criu.probe` prints the result; with `--ensure` it first downloads a CRIU if none works.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from wherry.base.errors import WherryError
 from wherry.node.container.criu import install as criu_install
 from wherry.node.container.criu.selftest import first_error, self_test
 
-_KDAT = Path("/run/criu.kdat")  # where CRIU keeps what it learned about the kernel
+_KDAT = Path("/run/criu.kdat")  # CRIU's cache of kernel features
 _TIMEOUT = 60.0  # seconds for `criu check`, which takes about 0.2
 
 
 @dataclass(frozen=True)
 class Criu:
-    """One CRIU. `argv` starts it, `path` is the same as one executable; `reason` says why this one, or what failed."""
+    """One CRIU. `argv` starts it, `path` is one executable for that; `reason`: why it was chosen, or what failed."""
 
     argv: tuple[str, ...]
     path: str
@@ -58,12 +58,12 @@ class _Candidate:
 
 
 def directory() -> Path:
-    """Home of the private prefixes and of the answers; shared by all instances (its name cannot be an instance's)."""
+    """Directory of private prefixes and cached results, shared by all instances (not a valid instance name)."""
     return Path("/var/lib/wherry/criu-versions")
 
 
 def find(again: bool = False) -> Criu:
-    """The CRIU to use. `works` is false when none does; `again` tries those anew that failed before."""
+    """The CRIU to use. `works` is False when none does; `again` repeats tests that failed before."""
     candidates = list(_candidates())
     tried: list[str] = []
     with _answers() as answers:
@@ -83,7 +83,7 @@ def find(again: bool = False) -> Criu:
 
 
 def ensure() -> Criu:
-    """The CRIU that works; fetches one into a private prefix when none does."""
+    """A working CRIU; downloads one into a private prefix if there is none."""
     criu = find(again=True)
     if not criu.works and not os.environ.get("WHERRY_CRIU"):
         criu_install.install_private(directory())
@@ -147,10 +147,10 @@ def _why(candidate: _Candidate, failed: list[str]) -> str:
 
 
 def _prime(candidate: _Candidate) -> None:
-    """Lets CRIU examine the kernel now, and not at every start inside a move (30 ms and more).
+    """Makes CRIU cache the kernel's features now, so that no start in a move probes them (30 ms and more).
 
-    CRIU keeps its findings only when /run is a tmpfs, and not while a file of a killed CRIU is in the way. So the
-    examination is made with a tmpfs on a private /run, and its result, valid until the next boot, is copied out.
+    CRIU writes its cache only when /run is a tmpfs, and not when a killed CRIU left a temporary file. So it runs with a
+    tmpfs on a private /run, and the cache, valid until the next boot, is copied out.
     """
     if os.geteuid() != 0 or (_KDAT.exists() and _KDAT.stat().st_mtime > _boot_time()):
         return
@@ -172,7 +172,7 @@ def _boot_time() -> int:
 
 @contextmanager
 def _answers() -> Iterator[dict[str, _Answer]]:
-    """The kept answers; what is added is kept when root asks. Two askers at once wait for each other."""
+    """The cached results under a file lock; additions are saved if the caller is root."""
     file = directory() / "answers.json"
     if os.geteuid() != 0:
         yield _read(file)
@@ -200,7 +200,7 @@ def _read(file: Path) -> dict[str, _Answer]:
 
 
 def main() -> int:
-    """Prints the answer as JSON; exit code 1 when no CRIU works."""
+    """Prints the result as JSON; exit code 1 when no CRIU works."""
     try:
         criu = ensure() if "--ensure" in sys.argv[1:] else find()
     except WherryError as error:

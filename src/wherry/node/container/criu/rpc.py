@@ -2,8 +2,8 @@
 
 The messages are a subset of CRIU's `rpc.proto` (https://criu.org/RPC), built at import from the table below, so
 that no compiler is needed. A `Worker` may be started ahead of its request: exec and dynamic linking then happen
-before the freeze. Invariant: when `close` returns, the worker process is gone, and with a cgroup of its own all that it
-made and that was not put elsewhere.
+before the freeze. Invariant: when `close` returns, the worker process has ended, and if it has a cgroup, all processes
+in that, too.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _NO_BREAKPOINTS = "130"
 """Makes CRIU trace system calls where it would set a hardware breakpoint, which costs 8 ms of a freeze inside a VM."""
 
 _GRACE = 0.5
-"""Seconds for a worker to end by itself: one that dumps has to let go of the node's processes and connections."""
+"""Seconds for a worker to end by itself: a dump has to release the node's processes and connections."""
 
 IGNORE_CGROUPS = 0
 NETWORK_LOCK_SKIP = 3
@@ -82,7 +82,7 @@ _MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
 
 
 def build(package: str, messages: Mapping[str, Mapping[str, tuple[int, str]]]) -> dict[str, Any]:
-    """The classes of the messages of such a table, by name; fields that it leaves out are kept unread."""
+    """Message classes by name, from a table as above; fields that it omits are preserved."""
     field = descriptor_pb2.FieldDescriptorProto
     scalar = {"s": field.TYPE_STRING, "i": field.TYPE_INT32, "u": field.TYPE_UINT32, "b": field.TYPE_BOOL}
     file = descriptor_pb2.FileDescriptorProto(name=f"{package}.proto", package=package, syntax="proto2")
@@ -104,20 +104,20 @@ def build(package: str, messages: Mapping[str, Mapping[str, tuple[int, str]]]) -
 
 _CLASSES = build("wherry.criu", _MESSAGES)
 _LAST_VICTIM = "-999"
-"""Killed for lack of memory after all others. What it restores has that too until it gets its own: -1000, never, would
-leave the kernel without a victim in a node that has not enough, and the restore would hang."""
+"""oom_score_adj: killed last when memory is exhausted. Restored processes inherit it until they get their own; -1000
+(never) would leave the OOM killer without a victim in a node with too little memory, and the restore would hang."""
 
 
 class Worker:
     """A `criu swrk` process that waits for its one request.
 
-    `argv` starts CRIU (a prefix may enter a namespace); `keep` are descriptors that the request names by number and
-    that the worker inherits under the same numbers. One that `sends` over a connection gets an error when it is cut,
-    and is not killed by SIGPIPE.
+    `argv` starts CRIU (a prefix may enter a namespace); `keep` are descriptors that the worker inherits under the same
+    numbers, by which the request refers to them. With `sends` SIGPIPE is ignored, so that CRIU gets an error when its
+    connection is cut.
 
-    The worker of a restore has a `group`, a cgroup of its own. A process that CRIU forked is not found by its parent
-    once CRIU is dead, and it keeps CRIU's end of the socket open, so that the socket does not tell the death either:
-    the process itself is watched (pidfd), and the cgroup is killed.
+    The worker of a restore has a `group`, a cgroup of its own. When CRIU dies, the processes that it forked cannot be
+    found by their parent, and they keep CRIU's end of the socket open, so there is no end of file: the process is
+    watched by a pidfd, and the cgroup is killed.
     """
 
     def __init__(
@@ -137,15 +137,15 @@ class Worker:
             )
         self._socket = ours
         self._death = os.pidfd_open(self._process.pid)
-        with contextlib.suppress(OSError):  # without CAP_SYS_RESOURCE it is as likely a victim as any
+        with contextlib.suppress(OSError):  # without CAP_SYS_RESOURCE it keeps the default
             Path(f"/proc/{self._process.pid}/oom_score_adj").write_text(_LAST_VICTIM)
 
     def work(self) -> Sign:
-        """Progress of CRIU, and of what it made that is not elsewhere yet."""
+        """A sign of progress of CRIU and the processes in its cgroup."""
         pids = (self._process.pid,)
         return work_of(self._group.pids if self._group else lambda: pids)
 
-    def _hear(self, bound: Bound) -> bytes:
+    def _receive(self, bound: Bound) -> bytes:
         """The next message; empty when CRIU has ended without one."""
         either = select.poll()
         either.register(self._socket, select.POLLIN)
@@ -163,8 +163,8 @@ class Worker:
     ) -> int:
         """Sends the request and serves CRIU's notifications until it answers; returns the restored PID (or 0).
 
-        `notify(script, pid)` is called at each stage; its exception makes CRIU give up and is raised again here.
-        Failed when CRIU reports an error, dies, or is over its bound; or what the bound raises.
+        `notify(script, pid)` is called at each stage; an exception aborts CRIU and is re-raised here. Failed when CRIU
+        reports an error, dies or exceeds its bound. Exceptions of the bound are passed on.
         """
         request = _CLASSES["req"](type=kind)
         _fill(request.opts, {**opts, "notify_scripts": notify is not None})
@@ -172,7 +172,7 @@ class Worker:
         try:
             self._socket.send(request.SerializeToString())
             while True:
-                data = self._hear(bound)
+                data = self._receive(bound)
                 if not data:
                     raise Failed(Code.MOVE_FAILED, "CRIU ended without an answer", f"exit {self._process.wait(_GRACE)}")
                 answer = _CLASSES["resp"].FromString(data)
@@ -182,7 +182,7 @@ class Worker:
                 try:
                     if notify is not None:
                         notify(answer.notify.script, answer.notify.pid)
-                except BaseException as error:  # CRIU must hear of it before anybody else
+                except BaseException as error:  # CRIU has to be told first
                     failure = error
                 reply = _CLASSES["req"](type=NOTIFY, notify_success=failure is None)
                 self._socket.send(reply.SerializeToString())
@@ -197,14 +197,14 @@ class Worker:
         return int(answer.restore.pid)
 
     def kill(self) -> None:
-        """Ends the worker of a restore at once, with what it made."""
+        """Kills the worker of a restore with all processes in its cgroup."""
         if self._group is not None:
             self._group.kill()
         self._process.kill()
         self._process.wait()
 
     def close(self) -> None:
-        """Ends the worker; one that does not end by itself is killed. Idempotent."""
+        """Waits for the worker to end, and kills it after the grace period. Idempotent."""
         self._socket.close()
         try:
             self._process.wait(timeout=_GRACE)
@@ -233,7 +233,7 @@ def _fill(message: Any, values: Mapping[str, Any]) -> None:
 
 
 def first_error(log: Path) -> str:
-    """The first line of a CRIU log that says Error, without its time stamp; empty when there is none."""
+    """The first error in a CRIU log, without its time stamp; empty when there is none."""
     try:
         lines = log.read_text(errors="replace").splitlines()
     except OSError:
@@ -245,7 +245,7 @@ def first_error(log: Path) -> str:
 
 
 def engine_seconds(statistics: Path) -> float | None:
-    """What CRIU itself says in `stats-dump` (tasks frozen) or `stats-restore` (restore), in seconds; None if not there.
+    """Seconds according to CRIU's `stats-dump` (tasks frozen) or `stats-restore` (restore); None if it is missing.
 
     The file: two magic numbers of 32 bits, the length of the message, the message.
     """

@@ -1,6 +1,6 @@
-"""Whether the kernel tells which pages were written since it was asked to forget (CONFIG_MEM_SOFT_DIRTY).
+"""Whether the kernel tracks dirty pages (CONFIG_MEM_SOFT_DIRTY).
 
-Rounds of pre-copy need it: CRIU sends what was written since the last round only.
+Rounds of pre-copy need it: CRIU sends only the pages that were written since the last round.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import struct
 from pathlib import Path
 
 _BIT = 1 << 55
-"""Of an entry of /proc/PID/pagemap (kernel: Documentation/admin-guide/mm/soft-dirty.rst)."""
+"""Soft-dirty bit in /proc/PID/pagemap (kernel: Documentation/admin-guide/mm/soft-dirty.rst)."""
 
 
 @functools.cache
 def tracked() -> bool:
-    """True when a page that is written after the marks were cleared is marked, and one that is not, is not."""
+    """True when, after clearing the bits, a written page has the bit set and an untouched one has not."""
     page = mmap.PAGESIZE
     try:
         with mmap.mmap(-1, 2 * page) as memory, open("/proc/self/pagemap", "rb", 0) as map:

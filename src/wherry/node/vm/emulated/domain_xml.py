@@ -1,7 +1,7 @@
-"""The description of a virtual machine on an emulated host, as libvirt takes it.
+"""libvirt's domain XML of a virtual machine on an emulated host.
 
-Invariant: it is the same at every host, so a node can be received wherever its image is: what differs between hosts
-has the same name in each one's own namespaces.
+Invariant: the XML is the same on every host, so a node can be received wherever its image is: objects that differ
+between hosts have the same name in each host's own namespaces.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from wherry.node.vm.image.catalog import VmImage
 from wherry.node.vm.qemu_xml import KERNEL, adapter, machine, text
 
 GIVEN = Path("/run/wherry-nodes")
-"""Where a libvirtd and its QEMUs see what a node is given: a directory by node with `key` and `hosts`."""
+"""Directory, as a libvirtd and its QEMUs see it, with a subdirectory per node that contains `key` and `hosts`."""
 
 
 def describe(
     instance: Instance, place: Placement, image: VmImage | DiskImage, emulated: bool, console: Path, disk: NodeDisk
 ) -> str:
-    """The XML of a node. `console` is the file that its serial line is written to; `disk` is used with a DiskImage."""
+    """The XML of a node. `console` is the file of its serial line; `disk` is used with a DiskImage."""
     node = place.node
     kind = "qemu" if emulated else "kvm"
     root, system, devices = machine(kind, node.name, domain_id(instance, node.name), place)
@@ -52,7 +52,7 @@ def _give(root: Element, place: Placement) -> None:
 
 
 def _disks(devices: Element, image: DiskImage, disk: NodeDisk) -> None:
-    """What the node writes, on top of the image, which is the end of the chain whatever it says; and the seed."""
+    """The node's overlay, whose chain of backing files ends with the image; and the seed."""
     written = SubElement(devices, "disk", type="file", device="disk")
     SubElement(written, "driver", name="qemu", type="qcow2")
     SubElement(written, "source", file=str(disk.overlay))

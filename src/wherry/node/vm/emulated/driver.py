@@ -1,9 +1,9 @@
 """Node kind `vm`: QEMU under the libvirtd of its host, with KVM or by emulation, booted from an image in memory.
 
-A domain is transient and is named as its node is; its QEMU is in the cgroup of its place. What the node is given (its
-key, the hosts file) lies at the host and reaches the guest through QEMU's fw_cfg, never by a command line.
-Invariant: a place is named by instance, host and node; `stop` removes it whatever state it is in, with or without a
-libvirtd that answers.
+A domain is transient and has the name of its node; its QEMU is in the cgroup of its placement. The node's files (its
+key, the hosts file) are kept at the host and reach the guest through QEMU's fw_cfg, never by a command line.
+Invariant: a placement is named after instance, host and node; `stop` removes it in any state, also when the libvirtd
+does not answer.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from wherry.node.vm.identifiers import domain_id
 from wherry.node.vm.image.catalog import VmImage, find_image, list_images
 
 OVERHEAD = 256 * 2**20
-"""Bytes that QEMU may use beside the guest's memory: its own, translated code, and the image as it loads it."""
+"""Bytes that QEMU may use beside the guest's memory: its own, translated code, and the image while it loads it."""
 _BOOT_TIMEOUT, _DISK_TIMEOUT = 180.0, 900.0
-"""Seconds that a guest may take until its agent answers; an idle machine needs ten under emulation, and for the whole
-system on a disk a hundred and more."""
+"""Seconds that a guest may take to boot until its agent answers, from an image and from a disk. Under emulation an idle
+machine needs ten, and a hundred or more from a disk."""
 _GONE_TIMEOUT = 20.0
-"""Seconds that a libvirtd may take to notice that a QEMU is gone."""
+"""Seconds that a libvirtd may take to notice that a QEMU ended."""
 
 
 class VmDriver(VmDriverBase):
@@ -54,7 +54,7 @@ class VmDriver(VmDriverBase):
     def __init__(self, instance: Instance, fabric: Fabric) -> None:
         self.instance = instance
         self.fabric = fabric
-        self._room = threading.Lock()
+        self._limit_lock = threading.Lock()
 
     def unsupported(self) -> str:
         if os.geteuid() != 0:
@@ -77,25 +77,25 @@ class VmDriver(VmDriverBase):
         else:
             find_image(flavor.image)
         if flavor.nic.vhost and (reason := qemu_probe.no_vhost(self.emulated(_image(flavor.image)))):
-            what = "nic.vhost: this machine's kernel cannot handle a node's network adapter"
+            what = "nic.vhost: this machine's kernel cannot run a node's network adapter"
             raise Refused(Code.UNSUPPORTED, what, reason, "leave nic.vhost out")
         if flavor.guest != ClusterSpec.model_fields["guest"].default:
             what = f"these hosts have no guests of kind {flavor.guest}"
-            raise Refused(Code.UNSUPPORTED, what, "that is a kind of Xen's", "leave guest out, or use Xen hosts")
+            raise Refused(Code.UNSUPPORTED, what, "that is a guest kind of Xen", "leave guest out, or use Xen hosts")
 
-    def refused(self, way: MigrationParameters) -> str:
-        return migration_job.refusal(way, lambda: int(libvirt_client.load().getVersion()))
+    def parameters_obstacle(self, parameters: MigrationParameters) -> str:
+        return migration_job.parameters_obstacle(parameters, lambda: int(libvirt_client.load().getVersion()))
 
     def move_obstacle(self, source: Placement, destination: Placement) -> str:
         return qemu_probe.unsafe_moves(self.emulated(_image(source.image)))
 
     def emulated(self, image: VmImage | DiskImage) -> bool:
-        """True when there is no KVM that can run this image, or for a disk, whose kernel cannot be found, any image."""
+        """True when KVM cannot run this image. A disk's kernel is not accessible, so any image is tried instead."""
         tried = [image] if isinstance(image, VmImage) else [find_image(known.name) for known in list_images()[:1]]
         return not tried or bool(qemu_probe.kvm(tried[0]))
 
     def daemon(self, host: str) -> HostDaemon:
-        """The libvirtd of a host, running or not."""
+        """The libvirtd of a host; it may not be running."""
         return HostDaemon(self.instance, self.fabric, host)
 
     def rate_obstacle(self, rate: float) -> str:
@@ -112,7 +112,7 @@ class VmDriver(VmDriverBase):
         self.stop(place)
         put_aside(self.console(place.node.name))
         try:
-            self.ready(place)
+            self.prepare_host(place)
             if isinstance(image, DiskImage):
                 self._make_disk(place, image)
             connection = self.daemon(place.host).connect()
@@ -125,9 +125,9 @@ class VmDriver(VmDriverBase):
             self.stop(place)
             raise
 
-    def ready(self, place: Placement) -> None:
-        """Makes what a domain finds at its host: what the node is given, a cgroup, the console's directory."""
-        given = self._given(place)
+    def prepare_host(self, place: Placement) -> None:
+        """Creates what a domain needs at its host: the node's files, a cgroup, the console's directory."""
+        given = self._files_directory(place)
         given.mkdir(parents=True, exist_ok=True, mode=0o700)
         show(given.parent)
         show(given)
@@ -138,13 +138,13 @@ class VmDriver(VmDriverBase):
             show(file)
         self.console(place.node.name).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         Cgroup(place.cgroup).create()
-        self._make_room(place.host)
+        self._adjust_memory_limit(place.host)
 
-    def seat(self, place: Placement, bounded: bool = True) -> None:
-        """Puts the place's QEMU into the place's cgroup, with its share of the CPU. Failed when it is gone."""
+    def confine(self, place: Placement, bounded: bool = True) -> None:
+        """Moves the placement's QEMU into its cgroup and sets the CPU limit if `bounded`. Failed when it ended."""
         pid = self.daemon(place.host).qemu(place.node.name)
         if pid is None:
-            raise Failed(Code.FAILED, f"node {place.node.name} on host {place.host} ended", self.last_words(place))
+            raise Failed(Code.FAILED, f"node {place.node.name} on host {place.host} ended", self.console_tail(place))
         group = Cgroup(place.cgroup)
         group.create()
         group.add(pid)
@@ -162,13 +162,13 @@ class VmDriver(VmDriverBase):
         if group.exists():
             group.kill()
         if daemon.running():
-            self._forget(daemon, name)
+            self._await_forgotten(daemon, name)
         group.remove()
         group.weigh_parent()
-        remove_tree(self._given(place))
-        self._make_room(place.host)
+        remove_tree(self._files_directory(place))
+        self._adjust_memory_limit(place.host)
         if not any(self.daemon(host.name).qemu(name) for host in self.fabric.spec.hosts):
-            NodeDisk(self.instance, name).remove()  # else it is at the other end of a move
+            NodeDisk(self.instance, name).remove()  # otherwise the other end of a move uses it
 
     def alive(self, place: Placement) -> bool:
         return bool(Cgroup(place.cgroup).pids())
@@ -176,11 +176,13 @@ class VmDriver(VmDriverBase):
     def usage(self, place: Placement) -> Usage:
         return usage_of(place, self.fabric.host_netns(place.host))
 
-    def mover(self, source: Placement, destination: Placement, way: MigrationParameters | None = None) -> VmMover:
-        return VmMover(self, source, destination, way)
+    def mover(
+        self, source: Placement, destination: Placement, parameters: MigrationParameters | None = None
+    ) -> VmMover:
+        return VmMover(self, source, destination, parameters)
 
     def sweep(self) -> None:
-        """Removes every place and console of the instance. Processes die with its cgroups and namespaces."""
+        """Removes every placement and console of the instance. Processes end with its cgroups and namespaces."""
         remove_tree(self.instance.run / "vm")
         remove_tree(self.instance.state / "consoles")
         remove_tree(self.instance.state / "disks")
@@ -188,50 +190,55 @@ class VmDriver(VmDriverBase):
     def _make_disk(self, place: Placement, image: DiskImage) -> None:
         files = NodeDisk(self.instance, place.node.name)
         files.make(image)
-        ours = [str(self.instance.state / "bin"), str(native_program("wherry-rsh").parent)]  # of what jobs copy
+        ours = [
+            str(self.instance.state / "bin"),
+            str(native_program("wherry-rsh").parent),
+        ]  # directories of files that jobs copy
         write_seed(files.seed, place, domain_id(self.instance, place.node.name), [*place.binds, *ours])
         show(files.directory)
         show(files.seed)
         give(files.overlay)
 
     def _define(self, connection: Any, place: Placement, image: VmImage | DiskImage) -> None:
-        """The domain, paused until its QEMU is where it belongs."""
+        """Creates the domain, paused until its QEMU is in its cgroup."""
         libvirt, name = libvirt_client.load(), place.node.name
         files = NodeDisk(self.instance, name)
         xml = describe(self.instance, place, image, self.emulated(image), self.console(name), files)
         what = f"node {place.node.name} did not start on host {place.host}"
         with libvirt_client.translated_errors(what):
             domain = connection.createXML(xml, libvirt.VIR_DOMAIN_START_PAUSED)
-        self.seat(place)
+        self.confine(place)
         with libvirt_client.translated_errors(what):
             domain.resume()
 
-    def _forget(self, daemon: HostDaemon, name: str) -> None:
-        """Until the libvirtd knows no such domain; its QEMU is dead."""
+    def _await_forgotten(self, daemon: HostDaemon, name: str) -> None:
+        """Returns when the libvirtd no longer lists the domain, whose QEMU was killed."""
         libvirt, deadline = libvirt_client.load(), time.monotonic() + _GONE_TIMEOUT
         try:
             connection = daemon.connect()
             while (domain := libvirt_client.domain(connection, name)) is not None:
-                with contextlib.suppress(libvirt.libvirtError):  # it is just going, or something else is at it
+                with contextlib.suppress(libvirt.libvirtError):  # it is being destroyed, or another job holds it
                     domain.destroy()
                 if time.monotonic() > deadline:
-                    raise Failed(Code.TIMED_OUT, f"libvirtd on {daemon.host} keeps {name}", "", "wherry down --all")
+                    why = f"waited {_GONE_TIMEOUT:.0f} s"
+                    what = f"libvirtd on {daemon.host} still lists the ended node {name}"
+                    raise Failed(Code.TIMED_OUT, what, why, "wherry down --all")
                 time.sleep(0.02)
         except WherryError:
-            daemon.stop()  # one that does not answer is started anew when it is needed, and finds that it is gone
+            daemon.stop()  # a hung one is restarted on demand, and then finds that the QEMU ended
             if daemon.qemu(name) is not None:
                 raise
 
-    def _make_room(self, host: str) -> None:
-        """A host's memory is for nodes: what QEMU takes beside comes on top of it."""
+    def _adjust_memory_limit(self, host: str) -> None:
+        """Raises the host's memory limit by QEMU's overhead: the declared memory is for the nodes alone."""
         declared = next((h.memory for h in self.fabric.spec.hosts if h.name == host), None)
         group = Cgroup(self.fabric.cgroup(host))
-        with self._room:  # who counts last sets the limit last
+        with self._limit_lock:  # counting and setting are one step: the last count must be set last
             if declared is not None and group.exists():
                 here = len(list((self.daemon(host).directory / "run" / GIVEN.name).glob("*")))
                 group.limit_memory(declared + here * OVERHEAD if here else declared)
 
-    def _given(self, place: Placement) -> Path:
+    def _files_directory(self, place: Placement) -> Path:
         return self.daemon(place.host).directory / "run" / GIVEN.name / place.node.name
 
 

@@ -1,17 +1,18 @@
-"""The move of a virtual machine between emulated hosts: what libvirt does (live.py), in the cgroups of both places.
+"""The move of a virtual machine between emulated hosts: a live migration (live_migration.py) within cgroups.
 
-The destination's place is made before, with what the node is given; its QEMU gets its share of the CPU when the move
-is over. Invariant: whether a copy is there is asked of cgroups, which also tell, and end, what no libvirtd knows of.
+The destination's placement and its files are made in advance; the CPU limit of its QEMU is set when the move is over.
+Invariant: whether a copy exists is decided by its cgroup, which also finds, and kills, a QEMU unknown to any libvirtd.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from wherry.base.progress import Progress, quiet
 from wherry.fabric.cgroup import Cgroup
 from wherry.model.migration_parameters import MigrationParameters
 from wherry.model.spec.cluster import names_disk
-from wherry.node.protocol import During, Placement, quiet
+from wherry.node.protocol import Placement
 from wherry.node.vm import migration_job
 from wherry.node.vm.agent_probe import await_answer
 from wherry.node.vm.identifiers import domain_id
@@ -22,18 +23,18 @@ if TYPE_CHECKING:
 
 
 class VmMover(LiveMigration):
-    """Moves one virtual machine between two places."""
+    """Moves one virtual machine between two placements."""
 
     def __init__(
-        self, driver: VmDriver, source: Placement, destination: Placement, way: MigrationParameters | None = None
+        self, driver: VmDriver, source: Placement, destination: Placement, parameters: MigrationParameters | None = None
     ) -> None:
-        super().__init__(domain_id(driver.instance, source.node.name), source, destination, way)
+        super().__init__(domain_id(driver.instance, source.node.name), source, destination, parameters)
         self._driver = driver
 
     def _open(self, host: str) -> Any:
         return self._driver.daemon(host).connect()
 
-    def _peer(self, domain: Any) -> migration_job.MigrationTarget:
+    def _target(self, domain: Any) -> migration_job.MigrationTarget:
         host = self._destination.host
         address, disks = self._driver.fabric.host_address(host), names_disk(self._source.image)
         return migration_job.MigrationTarget(self._driver.daemon(host).peer_uri, address, disks=disks)
@@ -43,49 +44,49 @@ class VmMover(LiveMigration):
 
     def prepare(self) -> None:
         self._driver.stop(self._destination)
-        self._driver.ready(self._destination)
+        self._driver.prepare_host(self._destination)
         self._connection(self._destination)
         super().prepare()
 
     def freeze(self, post_copy: bool = False) -> float | None:
-        # only what sends the rest runs from here on, and everybody waits for it
+        # only the thread that sends runs from here on; it gets all CPU time that there is
         group = Cgroup(self._source.cgroup)
         group.prefer(True)
         group.limit(None, None)
         return super().freeze(post_copy)
 
-    def restore(self, during: During = quiet) -> float | None:
-        self._driver.seat(self._destination, bounded=False)
-        return super().restore(during)
+    def restore(self, progress: Progress = quiet) -> float | None:
+        self._driver.confine(self._destination, bounded=False)
+        return super().restore(progress)
 
     def switched(self) -> bool:
         if not Cgroup(self._destination.cgroup).exists():
-            return False  # not even prepared
+            return False  # not prepared
         return super().switched()
 
     def release(self) -> None:
         if not self._lost:
-            self._driver.seat(self._destination, bounded=False)
+            self._driver.confine(self._destination, bounded=False)
         super().release()
 
     def await_first_run(self) -> float | None:
-        return await_answer(self._destination, self._driver.last_words)
+        return await_answer(self._destination, self._driver.console_tail)
 
     def roll_back(self) -> None:
         super().roll_back()
-        self._driver.seat(self._source)
+        self._driver.confine(self._source)
         self.close()
 
-    def _there(self, place: Placement) -> bool:
+    def _exists(self, place: Placement) -> bool:
         return self._driver.alive(place)
 
-    def _clear(self) -> None:
+    def _destroy_destination(self) -> None:
         self._driver.stop(self._destination)
 
-    def _end_source(self) -> None:
+    def _destroy_source(self) -> None:
         Cgroup(self._source.cgroup).kill()
 
-    def _settle(self) -> None:
+    def _clean_up(self) -> None:
         if self._driver.alive(self._destination) and not self._driver.alive(self._source):
             self._driver.stop(self._source)
-            self._driver.seat(self._destination)
+            self._driver.confine(self._destination)

@@ -1,4 +1,4 @@
-"""Makes an image: Debian's kernel, a root out of this machine's files, and the RAM disk that holds both together."""
+"""Builds an image: Debian's kernel, and a RAM disk with a root made from this machine's files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from wherry.base.paths import native_program
 from wherry.model.objects import AGENT_VERSION, Image
 from wherry.node.vm.emulated.unprivileged import show
 from wherry.node.vm.image import cpio
-from wherry.node.vm.image.catalog import images_directory
+from wherry.node.vm.image.catalog import exclusive, images_directory
 from wherry.node.vm.image.kernel import Kernel, find_kernel
 from wherry.node.vm.image.root import collect, runtimes, write_root
 
@@ -26,7 +26,7 @@ _PACKAGES = ("busybox-static", "libc6", "libmpich12", "libopenmpi*", "libpmix2*"
 
 
 def check(name: str, programs: Sequence[str]) -> None:
-    """Refuses a name that cannot be a directory's, and programs that are not there."""
+    """Refused for an invalid name, and for programs that do not exist."""
     if not _NAME.fullmatch(name):
         why = "it must be 1 to 32 lower-case letters, digits and hyphens, not beginning with a hyphen"
         raise Refused(Code.USAGE, f"{name!r} is not a name for an image", why, "wherry image build NAME")
@@ -37,9 +37,14 @@ def check(name: str, programs: Sequence[str]) -> None:
 
 
 def build(name: str, programs: Sequence[str], progress: Callable[[str], None], check_on: Callable[[], None]) -> Image:
-    """Makes the image, or makes it anew. `programs` are absolute paths; `check_on` raises when it shall end."""
+    """Builds or rebuilds an image. `programs` are absolute paths; `check_on` raises to abort."""
+    images_directory().mkdir(parents=True, exist_ok=True)
+    with exclusive():
+        return _build(name, programs, progress, check_on)
+
+
+def _build(name: str, programs: Sequence[str], progress: Callable[[str], None], check_on: Callable[[], None]) -> Image:
     top = images_directory()
-    top.mkdir(parents=True, exist_ok=True)
     progress("looking for MPI's runtime and the programs' libraries")
     found = collect(programs)
     check_on()
@@ -84,7 +89,7 @@ def _write_initrd(path: Path, kernel: Kernel, root: Path) -> None:
 
 
 def _digest(*files: Path) -> str:
-    """SHA-256 over the files, one after the other."""
+    """SHA-256 over the digests of the files."""
     whole = hashlib.sha256()
     for path in files:
         with open(path, "rb") as file:
@@ -93,7 +98,7 @@ def _digest(*files: Path) -> str:
 
 
 def _versions() -> dict[str, str]:
-    """The installed versions of what the image is made from."""
+    """The installed versions of the packages that the image is made from."""
     words = ["dpkg-query", "-W", "-f", "${Package} ${Version} ${db:Status-Status}\n", *_PACKAGES]
     lines = subprocess.run(words, capture_output=True, text=True, check=False).stdout.splitlines()
     rows = [line.split() for line in lines]

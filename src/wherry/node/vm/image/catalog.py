@@ -1,18 +1,22 @@
-"""Images: what the virtual machines of nodes are booted with.
+"""Images that nodes' virtual machines boot from.
 
-An image is a directory of its own below IMAGES, the same for all instances of a machine:
+An image is a directory below IMAGES, which all instances of a machine share:
 
     NAME/kernel        an uncompressed Linux (vmlinux), which QEMU and Xen enter by its PVH note
     NAME/initrd.img    the RAM disk: wherry-guest, kernel modules, and the root as a squashfs
     NAME/image.json    the record `Image`
 
-Invariant: a directory that has a name is complete; it is made beside and renamed.
+Invariant: a directory with an image's name is complete; it is created under another name and renamed. Images are built
+and removed under a file lock, as an operation's claim excludes only others of its own instance.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,7 +30,7 @@ DEFAULT = "default"
 
 @dataclass(frozen=True)
 class VmImage:
-    """What a machine is booted with. `digest` changes whenever a byte of it does."""
+    """The files of an image. `digest` covers their content."""
 
     kernel: Path
     initrd: Path
@@ -35,12 +39,13 @@ class VmImage:
 
 
 def images_directory() -> Path:
-    """Where images are kept."""
+    """The directory IMAGES."""
     return Path(os.environ.get("WHERRY_STATE", "/var/lib/wherry")) / "images"
 
 
 def find_image(name: str = DEFAULT) -> VmImage:
-    """The image of that name. NOT_FOUND with the command that makes it, also for one whose agent nobody can talk to."""
+    """The image of that name. NOT_FOUND with the command that builds it, also for one whose agent speaks another
+    version of the protocol."""
     record = read_image(name)
     if record.agent != AGENT_VERSION:
         what = f"the image {name!r} was made by another version of Wherry"
@@ -52,7 +57,7 @@ def find_image(name: str = DEFAULT) -> VmImage:
 
 
 def read_image(name: str) -> Image:
-    """What is known of an image. NOT_FOUND."""
+    """The record of an image. NOT_FOUND."""
     try:
         return Image.model_validate_json((images_directory() / name / "image.json").read_text())
     except (OSError, ValidationError):
@@ -63,20 +68,33 @@ def read_image(name: str) -> Image:
 
 
 def list_images() -> list[Image]:
-    """Every image, by name."""
+    """All images, sorted by name."""
     found = []
     for path in sorted(images_directory().glob("[!.]*/image.json")):
         try:
             found.append(Image.model_validate_json(path.read_text()))
         except (OSError, ValidationError):
-            continue  # of another version, or just being removed: as good as absent
+            continue  # of another version, or being removed
     return found
 
 
+@contextmanager
+def exclusive() -> Iterator[None]:
+    """Holds the lock of IMAGES, whose file is never removed. WRONG_STATE when another instance holds it."""
+    with open(images_directory() / ".lock", "w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            what, why = "images cannot be changed now", "another instance on this machine builds or removes one"
+            raise Refused(Code.WRONG_STATE, what, why, "repeat the command in some minutes") from None
+        yield
+
+
 def remove_image(name: str) -> None:
-    """Removes an image. Machines that run keep what they have in memory. NOT_FOUND."""
+    """Removes an image. Running machines are not affected: they have it in memory. NOT_FOUND."""
     read_image(name)
-    doomed = images_directory() / f".{name}.removed"
-    shutil.rmtree(doomed, ignore_errors=True)
-    (images_directory() / name).rename(doomed)
-    shutil.rmtree(doomed)
+    with exclusive():
+        doomed = images_directory() / f".{name}.removed"
+        shutil.rmtree(doomed, ignore_errors=True)
+        (images_directory() / name).rename(doomed)
+        shutil.rmtree(doomed)

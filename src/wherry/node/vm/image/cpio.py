@@ -1,7 +1,7 @@
 """Archives in the format of initial RAM disks: cpio "newc".
 
 Source of the format: the kernel's Documentation/driver-api/early-userspace/buffer-format.rst. Invariant: the same
-entries give the same bytes, so an image's digest says whether two images are the same.
+entries give the same bytes, so that equal images have equal digests.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _TRAILER = "TRAILER!!!"
 
 @dataclass(frozen=True)
 class Entry:
-    """A file (content, or the file that has it), a directory or a character device, all root's."""
+    """A file (content, or the path of its source), a directory or a character device, owned by root."""
 
     name: str
     mode: int

@@ -1,9 +1,9 @@
-"""The kernel of an image: Debian's own, out of its package, which is never installed.
+"""The kernel of an image: Debian's, extracted from its package, which is not installed.
 
-    CACHE/linux-image-VERSION_PACKAGE/vmlinux        the kernel as it lies in memory, with its PVH note
+    CACHE/linux-image-VERSION_PACKAGE/vmlinux        the uncompressed kernel, with its PVH note
     CACHE/linux-image-VERSION_PACKAGE/modules/       NAME.ko, and `list` (native/guest/modules.h)
 
-Invariant: a directory in the cache is complete; another image takes it from there.
+Invariant: a directory in the cache is complete.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from wherry.base.errors import Code, Failed
 from wherry.base.units import format_size
 
 _META = "linux-image-amd64"
-"""Debian's generic kernel: the one for clouds lacks the drivers of e1000 and e1000e."""
+"""Debian's generic kernel; the cloud kernel lacks the drivers e1000 and e1000e."""
 _ALWAYS = ("loop", "squashfs", "overlay", "qemu_fw_cfg")
 _DEVICES = (
     *("virtio_pci", "virtio_net", "virtio_console", "virtio_balloon", "virtio_rng"),
@@ -33,7 +33,7 @@ _FORESEEN = (
     *("virtio", "virtio_ring", "virtio_pci_modern_dev", "virtio_pci_legacy_dev", "net_failover", "failover"),
     *("rng_core", "mii", "ptp", "pps_core"),
 )
-"""What these depend on; another kernel's further dependencies cost one more pass over its package."""
+"""Dependencies of these; unexpected ones cost one more pass over the package."""
 _BUSES = ("pci:", "virtio:", "acpi", "xen:")
 _MODULE = re.compile(r"(?:^|/)lib/modules/[^/]+/kernel/.*/([^/]+)\.ko(\.xz|\.zst)?$")
 _KERNEL = re.compile(r"(?:^|/)boot/vmlinuz-[^/]+$")
@@ -51,17 +51,17 @@ class Kernel:
 
     @property
     def vmlinux(self) -> Path:
-        """The kernel itself."""
+        """The kernel image."""
         return self.directory / "vmlinux"
 
     @property
     def modules(self) -> list[Path]:
-        """The modules, and their list."""
+        """The module files, and their list."""
         return sorted((self.directory / "modules").iterdir())
 
 
 def find_kernel(cache: Path, progress: Callable[[str], None]) -> Kernel:
-    """The newest kernel that the machine's package sources have; taken from there unless it is in the cache."""
+    """The newest kernel in the machine's package sources; downloaded unless it is in the cache."""
     package, version = _newest()
     kernel = Kernel(package, version, cache / f"{package}_{version.replace(':', '%3a')}")
     if kernel.directory.is_dir():
@@ -73,8 +73,8 @@ def find_kernel(cache: Path, progress: Callable[[str], None]) -> Kernel:
     try:
         progress(f"downloading {package} {version}")
         archive = _download(package, version, fresh)
-        progress(f"taking kernel and modules out of it ({format_size(archive.stat().st_size)})")
-        _take(archive, fresh)
+        progress(f"extracting kernel and modules ({format_size(archive.stat().st_size)})")
+        _extract(archive, fresh)
         archive.unlink()
         for old in cache.glob("linux-image-*"):
             shutil.rmtree(old)
@@ -85,7 +85,7 @@ def find_kernel(cache: Path, progress: Callable[[str], None]) -> Kernel:
 
 
 def _newest() -> tuple[str, str]:
-    """Name and version of the package that the meta package stands for."""
+    """Name and version of the package on which the meta package depends."""
     found = re.search(r"Depends: (linux-image-\S+)", _run("apt-cache", "depends", _META).decode())
     version = re.search(r"^Version: (\S+)", _run("apt-cache", "show", found[1]).decode(), re.M) if found else None
     if found is None or version is None:
@@ -100,20 +100,20 @@ def _download(package: str, version: str, directory: Path) -> Path:
     return next(directory.glob("*.deb"))
 
 
-def _take(archive: Path, directory: Path) -> None:
-    """Unpacks the kernel, and the modules with all that they depend on."""
+def _extract(archive: Path, directory: Path) -> None:
+    """Extracts the kernel, and the modules with their dependencies."""
     modules: dict[str, bytes] = {}
     kernel: dict[str, bytes] = {}
     wanted = {*_ALWAYS, *_DEVICES, *_FORESEEN}
     while wanted:
         _read(archive, wanted, modules, kernel)
-        needed = {need for content in modules.values() for need in _said(content, "depends")}
+        needed = {need for content in modules.values() for need in _modinfo(content, "depends")}
         wanted = needed - set(modules) - wanted
     built_in = {_name(line) for line in kernel.get("modules.builtin", b"").decode().split()}
     lost = {*_ALWAYS, *_DEVICES} - set(modules) - built_in
     if lost or "vmlinuz" not in kernel:
         why = f"it has no {', '.join(sorted(lost)) or 'kernel'}"
-        raise Failed(Code.FAILED, f"{archive.name} is not usable", why, "report this")
+        raise Failed(Code.FAILED, f"{archive.name} cannot be used", why, "report this")
     (directory / "vmlinux").write_bytes(unpack(kernel["vmlinuz"]))
     for name, content in modules.items():
         (directory / "modules" / f"{name}.ko").write_bytes(content)
@@ -121,7 +121,7 @@ def _take(archive: Path, directory: Path) -> None:
 
 
 def _read(archive: Path, wanted: set[str], modules: dict[str, bytes], kernel: dict[str, bytes]) -> None:
-    """Adds the wanted modules that the package has, and `vmlinuz` and `modules.builtin`."""
+    """Reads the wanted modules from the package, and `vmlinuz` and `modules.builtin`."""
     with subprocess.Popen(["dpkg-deb", "--fsys-tarfile", str(archive)], stdout=subprocess.PIPE) as unpacker:
         with tarfile.open(fileobj=unpacker.stdout, mode="r|") as tar:
             for member in tar:
@@ -141,22 +141,22 @@ def _content(tar: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
 
 
 def _name(path: str) -> str:
-    """A module's name, from its file's."""
+    """A module's name, from its file name."""
     return path.rpartition("/")[2].removesuffix(".ko").replace("-", "_")
 
 
 def module_list(modules: dict[str, bytes]) -> str:
-    """The list that the guest reads, from what the modules say of themselves."""
-    lines = [f"module {' '.join((name, *_said(content, 'depends')))}" for name, content in sorted(modules.items())]
+    """The list that the guest reads, from the modules' metadata."""
+    lines = [f"module {' '.join((name, *_modinfo(content, 'depends')))}" for name, content in sorted(modules.items())]
     lines += [f"always {name}" for name in _ALWAYS if name in modules]  # the others are built in
     for name in _DEVICES:
-        aliases = _said(modules.get(name, b""), "alias")
+        aliases = _modinfo(modules.get(name, b""), "alias")
         lines += [f"alias {alias} {name}" for alias in aliases if alias.startswith(_BUSES)]
     return "\n".join(lines) + "\n"
 
 
-def _said(module: bytes, key: str) -> list[str]:
-    """The values of a key in a module's .modinfo, which is a row of KEY=VALUE ended by NUL."""
+def _modinfo(module: bytes, key: str) -> list[str]:
+    """The values of a key in a module's .modinfo section: strings KEY=VALUE terminated by NUL."""
     values = [value.decode() for value in re.findall(rb"\0%s=([\x20-\x7e]*)(?=\0)" % key.encode(), module)]
     if key == "depends":
         return [name.replace("-", "_") for value in values for name in value.split(",") if name]
@@ -177,7 +177,7 @@ def unpack(image: bytes) -> bytes:
 
 
 def _unpacked(data: bytes) -> bytes:
-    """What was packed by xz, gzip, zstd or lz4. The build of the kernel appends four bytes to it, its size."""
+    """Decompresses xz, gzip, zstd or lz4. The kernel's build appends four bytes, the size, which are ignored."""
     if data.startswith(b"\xfd7zXZ\0"):
         return lzma.LZMADecompressor().decompress(data)
     if data.startswith(b"\x1f\x8b"):
@@ -185,8 +185,8 @@ def _unpacked(data: bytes) -> bytes:
     for magic, program in ((b"\x28\xb5\x2f\xfd", "zstd"), (b"\x02\x21\x4c\x18", "lz4")):
         if data.startswith(magic):
             done = subprocess.run([program, "-dc"], input=data, capture_output=True, check=False)
-            return done.stdout  # what follows the packed data makes an error of the exit code only
-    raise Failed(Code.FAILED, "the kernel cannot be unpacked", f"unknown packing {data[:4].hex()}", "report this")
+            return done.stdout  # the trailing bytes only affect the exit code
+    raise Failed(Code.FAILED, "the kernel cannot be unpacked", f"unknown compression {data[:4].hex()}", "report this")
 
 
 def _run(*words: str, cwd: Path | None = None) -> bytes:
@@ -195,11 +195,13 @@ def _run(*words: str, cwd: Path | None = None) -> bytes:
             words, cwd=cwd, stdin=subprocess.DEVNULL, capture_output=True, timeout=_DOWNLOAD_SECONDS, check=False
         )
     except FileNotFoundError:
-        why = "it takes its kernel from Debian's packages"
+        why = "the kernel is taken from Debian's packages"
         raise Failed(Code.UNSUPPORTED, f"this machine has no {words[0]}", why, "build images on Debian") from None
     except subprocess.TimeoutExpired:
-        why = f"it took longer than {_DOWNLOAD_SECONDS:.0f} s"
-        raise Failed(Code.TIMED_OUT, f"{' '.join(words[:2])} did not end", why, "mend the network, repeat") from None
+        why = f"waited {_DOWNLOAD_SECONDS:.0f} s"
+        raise Failed(
+            Code.TIMED_OUT, f"{' '.join(words[:2])} did not end", why, "check the network, then repeat the command"
+        ) from None
     if done.returncode:
         why = (done.stderr.decode(errors="replace").strip().splitlines() or [f"exit code {done.returncode}"])[-1]
         raise Failed(Code.FAILED, f"{' '.join(words[:2])} failed", why, "apt-get update, or: make setup-vm")

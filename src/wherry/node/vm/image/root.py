@@ -1,8 +1,8 @@
-"""The root of an image, as a squashfs: MPI's runtime, busybox, the agent, and the programs that the user named.
+"""The root of an image, as a squashfs: the MPI runtimes, busybox, the agent, and programs chosen by the user.
 
-Everything comes from this machine under the same names, so a program that is copied to a node finds there what it
-finds here. The file FILES inside says what the image took, by digest: who copies to a node leaves that out.
-Invariant: the tree depends on the files alone, so the same files give the same image.
+All files come from this machine and keep their paths, so that a program that is copied to a node finds its libraries.
+The file FILES inside lists them with digests, so that staging omits them.
+Invariant: the tree depends only on the files, so the same files give the same image.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _BASE = tuple("bin dev etc home lib lib64 opt proc root run sbin srv sys tmp usr
 _NSSWITCH = b"passwd: files\ngroup: files\nhosts: files\n"
 _OF_THE_MACHINE = ("/etc/ld.so.cache", "/etc/passwd", "/etc/group")
 _BLOCK = "64K"
-"""Of the squashfs: what is read and unpacked at once. Smaller blocks waste less of a small machine's memory."""
+"""Block size of the squashfs, the unit of decompression. Smaller blocks waste less of a small machine's memory."""
 
 
 @dataclass(frozen=True)
 class Runtime:
-    """What an MPI needs on a node. Patterns are below /usr/lib/*/; what a machine lacks is left out."""
+    """The files that an MPI needs on a node. Patterns are below /usr/lib/*/; missing files are omitted."""
 
     name: str
     programs: tuple[str, ...]
@@ -65,22 +65,22 @@ _OTHER_HARDWARE = frozenset(
     "alps atomic cuda gpfs gridengine hcoll knem lsf lustre memheap monitoring munge ofi openib oshmem portals4 psm "
     "psm2 pvfs2 rocm scoll sge slurm spml sshmem tm ucx ugni usnic verbs xpmem yalla ze".split()
 )
-"""Parts of a plugin's name: it serves a network, a scheduler or an interface that a node never has."""
+"""Parts of the names of plugins for networks, schedulers or interfaces that a node never has."""
 
 
 def collect(programs: Sequence[str]) -> FileSet:
-    """What the image takes from this machine. Refused when a named program or one of its libraries is not there."""
+    """The files of this machine for the image. Refused when a program or one of its libraries is missing."""
     found = FileSet()
     for program in programs:
         try:
             found.add_tree(program)
         except OSError as error:
             why = os.strerror(error.errno or 0)
-            raise Refused(Code.NOT_FOUND, f"the program {program} cannot be taken", why, "ls -l it") from None
+            raise Refused(Code.NOT_FOUND, f"the program {program} cannot be read", why, f"ls -l {program}") from None
     if found.missing:
         library, wanted_by = next(iter(found.missing.items()))
         what = f"{wanted_by} needs {library}, which is not there"
-        raise Refused(Code.NOT_FOUND, what, "it is not where its RPATH or the linker's cache says", "install it")
+        raise Refused(Code.NOT_FOUND, what, "it is neither in its RPATH nor in the linker's cache", "install it")
     for runtime in _RUNTIMES:
         _add_runtime(found, runtime)
     for name in _OF_THE_MACHINE:
@@ -93,7 +93,7 @@ def collect(programs: Sequence[str]) -> FileSet:
 
 
 def runtimes(found: FileSet) -> list[str]:
-    """The MPIs that are in the set."""
+    """The names of the MPIs in the set."""
     return [r.name for r in _RUNTIMES if any(os.path.basename(name) in r.programs for name in found.files)]
 
 
@@ -114,7 +114,7 @@ def _add_runtime(found: FileSet, runtime: Runtime) -> None:
 
 
 def write_root(found: FileSet, squashfs: Path) -> None:
-    """Makes the squashfs."""
+    """Writes the squashfs."""
     words = ["sqfstar", "-comp", "zstd", "-b", _BLOCK, "-no-xattrs", "-quiet", "-no-progress", str(squashfs)]
     environment = {**os.environ, "SOURCE_DATE_EPOCH": "0"}
     try:
@@ -129,7 +129,7 @@ def write_root(found: FileSet, squashfs: Path) -> None:
             with tarfile.open(fileobj=maker.stdin, mode="w|", format=tarfile.PAX_FORMAT) as tar:
                 _write_members(tar, found)
         except BrokenPipeError:
-            pass  # it says why
+            pass  # its error output has the reason
         maker.stdin.close()
         text = maker.stderr.read().decode(errors="replace").strip()
     if maker.returncode:
@@ -160,7 +160,7 @@ def _write_members(tar: tarfile.TarFile, found: FileSet) -> None:
 
 
 def _write_directories(tar: tarfile.TarFile, found: FileSet, others: Sequence[str]) -> None:
-    """Every directory, parents first. All may write: the machine is its one user's, and root runs nothing new later."""
+    """Every directory, parents first. World-writable: the machine has one user, and root starts no programs later."""
     names = {f"/{name}" for name in (*_BASE, "var/tmp") if f"/{name}" not in found.links} | set(found.directories)
     for path in (*names, *found.files, *found.links, *others):
         names |= {str(above) for above in Path(path).parents if str(above) != "/"}

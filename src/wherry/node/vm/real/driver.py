@@ -1,13 +1,13 @@
-"""Node kind `vm` on real hosts: machines under each host's own libvirtd, of which nothing else is asked.
+"""Node kind `vm` on real hosts: virtual machines under each host's own libvirtd; nothing else is installed there.
 
-A domain is transient and is known by its UUID, which follows from instance and node. Invariants: nothing on a host is
-touched but domains with our UUIDs and the files in our directory; a host that does not answer is no reason to call its
-nodes lost, since a machine runs on without its libvirtd. The instance's directory keeps what must not be forgotten:
+A domain is transient and is identified by its UUID, which is derived from instance and node. Invariants: on a host only
+domains with our UUIDs and files in our directory are changed; an unreachable host does not make its nodes lost, as a
+machine keeps running without its libvirtd. The instance's state directory records what a restart must know:
 
-    hosts/HOST           its URI: hosts that were used, so `sweep` finds what is there without a database
-    orphans/NODE@HOST    what a move left there when the host did not answer, to be ended as soon as it does
+    hosts/HOST           the URI of each host that was used, so that `sweep` needs no database
+    orphans/NODE@HOST    a copy that a move left on an unreachable host, to be destroyed when that answers
 
-What is the hypervisor's own matter is in remote_qemu.py and remote_xen.py.
+The parts that depend on the hypervisor are in qemu.py and xen.py.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from wherry.base.atomic_write import write_atomically
 from wherry.base.errors import Code, Failed, LostContact, Refused, WherryError
 from wherry.base.paths import Instance
 from wherry.fabric.protocol import Fabric
@@ -39,27 +40,27 @@ from wherry.node.vm.image.catalog import find_image
 from wherry.node.vm.real.remote_storage import RemoteStorage, drop_all, drop_initrd
 
 _BOOT_TIMEOUT = 240.0
-"""Seconds that a guest may take until its agent answers; emulated it takes ten, under an emulated Xen twenty."""
-_TAKEN = 0.5
-"""Seconds that an agent may take to answer at the address of a node that is not started yet."""
+"""Seconds that a guest may take to boot until its agent answers. Emulated guests take ten, in Xen twenty."""
+_ADDRESS_PROBE = 0.5
+"""Seconds of the check that nothing answers yet at the address of a node to be started."""
 _POOLS = "wherry down CLUSTER, then give the fabric a `pool` that no other fabric on that network has"
 _GONE_TIMEOUT = 60.0
-"""Seconds that a host may take to end a guest."""
+"""Seconds that a host may take to destroy a guest."""
 
 
 class RemoteVmDriver(VmDriverBase):
-    """Virtual machines of one instance on real hosts."""
+    """Virtual machines of one instance on real hosts; QemuDriver and XenDriver complete it."""
 
     kind = "vm"
-    try_for, pause = 2.0, 0.2
+    probe_timeout, probe_pause = 2.0, 0.2
 
-    def __init__(self, instance: Instance, fabric: Fabric, reach: HostConnections) -> None:
+    def __init__(self, instance: Instance, fabric: Fabric, connections: HostConnections) -> None:
         self.instance = instance
         self.fabric = fabric
-        self.reach = reach
+        self.connections = connections
         self.consoles = Consoles(self.console)
-        self._beside = ThreadPoolExecutor(thread_name_prefix="taken")
-        self._shelves = {host: threading.Lock() for host in reach.uris}
+        self._probes = ThreadPoolExecutor(thread_name_prefix="address-probe")
+        self._storage_locks = {host: threading.Lock() for host in connections.uris}
 
     def unsupported(self) -> str:
         if os.geteuid() != 0:
@@ -73,11 +74,11 @@ class RemoteVmDriver(VmDriverBase):
     def check(self, flavor: Flavor, owner: Owner) -> None:
         if names_disk(flavor.image):
             what = "nodes on real hosts cannot boot from a disk"
-            raise Refused(Code.UNSUPPORTED, what, "they have none: no storage is shared", "name an image of Wherry's")
+            raise Refused(Code.UNSUPPORTED, what, "their hosts share no storage", "name an image: wherry image list")
         find_image(flavor.image)
 
     @abstractmethod
-    def refused(self, way: MigrationParameters) -> str:
+    def parameters_obstacle(self, parameters: MigrationParameters) -> str:
         """As in NodeDriver."""
 
     @abstractmethod
@@ -90,14 +91,14 @@ class RemoteVmDriver(VmDriverBase):
 
     @abstractmethod
     def describe(self, place: Placement, kernel: str, initrd: str) -> str:
-        """The XML of a node; `kernel` and `initrd` are paths at its host."""
+        """The domain XML of a node; `kernel` and `initrd` are paths on its host."""
 
     def domain(self, place: Placement) -> Any | None:
-        """The domain of a placement; None when there is none, or none that counts, as its host is declared lost.
-        LostContact when the host does not answer."""
-        if place.host in self.reach.lost:
+        """The domain of a placement; None when there is none or its host is declared lost. LostContact when the host
+        does not answer."""
+        if place.host in self.connections.lost:
             return None
-        return libvirt_client.by_id(self.reach.connect(place.host), domain_id(self.instance, place.node.name))
+        return libvirt_client.by_id(self.connections.connect(place.host), domain_id(self.instance, place.node.name))
 
     def start(self, place: Placement) -> None:
         image = find_image(place.image)
@@ -105,25 +106,25 @@ class RemoteVmDriver(VmDriverBase):
         put_aside(self.console(place.node.name))
         self.note(place.host)
         try:
-            connection, name = self.reach.connect(place.host), domain_name(self.instance, place.node.name)
+            connection, name = self.connections.connect(place.host), domain_name(self.instance, place.node.name)
             libvirt = libvirt_client.load()
-            taken = self._beside.submit(answers, place, _TAKEN)
+            address_probe = self._probes.submit(answers, place, _ADDRESS_PROBE)
             with (
                 libvirt_client.translated_errors(f"node {place.node.name} did not start on host {place.host}"),
-                self._shelves[place.host],
+                self._storage_locks[place.host],
             ):
-                shelf = RemoteStorage(connection, self.instance.prefix)
-                kernel = shelf.kernel(image.kernel)
-                initrd = shelf.initrd(name, image.initrd, guest_config.archive(place))
+                storage = RemoteStorage(connection, self.instance.prefix)
+                kernel = storage.kernel(image.kernel)
+                initrd = storage.initrd(name, image.initrd, guest_config.archive(place))
                 try:
                     description = self.describe(place, kernel, initrd)
                     domain = connection.createXML(description, libvirt.VIR_DOMAIN_START_PAUSED)
                 finally:
-                    shelf.drop_initrd(name)
+                    storage.drop_initrd(name)
                 self.consoles.follow(place.node.name, place.host, domain)
-                if taken.result():
+                if address_probe.result():
                     what, why = f"node {place.node.name} was not started", f"{place.node.address} answers already"
-                    raise Failed(Code.NAME_TAKEN, what, f"{why}: another cluster at this network has it", _POOLS)
+                    raise Failed(Code.NAME_TAKEN, what, f"{why}: another cluster on this network uses it", _POOLS)
                 domain.resume()
             self.await_agent(place, _BOOT_TIMEOUT)
         except BaseException:
@@ -132,29 +133,30 @@ class RemoteVmDriver(VmDriverBase):
             raise
 
     def stop(self, place: Placement) -> None:
-        if place.host in self.reach.lost:
+        if place.host in self.connections.lost:
             self._remember(place)
         else:
             self.end_orphan(place.node.name, place.host)
 
     def end_orphan(self, node: str, host: str) -> None:
         libvirt, deadline = libvirt_client.load(), time.monotonic() + _GONE_TIMEOUT
-        connection = self.reach.connect(host)
+        connection = self.connections.connect(host)
         while (domain := libvirt_client.by_id(connection, domain_id(self.instance, node))) is not None:
             try:
                 domain.destroy()
-            except libvirt.libvirtError as error:  # it is just going, or something else is at it
+            except libvirt.libvirtError as error:  # it is being destroyed, or another job holds it
                 if time.monotonic() > deadline:
-                    raise libvirt_client.translated(f"node {node} on host {host} does not end", error) from None
+                    what = f"node {node} on host {host} could not be destroyed"
+                    raise libvirt_client.translated(what, error) from None
             time.sleep(0.05)
         with libvirt_client.translated_errors(
-            f"the RAM disk of node {node}, which has its key, may still be at host {host}"
+            f"the RAM disk of node {node}, which contains its key, may still be on host {host}"
         ):
             drop_initrd(connection, domain_name(self.instance, node))
         self._orphan(node, host).unlink(missing_ok=True)
 
     def abandon(self, place: Placement) -> None:
-        """Ends what a move left at the place: now, or as soon as its host answers."""
+        """Destroys the copy at the placement, now or as soon as its host answers."""
         try:
             self.stop(place)
         except LostContact:
@@ -163,7 +165,7 @@ class RemoteVmDriver(VmDriverBase):
     def orphans(self) -> list[tuple[str, str]]:
         notes = sorted(self._orphan("", "").parent.glob("*@*"))
         found = [(note.name.rpartition("@")[0], note.name.rpartition("@")[2]) for note in notes]
-        return [(node, host) for node, host in found if host in self.reach.uris]
+        return [(node, host) for node, host in found if host in self.connections.uris]
 
     def alive(self, place: Placement) -> bool:
         try:
@@ -178,44 +180,50 @@ class RemoteVmDriver(VmDriverBase):
         domain = self.domain(place)
         if domain is None:
             return Usage(memory=0, cpu=0.0, processes=0)
-        with libvirt_client.translated_errors(f"host {place.host} does not say what node {place.node.name} uses"):
+        with libvirt_client.translated_errors(
+            f"the usage of node {place.node.name} could not be read from host {place.host}"
+        ):
             cpu = domain.info()[4] / 1e9
             received, sent = self.carried(domain, place.node.mac)
             return Usage(memory=self.memory(domain), cpu=cpu, processes=1, received=received, sent=sent)
 
     def memory(self, domain: Any) -> int:
-        """Bytes of its host's memory that a domain has."""
+        """Bytes of the host's memory that a domain uses."""
         return int(domain.info()[2]) * 1024
 
     def carried(self, domain: Any, mac: str) -> tuple[int | None, int | None]:
-        """Bytes that a domain received and sent; None where asking might have to wait for a move's end."""
+        """Bytes that a domain received and sent; None where the query would block during a migration."""
         return None, None
 
     @abstractmethod
-    def mover(self, source: Placement, destination: Placement, way: MigrationParameters | None = None) -> NodeMover:
+    def mover(
+        self, source: Placement, destination: Placement, parameters: MigrationParameters | None = None
+    ) -> NodeMover:
         """As in NodeDriver."""
 
     def kernel(self, place: Placement) -> str:
-        """Path at the place's host of the kernel of its image, which is copied there when it is not there yet."""
+        """Path of the image's kernel on the placement's host; uploaded if it is missing there."""
         image = find_image(place.image)
         with (
-            libvirt_client.translated_errors(f"host {place.host} takes no kernel for node {place.node.name}"),
-            self._shelves[place.host],
+            libvirt_client.translated_errors(
+                f"the kernel for node {place.node.name} could not be copied to host {place.host}"
+            ),
+            self._storage_locks[place.host],
         ):
-            return RemoteStorage(self.reach.connect(place.host), self.instance.prefix).kernel(image.kernel)
+            return RemoteStorage(self.connections.connect(place.host), self.instance.prefix).kernel(image.kernel)
 
     def note(self, host: str) -> None:
-        """Remembers that the instance used this host."""
+        """Records that the instance uses this host."""
         directory = notes(self.instance)
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        (directory / host).write_text(self.reach.uris[host])
+        write_atomically(directory / host, self.connections.uris[host].encode())
 
     def sweep(self) -> None:
-        """Ends every domain of the instance at the hosts that it used, as far as they answer."""
+        """Destroys every domain of the instance on the hosts that it used, as far as they answer."""
         sweep(self.instance)
 
     def _remember(self, place: Placement) -> None:
-        """Notes a copy that may be at a silent host, to be ended when that answers again."""
+        """Records a copy on an unreachable host as an orphan, to be destroyed when the host answers."""
         orphan = self._orphan(place.node.name, place.host)
         orphan.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         orphan.touch()
@@ -225,7 +233,7 @@ class RemoteVmDriver(VmDriverBase):
 
 
 def sweep(instance: Instance) -> None:
-    """As `RemoteVmDriver.sweep`, by the instance's notes alone. That of a host stays until nothing of ours is there."""
+    """As `RemoteVmDriver.sweep`, by the instance's notes alone. A host's note is kept until nothing of ours is left."""
     for host, uri in hosts_used(instance).items():
         with contextlib.suppress(WherryError):
             _end_all(instance, HostConnections({host: uri}).connect(host), host)
@@ -235,16 +243,18 @@ def sweep(instance: Instance) -> None:
 
 
 def _end_all(instance: Instance, connection: Any, host: str) -> None:
-    """Ends every domain of the instance at a host, and removes its files there. Failed when one stays."""
+    """Destroys every domain of the instance on a host, and removes its files there. Failed when one remains."""
     libvirt = libvirt_client.load()
-    with libvirt_client.translated_errors(f"host {host} does not tell which machines it runs"):
+    with libvirt_client.translated_errors(f"the virtual machines on host {host} could not be listed"):
         for domain in _ours(instance, connection):
-            with contextlib.suppress(libvirt.libvirtError):  # it is just going
+            with contextlib.suppress(libvirt.libvirtError):  # it is being destroyed
                 domain.destroy()
         left = [domain.name() for domain in _ours(instance, connection)]
     if left:
-        raise Failed(Code.FAILED, f"machines at host {host} do not end", ", ".join(left), "wherry down --all")
-    with libvirt_client.translated_errors(f"files of the instance are at host {host} still"):
+        raise Failed(
+            Code.FAILED, f"virtual machines on host {host} could not be destroyed", ", ".join(left), "wherry down --all"
+        )
+    with libvirt_client.translated_errors(f"files of the instance on host {host} could not be removed"):
         drop_all(connection, f"{instance.prefix}-")
     connection.close()
 
@@ -256,10 +266,10 @@ def _ours(instance: Instance, connection: Any) -> list[Any]:
 
 
 def hosts_used(instance: Instance) -> dict[str, str]:
-    """The URIs of the hosts that the instance used, by their names."""
-    return {note.name: note.read_text() for note in sorted(notes(instance).glob("*"))}
+    """The URIs of the hosts that the instance used, by name."""
+    return {note.name: note.read_text() for note in sorted(notes(instance).glob("[!.]*"))}
 
 
 def notes(instance: Instance) -> Path:
-    """The directory of what must not be forgotten of hosts."""
+    """The directory with one file per used host, which contains its URI."""
     return instance.state / "hosts"

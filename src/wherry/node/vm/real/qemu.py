@@ -1,9 +1,8 @@
-"""Nodes on real hosts that run QEMU, with KVM where a host has it: machines that libvirt moves as on emulated hosts.
+"""Nodes on real hosts that run QEMU, with KVM where available; libvirt migrates them as on emulated hosts.
 
-QEMU reads kernel and RAM disk when it starts, and again only when the machine boots anew, which ends a node. So the
-RAM disk, which has the key, is removed as soon as the machine is there, and a move takes none along; a kernel must be
-at the destination, as QEMU does not start there without. Invariant: a node's processor is one that every host of the
-fabric that answered had when it was started.
+QEMU reads kernel and RAM disk only when it starts: a reboot ends the node. So the RAM disk, which contains the key, is
+removed as soon as the machine exists, and a move needs none; the kernel must be on the destination, as QEMU does not
+start without it. Invariant: a node's CPU model is supported by every host of the fabric that answered at its start.
 """
 
 from __future__ import annotations
@@ -29,8 +28,8 @@ from wherry.node.vm.qemu_xml import KERNEL, adapter, machine, text
 from wherry.node.vm.real.driver import RemoteVmDriver
 
 _OTHER_CLOCK = "tsc=unstable"
-"""Without KVM a guest reads its host's own time stamp counter, whose rate it would have to measure, and which is
-another at another host. So it takes QEMU's clock (HPET); with KVM it has KVM's."""
+"""Without KVM a guest reads the host's own time stamp counter, whose frequency differs between hosts. So it uses QEMU's
+clock (HPET) instead; with KVM it uses KVM's clock."""
 
 
 class QemuDriver(RemoteVmDriver):
@@ -40,14 +39,14 @@ class QemuDriver(RemoteVmDriver):
         super().check(flavor, owner)
         if flavor.guest != ClusterSpec.model_fields["guest"].default:
             what = f"these hosts have no guests of kind {flavor.guest}"
-            raise Refused(Code.UNSUPPORTED, what, "that is a kind of Xen's", "leave guest out, or use Xen hosts")
+            raise Refused(Code.UNSUPPORTED, what, "that is a guest kind of Xen", "leave guest out, or use Xen hosts")
         emulating = [host for host, found in self._offers().items() if found.emulated] if flavor.nic.vhost else []
         if emulating:
-            what = f"nic.vhost: host {emulating[0]} cannot handle a node's network adapter in its kernel"
+            what = f"nic.vhost: host {emulating[0]} cannot run a node's network adapter in its kernel"
             raise Refused(Code.UNSUPPORTED, what, "it has no KVM", "leave nic.vhost out")
 
-    def refused(self, way: MigrationParameters) -> str:
-        return migration_job.refusal(way, self._oldest_libvirt)
+    def parameters_obstacle(self, parameters: MigrationParameters) -> str:
+        return migration_job.parameters_obstacle(parameters, self._oldest_libvirt)
 
     def rate_obstacle(self, rate: float) -> str:
         return migration_job.rate_obstacle(rate)
@@ -56,18 +55,20 @@ class QemuDriver(RemoteVmDriver):
         find_image(source.image)
         domain, libvirt = self.domain(source), libvirt_client.load()
         if domain is None:
-            return ""  # the move will say so
-        with libvirt_client.translated_errors(f"host {source.host} does not say what node {source.node.name} is"):
+            return ""  # prepare() raises it
+        with libvirt_client.translated_errors(
+            f"the configuration of node {source.node.name} could not be read from host {source.host}"
+        ):
             description = domain.XMLDesc(libvirt.VIR_DOMAIN_XML_MIGRATABLE)
         for host in (source.host, destination.host):
-            with libvirt_client.translated_errors(f"host {host} does not say which QEMU it has"):
-                if reason := domain_capabilities.unsafe(description, self.reach.connect(host)):
+            with libvirt_client.translated_errors(f"the QEMU version of host {host} could not be read"):
+                if reason := domain_capabilities.unsafe(description, self.connections.connect(host)):
                     return f"host {host}: {reason}"
-        reason = domain_capabilities.incompatibility(description, self.reach.connect(destination.host))
+        reason = domain_capabilities.incompatibility(description, self.connections.connect(destination.host))
         return f"host {destination.host}: {reason}" if reason else ""
 
     def describe(self, place: Placement, kernel: str, initrd: str) -> str:
-        connection = self.reach.connect(place.host)
+        connection = self.connections.connect(place.host)
         found, name = domain_capabilities.domain_capabilities(connection), place.node.name
         kind = found.kind
         root, system, devices = machine(kind, domain_name(self.instance, name), domain_id(self.instance, name), place)
@@ -94,39 +95,41 @@ class QemuDriver(RemoteVmDriver):
         stats = domain.interfaceStats(mac)
         return int(stats[0]), int(stats[4])
 
-    def mover(self, source: Placement, destination: Placement, way: MigrationParameters | None = None) -> QemuMover:
-        return QemuMover(self, source, destination, way)
+    def mover(
+        self, source: Placement, destination: Placement, parameters: MigrationParameters | None = None
+    ) -> QemuMover:
+        return QemuMover(self, source, destination, parameters)
 
     def _offers(self) -> dict[str, domain_capabilities.DomainCapabilities]:
-        """Of the fabric's hosts that answer."""
+        """The capabilities of the fabric's hosts that answer."""
         found = {}
-        for host in self.reach.uris:
+        for host in self.connections.uris:
             with (
                 contextlib.suppress(WherryError),
-                libvirt_client.translated_errors(f"host {host} does not say what it offers"),
+                libvirt_client.translated_errors(f"the capabilities of host {host} could not be read"),
             ):
-                found[host] = domain_capabilities.domain_capabilities(self.reach.connect(host))
+                found[host] = domain_capabilities.domain_capabilities(self.connections.connect(host))
         return found
 
     def _oldest_libvirt(self) -> int:
-        """The version of libvirt at the host that has the oldest one, as libvirt numbers them."""
+        """The oldest libvirt version among this machine and the hosts, as libvirt's version number."""
         numbers = [int(libvirt_client.load().getVersion())]
-        for host in self.reach.uris:
+        for host in self.connections.uris:
             with (
                 contextlib.suppress(WherryError),
-                libvirt_client.translated_errors(f"host {host} does not say which libvirt it has"),
+                libvirt_client.translated_errors(f"the libvirt version of host {host} could not be read"),
             ):
-                numbers.append(int(self.reach.connect(host).getLibVersion()))
+                numbers.append(int(self.connections.connect(host).getLibVersion()))
         return min(numbers)
 
 
 class QemuMover(LiveMigration):
-    """Moves one machine between two real hosts."""
+    """Moves one virtual machine between two real hosts."""
 
     def __init__(
-        self, driver: QemuDriver, source: Placement, destination: Placement, way: MigrationParameters | None
+        self, driver: QemuDriver, source: Placement, destination: Placement, parameters: MigrationParameters | None
     ) -> None:
-        super().__init__(domain_id(driver.instance, source.node.name), source, destination, way)
+        super().__init__(domain_id(driver.instance, source.node.name), source, destination, parameters)
         self._driver = driver
         self._kernel = ""
 
@@ -140,43 +143,45 @@ class QemuMover(LiveMigration):
         super().prepare()
 
     def await_first_run(self) -> float | None:
-        return await_answer(self._destination, self._driver.last_words)
+        return await_answer(self._destination, self._driver.console_tail)
 
     def _declared_lost(self, host: str) -> bool:
-        return host in self._driver.reach.lost
+        return host in self._driver.connections.lost
 
     def _open(self, host: str) -> Any:
-        return self._driver.reach.open(host)
+        return self._driver.connections.open(host)
 
-    def _peer(self, domain: Any) -> migration_job.MigrationTarget:
+    def _target(self, domain: Any) -> migration_job.MigrationTarget:
         host, libvirt = self._destination.host, libvirt_client.load()
-        uri = self._driver.reach.uris[host]
-        with libvirt_client.translated_errors(f"host {self._source.host} does not say what node {self._name} is"):
+        uri = self._driver.connections.uris[host]
+        with libvirt_client.translated_errors(
+            f"the configuration of node {self._name} could not be read from host {self._source.host}"
+        ):
             description = domain.XMLDesc(libvirt.VIR_DOMAIN_XML_MIGRATABLE)
-        asked = f"as root on {self._source.host}: virsh -c {uri} version"
-        remedy = f"{asked}; {host} takes memory at its TCP ports 49152 to 49215"
-        there = elsewhere(description, self._kernel, self._destination.device)
+        test = f"as root on {self._source.host}: virsh -c {uri} version"
+        remedy = f"{test}; {host} must accept TCP on ports 49152 to 49215"
+        description_there = for_other_host(description, self._kernel, self._destination.device)
         to = parse_uri(uri)
-        return migration_job.MigrationTarget(uri, to.host, there, tls=to.transport == "tls", remedy=remedy)
+        return migration_job.MigrationTarget(uri, to.host, description_there, tls=to.transport == "tls", remedy=remedy)
 
-    def _there(self, place: Placement) -> bool:
+    def _exists(self, place: Placement) -> bool:
         return self._domain(place) is not None
 
-    def _clear(self) -> None:
+    def _destroy_destination(self) -> None:
         self._driver.abandon(self._destination)
 
-    def _end_source(self) -> None:
+    def _destroy_source(self) -> None:
         self._driver.stop(self._source)
 
-    def _settle(self) -> None:
+    def _clean_up(self) -> None:
         for place in (self._destination, self._source):
             with contextlib.suppress(WherryError):
                 if (domain := self._driver.domain(place)) is not None:
                     self._driver.consoles.follow(self._name, place.host, domain)
 
 
-def elsewhere(description: str, kernel: str, bridge: str) -> str:
-    """The same domain as another host has it: its kernel and its bridge, and no RAM disk."""
+def for_other_host(description: str, kernel: str, bridge: str) -> str:
+    """The domain XML for another host: with its kernel and bridge, and no RAM disk."""
     root = ElementTree.fromstring(description)
     for system in root.iterfind("os"):
         for tag in system.findall("kernel"):

@@ -1,12 +1,12 @@
-"""Files for guests on a real host, through libvirt's storage API: all that we can write there.
+"""Files for guests on a real host, written through libvirt's storage API, the only access to its disk.
 
     DIRECTORY/PREFIX-kernel-SHA256          kernels, kept for the instance's next guest
-    DIRECTORY/PREFIX-kernel-SHA256.whole    says that all of the kernel is there
-    DIRECTORY/DOMAIN.initrd                 a guest's RAM disk, while it is started
+    DIRECTORY/PREFIX-kernel-SHA256.whole    marks the kernel as complete
+    DIRECTORY/DOMAIN.initrd                 a guest's RAM disk, only while the guest is being started
 
-Invariants: every name begins with an instance's prefix, so no two write or remove the same file; a kernel is used only
-when it is whole; a RAM disk, which has the node's key, is there while its guest is started only, and only root reads
-it, or whom libvirt lets in for the guest (QEMU may run as somebody else).
+Invariants: every name begins with the instance's prefix, so instances never write or remove each other's files; a
+kernel is used only when it is complete; a RAM disk, which contains the node's key, is readable by root only, or by the
+user to whom libvirt gives it for the guest (QEMU may run as another user).
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _PART = 1 << 20
 
 
 class RemoteStorage:
-    """The directory at one host, for the instance whose names begin with `prefix`. One caller at a time."""
+    """The directory on one host, for the instance with this `prefix`. For one caller at a time."""
 
     def __init__(self, connection: Any, prefix: str) -> None:
         self._connection, self._prefix = connection, prefix
         self._pool = _find_pool(connection)
 
     def kernel(self, file: Path) -> str:
-        """Path at the host of a kernel that is `file` here; copied when it is not there."""
+        """Path on the host of the kernel `file`, which is uploaded if it is missing there."""
         with open(file, "rb") as opened:
             name = f"{self._prefix}-kernel-{hashlib.file_digest(opened, 'sha256').hexdigest()}"
         if self._volume(f"{name}.whole") is None:
@@ -40,23 +40,23 @@ class RemoteStorage:
         return f"{_DIRECTORY}/{name}"
 
     def initrd(self, domain: str, file: Path, more: bytes) -> str:
-        """Path at the host of the RAM disk of a guest: `file`, and `more` behind it."""
+        """Uploads the RAM disk of a guest, `file` followed by `more`; its path on the host."""
         self.put(f"{domain}.initrd", [*_parts(file), more], file.stat().st_size + len(more), "0600")
         return f"{_DIRECTORY}/{domain}.initrd"
 
     def drop_initrd(self, domain: str) -> None:
-        """Removes it. Also when it is not there."""
+        """Removes the RAM disk of a guest, if it exists."""
         self.drop(f"{domain}.initrd")
 
     def put(self, name: str, parts: Iterable[bytes], size: int, mode: str = "0644") -> None:
-        """Writes a file of so many bytes; one of that name is replaced."""
+        """Writes a file of `size` bytes; an existing one is replaced."""
         self.drop(name)
         root = Element("volume")
         SubElement(root, "name").text = name
         SubElement(root, "capacity", unit="bytes").text = str(size)
         target = SubElement(root, "target")
         SubElement(target, "format", type="raw")
-        _roots(target, mode)
+        _owned_by_root(target, mode)
         volume = self._pool.createXML(tostring(root, encoding="unicode"), 0)
         stream, left = self._connection.newStream(0), iter(parts)
         volume.upload(stream, 0, size, 0)
@@ -72,7 +72,7 @@ class RemoteStorage:
         stream.finish()
 
     def drop(self, name: str) -> None:
-        """Removes a file. Also when it is not there."""
+        """Removes a file, if it exists."""
         if (volume := self._volume(name)) is not None:
             volume.delete(0)
 
@@ -87,12 +87,12 @@ class RemoteStorage:
 
 
 def drop_initrd(connection: Any, domain: str) -> None:
-    """Removes the RAM disk of a guest, which who was killed has left. Also when it is not there."""
+    """Removes the RAM disk of a guest, if a killed daemon left one."""
     _drop(connection, lambda name: name == f"{domain}.initrd")
 
 
 def drop_all(connection: Any, prefix: str) -> None:
-    """Removes every file whose name begins so."""
+    """Removes every file whose name begins with `prefix`."""
     _drop(connection, lambda name: name.startswith(prefix))
 
 
@@ -103,7 +103,7 @@ def _drop(connection: Any, ours: Callable[[str], bool]) -> None:
 
 
 def _find_pool(connection: Any) -> Any:
-    """The directory as libvirt has it; it forgets that when the host starts anew, and the files stay."""
+    """The storage pool of the directory, created if necessary: a reboot of the host removes it, but not the files."""
     libvirt = libvirt_client.load()
     try:
         return connection.storagePoolLookupByName(_POOL)
@@ -114,13 +114,19 @@ def _find_pool(connection: Any) -> Any:
     SubElement(root, "name").text = _POOL
     target = SubElement(root, "target")
     SubElement(target, "path").text = _DIRECTORY
-    _roots(target, "0711")
+    _owned_by_root(target, "0711")
     flags = libvirt.VIR_STORAGE_POOL_CREATE_WITH_BUILD
-    return connection.storagePoolCreateXML(tostring(root, encoding="unicode"), flags)
+    try:
+        return connection.storagePoolCreateXML(tostring(root, encoding="unicode"), flags)
+    except libvirt.libvirtError as error:
+        try:
+            return connection.storagePoolLookupByName(_POOL)  # another instance created it meanwhile
+        except libvirt.libvirtError:
+            raise error from None
 
 
-def _roots(target: Element, mode: str) -> None:
-    """It is root's."""
+def _owned_by_root(target: Element, mode: str) -> None:
+    """Adds the permissions element."""
     permissions = SubElement(target, "permissions")
     for tag, text in (("mode", mode), ("owner", "0"), ("group", "0")):
         SubElement(permissions, tag).text = text

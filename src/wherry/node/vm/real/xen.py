@@ -1,4 +1,4 @@
-"""Nodes on real hosts that run Xen: guests of kind PVH or PV, which Xen's toolstack moves by itself (xen_mover.py)."""
+"""Nodes on real hosts that run Xen: PVH or PV guests, which Xen's toolstack migrates (xen_mover.py)."""
 
 from __future__ import annotations
 
@@ -19,33 +19,35 @@ class XenDriver(RemoteVmDriver):
         super().check(flavor, owner)
         if flavor.nic.queues > 1 or flavor.nic.vhost:
             what = "nodes on Xen hosts cannot have nic.queues and nic.vhost"
-            raise Refused(Code.UNSUPPORTED, what, "their adapter is Xen's own", "leave them out")
+            raise Refused(Code.UNSUPPORTED, what, "their network adapter is Xen's own", "leave them out")
         if flavor.nic.model != NicSpec().model:
             what = f"nodes on Xen hosts cannot have the network adapter {flavor.nic.model}"
-            raise Refused(Code.UNSUPPORTED, what, "they have Xen's own", "leave nic.model out")
+            raise Refused(Code.UNSUPPORTED, what, "their network adapter is Xen's own", "leave nic.model out")
 
-    def refused(self, way: MigrationParameters) -> str:
-        if way.mode != MigrationParameters().mode:
-            return f"Xen has no {way.mode}: it decides by itself when the rounds gain no more"
-        if way.connections or way.zstd:
-            return "Xen sends over one connection, as it is"
-        return "Xen decides by itself how long the node stands" if way.downtime is not None else ""
+    def parameters_obstacle(self, parameters: MigrationParameters) -> str:
+        if parameters.mode != MigrationParameters().mode:
+            return f"Xen has no mode {parameters.mode}: it decides by itself when its rounds no longer converge"
+        if parameters.connections or parameters.zstd:
+            return "Xen sends over one connection, uncompressed"
+        return "Xen decides by itself how long the node is frozen" if parameters.downtime is not None else ""
 
     def rate_obstacle(self, rate: float) -> str:
-        return "Xen sends as fast as it can, and cannot be told otherwise"
+        return "Xen has no rate limit: leave --bandwidth out"
 
     def move_obstacle(self, source: Placement, destination: Placement) -> str:
         able = next((host.shadow_paging for host in self.fabric.spec.hosts if host.name == source.host), False)
         if source.guest != "pv" or able:
             return ""
         return (
-            "Xen notes what a guest of kind pv writes only with shadow paging, and libvirt does not tell if it has "
-            f"that. Use guest: pvh; or, where `xl dmesg` on {source.host} says SHADOW_PAGING (if not, build Xen with "
-            "CONFIG_SHADOW_PAGING), say shadow_paging: true for that host"
+            "Xen tracks the dirty pages of a pv guest only with shadow paging, and libvirt does not report that. "
+            f"Use guest: pvh; or, where `xl dmesg` on {source.host} says SHADOW_PAGING (if not, build Xen with "
+            "CONFIG_SHADOW_PAGING), set shadow_paging: true for that host"
         )
 
     def describe(self, place: Placement, kernel: str, initrd: str) -> str:
         return xen_xml.describe(self.instance, place, kernel, initrd)
 
-    def mover(self, source: Placement, destination: Placement, way: MigrationParameters | None = None) -> XenMover:
+    def mover(
+        self, source: Placement, destination: Placement, parameters: MigrationParameters | None = None
+    ) -> XenMover:
         return XenMover(self, source, destination)

@@ -1,16 +1,17 @@
-"""The steps of a move between two Xen hosts: libvirt's live migration, which Xen carries out by itself.
+"""The steps of a move between two Xen hosts: libvirt's live migration, carried out by Xen's toolstack.
 
     source                                      destination
     ------                                      -----------
-    prepare                                     what an earlier move left is removed
+    prepare                                     leftovers of an earlier move removed
     round 1   Xen's own rounds --- pages --->   Xen receives          (the node runs)
-              Xen stops the node: it uses no CPU
-    transfer  the rest, then destroyed          whole, paused         <- libvirt's own point of no return
+              Xen stops the node
+    transfer  remaining pages, destroyed        complete, paused      <- libvirt's own point of no return
     thaw                                        runs, agent answers
 
-Xen tells neither rounds nor bytes and cannot be stopped. Invariants: libvirt leaves the destination's copy paused
-(VIR_MIGRATE_PAUSED), so that only `thaw` lets it run; a migration that began is waited for before anything is decided,
-also when the daemon that began it was killed.
+Xen reports neither rounds nor bytes, and its migration cannot be aborted. That the node was stopped is inferred: it
+uses no CPU, and its agent does not answer. Invariants: libvirt leaves the destination's copy paused
+(VIR_MIGRATE_PAUSED), so that only `thaw` resumes it; nothing is decided before a running migration has ended, also one
+that an earlier daemon started.
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
 from wherry.base.errors import Code, Failed, WherryError
+from wherry.base.progress import Progress, quiet
 from wherry.model.libvirt_uri import parse_uri
 from wherry.model.objects import Round
-from wherry.node.protocol import During, Placement, Transferred, quiet
+from wherry.node.protocol import Placement, Transferred
 from wherry.node.vm import libvirt_client
 from wherry.node.vm.agent_probe import answers, await_answer
 from wherry.node.vm.identifiers import domain_name
@@ -34,16 +36,16 @@ if TYPE_CHECKING:
     from wherry.node.vm.real.driver import RemoteVmDriver
 
 _STATUS = "wherry status"
-_STILL = 1.0
-"""Seconds without a use of its processors after which a node counts as standing, though its agent was asked."""
-_KNOCK = 1.0
-"""Seconds that the agent gets for an answer: who asks it makes a node work that runs, however busy its host is."""
+_IDLE = 1.0
+"""Seconds without CPU time after which a node counts as stopped, although its agent is probed."""
+_PROBE_TIMEOUT = 1.0
+"""Seconds that the agent may take to answer. Each probe makes a running node use CPU time, however busy its host is."""
 _LOOK = 0.05
-"""Seconds between two looks."""
+"""Polling interval in seconds."""
 _TELL = 1.0
-"""Seconds between two words about a round."""
-_PATIENCE, _SLOWEST = 120.0, 1e6
-"""A move is given up after so many seconds and those of the node's memory at so many bytes/s."""
+"""Seconds between two progress reports of a round."""
+_TIMEOUT, _SLOWEST = 120.0, 1e6
+"""A migration times out after so many seconds, plus the time to send the node's memory at so many bytes/s."""
 
 
 class XenMover:
@@ -56,13 +58,13 @@ class XenMover:
         self._thread: threading.Thread | None = None
         self._error: Exception | None = None
         self._ran = time.monotonic()
-        """When the source's copy was last seen to run."""
+        """Time of the latest evidence that the source's copy runs."""
 
     def predict(self) -> tuple[int, float]:
         return self._driver.usage(self._source).memory, 1.0
 
     def limit_rate(self, rate: float | None) -> None:
-        """Refused before: see `rate_obstacle` of its driver."""
+        """Never called with a rate: `rate_obstacle` of the driver refuses it."""
 
     def can_round(self) -> bool:
         return True
@@ -73,40 +75,40 @@ class XenMover:
         if self._driver.domain(self._source) is None:
             raise Failed(Code.MOVE_FAILED, f"node {self._name} does not run on {self._source.host}", "", _STATUS)
 
-    def round(self, number: int, during: During = quiet) -> Round:
-        began = told = known = time.monotonic()  # known: when its last use was; a busy host may answer late
+    def round(self, number: int, progress: Progress = quiet) -> Round:
+        began = told = known = time.monotonic()  # known: end of the last query that showed use; a busy host is slow
         used: float | None = None
         self._begin()
-        with self._asked():
+        with self._probed():
             while not self._ended():
                 asked, now = time.monotonic(), self._cpu()
-                if now is None:  # it is at the migration, say: that the node runs is not told, nor that it stands
+                if now is None:  # the host did not answer: neither running nor stopped is known
                     known = time.monotonic()
                 elif now != used:
                     used, self._ran, known = now, max(self._ran, asked), time.monotonic()
-                elif asked - max(known, self._ran) > _STILL:
+                elif asked - max(known, self._ran) > _IDLE:
                     break
                 if time.monotonic() - told > _TELL:
                     told = time.monotonic()
-                    during(f"{told - began:.0f} s")
+                    progress(f"{told - began:.0f} s")
                 time.sleep(_LOOK)
         self._check()
         return Round(number=number, bytes=0, seconds=time.monotonic() - began, dirty=0)
 
     def freeze(self, post_copy: bool = False) -> float:
-        """Xen has done it, when its rounds gained no more."""
+        """Xen has stopped the node already, at the end of its rounds."""
         return time.monotonic() - self._ran
 
-    def transfer(self, during: During = quiet) -> Transferred:
+    def transfer(self, progress: Progress = quiet) -> Transferred:
         self._begin()
         self._await_end()
         self._check()
         if not self._complete():
-            what = f"node {self._name} is not whole at {self._destination.host}"
-            raise Failed(Code.MOVE_FAILED, what, "libvirt says that it moved it", _STATUS)
+            what = f"node {self._name} is not complete at {self._destination.host}"
+            raise Failed(Code.MOVE_FAILED, what, "libvirt reported success, and the domain is not there", _STATUS)
         return Transferred(bytes=0)
 
-    def restore(self, during: During = quiet) -> float | None:
+    def restore(self, progress: Progress = quiet) -> float | None:
         return None
 
     def switched(self) -> bool:
@@ -120,7 +122,7 @@ class XenMover:
         libvirt_client.resume(self._driver.domain(self._destination), self._name, self._destination.host)
 
     def await_first_run(self) -> float | None:
-        return await_answer(self._destination, self._driver.last_words)
+        return await_answer(self._destination, self._driver.console_tail)
 
     def roll_back(self) -> None:
         self._await_end()
@@ -139,27 +141,27 @@ class XenMover:
                     self._driver.consoles.follow(self._name, place.host, domain)
 
     @contextlib.contextmanager
-    def _asked(self) -> Iterator[None]:
-        """Meanwhile the node's agent is asked again and again; its answers tell that the node runs.
+    def _probed(self) -> Iterator[None]:
+        """Probes the node's agent repeatedly in a thread; each answer is evidence that the node runs.
 
-        In a thread, as a host that is about to end its copy may keep us waiting for seconds. The last question is not
-        waited for: the node may stand.
+        A thread, as a host that is about to destroy its copy may block for seconds. The last probe is not waited for:
+        the node may be stopped.
         """
         self._ran, over = time.monotonic(), threading.Event()
 
-        def ask() -> None:
+        def probe() -> None:
             while not over.wait(_LOOK):
-                if answers(self._source, _KNOCK) and not over.is_set():
+                if answers(self._source, _PROBE_TIMEOUT) and not over.is_set():
                     self._ran = time.monotonic()
 
-        threading.Thread(target=ask, name="move-vm-ask", daemon=True).start()
+        threading.Thread(target=probe, name="move-vm-ask", daemon=True).start()
         try:
             yield
         finally:
             over.set()
 
     def _begin(self) -> None:
-        """The migration, begun when it was not yet."""
+        """Starts the migration unless it was started."""
         if self._thread is not None:
             return
         domain = self._driver.domain(self._source)
@@ -170,14 +172,14 @@ class XenMover:
 
     def _run(self, domain: Any) -> None:
         libvirt = libvirt_client.load()
-        peer = self._driver.reach.uris[self._destination.host]
+        peer = self._driver.connections.uris[self._destination.host]
         flags = libvirt.VIR_MIGRATE_LIVE | libvirt.VIR_MIGRATE_PEER2PEER | libvirt.VIR_MIGRATE_PAUSED
         params = {libvirt.VIR_MIGRATE_PARAM_URI: f"tcp://{parse_uri(peer).host}"}
         try:
             if self._source.device != self._destination.device:
                 params[libvirt.VIR_MIGRATE_PARAM_DEST_XML] = at_bridge(domain.XMLDesc(0), self._destination.device)
             domain.migrateToURI3(peer, params, flags)
-        except Exception as error:  # told by _check
+        except Exception as error:  # raised by _check
             self._error = error
 
     def _ended(self) -> bool:
@@ -187,17 +189,21 @@ class XenMover:
         if self._ended() and self._error is not None:
             name, host = domain_name(self._driver.instance, self._name), self._destination.host
             remedy = f"if `xl list` on {host} has {name}, which libvirt then does not know, there: xl destroy {name}"
-            raise Failed(Code.MOVE_FAILED, "libvirt could not move it", libvirt_client.reason(self._error), remedy)
+            raise Failed(
+                Code.MOVE_FAILED, "libvirt could not migrate the node", libvirt_client.reason(self._error), remedy
+            )
 
     def _await_end(self) -> None:
-        """Until no migration of the node is under way, ours or one that a killed daemon began. TIMED_OUT."""
-        deadline = time.monotonic() + _PATIENCE + self._source.node.memory / _SLOWEST
-        while self._under_way():
+        """Returns when no migration of the node is running, also one that an earlier daemon started. TIMED_OUT."""
+        timeout = _TIMEOUT + self._source.node.memory / _SLOWEST
+        deadline = time.monotonic() + timeout
+        while self._is_migrating():
             if time.monotonic() > deadline:
-                raise Failed(Code.TIMED_OUT, f"libvirt does not end the move of {self._name}", "it is slow", _STATUS)
+                what = f"libvirt did not end the migration of {self._name}"
+                raise Failed(Code.TIMED_OUT, what, f"waited {timeout:.0f} s", _STATUS)
             time.sleep(_LOOK)
 
-    def _under_way(self) -> bool:
+    def _is_migrating(self) -> bool:
         if self._thread is not None:
             return self._thread.is_alive()
         libvirt, domain = libvirt_client.load(), self._driver.domain(self._source)
@@ -209,25 +215,25 @@ class XenMover:
             if error.get_error_code() == libvirt.VIR_ERR_NO_DOMAIN:
                 return False
             raise libvirt_client.translated(
-                f"host {self._source.host} does not tell of a move of {self._name}", error
+                f"host {self._source.host} does not tell whether {self._name} is migrated", error
             ) from None
 
     def _cpu(self) -> float | None:
-        """Seconds of CPU that the source's copy has used; None when its host does not tell."""
+        """CPU seconds that the source's copy has used; None when its host does not answer."""
         try:
             return self._driver.usage(self._source).cpu
         except WherryError:
             return None
 
     def _complete(self) -> bool:
-        """True when the destination's copy is the node: paused as was asked for, or let run by us."""
+        """True when the destination's copy is complete: paused by VIR_MIGRATE_PAUSED, or resumed by us."""
         libvirt = libvirt_client.load()
         state = libvirt_client.state(self._driver.domain(self._destination))[0]
         return state in (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_RUNNING)
 
 
 def at_bridge(description: str, bridge: str) -> str:
-    """The same domain with its interface at another bridge."""
+    """The domain XML with its interface on another bridge."""
     root = ElementTree.fromstring(description)
     for source in root.iterfind("devices/interface/source"):
         source.set("bridge", bridge)

@@ -1,7 +1,7 @@
-"""The description of a Xen guest that libvirt takes (https://libvirt.org/formatdomain.html, https://libvirt.org/drvxen.html).
+"""libvirt's domain XML of a Xen guest (https://libvirt.org/formatdomain.html, https://libvirt.org/drvxen.html).
 
-Invariant: it names nothing that differs between hosts but the bridge, which a move is told anew; the key is not in it,
-as every program in the guest can read the kernel's command line.
+Invariant: it names nothing that differs between hosts but the bridge, which a move replaces; it does not contain the
+key, as every program in the guest can read the kernel's command line.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ _KERNEL = (
     "console=hvc0 quiet mitigations=off nokaslr no5lvl rcupdate.rcu_expedited=1 random.trust_cpu=on cryptomgr.notests "
     "audit=0 net.ifnames=0 panic=-1 rootfstype=ramfs"
 )
-"""As that of QEMU's guests (qemu.py), on Xen's console; Xen tells the guest how fast its clocks tick."""
+"""As for QEMU's guests (qemu_xml.py), but on Xen's console; Xen gives the guest the frequency of its clocks."""
 
 
 _KINDS = {"pvh": "xenpvh", "pv": "xen"}
-"""What libvirt calls guests that Xen runs with the processor's help for virtual machines, and without it."""
+"""libvirt's names of the guest kinds: with hardware virtualization, and without."""
 
 
 def describe(instance: Instance, place: Placement, kernel: str, initrd: str) -> str:
-    """The XML of a node; `kernel` and `initrd` are paths at its host."""
+    """The domain XML of a node; `kernel` and `initrd` are paths on its host."""
     node = place.node
     root = Element("domain", type="xen")
     _text(root, "name", domain_name(instance, node.name))
