@@ -48,10 +48,10 @@ def processes(mover: ContainerMover) -> dict[str, int]:
     """The programs of a move that is prepared."""
     assert mover._verification
     return {
-        "restore": mover._workers["restore"]._process.pid,
+        "restore": mover._engine.workers["restore"]._process.pid,
         "list": mover._verification._list.pid,
         "compare": mover._verification._compare.pid,
-        **{name: stream._receiver.pid for name, stream in mover._streams.items()},
+        **{name: stream._receiver.pid for name, stream in mover._transport.streams.items()},
     }
 
 
@@ -85,7 +85,7 @@ def test_a_restore_whose_criu_is_killed_is_taken_back_at_once(standing: Stand) -
     *before, restore = standing.steps(mover)
     for step in before:
         step()
-    criu = mover._workers["restore"]._process.pid
+    criu = mover._engine.workers["restore"]._process.pid
     struck = threading.Event()
 
     def kill() -> None:

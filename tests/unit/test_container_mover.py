@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from wherry.node.container.mover import _end_receivers
+from wherry.node.container.transport import end_receivers
 
 
 def test_who_waits_for_a_killed_daemons_move_is_ended_and_nobody_else(tmp_path: Path) -> None:
@@ -22,7 +22,7 @@ def test_who_waits_for_a_killed_daemons_move_is_ended_and_nobody_else(tmp_path: 
     try:
         for process in processes:  # until it is what its words say
             assert process.stdout and process.stdout.readline()
-        _end_receivers(here)
+        end_receivers(here)
         assert [processes[index].wait(20) for index in (0, 1)] == [-9, -9]
         assert [processes[index].poll() for index in (2, 3)] == [None, None]
     finally:

@@ -30,6 +30,7 @@ from wherry.node.container.criu import probe as criu_probe
 from wherry.node.container.mounts import MASKED_DIRECTORIES, MASKED_FILES, READ_ONLY, Layout, remove_tree
 from wherry.node.container.movable import move_obstacle
 from wherry.node.container.mover import ContainerMover
+from wherry.node.container.processes import first_process
 from wherry.node.netns_socket import in_netns
 from wherry.node.protocol import Placement, Usage
 from wherry.node.usage import usage_of
@@ -214,19 +215,6 @@ class ContainerDriver:
                 )
             time.sleep(pause)
             pause = min(pause * 1.5, 0.1)
-
-
-def first_process(place: Placement) -> int | None:
-    """PID, in this machine's namespace, of the node's first process; None when it ended."""
-    for pid in Cgroup(place.cgroup).pids():
-        try:
-            status = Path(f"/proc/{pid}/status").read_text()
-        except OSError:
-            continue
-        for line in status.splitlines():
-            if line.startswith("NSpid:") and line.split()[-1] == "1" and len(line.split()) > 2:
-                return pid
-    return None
 
 
 def _listens(address: str) -> bool:

@@ -6,27 +6,59 @@ Invariant: whether a copy exists is decided by its cgroup, which also finds, and
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
+from wherry.base.paths import Instance
 from wherry.base.progress import Progress, quiet
 from wherry.fabric.cgroup import Cgroup
+from wherry.fabric.protocol import Fabric
 from wherry.model.migration_parameters import MigrationParameters
 from wherry.model.spec.cluster import names_disk
-from wherry.node.protocol import Placement
+from wherry.node.protocol import Placement, Usage
 from wherry.node.vm import migration_job
 from wherry.node.vm.agent_probe import await_answer
+from wherry.node.vm.emulated.host_libvirtd import HostDaemon
 from wherry.node.vm.identifiers import domain_id
 from wherry.node.vm.live_migration import LiveMigration
 
-if TYPE_CHECKING:
-    from wherry.node.vm.emulated.driver import VmDriver
+
+class MachineDriver(Protocol):
+    """What a move needs of the driver of machines on emulated hosts."""
+
+    instance: Instance
+    fabric: Fabric
+
+    def daemon(self, host: str) -> HostDaemon:
+        """The libvirtd of a host."""
+
+    def prepare_host(self, place: Placement) -> None:
+        """Makes what a machine needs at its host."""
+
+    def confine(self, place: Placement, bounded: bool = True) -> None:
+        """Puts the machine's QEMU into its cgroup, with the node's CPU limit or without."""
+
+    def stop(self, place: Placement) -> None:
+        """Removes a placement."""
+
+    def alive(self, place: Placement) -> bool:
+        """True when a QEMU of the placement exists."""
+
+    def usage(self, place: Placement) -> Usage:
+        """What the node uses."""
+
+    def console_tail(self, place: Placement) -> str:
+        """The end of the node's console."""
 
 
 class VmMover(LiveMigration):
     """Moves one virtual machine between two placements."""
 
     def __init__(
-        self, driver: VmDriver, source: Placement, destination: Placement, parameters: MigrationParameters | None = None
+        self,
+        driver: MachineDriver,
+        source: Placement,
+        destination: Placement,
+        parameters: MigrationParameters | None = None,
     ) -> None:
         super().__init__(domain_id(driver.instance, source.node.name), source, destination, parameters)
         self._driver = driver

@@ -1,0 +1,62 @@
+"""The processes of a container node, as the host's /proc shows them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from wherry.fabric.cgroup import Cgroup
+from wherry.node.protocol import Placement
+
+_SYN_RECEIVED, _LISTEN = "03", "0A"
+
+
+def first_process(place: Placement) -> int | None:
+    """PID on this machine of the node's first process; None when it has ended."""
+    for pid in Cgroup(place.cgroup).pids():
+        try:
+            status = Path(f"/proc/{pid}/status").read_text()
+        except OSError:
+            continue
+        for line in status.splitlines():
+            if line.startswith("NSpid:") and line.split()[-1] == "1" and len(line.split()) > 2:
+                return pid
+    return None
+
+
+def has_connections_in_flight(pids: list[int]) -> bool:
+    """True when a TCP connection of the node is in an accept queue or in its handshake."""
+    for pid in pids[:1]:
+        for family in ("tcp", "tcp6"):
+            try:
+                lines = Path(f"/proc/{pid}/net/{family}").read_text().splitlines()[1:]
+            except OSError:
+                continue
+            for state, queues in (line.split()[3:5] for line in lines):
+                if state == _SYN_RECEIVED or (state == _LISTEN and int(queues.split(":")[1], 16)):
+                    return True
+    return False
+
+
+def is_rank(pid: int) -> bool:
+    """True for an MPI rank: Open MPI's or MPICH's (PMI) rank variable is in its environment."""
+    try:
+        environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return False
+    return any(entry.startswith((b"OMPI_COMM_WORLD_RANK=", b"PMI_RANK=")) for entry in environment)
+
+
+def cpu_time(pid: int) -> int:
+    """CPU time in nanoseconds (proc(5), schedstat); 0 for a process that ended."""
+    try:
+        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def is_traced(pid: int) -> bool:
+    """True while a tracer holds the process; False for one that ended."""
+    try:
+        return "TracerPid:\t0\n" not in Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
