@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -73,6 +74,33 @@ def test_moves_and_records(world: World) -> None:
     assert move.downtime_peer is not None and move.predicted is not None and move.ended
     assert any("round 1" in text for text in told)
     assert {event.kind for event in world.store.events()} >= {"move.begin", "move.done"}
+
+
+def test_a_clock_that_is_set_changes_no_duration(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The wall clock goes back an hour during the move, as NTP may set it after a boot."""
+    times = iter([5000.0])
+    monkeypatch.setattr(time, "time", lambda: next(times, 1400.0))
+    move = world.moves.run(NODE, DESTINATION)
+    assert move.downtime is not None and move.total is not None and move.downtime < move.total < 60
+
+
+def test_taking_over_keeps_the_phases_of_the_daemon_before(world: World) -> None:
+    """Nobody measured how long such a move took, as a forecast must know."""
+
+    def strike(name: str) -> None:
+        if name == "thaw":
+            raise Killed
+
+    world.watch(strike)
+    with pytest.raises(Killed):
+        world.moves.run(NODE, DESTINATION)
+    before = last_move(world).phases
+    assert before["transfer"]
+    world.reborn()
+    world.moves.recover()
+    move = last_move(world)
+    assert move.phase == Phase.DONE and move.phases.items() >= before.items() and "thaw" in move.phases
+    assert move.total is None
 
 
 def test_source_is_killed_before_destination_runs(world: World) -> None:

@@ -14,8 +14,7 @@ class Stopwatch:
     """Measures consecutive named spans. `lap(name)` ends the span that began at the last lap."""
 
     def __init__(self) -> None:
-        self.started = now()
-        self._last = time.monotonic()
+        self._began = self._last = time.monotonic()
         self.laps: dict[str, float] = {}
 
     def lap(self, name: str) -> float:
@@ -24,3 +23,7 @@ class Stopwatch:
         span, self._last = here - self._last, here
         self.laps[name] = self.laps.get(name, 0.0) + span
         return span
+
+    def total(self) -> float:
+        """Seconds since the stopwatch was made."""
+        return time.monotonic() - self._began

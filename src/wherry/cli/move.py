@@ -96,13 +96,13 @@ def _signals_as_interrupt() -> Iterator[None]:
 def summary(move: Move) -> str:
     """The result of a move, and the command that undoes it."""
     downtime = format_duration(move.downtime) if move.downtime is not None else "not measured"
-    total = format_duration(move.total or 0.0)
+    took = f" in {format_duration(move.total)}" if move.total is not None else ""
     rounds = f"{len(move.rounds)} round{'' if len(move.rounds) == 1 else 's'}"
     views = (("the engine", move.downtime_criu), ("a peer", move.downtime_peer), ("the node", move.downtime_program))
     seen = ", ".join(f"{name} {format_duration(seconds)}" for name, seconds in views if seconds is not None)
     warning = f"But: {move.error['what']}: {move.error['why']}\n" if move.error else ""
     return (
-        f"{move.node} moved from {move.source} to {move.destination} in {total}, "
+        f"{move.node} moved from {move.source} to {move.destination}{took}, "
         f"downtime {downtime}, {format_size(move.bytes)} sent, {rounds}.\n"
         f"Downtime as seen by: {seen or 'nobody else'}.\n{warning}"
         f"Undo: wherry move {move.node} --to {move.source}"

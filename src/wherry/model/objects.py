@@ -182,7 +182,8 @@ class Move(Record):
     (CRIU: its dump while frozen and its restore; QEMU: the figure that it reports); `downtime_peer`, a peer's (from
     just before the freeze until the node's data left its port again, as seen at the bridge there; None when it sent
     none for a while, and on real hosts); `downtime_program`, the node's (from the freeze until a rank ran again; for a
-    virtual machine, until its agent answered).
+    virtual machine, until its agent answered). `total` is None for a move that another daemon took over. `operation` is
+    the operation that began the move.
     """
 
     id: str
@@ -203,6 +204,7 @@ class Move(Record):
     total: float | None = None
     predicted: Prediction | None = None
     error: dict[str, str] | None = None
+    operation: str = ""
 
     @property
     def committed(self) -> bool:

@@ -92,9 +92,14 @@ class MoveStateMachine:
         self._asked = False
         """True when the engine reported that it has not switched; else the source's copy may have ended regularly."""
         self._watch = Stopwatch()
+        self._whole = False
+        """True when this object ran the move from its beginning; False when it took the move over from a dead daemon."""
+        self._earlier = dict(move.phases)
+        """Seconds per phase that an earlier daemon measured before it was killed."""
 
     def run(self, fault: Fault, max_rounds: int | None = None) -> Move:
         """Runs the whole move. Failed when the node stayed at its source, or when finishing failed."""
+        self._whole = True
         try:
             self._to_commit(fault, MAX_ROUNDS if max_rounds is None else max_rounds)
         except Exception as error:
@@ -165,7 +170,7 @@ class MoveStateMachine:
 
     def _commit(self) -> None:
         """The point of no return."""
-        committed = self.move.model_copy(update={"phase": Phase.COMMIT, "phases": dict(self._watch.laps)})
+        committed = self.move.model_copy(update={"phase": Phase.COMMIT, "phases": self._phases()})
         self._store.put_move(committed)
         self.move = committed
         self.node = self.node.model_copy(update={"host": self.move.destination})
@@ -242,7 +247,7 @@ class MoveStateMachine:
     def _done(self) -> Move:
         self._set_node(NodeState.RUNNING)
         error = self._silent.to_dict() if self._silent else None
-        self._store_move(phase=Phase.DONE, ended=now(), total=self._total(), phases=dict(self._watch.laps), error=error)
+        self._store_move(phase=Phase.DONE, ended=now(), total=self._total(), phases=self._phases(), error=error)
         if self._silent:
             self._event("move.silent", str(self._silent), error=error)
         took = f" in {format_duration(self.move.total)}" if self.move.total else ""
@@ -340,8 +345,12 @@ class MoveStateMachine:
         self.node = self.node.model_copy(update={"host": host, "state": state})
         self._store.put_node(self.node)
 
-    def _total(self) -> float:
-        return now() - self.move.created
+    def _total(self) -> float | None:
+        """Seconds that the move took; None when an earlier daemon began it: its stopwatch ended with it."""
+        return self._watch.total() if self._whole else None
+
+    def _phases(self) -> dict[str, float]:
+        return self._earlier | self._watch.laps
 
     def _event(self, kind: str, text: str, **data: object) -> None:
         self._store.add_event(kind, self.node.name, text, move=self.move.id, **data)
