@@ -131,6 +131,8 @@ def test_recovery_ends_what_was_cut_short(tmp_path: Path) -> None:
         row = store.operation(move["id"])
         cluster = store.cluster("hello")
         assert row and cluster
+        made = store.moves()[-1]
+        store.put_move(made.model_copy(update={"created": row.created - 3600}))  # the clock was set back meanwhile
         cut = {"state": OperationState.RUNNING, "ended": None, "result": None}
         store.put_operation(row.model_copy(update=cut))
         store.put_operation(row.model_copy(update=cut | {"id": "op-2", "target": "hello-1 to a1"}))

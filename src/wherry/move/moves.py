@@ -79,11 +79,12 @@ class Moves:
         progress: Progress = quiet,
         cancelled: Cancelled = never,
         fault: str | None = None,
+        operation: str = "",
     ) -> Move:
-        """Moves the node as planned. Refused, with nothing changed, when rows no longer permit it; Failed when it was
-        rolled back and the node runs on. `fault`: see `wherry.move.faults`."""
+        """Moves the node as planned, for an operation. Refused, with nothing changed, when rows no longer permit it;
+        Failed when it was rolled back and the node runs on. `fault`: see `wherry.move.faults`."""
         strikes = parse_fault(fault)
-        machine = self._admit(plan, progress, cancelled)
+        machine = self._admit(plan, progress, cancelled, operation)
         return machine.run(strikes, plan.options.max_rounds)
 
     def run(
@@ -155,7 +156,9 @@ class Moves:
         if move.committed or machine.roll_back(cause) is None:
             machine.finish()
 
-    def _admit(self, plan: MovePlan, progress: Progress, cancelled: Cancelled) -> MoveStateMachine:
+    def _admit(
+        self, plan: MovePlan, progress: Progress, cancelled: Cancelled, operation: str
+    ) -> MoveStateMachine:
         """Checks the rows again, and writes the move's and the node's."""
         name, host = plan.node.name, plan.destination.name
         with self._store.reserving:
@@ -173,6 +176,7 @@ class Moves:
                 phase=Phase.PREPARE,
                 created=now(),
                 predicted=plan.predicted,
+                operation=operation,
             )
             self._store.put_move(move)
             moving = node.model_copy(update={"state": NodeState.MOVING})

@@ -195,7 +195,8 @@ class Commands:
         plan = moves.plan(node, host, options)
 
         def body(task: Task) -> dict[str, Any]:
-            return {"move": moves.apply(plan, task.progress, task.cancelled, fault).model_dump(mode="json")}
+            move = moves.apply(plan, task.progress, task.cancelled, fault, task.operation.id)
+            return {"move": move.model_dump(mode="json")}
 
         return self._start(
             "move", f"{node} to {host}", body, shared=[FABRIC, cluster_claim(cluster)], exclusive=[node_claim(node)]

@@ -235,7 +235,7 @@ class ServiceContext:
         if operation.kind != "move":
             return None
         for move in reversed(self.store.moves()):
-            if f"{move.node} to {move.destination}" == operation.target and move.created >= operation.created:
+            if move.operation == operation.id:
                 return {"move": move.model_dump(mode="json")} if move.phase == Phase.DONE else None
         return None
 
