@@ -19,12 +19,14 @@ from rest_service import CLUSTER, Service, ended, running
 from wherry import __version__
 from wherry.base.clock import now
 from wherry.base.errors import Code, Refused
+from wherry.fabric.fake import FakeFabric
 from wherry.model.objects import Move, Phase
 from wherry.model.owner import Owner
 from wherry.node.fake import FakeDriver
 from wherry.service.credentials import PeerCredentials, peer_of
 from wherry.service.operations import Operations
 from wherry.service.rest import app as app_module
+from wherry.service.rest import common
 
 
 @pytest.fixture
@@ -427,6 +429,38 @@ def test_requests_that_wait_for_the_doctor_hold_up_no_other(
         finally:
             go.set()
         assert all(answer.result().json() == [] for answer in answers)
+
+
+@pytest.mark.parametrize("path", ["/v1/hosts", "/v1/links", "/v1/nodes/hello-0", "/v1/moves"])
+def test_requests_that_wait_for_silent_hosts_hold_up_no_other(
+    path: str, http: httpx.Client, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended(http, http.post("/v1/clusters", json={"spec": CLUSTER}))
+    go = threading.Event()
+
+    def silent(*_: object) -> Any:
+        go.wait(30)
+        raise Refused(Code.HOST_DOWN, "it was silent")
+
+    for kind, name in ((FakeFabric, "reachable"), (FakeFabric, "measure_link"), (FakeDriver, "usage")):
+        monkeypatch.setattr(kind, name, silent)
+    monkeypatch.setattr(common, "_ASKING_SECONDS", 1.0)
+
+    def ask(_number: int) -> int:
+        if path == "/v1/moves":
+            return http.post(path, json={"node": "hello-0", "host": "b1", "dry_run": True}).status_code
+        return http.get(path).status_code
+
+    with ThreadPoolExecutor(50) as pool:  # more than the threads that serve all requests
+        asked = [pool.submit(ask, number) for number in range(50)]
+        time.sleep(0.5)
+        try:
+            assert http.get("/healthz", timeout=5).status_code == 200
+            time.sleep(1.5)
+            refused = [answer.result() for answer in asked if answer.done()]
+        finally:
+            go.set()
+    assert refused == [Code.WRONG_STATE.http_status] * (50 - common.ASKING_AT_ONCE)
 
 
 def test_a_fault_is_a_header_and_refused_unless_the_daemon_allows_it(

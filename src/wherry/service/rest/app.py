@@ -22,6 +22,7 @@ from wherry.base.errors import Bug, Code, Refused, WherryError
 from wherry.service.context import ServiceContext
 from wherry.service.doctor import examine
 from wherry.service.rest import balance, clusters, hosts, images, jobs, links, operations, tiles
+from wherry.service.rest.common import ASKING_AT_ONCE
 from wherry.service.rest.middleware import RequestMiddleware, problem
 
 log = logging.getLogger("wherry.rest")
@@ -33,6 +34,7 @@ def make_app(context: ServiceContext, group: int | None = None) -> RequestMiddle
     """The application for uvicorn."""
     app = FastAPI(title="Wherry", version=__version__, docs_url=None, redoc_url=None, openapi_url="/v1/openapi.json")
     app.state.context = context
+    app.state.asking_hosts = asyncio.Semaphore(ASKING_AT_ONCE)
     for part in (hosts, links, clusters, jobs, balance, images, tiles, operations):
         app.include_router(part.router, prefix="/v1")
     app.add_api_route("/v1/version", _version, tags=["service"])

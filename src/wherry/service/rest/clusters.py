@@ -13,7 +13,7 @@ from wherry.model.objects import Cluster, Move, Node
 from wherry.model.spec.cluster import ClusterSpec
 from wherry.model.spec.fabric import DirectionSpec
 from wherry.model.spec.parse import parse
-from wherry.service.rest.common import Body, CommandsDep, OwnedBody, PeerDep, ShortText, accepted
+from wherry.service.rest.common import ASKS_HOSTS, Body, CommandsDep, OwnedBody, PeerDep, ShortText, accepted
 
 router = APIRouter(tags=["clusters"])
 Fault = Annotated[str | None, Header(alias="Wherry-Fault", max_length=64, include_in_schema=False)]
@@ -46,7 +46,7 @@ def list_clusters(commands: CommandsDep) -> list[Cluster]:
     return commands.clusters()
 
 
-@router.post("/clusters", status_code=202)
+@router.post("/clusters", dependencies=[ASKS_HOSTS], status_code=202)
 def post_cluster(body: ClusterBody, commands: CommandsDep, peer: PeerDep) -> JSONResponse:
     """Makes, changes or repairs a cluster; with `dry_run` 200 and the plan, without any change."""
     spec, owner = parse(ClusterSpec, body.spec, body.source), peer.owner(body.owner)
@@ -68,7 +68,7 @@ def list_nodes(commands: CommandsDep, cluster: str | None = None) -> list[Node]:
     return commands.nodes(cluster)
 
 
-@router.get("/nodes/{name}")
+@router.get("/nodes/{name}", dependencies=[ASKS_HOSTS])
 def show_node(name: str, commands: CommandsDep) -> dict[str, Any]:
     """A node, its resource usage, and its moves."""
     return commands.show_node(name)
@@ -92,7 +92,7 @@ def show_move(id: str, commands: CommandsDep) -> Move:
     return commands.show_move(id)
 
 
-@router.post("/moves", status_code=202)
+@router.post("/moves", dependencies=[ASKS_HOSTS], status_code=202)
 def post_move(body: MoveBody, commands: CommandsDep, fault: Fault = None) -> JSONResponse:
     """Moves a node live; with `dry_run` 200 and the predicted cost."""
     bandwidth = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Annotated, TypeVar
 
@@ -13,6 +13,7 @@ from fastapi import Depends, Query, Request
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
+from wherry.base.errors import Code, Refused
 from wherry.model.objects import Operation
 from wherry.model.owner import Owner
 from wherry.service.commands import Commands
@@ -23,6 +24,11 @@ from wherry.service.wakeups import room_in
 
 LONGEST = 30.0
 """Longest long poll, in seconds."""
+ASKING_AT_ONCE = 16
+"""Most requests that contact hosts at the same time. A silent host keeps each for minutes, and each holds one of the 40
+threads that serve all routes; measurements hold 8 more (`wherry.service.balance`)."""
+_ASKING_SECONDS = 10.0
+"""How long a request waits, without a thread, before it is refused because too many others contact hosts."""
 
 
 class Body(BaseModel):
@@ -56,6 +62,23 @@ def _drains(request: Request) -> Drains:
     return Drains(_context(request))
 
 
+async def _asking_hosts(request: Request) -> AsyncIterator[None]:
+    """Bounds the requests that contact hosts. WRONG_STATE when none of them ends in time."""
+    room: asyncio.Semaphore = request.app.state.asking_hosts
+    try:
+        async with asyncio.timeout(_ASKING_SECONDS):
+            await room.acquire()
+    except TimeoutError:
+        what, why = "no more hosts are contacted now", f"{ASKING_AT_ONCE} requests wait for hosts, perhaps silent ones"
+        raise Refused(Code.WRONG_STATE, what, why, "repeat the command; for a silent host: wherry doctor") from None
+    try:
+        yield
+    finally:
+        room.release()
+
+
+ASKS_HOSTS = Depends(_asking_hosts)
+"""Dependency of every route that may contact hosts in its own thread."""
 ContextDep = Annotated[ServiceContext, Depends(_context)]
 CommandsDep = Annotated[Commands, Depends(_commands)]
 DrainsDep = Annotated[Drains, Depends(_drains)]

@@ -10,7 +10,7 @@ from fastapi.responses import JSONResponse
 from wherry.model.objects import Host
 from wherry.model.spec.fabric import FabricSpec
 from wherry.model.spec.parse import parse
-from wherry.service.rest.common import Body, CommandsDep, DrainsDep, accepted
+from wherry.service.rest.common import ASKS_HOSTS, Body, CommandsDep, DrainsDep, accepted
 
 router = APIRouter(tags=["hosts"])
 
@@ -22,7 +22,7 @@ class FabricBody(Body):
     source: str = "the fabric file"
 
 
-@router.get("/fabric")
+@router.get("/fabric", dependencies=[ASKS_HOSTS])
 def show_fabric(commands: CommandsDep) -> dict[str, Any]:
     """The fabric and its hosts; `places`: network namespace and address of each host, while the fabric is up.
     NOT_FOUND when there is none."""
@@ -41,25 +41,25 @@ def delete_fabric(commands: CommandsDep) -> JSONResponse:
     return accepted(commands.fabric_down())
 
 
-@router.get("/hosts")
+@router.get("/hosts", dependencies=[ASKS_HOSTS])
 def list_hosts(commands: CommandsDep) -> list[Host]:
     """The hosts and their present state."""
     return commands.hosts()
 
 
-@router.post("/hosts/{host}/drain", status_code=202)
+@router.post("/hosts/{host}/drain", dependencies=[ASKS_HOSTS], status_code=202)
 def drain(host: str, drains: DrainsDep) -> JSONResponse:
     """Moves all nodes off the host, which then accepts none. WRONG_STATE while tiles run there."""
     return accepted(drains.drain(host))
 
 
-@router.post("/hosts/{host}/lost", status_code=202)
+@router.post("/hosts/{host}/lost", dependencies=[ASKS_HOSTS], status_code=202)
 def declare_lost(host: str, drains: DrainsDep) -> JSONResponse:
     """Declares a silent host lost, and its nodes with it, so that nothing waits for it any more."""
     return accepted(drains.declare_lost(host))
 
 
-@router.post("/hosts/{host}/restore", status_code=202)
+@router.post("/hosts/{host}/restore", dependencies=[ASKS_HOSTS], status_code=202)
 def restore(host: str, drains: DrainsDep) -> JSONResponse:
     """Moves back the nodes that a drain took off the host. Copies of nodes left on a lost host are ended first."""
     return accepted(drains.restore(host))

@@ -9,7 +9,7 @@ from fastapi.responses import JSONResponse
 
 from wherry.model.spec.fabric import DirectionSpec
 from wherry.model.spec.parse import parse
-from wherry.service.rest.common import Body, CommandsDep, ShortText, accepted
+from wherry.service.rest.common import ASKS_HOSTS, Body, CommandsDep, ShortText, accepted
 
 router = APIRouter(tags=["links"])
 
@@ -25,7 +25,7 @@ class LinkBody(Body):
     one_way: bool = False
 
 
-@router.get("/links")
+@router.get("/links", dependencies=[ASKS_HOSTS])
 def list_links(commands: CommandsDep, measure: bool = False) -> list[dict[str, Any]]:
     """The links with their declared figures, traffic counters and measured latency. `measure` also measures the
     bandwidth, which fills each link for some seconds."""

@@ -16,7 +16,7 @@ from pydantic import Field
 from wherry.model.objects import Operation
 from wherry.model.spec.parse import parse
 from wherry.model.tiles import Mode, TilesSpec
-from wherry.service.rest.common import Body, ContextDep, PeerDep, WaitSeconds, accepted
+from wherry.service.rest.common import ASKS_HOSTS, Body, ContextDep, PeerDep, WaitSeconds, accepted
 from wherry.service.tiles import Build, Tiles
 
 router = APIRouter(tags=["tiles"])
@@ -69,7 +69,7 @@ def show_tiles(tiles: TilesDep) -> dict[str, Any]:
     return tiles.show()
 
 
-@router.put("/tiles", status_code=202)
+@router.put("/tiles", dependencies=[ASKS_HOSTS], status_code=202)
 def put_tiles(body: TilesBody, tiles: TilesDep, context: ContextDep, wait: WaitSeconds = 0.0) -> JSONResponse:
     """Starts the tiles of a tiles file, in which programs of `rings` have absolute paths. WRONG_STATE while tiles are
     up. The result is that of `GET` and `servers`: process numbers by server name."""
