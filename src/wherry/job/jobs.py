@@ -11,12 +11,13 @@ were killed; a restarted daemon finds every job by row and directory alone.
 
 from __future__ import annotations
 
+import logging
 import os
 import select
 import signal
 import subprocess
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +38,7 @@ from wherry.model.owner import Owner
 from wherry.node.container.mounts import remove_tree
 from wherry.store.store import Store
 
+log = logging.getLogger("wherry.jobs")
 _READY_SECONDS = 30.0  # enough for a node that is being moved
 _READY_AT_ONCE = 32
 _CHECK_EVERY = 0.1
@@ -44,6 +46,8 @@ _START_SECONDS = 30.0
 _CANCEL_SECONDS = 10.0  # the holder itself kills the launcher 5 s after the first signal
 _LOST_SECONDS = 3.0  # Open MPI notices at once; hydra waits for a connection that is never closed
 _CLEANUP_SECONDS = 20.0
+_COMMAND_SHOWN = 80
+"""Characters of a command line that an event shows; the row has all of it."""
 _ENDED = (JobState.ENDED, JobState.CANCELLED, JobState.LOST)
 
 
@@ -113,17 +117,29 @@ class Jobs:
             self._launch(found, request)
             job = job.model_copy(update={"state": JobState.RUNNING, "started": now()})
             self._store.put_job(job)
+            text = f"{_shortened(job.argv)} on {job.cluster}, {job.ranks} ranks, {job.mpi}"
+            self._store.add_event("job.start", job.id, text)
         except BaseException:
-            self._kill_holder(job.id)
-            cleanup.end_leftovers_at_head(request.directory / "job", owner)
-            self._discard(job)
+            self._undo(job)
             raise
         finally:
             self._starting.discard(job.id)
-        text = f"{' '.join(job.argv)} on {job.cluster}, {job.ranks} ranks, {job.mpi}"
-        self._store.add_event("job.start", job.id, text)
         self._watch(job.id)
         return job
+
+    def _undo(self, job: Job) -> None:
+        """Ends whatever was started of the job. The caller raises the first error, so those of each step are logged;
+        what could not be undone the monitor finds by the row."""
+        steps: tuple[tuple[str, Callable[[], object]], ...] = (
+            ("its launcher", lambda: self._kill_holder(job.id)),
+            ("its leftovers", lambda: self._clean_up(job)),
+            ("its row and files", lambda: self._discard(job)),
+        )
+        for what, step in steps:
+            try:
+                step()
+            except Exception:
+                log.exception("job %s did not start: %s cannot be removed", job.id, what)
 
     def poll(self, id: str) -> Job:
         """The current state of the job. If it has ended, cleans up its nodes and records the end."""
@@ -363,7 +379,12 @@ class Jobs:
             if id in self._watched:
                 return
             self._watched.add(id)
-        threading.Thread(target=self._await_end, args=(id,), name=f"watch-{id}", daemon=True).start()
+        try:
+            threading.Thread(target=self._await_end, args=(id,), name=f"watch-{id}", daemon=True).start()
+        except RuntimeError:  # the kernel refuses a thread: the monitor polls the job
+            log.exception("job %s has no watching thread", id)
+            with self._watching:
+                self._watched.discard(id)
 
     def _await_end(self, id: str) -> None:
         holder = job_files.read_holder(self._directory / id)
@@ -394,10 +415,10 @@ class Jobs:
             silent = "; ".join(f"{name}: {why}" for name, why in problems.items())
             change["reason"] = f"its leftover processes could not be killed: {silent}"
         job = job.model_copy(update={**change, "ended": ended.ended if ended else now()})
+        remove_tree(directory / "own")  # first: it holds the nodes' keys, and nobody looks at an ended job again
         self._store.put_job(job)
         lost = ended.lost if ended else 0
         self._store.add_event("job.end", job.id, f"{job.state}, exit code {job.exit_code}", lost=lost)
-        remove_tree(directory / "own")
         return job
 
     def _kill_holder(self, id: str, *gently: signal.Signals) -> None:
@@ -427,9 +448,15 @@ class Jobs:
         return cleanup.end_leftovers_on_nodes(job.id, owner, self._endpoints(cluster, nodes), _CLEANUP_SECONDS)
 
     def _discard(self, job: Job) -> None:
+        remove_tree(self._directory / job.id)  # first: a directory without a row would be found by nobody
         self._store.drop_job(job.id)
-        remove_tree(self._directory / job.id)
         self._settling.pop(job.id, None)
+
+
+def _shortened(argv: Sequence[str]) -> str:
+    """A command line for an event, which every user of the daemon may read."""
+    text = " ".join(argv)
+    return text if len(text) <= _COMMAND_SHOWN else f"{text[:_COMMAND_SHOWN]}…"
 
 
 def _ended_within(pidfd: int, seconds: float | None) -> bool:

@@ -1,0 +1,140 @@
+"""Starts and ends of jobs that fail halfway: nothing is left, and the first error is the one that is raised."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakeworld import World
+from rest_service import Here
+
+from wherry.cluster.placements import Placements
+from wherry.job import jobs as jobs_module
+from wherry.job.agent_client import Ended
+from wherry.job.jobs import JobPlan, Jobs
+from wherry.job.mpi import Family, Mpi
+from wherry.model.job_request import JobRequest
+from wherry.model.objects import Job, JobState
+from wherry.model.owner import Owner
+
+OWNER = Owner(uid=os.getuid(), gid=os.getgid(), home="/", cwd="/")
+
+
+class Stand:
+    """Jobs whose launcher is a process that sleeps, and whose nodes keep what they were told to run."""
+
+    def __init__(self, top: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.world, self.swept = World(top), list[str]()
+        self.cluster = self.world.make("hello", 1, owner=OWNER)
+        self.store = self.world.store
+        self.place = Here("test", top)
+        self.jobs = Jobs(self.store, self.world.fabric, Placements(self.store, self.world.fabric), self.place)
+        self.holder: subprocess.Popen[bytes] | None = None
+        for name, act in (
+            ("_require_usable", lambda _name: self.cluster),
+            ("_require_ready", lambda *_: None),
+            ("_stage", lambda *_: None),
+            ("_endpoints", lambda *_: [("hello-0", self)]),
+            ("_launch", self.launch),
+        ):
+            monkeypatch.setattr(self.jobs, name, act)
+        monkeypatch.setattr(jobs_module, "_LOST_SECONDS", 0.1)
+
+    def launch(self, _cluster: object, request: Any) -> None:
+        request.directory.mkdir(parents=True)
+        self.holder = subprocess.Popen(["sleep", "60"])
+        started = Path(f"/proc/{self.holder.pid}/stat").read_text().rsplit(")", 1)[1].split()[19]
+        (request.directory.parent / "pid").write_text(f"{self.holder.pid} {started}")
+
+    def run(self, argv: list[str], *_: object) -> Ended:
+        self.swept.append(argv[-1])
+        return Ended(0, b"", b"")
+
+    def start(self, *argv: str) -> Job:
+        request = JobRequest(cluster="hello", argv=argv, ranks=1, owner=OWNER, env={})
+        mpi = Mpi(Family.OPENMPI, (4, 1, 4), Path("/usr/bin/mpirun"))
+        return self.jobs.start(JobPlan(request, Path(argv[0]), mpi))
+
+
+@pytest.fixture
+def stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stand]:
+    made = Stand(tmp_path, monkeypatch)
+    yield made
+    if made.holder:
+        made.holder.kill()
+        made.holder.wait()
+
+
+@pytest.mark.parametrize("full", [False, True], ids=["for a moment", "for good"])
+def test_a_job_whose_start_cannot_be_written_leaves_nothing(
+    stand: Stand, full: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put = stand.store.put_job
+
+    def refusing(job: Job) -> None:
+        if job.state == JobState.RUNNING:
+            raise OSError("the disk is full")
+        put(job)
+
+    def refusing_too(_id: str) -> None:
+        raise OSError("this error comes second")
+
+    monkeypatch.setattr(stand.store, "put_job", refusing)
+    if full:
+        monkeypatch.setattr(stand.store, "drop_job", refusing_too)
+    with pytest.raises(OSError, match="the disk is full"):
+        stand.start("/bin/true")
+    assert stand.holder and stand.holder.wait(10) == -9
+    assert len(stand.swept) == 1 and stand.swept[0].startswith("job-")
+    assert list((stand.place.state / "jobs").iterdir()) == []
+    assert len(stand.store.jobs()) == full, "a row that could not be deleted is ended by the monitor"
+
+
+def test_a_job_that_cannot_be_told_of_does_not_run(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the operation fails, its user repeats it, and the program runs twice."""
+    monkeypatch.setattr(stand.store, "add_event", lambda *_: (_ for _ in ()).throw(OSError("full")))
+    with pytest.raises(OSError, match="full"):
+        stand.start("/bin/true")
+    assert stand.holder and stand.holder.wait(10) == -9 and stand.store.jobs() == []
+
+
+def test_a_job_without_a_watching_thread_is_polled(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Refusing:
+        def __init__(self, **_: object) -> None: ...
+
+        def start(self) -> None:
+            raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(jobs_module.threading, "Thread", Refusing)
+    job = stand.start("/bin/true")
+    monkeypatch.undo()
+    assert job.state == JobState.RUNNING and stand.jobs._watched == set()
+
+
+def test_the_event_of_a_start_shows_only_the_beginning_of_a_long_command(stand: Stand) -> None:
+    job = stand.start("/bin/true", "x" * 100_000)
+    (event,) = [event for event in stand.store.events() if event.kind == "job.start"]
+    assert len(event.text) < 200 and event.text.startswith("/bin/true xxx") and "… on hello, 1 ranks" in event.text
+    assert job.argv[1] == "x" * 100_000
+
+
+def test_a_killed_daemon_leaves_no_files_without_a_row(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody would find them, the keys of nodes among them."""
+    job = stand.start("/bin/true")
+    assert stand.holder
+    monkeypatch.setattr(stand.jobs, "_watch", lambda _id: None)
+    stand.holder.kill()
+    stand.holder.wait()
+    own, writes = stand.jobs.directory(job.id) / "own", list[bool]()
+    put, drop = stand.store.put_job, stand.store.drop_job
+    monkeypatch.setattr(stand.store, "put_job", lambda row: (writes.append(own.exists()), put(row)))
+    monkeypatch.setattr(stand.store, "drop_job", lambda id: (writes.append(own.parent.exists()), drop(id)))
+    ended = stand.jobs.poll(job.id)
+    stand.jobs._discard(ended)
+    assert not any(writes) and stand.store.jobs() == []
+
+
