@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import grp
 import os
 import signal
 import subprocess
@@ -74,6 +75,19 @@ def test_a_second_daemon_is_refused(place: Instance) -> None:
     assert done.returncode == 5 and "wherry daemon stop" in done.stdout
     with pytest.raises(Refused):
         daemon_process.sweep()
+
+
+def test_a_group_that_came_too_late_is_refused(place: Instance) -> None:
+    """Two start the daemon at once, and the first has no group or another one."""
+    group = grp.getgrgid(1).gr_name
+    daemon_process.start(place, group)
+    daemon_process.start(place, group)
+    with pytest.raises(Refused, match="its group cannot be chosen"):
+        daemon_process.start(place, grp.getgrgid(2).gr_name)
+    daemon_process.stop(place)
+    daemon_process.start(place)
+    with pytest.raises(Refused, match="its group cannot be chosen"):
+        daemon_process.start(place, grp.getgrgid(0).gr_name)
 
 
 def test_a_daemon_that_cannot_start_shows_its_log(place: Instance) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from cyclopts import App
 
 from wherry import __version__
-from wherry.base.errors import Code, LostContact, Refused
+from wherry.base.errors import Code, LostContact
 from wherry.base.paths import instance
 from wherry.cli.output import Output, emit, table
 from wherry.client import daemon_process
@@ -26,8 +26,7 @@ def start(*, group: str | None = None, output: Output = "text") -> None:
     if not daemon_process.answers(place):
         daemon_process.start(place, group)
     elif group:
-        what = "the daemon runs already, so its group cannot be chosen"
-        raise Refused(Code.WRONG_STATE, what, "", f"wherry daemon stop && wherry daemon start --group {group}")
+        raise daemon_process.group_refused(group)
     _print(output)
 
 

@@ -8,11 +8,13 @@ also for a daemon of another version, and for one that does not answer.
 from __future__ import annotations
 
 import fcntl
+import grp
 import json
 import os
 import select
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import time
@@ -71,7 +73,8 @@ def holder(instance: Instance) -> int | None:
 def start(instance: Instance, group: str | None = None, resume: bool = False) -> None:
     """Starts the daemon in the background and returns when it answers. The error has the end of its log.
 
-    With `resume`, for a client whose daemon has ended: NOT_FOUND when the instance was removed meanwhile.
+    With `resume`, for a client whose daemon has ended: NOT_FOUND when the instance was removed meanwhile. WRONG_STATE
+    when another starter's daemon was first, and does not serve `group`.
     """
     if os.geteuid() != 0:
         raise _needs_root("no daemon runs, and starting it needs root", "")
@@ -87,6 +90,23 @@ def start(instance: Instance, group: str | None = None, resume: bool = False) ->
             raise LostContact(Code.UNREACHABLE, what, _log_end(instance), f"see {instance.state / 'log'}")
         seen = seen or running
         time.sleep(0.05)
+    if group and not _serves(instance, group):
+        raise group_refused(group)
+
+
+def group_refused(group: str) -> Refused:
+    """The error for a group that the running daemon was not started with."""
+    what = "the daemon runs already, so its group cannot be chosen"
+    return Refused(Code.WRONG_STATE, what, "", f"wherry daemon stop && wherry daemon start --group {group}")
+
+
+def _serves(instance: Instance, group: str) -> bool:
+    """True when the daemon's socket is open to this group."""
+    try:
+        found = instance.socket.stat()
+    except FileNotFoundError:  # that daemon has ended again
+        return False
+    return bool(found.st_mode & stat.S_IWGRP) and found.st_gid == grp.getgrnam(group).gr_gid
 
 
 def stop(instance: Instance) -> int | None:
