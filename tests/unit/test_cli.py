@@ -16,7 +16,7 @@ from rest_service import CLUSTER, FABRIC, Service, running
 
 import wherry.client.client
 from wherry import __version__
-from wherry.cli import job
+from wherry.cli import job, tile
 from wherry.cli.balance import _show_profile
 from wherry.cli.main import _COMMANDS, _run
 from wherry.model.objects import Host
@@ -206,6 +206,15 @@ def test_every_command_has_help_and_says_what_it_does(wherry_: Said) -> None:
         assert name in out
         assert wherry_(name, "--help")[0] == 0
     assert wherry_("version")[1] == wherry_("--version")[1] == f"{__version__}\n"
+
+
+@pytest.mark.parametrize(("program", "said"), [("false", "exit code 1"), ("gone", "No such file")])
+def test_a_graph_that_cannot_be_made_is_an_error(
+    wherry_: Said, monkeypatch: pytest.MonkeyPatch, program: str, said: str
+) -> None:
+    monkeypatch.setattr(tile, "native_program", lambda _name: Path("/bin") / program)
+    code, out, err = wherry_("tile", "graph")
+    assert code == 1 and not out and said in err and "make setup" in err and "Traceback" not in err
 
 
 def test_help_imports_neither_the_client_nor_the_model() -> None:

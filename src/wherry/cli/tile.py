@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
-from wherry.base.errors import Code, Refused
+from wherry.base.errors import Code, Failed, Refused
 from wherry.base.paths import native_program
 from wherry.base.units import format_duration, format_size
 from wherry.cli.files import read_tiles
@@ -175,7 +175,14 @@ def move(process: int, /, *, to: int, mode: Mode = "precopy", output: Output = "
 @app.command
 def graph() -> None:
     """Print the tasks of a move and their dependencies as a graph, for Graphviz's dot."""
-    done = subprocess.run([str(native_program("wherry-tile")), "--dot"], check=True, stdout=subprocess.PIPE, text=True)
+    command = [str(native_program("wherry-tile")), "--dot"]
+    try:
+        done = subprocess.run(command, check=False, capture_output=True, text=True)
+    except OSError as error:
+        raise Failed(Code.FAILED, f"{command[0]} cannot be started", str(error), "make setup") from None
+    if done.returncode:
+        why = done.stderr.strip() or f"exit code {done.returncode}"
+        raise Failed(Code.FAILED, "the graph could not be made", why, "make setup")
     print(done.stdout, end="")
 
 
