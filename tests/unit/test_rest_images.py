@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -40,6 +42,31 @@ def test_images_are_told_and_removed(client: Client) -> None:
     with pytest.raises(Refused, match="no image 'one'"):
         client.image("one")
     assert [event.target for event in client.events() if event.kind == "image.remove"] == ["one"]
+
+
+def test_no_operation_waits_until_files_are_deleted(
+    client: Client, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An image has hundreds of megabytes, perhaps on a slow disk."""
+    deleting, go = threading.Event(), threading.Event()
+    rmtree = shutil.rmtree
+
+    def slow(path: Path, **options: bool) -> None:
+        deleting.set()
+        assert go.wait(20)
+        rmtree(path, **options)  # type: ignore[call-overload]
+
+    monkeypatch.setattr(shutil, "rmtree", slow)
+    (images_directory() / ".one.removed").mkdir()  # of a process that was killed
+    with ThreadPoolExecutor(2) as pool:
+        removed = pool.submit(client.remove_image, "one")
+        try:
+            assert deleting.wait(20)
+            pool.submit(service.context.operations.busy_with).result(5)
+        finally:
+            go.set()
+        assert removed.result(20) == RECORD
+    assert [path.name for path in images_directory().iterdir()] == [".lock"]
 
 
 @pytest.mark.parametrize(("name", "programs"), [("Two", []), ("two", ["relative"]), ("two", ["/not/there"])])

@@ -53,11 +53,12 @@ class Images:
         self._peer.require(0, _SHARED)
 
         def remove(_record: Image) -> None:
-            image_catalog.remove_image(name)
+            image_catalog.take_out(name)
 
         record = image_catalog.read_image(name)
         if not self._context.operations.while_idle(IMAGES, lambda: record, remove):
             remedy = "repeat the command when the build has ended (wherry op list --running)"
             raise Refused(Code.WRONG_STATE, f"image {name} cannot be removed now", "an image is being built", remedy)
+        image_catalog.delete_taken_out(name)
         self._context.store.add_event("image.remove", name, f"image {name} is removed")
         return record

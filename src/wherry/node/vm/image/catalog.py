@@ -23,6 +23,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from wherry.base.errors import Code, Refused
+from wherry.base.ids import new_id
 from wherry.model.objects import AGENT_VERSION, Image
 
 DEFAULT = "default"
@@ -92,9 +93,18 @@ def exclusive() -> Iterator[None]:
 
 def remove_image(name: str) -> None:
     """Removes an image. Running machines are not affected: they have it in memory. NOT_FOUND."""
+    take_out(name)
+    delete_taken_out(name)
+
+
+def take_out(name: str) -> None:
+    """Takes an image out of the catalogue, which takes no time; `delete_taken_out` deletes its files. NOT_FOUND."""
     read_image(name)
     with exclusive():
-        doomed = images_directory() / f".{name}.removed"
+        (images_directory() / name).rename(images_directory() / new_id(f".{name}.removed"))
+
+
+def delete_taken_out(name: str) -> None:
+    """Deletes the files of an image that was taken out, and what killed processes left of earlier ones."""
+    for doomed in images_directory().glob(f".{name}.removed*"):
         shutil.rmtree(doomed, ignore_errors=True)
-        (images_directory() / name).rename(doomed)
-        shutil.rmtree(doomed)
