@@ -17,6 +17,7 @@ from wherry.base.errors import Code, Refused, WherryError
 from wherry.base.paths import native_library
 from wherry.client import Client
 from wherry.manycore.board import Board
+from wherry.service.context import TILES_AT, TILES_BALANCED
 from wherry.service.credentials import PeerCredentials
 from wherry.service.drain import Drains
 from wherry.service.purge import remains
@@ -170,6 +171,24 @@ def test_two_who_start_tiles_at_once(service: Service) -> None:
         with Client(service.place, start=False) as client:
             assert len(client.tiles()["tiles"]) == made
             assert client.tiles_down()["said"] == ""
+
+
+def test_tiles_refused_after_the_claim_change_nothing(
+    service: Service, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others were started between the check of the request and its claim; their hosts must not be forgotten."""
+    store, start = service.context.store, service.context.operations.start
+
+    def late(*words: Any, **claims: Any) -> Any:
+        monkeypatch.undo()
+        with Client(service.place, start=False) as other:
+            other.tiles_up(TILES, "FILE")
+        store.put_setting(TILES_AT, '["b1"]')
+        return start(*words, **claims)
+
+    monkeypatch.setattr(service.context.operations, "start", late)
+    refused(Code.WRONG_STATE, lambda: client.tiles_up(TILES, "FILE", balance=True))
+    assert store.setting(TILES_AT) == '["b1"]' and not store.setting(TILES_BALANCED)
 
 
 def test_an_act_claims_what_it_works_on(service: Service, client: Client) -> None:

@@ -57,6 +57,7 @@ class Tiles:
 
         def body(task: Task) -> dict[str, Any]:
             task.progress(f"starting {spec.tiles * max(1, len(spec.hosts))} tiles")
+            self._board.check_down()  # again: the hosts of tiles that are up must stay recorded
             places = self._places(spec.hosts)  # again: the fabric may have changed
             self._context.store.put_setting(TILES_AT, json.dumps(spec.hosts))
             self._context.store.put_setting(TILES_BALANCED, "yes" if balance else "")
