@@ -144,6 +144,23 @@ def test_recovery_ends_what_was_cut_short(tmp_path: Path) -> None:
         assert after and after.state == ClusterState.PARTLY and "daemon" in after.reason
 
 
+def test_an_error_of_the_recovery_that_cannot_be_written_stops_no_daemon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refusing(*_: object) -> None:
+        raise OSError("full")
+
+    with running(tmp_path) as service:
+        adopted = list[int]()
+        managers = service.context.require_managers()
+        monkeypatch.setattr(managers.moves, "recover", refusing)
+        monkeypatch.setattr(managers.jobs, "adopt", lambda: adopted.append(1))
+        monkeypatch.setattr(service.context.store, "add_event", refusing)
+        service.context.recover()
+        assert adopted
+        monkeypatch.undo()
+
+
 class FullDisk:
     """A store whose writes fail while `full` is set."""
 

@@ -8,6 +8,7 @@ on None.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import threading
@@ -228,7 +229,9 @@ class ServiceContext:
             act()
         except Exception as error:
             log.exception("recovery of %s", what)
-            self.store.add_event("daemon.recovery", self.instance.name, f"{what} could not be recovered: {error}")
+            text = f"{what} could not be recovered: {error}"
+            with contextlib.suppress(Exception):  # the disk is full, perhaps: the log has it
+                self.store.add_event("daemon.recovery", self.instance.name, text)
 
     def _finished(self, operation: Operation) -> dict[str, Any] | None:
         """The result of an interrupted operation that the recovery has completed (a committed move), else None."""
