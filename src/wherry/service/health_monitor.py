@@ -52,7 +52,8 @@ class HealthMonitor(PeriodicTask):
         managers = self._context.managers
         if managers is None:
             return
-        self._check_clusters(managers)
+        with self._logged("the clusters"):  # the kernel may refuse a thread
+            self._check_clusters(managers)
         for job in self._context.store.jobs():
             if job.state.under_way:
                 with self._logged(f"job {job.id}"):
