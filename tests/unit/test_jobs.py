@@ -136,5 +136,3 @@ def test_a_killed_daemon_leaves_no_files_without_a_row(stand: Stand, monkeypatch
     ended = stand.jobs.poll(job.id)
     stand.jobs._discard(ended)
     assert not any(writes) and stand.store.jobs() == []
-
-

@@ -24,6 +24,7 @@ from wherry.model.objects import Move, Phase
 from wherry.model.owner import Owner
 from wherry.node.fake import FakeDriver
 from wherry.service.credentials import PeerCredentials, peer_of
+from wherry.service.drain import Drains
 from wherry.service.operations import Operations
 from wherry.service.rest import app as app_module
 from wherry.service.rest import common
@@ -40,6 +41,12 @@ def http(service: Service) -> Iterator[httpx.Client]:
     transport = httpx.HTTPTransport(uds=str(service.place.socket))
     with httpx.Client(transport=transport, base_url="http://x", timeout=60) as client:
         yield client
+
+
+def service_client(service: Service) -> httpx.Client:
+    """One more client."""
+    transport = httpx.HTTPTransport(uds=str(service.place.socket))
+    return httpx.Client(transport=transport, base_url="http://x", timeout=60)
 
 
 def test_the_socket_is_its_owners_alone(service: Service) -> None:
@@ -169,6 +176,54 @@ def test_drain_empties_a_host_and_restore_puts_back(http: httpx.Client) -> None:
     assert not any(host["drained"] for host in http.get("/v1/hosts").json())
 
 
+def test_a_restore_moves_what_a_drain_took_until_its_claim(
+    http: httpx.Client, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The drain ends after the restore was requested and before it claims the host."""
+    nodes = ended(http, http.post("/v1/clusters", json={"spec": CLUSTER}))["result"]["nodes"]
+    host, start = nodes[0]["host"], service.context.operations.start
+
+    def late(*words: Any, **claims: Any) -> Any:
+        monkeypatch.undo()
+        assert ended(http, http.post(f"/v1/hosts/{host}/drain"))["state"] == "done"
+        return start(*words, **claims)
+
+    monkeypatch.setattr(service.context.operations, "start", late)
+    with service_client(service) as other:
+        assert ended(other, other.post(f"/v1/hosts/{host}/restore"))["state"] == "done"
+    assert service.context.store.host_flags(host) == []
+    assert {node.name: node.host for node in service.context.store.nodes()}["hello-0"] == host
+
+
+def test_a_drain_that_fails_leaves_the_mark_as_it_found_it_at_its_claim(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, start = service.context.store, service.context.operations.start
+    store.set_host_flag("a1", "drained", True)
+
+    def late(*words: Any, **claims: Any) -> Any:
+        store.set_host_flag("a1", "drained", False)  # a restore has ended
+        return start(*words, **claims)
+
+    def failing(*_: object) -> None:
+        raise Refused(Code.NO_CAPACITY, "no room")
+
+    monkeypatch.setattr(service.context.operations, "start", late)
+    drains = Drains(service.context)
+    monkeypatch.setattr(drains, "_await_arrivals", failing)
+    service.context.operations.wait(drains.drain("a1").id, 20)
+    assert not store.host_flag("a1", "drained")
+
+
+def test_a_restore_moves_no_later_node_of_the_same_name(http: httpx.Client, service: Service) -> None:
+    nodes = ended(http, http.post("/v1/clusters", json={"spec": CLUSTER}))["result"]["nodes"]
+    host = nodes[0]["host"]
+    ended(http, http.post(f"/v1/hosts/{host}/drain"))
+    ended(http, http.delete("/v1/clusters/hello"))
+    ended(http, http.post("/v1/clusters", json={"spec": CLUSTER}))
+    assert ended(http, http.post(f"/v1/hosts/{host}/restore"))["result"]["moves"] == []
+
+
 def test_a_drain_takes_what_was_on_its_way_to_the_host(http: httpx.Client, service: Service) -> None:
     ended(http, http.post("/v1/clusters", json={"spec": CLUSTER}))
     (coming,) = (node["name"] for node in http.get("/v1/nodes").json() if node["host"] == "a2")
@@ -269,6 +324,21 @@ def test_a_check_that_fails_keeps_no_other_from_being_made(
     service.monitor.check()
     assert checked.count("broken") == checked.count("hello") == 2
     assert checked.count("job-1") == checked.count("job-2") == 2 and checked.count("fabric") == 2
+
+
+def test_without_a_thread_for_clusters_the_other_checks_are_made(
+    http: httpx.Client, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended(http, http.post("/v1/clusters", json={"spec": CLUSTER}))
+
+    def refusing(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    checked = list[str]()
+    monkeypatch.setattr(service.monitor._pool, "submit", refusing)
+    monkeypatch.setattr(service.context.require_managers().fabric, "repair", lambda: checked.append("fabric") or [])
+    service.monitor.check()
+    assert checked == ["fabric"]
 
 
 def test_clusters_of_silent_hosts_keep_no_other_from_being_checked(

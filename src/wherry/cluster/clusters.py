@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from wherry.base.clock import now
 from wherry.base.errors import Code, Failed, Refused
 from wherry.base.progress import Cancelled, Progress, never, quiet
-from wherry.cluster.lookup import find_cluster, find_host, known_hosts
+from wherry.cluster.lookup import TOOK, find_cluster, find_host, known_hosts
 from wherry.cluster.placements import Placements, network_of_cluster, secret_name
 from wherry.cluster.plan import ClusterPlan, Step, StepKind, make_plan, need_of
 from wherry.fabric.protocol import Fabric
@@ -245,6 +245,7 @@ class Clusters:
     def _remove(self, node: Node) -> None:
         self._unmake(node)
         self._driver(node).forget(node.name)
+        self._store.drop_host_flag(TOOK + node.name)  # else a restore would move a later node of this name
         self._store.drop_node(node.name)
 
     def _unmake(self, node: Node) -> None:

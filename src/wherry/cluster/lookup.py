@@ -13,8 +13,8 @@ from wherry.fabric.protocol import Fabric
 from wherry.model.objects import Cluster, Host, Job, Node
 from wherry.store.store import Store
 
-DRAINED, LOST = "drained", "lost"
-"""Flags of hosts."""
+DRAINED, LOST, TOOK = "drained", "lost", "took "
+"""Flags of hosts. The name of a node follows the last one: a drain moved that node off the host."""
 
 
 def not_found(noun: str, name: str, known: Iterable[str]) -> Refused:

@@ -156,9 +156,7 @@ class Moves:
         if move.committed or machine.roll_back(cause) is None:
             machine.finish()
 
-    def _admit(
-        self, plan: MovePlan, progress: Progress, cancelled: Cancelled, operation: str
-    ) -> MoveStateMachine:
+    def _admit(self, plan: MovePlan, progress: Progress, cancelled: Cancelled, operation: str) -> MoveStateMachine:
         """Checks the rows again, and writes the move's and the node's."""
         name, host = plan.node.name, plan.destination.name
         with self._store.reserving:

@@ -93,7 +93,7 @@ class MoveStateMachine:
         """True when the engine reported that it has not switched; else the source's copy may have ended regularly."""
         self._watch = Stopwatch()
         self._whole = False
-        """True when this object ran the move from its beginning; False when it took the move over from a dead daemon."""
+        """True when this object ran the move from its beginning, False when it took over an earlier daemon's."""
         self._earlier = dict(move.phases)
         """Seconds per phase that an earlier daemon measured before it was killed."""
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from wherry.base.errors import Code, Refused
-from wherry.cluster.lookup import DRAINED, LOST, find_host
+from wherry.cluster.lookup import DRAINED, LOST, TOOK, find_host
 from wherry.model.objects import Node, NodeState, Operation
 from wherry.schedule.placement import NodeNeed, Used, choose_host, used_by
 from wherry.service.bulk_moves import move_many
@@ -19,7 +19,6 @@ from wherry.service.claims import FABRIC, Claims, cluster_claim, host_claim, nod
 from wherry.service.context import ServiceContext
 from wherry.service.operations import Task
 
-_TOOK = "took "
 _POLL_SECONDS = 0.1
 """Pause between two checks whether the moves to a host that is being drained have ended."""
 
@@ -36,9 +35,9 @@ class Drains:
         find_host(self._context.hosts(), host)
         self._context.refuse_tiles(f"host {host} cannot be drained", [host])
         self._destinations(host)
-        was_drained = self._context.store.host_flag(host, DRAINED)
 
         def body(task: Task) -> dict[str, Any]:
+            was_drained = self._context.store.host_flag(host, DRAINED)
             self._context.store.set_host_flag(host, DRAINED, True)
             try:
                 self._await_arrivals(task, host)
@@ -48,7 +47,7 @@ class Drains:
                 raise
             self._context.store.add_event("host.drain", host, f"{host} accepts no more nodes")
             for node in targets:
-                self._context.store.set_host_flag(host, _TOOK + node.name, True)
+                self._context.store.set_host_flag(host, TOOK + node.name, True)
             return {"host": host, "moves": self._move_all(task, f"host {host} is drained in part", targets)}
 
         return self._start("host drain", host, self._movable(host), body)
@@ -57,19 +56,25 @@ class Drains:
         """Lets the host accept nodes again, and moves back those that a drain took off it and that still exist."""
         find_host(self._context.hosts(), host)
         store = self._context.store
-        taken = [flag.removeprefix(_TOOK) for flag in store.host_flags(host) if flag.startswith(_TOOK)]
-        nodes = [node for node in store.nodes() if node.name in taken and node.host != host]
 
         def body(task: Task) -> dict[str, Any]:
+            taken, nodes = self._taken(host)  # again: a drain may have ended between the request and its claim
+            task.claim(Claims.of(*_claims(nodes)))
             self._readmit(host)
             store.set_host_flag(host, DRAINED, False)
             store.add_event("host.restore", host, f"{host} accepts nodes again")
             moves = self._move_all(task, f"host {host} is restored in part", {node: host for node in nodes})
             for name in taken:
-                store.set_host_flag(host, _TOOK + name, False)
+                store.set_host_flag(host, TOOK + name, False)
             return {"host": host, "moves": moves}
 
-        return self._start("host restore", host, nodes, body)
+        return self._start("host restore", host, self._taken(host)[1], body)
+
+    def _taken(self, host: str) -> tuple[list[str], list[Node]]:
+        """The names that drains noted at the host, and those of these nodes that are elsewhere."""
+        store = self._context.store
+        names = [flag.removeprefix(TOOK) for flag in store.host_flags(host) if flag.startswith(TOOK)]
+        return names, [node for node in store.nodes() if node.name in names and node.host != host]
 
     def declare_lost(self, host: str) -> Operation:
         """Declares a silent host lost, so that nothing waits for it any more.

@@ -82,6 +82,10 @@ class Store:
         """Sets or clears a flag such as `drained`."""
         self._put(tables.host_flags, {"host": host, "flag": flag}, {"on": on})
 
+    def drop_host_flag(self, flag: str) -> None:
+        """Deletes a flag at all hosts."""
+        self._drop(tables.host_flags, flag=flag)
+
     # Clusters and nodes.
 
     def clusters(self) -> list[Cluster]:
