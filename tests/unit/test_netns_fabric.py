@@ -127,6 +127,18 @@ def thousand_descriptors() -> Iterator[None]:
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
+def test_a_hold_that_has_ended_is_dropped_without_an_error() -> None:
+    hold = NetnsPacketHold.__new__(NetnsPacketHold)
+    hold._name = "the hold"
+    pipe = subprocess.PIPE
+    hold._process = subprocess.Popen(["true"], stdin=pipe, stdout=pipe, stderr=pipe)
+    hold._process.wait()
+    with pytest.raises(Failed, match="ended before"):
+        hold._tell("divert")
+    hold.drop()
+    assert hold._process.stdout and hold._process.stdout.closed
+
+
 @pytest.mark.usefixtures("thousand_descriptors")
 def test_a_hold_is_heard_in_a_daemon_with_a_thousand_descriptors() -> None:
     hold = NetnsPacketHold.__new__(NetnsPacketHold)

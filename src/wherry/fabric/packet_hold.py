@@ -15,6 +15,7 @@ Invariant: the program ends with its hold, and its TAP device with the program.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import threading
@@ -136,7 +137,8 @@ class NetnsPacketHold:
         """Ends the program by closing its input; kills it when it does not end. Idempotent."""
         for stream in (self._process.stdin, self._process.stdout):
             if stream is not None:
-                stream.close()
+                with contextlib.suppress(OSError):  # the program has ended, and did not read all commands
+                    stream.close()
         try:
             self._process.wait(TIMEOUT)
         except subprocess.TimeoutExpired:

@@ -17,6 +17,7 @@ import struct
 import termios
 
 from wherry.base.errors import Code, Refused
+from wherry.node.container.processes import tracer_of
 from wherry.node.container.timers import borrowed
 
 _CARRIED = ("eventfd", "eventpoll", "signalfd", "inotify", "timerfd", "pidfd", "fanotify", "bpf-map")
@@ -69,7 +70,7 @@ def _of_process(pid: int, seen: set[str]) -> str:
         os.close(directory)
     if _THREAD_TIMER.search(_text(f"/proc/{pid}/timers")):
         return "has a timer that signals one thread (SIGEV_THREAD or SIGEV_THREAD_ID), which CRIU cannot move"
-    return ""
+    return "is traced by a debugger or strace, and CRIU has to trace it itself" if tracer_of(pid) else ""
 
 
 def _text(path: str) -> str:

@@ -42,7 +42,7 @@ from wherry.node.container.file_locks import FileLocks
 from wherry.node.container.integrity import IntegrityCheck
 from wherry.node.container.mounts import MS_NOSUID, Layout, mount, unmount_below
 from wherry.node.container.movable import require_movable
-from wherry.node.container.processes import cpu_time, has_connections_in_flight, is_rank, is_traced
+from wherry.node.container.processes import cpu_time, has_connections_in_flight, is_rank, tracer_of
 from wherry.node.container.progress_bounds import never_cancelled
 from wherry.node.container.streams import BackgroundTask, receive_tree
 from wherry.node.container.tcp_repair import end_repair
@@ -159,16 +159,21 @@ class ContainerMover:
 
     def transfer(self, progress: Progress = quiet) -> Transferred:
         with self._cancellable(progress):
-            if carried := self._locks.take():
-                self._engine.inherit(carried)
-            tree_sent = BackgroundTask(lambda: self._transport.send("tree", self._from.private))
+            carried = self._locks.take()
+            beside = [BackgroundTask(lambda: self._transport.send("tree", self._from.private))]
+            if carried:
+                beside.append(BackgroundTask(lambda: self._engine.inherit(carried)))
             try:
                 self._engine.dump(self._locks.external, progress)
-                warm = BackgroundTask(warm_up_attach)
+                beside.append(BackgroundTask(warm_up_attach))
                 self._transport.send("images", self._engine.images(self._from))
-                warm.result()
-            finally:
-                tree_sent.result()
+            except BaseException:  # it is the error to report, and the frozen node does not wait for its tree
+                self._transport.streams["tree"].cut()
+                for task in beside:
+                    task.wait()
+                raise
+            for task in beside:
+                task.result()
             sent = sum(self._transport.finish(what) for what in ("pages", "images", "tree"))
         return Transferred(bytes=sent, frozen=self._engine.dump_seconds())
 
@@ -227,10 +232,12 @@ class ContainerMover:
 
     def roll_back(self) -> None:
         """Thaws the source as soon as nothing of the destination can run; the rest is removed afterwards, so that it
-        does not prolong the freeze."""
+        does not prolong the freeze. Descriptors are closed first: the node's locks are its own again when it runs, and
+        if a process of the destination does not end, the next attempt may be another mover's."""
+        self._locks.close()
         if not self._transport.is_open:
             end_receivers(self._to.directory)
-        self._engine.end_workers()
+        self._engine.close()
         for group in (self._driver.engine_group(self._destination), Cgroup(self._destination.cgroup)):
             group.kill()
         self._await_engine()
@@ -278,10 +285,14 @@ class ContainerMover:
             self._verification = None
 
     def _await_engine(self) -> None:
-        """Waits for a dump that outlived a killed daemon: CRIU still traces the processes and freezes them again."""
+        """Waits for a dump that outlived a killed daemon: CRIU still traces the processes and freezes them again. A
+        tracer inside the node is a debugger."""
         group = Cgroup(self._source.cgroup)
         deadline = time.monotonic() + progress_bounds.total(self._source.node.memory)
-        while any(is_traced(pid) for pid in group.pids()) and time.monotonic() < deadline:
+        while time.monotonic() < deadline:
+            pids = group.pids()
+            if all(tracer_of(pid) in (0, *pids) for pid in pids):
+                return
             time.sleep(0.01)
 
 

@@ -54,9 +54,10 @@ def cpu_time(pid: int) -> int:
         return 0
 
 
-def is_traced(pid: int) -> bool:
-    """True while a tracer holds the process; False for one that ended."""
+def tracer_of(pid: int) -> int:
+    """PID on this machine of the process that traces this one; 0 when there is none, or the process has ended."""
     try:
-        return "TracerPid:\t0\n" not in Path(f"/proc/{pid}/status").read_text()
+        status = Path(f"/proc/{pid}/status").read_text()
     except OSError:
-        return False
+        return 0
+    return int(status.partition("\nTracerPid:")[2].partition("\n")[0])

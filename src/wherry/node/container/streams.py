@@ -185,9 +185,13 @@ class BackgroundTask:
         except BaseException as error:  # re-raised by result()
             self._error = error
 
+    def wait(self) -> None:
+        """Returns when the act has ended, by an exception or without one."""
+        self._thread.join()
+
     def result(self) -> None:
         """Returns when the act is done."""
-        self._thread.join()
+        self.wait()
         if self._error is not None:
             raise self._error
 

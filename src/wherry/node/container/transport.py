@@ -72,9 +72,12 @@ class MoveTransport:
             stream.send_tree(directory, lambda *signs: self.bound_to_send(f"the {what}", stream, *signs))
 
     def finish(self, what: str, frozen: bool = True) -> int:
-        """Waits until everything of `what` has arrived; bytes that were sent."""
-        stream = self.streams.pop(what)
-        return stream.finish(lambda *signs: self.bound_to_send(f"the {what}", stream, *signs, frozen=frozen))
+        """Waits until everything of `what` has arrived; bytes that were sent. After a failure `close` ends the
+        receiver."""
+        stream = self.streams[what]
+        sent = stream.finish(lambda *signs: self.bound_to_send(f"the {what}", stream, *signs, frozen=frozen))
+        del self.streams[what]
+        return sent
 
     def bound(self, what: str, *signs: Sign) -> Bound:
         """The bound of a step on one host while the node is frozen."""

@@ -131,7 +131,7 @@ class CriuEngine:
             "inherit_fd": [{"key": _NET_KEY, "fd": self._descriptors["net"]}, *inherited],
             "auto_dedup": True,
         }
-        restored = work_of(group.pids)
+        restored = work_of_group(group)
 
         def bound(*signs: Sign) -> Bound:
             return self._transport.bound("CRIU's restore", restored, *signs)
@@ -139,20 +139,15 @@ class CriuEngine:
         self._request("restore", criu_rpc.RESTORE, options, self._to, stage, bound)
         return criu_rpc.engine_seconds(self._to.images / "stats-restore")
 
-    def end_workers(self) -> None:
-        """Ends the workers; a restore is killed with everything that it forked."""
+    def close(self) -> None:
+        """Closes descriptors and ends the workers; a restore is killed with everything that it forked. Idempotent."""
+        while self._descriptors:
+            os.close(self._descriptors.popitem()[1])
         for act, worker in self.workers.items():
             if act == "restore":
                 worker.kill()
             worker.close()
         self.workers = {}
-
-    def close(self) -> None:
-        """Ends the workers and closes descriptors. Idempotent."""
-        self.end_workers()
-        for descriptor in self._descriptors.values():
-            os.close(descriptor)
-        self._descriptors = {}
 
     def _worker(self, host: str, *keep: int, sends: bool = False, group: Cgroup | None = None) -> criu_rpc.Worker:
         enter = [str(native_program("wherry-ns")), "--net", self._fabric.host_netns(host)]
@@ -196,7 +191,7 @@ class CriuEngine:
         if self._pass:
             options["parent_img"] = f"../{self._pass - 1}"
         sending = _Sending(pages, progress)
-        theirs = [work_of(Cgroup(self._source.cgroup).pids)] if frozen else []
+        theirs = [work_of_group(Cgroup(self._source.cgroup))] if frozen else []
 
         def bound(*signs: Sign) -> Bound:
             every = (*signs, *pages.signs(), *theirs)
@@ -218,13 +213,14 @@ class CriuEngine:
         stage: Callable[[str, int], None],
         bound: Callable[..., Bound],
     ) -> None:
-        worker = self.workers.pop(act, None)
+        worker = self.workers.get(act)
         if worker is None:
             raise Failed(Code.MOVE_FAILED, f"the {act} was not prepared")
         try:
             worker.request(kind, options, bound(worker.work()), stage)
         except Failed as error:
-            self._give_up(act, worker)
+            with contextlib.suppress(Failed):  # this error is the first one, and `close` ends the worker
+                self._give_up(act, worker)
             if error.code == Code.CANCELLED:
                 raise
             reason = criu_rpc.first_error(layout.images / f"{act}.log")
@@ -240,8 +236,8 @@ class CriuEngine:
                 reason or str(error),
                 "wherry event list",
             ) from None
-        finally:
-            worker.close()
+        del self.workers[act]
+        worker.close()
 
     def _give_up(self, act: str, worker: criu_rpc.Worker) -> None:
         """Kills a restore. A dump only loses its connection: it must fail by itself to release the processes and their
@@ -284,3 +280,10 @@ class _Sending:
         except WherryError as error:
             self.ended = error
             self._stream.cut()
+
+
+def work_of_group(group: Cgroup) -> Sign:
+    """A sign of progress of the processes in a cgroup; none while it is frozen, when cgroup v1 shows them in state D
+    as if they waited for a disk."""
+    work = work_of(group.pids)
+    return lambda: work() and not group.frozen()
