@@ -339,7 +339,7 @@ def test_qemu_opens_the_disk_of_a_node(stand: Stand, shown: Path) -> None:
     driver, place = stand.driver, stand.here.model_copy(update={"image": str(image)})
     try:
         driver.stop(place)
-        driver.ready(place)
+        driver.prepare_host(place)
         driver._make_disk(place, inspect(image))
         driver._define(driver.daemon(place.host).connect(), place, inspect(image))
         _assert_harmless(driver, place)

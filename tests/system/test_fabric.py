@@ -202,7 +202,7 @@ def test_hosts_have_their_share_of_the_machine(fabric: NetnsFabric) -> None:
 
 
 def test_a_link_that_cannot_be_made_is_refused_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vpn, "lacks", lambda kind: [kind])
+    monkeypatch.setattr(vpn, "missing_programs", lambda kind: [kind])
     before = left()
     spec = default_fabric().model_copy(update={"links": (LinkSpec(between=("a", "b"), overlay="wireguard"),)})
     with pytest.raises(Refused, match="wireguard"):

@@ -19,7 +19,7 @@ from wherry.model.owner import Owner
 from wherry.node import elf
 from wherry.node.as_user import as_user
 from wherry.node.container.criu.probe import find as find_criu
-from wherry.node.container.mounts import MASKED_FILES
+from wherry.node.container.mounts import MASKED_DIRECTORIES, MASKED_FILES
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="clusters are made by root")
 
@@ -90,9 +90,10 @@ def test_mounts_of_a_node_allow_no_more_than_those_of_the_host(
     clusters: dict[str, dict[str, object]], case: Path
 ) -> None:
     before = mounts("limited-0")
+    masked = {*MASKED_FILES, *MASKED_DIRECTORIES}  # by /dev/null and by an empty directory
     for point, options in before.items():
-        assert "nosuid" in options, point
-        assert "nodev" in options or point == "/dev" or point in MASKED_FILES, point  # masked by /dev/null, a device
+        assert "nosuid" in options or point in masked, point
+        assert "nodev" in options or point == "/dev" or point in masked, point
     assert "ro" in before["/"] and "ro" in before["/sys"]
     assert {"ro", "noexec"} <= before[str(case / "limited")]
     assert "rw" in mounts("open-0")[str(case / "open")]

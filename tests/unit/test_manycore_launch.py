@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -17,9 +18,16 @@ def test_a_host_whose_tiles_cannot_be_started_leaves_none_on_the_others(tmp_path
     (tmp_path / "tiles.1.log").mkdir()  # where the second host's would write
     with pytest.raises(Refused, match="cannot write"):
         Board(tmp_path / "tiles.sock").up(TilesSpec(tiles=1, cores=2), places=[Place("", "127.0.0.1")] * 2)
-    left = []
+    deadline = time.monotonic() + 10
+    while _processes_of(tmp_path) and time.monotonic() < deadline:  # what is killed takes a moment to end
+        time.sleep(0.02)
+    assert _processes_of(tmp_path) == []
+
+
+def _processes_of(directory: Path) -> list[str]:
+    found = []
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
-            if str(tmp_path) in (process / "cmdline").read_text():
-                left.append(process.name)
-    assert left == []
+            if str(directory) in (process / "cmdline").read_text():
+                found.append(process.name)
+    return found
