@@ -18,14 +18,14 @@ from wherry.base.errors import Failed
 from wherry.fabric.protocol import Fabric, Hold
 from wherry.job.agent_client import AgentEndpoint, Ended
 from wherry.model.network import HEAD_INDEX, Port, address_of, mac_of, network_of
-from wherry.model.objects import Node
 from wherry.model.owner import Owner
+from wherry.model.records import Node
 from wherry.node.container import seccomp
 from wherry.node.container.driver import ContainerDriver
 from wherry.node.protocol import NodeDriver, NodeMover, Placement
 from wherry.node.vm.disk import inspect
 from wherry.node.vm.emulated.driver import VmDriver
-from wherry.node.vm.emulated.unprivileged import USER
+from wherry.node.vm.qemu_user import QEMU_UID
 
 
 class Stand:
@@ -351,8 +351,8 @@ def _assert_harmless(driver: VmDriver, place: Placement) -> None:
     pid = driver.daemon(place.host).qemu(place.node.name)
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     status = {name: value.split() for name, _, value in (line.partition(":") for line in lines)}
-    assert status["Uid"] == status["Gid"] == [str(USER)] * 4
-    assert not set(status["Groups"]) - {str(USER)}
+    assert status["Uid"] == status["Gid"] == [str(QEMU_UID)] * 4
+    assert not set(status["Groups"]) - {str(QEMU_UID)}
     assert int(status["CapEff"][0], 16) == int(status["CapPrm"][0], 16) == int(status["CapAmb"][0], 16) == 0
     assert (status["NoNewPrivs"], status["Seccomp"]) == (["1"], ["2"])
 

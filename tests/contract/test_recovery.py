@@ -20,8 +20,8 @@ from conftest import INSTANCE
 from wherry.cluster.clusters import Clusters
 from wherry.cluster.placements import Placements
 from wherry.fabric.protocol import Fabric
-from wherry.model.objects import CONTROL_PORT
 from wherry.model.owner import Owner
+from wherry.model.records import CONTROL_PORT
 from wherry.model.spec.cluster import ClusterSpec
 from wherry.move.moves import Moves
 from wherry.node.container.criu import probe as criu_probe

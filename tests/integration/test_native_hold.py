@@ -22,7 +22,7 @@ import pytest
 from fuzzing import fuzz
 from names import own_name
 from wherry.base.paths import native_program
-from wherry.fabric import namespaces
+from wherry.fabric import named_netns
 
 NAMES = HOST, PEER, NODE = [f"wherry-{own_name('thld')}-{role}" for role in "hpn"]
 ADDRESS, MAC = "10.99.99.2", "02:00:0a:63:63:02"
@@ -115,8 +115,8 @@ def test_tcp_goes_on_without_a_retransmission(hold: Hold) -> None:
     early = "/proc/sys/net/ipv4/tcp_early_retrans"  # tail loss probes: they would be retransmissions too
     ip("netns", "exec", PEER, "sh", "-c", f"echo 0 >{early}")
     with (
-        namespaces.inside(f"/run/netns/{NODE}", lambda: socket.create_server((ADDRESS, 5000))) as server,
-        namespaces.inside(
+        named_netns.inside(f"/run/netns/{NODE}", lambda: socket.create_server((ADDRESS, 5000))) as server,
+        named_netns.inside(
             f"/run/netns/{PEER}", lambda: socket.create_connection((ADDRESS, 5000), timeout=WAIT)
         ) as client,
         server.accept()[0] as accepted,
@@ -142,8 +142,8 @@ def test_a_peer_that_asks_in_the_gap_is_answered(hold: Hold) -> None:
     ip("-n", HOST, "link", "set", "pn", "nomaster")
     hold.tell("divert")
     with (
-        namespaces.inside(f"/run/netns/{PEER}", lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as sender,
-        namespaces.inside(f"/run/netns/{NODE}", lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as receiver,
+        named_netns.inside(f"/run/netns/{PEER}", lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as sender,
+        named_netns.inside(f"/run/netns/{NODE}", lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as receiver,
     ):
         receiver.settimeout(WAIT)
         receiver.bind((ADDRESS, 5001))
@@ -161,8 +161,8 @@ def test_a_peer_that_asks_in_the_gap_is_answered(hold: Hold) -> None:
 def test_what_was_kept_goes_back_to_a_node_that_stays(hold: Hold) -> None:
     """And what comes until the drop. Without it a peer would send again after a minute."""
     with (
-        namespaces.inside(f"/run/netns/{NODE}", lambda: socket.create_server((ADDRESS, 5000))) as server,
-        namespaces.inside(
+        named_netns.inside(f"/run/netns/{NODE}", lambda: socket.create_server((ADDRESS, 5000))) as server,
+        named_netns.inside(
             f"/run/netns/{PEER}", lambda: socket.create_connection((ADDRESS, 5000), timeout=WAIT)
         ) as client,
         server.accept()[0] as accepted,
@@ -186,8 +186,8 @@ def test_what_was_kept_goes_back_to_a_node_that_stays(hold: Hold) -> None:
 def test_it_tells_when_the_node_first_sends_data(hold: Hold, sends: bool) -> None:
     """Acknowledgements, which its kernel sends by itself, are none."""
     with (
-        namespaces.inside(f"/run/netns/{NODE}", lambda: socket.create_server((ADDRESS, 5000))) as server,
-        namespaces.inside(
+        named_netns.inside(f"/run/netns/{NODE}", lambda: socket.create_server((ADDRESS, 5000))) as server,
+        named_netns.inside(
             f"/run/netns/{PEER}", lambda: socket.create_connection((ADDRESS, 5000), timeout=WAIT)
         ) as client,
         server.accept()[0] as accepted,

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from wherry.base.paths import native_program
-from wherry.job.job_files import write_input
+from wherry.job.holder_files import write_input
 
 WAIT = 30.0  # seconds for what takes milliseconds, on a loaded machine
 

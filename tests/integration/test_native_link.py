@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from names import own_name
-from wherry.fabric import link_emulator, namespaces
+from wherry.fabric import link_emulator, named_netns
 from wherry.fabric.link_emulator import LinkEmulator
 from wherry.model.spec.fabric import DirectionSpec
 
@@ -37,11 +37,11 @@ def ends() -> Iterator[list[tuple[str, str]]]:
     if os.geteuid() != 0:
         pytest.skip("network namespaces are root's")
     for name in NAMES:
-        namespaces.create(name)
-    yield [(namespaces.path(name), f"t{index}") for index, name in enumerate(NAMES)]
-    namespaces.kill([name for name in NAMES])
+        named_netns.create(name)
+    yield [(named_netns.path(name), f"t{index}") for index, name in enumerate(NAMES)]
+    named_netns.kill([name for name in NAMES])
     for name in NAMES:
-        namespaces.remove(name)
+        named_netns.remove(name)
 
 
 def test_frames_pass_and_nothing_is_left(

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from names import own_name
-from wherry.fabric import namespaces, netem
+from wherry.fabric import named_netns, netem
 from wherry.model.spec.fabric import LinkSpec
 
 NAME = f"wherry-{own_name('tnet')}-x"
@@ -41,9 +41,9 @@ def test_a_kernel_without_it_uses_none(monkeypatch: pytest.MonkeyPatch) -> None:
 def wire() -> Iterator[tuple[str, str]]:
     if os.geteuid() != 0 or not netem.available():
         pytest.skip("this kernel has no netem, or this is not root")
-    namespaces.create(NAME)
-    yield namespaces.path(NAME), "lo"
-    namespaces.remove(NAME)
+    named_netns.create(NAME)
+    yield named_netns.path(NAME), "lo"
+    named_netns.remove(NAME)
 
 
 def test_latency_is_set_changed_and_taken_away(wire: tuple[str, str]) -> None:

@@ -15,18 +15,18 @@ import pytest
 
 from wherry.base.errors import Code, Failed
 from wherry.base.paths import native_program
-from wherry.fabric import gateway, tunnel, wireguard
-from wherry.fabric.gateway import Gateway
+from wherry.fabric import vpn_gateway, vpn_tunnel, wireguard
 from wherry.fabric.openvpn import OpenVpn
-from wherry.fabric.tunnel import Tunnel
+from wherry.fabric.vpn_gateway import Gateway
+from wherry.fabric.vpn_tunnel import Tunnel
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(100)"]
 
 
 @pytest.fixture(autouse=True)
 def _no_namespaces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gateway, "inside", _here)
-    monkeypatch.setattr(tunnel.netns_links, "inside", lambda netns, act: None)
+    monkeypatch.setattr(vpn_gateway, "inside", _here)
+    monkeypatch.setattr(vpn_tunnel.netns_links, "inside", lambda netns, act: None)
 
 
 def _here(_netns: str, *words: str, number: Path) -> list[str]:
@@ -111,8 +111,8 @@ def test_a_gateway_that_ends_at_once_may_be_looked_at_while_it_starts(
         sleep(0.1)
         made.pid()
 
-    monkeypatch.setattr(gateway, "inside", lambda netns, *words, number: ["sleep", "0.05"])
-    monkeypatch.setattr(gateway.time, "sleep", look)
+    monkeypatch.setattr(vpn_gateway, "inside", lambda netns, *words, number: ["sleep", "0.05"])
+    monkeypatch.setattr(vpn_gateway.time, "sleep", look)
     made.start([])
     assert made.pid() is None
 
@@ -134,8 +134,8 @@ def test_a_wireguard_gateway_is_there_when_it_listens(tmp_path: Path) -> None:
     """A socket that is bound and does not listen yet must not be shown to `wg`, which removes it."""
     path = tmp_path / "w.sock"
     assert not wireguard._answers(path)
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as gateway:
-        gateway.bind(str(path))
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as vpn_gateway:
+        vpn_gateway.bind(str(path))
         assert not wireguard._answers(path) and path.exists()
-        gateway.listen()
+        vpn_gateway.listen()
         assert wireguard._answers(path)

@@ -27,10 +27,10 @@ from names import own_name
 from wherry.base.errors import Refused
 from wherry.base.paths import Instance, native_program
 from wherry.client import Client
-from wherry.fabric import namespaces
+from wherry.fabric import named_netns
 from wherry.fabric.cgroup import Cgroup
 from wherry.model.network import HEAD_INDEX
-from wherry.model.objects import NodeState
+from wherry.model.records import NodeState
 from wherry.node.container.mounts import mounted
 
 WHERRY = Path(sys.executable).parent / "wherry"
@@ -215,7 +215,7 @@ class World:
         for node, host in where.items():
             port = f"p{number}.{node.rpartition('-')[2]}"
             groups = [other for other in hosts if Cgroup(f"{prefix}/{other}/{node}").exists()]
-            spaces = [other for other in hosts if namespaces.exists(f"{prefix}-{other}-{node}")]
+            spaces = [other for other in hosts if named_netns.exists(f"{prefix}-{other}-{node}")]
             copies = [pid for other in groups for pid in _first_processes(f"{prefix}/{other}/{node}")]
             ports = [other for other in hosts if self.links(other).get(port) == f"c{number}"]
             if not groups == spaces == ports == [host] or len(copies) != 1:
@@ -246,8 +246,8 @@ class World:
         """Processes of this instance: started with its environment, or in its cgroups or namespaces."""
         mark = f"WHERRY_INSTANCE={self.instance.name}\0".encode()
         inside = set(Cgroup(self.instance.prefix).pids())
-        for name in namespaces.names(self.instance.prefix):
-            inside |= set(namespaces.processes(name) if namespaces.exists(name) else [])
+        for name in named_netns.names(self.instance.prefix):
+            inside |= set(named_netns.processes(name) if named_netns.exists(name) else [])
         found = {}
         for entry in Path("/proc").glob("[0-9]*"):
             try:
@@ -271,7 +271,7 @@ class World:
         ]
         return {
             "processes": sorted(self.processes().values()),
-            "namespaces": namespaces.names(prefix),
+            "namespaces": named_netns.names(prefix),
             "mounts": self.mounts(),
             "interfaces": sorted(name for _, name in socket.if_nameindex()),
             "cgroups": sorted(map(str, groups)),

@@ -22,7 +22,7 @@ import pytest
 from names import own_name
 from wherry.base.errors import Failed, Refused
 from wherry.base.paths import Instance
-from wherry.fabric import namespaces, vpn
+from wherry.fabric import named_netns, vpn_catalog
 from wherry.fabric.cgroup import Cgroup
 from wherry.fabric.default_fabric import default_fabric
 from wherry.fabric.netns import NetnsFabric, sweep
@@ -38,7 +38,7 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces ar
 def left() -> set[str]:
     """Whatever carries the instance's prefix: namespaces, cgroups; and this machine's own links."""
     groups = {str(path) for path in Path("/sys/fs/cgroup").glob(f"**/{INSTANCE.prefix}")}
-    return set(namespaces.names(INSTANCE.prefix)) | groups | {f"link {name}" for _, name in socket.if_nameindex()}
+    return set(named_netns.names(INSTANCE.prefix)) | groups | {f"link {name}" for _, name in socket.if_nameindex()}
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def fabric() -> Iterator[NetnsFabric]:
     made = NetnsFabric(default_fabric(), INSTANCE)
     made.up()
     yield made
-    inside = [pid for name in namespaces.names(INSTANCE.prefix) for pid in namespaces.processes(name)]
+    inside = [pid for name in named_netns.names(INSTANCE.prefix) for pid in named_netns.processes(name)]
     made.down()
     assert left() == before
     assert not [pid for pid in inside if os.path.exists(f"/proc/{pid}/ns/net")]
@@ -75,17 +75,17 @@ def plugged(fabric: NetnsFabric, network: ClusterNetwork, index: int, host: str)
 
 def ping(fabric: NetnsFabric, source: Port, address: str, *options: str) -> bool:
     command = ["ping", "-c1", "-W2", *options, address]
-    return namespaces.inside(
+    return named_netns.inside(
         fabric.port_netns(source), lambda: subprocess.run(command, capture_output=True, timeout=30).returncode == 0
     )
 
 
 def listen(fabric: NetnsFabric, port: Port) -> socket.socket:
-    return namespaces.inside(fabric.port_netns(port), lambda: socket.create_server((port.address, 5000)))
+    return named_netns.inside(fabric.port_netns(port), lambda: socket.create_server((port.address, 5000)))
 
 
 def connect(fabric: NetnsFabric, port: Port, to: Port) -> socket.socket:
-    return namespaces.inside(fabric.port_netns(port), lambda: socket.create_connection((to.address, 5000), timeout=20))
+    return named_netns.inside(fabric.port_netns(port), lambda: socket.create_connection((to.address, 5000), timeout=20))
 
 
 def test_ports_at_two_sites_reach_each_other(fabric: NetnsFabric, network: ClusterNetwork) -> None:
@@ -122,9 +122,9 @@ def test_what_a_guest_sends_does_not_reach_the_hosts_themselves(
         fcntl.ioctl(tap, 0x400454CA, struct.pack("16sH22x", fabric.port_device(port).encode(), 0x1002))
         return tap
 
-    tap = namespaces.inside(netns, opened)
+    tap = named_netns.inside(netns, opened)
     fabric.port_plug(port)
-    listening = namespaces.inside(fabric.host_netns(host), lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+    listening = named_netns.inside(fabric.host_netns(host), lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
     source, target = (socket.inet_aton(fabric.host_address(name)) for name in ("a2", host))
     ip = struct.pack("!BBHHHBBH4s4s", 0x45, 0, 20 + 8 + 4, 0, 0, 64, 17, 0, source, target)
     words = sum(struct.unpack("!10H", ip))
@@ -202,7 +202,7 @@ def test_hosts_have_their_share_of_the_machine(fabric: NetnsFabric) -> None:
 
 
 def test_a_link_that_cannot_be_made_is_refused_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vpn, "missing_programs", lambda kind: [kind])
+    monkeypatch.setattr(vpn_catalog, "missing_programs", lambda kind: [kind])
     before = left()
     spec = default_fabric().model_copy(update={"links": (LinkSpec(between=("a", "b"), overlay="wireguard"),)})
     with pytest.raises(Refused, match="wireguard"):
@@ -247,14 +247,14 @@ def test_a_sweep_finds_the_half_made_and_its_processes(fabric: NetnsFabric, netw
     """What a daemon leaves that was killed at any moment: no port, an empty name, processes inside."""
     port = plugged(fabric, network, 0, "a1")
     fabric.port_up(port_of(network, 1, "b1"))
-    (namespaces.DIRECTORY / f"{INSTANCE.prefix}-a1-half").touch()
+    (named_netns.DIRECTORY / f"{INSTANCE.prefix}-a1-half").touch()
     command = [sys.executable, "-c", "import time; time.sleep(600)"]
-    sleeper = namespaces.inside(fabric.port_netns(port), lambda: subprocess.Popen(command))
+    sleeper = named_netns.inside(fabric.port_netns(port), lambda: subprocess.Popen(command))
     Cgroup(f"{fabric.cgroup('a1')}/t-0").create()
-    assert namespaces.processes(Path(fabric.port_netns(port)).name) == [sleeper.pid]
+    assert named_netns.processes(Path(fabric.port_netns(port)).name) == [sleeper.pid]
     sweep(INSTANCE)
     assert sleeper.wait(20) == -9
-    assert namespaces.names(INSTANCE.prefix) == []
+    assert named_netns.names(INSTANCE.prefix) == []
     assert not Cgroup(INSTANCE.prefix).exists()
     assert not fabric.is_up()
     sweep(INSTANCE)
@@ -341,7 +341,7 @@ def no_hold_is_left(fabric: NetnsFabric, host: str) -> bool:
     links: set[str] = set()
     deadline = time.monotonic() + 10
     while links != {"lo", "up0", "c1", "x1", "p1.0"} and time.monotonic() < deadline:
-        links = namespaces.inside(fabric.host_netns(host), lambda: {name for _, name in socket.if_nameindex()})
+        links = named_netns.inside(fabric.host_netns(host), lambda: {name for _, name in socket.if_nameindex()})
     return links == {"lo", "up0", "c1", "x1", "p1.0"}
 
 
@@ -359,8 +359,8 @@ def test_datagrams_are_held_in_order_and_answered(fabric: NetnsFabric, network: 
 
     fabric.port_up(destination)
     with (
-        namespaces.inside(fabric.port_netns(peer), lambda: bound(peer)) as here,
-        namespaces.inside(fabric.port_netns(destination), lambda: bound(destination)) as there,
+        named_netns.inside(fabric.port_netns(peer), lambda: bound(peer)) as here,
+        named_netns.inside(fabric.port_netns(destination), lambda: bound(destination)) as there,
     ):
         hold = fabric.hold(destination)
         fabric.port_unplug(source)

@@ -18,12 +18,12 @@ from names import own_name
 from wherry.base.errors import WherryError
 from wherry.base.paths import Instance
 from wherry.client import Client
-from wherry.fabric import link_probe, namespaces, wireguard
+from wherry.fabric import link_probe, named_netns, wireguard
 from wherry.fabric.default_fabric import default_fabric
 from wherry.fabric.netns import NetnsFabric, sweep
 from wherry.fabric.protocol import Repair
-from wherry.fabric.vpn import missing_programs
-from wherry.model.objects import Move, Phase
+from wherry.fabric.vpn_catalog import missing_programs
+from wherry.model.records import Move, Phase
 from wherry.model.spec.fabric import FabricSpec, LinkSpec
 from wherry.store import Store
 
@@ -229,7 +229,7 @@ def fabric() -> Iterator[NetnsFabric]:
     made.up()
     yield made
     made.down()
-    assert namespaces.names(INSTANCE.prefix) == [] and not INSTANCE.run.exists()
+    assert named_netns.names(INSTANCE.prefix) == [] and not INSTANCE.run.exists()
 
 
 def test_figures_are_kept_in_each_direction_and_found_again(fabric: NetnsFabric) -> None:
@@ -300,7 +300,7 @@ def test_a_link_that_cannot_be_repaired_is_told_once_and_others_are_repaired(
     with monkeypatch.context() as without:
         without.setenv("PATH", "/nonexistent")
         os.kill(gateway(1), signal.SIGKILL)
-        (emulator,) = (pid for pid in namespaces.processes(f"{INSTANCE.prefix}-site-c") if pid)
+        (emulator,) = (pid for pid in named_netns.processes(f"{INSTANCE.prefix}-site-c") if pid)
         os.kill(emulator, signal.SIGKILL)
         assert eventually(lambda: [state.overlay for state in chain.links()], ["dead", None]) == ["dead", None]
         assert eventually(lambda: chain.links()[1].emulation, "dead") == "dead"

@@ -27,12 +27,12 @@ from wherry.client import daemon_process
 from wherry.lab.study import render, runner, workloads
 from wherry.lab.study.experiment import Page, Study
 from wherry.lab.study.levels import Combination, Factor, Level, SampleFailed, Value
-from wherry.lab.study.multi_site import MultiSite
-from wherry.lab.study.nic_degradation import NicDegradation
+from wherry.lab.study.papers.multi_site import MultiSite
+from wherry.lab.study.papers.nic_degradation import NicDegradation
+from wherry.lab.study.papers.xen_migration import XenMigration
 from wherry.lab.study.requirements import lacking
 from wherry.lab.study.results import Results
 from wherry.lab.study.testbed import FABRIC, ClusterShape, Testbed, program
-from wherry.lab.study.xen_migration import XenMigration
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="clusters are made by root")
 

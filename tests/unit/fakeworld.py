@@ -9,8 +9,8 @@ from typing import Any
 from wherry.cluster.clusters import Clusters
 from wherry.cluster.placements import Placements
 from wherry.fabric.fake import FakeFabric
-from wherry.model.objects import Cluster
 from wherry.model.owner import Owner
+from wherry.model.records import Cluster
 from wherry.model.spec.cluster import ClusterSpec
 from wherry.model.spec.fabric import FabricSpec
 from wherry.move.moves import Moves

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from wherry.model.balance import BalancePlan
-from wherry.model.objects import Host, Move, Node, NodeState, Prediction
 from wherry.model.profile import Flow, NodeLoad, Profile
+from wherry.model.records import Host, Move, Node, NodeState, Prediction
 from wherry.model.spec.fabric import LinkSpec
 from wherry.schedule.balance import Case, Rule, plan
 from wherry.schedule.placement import Used, used_by

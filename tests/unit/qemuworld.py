@@ -18,7 +18,7 @@ from wherry.base.errors import Code, LostContact
 from wherry.base.paths import Instance
 from wherry.fabric.fake import FakeFabric
 from wherry.model.libvirt_uri import parse_uri
-from wherry.model.objects import Node
+from wherry.model.records import Node
 from wherry.model.spec.fabric import FabricSpec
 from wherry.model.spec.parse import parse
 from wherry.node.protocol import Placement

@@ -19,7 +19,7 @@ from wherry.base.paths import Instance
 from wherry.job.jobs import JobPlan
 from wherry.job.mpi import Mpi
 from wherry.model.job_request import JobRequest
-from wherry.model.objects import Job, JobState, Node
+from wherry.model.records import Job, JobState, Node
 from wherry.service.context import ServiceContext
 from wherry.service.credentials import PeerProtocol
 from wherry.service.daemon import listening

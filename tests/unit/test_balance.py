@@ -13,7 +13,7 @@ from jobs_in_mind import COST, MIB, NOW, Imagined, Job, hosts_at, nodes_on, ring
 
 from properties import examples
 from wherry.model.balance import Kind, Verdict
-from wherry.model.objects import Move, Node, Phase
+from wherry.model.records import Move, Node, Phase
 from wherry.schedule.balance import Rule, confirmed, plan
 from wherry.schedule.cost import downtime
 from wherry.schedule.placement import NodeNeed, Used, shortage

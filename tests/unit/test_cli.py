@@ -19,8 +19,8 @@ from wherry import __version__
 from wherry.cli import job, tile
 from wherry.cli.balance import _show_profile
 from wherry.cli.main import _COMMANDS, _run
-from wherry.model.objects import Host
 from wherry.model.profile import Flow, NodeLoad, Profile
+from wherry.model.records import Host
 
 Said = Callable[..., tuple[int, str, str]]
 

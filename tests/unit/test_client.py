@@ -18,7 +18,7 @@ from rest_service import CLUSTER, Service, running
 import wherry.client.transport
 from wherry.base.errors import Code, LostContact, Refused, WherryError
 from wherry.client import Client, identity
-from wherry.model.objects import Operation, OperationState
+from wherry.model.records import Operation, OperationState
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from pydantic import SecretStr
 from wherry.base.errors import Code, Failed
 from wherry.fabric.cgroup import Cgroup
 from wherry.fabric.protocol import Fabric
-from wherry.model.objects import Node
+from wherry.model.records import Node
 from wherry.node.container.criu.engine import work_of_group
 from wherry.node.container.criu.rpc import Worker
 from wherry.node.container.mounts import Layout

@@ -15,8 +15,8 @@ from pydantic import SecretStr
 
 from wherry.base.errors import Code, Refused
 from wherry.base.paths import Instance
-from wherry.model.objects import Node
 from wherry.model.owner import Owner
+from wherry.model.records import Node
 from wherry.model.spec.cluster import NicSpec
 from wherry.node.protocol import Placement
 from wherry.node.vm import cloud_init, disk

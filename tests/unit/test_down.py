@@ -9,7 +9,7 @@ from fakeworld import World
 
 from wherry.base.errors import Code, Failed, Refused
 from wherry.cluster.lookup import find_cluster
-from wherry.model.objects import ClusterState, Move, Phase
+from wherry.model.records import ClusterState, Move, Phase
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from wherry.client import Client
 from wherry.cluster.clusters import Clusters
 from wherry.cluster.placements import Placements
 from wherry.fabric.fake import FakeFabric
-from wherry.model.objects import Node, NodeState, Phase
+from wherry.model.records import Node, NodeState, Phase
 from wherry.model.spec.cluster import ClusterSpec
 from wherry.model.spec.fabric import FabricSpec
 from wherry.model.spec.parse import parse

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from wherry.base.errors import Code, Failed, Refused
-from wherry.model.objects import Image
+from wherry.model.records import Image
 from wherry.node.vm.image import build as image_build
 from wherry.node.vm.image import cpio
 from wherry.node.vm.image import kernel as image_kernel

@@ -18,8 +18,8 @@ from wherry.job.agent_client import Ended
 from wherry.job.jobs import JobPlan, Jobs
 from wherry.job.mpi import Family, Mpi
 from wherry.model.job_request import JobRequest
-from wherry.model.objects import Job, JobState
 from wherry.model.owner import Owner
+from wherry.model.records import Job, JobState
 
 OWNER = Owner(uid=os.getuid(), gid=os.getgid(), home="/", cwd="/")
 

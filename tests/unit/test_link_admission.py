@@ -9,7 +9,7 @@ import pytest
 from fakeworld import World, fabric_spec
 
 from wherry.base.errors import Code, Failed, Refused
-from wherry.model.objects import Move, Phase
+from wherry.model.records import Move, Phase
 from wherry.model.spec.fabric import FabricSpec
 from wherry.move.forecast import forecast
 from wherry.move.link_admission import LinkAdmission, LinkPath, link_path

@@ -10,7 +10,7 @@ from fakeworld import World
 
 from wherry.base.errors import Code, Refused
 from wherry.cluster.lookup import find_cluster, find_host, find_job, find_node, known_hosts, not_found
-from wherry.model.objects import ClusterState, NodeState
+from wherry.model.records import ClusterState, NodeState
 
 
 @pytest.fixture

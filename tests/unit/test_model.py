@@ -13,7 +13,7 @@ from wherry.base.ids import new_id
 from wherry.base.units import format_duration, format_rate, format_size, parse_duration, parse_size
 from wherry.model.migration_parameters import MigrationParameters
 from wherry.model.network import HEAD_INDEX, address_of, free_number, mac_of, network_of
-from wherry.model.objects import Cluster, ClusterState, HostFacts, Move, Phase, Prediction, Round
+from wherry.model.records import Cluster, ClusterState, HostFacts, Move, Phase, Prediction, Round
 from wherry.model.spec.cluster import ClusterSpec
 from wherry.move.forecast import forecast
 from wherry.move.precopy_policy import MAX_ROUNDS, another_round, switches_to_post_copy

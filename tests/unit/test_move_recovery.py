@@ -13,9 +13,9 @@ from rest_service import CLUSTER, Service, ended, running
 
 from wherry.base.errors import Code, LostContact
 from wherry.model.balance import BalancePlan, Kind, ProposedMove, Verdict
-from wherry.model.objects import NodeState, OperationState, Phase
+from wherry.model.records import NodeState, OperationState, Phase
 from wherry.node.fake import Copy, FakeDriver
-from wherry.service.balance import carry_out, start
+from wherry.service.balance_commands import carry_out, start
 from wherry.service.health_monitor import HealthMonitor
 from wherry.service.move_recovery import MoveRecovery
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from properties import examples
 from wherry.base.errors import Code, Failed, LostContact, Refused
 from wherry.model.migration_parameters import MigrationParameters, MoveOptions
-from wherry.model.objects import Move, Node, NodeState, Phase, Prediction, Round
+from wherry.model.records import Move, Node, NodeState, Phase, Prediction, Round
 from wherry.move import state_machine
 from wherry.node.fake import Copy, FakeDriver, FakeMover
 

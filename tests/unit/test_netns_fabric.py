@@ -18,13 +18,13 @@ import pytest
 from names import own_name
 from wherry.base.errors import Code, Failed, Refused
 from wherry.base.paths import Instance
-from wherry.fabric import libvirt_hosts, site_links, vpn
+from wherry.fabric import libvirt_hosts, site_links, vpn_catalog
 from wherry.fabric.link_emulator import LinkEmulator
 from wherry.fabric.netlink import Switch
 from wherry.fabric.netns import NetnsFabric
 from wherry.fabric.packet_hold import NetnsPacketHold
-from wherry.fabric.programs import output_of
-from wherry.fabric.tunnel import Tunnel
+from wherry.fabric.run_program import output_of
+from wherry.fabric.vpn_tunnel import Tunnel
 from wherry.model.spec.fabric import FabricSpec
 
 INSTANCE = Instance(own_name("tnfa"))
@@ -61,7 +61,7 @@ def test_the_state_of_a_link_and_its_repair_share_its_processes(monkeypatch: pyt
         return object()
 
     monkeypatch.setattr(site_links, "LinkEmulator", slowly)
-    monkeypatch.setitem(vpn.KINDS, "openvpn", cast("type[Tunnel]", slowly))
+    monkeypatch.setitem(vpn_catalog.KINDS, "openvpn", cast("type[Tunnel]", slowly))
     links, link = NetnsFabric(SPEC, INSTANCE)._links, SPEC.effective_links()[0]
     barrier, made = threading.Barrier(8), []
 

@@ -12,7 +12,7 @@ import pytest
 from rest_service import CLUSTER, ended, running
 
 from wherry.base.errors import Code, Failed, Refused
-from wherry.model.objects import ClusterState, OperationState
+from wherry.model.records import ClusterState, OperationState
 from wherry.service import operations as operations_module
 from wherry.service.claims import Claims
 from wherry.service.operations import Operations, Task

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wherry.base.errors import Code, Refused
-from wherry.model.objects import Host, Move, Node, NodeState, Phase
+from wherry.model.records import Host, Move, Node, NodeState, Phase
 from wherry.model.spec.cluster import PlacementSpec
 from wherry.schedule.placement import NodeNeed, Used, choose_host, place_nodes, shortage, used_by
 

@@ -13,8 +13,8 @@ from wherry.cluster.binds import binds_of
 from wherry.cluster.clusters import Clusters
 from wherry.cluster.placements import secret_name
 from wherry.cluster.plan import StepKind
-from wherry.model.objects import ClusterState, Job, JobState, NodeState
 from wherry.model.owner import Owner
+from wherry.model.records import ClusterState, Job, JobState, NodeState
 from wherry.model.spec.cluster import ClusterSpec
 from wherry.node.fake import Copy, FakeDriver
 from wherry.schedule.placement import used_by

@@ -20,7 +20,7 @@ from wherry.fabric.traffic_matrix import Count, _counted, _sets
 from wherry.job import ranks
 from wherry.job.profile import Sample, Sampler, foreign, profile
 from wherry.job.ranks import Times
-from wherry.model.objects import HostFacts, Job, JobState, Node, NodeState
+from wherry.model.records import HostFacts, Job, JobState, Node, NodeState
 from wherry.model.spec.fabric import FabricSpec
 
 NODES = [

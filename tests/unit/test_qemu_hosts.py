@@ -40,9 +40,9 @@ from wherry.model.spec.parse import parse, parse_yaml
 from wherry.node.protocol import LONGEST_FREEZE
 from wherry.node.vm import driver_base, live_migration
 from wherry.node.vm.console import Consoles
+from wherry.node.vm.domain_names import domain_id
 from wherry.node.vm.emulated.driver import OVERHEAD
 from wherry.node.vm.host_connections import HostConnections
-from wherry.node.vm.identifiers import domain_id
 from wherry.node.vm.real import driver as real_driver
 from wherry.node.vm.real.qemu import QemuDriver, QemuMover, for_other_host
 

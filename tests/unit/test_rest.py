@@ -17,11 +17,11 @@ from rest_service import CLUSTER, Service, ended, running
 from wherry import __version__
 from wherry.base.clock import now
 from wherry.base.errors import Code, Refused
-from wherry.model.objects import Move, Phase
 from wherry.model.owner import Owner
+from wherry.model.records import Move, Phase
 from wherry.node.fake import FakeDriver
 from wherry.service.credentials import PeerCredentials, peer_of
-from wherry.service.drain import Drains
+from wherry.service.host_commands import HostCommands
 
 
 @pytest.fixture
@@ -203,7 +203,7 @@ def test_a_drain_that_fails_leaves_the_mark_as_it_found_it_at_its_claim(
         raise Refused(Code.NO_CAPACITY, "no room")
 
     monkeypatch.setattr(service.context.operations, "start", late)
-    drains = Drains(service.context)
+    drains = HostCommands(service.context)
     monkeypatch.setattr(drains, "_await_arrivals", failing)
     service.context.operations.wait(drains.drain("a1").id, 20)
     assert not store.host_flag("a1", "drained")

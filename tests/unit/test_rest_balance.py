@@ -13,13 +13,13 @@ from wherry.base.clock import now
 from wherry.base.errors import Code, Failed, WherryError
 from wherry.client import Client
 from wherry.model.balance import BalancePlan, Kind, ProposedMove, Verdict
-from wherry.model.objects import Job, JobState, Move, Phase
+from wherry.model.records import Job, JobState, Move, Phase
 from wherry.node.fake import FakeDriver
 from wherry.node.protocol import NodeMover, Placement
 from wherry.schedule.balance import Case
 from wherry.service import balance_sampling
 from wherry.service.auto_balancer import AutoBalancer
-from wherry.service.balance import AUTO, carry_out, start
+from wherry.service.balance_commands import AUTO, carry_out, start
 from wherry.service.balance_sampling import BalanceSampling, _MoveHistory
 from wherry.service.claims import cluster_claim
 

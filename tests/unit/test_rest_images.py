@@ -13,9 +13,9 @@ from rest_service import Service, running
 
 from wherry.base.errors import Refused
 from wherry.client import Client
-from wherry.model.objects import Image
+from wherry.model.records import Image
 from wherry.node.vm.image.catalog import images_directory
-from wherry.service import images as images_module
+from wherry.service import image_commands as images_module
 
 RECORD = Image(name="one", digest="d", built=1.0, kernel="6.1", packages={"mpich": "4"}, mpi=("MPICH",), bytes=1)
 

@@ -13,7 +13,7 @@ from wherry.base.errors import WherryError
 from wherry.base.units import parse_duration
 from wherry.client import Client
 from wherry.fabric.fake import FakeFabric
-from wherry.model.objects import Operation
+from wherry.model.records import Operation
 
 
 @pytest.fixture

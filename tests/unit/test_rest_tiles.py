@@ -19,10 +19,10 @@ from wherry.client import Client
 from wherry.manycore.board import Board
 from wherry.service.context import TILES_AT, TILES_BALANCED
 from wherry.service.credentials import PeerCredentials
-from wherry.service.drain import Drains
+from wherry.service.host_commands import HostCommands
 from wherry.service.purge import remains
-from wherry.service.tile_balance import TileBalance
-from wherry.service.tiles import Tiles
+from wherry.service.tile_auto_balancer import TileAutoBalancer
+from wherry.service.tile_commands import TileCommands
 
 TILES = {"tiles": 3, "cores": 2}
 
@@ -145,7 +145,7 @@ def test_what_is_refused(service: Service, client: Client, monkeypatch: pytest.M
 
 def test_only_root_changes_them(service: Service, client: Client) -> None:
     client.tiles_up(TILES, "FILE")
-    guest = Tiles(service.context, PeerCredentials(4242, 4242, frozenset()))
+    guest = TileCommands(service.context, PeerCredentials(4242, 4242, frozenset()))
     assert len(guest.show()["tiles"]) == 3
     refused(Code.PERMISSION, guest.down)
     refused(Code.PERMISSION, guest.move, {1: 1}, "direct")
@@ -267,7 +267,7 @@ def test_no_host_is_drained_while_tiles_start_there(
         made = pool.submit(client.tiles_up, on_hosts, "FILE")
         try:
             assert began.wait(60)
-            refused(Code.WRONG_STATE, Drains(service.context).drain, "a1")
+            refused(Code.WRONG_STATE, HostCommands(service.context).drain, "a1")
             with Client(service.place, start=False) as other:
                 refused(Code.WRONG_STATE, other.fabric_down)
         finally:
@@ -282,7 +282,7 @@ def test_balancing_is_operations(service: Service, client: Client, on_hosts: dic
         rings = [p for p in client.tiles()["processes"] if p["program"] == "ring"]
         return [p["tile"] // 2 for p in rings if p["state"] == "running"]
 
-    task = TileBalance(service.context)
+    task = TileAutoBalancer(service.context)
     for balance in (False, True):
         client.tiles_up(on_hosts, "FILE", balance=balance)
         guard = client.start_on_tile(program("hold"), [], 1)[0]["process"]

@@ -20,7 +20,7 @@ from wherry.fabric.fake import FakeFabric
 from wherry.node.fake import FakeDriver
 from wherry.service.operations import Operations
 from wherry.service.rest import app as app_module
-from wherry.service.rest import common
+from wherry.service.rest import dependencies
 
 
 @pytest.fixture
@@ -130,7 +130,7 @@ def test_requests_that_wait_for_silent_hosts_hold_up_no_other(
 
     for kind, name in ((FakeFabric, "reachable"), (FakeFabric, "measure_link"), (FakeDriver, "usage")):
         monkeypatch.setattr(kind, name, silent)
-    monkeypatch.setattr(common, "_ASKING_SECONDS", 1.0)
+    monkeypatch.setattr(dependencies, "_ASKING_SECONDS", 1.0)
 
     def ask(_number: int) -> int:
         if path == "/v1/moves":
@@ -146,7 +146,7 @@ def test_requests_that_wait_for_silent_hosts_hold_up_no_other(
             refused = [answer.result() for answer in asked if answer.done()]
         finally:
             go.set()
-    assert refused == [Code.WRONG_STATE.http_status] * (50 - common.ASKING_AT_ONCE)
+    assert refused == [Code.WRONG_STATE.http_status] * (50 - dependencies.ASKING_AT_ONCE)
 
 
 def test_a_fault_is_a_header_and_refused_unless_the_daemon_allows_it(

@@ -15,12 +15,12 @@ from pydantic import SecretStr
 
 from wherry.base.errors import Code, Failed, Refused, WherryError
 from wherry.base.paths import Instance, native_library, native_program
-from wherry.job import launch, preload, staging
+from wherry.job import launcher_command, preload, staging
 from wherry.job.agent_client import AgentEndpoint, AgentError, Ended
 from wherry.job.jobs import Jobs
 from wherry.job.mpi import Family, Mpi
-from wherry.model.objects import Cluster, ClusterState, Node
 from wherry.model.owner import Owner
+from wherry.model.records import Cluster, ClusterState, Node
 from wherry.model.spec.cluster import ClusterSpec, Kind
 from wherry.node.file_closure import FileSet, digest
 from wherry.node.vm.image.root import FILES
@@ -195,7 +195,7 @@ def test_what_ld_preload_names_is_on_a_virtual_machine(
     Path(owner.cwd).mkdir()
     libraries = preload.chosen(mpi, {}, crowd, whole=False)
     assert libraries
-    request = launch.LaunchRequest(
+    request = launcher_command.LaunchRequest(
         id="job-1", mpi=mpi, argv=(shutil.which("env") or "",), ranks=6, nodes=(node(kind="container"), node(index=1)),
         owner=owner, env={}, head_address="10.77.1.254", subnet="10.77.1.0/24",
         keys={name: SecretStr("00" * 32) for name in ("vm-0", "vm-1")}, directory=tmp_path / "own",
@@ -208,7 +208,7 @@ def test_what_ld_preload_names_is_on_a_virtual_machine(
     jobs = Jobs(cast(Any, None), cast(Any, None), cast(Any, None), Instance("test"))
     monkeypatch.setattr(jobs, "_endpoints", lambda _cluster, _nodes: [("vm-1", root)])
     jobs._stage(cluster(), request, lambda: None)
-    words = launch.plan(request).argv
+    words = launcher_command.plan(request).argv
     loaded = next(w for w in words if w.startswith(("LD_PRELOAD=", str(native_library(libraries[0].name)))))
     paths = loaded.removeprefix("LD_PRELOAD=").split()
     assert paths == [str(native_library(library.name)) for library in libraries]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from wherry.base.errors import Code, Refused
-from wherry.model.objects import (
+from wherry.model.records import (
     Cluster,
     ClusterState,
     Job,

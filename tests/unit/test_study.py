@@ -14,7 +14,7 @@ from fakestudy import Fake, make, page_text, rows, run, usual
 
 from wherry.base.errors import Failed, Refused
 from wherry.lab import hpcc
-from wherry.lab.study import parse, render, runner
+from wherry.lab.study import program_output, render, runner
 from wherry.lab.study.analysis import verdict
 from wherry.lab.study.catalog import STUDIES, find
 from wherry.lab.study.experiment import Study
@@ -225,7 +225,9 @@ def made_up(results: Results, cell: Combination, scale: int) -> Any:
     from wherry.lab.study.results import Run
 
     sizes = [float(2**power) for power in range(0, 24)] + [float(6 << 20)]
-    values = [Value(f"latency_{name}", scale * (1e-6 + x * 1e-9), "s", x) for x in sizes for name in parse.LATENCIES]
+    values = [
+        Value(f"latency_{name}", scale * (1e-6 + x * 1e-9), "s", x) for x in sizes for name in program_output.LATENCIES
+    ]
     names = ("factor", "solve", "seconds", "rate", "downtime", "total", "bytes", "rounds", "rtt_mean", "result_crc")
     names += ("ping_latency", "ring_latency", "ring_bandwidth", "latency", "bandwidth", "throttled")
     names += ("first", "all", "seen", "freeze", "copy", "commit", "resume", "memcpy", "create", "join", "first_mean")
@@ -257,24 +259,26 @@ rtt min/avg/max/mdev = 0.012/0.016/0.139/0.006 ms, pipe 2, ipg/ewma 0.035/0.014 
 
 
 def test_outputs_are_read_and_bad_ones_refused() -> None:
-    values = parse.flood_ping(PING.format(received=10000), 10000)
+    values = program_output.flood_ping(PING.format(received=10000), 10000)
     assert ("rtt_mean", pytest.approx(16e-6)) == (values[1].metric, values[1].value)
     for text in (PING.format(received=9999), "ping: connect: Network is unreachable"):
         with pytest.raises(SampleFailed):
-            parse.flood_ping(text, 10000)
+            program_output.flood_ping(text, 10000)
     line = {"bytes": 1, "repeat": 100, "warm": 30, "mean": 2e-6, "median": 1e-6, "min": 1e-6, "p95": 3e-6, "max": 4e-6}
     good = json.dumps({**line, "errors": 0}) + "\n"
-    assert Value("latency_median", 1e-6, "s", 1) in parse.pingpong(good, 1)
+    assert Value("latency_median", 1e-6, "s", 1) in program_output.pingpong(good, 1)
     for text in ("", good + good, json.dumps({**line, "errors": 1}), good[:-9]):
         with pytest.raises(SampleFailed):
-            parse.pingpong(text, 1)
-    assert parse.netpipe("       1 58.715596   0.00000013\n")[0] == Value("latency_mean", 1.3e-7, "s", 1.0)
+            program_output.pingpong(text, 1)
+    assert program_output.netpipe("       1 58.715596   0.00000013\n")[0] == Value("latency_mean", 1.3e-7, "s", 1.0)
     said = "  0:       1 bytes   7430 times -->      0.06 Mbps in     121.95 usec\n"
-    assert parse.netpipe_progress(f"1: vm\n{said}")[0] == Value("latency_mean", pytest.approx(121.95e-6), "s", 1.0)
+    assert program_output.netpipe_progress(f"1: vm\n{said}")[0] == Value(
+        "latency_mean", pytest.approx(121.95e-6), "s", 1.0
+    )
     with pytest.raises(SampleFailed):
-        parse.netpipe_progress("0: vm\n")
+        program_output.netpipe_progress("0: vm\n")
     for text in ("", "1 2\n"):
         with pytest.raises(SampleFailed):
-            parse.netpipe(text)
+            program_output.netpipe(text)
     with pytest.raises(SampleFailed):
-        parse.linpack("dgetrf says 3")
+        program_output.linpack("dgetrf says 3")

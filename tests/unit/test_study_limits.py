@@ -15,7 +15,7 @@ from wherry.base.errors import Code, WherryError
 from wherry.client import Client
 from wherry.lab.study import testbed as benches
 from wherry.lab.study.testbed import Running, Testbed
-from wherry.model.objects import JobState
+from wherry.model.records import JobState
 
 
 @pytest.fixture

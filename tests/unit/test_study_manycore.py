@@ -12,8 +12,8 @@ import pytest
 from wherry.base.paths import native_program
 from wherry.lab.report.statistics import Estimate
 from wherry.lab.study.levels import Combination, Value
-from wherry.lab.study.manycore import LARGEST, TCP, WORKING_SETS, Manycore, cell_of, most_at_once
-from wherry.lab.study.manycore_page import judged
+from wherry.lab.study.papers.manycore import LARGEST, TCP, WORKING_SETS, Manycore, cell_of, most_at_once
+from wherry.lab.study.papers.manycore_page import judged
 from wherry.lab.study.results import Results, Run
 from wherry.model.tiles import MODES
 

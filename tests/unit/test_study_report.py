@@ -15,11 +15,12 @@ from wherry.lab.environment import environment
 from wherry.lab.report import figures
 from wherry.lab.report.page import Table
 from wherry.lab.report.statistics import Estimate, median, ratio
-from wherry.lab.study import reference_values, render
+from wherry.lab.study import render
 from wherry.lab.study.catalog import STUDIES, find
 from wherry.lab.study.execution import describe
 from wherry.lab.study.experiment import Page, Study
 from wherry.lab.study.levels import Value
+from wherry.lab.study.papers import reference_values
 from wherry.lab.study.requirements import emulated_cells, lacking, versions
 from wherry.lab.study.results import Results, Run
 

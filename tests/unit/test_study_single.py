@@ -14,17 +14,18 @@ import pytest
 from wherry.lab import hpcc, native_mpirun
 from wherry.lab.report.page import Table
 from wherry.lab.report.statistics import difference, median, ratio
-from wherry.lab.study import render, requirements, runner, workloads, xen_migration
-from wherry.lab.study.colocated import Colocated
+from wherry.lab.study import render, requirements, runner, workloads
 from wherry.lab.study.experiment import Study
 from wherry.lab.study.levels import Combination, SampleFailed, Value
-from wherry.lab.study.migration_cost import MigrationCost
-from wherry.lab.study.nic_degradation import NicDegradation
+from wherry.lab.study.papers import xen_migration
+from wherry.lab.study.papers.colocated import Colocated
+from wherry.lab.study.papers.migration_cost import MigrationCost
+from wherry.lab.study.papers.nic_degradation import NicDegradation
+from wherry.lab.study.papers.xen_migration import XenMigration
 from wherry.lab.study.results import Results, Run
 from wherry.lab.study.testbed import ClusterShape, Ended, Testbed
 from wherry.lab.study.workloads import Moving
-from wherry.lab.study.xen_migration import XenMigration
-from wherry.model.objects import Move, Phase
+from wherry.model.records import Move, Phase
 
 NO_KVM = {"kvm": "no KVM here"}
 
@@ -311,7 +312,7 @@ def test_both_mpis_are_compared(tmp_path: Path) -> None:
 def largest(study: Study, cell: Combination, directory: Path, monkeypatch: pytest.MonkeyPatch) -> int:
     testbed = Told()
     for module in ("colocated", "nic_degradation"):
-        monkeypatch.setattr(f"wherry.lab.study.{module}.program", lambda *names: "-".join(names))
+        monkeypatch.setattr(f"wherry.lab.study.papers.{module}.program", lambda *names: "-".join(names))
     monkeypatch.setattr(testbed, "needs_memory", lambda _: None)
     with pytest.raises(SampleFailed):
         study.measure(testbed, cell, directory)

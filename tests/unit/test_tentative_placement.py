@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from wherry.model.objects import Host, Node, NodeState, Prediction
+from wherry.model.records import Host, Node, NodeState, Prediction
 from wherry.model.spec.fabric import LinkSpec
 from wherry.schedule.cost import downtime
 from wherry.schedule.placement import used_by

@@ -21,15 +21,15 @@ from wherry.base.paths import Instance
 from wherry.fabric.fake import FakeFabric
 from wherry.model.libvirt_uri import TRANSPORTS, parse_uri
 from wherry.model.migration_parameters import MigrationParameters
-from wherry.model.objects import Node
 from wherry.model.owner import Owner
+from wherry.model.records import Node
 from wherry.model.spec.cluster import ClusterSpec, NicSpec
 from wherry.model.spec.fabric import FabricSpec
 from wherry.model.spec.parse import parse
 from wherry.node.protocol import Placement, Usage
-from wherry.node.vm import agent_probe, driver_base, guest_config, libvirt_client
+from wherry.node.vm import agent_liveness, driver_base, guest_config, libvirt_client
+from wherry.node.vm.domain_names import domain_id
 from wherry.node.vm.host_connections import processor
-from wherry.node.vm.identifiers import domain_id
 from wherry.node.vm.image.catalog import VmImage
 from wherry.node.vm.real import driver as real_driver
 from wherry.node.vm.real import xen_mover, xen_xml
@@ -219,7 +219,7 @@ def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[World]:
     monkeypatch.setenv("WHERRY_STATE", str(tmp_path / "state"))
     monkeypatch.setattr(libvirt_client, "load", lambda: made)
     monkeypatch.setattr(real_driver, "find_image", lambda _name: image)
-    for module in (agent_probe, driver_base, real_driver, xen_mover):
+    for module in (agent_liveness, driver_base, real_driver, xen_mover):
         monkeypatch.setattr(module, "answers", answers)
     yield made
     made.proceed.set()

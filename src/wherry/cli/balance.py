@@ -10,8 +10,8 @@ from wherry.base.units import format_duration, format_size
 from wherry.cli.output import Output, emit, say, seconds_of, table
 from wherry.client import Client
 from wherry.model.balance import BalancePlan, ProposedMove, Verdict
-from wherry.model.objects import Host
 from wherry.model.profile import Profile
+from wherry.model.records import Host
 
 _PAIRS = 10
 """Pairs of nodes that a profile lists."""

@@ -12,7 +12,7 @@ from wherry.cli import link
 from wherry.cli.move import summary
 from wherry.cli.output import Output, emit, say, table
 from wherry.client import Client
-from wherry.model.objects import Host, Move, Operation
+from wherry.model.records import Host, Move, Operation
 
 app = App(name="host", help="Hosts: the machines that carry nodes.")
 site = App(name="site", help="Sites: locations with a network of their own.")

@@ -11,7 +11,7 @@ from cyclopts import App, Parameter
 from wherry.base.units import format_size
 from wherry.cli.output import Output, age, emit, say, table
 from wherry.client import Client
-from wherry.model.objects import Image
+from wherry.model.records import Image
 
 app = App(name="image", help="Images: kernels and files that nodes of kind vm boot from.")
 

@@ -14,7 +14,7 @@ from wherry.base.errors import Code, Failed, Refused, WherryError
 from wherry.cli.output import Output, age, emit, say, seconds_of, table
 from wherry.client import Client
 from wherry.client.client import Chunk
-from wherry.model.objects import Job
+from wherry.model.records import Job
 
 app = App(name="job", help="Jobs: MPI programs run on clusters.")
 

@@ -17,7 +17,7 @@ from wherry.base.paths import as_root
 _DAILY = Group("Every day", sort_key=1)
 _NOUNS = Group("Everything else, behind its noun", sort_key=2)
 _COMMANDS = (
-    ("doctor", "service:doctor", "Show what this machine supports, and remedies.", _DAILY),
+    ("doctor", "doctor:doctor", "Show what this machine supports, and remedies.", _DAILY),
     ("up", "cluster:up", "Make, change or repair the cluster of a file.", _DAILY),
     ("status", "cluster:status", "Show all clusters, or one with its nodes and jobs.", _DAILY),
     ("run", "job:run", "Run an MPI program on a cluster.", _DAILY),
@@ -36,8 +36,8 @@ _COMMANDS = (
     ("tile", "tile:app", "Tiles: small kernels, and processes that move between them.", _NOUNS),
     ("op", "op:app", "Operations: long commands, running and ended.", _NOUNS),
     ("event", "op:event", "Events: a log of all changes, with their reasons.", _NOUNS),
-    ("daemon", "service:daemon", "The daemon: start, stop, show.", _NOUNS),
-    ("version", "service:version", "The version.", _NOUNS),
+    ("daemon", "daemon:daemon", "The daemon: start, stop, show.", _NOUNS),
+    ("version", "doctor:version", "The version.", _NOUNS),
     ("bench", "bench:app", "Benchmarks of Wherry itself, beside baselines and goals.", _NOUNS),
     ("vmbench", "bench:vmbench", "A virtual machine's move under a job, beside virsh migrate --live.", _NOUNS),
 )

@@ -13,7 +13,7 @@ from cyclopts import Parameter
 from wherry.base.units import format_duration, format_size
 from wherry.cli.output import Output, emit, say
 from wherry.client import Client
-from wherry.model.objects import Move
+from wherry.model.records import Move
 
 
 def move(

@@ -7,7 +7,7 @@ from cyclopts import App
 from wherry.base.units import format_duration, format_size
 from wherry.cli.output import Output, age, emit, table
 from wherry.client import Client
-from wherry.model.objects import Move, Node
+from wherry.model.records import Move, Node
 
 app = App(name="node", help="Nodes: the machines of clusters.")
 

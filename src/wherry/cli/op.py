@@ -9,7 +9,7 @@ from cyclopts import App, Parameter
 
 from wherry.cli.output import Output, age, emit, say, table
 from wherry.client import Client
-from wherry.model.objects import Event, Operation
+from wherry.model.records import Event, Operation
 
 app = App(name="op", help="Operations: long commands, running and ended.")
 event = App(name="event", help="Events: a log of all changes, with their reasons.")

@@ -19,9 +19,9 @@ from wherry.base.paths import Instance, instance
 from wherry.client import identity
 from wherry.client.transport import Transport
 from wherry.model.balance import BalancePlan
-from wherry.model.objects import Event, Host, Image, Job, Move, Node, Operation, OperationState, Prediction
 from wherry.model.owner import Owner
 from wherry.model.profile import Profile
+from wherry.model.records import Event, Host, Image, Job, Move, Node, Operation, OperationState, Prediction
 
 Progress = Callable[[str], None]
 _POLL = 20.0

@@ -12,8 +12,8 @@ import os
 from functools import partial
 
 from wherry.fabric.protocol import Fabric
-from wherry.model.objects import Host
 from wherry.model.owner import Owner
+from wherry.model.records import Host
 from wherry.node.as_user import as_user, is_closed
 from wherry.node.trusted_path import trusted_path
 

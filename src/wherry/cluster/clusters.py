@@ -18,8 +18,8 @@ from wherry.cluster.placements import Placements, network_of_cluster, secret_nam
 from wherry.cluster.plan import ClusterPlan, Step, StepKind, make_plan, need_of
 from wherry.fabric.protocol import Fabric
 from wherry.model.network import address_of, free_number, mac_of, network_of
-from wherry.model.objects import Cluster, ClusterState, Node, NodeState
 from wherry.model.owner import Owner
+from wherry.model.records import Cluster, ClusterState, Node, NodeState
 from wherry.model.spec.cluster import ClusterSpec
 from wherry.node.console_tail import console_tail
 from wherry.node.protocol import NodeDriver

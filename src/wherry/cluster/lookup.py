@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable
 
 from wherry.base.errors import Code, Refused
 from wherry.fabric.protocol import Fabric
-from wherry.model.objects import Cluster, Host, Job, Node
+from wherry.model.records import Cluster, Host, Job, Node
 from wherry.store.store import Store
 
 DRAINED, LOST, TOOK = "drained", "lost", "took "

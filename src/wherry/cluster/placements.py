@@ -13,7 +13,7 @@ from pydantic import SecretStr
 from wherry.cluster.lookup import find_cluster
 from wherry.fabric.protocol import Fabric
 from wherry.model.network import HEAD_INDEX, MOST_NODES, ClusterNetwork, Port, address_of, mac_of
-from wherry.model.objects import Cluster, Node
+from wherry.model.records import Cluster, Node
 from wherry.node.protocol import Placement
 from wherry.store.store import Store
 

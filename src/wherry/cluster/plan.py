@@ -13,8 +13,8 @@ from wherry.cluster.binds import binds_of
 from wherry.cluster.lookup import find_host, known_hosts, not_found
 from wherry.cluster.placements import Placements
 from wherry.fabric.protocol import Fabric
-from wherry.model.objects import Cluster, ClusterState, Host, Node, NodeState, Record
 from wherry.model.owner import Owner
+from wherry.model.records import Cluster, ClusterState, Host, Node, NodeState, Record
 from wherry.model.spec.cluster import ClusterSpec, Flavor
 from wherry.node.as_user import as_user
 from wherry.node.protocol import NodeDriver

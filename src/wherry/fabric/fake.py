@@ -12,7 +12,7 @@ from collections.abc import Callable
 from wherry.base.errors import Bug, Code, Failed, Refused
 from wherry.fabric.protocol import HoldReport, LinkMeasure, LinkState, Repair
 from wherry.model.network import ClusterNetwork, Port
-from wherry.model.objects import Host, HostFacts
+from wherry.model.records import Host, HostFacts
 from wherry.model.spec.fabric import FabricSpec, HostSpec, LinkSpec
 
 _FEATURES = frozenset({"sse2", "sse4_2", "avx", "avx2", "xsave"})

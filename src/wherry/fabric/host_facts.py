@@ -13,7 +13,7 @@ import subprocess
 from pathlib import Path
 
 from wherry.fabric.cgroup import machine_layout
-from wherry.model.objects import HostFacts
+from wherry.model.records import HostFacts
 from wherry.model.spec.fabric import HostSpec
 
 RUNTIMES = ("runc", "crun")

@@ -16,13 +16,13 @@ from typing import Protocol
 
 from wherry.base.errors import Code, Refused
 from wherry.base.paths import Instance
-from wherry.fabric import host_facts, namespaces, netns_links
+from wherry.fabric import host_facts, named_netns, netns_links
 from wherry.fabric.netns import NetnsFabric, bridge_of, check_names
 from wherry.fabric.netns_links import NetnsLinks
 from wherry.fabric.protocol import Hold, HoldReport, LinkMeasure, LinkState, Repair
 from wherry.model.libvirt_uri import parse_uri
 from wherry.model.network import ClusterNetwork, Port
-from wherry.model.objects import Host, HostFacts
+from wherry.model.records import Host, HostFacts
 from wherry.model.spec.fabric import FabricSpec, LinkSpec
 
 _MACHINE = "/proc/self/ns/net"
@@ -57,12 +57,12 @@ class LibvirtHostsFabric(NetnsFabric):
         for host in self.spec.hosts:
             self.facts(host.name)
         with self._lock:
-            namespaces.create(self._gateway)
-            netns_links.inside(namespaces.path(self._gateway), lambda ip: ip.isolate())
+            named_netns.create(self._gateway)
+            netns_links.inside(named_netns.path(self._gateway), lambda ip: ip.isolate())
             self._forget()
 
     def is_up(self) -> bool:
-        return namespaces.exists(self._gateway)
+        return named_netns.exists(self._gateway)
 
     def hosts(self) -> list[Host]:
         return [
@@ -108,19 +108,19 @@ class LibvirtHostsFabric(NetnsFabric):
         return []
 
     def host_netns(self, host: str) -> str:
-        return namespaces.path(self._gateway)
+        return named_netns.path(self._gateway)
 
     def host_address(self, host: str) -> str:
         return parse_uri(self._host(host).uri).host
 
     def network_up(self, network: ClusterNetwork) -> None:
         near, far = f"u{network.number}", self._machine_end(network)
-        netns_links.inside(namespaces.path(self._gateway), partial(_network, network=network, near=near, far=far))
+        netns_links.inside(named_netns.path(self._gateway), partial(_network, network=network, near=near, far=far))
         netns_links.inside(_MACHINE, lambda ip: ip.up(far, self._bridge))
-        netns_links.inside(namespaces.path(self._gateway), lambda ip: ip.wait(near))
+        netns_links.inside(named_netns.path(self._gateway), lambda ip: ip.wait(near))
 
     def network_down(self, network: ClusterNetwork) -> None:
-        if namespaces.exists(self._gateway):
+        if named_netns.exists(self._gateway):
             for name in (f"u{network.number}", bridge_of(network)):
                 self._switch(self._gateway).delete(name)
 

@@ -12,7 +12,7 @@ import struct
 import threading
 import time
 
-from wherry.fabric import namespaces, netns_links
+from wherry.fabric import named_netns, netns_links
 from wherry.fabric.protocol import LinkMeasure
 from wherry.model.spec.fabric import DirectionSpec
 
@@ -76,7 +76,7 @@ def delays(source: End, sink: End, count: int, pause: float, trip: float) -> lis
 
 
 def _datagram_socket(end: End) -> socket.socket:
-    return namespaces.inside(end[0], lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+    return named_netns.inside(end[0], lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
 
 
 def _reached(sending: socket.socket, receiving: socket.socket, patience: float) -> bool:
@@ -133,11 +133,11 @@ def _connect(
 ) -> list[tuple[socket.socket, socket.socket]]:
     """The connections, which `opened` closes, even if a later one fails."""
     pairs = []
-    with namespaces.inside(sink[0], lambda: socket.create_server((sink[1], 0))) as server:
+    with named_netns.inside(sink[0], lambda: socket.create_server((sink[1], 0))) as server:
         server.settimeout(timeout)
         address = server.getsockname()
         for _ in range(_STREAMS):
-            out = namespaces.inside(source[0], lambda: socket.create_connection(address, timeout=timeout))
+            out = named_netns.inside(source[0], lambda: socket.create_connection(address, timeout=timeout))
             opened.enter_context(out)
             pairs.append((out, opened.enter_context(server.accept()[0])))
     return pairs

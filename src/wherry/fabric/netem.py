@@ -13,8 +13,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from wherry.fabric.programs import output_of
 from wherry.fabric.protocol import Traffic
+from wherry.fabric.run_program import output_of
 from wherry.model.spec.fabric import LinkSpec
 
 _LIMIT = 100_000

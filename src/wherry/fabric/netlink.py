@@ -16,7 +16,7 @@ import struct
 import threading
 
 from wherry.base.errors import Code, Failed
-from wherry.fabric import namespaces
+from wherry.fabric import named_netns
 
 _ERROR, _DONE = 2, 3
 _NEWLINK, _DELLINK, _GETLINK, _SETLINK = 16, 17, 18, 19
@@ -36,7 +36,7 @@ class Switch:
         self._netns = netns
         self._lock = threading.Lock()
         self._sequence = 0
-        self._socket = namespaces.inside(
+        self._socket = named_netns.inside(
             netns, lambda: socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.NETLINK_ROUTE)
         )
         self._socket.settimeout(10.0)
@@ -152,7 +152,7 @@ def set_neighbours(netns: str, interface: str, known: dict[str, str]) -> None:
                 raise OSError(-code, os.strerror(-code))
 
     if known:
-        namespaces.inside(netns, tell)
+        named_netns.inside(netns, tell)
 
 
 class Announcer:
@@ -174,7 +174,7 @@ class Announcer:
                 raise
             return opened
 
-        self._socket = namespaces.inside(netns, open_socket)
+        self._socket = named_netns.inside(netns, open_socket)
 
     def announce(self) -> None:
         """Sends one announcement. OSError when the interface is down."""

@@ -26,7 +26,7 @@ from contextlib import suppress
 
 from wherry.base.errors import Code, Refused
 from wherry.base.paths import Instance
-from wherry.fabric import host_facts, link_probe, namespaces, netns_links, site_links
+from wherry.fabric import host_facts, link_probe, named_netns, netns_links, site_links
 from wherry.fabric.cgroup import Cgroup
 from wherry.fabric.cgroup import sweep as sweep_cgroups
 from wherry.fabric.netlink import IFF_LOWER_UP, IFF_UP, Announcer, Switch, set_neighbours
@@ -36,7 +36,7 @@ from wherry.fabric.packet_hold import NetnsPacketHold
 from wherry.fabric.protocol import LinkMeasure, LinkState, Repair
 from wherry.fabric.site_links import SiteLinks
 from wherry.model.network import HEAD_INDEX, MOST_NODES, ClusterNetwork, Port, address_of, mac_of
-from wherry.model.objects import Host, HostFacts
+from wherry.model.records import Host, HostFacts
 from wherry.model.spec.fabric import FabricSpec, HostSpec, LinkSpec
 
 _GUARD = """\
@@ -112,7 +112,7 @@ class NetnsFabric:
             sweep(self._instance)
 
     def is_up(self) -> bool:
-        return all(namespaces.exists(self._name(h.name)) and self._up0(h.name) is not None for h in self.spec.hosts)
+        return all(named_netns.exists(self._name(h.name)) and self._up0(h.name) is not None for h in self.spec.hosts)
 
     def hosts(self) -> list[Host]:
         return [
@@ -179,7 +179,7 @@ class NetnsFabric:
             self._links.lock.release()
 
     def host_netns(self, host: str) -> str:
-        return namespaces.path(self._name(self._host(host).name))
+        return named_netns.path(self._name(self._host(host).name))
 
     def host_address(self, host: str) -> str:
         site = [s.name for s in self.spec.sites].index(self._host(host).site)
@@ -204,7 +204,7 @@ class NetnsFabric:
             self._switch(host).delete(f"x{network.number}")
             self._switch(host).delete(bridge_of(network))
 
-        there = [host.name for host in self.spec.hosts if namespaces.exists(self._name(host.name))]
+        there = [host.name for host in self.spec.hosts if named_netns.exists(self._name(host.name))]
         with ThreadPoolExecutor(8) as pool:  # each removal waits for RCU grace periods; these waits overlap
             list(pool.map(remove, there))
 
@@ -216,10 +216,10 @@ class NetnsFabric:
             netns_links.inside(self.host_netns(port.host), lambda ip: ip.tap(_port(port), port.queues))
             return self.port_netns(port)
         name, where = self._port_name(port), self.port_netns(port)
-        made = namespaces.exists(name) and netns_links.inside(where, lambda ip: ip.has_address("eth0", port.address))
+        made = named_netns.exists(name) and netns_links.inside(where, lambda ip: ip.has_address("eth0", port.address))
         if not made or self._switch(port.host).link(_port(port)) is None:
             self.port_down(port)  # what an interrupted attempt left
-            namespaces.create(name)
+            named_netns.create(name)
             with open(where) as netns:
                 netns_links.inside(
                     self.host_netns(port.host), lambda ip: ip.pair(_port(port), "eth0", netns.fileno(), port.mac)
@@ -232,7 +232,7 @@ class NetnsFabric:
         return where
 
     def port_netns(self, port: Port) -> str:
-        return self.host_netns(port.host) if port.tap else namespaces.path(self._port_name(port))
+        return self.host_netns(port.host) if port.tap else named_netns.path(self._port_name(port))
 
     def port_device(self, port: Port) -> str:
         return _port(port)
@@ -253,7 +253,7 @@ class NetnsFabric:
             announcer.close()
         if self._has_ports(port.host):
             self._switch(port.host).delete(_port(port))
-        namespaces.remove(self._port_name(port))
+        named_netns.remove(self._port_name(port))
 
     def hold(self, port: Port) -> NetnsPacketHold:
         return NetnsPacketHold(self.host_netns(port.host), bridge_of(port.network), _port(port), port, self.host_netns)
@@ -262,22 +262,22 @@ class NetnsFabric:
 
     def _make_site(self, site: str) -> None:
         name = self._name(f"site-{site}")
-        namespaces.create(name)
-        netns_links.inside(namespaces.path(name), _set_up_site)
+        named_netns.create(name)
+        netns_links.inside(named_netns.path(name), _set_up_site)
 
     def _make_host(self, host: HostSpec) -> None:
         name = self._name(host.name)
-        namespaces.create(name)
+        named_netns.create(name)
         site, end = self._uplink(host)
         with open(site) as netns:
             netns_links.inside(
-                namespaces.path(name), lambda ip: ip.pair("up0", end, netns.fileno(), mtu=netns_links.UNDERLAY_MTU)
+                named_netns.path(name), lambda ip: ip.pair("up0", end, netns.fileno(), mtu=netns_links.UNDERLAY_MTU)
             )
         netns_links.inside(site, lambda ip: ip.up(end, site_links.BRIDGE))
         address = f"{self.host_address(host.name)}/{_prefix(self.spec.underlay)}"
-        netns_links.inside(namespaces.path(name), lambda ip: _set_up_host(ip, address))
+        netns_links.inside(named_netns.path(name), lambda ip: _set_up_host(ip, address))
         with suppress(Refused):  # only guests can send such frames, and without nftables `port_up` refuses guests
-            nft(namespaces.path(name), "-f", "-", text=_GUARD)
+            nft(named_netns.path(name), "-f", "-", text=_GUARD)
         self._wait_uplink(host)
         group = Cgroup(self.cgroup(host.name))
         group.create()
@@ -286,7 +286,7 @@ class NetnsFabric:
 
     def _uplink(self, host: HostSpec) -> tuple[str, str]:
         """Path of the site's namespace, and the name of the site's end of the host's `up0`."""
-        return namespaces.path(self._name(f"site-{host.site}")), f"h{self._index(host.name)}"
+        return named_netns.path(self._name(f"site-{host.site}")), f"h{self._index(host.name)}"
 
     def _wait_uplink(self, host: HostSpec) -> None:
         site, end = self._uplink(host)
@@ -319,13 +319,13 @@ class NetnsFabric:
         self._announcers.clear()
 
     def _up0(self, host: str) -> tuple[int, int, int] | None:
-        if not namespaces.exists(self._name(self._host(host).name)):
+        if not named_netns.exists(self._name(self._host(host).name)):
             return None
         return self._switch(host).link("up0")
 
     def _has_ports(self, host: str) -> bool:
         """True when the namespace with the host's ports exists."""
-        return namespaces.exists(self._name(host))
+        return named_netns.exists(self._name(host))
 
     def _host(self, name: str) -> HostSpec:
         for host in self.spec.hosts:
@@ -347,13 +347,13 @@ class NetnsFabric:
 def sweep(instance: Instance) -> None:
     """Removes every cgroup, process and namespace of the instance, also half-made ones. Needs no spec."""
     sweep_cgroups(instance.prefix)
-    names = namespaces.names(instance.prefix)
-    namespaces.kill(names)
+    names = named_netns.names(instance.prefix)
+    named_netns.kill(names)
     for name in names:
-        if namespaces.exists(name):
+        if named_netns.exists(name):
             # Removed now, with the other ends of pairs, as the kernel destroys an abandoned namespace only later.
-            netns_links.inside(namespaces.path(name), lambda ip: ip.remove_all())
-        namespaces.remove(name)
+            netns_links.inside(named_netns.path(name), lambda ip: ip.remove_all())
+        named_netns.remove(name)
     site_links.sweep(instance)
 
 

@@ -19,7 +19,7 @@ from pyroute2 import IPRoute
 from pyroute2.netlink.exceptions import NetlinkError
 
 from wherry.base.errors import Code, Failed
-from wherry.fabric import namespaces
+from wherry.fabric import named_netns
 
 MTU = 1500
 """Of clusters' networks: Ethernet's usual one."""
@@ -47,7 +47,7 @@ def inside(where: str, function: Callable[[NetnsLinks], Result]) -> Result:
             return function(NetnsLinks(route))
 
     try:
-        return namespaces.inside(where, run)
+        return named_netns.inside(where, run)
     except NetlinkError as error:
         what = f"the links in the network namespace {where} could not be changed"
         raise Failed(Code.FAILED, what, str(error), "wherry doctor") from None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 
 from wherry.base.errors import Code, Failed, Refused
-from wherry.fabric import namespaces
+from wherry.fabric import named_netns
 
 _SECONDS = 20
 
@@ -19,7 +19,7 @@ def nft(netns: str, *words: str, text: str = "") -> str:
         )
 
     try:
-        done = namespaces.inside(netns, run)
+        done = named_netns.inside(netns, run)
     except FileNotFoundError:
         raise _unsupported("the program nft is not installed") from None
     except subprocess.TimeoutExpired:

@@ -11,10 +11,10 @@ from __future__ import annotations
 import functools
 
 from wherry.fabric import netns_links
-from wherry.fabric.gateway import Gateway
 from wherry.fabric.netns_links import NetnsLinks
-from wherry.fabric.programs import output_of
-from wherry.fabric.tunnel import Tunnel
+from wherry.fabric.run_program import output_of
+from wherry.fabric.vpn_gateway import Gateway
+from wherry.fabric.vpn_tunnel import Tunnel
 
 NEEDED = ("openvpn", "openssl")
 PORT = 1194

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from wherry.model.network import ClusterNetwork, Port
-from wherry.model.objects import Host, HostFacts, Record
+from wherry.model.records import Host, HostFacts, Record
 from wherry.model.spec.fabric import FabricSpec, LinkSpec
 
 

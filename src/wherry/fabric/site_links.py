@@ -20,11 +20,11 @@ from typing import NamedTuple
 
 from wherry.base.errors import Code, Failed
 from wherry.base.paths import Instance
-from wherry.fabric import namespaces, netem, netns_links, vpn
+from wherry.fabric import named_netns, netem, netns_links, vpn_catalog
 from wherry.fabric.link_emulator import LinkEmulator
 from wherry.fabric.netns_links import NetnsLinks
 from wherry.fabric.protocol import LinkState, Repair, Traffic
-from wherry.fabric.tunnel import Tunnel
+from wherry.fabric.vpn_tunnel import Tunnel
 from wherry.model.spec.fabric import FabricSpec, LinkSpec
 
 BRIDGE = "lan"
@@ -46,7 +46,7 @@ class _Backoff(NamedTuple):
 def check(spec: FabricSpec) -> None:
     """Refuses links that this machine cannot make. Changes nothing."""
     for link in spec.effective_links():
-        vpn.check(link)
+        vpn_catalog.check(link)
 
 
 class SiteLinks:
@@ -106,7 +106,7 @@ class SiteLinks:
 
     def _repair_one(self, spec: FabricSpec, link: LinkSpec) -> str:
         """Restarts the dead processes of a link; names them, or returns an empty text."""
-        if not all(namespaces.exists(Path(netns).name) for netns, _ in self._ends(spec, link)):
+        if not all(named_netns.exists(Path(netns).name) for netns, _ in self._ends(spec, link)):
             return ""
         dead = []
         if _emulation(link) == "wherry-link" and not self._emulator(link).alive():
@@ -144,7 +144,7 @@ class SiteLinks:
 
     def _make(self, spec: FabricSpec, link: LinkSpec) -> None:
         ends, emulator = self._ends(spec, link), self._emulator(link)
-        for kind in vpn.KINDS:
+        for kind in vpn_catalog.KINDS:
             if kind != link.overlay:
                 self._tunnel(spec, link, kind).down()
         emulation = _emulation(link)
@@ -179,7 +179,7 @@ class SiteLinks:
         return [(self._site(site), f"s{order.index(far)}") for site, far in ((one, other), (other, one))]
 
     def _site(self, site: str) -> str:
-        return namespaces.path(f"{self._prefix}-site-{site}")
+        return named_netns.path(f"{self._prefix}-site-{site}")
 
     def _clear(self, ends: list[tuple[str, str]], unless: str | None = None) -> None:
         for netns, wire in ends:
@@ -202,8 +202,8 @@ class SiteLinks:
         if known is not None:
             return known
         index = [join.name for join in spec.effective_links()].index(link.name)
-        keys = vpn.directory(self._directory, link.name, kind)
-        made = vpn.KINDS[kind](keys, link.name, self._ends(spec, link), index, BRIDGE)
+        keys = vpn_catalog.directory(self._directory, link.name, kind)
+        made = vpn_catalog.KINDS[kind](keys, link.name, self._ends(spec, link), index, BRIDGE)
         return self._tunnels.setdefault((link.name, kind), made)  # atomic; see `_emulator`
 
 
@@ -221,7 +221,7 @@ def directory(instance: Instance) -> Path:
 
 def sweep(instance: Instance) -> None:
     """Removes the files of links; their processes end with their namespaces."""
-    vpn.sweep(directory(instance))
+    vpn_catalog.remove_stale(directory(instance))
     shutil.rmtree(directory(instance), ignore_errors=True)
     try:
         instance.run.rmdir()

@@ -21,10 +21,10 @@ import zlib
 from pathlib import Path
 
 from wherry.fabric import netns_links
-from wherry.fabric.gateway import Gateway, inside
 from wherry.fabric.netns_links import NetnsLinks
-from wherry.fabric.programs import output_of
-from wherry.fabric.tunnel import Tunnel
+from wherry.fabric.run_program import output_of
+from wherry.fabric.vpn_gateway import Gateway, inside
+from wherry.fabric.vpn_tunnel import Tunnel
 
 PROGRAM = "wireguard-go"
 PORT = 51820

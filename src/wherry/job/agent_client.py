@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from wherry.job import sealed_frames
-from wherry.model.objects import CONTROL_PORT
 from wherry.model.owner import Owner
+from wherry.model.records import CONTROL_PORT
 from wherry.node.netns_socket import in_netns
 
 _FRAME_LIMIT = 4 << 20  # bytes in the largest frame

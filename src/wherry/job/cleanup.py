@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from wherry.job.agent_client import AgentEndpoint, AgentError
-from wherry.job.launch import MARK
+from wherry.job.launcher_command import MARK
 from wherry.model.owner import Owner
 
 _AT_ONCE = 16

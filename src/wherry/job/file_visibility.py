@@ -14,8 +14,8 @@ from pathlib import Path
 
 from wherry.base.atomic_write import write_atomically
 from wherry.base.errors import Code, Refused
-from wherry.model.objects import Cluster
 from wherry.model.owner import Owner
+from wherry.model.records import Cluster
 
 _PRIVATE = (Path("/tmp"), Path("/run"), Path("/dev"))
 """Directories that are private to each node."""

@@ -29,12 +29,12 @@ from wherry.base.paths import Instance, native_library, native_program
 from wherry.cluster.lookup import find_cluster, find_job
 from wherry.cluster.placements import Placements
 from wherry.fabric.protocol import Fabric
-from wherry.job import cleanup, file_visibility, job_files, launch, preload, staging, validation
+from wherry.job import cleanup, file_visibility, holder_files, launcher_command, preload, staging, validation
 from wherry.job.agent_client import AgentEndpoint, AgentError
 from wherry.job.mpi import Mpi
 from wherry.model.job_request import JobRequest
-from wherry.model.objects import Cluster, Job, JobState, Node, NodeState
 from wherry.model.owner import Owner
+from wherry.model.records import Cluster, Job, JobState, Node, NodeState
 from wherry.node.container.mounts import remove_tree
 from wherry.store.store import Store
 
@@ -149,11 +149,11 @@ class Jobs:
             if job.state in _ENDED or id in self._starting:
                 return job
             directory = self._directory / id
-            ended, holder = job_files.read_exit(directory), job_files.read_holder(directory)
+            ended, holder = holder_files.read_exit(directory), holder_files.read_holder(directory)
             if ended is None and holder and holder.alive():
                 return job
             # The holder may have ended between the two reads.
-            return self._record_end(job, ended or job_files.read_exit(directory))
+            return self._record_end(job, ended or holder_files.read_exit(directory))
 
     def cancel(self, id: str) -> Job:
         """Ends the job: SIGINT to its launcher, SIGKILL after a grace period. Returns when nothing of it is left."""
@@ -177,7 +177,7 @@ class Jobs:
             threading.Thread(target=self._end_lost, args=(id,), name=f"lost-{id}", daemon=True).start()
 
     def _end_lost(self, id: str) -> None:
-        holder = job_files.read_holder(self._directory / id)
+        holder = holder_files.read_holder(self._directory / id)
         fd = holder.open() if holder else None
         if fd is None:
             return
@@ -187,15 +187,15 @@ class Jobs:
         finally:
             os.close(fd)
 
-    def output(self, id: str, offset: int = 0, limit: int = 1 << 20) -> tuple[list[job_files.Chunk], int]:
+    def output(self, id: str, offset: int = 0, limit: int = 1 << 20) -> tuple[list[holder_files.Chunk], int]:
         """Output from `offset` on (0, or as returned by the last call), about `limit` bytes at most."""
         find_job(self._store, id)
-        return job_files.read_output(self._directory / id, offset, limit)
+        return holder_files.read_output(self._directory / id, offset, limit)
 
     def input(self, id: str, offset: int, data: bytes, end: bool) -> tuple[int, bool]:
-        """Writes `data` to rank 0's standard input, where it begins at `offset`. See `job_files.write_input`."""
+        """Writes `data` to rank 0's standard input, where it begins at `offset`. See `holder_files.write_input`."""
         job = find_job(self._store, id)
-        taken = job_files.write_input(self._directory / id, offset, data, end) if job.state not in _ENDED else None
+        taken = holder_files.write_input(self._directory / id, offset, data, end) if job.state not in _ENDED else None
         if taken is None:
             why = "it was started without input" if job.state not in _ENDED else f"it is {job.state}"
             remedy = f"wherry run {job.cluster} -n {job.ranks} -- {job.argv[0]} < FILE"
@@ -207,7 +207,7 @@ class Jobs:
         for job in self._store.jobs():
             if job.state in _ENDED:
                 continue
-            holder = job_files.read_holder(self._directory / job.id)
+            holder = holder_files.read_holder(self._directory / job.id)
             if job.state is JobState.STARTING and holder and holder.alive():
                 self._store.put_job(job.model_copy(update={"state": JobState.RUNNING, "started": now()}))
             self._watch(job.id)
@@ -233,14 +233,14 @@ class Jobs:
             raise Refused(Code.UNSUPPORTED, "the fabric fake runs no jobs", why, "wherry fabric show")
         return found
 
-    def _request(self, cluster: Cluster, plan: JobPlan) -> launch.LaunchRequest:
+    def _request(self, cluster: Cluster, plan: JobPlan) -> launcher_command.LaunchRequest:
         order, program, found = plan.request, plan.program, plan.mpi
         owner, nodes = order.owner, tuple(self._store.nodes(cluster.name))
         self._make_directories()
         id, whole = new_id("job"), "container" not in cluster.spec.kinds
         crowd = (order.ranks + self._running_ranks()) / len(os.sched_getaffinity(0))
         preloads = preload.chosen(found, order.env, crowd, whole)
-        return launch.LaunchRequest(
+        return launcher_command.LaunchRequest(
             id=id,
             mpi=found,
             argv=(str(program), *order.argv[1:]),
@@ -294,7 +294,7 @@ class Jobs:
 
     # The launch.
 
-    def _stage(self, cluster: Cluster, request: launch.LaunchRequest, check: Callable[[], None]) -> None:
+    def _stage(self, cluster: Cluster, request: launcher_command.LaunchRequest, check: Callable[[], None]) -> None:
         """Copies the job's files to its virtual machines, which do not see this machine's."""
         targets = staging.targets(request.nodes, request.ranks)
         if not targets:
@@ -304,11 +304,11 @@ class Jobs:
         endpoints = dict(self._endpoints(cluster, request.nodes))
         staging.copy(cluster, [(node, endpoints[node.name]) for node in targets], files, owner, request.mpi, check)
 
-    def _launch(self, cluster: Cluster, request: launch.LaunchRequest) -> None:
+    def _launch(self, cluster: Cluster, request: launcher_command.LaunchRequest) -> None:
         owner, directory = request.owner, self._directory / request.id
         directory.mkdir(mode=0o711)
         request.directory.mkdir(mode=0o700)
-        start = launch.plan(request)
+        start = launcher_command.plan(request)
         for name, text in start.files.items():
             path = request.directory / name
             fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -387,7 +387,7 @@ class Jobs:
                 self._watched.discard(id)
 
     def _await_end(self, id: str) -> None:
-        holder = job_files.read_holder(self._directory / id)
+        holder = holder_files.read_holder(self._directory / id)
         fd = holder.open() if holder else None
         if fd is not None:
             _ended_within(fd, None)
@@ -400,7 +400,7 @@ class Jobs:
             with self._watching:
                 self._watched.discard(id)
 
-    def _record_end(self, job: Job, ended: job_files.Exit | None) -> Job:
+    def _record_end(self, job: Job, ended: holder_files.Exit | None) -> Job:
         directory = self._directory / job.id
         problems = self._clean_up(job)
         if (directory / "cancelled").exists():
@@ -423,7 +423,7 @@ class Jobs:
 
     def _kill_holder(self, id: str, *gently: signal.Signals) -> None:
         """Ends the job's holder and with it the launcher: first by `gently`, each with a grace period, then SIGKILL."""
-        holder = job_files.read_holder(self._directory / id)
+        holder = holder_files.read_holder(self._directory / id)
         fd = holder.open() if holder else None
         if fd is None:
             return

@@ -22,8 +22,8 @@ from wherry.fabric.traffic_matrix import Count, Pair, TrafficMatrix
 from wherry.job import ranks
 from wherry.job.agent_client import AgentEndpoint, AgentError
 from wherry.job.ranks import Process, RankId, Times
-from wherry.model.objects import Job, Node
 from wherry.model.profile import Flow, NodeLoad, Profile, RankLoad
+from wherry.model.records import Job, Node
 from wherry.schedule.routes import Routes
 
 _SPINNING = 0.75

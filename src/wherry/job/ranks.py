@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from wherry.job.agent_client import AgentEndpoint
-from wherry.job.launch import MARK
+from wherry.job.launcher_command import MARK
 from wherry.model.owner import Owner
 
 _TICK = 1.0 / os.sysconf("SC_CLK_TCK")

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from wherry.model.objects import AGENT_VERSION
+from wherry.model.records import AGENT_VERSION
 
 HEADER = struct.Struct(">cI")
 """Type and length of a frame; it is authenticated with the payload."""

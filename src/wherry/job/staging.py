@@ -25,10 +25,10 @@ from typing import IO
 from wherry.base.errors import Code, Failed, Refused, WherryError
 from wherry.base.units import format_size
 from wherry.job.agent_client import AgentEndpoint, AgentError, Readable
-from wherry.job.launch import slots_by_node
+from wherry.job.launcher_command import slots_by_node
 from wherry.job.mpi import Family, Mpi
-from wherry.model.objects import Cluster, Node
 from wherry.model.owner import Owner
+from wherry.model.records import Cluster, Node
 from wherry.model.spec.cluster import names_disk
 from wherry.node.as_user import as_user
 from wherry.node.file_closure import FileSet, digest, link_digest

@@ -11,8 +11,8 @@ from pathlib import Path
 from wherry.base.errors import Code, Refused
 from wherry.job import file_visibility, mpi
 from wherry.model.job_request import JobRequest
-from wherry.model.objects import Cluster, ClusterState
 from wherry.model.owner import Owner
+from wherry.model.records import Cluster, ClusterState
 from wherry.node.as_user import as_user
 
 _RANKS_MAX = 4096

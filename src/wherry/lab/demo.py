@@ -28,7 +28,7 @@ from wherry.lab.interleave import interleaved
 from wherry.lab.report.console import print_table
 from wherry.lab.report.page import Report, Table, svg
 from wherry.lab.report.statistics import median, ratio
-from wherry.model.objects import Move
+from wherry.model.records import Move
 
 _RANKS = 4
 _CLUSTER = {"kind": "container", "version": 1, "name": "demo", "nodes": _RANKS, "cpus": 1.0, "memory": "512MiB"}

@@ -1,7 +1,8 @@
 """Chooses the tile process whose move gains most (`wherry tile up --balance`).
 
-Invariant: it proposes a move only when two samples in a row favour it, according to `wherry.schedule.tiles`, and not
-soon after the process was moved. It changes nothing; its caller makes the move (`wherry.service.tile_balance`).
+Invariant: it proposes a move only when two samples in a row favour it, according to `wherry.schedule.tile_placement`,
+and not soon after the process was moved. It changes nothing; its caller makes the move
+(`wherry.service.tile_auto_balancer`).
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import time
 
 from wherry.manycore.board import Board, Event
-from wherry.schedule.tiles import Tile, TileMove, choose_move
+from wherry.schedule.tile_placement import Tile, TileMove, choose_move
 
 LOOK = 1.0  # seconds between samples
 REST = 5.0  # seconds after a move in which a process is not moved again

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from wherry.model.objects import Record
+from wherry.model.records import Record
 
 
 class Kind(StrEnum):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from wherry.model.objects import Record
 from wherry.model.owner import Owner
+from wherry.model.records import Record
 
 
 class JobRequest(Record):

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from wherry.model.objects import Record
+from wherry.model.records import Record
 from wherry.model.spec.base import Duration
 
 

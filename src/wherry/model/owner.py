@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wherry.model.objects import Record
+from wherry.model.records import Record
 
 
 class Owner(Record):

@@ -5,7 +5,7 @@ Shares are of time, 0 to 1. Rates are per second of the measured window.
 
 from __future__ import annotations
 
-from wherry.model.objects import Record
+from wherry.model.records import Record
 
 
 class Flow(Record):

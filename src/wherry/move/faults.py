@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass, field
 
 from wherry.base.errors import Code, Failed, Refused
-from wherry.model.objects import Phase
+from wherry.model.records import Phase
 
 _KINDS = ("fail", "kill", "pause")
 

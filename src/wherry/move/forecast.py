@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import linear_regression, median
 
-from wherry.model.objects import Move, Phase, Prediction
+from wherry.model.records import Move, Phase, Prediction
 
 _RATE = 500e6
 """Assumed bytes per second without measurements: dump, copy and restore of memory over TCP on one machine."""

@@ -17,7 +17,7 @@ from wherry.cluster.lookup import LOST, find_node
 from wherry.cluster.placements import Placements
 from wherry.fabric.protocol import Fabric
 from wherry.model.migration_parameters import MigrationParameters, MoveOptions
-from wherry.model.objects import Host, Move, Node, NodeState, Phase, Prediction
+from wherry.model.records import Host, Move, Node, NodeState, Phase, Prediction
 from wherry.move.faults import parse_fault
 from wherry.move.forecast import forecast
 from wherry.move.link_admission import LinkAdmission, LinkPath, link_path

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from wherry.model.migration_parameters import MigrationParameters
-from wherry.model.objects import Round
+from wherry.model.records import Round
 
 MAX_ROUNDS = 8
 _SMALL = 2**20

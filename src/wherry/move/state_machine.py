@@ -21,7 +21,7 @@ from wherry.base.units import format_duration, format_size
 from wherry.fabric.protocol import Fabric, Hold
 from wherry.model.migration_parameters import MigrationParameters
 from wherry.model.network import Port
-from wherry.model.objects import Move, Node, NodeState, Phase
+from wherry.model.records import Move, Node, NodeState, Phase
 from wherry.move.faults import Fault
 from wherry.move.link_admission import LinkAdmission, LinkPath
 from wherry.move.precopy_policy import MAX_ROUNDS, another_round, switches_to_post_copy

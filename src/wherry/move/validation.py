@@ -11,7 +11,7 @@ from wherry.cluster.lookup import DRAINED, find_cluster, find_host, find_node, k
 from wherry.cluster.placements import Placements
 from wherry.fabric.protocol import Fabric
 from wherry.model.migration_parameters import MigrationParameters
-from wherry.model.objects import Cluster, ClusterState, Host, Node, NodeState
+from wherry.model.records import Cluster, ClusterState, Host, Node, NodeState
 from wherry.node.protocol import NodeDriver
 from wherry.schedule.placement import NodeNeed, Used, shortage, used_by
 from wherry.store.store import Store

@@ -12,8 +12,8 @@ from enum import StrEnum
 from wherry.base.errors import Bug, Code, Failed
 from wherry.base.progress import Progress, quiet
 from wherry.model.migration_parameters import MigrationParameters
-from wherry.model.objects import Round
 from wherry.model.owner import Owner
+from wherry.model.records import Round
 from wherry.model.spec.cluster import Flavor
 from wherry.node.protocol import Placement, Transferred, Usage
 from wherry.node.vm import migration_job

@@ -14,8 +14,8 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
 from wherry.base.progress import Progress, quiet
 from wherry.model.migration_parameters import MigrationParameters
-from wherry.model.objects import Node, Round
 from wherry.model.owner import Owner
+from wherry.model.records import Node, Round
 from wherry.model.spec.cluster import Flavor, Guest, NicSpec
 
 LONGEST_FREEZE = 300.0

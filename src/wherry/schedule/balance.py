@@ -13,8 +13,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from wherry.model.balance import BalancePlan, Kind, ProposedMove, Verdict
-from wherry.model.objects import Host, Move, Node, Prediction
 from wherry.model.profile import Profile
+from wherry.model.records import Host, Move, Node, Prediction
 from wherry.schedule import cost
 from wherry.schedule.placement import NodeNeed, Used, used_by
 from wherry.schedule.step_model import Step, StepModel, Where, World

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from wherry.model.objects import Host, Prediction
+from wherry.model.records import Host, Prediction
 from wherry.schedule.routes import Hop, Routes
 
 SLOWER = 0.2

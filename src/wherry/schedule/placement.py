@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from wherry.base.errors import Code, Refused
 from wherry.base.units import format_size
-from wherry.model.objects import Host, Move, Node
+from wherry.model.records import Host, Move, Node
 from wherry.model.spec.cluster import PlacementSpec
 
 _ROUNDING = 1e-9

@@ -15,8 +15,8 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from wherry.model.objects import Host, Node
 from wherry.model.profile import Profile
+from wherry.model.records import Host, Node
 from wherry.schedule.routes import Hop, Routes
 
 NEAR = 0.0001

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 
-from wherry.model.objects import Node
+from wherry.model.records import Node
 from wherry.schedule.placement import NodeNeed, Used, shortage
 from wherry.schedule.step_model import World
 

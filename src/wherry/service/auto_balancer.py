@@ -17,7 +17,7 @@ from wherry.base.errors import Refused
 from wherry.job.profile import Sample
 from wherry.model.balance import BalancePlan, Verdict
 from wherry.schedule.balance import Rule, confirmed
-from wherry.service.balance import AUTO, busy_with, carry_out, clusters_up, note, start
+from wherry.service.balance_commands import AUTO, busy_with, carry_out, clusters_up, note, start
 from wherry.service.balance_sampling import BalanceSampling, NodeAtHost
 from wherry.service.context import Managers, ServiceContext
 from wherry.service.periodic import PeriodicTask

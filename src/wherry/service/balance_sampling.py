@@ -15,8 +15,8 @@ from wherry.base.errors import Code, LostContact, WherryError
 from wherry.cluster.lookup import find_cluster
 from wherry.job.profile import Sample, Sampler, foreign, profile
 from wherry.model.balance import BalancePlan, Kind, ProposedMove, Verdict
-from wherry.model.objects import Cluster, Host, Move, Node, NodeState, Phase, Prediction
 from wherry.model.profile import Profile
+from wherry.model.records import Cluster, Host, Move, Node, NodeState, Phase, Prediction
 from wherry.move.forecast import forecast
 from wherry.move.validation import check_host
 from wherry.schedule.balance import Case, Rule, plan

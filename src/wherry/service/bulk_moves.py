@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from wherry.base.errors import Code, Failed, Refused, WherryError
-from wherry.model.objects import Move
+from wherry.model.records import Move
 from wherry.move.moves import Moves
 from wherry.schedule.cost import AT_ONCE
 from wherry.service.operations import Task

@@ -17,8 +17,8 @@ from wherry.cluster.plan import ClusterPlan
 from wherry.fabric.protocol import LinkMeasure, LinkState
 from wherry.model.job_request import JobRequest
 from wherry.model.migration_parameters import MoveOptions
-from wherry.model.objects import Cluster, Event, Host, Job, Move, Node, Operation, Prediction
 from wherry.model.owner import Owner
+from wherry.model.records import Cluster, Event, Host, Job, Move, Node, Operation, Prediction
 from wherry.model.spec.cluster import ClusterSpec
 from wherry.model.spec.fabric import DirectionSpec, FabricSpec, LinkSpec
 from wherry.move.faults import parse_fault

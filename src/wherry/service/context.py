@@ -26,7 +26,7 @@ from wherry.fabric.default_fabric import default_fabric
 from wherry.fabric.protocol import Fabric
 from wherry.job.jobs import Jobs
 from wherry.manycore.board import Board, tiles_socket
-from wherry.model.objects import ClusterState, Host, Operation, Phase
+from wherry.model.records import ClusterState, Host, Operation, Phase
 from wherry.model.spec.fabric import FabricSpec, LinkSpec
 from wherry.move.moves import Moves
 from wherry.node.protocol import NodeDriver

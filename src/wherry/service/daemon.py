@@ -163,7 +163,7 @@ def _run(served: Instance, group: int | None) -> None:
     from wherry.service.move_recovery import MoveRecovery
     from wherry.service.periodic import stop_all
     from wherry.service.rest.app import make_app
-    from wherry.service.tile_balance import TileBalance
+    from wherry.service.tile_auto_balancer import TileAutoBalancer
     from wherry.store import Store
 
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -172,7 +172,7 @@ def _run(served: Instance, group: int | None) -> None:
         signal.signal(number, lambda *_: None)
     context = ServiceContext(served, Store(served.state / _DATABASE))
     context.recover()
-    tasks = (HealthMonitor(context), AutoBalancer(context), MoveRecovery(context), TileBalance(context))
+    tasks = (HealthMonitor(context), AutoBalancer(context), MoveRecovery(context), TileAutoBalancer(context))
     for task in tasks:
         task.start()
     config = uvicorn.Config(

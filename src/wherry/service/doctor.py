@@ -15,7 +15,7 @@ from typing import Any
 from wherry.base.errors import WherryError
 from wherry.base.paths import instance, native_program
 from wherry.base.units import format_size
-from wherry.fabric import vpn, wireguard
+from wherry.fabric import vpn_catalog, wireguard
 from wherry.fabric.cgroup import machine_layout
 from wherry.fabric.host_facts import runtime, runtime_problem, runtime_version
 from wherry.job.mpi import parse_version
@@ -109,9 +109,9 @@ def _network() -> Iterator[Finding]:
 def _overlays() -> Iterator[Finding]:
     how = "the kernel's WireGuard" if wireguard.kernel() else f"WireGuard by {wireguard.PROGRAM}"
     for kind, text in (("openvpn", "OpenVPN"), ("wireguard", how)):
-        missing = vpn.missing_programs(kind)
+        missing = vpn_catalog.missing_programs(kind)
         bad = f"links with the overlay {kind} are refused: no {', '.join(missing)}"
-        yield _judge(kind, not missing, f"{text} between sites", bad, vpn.remedy(missing), Health.LIMITED)
+        yield _judge(kind, not missing, f"{text} between sites", bad, vpn_catalog.remedy(missing), Health.LIMITED)
 
 
 def _in_netns(command: str) -> str:

@@ -16,7 +16,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 
 from wherry.base.errors import WherryError
-from wherry.model.objects import ClusterState, Node
+from wherry.model.records import ClusterState, Node
 from wherry.service.claims import cluster_claim
 from wherry.service.context import Managers, ServiceContext
 from wherry.service.periodic import PeriodicTask

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from wherry.base.errors import Code, Failed, WherryError
-from wherry.model.objects import Move
+from wherry.model.records import Move
 from wherry.node.protocol import NodeDriver
 from wherry.service.claims import FABRIC, cluster_claim, node_claim
 from wherry.service.context import Managers, ServiceContext

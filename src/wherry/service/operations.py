@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from wherry.base.clock import now
 from wherry.base.errors import Bug, Code, Failed, Refused, WherryError
 from wherry.base.ids import new_id
-from wherry.model.objects import Operation, OperationState
+from wherry.model.records import Operation, OperationState
 from wherry.service.claims import Claims
 from wherry.store import Store
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from wherry.base.errors import Code, Failed, WherryError
 from wherry.base.paths import Instance
-from wherry.fabric import namespaces
+from wherry.fabric import named_netns
 from wherry.fabric.cgroup import Cgroup
 from wherry.manycore.board import Board, tiles_socket
 from wherry.node.container.mounts import mounted, remove_tree
@@ -58,11 +58,11 @@ def _end_tiles(instance: Instance) -> None:
 
 def remains(instance: Instance) -> dict[str, list[str]]:
     """What exists of an instance, by kind: tiles, processes, namespaces, cgroups, mounts, directories, real hosts."""
-    names = namespaces.names(instance.prefix)
+    names = named_netns.names(instance.prefix)
     pids = set(Cgroup(instance.prefix).pids()) | _helpers(instance)
     for name in names:
-        if namespaces.exists(name):
-            pids |= set(namespaces.processes(name))
+        if named_netns.exists(name):
+            pids |= set(named_netns.processes(name))
     return {
         "tiles": _tiles(instance),
         "processes": [f"{pid} ({_command(pid)})" for pid in sorted(pids)],

@@ -22,7 +22,7 @@ from sqlalchemy.engine import Connection, Engine
 
 from wherry.base.clock import now
 from wherry.base.errors import Code, Refused
-from wherry.model.objects import Cluster, Event, Job, Move, Node, Operation, OperationState, Phase
+from wherry.model.records import Cluster, Event, Job, Move, Node, Operation, OperationState, Phase
 from wherry.model.spec.fabric import FabricSpec
 from wherry.store import tables
 from wherry.store.codec import dump, load

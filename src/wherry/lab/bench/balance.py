@@ -19,10 +19,10 @@ from typing import Any
 from wherry.client import Client, identity
 from wherry.lab.bench.definition import Comparison, Goal, Levels, Row
 from wherry.lab.bench.samples import Samples
-from wherry.lab.bench.two_sites import JOB, OverTwoSites, ended, wrong
+from wherry.lab.bench.two_sites_job import JOB, OverTwoSites, ended, wrong
 from wherry.lab.report.page import Table
 from wherry.lab.report.statistics import median
-from wherry.model.objects import Job
+from wherry.model.records import Job
 
 _NETWORK_BOUND = frozenset({"cg"})
 """Programs that are to be packed; any other is to stay spread."""

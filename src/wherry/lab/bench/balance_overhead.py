@@ -25,9 +25,9 @@ from wherry.client import Client, identity
 from wherry.lab.bench.balance import SPREAD
 from wherry.lab.bench.definition import Comparison, Levels, Row
 from wherry.lab.bench.samples import Samples
-from wherry.lab.bench.two_sites import JOB, OverTwoSites, ended, wrong
+from wherry.lab.bench.two_sites_job import JOB, OverTwoSites, ended, wrong
 from wherry.lab.interleave import interleaved
-from wherry.model.objects import JobState
+from wherry.model.records import JobState
 
 _SETTLE = 4.0
 """Seconds after which the daemon, which wakes every four, has begun to look, or has ended."""

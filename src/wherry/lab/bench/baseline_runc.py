@@ -16,7 +16,7 @@ from typing import Any
 
 from wherry.base.errors import Code, Failed
 from wherry.base.paths import Instance
-from wherry.model.objects import Node
+from wherry.model.records import Node
 
 _LIMIT = 300.0
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from wherry.base.errors import Code, Failed
 from wherry.base.paths import Instance
-from wherry.model.objects import CONTROL_PORT, Node
+from wherry.model.records import CONTROL_PORT, Node
 
 _LIMIT = 300.0
 _ANSWER = 60.0

@@ -5,13 +5,13 @@ from __future__ import annotations
 import difflib
 
 from wherry.base.errors import Code, Refused
-from wherry.lab.study.colocated import Colocated
 from wherry.lab.study.experiment import Study
-from wherry.lab.study.manycore import Manycore
-from wherry.lab.study.migration_cost import MigrationCost
-from wherry.lab.study.multi_site import MultiSite
-from wherry.lab.study.nic_degradation import NicDegradation
-from wherry.lab.study.xen_migration import XenMigration
+from wherry.lab.study.papers.colocated import Colocated
+from wherry.lab.study.papers.manycore import Manycore
+from wherry.lab.study.papers.migration_cost import MigrationCost
+from wherry.lab.study.papers.multi_site import MultiSite
+from wherry.lab.study.papers.nic_degradation import NicDegradation
+from wherry.lab.study.papers.xen_migration import XenMigration
 
 STUDIES: tuple[type[Study], ...] = (Colocated, NicDegradation, MigrationCost, XenMigration, MultiSite, Manycore)
 

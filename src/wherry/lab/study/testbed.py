@@ -27,7 +27,7 @@ from wherry.client import Client, identity
 from wherry.client.client import Chunk
 from wherry.lab import native_mpirun
 from wherry.lab.study.levels import SampleFailed
-from wherry.model.objects import Job, JobState, Move, Operation
+from wherry.model.records import Job, JobState, Move, Operation
 from wherry.model.spec.fabric import DirectionSpec, LinkSpec
 
 FABRIC: Mapping[str, Any] = {

@@ -18,9 +18,9 @@ from wherry.base.paths import native_program
 from wherry.base.units import parse_size
 from wherry.lab import hpcc
 from wherry.lab.study.levels import RESULT, SampleFailed, Value
-from wherry.lab.study.parse import json_lines
+from wherry.lab.study.program_output import json_lines
 from wherry.lab.study.testbed import ClusterShape, Ended, Running, Testbed, installed, program
-from wherry.model.objects import Move
+from wherry.model.records import Move
 
 # Ranks share cores here; one that waits gives its core to one that computes, in every variant alike.
 SHARED_CORES = {"OMPI_MCA_mpi_yield_when_idle": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}

@@ -22,8 +22,8 @@ from wherry.fabric.cgroup import Cgroup, freezer_only
 from wherry.fabric.host_facts import runtime, runtime_problem
 from wherry.fabric.protocol import Fabric
 from wherry.model.migration_parameters import MigrationParameters
-from wherry.model.objects import CONTROL_PORT
 from wherry.model.owner import Owner
+from wherry.model.records import CONTROL_PORT
 from wherry.model.spec.cluster import Flavor
 from wherry.node.container import seccomp
 from wherry.node.container.criu import probe as criu_probe

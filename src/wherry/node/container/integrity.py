@@ -54,10 +54,10 @@ class IntegrityCheck:
     def require_same(self, tasks: str, bound: Callable[..., Bound]) -> None:
         """Failed when the restored processes (listed in `tasks`, a cgroup.procs file) differ from the frozen source in
         more than a few pages, which are sent again."""
-        code, what = self._ended(self._compare, bound)
+        code, what = self._exit_of(self._compare, bound)
         if code == _SENT_AGAIN:
             mend = _program("mend", tasks, stdin=self._near.fileno(), stdout=subprocess.DEVNULL)
-            code, why = self._ended(mend, bound)
+            code, why = self._exit_of(mend, bound)
             if not code:
                 log.warning("sent again: %s", what)
                 return
@@ -75,16 +75,16 @@ class IntegrityCheck:
     def close(self) -> None:
         """Kills the programs. Idempotent."""
         for process in (self._list, self._compare):
-            _end(process)
+            _kill_and_reap(process)
         self._near.close()
 
     @staticmethod
-    def _ended(process: subprocess.Popen[bytes], bound: Callable[..., Bound]) -> tuple[int, str]:
+    def _exit_of(process: subprocess.Popen[bytes], bound: Callable[..., Bound]) -> tuple[int, str]:
         """Exit code of a program and its error output."""
         try:
             said = await_exit(process, bound(work_of(lambda: [process.pid])))
         except BaseException:
-            _end(process)
+            _kill_and_reap(process)
             raise
         return process.returncode, said.decode(errors="replace").strip()
 
@@ -95,7 +95,7 @@ def _program(act: str, *words: str, stdin: int, stdout: int) -> subprocess.Popen
     )
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _kill_and_reap(process: subprocess.Popen[bytes]) -> None:
     if process.poll() is None:
         process.kill()
     process.communicate()

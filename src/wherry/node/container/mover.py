@@ -33,7 +33,7 @@ from wherry.base.errors import Code, Failed
 from wherry.base.progress import Progress, quiet
 from wherry.fabric.cgroup import Cgroup, warm_up_attach
 from wherry.fabric.protocol import Fabric
-from wherry.model.objects import Round
+from wherry.model.records import Round
 from wherry.node.container import progress_bounds
 from wherry.node.container.criu import soft_dirty
 from wherry.node.container.criu.engine import CPU, CriuEngine

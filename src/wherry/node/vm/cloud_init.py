@@ -22,7 +22,7 @@ from wherry.base.paths import native_program
 from wherry.model.network import PREFIX
 from wherry.node.protocol import Placement
 from wherry.node.vm.disk import run
-from wherry.node.vm.emulated.domain_xml import identity
+from wherry.node.vm.guest_config import identity
 
 _LABEL = "cidata"
 """The volume label by which cloud-init finds the seed."""

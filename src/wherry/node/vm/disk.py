@@ -24,7 +24,7 @@ from wherry.base.paths import Instance
 from wherry.model.owner import Owner
 from wherry.node.as_user import as_user
 from wherry.node.container.mounts import remove_tree
-from wherry.node.vm.emulated.unprivileged import USER
+from wherry.node.vm.qemu_user import QEMU_UID
 
 _MAGIC = b"QFI\xfb"
 _FIRST = 80
@@ -98,9 +98,9 @@ def require_safe(path: Path, owner: Owner) -> None:
 def require_readable(path: Path) -> None:
     """Refuses an image that the user of QEMU cannot open."""
     try:
-        as_user(Owner(uid=USER, gid=USER, home="/", cwd="/"), lambda: inspect(path))
+        as_user(Owner(uid=QEMU_UID, gid=QEMU_UID, home="/", cwd="/"), lambda: inspect(path))
     except Refused as error:
-        why = f"it runs as uid {USER}, to which the file or a directory above it is closed"
+        why = f"it runs as uid {QEMU_UID}, to which the file or a directory above it is closed"
         remedy = f"chmod o+r {path}, and o+x each directory above it"
         raise Refused(error.code, f"QEMU cannot read the image {path}", why, remedy) from None
 

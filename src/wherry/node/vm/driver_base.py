@@ -10,7 +10,7 @@ from wherry.base.errors import Code, Failed
 from wherry.base.paths import Instance
 from wherry.node.console_tail import console_tail
 from wherry.node.protocol import Placement
-from wherry.node.vm.agent_probe import answers
+from wherry.node.vm.agent_liveness import answers
 from wherry.node.vm.console import both, remove
 
 

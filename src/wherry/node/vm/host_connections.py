@@ -15,7 +15,7 @@ from xml.etree import ElementTree
 
 from wherry.base.errors import Code, LostContact, WherryError
 from wherry.model.libvirt_uri import parse_uri
-from wherry.model.objects import HostFacts
+from wherry.model.records import HostFacts
 from wherry.node.vm import domain_capabilities, libvirt_client
 
 _OPEN = 20.0

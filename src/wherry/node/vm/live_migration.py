@@ -27,7 +27,7 @@ from wherry.base.errors import Code, Failed, LostContact, WherryError
 from wherry.base.progress import Progress, quiet
 from wherry.base.units import format_size
 from wherry.model.migration_parameters import MigrationParameters
-from wherry.model.objects import Round
+from wherry.model.records import Round
 from wherry.node.protocol import LONGEST_FREEZE, Placement, Transferred
 from wherry.node.vm import libvirt_client, migration_job
 

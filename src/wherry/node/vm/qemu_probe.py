@@ -14,10 +14,11 @@ import subprocess
 from pathlib import Path
 
 from wherry.base.atomic_write import write_atomically
-from wherry.node.vm.emulated.host_libvirtd import CACHE
 from wherry.node.vm.image.catalog import VmImage
 
 EMULATOR = "qemu-system-x86_64"
+CACHE = Path("/var/lib/wherry/libvirt-cache")
+"""What probes of QEMU found, of ours and of the libvirtds of emulated hosts; valid for one QEMU and one boot."""
 _PROBE = 15.0
 """Seconds that a kernel under KVM may take to its first output; it needs less than one."""
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")

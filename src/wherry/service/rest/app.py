@@ -22,7 +22,7 @@ from wherry.base.errors import Bug, Code, Refused, WherryError
 from wherry.service.context import ServiceContext
 from wherry.service.doctor import examine
 from wherry.service.rest import balance, clusters, hosts, images, jobs, links, operations, tiles
-from wherry.service.rest.common import ASKING_AT_ONCE
+from wherry.service.rest.dependencies import ASKING_AT_ONCE
 from wherry.service.rest.middleware import RequestMiddleware, problem
 
 log = logging.getLogger("wherry.rest")

@@ -9,18 +9,18 @@ from fastapi.responses import JSONResponse
 from pydantic import Field
 
 from wherry.model.profile import Profile
-from wherry.service.balance import LONGEST, Balance
-from wherry.service.rest.common import Body, ContextDep, PeerDep, ShortText, accepted
+from wherry.service.balance_commands import LONGEST, BalanceCommands
+from wherry.service.rest.dependencies import Body, ContextDep, PeerDep, ShortText, accepted
 
 router = APIRouter(tags=["balance"])
 Seconds = Annotated[float, Field(gt=0, le=LONGEST)]
 
 
-def _balance(context: ContextDep, peer: PeerDep) -> Balance:
-    return Balance(context, peer)
+def _balance(context: ContextDep, peer: PeerDep) -> BalanceCommands:
+    return BalanceCommands(context, peer)
 
 
-BalanceDep = Annotated[Balance, Depends(_balance)]
+BalanceDep = Annotated[BalanceCommands, Depends(_balance)]
 
 
 class BalanceBody(Body):

@@ -9,11 +9,11 @@ from fastapi.responses import JSONResponse
 from pydantic import Field
 
 from wherry.model.migration_parameters import MigrationParameters, MoveOptions
-from wherry.model.objects import Cluster, Move, Node
+from wherry.model.records import Cluster, Move, Node
 from wherry.model.spec.cluster import ClusterSpec
 from wherry.model.spec.fabric import DirectionSpec
 from wherry.model.spec.parse import parse
-from wherry.service.rest.common import ASKS_HOSTS, Body, CommandsDep, OwnedBody, PeerDep, ShortText, accepted
+from wherry.service.rest.dependencies import ASKS_HOSTS, Body, CommandsDep, OwnedBody, PeerDep, ShortText, accepted
 
 router = APIRouter(tags=["clusters"])
 Fault = Annotated[str | None, Header(alias="Wherry-Fault", max_length=64, include_in_schema=False)]

@@ -7,10 +7,10 @@ from typing import Any
 from fastapi import APIRouter
 from fastapi.responses import JSONResponse
 
-from wherry.model.objects import Host
+from wherry.model.records import Host
 from wherry.model.spec.fabric import FabricSpec
 from wherry.model.spec.parse import parse
-from wherry.service.rest.common import ASKS_HOSTS, Body, CommandsDep, DrainsDep, accepted
+from wherry.service.rest.dependencies import ASKS_HOSTS, Body, CommandsDep, HostCommandsDep, accepted
 
 router = APIRouter(tags=["hosts"])
 
@@ -48,18 +48,18 @@ def list_hosts(commands: CommandsDep) -> list[Host]:
 
 
 @router.post("/hosts/{host}/drain", dependencies=[ASKS_HOSTS], status_code=202)
-def drain(host: str, drains: DrainsDep) -> JSONResponse:
+def drain(host: str, drains: HostCommandsDep) -> JSONResponse:
     """Moves all nodes off the host, which then accepts none. WRONG_STATE while tiles run there."""
     return accepted(drains.drain(host))
 
 
 @router.post("/hosts/{host}/lost", dependencies=[ASKS_HOSTS], status_code=202)
-def declare_lost(host: str, drains: DrainsDep) -> JSONResponse:
+def declare_lost(host: str, drains: HostCommandsDep) -> JSONResponse:
     """Declares a silent host lost, and its nodes with it, so that nothing waits for it any more."""
     return accepted(drains.declare_lost(host))
 
 
 @router.post("/hosts/{host}/restore", dependencies=[ASKS_HOSTS], status_code=202)
-def restore(host: str, drains: DrainsDep) -> JSONResponse:
+def restore(host: str, drains: HostCommandsDep) -> JSONResponse:
     """Moves back the nodes that a drain took off the host. Copies of nodes left on a lost host are ended first."""
     return accepted(drains.restore(host))

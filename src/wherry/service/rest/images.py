@@ -7,9 +7,9 @@ from typing import Annotated
 from fastapi import APIRouter, Depends
 from fastapi.responses import JSONResponse
 
-from wherry.model.objects import Image
-from wherry.service.images import Images
-from wherry.service.rest.common import Body, ContextDep, PeerDep, accepted
+from wherry.model.records import Image
+from wherry.service.image_commands import ImageCommands
+from wherry.service.rest.dependencies import Body, ContextDep, PeerDep, accepted
 
 router = APIRouter(tags=["images"])
 
@@ -20,11 +20,11 @@ class ImageBody(Body):
     programs: tuple[str, ...] = ()
 
 
-def _images(context: ContextDep, peer: PeerDep) -> Images:
-    return Images(context, peer)
+def _images(context: ContextDep, peer: PeerDep) -> ImageCommands:
+    return ImageCommands(context, peer)
 
 
-ImagesDep = Annotated[Images, Depends(_images)]
+ImagesDep = Annotated[ImageCommands, Depends(_images)]
 
 
 @router.get("/images")

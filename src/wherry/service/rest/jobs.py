@@ -10,8 +10,8 @@ from fastapi.responses import JSONResponse
 from pydantic import Base64Bytes, Field
 
 from wherry.model.job_request import JobRequest
-from wherry.model.objects import Job
-from wherry.service.rest.common import (
+from wherry.model.records import Job
+from wherry.service.rest.dependencies import (
     Body,
     CommandsDep,
     ContextDep,
@@ -21,8 +21,8 @@ from wherry.service.rest.common import (
     ShortText,
     WaitSeconds,
     accepted,
-    long_poll,
 )
+from wherry.service.rest.long_poll import long_poll
 
 router = APIRouter(tags=["jobs"])
 

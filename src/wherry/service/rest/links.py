@@ -9,7 +9,7 @@ from fastapi.responses import JSONResponse
 
 from wherry.model.spec.fabric import DirectionSpec
 from wherry.model.spec.parse import parse
-from wherry.service.rest.common import ASKS_HOSTS, Body, CommandsDep, ShortText, accepted
+from wherry.service.rest.dependencies import ASKS_HOSTS, Body, CommandsDep, ShortText, accepted
 
 router = APIRouter(tags=["links"])
 

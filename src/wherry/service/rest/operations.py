@@ -6,8 +6,9 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 
-from wherry.model.objects import Event, Operation, OperationState
-from wherry.service.rest.common import CommandsDep, ContextDep, Offset, WaitSeconds, long_poll
+from wherry.model.records import Event, Operation, OperationState
+from wherry.service.rest.dependencies import CommandsDep, ContextDep, Offset, WaitSeconds
+from wherry.service.rest.long_poll import long_poll
 
 router = APIRouter(tags=["operations"])
 

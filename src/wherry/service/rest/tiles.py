@@ -13,11 +13,11 @@ from fastapi import APIRouter, Depends, Query
 from fastapi.responses import JSONResponse
 from pydantic import Field
 
-from wherry.model.objects import Operation
+from wherry.model.records import Operation
 from wherry.model.spec.parse import parse
 from wherry.model.tiles import Mode, TilesSpec
-from wherry.service.rest.common import ASKS_HOSTS, Body, ContextDep, PeerDep, WaitSeconds, accepted
-from wherry.service.tiles import Build, Tiles
+from wherry.service.rest.dependencies import ASKS_HOSTS, Body, ContextDep, PeerDep, WaitSeconds, accepted
+from wherry.service.tile_commands import Build, TileCommands
 
 router = APIRouter(tags=["tiles"])
 Tile = Annotated[int, Field(ge=0, le=15)]
@@ -52,15 +52,15 @@ class TileMovesBody(Body):
     mode: Mode = "precopy"
 
 
-def _tiles(context: ContextDep, peer: PeerDep) -> Tiles:
-    return Tiles(context, peer)
+def _tiles(context: ContextDep, peer: PeerDep) -> TileCommands:
+    return TileCommands(context, peer)
 
 
 def _answer(context: ContextDep, operation: Operation, wait: float) -> JSONResponse:
     return accepted(context.operations.wait(operation.id, wait))
 
 
-TilesDep = Annotated[Tiles, Depends(_tiles)]
+TilesDep = Annotated[TileCommands, Depends(_tiles)]
 
 
 @router.get("/tiles")

@@ -13,8 +13,8 @@ from wherry.base.paths import Instance
 from wherry.node.protocol import Placement
 from wherry.node.vm import qemu_probe, tsc
 from wherry.node.vm.disk import DiskImage, NodeDisk
+from wherry.node.vm.domain_names import domain_id
 from wherry.node.vm.guest_config import identity
-from wherry.node.vm.identifiers import domain_id
 from wherry.node.vm.image.catalog import VmImage
 from wherry.node.vm.qemu_xml import KERNEL, adapter, machine, text
 

@@ -29,13 +29,13 @@ from wherry.node.vm import disk, libvirt_client, migration_job, qemu_probe
 from wherry.node.vm.cloud_init import write_seed
 from wherry.node.vm.console import put_aside
 from wherry.node.vm.disk import DiskImage, NodeDisk
+from wherry.node.vm.domain_names import domain_id
 from wherry.node.vm.driver_base import VmDriverBase
 from wherry.node.vm.emulated.domain_xml import GIVEN, describe
 from wherry.node.vm.emulated.host_libvirtd import HostDaemon
 from wherry.node.vm.emulated.mover import VmMover
-from wherry.node.vm.emulated.unprivileged import give, show
-from wherry.node.vm.identifiers import domain_id
 from wherry.node.vm.image.catalog import VmImage, find_image, list_images
+from wherry.node.vm.qemu_user import grant_ownership, grant_read
 
 OVERHEAD = 256 * 2**20
 """Bytes that QEMU may use beside the guest's memory: its own, translated code, and the image while it loads it."""
@@ -129,13 +129,13 @@ class VmDriver(VmDriverBase):
         """Creates what a domain needs at its host: the node's files, a cgroup, the console's directory."""
         given = self._files_directory(place)
         given.mkdir(parents=True, exist_ok=True, mode=0o700)
-        show(given.parent)
-        show(given)
+        grant_read(given.parent)
+        grant_read(given)
         for name, text in (("key", place.key.get_secret_value()), ("hosts", place.hosts_file)):
             file = given / name
             file.touch(mode=0o600)
             file.write_text(text)
-            show(file)
+            grant_read(file)
         self.console(place.node.name).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         Cgroup(place.cgroup).create()
         self._adjust_memory_limit(place.host)
@@ -195,9 +195,9 @@ class VmDriver(VmDriverBase):
             str(native_program("wherry-rsh").parent),
         ]  # directories of files that jobs copy
         write_seed(files.seed, place, domain_id(self.instance, place.node.name), [*place.binds, *ours])
-        show(files.directory)
-        show(files.seed)
-        give(files.overlay)
+        grant_read(files.directory)
+        grant_read(files.seed)
+        grant_ownership(files.overlay)
 
     def _define(self, connection: Any, place: Placement, image: VmImage | DiskImage) -> None:
         """Creates the domain, paused until its QEMU is in its cgroup."""

@@ -32,14 +32,17 @@ from wherry.base.paths import Instance, native_program
 from wherry.fabric.cgroup import Cgroup
 from wherry.fabric.protocol import Fabric
 from wherry.node.vm import libvirt_client
-from wherry.node.vm.emulated.unprivileged import USER, show
-from wherry.node.vm.identifiers import id_of
+from wherry.node.vm.domain_names import id_of
+from wherry.node.vm.qemu_probe import CACHE
+from wherry.node.vm.qemu_user import QEMU_UID, grant_read
 
-CACHE = Path("/var/lib/wherry/libvirt-cache")
 _START_TIMEOUT = 90.0
 """Seconds until a libvirtd answers; the first one of a machine asks QEMU what it can, which takes ten idle seconds."""
 _MOUNTS = (("etc", "/etc/libvirt"), ("lib", "/var/lib/libvirt"), ("log", "/var/log/libvirt"), ("run", "/run"))
-_ENTRIES = {"passwd": f"libvirt-qemu:x:{USER}:{USER}::/:/usr/sbin/nologin", "group": f"libvirt-qemu:x:{USER}:"}
+_ENTRIES = {
+    "passwd": f"libvirt-qemu:x:{QEMU_UID}:{QEMU_UID}::/:/usr/sbin/nologin",
+    "group": f"libvirt-qemu:x:{QEMU_UID}:",
+}
 """Whom Debian's libvirtd looks up before it reads who QEMU runs as; a package that we do not need adds them."""
 _DEVICES = ("kvm", "userfaultfd")
 """Devices that QEMU opens: the libvirtd's mount namespace has nodes of its user's, as the machine's are root's."""
@@ -124,7 +127,7 @@ class HostDaemon:
             enter += ["--cgroup", file]
         unshare = ["unshare", "--mount", "--uts", "--propagation", "private", "/bin/sh", "-ec", _SCRIPT, "libvirtd"]
         reap = str(native_program("wherry-reap"))
-        words = [str(self.directory), self.host, str(CACHE), reap, str(USER), " ".join(_DEVICES)]
+        words = [str(self.directory), self.host, str(CACHE), reap, str(QEMU_UID), " ".join(_DEVICES)]
         words += [*(f"{name}:{path}" for name, path in _MOUNTS)]
         environment = {"PATH": os.environ.get("PATH", "/usr/sbin:/usr/bin:/sbin:/bin"), "HOME": "/root"}
         done = subprocess.run(
@@ -162,7 +165,7 @@ class HostDaemon:
             (self.directory / name).mkdir(parents=True, exist_ok=True, mode=0o700)
         (self.directory / "dev").mkdir(exist_ok=True, mode=0o700)
         for name in ("lib", "run"):
-            show(self.directory / name)
+            grant_read(self.directory / name)
         address = self._fabric.host_address(self.host)
         daemon: dict[str, str | int] = {
             "listen_tls": 0, "listen_tcp": 1, "listen_addr": address, "auth_tcp": "none", "auth_unix_rw": "none",
@@ -171,7 +174,7 @@ class HostDaemon:
         }  # fmt: skip
         # What QEMU may open is lent to its user by us, and libvirt changes no owners: an image is shared by nodes.
         qemu: dict[str, str | int | list[str]] = {
-            "user": f"+{USER}", "group": f"+{USER}", "dynamic_ownership": 0, "remember_owner": 0,
+            "user": f"+{QEMU_UID}", "group": f"+{QEMU_UID}", "dynamic_ownership": 0, "remember_owner": 0,
             "security_driver": "none", "seccomp_sandbox": 1, "clear_emulator_capabilities": 1,
             "cgroup_controllers": [], "namespaces": [], "stdio_handler": "file", "migration_address": address,
             "keepalive_interval": 2, "keepalive_count": 5,

@@ -16,9 +16,9 @@ from wherry.model.migration_parameters import MigrationParameters
 from wherry.model.spec.cluster import names_disk
 from wherry.node.protocol import Placement, Usage
 from wherry.node.vm import migration_job
-from wherry.node.vm.agent_probe import await_answer
+from wherry.node.vm.agent_liveness import await_answer
+from wherry.node.vm.domain_names import domain_id
 from wherry.node.vm.emulated.host_libvirtd import HostDaemon
-from wherry.node.vm.identifiers import domain_id
 from wherry.node.vm.live_migration import LiveMigration
 
 

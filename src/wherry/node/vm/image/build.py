@@ -14,12 +14,12 @@ from pathlib import Path
 from wherry.base.clock import now
 from wherry.base.errors import Code, Refused
 from wherry.base.paths import native_program
-from wherry.model.objects import AGENT_VERSION, Image
-from wherry.node.vm.emulated.unprivileged import show
+from wherry.model.records import AGENT_VERSION, Image
 from wherry.node.vm.image import cpio
 from wherry.node.vm.image.catalog import exclusive, images_directory
 from wherry.node.vm.image.kernel import Kernel, find_kernel
 from wherry.node.vm.image.root import collect, runtimes, write_root
+from wherry.node.vm.qemu_user import grant_read
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,31}")
 _PACKAGES = ("busybox-static", "libc6", "libmpich12", "libopenmpi*", "libpmix2*", "mpich", "openmpi-bin")
@@ -58,7 +58,7 @@ def _build(name: str, programs: Sequence[str], progress: Callable[[str], None], 
         _write_initrd(fresh / "initrd.img", kernel, Path(scratch) / "root.squashfs")
         os.link(kernel.vmlinux, fresh / "kernel")
         for file in ("initrd.img", "kernel"):
-            show(fresh / file)
+            grant_read(fresh / file)
         record = Image(
             name=name,
             digest=_digest(fresh / "kernel", fresh / "initrd.img"),

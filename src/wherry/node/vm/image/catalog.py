@@ -24,7 +24,7 @@ from pydantic import ValidationError
 
 from wherry.base.errors import Code, Refused
 from wherry.base.ids import new_id
-from wherry.model.objects import AGENT_VERSION, Image
+from wherry.model.records import AGENT_VERSION, Image
 
 DEFAULT = "default"
 

@@ -31,11 +31,11 @@ from wherry.model.spec.cluster import Flavor, names_disk
 from wherry.node.container.mounts import remove_tree
 from wherry.node.protocol import NodeMover, Placement, Usage
 from wherry.node.vm import guest_config, libvirt_client
-from wherry.node.vm.agent_probe import answers
+from wherry.node.vm.agent_liveness import answers
 from wherry.node.vm.console import Consoles, put_aside
+from wherry.node.vm.domain_names import domain_id, domain_name
 from wherry.node.vm.driver_base import VmDriverBase
 from wherry.node.vm.host_connections import HostConnections
-from wherry.node.vm.identifiers import domain_id, domain_name
 from wherry.node.vm.image.catalog import find_image
 from wherry.node.vm.real.remote_storage import RemoteStorage, drop_all, drop_initrd
 

@@ -19,9 +19,9 @@ from wherry.model.owner import Owner
 from wherry.model.spec.cluster import ClusterSpec, Flavor
 from wherry.node.protocol import Placement
 from wherry.node.vm import domain_capabilities, libvirt_client, migration_job
-from wherry.node.vm.agent_probe import await_answer
+from wherry.node.vm.agent_liveness import await_answer
+from wherry.node.vm.domain_names import domain_id, domain_name
 from wherry.node.vm.guest_config import identity
-from wherry.node.vm.identifiers import domain_id, domain_name
 from wherry.node.vm.image.catalog import find_image
 from wherry.node.vm.live_migration import LiveMigration
 from wherry.node.vm.qemu_xml import KERNEL, adapter, machine, text

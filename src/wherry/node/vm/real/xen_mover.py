@@ -26,11 +26,11 @@ from xml.etree import ElementTree
 from wherry.base.errors import Code, Failed, WherryError
 from wherry.base.progress import Progress, quiet
 from wherry.model.libvirt_uri import parse_uri
-from wherry.model.objects import Round
+from wherry.model.records import Round
 from wherry.node.protocol import Placement, Transferred
 from wherry.node.vm import libvirt_client
-from wherry.node.vm.agent_probe import answers, await_answer
-from wherry.node.vm.identifiers import domain_name
+from wherry.node.vm.agent_liveness import answers, await_answer
+from wherry.node.vm.domain_names import domain_name
 
 if TYPE_CHECKING:
     from wherry.node.vm.real.driver import RemoteVmDriver

@@ -11,8 +11,8 @@ from xml.etree.ElementTree import Element, SubElement, tostring
 
 from wherry.base.paths import Instance
 from wherry.node.protocol import Placement
+from wherry.node.vm.domain_names import domain_id, domain_name
 from wherry.node.vm.guest_config import identity
-from wherry.node.vm.identifiers import domain_id, domain_name
 
 _KERNEL = (
     "console=hvc0 quiet mitigations=off nokaslr no5lvl rcupdate.rcu_expedited=1 random.trust_cpu=on cryptomgr.notests "

@@ -13,7 +13,7 @@ from pathlib import Path
 from wherry.base.errors import Code, Refused
 from wherry.fabric import openvpn, wireguard
 from wherry.fabric.openvpn import OpenVpn
-from wherry.fabric.tunnel import Tunnel
+from wherry.fabric.vpn_tunnel import Tunnel
 from wherry.fabric.wireguard import WireGuard
 from wherry.model.spec.fabric import LinkSpec
 
@@ -50,7 +50,7 @@ def directory(links: Path, link: str, kind: str) -> Path:
     return links / f"{link}.{kind}"
 
 
-def sweep(links: Path) -> None:
+def remove_stale(links: Path) -> None:
     """Removes the sockets of overlays that ended with their namespaces."""
     for found in links.glob("*.wireguard"):
         for side in (0, 1):

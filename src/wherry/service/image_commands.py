@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from wherry.base.errors import Code, Refused
-from wherry.model.objects import Image, Operation
+from wherry.model.records import Image, Operation
 from wherry.node.vm.image import build as image_build
 from wherry.node.vm.image import catalog as image_catalog
 from wherry.service.claims import IMAGES
@@ -19,7 +19,7 @@ from wherry.service.operations import Task
 _SHARED = "an image, which all clusters share,"
 
 
-class Images:
+class ImageCommands:
     """The commands of one peer on images."""
 
     def __init__(self, context: ServiceContext, peer: PeerCredentials) -> None:

@@ -20,7 +20,7 @@ from wherry.cluster.lookup import find_host
 from wherry.manycore.board import Event
 from wherry.manycore.launch import Place, check_hosts
 from wherry.manycore.output import output
-from wherry.model.objects import Operation
+from wherry.model.records import Operation
 from wherry.model.tiles import Mode, TilesSpec
 from wherry.service.claims import FABRIC, TILES, host_claim, tile_process_claim
 from wherry.service.context import TILES_AT, TILES_BALANCED, ServiceContext
@@ -32,7 +32,7 @@ Build = Literal["separated", "joined"]
 _SHARED = "the tiles, which all share,"
 
 
-class Tiles:
+class TileCommands:
     """The commands of one peer on tiles."""
 
     def __init__(self, context: ServiceContext, peer: PeerCredentials) -> None:

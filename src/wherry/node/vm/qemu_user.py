@@ -9,17 +9,17 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-USER = 64055
+QEMU_UID = 64055
 """User and group id: what Debian keeps for libvirt-qemu (base-passwd), whether or not a package made that user."""
 
 
-def show(path: Path) -> None:
+def grant_read(path: Path) -> None:
     """Lets QEMU read a file, or pass through a directory; nobody but root else."""
-    os.chown(path, 0, USER)
+    os.chown(path, 0, QEMU_UID)
     path.chmod(0o710 if path.is_dir() else 0o640)
 
 
-def give(path: Path) -> None:
+def grant_ownership(path: Path) -> None:
     """Lets QEMU read and write a file."""
-    os.chown(path, USER, USER)
+    os.chown(path, QEMU_UID, QEMU_UID)
     path.chmod(0o600)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from wherry.lab import hpcc
 from wherry.lab.study.design import Design
 from wherry.lab.study.levels import Combination, Factor, Level
-from wherry.lab.study.migration_cost import problem
+from wherry.lab.study.papers.migration_cost import problem
 from wherry.lab.study.requirements import emulated, no_machines
 
 NATIVE, NATIVE_TCP, NODES, MOVED = "native", "native-tcp", "nodes", "moved"

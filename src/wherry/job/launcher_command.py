@@ -15,8 +15,8 @@ from pydantic import SecretStr
 
 from wherry.job import preload
 from wherry.job.mpi import Family, Mpi
-from wherry.model.objects import CONTROL_PORT, Node
 from wherry.model.owner import Owner
+from wherry.model.records import CONTROL_PORT, Node
 
 INTERFACE = "eth0"
 """Name of a node's (and the head's) interface in the cluster's network."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from wherry.base.errors import Code, Refused
 from wherry.cluster.lookup import DRAINED, LOST, TOOK, find_host
-from wherry.model.objects import Node, NodeState, Operation
+from wherry.model.records import Node, NodeState, Operation
 from wherry.schedule.placement import NodeNeed, Used, choose_host, used_by
 from wherry.service.bulk_moves import move_many
 from wherry.service.claims import FABRIC, Claims, cluster_claim, host_claim, node_claim
@@ -23,7 +23,7 @@ _POLL_SECONDS = 0.1
 """Pause between two checks whether the moves to a host that is being drained have ended."""
 
 
-class Drains:
+class HostCommands:
     """The commands that drain, restore and declare lost a host."""
 
     def __init__(self, context: ServiceContext) -> None:

@@ -9,10 +9,11 @@ from collections.abc import Sequence
 from wherry.lab.report import figures
 from wherry.lab.report.page import Table
 from wherry.lab.report.statistics import Estimate, median
-from wherry.lab.study import analysis, reference_values
+from wherry.lab.study import analysis
 from wherry.lab.study.experiment import Page
 from wherry.lab.study.levels import Combination
-from wherry.lab.study.manycore_levels import LARGEST, SLAVES, TCP, WORKING_SETS, cell_of
+from wherry.lab.study.papers import reference_values
+from wherry.lab.study.papers.manycore_levels import LARGEST, SLAVES, TCP, WORKING_SETS, cell_of
 from wherry.lab.study.results import Results
 from wherry.model.tiles import MODES
 

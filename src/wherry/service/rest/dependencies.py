@@ -1,32 +1,28 @@
-"""Shared by the routes: their dependencies, bounded parameters, the answer 202, and long polls."""
+"""Shared by the routes: their dependencies, bounded parameters, and the answer 202."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import time
-from collections.abc import AsyncIterator, Callable
-from pathlib import Path
-from typing import Annotated, TypeVar
+from collections.abc import AsyncIterator
+from typing import Annotated
 
 from fastapi import Depends, Query, Request
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from wherry.base.errors import Code, Refused
-from wherry.model.objects import Operation
 from wherry.model.owner import Owner
+from wherry.model.records import Operation
 from wherry.service.commands import Commands
 from wherry.service.context import ServiceContext
 from wherry.service.credentials import PeerCredentials
-from wherry.service.drain import Drains
-from wherry.service.wakeups import room_in
+from wherry.service.host_commands import HostCommands
 
 LONGEST = 30.0
 """Longest long poll, in seconds."""
 ASKING_AT_ONCE = 16
 """Most requests that contact hosts at the same time. A silent host keeps each for minutes, and each holds one of the 40
-threads that serve all routes; measurements hold 8 more (`wherry.service.balance`)."""
+threads that serve all routes; measurements hold 8 more (`wherry.service.balance_commands`)."""
 _ASKING_SECONDS = 10.0
 """How long a request waits, without a thread, before it is refused because too many others contact hosts."""
 
@@ -57,9 +53,9 @@ def _commands(request: Request) -> Commands:
     return Commands(_context(request), _peer(request))
 
 
-def _drains(request: Request) -> Drains:
+def _host_commands(request: Request) -> HostCommands:
     _peer(request).require(0, "the set of hosts, which all clusters share,")
-    return Drains(_context(request))
+    return HostCommands(_context(request))
 
 
 async def _asking_hosts(request: Request) -> AsyncIterator[None]:
@@ -81,7 +77,7 @@ ASKS_HOSTS = Depends(_asking_hosts)
 """Dependency of every route that may contact hosts in its own thread."""
 ContextDep = Annotated[ServiceContext, Depends(_context)]
 CommandsDep = Annotated[Commands, Depends(_commands)]
-DrainsDep = Annotated[Drains, Depends(_drains)]
+HostCommandsDep = Annotated[HostCommands, Depends(_host_commands)]
 PeerDep = Annotated[PeerCredentials, Depends(_peer)]
 WaitSeconds = Annotated[float, Query(ge=0, le=LONGEST, description="longest wait in seconds")]
 Offset = Annotated[int, Query(ge=0, le=2**53)]
@@ -93,29 +89,3 @@ def accepted(operation: Operation) -> JSONResponse:
     """202 with the operation, and its address as Location."""
     headers = {"Location": f"/v1/operations/{operation.id}"}
     return JSONResponse(operation.model_dump(mode="json"), 202, headers)
-
-
-Found = TypeVar("Found")
-
-
-async def long_poll(
-    context: ServiceContext,
-    read: Callable[[], Found | None],
-    wait: float,
-    directory: Path | None = None,
-    fifo: Path | None = None,
-) -> Found | None:
-    """Calls `read` until it returns something true or `wait` seconds are over; returns its last result.
-
-    Between two calls the request sleeps until a row changes, a file in `directory` is written, or `fifo` is writable.
-    """
-    deadline = time.monotonic() + wait
-    with context.wakeups.waiting(directory) as changed:
-        while True:
-            changed.clear()
-            found = await asyncio.to_thread(read)
-            remaining = deadline - time.monotonic()
-            if found or remaining <= 0:
-                return found
-            with room_in(fifo, changed) if fifo else contextlib.nullcontext(), contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(changed.wait(), remaining)

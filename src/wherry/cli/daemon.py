@@ -1,10 +1,9 @@
-"""`wherry daemon`, `wherry doctor`, `wherry version`."""
+"""`wherry daemon`."""
 
 from __future__ import annotations
 
 from cyclopts import App
 
-from wherry import __version__
 from wherry.base.errors import Code, LostContact
 from wherry.base.paths import instance
 from wherry.cli.output import Output, emit, table
@@ -46,24 +45,6 @@ def status(*, output: Output = "text") -> None:
         why = f"process {pid} is not ready yet" if pid else "it was not started, or was stopped"
         raise LostContact(Code.UNREACHABLE, "no daemon answers", why, "wherry daemon start")
     _print(output)
-
-
-def doctor(*, output: Output = "text") -> None:
-    """Show what this machine supports, with a remedy for what it lacks. Needs no daemon."""
-    findings = daemon_process.examine()
-
-    def text() -> None:
-        table(("WHAT", "STATE", "FOUND"), [(f["name"], f["health"], f["text"]) for f in findings], "")
-        remedies = [(f["name"], f["remedy"]) for f in findings if f["health"] != "ok" and f["remedy"]]
-        for name, remedy in remedies:
-            print(f"{name}: {remedy}")
-
-    emit(output, "doctor", {"version": __version__, "findings": findings}, text)
-
-
-def version(*, output: Output = "text") -> None:
-    """Print the version."""
-    emit(output, "version", {"version": __version__}, lambda: print(__version__))
 
 
 def _print(output: str) -> None:

@@ -10,23 +10,23 @@ import os
 
 from wherry.base.errors import WherryError
 from wherry.manycore.balancer import LOOK, Balancer
-from wherry.model.objects import OperationState
+from wherry.model.records import OperationState
 from wherry.service.context import TILES_BALANCED, ServiceContext
 from wherry.service.credentials import PeerCredentials
 from wherry.service.periodic import PeriodicTask
-from wherry.service.tiles import Tiles
+from wherry.service.tile_commands import TileCommands
 
 _MOVE = 30.0
 """Longest wait in seconds for a move, which takes milliseconds on a machine that is not loaded."""
 
 
-class TileBalance(PeriodicTask):
+class TileAutoBalancer(PeriodicTask):
     """Does nothing while no tiles are up or their balancing is off."""
 
     def __init__(self, context: ServiceContext) -> None:
         super().__init__("tile-balance", LOOK)
         self._context = context
-        self._tiles = Tiles(context, PeerCredentials(os.geteuid(), os.getegid(), frozenset()))
+        self._tiles = TileCommands(context, PeerCredentials(os.geteuid(), os.getegid(), frozenset()))
         self._balancer: Balancer | None = None
 
     def run_once(self) -> None:

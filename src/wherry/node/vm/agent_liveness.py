@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 
 from wherry.base.errors import Code, LostContact
-from wherry.model.objects import CONTROL_PORT
+from wherry.model.records import CONTROL_PORT
 from wherry.node.netns_socket import in_netns
 from wherry.node.protocol import Placement
 

@@ -15,10 +15,11 @@ from wherry.base.paths import native_program
 from wherry.lab.report import figures
 from wherry.lab.report.page import Table
 from wherry.lab.report.statistics import Estimate, median, ratio
-from wherry.lab.study import analysis, reference_values, sites, workloads
+from wherry.lab.study import analysis, sites, workloads
 from wherry.lab.study.experiment import Page, Study
 from wherry.lab.study.levels import Combination, Factor, Level, SampleFailed, Value
-from wherry.lab.study.parse import netpipe, netpipe_progress
+from wherry.lab.study.papers import reference_values
+from wherry.lab.study.program_output import netpipe, netpipe_progress
 from wherry.lab.study.requirements import no_machines
 from wherry.lab.study.results import Results
 from wherry.lab.study.testbed import ClusterShape, Ended, Testbed, installed

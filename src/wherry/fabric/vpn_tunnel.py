@@ -15,8 +15,8 @@ from pathlib import Path
 
 from wherry.base.errors import Code, Failed
 from wherry.fabric import netns_links
-from wherry.fabric.gateway import Gateway
 from wherry.fabric.netns_links import NetnsLinks
+from wherry.fabric.vpn_gateway import Gateway
 
 TIMEOUT = 30.0
 """Seconds within which a tunnel must be up; the handshake takes a few round trips."""

@@ -16,10 +16,10 @@ from pydantic import SecretStr
 
 from wherry.base.errors import Refused
 from wherry.base.paths import native_library
-from wherry.job import file_visibility, job_files, launch, preload
+from wherry.job import file_visibility, holder_files, launcher_command, preload
 from wherry.job.mpi import Family, Mpi
-from wherry.model.objects import Cluster, ClusterState, Node
 from wherry.model.owner import Owner
+from wherry.model.records import Cluster, ClusterState, Node
 from wherry.model.spec.cluster import ClusterSpec
 
 OWNER = Owner(uid=1000, gid=100, groups=(100, 4), home="/home/u", cwd="/home/u/case")
@@ -40,9 +40,9 @@ def request(
     crowd: float = 0.0,
     whole: bool = False,
     **env: str,
-) -> launch.LaunchRequest:
+) -> launcher_command.LaunchRequest:
     mpi = Mpi(family, version, Path("/opt/mpi/bin/mpirun"))
-    return launch.LaunchRequest(
+    return launcher_command.LaunchRequest(
         id="job-1",
         mpi=mpi,
         argv=("/home/u/case/solver", "in put"),
@@ -63,7 +63,7 @@ def request(
 
 @given(st.integers(1, 50), st.integers(1, 500))
 def test_every_rank_sits_once_and_evenly(count: int, ranks: int) -> None:
-    found = launch.slots_by_node(nodes(count), ranks)
+    found = launcher_command.slots_by_node(nodes(count), ranks)
     shares = [seat.slots for seat in found]
     assert sum(shares) == ranks
     assert max(shares) - min(shares) <= 1
@@ -71,7 +71,7 @@ def test_every_rank_sits_once_and_evenly(count: int, ranks: int) -> None:
 
 
 def test_open_mpi_4() -> None:
-    plan = launch.plan(request(Family.OPENMPI, (4, 1, 4), LANG="C"))
+    plan = launcher_command.plan(request(Family.OPENMPI, (4, 1, 4), LANG="C"))
     assert plan.argv[:3] == ["/opt/mpi/bin/mpirun", "-n", "5"]
     assert plan.argv[-2:] == ["/home/u/case/solver", "in put"]
     assert plan.files["hosts"].splitlines()[0] == "10.77.1.1 slots=2"
@@ -84,16 +84,18 @@ def test_open_mpi_4() -> None:
 
 def test_ranks_of_one_virtual_machine_share_its_memory() -> None:
     for version, name in (((4, 1, 4), "vader"), ((5, 0, 11), "sm")):
-        plan = launch.plan(replace(request(Family.OPENMPI, version), whole=True))
+        plan = launcher_command.plan(replace(request(Family.OPENMPI, version), whole=True))
         assert plan.env["OMPI_MCA_btl"] == f"{name},tcp,self"
-    assert launch.plan(replace(request(Family.MPICH, (4, 0, 2)), whole=True)).env["MPIR_CVAR_NOLOCAL"] == "0"
+    assert launcher_command.plan(replace(request(Family.MPICH, (4, 0, 2)), whole=True)).env["MPIR_CVAR_NOLOCAL"] == "0"
 
 
 def test_waiting_ranks_let_others_run_where_there_are_more_of_them_than_processors() -> None:
     name = "OMPI_MCA_mpi_yield_when_idle"
 
-    def planned(crowd: float = 2.5, whole: bool = False, **env: str) -> launch.LaunchPlan:
-        return launch.plan(request(Family.OPENMPI, (4, 1, 4), crowd=crowd, whole=whole, LD_PRELOAD="theirs.so", **env))
+    def planned(crowd: float = 2.5, whole: bool = False, **env: str) -> launcher_command.LaunchPlan:
+        return launcher_command.plan(
+            request(Family.OPENMPI, (4, 1, 4), crowd=crowd, whole=whole, LD_PRELOAD="theirs.so", **env)
+        )
 
     plan = planned()
     assert plan.env[name] == "1" and plan.argv[-4:-2] == ["-x", "LD_PRELOAD=/opt/libwherry-yield.so theirs.so"]
@@ -107,18 +109,18 @@ def test_waiting_ranks_let_others_run_where_there_are_more_of_them_than_processo
 
 def test_open_mpi_5_speaks_to_prrte_and_root_is_allowed() -> None:
     root = OWNER.model_copy(update={"uid": 0})
-    plan = launch.plan(request(Family.OPENMPI, (5, 0, 11), owner=root))
+    plan = launcher_command.plan(request(Family.OPENMPI, (5, 0, 11), owner=root))
     assert plan.env["PRTE_MCA_plm_ssh_agent"] == "/opt/wherry-rsh"
     assert not [name for name in plan.env if name.startswith("OMPI_MCA_plm")]
     assert plan.env["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] == "1"
 
 
 def test_mpich_and_its_library_for_the_end() -> None:
-    plan = launch.plan(request(Family.MPICH, (4, 0, 2), LD_PRELOAD="/x.so"))
+    plan = launcher_command.plan(request(Family.MPICH, (4, 0, 2), LD_PRELOAD="/x.so"))
     assert plan.argv[plan.argv.index("-localhost") + 1] == "10.77.1.254"
     assert plan.argv[plan.argv.index("LD_PRELOAD") + 1] == "/opt/libwherry-finalize.so /x.so"
     assert plan.files["hosts"].splitlines() == ["10.77.1.1:2", "10.77.1.2:1", "10.77.1.3:1", "10.77.1.4:1"]
-    assert "LD_PRELOAD" not in launch.plan(request(Family.MPICH, (5, 0, 2))).argv
+    assert "LD_PRELOAD" not in launcher_command.plan(request(Family.MPICH, (5, 0, 2))).argv
 
 
 def test_every_library_of_the_table_is_built() -> None:
@@ -126,7 +128,7 @@ def test_every_library_of_the_table_is_built() -> None:
 
 
 def test_the_job_file_is_what_the_agent_reads() -> None:
-    lines = launch.plan(request(Family.MPICH, (5, 0, 2), A="1 2", B="x\ny")).files["job"].splitlines()
+    lines = launcher_command.plan(request(Family.MPICH, (5, 0, 2), A="1 2", B="x\ny")).files["job"].splitlines()
     assert "user 1000 100 100,4" in lines
     assert "cwd /home/u/case" in lines
     assert f"node n-3 10.77.1.4 7310 {'03' * 32}" in lines
@@ -145,9 +147,9 @@ def test_ranks_get_the_users_variables_only() -> None:
         "OWN": "1",
         "A=B": "1",
     }
-    found = launch.rank_environment(given_, OWNER, "job-1")
+    found = launcher_command.rank_environment(given_, OWNER, "job-1")
     assert found == {"PATH": "/p", "HOME": "/home/u", "OMP_NUM_THREADS": "1", "OWN": "1", "WHERRY_JOB_ID": "job-1"}
-    plan = launch.plan(request(Family.MPICH, (5, 0, 2), **given_))
+    plan = launcher_command.plan(request(Family.MPICH, (5, 0, 2), **given_))
     assert "TMPDIR" in plan.env and "env TMPDIR" not in plan.files["job"]
     assert "WHERRY_JOB=" not in plan.files["job"]
 
@@ -233,39 +235,39 @@ def frame(stream: int, seconds: int, data: bytes) -> bytes:
 def test_output_is_read_in_whole_frames(tmp_path: Path) -> None:
     frames = [frame(1, 5, b"one\n"), frame(2, 6, b"two\n"), frame(1, 7, b"three\n")]
     path = tmp_path / "output"
-    assert job_files.read_output(tmp_path, 0, 100) == ([], 0)
+    assert holder_files.read_output(tmp_path, 0, 100) == ([], 0)
     path.write_bytes(b"".join(frames)[:-3])
-    chunks, offset = job_files.read_output(tmp_path, 0, 1 << 20)
+    chunks, offset = holder_files.read_output(tmp_path, 0, 1 << 20)
     assert chunks == [("stdout", 5.0, b"one\n"), ("stderr", 6.0, b"two\n")]
-    assert job_files.read_output(tmp_path, offset, 100) == ([], offset)
+    assert holder_files.read_output(tmp_path, offset, 100) == ([], offset)
     path.write_bytes(b"".join(frames))
-    assert job_files.read_output(tmp_path, offset, 100)[0] == [("stdout", 7.0, b"three\n")]
-    assert len(job_files.read_output(tmp_path, 0, 1)[0]) == 1
+    assert holder_files.read_output(tmp_path, offset, 100)[0] == [("stdout", 7.0, b"three\n")]
+    assert len(holder_files.read_output(tmp_path, 0, 1)[0]) == 1
     with pytest.raises(Refused, match="offset 3"):
-        job_files.read_output(tmp_path, 3, 100)
-    assert job_files.read_output(tmp_path, 1 << 70, 100) == ([], 1 << 70)
+        holder_files.read_output(tmp_path, 3, 100)
+    assert holder_files.read_output(tmp_path, 1 << 70, 100) == ([], 1 << 70)
 
 
 def test_open_mpis_harmless_line_is_left_out(tmp_path: Path) -> None:
     noise = b"[host:07939] plm:rsh: Warning: setpgid(7951,7951) failed in parent with errno=Permission denied(13)\n"
     (tmp_path / "output").write_bytes(frame(2, 1, noise) + frame(2, 2, b"a\n" + noise + b"b\n"))
-    assert job_files.read_output(tmp_path, 0, 1 << 20)[0] == [("stderr", 2.0, b"a\nb\n")]
+    assert holder_files.read_output(tmp_path, 0, 1 << 20)[0] == [("stderr", 2.0, b"a\nb\n")]
 
 
 @pytest.mark.parametrize(
     ("text", "code"), [("exit 7\nended 5000000000\n", 7), ("signal 9\nended 5000000000\nlost 12\n", 137)]
 )
 def test_exit_file(tmp_path: Path, text: str, code: int) -> None:
-    assert job_files.read_exit(tmp_path) is None
+    assert holder_files.read_exit(tmp_path) is None
     (tmp_path / "exit").write_text(text)
-    assert job_files.read_exit(tmp_path) == job_files.Exit(code, 5.0, 12 if "lost" in text else 0)
+    assert holder_files.read_exit(tmp_path) == holder_files.Exit(code, 5.0, 12 if "lost" in text else 0)
 
 
 def test_a_holder_is_known_by_its_start_time(tmp_path: Path) -> None:
-    start = job_files.start_time(os.getpid())
+    start = holder_files.start_time(os.getpid())
     assert start is not None
-    assert job_files.read_holder(tmp_path) is None
+    assert holder_files.read_holder(tmp_path) is None
     (tmp_path / "pid").write_text(f"{os.getpid()} {start}\n")
-    holder = job_files.read_holder(tmp_path)
+    holder = holder_files.read_holder(tmp_path)
     assert holder is not None and holder.alive()
-    assert not job_files.Holder(os.getpid(), start - 1).alive()
+    assert not holder_files.Holder(os.getpid(), start - 1).alive()

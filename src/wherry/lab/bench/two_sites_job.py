@@ -11,8 +11,8 @@ from typing import Any, Literal
 from wherry.base.paths import native_program
 from wherry.client import Client
 from wherry.lab.bench.definition import Benchmark
-from wherry.model.objects import Job
 from wherry.model.owner import Owner
+from wherry.model.records import Job
 
 _HOSTS = 3
 """Hosts at each site."""

@@ -13,8 +13,8 @@ from typing import Any
 from wherry.base.errors import Code, Refused
 from wherry.cluster.lookup import find_cluster, find_job
 from wherry.model.balance import BalancePlan, Verdict
-from wherry.model.objects import ClusterState, Operation
 from wherry.model.profile import Profile
+from wherry.model.records import ClusterState, Operation
 from wherry.service.balance_sampling import sampling
 from wherry.service.bulk_moves import Refusal, ignore_refusal, move_many
 from wherry.service.claims import BALANCE, FABRIC, Claims, cluster_claim, node_claim
@@ -31,7 +31,7 @@ _AT_ONCE = 8
 _measuring = threading.BoundedSemaphore(_AT_ONCE)
 
 
-class Balance:
+class BalanceCommands:
     """The commands of one peer on balancing."""
 
     def __init__(self, context: ServiceContext, peer: PeerCredentials) -> None:

@@ -8,11 +8,11 @@ from __future__ import annotations
 from wherry.lab.report import figures
 from wherry.lab.report.page import Table
 from wherry.lab.report.statistics import median
-from wherry.lab.study import analysis, reference_values
+from wherry.lab.study import analysis
 from wherry.lab.study.experiment import Page
 from wherry.lab.study.levels import Combination
-from wherry.lab.study.results import Results
-from wherry.lab.study.xen_migration_design import (
+from wherry.lab.study.papers import reference_values
+from wherry.lab.study.papers.xen_migration_design import (
     COMBINATIONS,
     MOVED,
     NATIVE,
@@ -27,6 +27,7 @@ from wherry.lab.study.xen_migration_design import (
     VM_TALK,
     XenDesign,
 )
+from wherry.lab.study.results import Results
 
 _SIX_MEGABYTES = 6 << 20
 """Bytes at which the paper states the bandwidth on one host; NetPIPE itself measures beside it."""

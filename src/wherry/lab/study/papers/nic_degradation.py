@@ -8,10 +8,11 @@ from pathlib import Path
 from wherry.lab.report import figures
 from wherry.lab.report.page import Table
 from wherry.lab.report.statistics import Estimate, median
-from wherry.lab.study import analysis, reference_values
+from wherry.lab.study import analysis
 from wherry.lab.study.experiment import Page, Study
 from wherry.lab.study.levels import Combination, Factor, Level, Value
-from wherry.lab.study.parse import flood_ping, pingpong
+from wherry.lab.study.papers import reference_values
+from wherry.lab.study.program_output import flood_ping, pingpong
 from wherry.lab.study.requirements import emulated, no_machines
 from wherry.lab.study.results import Results
 from wherry.lab.study.testbed import ClusterShape, Testbed, installed, program

@@ -11,11 +11,7 @@ from pathlib import Path
 from wherry.lab.study import workloads
 from wherry.lab.study.experiment import Page, Study
 from wherry.lab.study.levels import Combination, SampleFailed, Value
-from wherry.lab.study.parse import linpack, netpipe, netpipe_progress
-from wherry.lab.study.results import Results
-from wherry.lab.study.testbed import ClusterShape, Testbed, installed, program
-from wherry.lab.study.workloads import Moving
-from wherry.lab.study.xen_migration_design import (
+from wherry.lab.study.papers.xen_migration_design import (
     MOVED,
     NATIVE,
     NATIVE_TCP,
@@ -25,7 +21,11 @@ from wherry.lab.study.xen_migration_design import (
     VM_TALK,
     XenDesign,
 )
-from wherry.lab.study.xen_migration_page import XenPage
+from wherry.lab.study.papers.xen_migration_page import XenPage
+from wherry.lab.study.program_output import linpack, netpipe, netpipe_progress
+from wherry.lab.study.results import Results
+from wherry.lab.study.testbed import ClusterShape, Testbed, installed, program
+from wherry.lab.study.workloads import Moving
 
 _NETPIPE = {"openmpi": ("NPopenmpi", "netpipe-openmpi"), "mpich": ("NPmpich2", "netpipe-mpich2")}
 """Each MPI's program and package."""

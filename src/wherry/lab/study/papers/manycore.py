@@ -20,10 +20,11 @@ from typing import Any
 
 from wherry.base.paths import native_library, native_program
 from wherry.client import Client
-from wherry.lab.study import manycore_page, parse
+from wherry.lab.study import program_output
 from wherry.lab.study.experiment import Page, Study
 from wherry.lab.study.levels import Combination, Factor, Level, SampleFailed, Value
-from wherry.lab.study.manycore_levels import LARGEST, SLAVES, TCP, WORKING_SETS, cell_of
+from wherry.lab.study.papers import manycore_page
+from wherry.lab.study.papers.manycore_levels import LARGEST, SLAVES, TCP, WORKING_SETS, cell_of
 from wherry.lab.study.results import Results
 from wherry.lab.study.testbed import Testbed, program
 from wherry.model.tiles import MODES
@@ -139,7 +140,7 @@ class Manycore(Study):
             return _criu(directory)
         if how in _MPIS:
             done = bench.native([program("pingpong", how), "--max", "128"], 2, directory, _SECONDS, "shm", how)
-            return [value for value in parse.pingpong(done.verified(), 8) if value.metric == "latency_median"]
+            return [value for value in program_output.pingpong(done.verified(), 8) if value.metric == "latency_median"]
         if what == "message":
             return _messages(bench.client)
         if how in ("pthreads", "pthreads-small"):
@@ -201,7 +202,7 @@ def _output(client: Client, name: str, *words: str) -> str:
 
 def _beside(bench: Testbed, directory: Path, *words: str) -> dict[str, Any]:
     done = bench.plain([str(native_program("wherry-beside")), *words], directory, _SECONDS)
-    return next(parse.json_lines(done.verified()))
+    return next(program_output.json_lines(done.verified()))
 
 
 def _values(event: dict[str, Any]) -> list[Value]:

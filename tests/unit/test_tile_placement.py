@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wherry.schedule.tiles import LEAST, MESSAGE, Tile, choose_move, loss
+from wherry.schedule.tile_placement import LEAST, MESSAGE, Tile, choose_move, loss
 
 CPUS = {0: 2.0, 1: 2.0}
 

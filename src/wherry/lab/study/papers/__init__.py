@@ -1,0 +1,1 @@
+"""The studies, one for each published experiment, beside their pages."""
