@@ -19,14 +19,15 @@
  *      nodes of this host ----+----- TAP -> kept      PORT -- the node
  *
  * A release puts PORT into the bridge and hands over what was kept, and says so; then it takes the TAP out, which the
- * kernel may make wait for milliseconds, and hands over what came to the TAP meanwhile (uncounted): a frame is late
- * at most, never lost, once the announcement has gone round. It is repeated as long as frames are kept: what the
- * source's kernel still sent, before its port was unplugged, may come after the first one and draw the MAC back. PORT
- * is in the bridge first, because the node's kernel answers what it is handed at once, and an answer lost there (to a
- * first ARP) would be missed for a second. The bridge floods what it has for the node until the node's first own
- * frame. A return is the other way to end: the node stays where it was. PORT of the namespace NETNS is put into the
- * bridge there (of the same name) and is handed what was kept and, until the drop, what still comes; nothing is
- * announced or answered any more, as that would draw the MAC back here. `lost` counts what came after the limit was reached. ARP requests for the node are answered in its name.
+ * kernel may make wait for milliseconds, and hands over what came to the TAP meanwhile (uncounted): a frame is late at
+ * most, never lost, once the announcement has gone round. It is repeated as long as frames are kept: what the source's
+ * kernel still sent, before its port was unplugged, may come after the first one and draw the MAC back. PORT is in the
+ * bridge first, because the node's kernel answers what it is handed at once, and an answer lost there (to a first ARP)
+ * would be missed for a second. The bridge floods what it has for the node until the node's first own frame. A return
+ * is the other way to end: the node stays where it was. PORT of the namespace NETNS is put into the bridge there (of
+ * the same name) and is handed what was kept and, until the drop, what still comes; nothing is announced or answered
+ * any more, as that would draw the MAC back here. `lost` counts what came after the limit was reached. ARP requests for
+ * the node are answered in its name.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -44,12 +45,12 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "frames.h"
-#include "link.h"
+#include "frame_store.h"
+#include "wherry/netdev.h"
 
 enum {
     ANNOUNCE_EVERY_US = 20000,
-    SILENT_MS = 1000, /* a node that has sent nothing by then has nobody who waits for it, or is much too late */
+    SILENT_MS = 1000, /* a node that has sent nothing by then has no peer that waits, or is much too late */
     HEADERS_MAX = 256,
 };
 
@@ -140,7 +141,8 @@ static int take_in(struct hold *hold)
     ssize_t length;
 
     while ((length = read(hold->tap_fd, frame, sizeof(frame))) > 0)
-        if ((hold->back_fd >= 0 || !answer_arp(hold, frame, (size_t)length)) && is_for_node(hold, frame, (size_t)length) &&
+        if ((hold->back_fd >= 0 || !answer_arp(hold, frame, (size_t)length)) && is_for_node(hold, frame,
+                                                                                            (size_t)length) &&
             frames_keep(&hold->frames, frame, (size_t)length))
             hold->lost++;
     if (length < 0 && errno != EAGAIN && errno != EINTR)
@@ -165,7 +167,7 @@ static void hand_over(struct hold *hold, int port)
 
 static int divert(struct hold *hold)
 {
-    int error = link_set_bridge(hold->tap, hold->bridge, true);
+    int error = netdev_set_bridge(hold->tap, hold->bridge, true);
 
     if (error)
         return fail("attach to the bridge", hold->tap, error);
@@ -222,14 +224,14 @@ static void tell_first_sent(const struct hold *hold)
 
 static int release(struct hold *hold, const char *name)
 {
-    int port = link_open_port(name), error;
+    int port = netdev_open_sender(name), error;
 
     if (port < 0)
         return fail("open the port", name, port);
-    error = link_watch(hold->watch_fd, name);
+    error = netdev_bind_capture(hold->watch_fd, name);
     if (error)
         return fail("watch the port", name, error);
-    error = link_set_bridge(name, hold->bridge, true);
+    error = netdev_set_bridge(name, hold->bridge, true);
     if (error)
         return fail("attach to the bridge", name, error);
     error = take_in(hold);
@@ -239,7 +241,7 @@ static int release(struct hold *hold, const char *name)
     printf("{\"event\": \"released\", \"frames\": %" PRIu64 ", \"bytes\": %" PRIu64 ", \"lost\": %" PRIu64
            ", \"held_us\": %" PRId64 "}\n",
            hold->count, hold->bytes, hold->lost, hold->holding ? now_us() - hold->since_us : 0);
-    error = link_set_bridge(hold->tap, hold->bridge, false);
+    error = netdev_set_bridge(hold->tap, hold->bridge, false);
     if (error)
         return error;
     error = take_in(hold);
@@ -258,13 +260,13 @@ static int give_back(struct hold *hold, const char *netns, const char *name)
     hold->holding = false;
     if (error)
         return error;
-    error = link_enter(netns);
+    error = netdev_enter_namespace(netns);
     if (error)
         return fail("enter", netns, error);
-    hold->back_fd = link_open_port(name);
+    hold->back_fd = netdev_open_sender(name);
     if (hold->back_fd < 0)
         return fail("open the port", name, hold->back_fd);
-    error = link_set_bridge(name, hold->bridge, true);
+    error = netdev_set_bridge(name, hold->bridge, true);
     if (error)
         return fail("attach to the bridge", name, error);
     hand_over(hold, hold->back_fd);
@@ -272,7 +274,7 @@ static int give_back(struct hold *hold, const char *netns, const char *name)
     return 0;
 }
 
-/* 0: go on; 1: the hold has ended; negative: it failed, and said so. */
+/* 0: go on; 1: the hold has ended; negative: it failed and printed that. */
 static int obey(struct hold *hold, char *line)
 {
     char *second;
@@ -367,12 +369,12 @@ int main(int argc, char **argv)
     parse(&hold, argc, argv);
     setvbuf(stdin, NULL, _IONBF, 0); /* a line that stdio had read ahead would not wake poll() */
     setvbuf(stdout, NULL, _IOLBF, 0);
-    hold.tap_fd = link_open_tap(hold.tap, 0, 0);
+    hold.tap_fd = netdev_open_tap(hold.tap, 0, 0);
     if (hold.tap_fd < 0) {
         fail("make the TAP", hold.tap, hold.tap_fd);
         return 1;
     }
-    hold.watch_fd = link_open_watch();
+    hold.watch_fd = netdev_open_capture();
     if (hold.watch_fd < 0) {
         fail("open a packet socket for", hold.tap, hold.watch_fd);
         return 1;

@@ -5,10 +5,10 @@ from __future__ import annotations
 from fuzzing import NATIVE, fuzz
 
 KEY = "0123456789abcdef" * 4
-_BOARD = sorted(NATIVE.glob("manycore/board/*.c"))
-_TILES = ("uarea", "crc", "cpu", "elf", "window", "inbox", "portal", "sync", "movegraph")
+_BOARD = sorted(path.relative_to(NATIVE).as_posix() for path in NATIVE.glob("manycore/board/**/*.c"))
+_SHARED = sorted(path.relative_to(NATIVE).as_posix() for path in NATIVE.glob("manycore/shared/*.c"))
 _KINDS = 28
-"""FRAME_KINDS of native/manycore/board/link.h."""
+"""FRAME_KINDS of native/manycore/board/hosts/channel.h."""
 _TURN = 8
 """A flag of native/fuzz/fuzz_board.c: the board has a whole turn after the frame."""
 
@@ -22,7 +22,7 @@ def test_no_job_file_breaks_the_agent() -> None:
 def test_no_frame_breaks_a_jobs_input() -> None:
     frame = bytes(8) + b"\0\3abc"
     corpus = {"one": b"\x0d" + frame, "again": frame + frame, "end": bytes(10)}
-    fuzz(("fuzz/fuzz_input.c", "launch/input.c"), corpus, 20_000, 1024)
+    fuzz(("fuzz/fuzz_job_input.c", "launch/job_input.c"), corpus, 20_000, 1024)
 
 
 def test_no_command_and_no_frame_breaks_a_link_or_a_hold() -> None:
@@ -31,15 +31,14 @@ def test_no_command_and_no_frame_breaks_a_link_or_a_hold() -> None:
         "fast": b"set 60000000000 0 18446744073709551615 0 0 0 1 1\n\x40\x40\x80\x80",
         "show": b"show\n\x10\x80",
     }
-    sources = ("fuzz/fuzz_link.c", "link/command.c", "link/shape.c", "link/line.c", "hold/frames.c", "lib/buffer.c")
+    sources = ("fuzz/fuzz_link.c", "link/command.c", "link/shape.c", "link/delay_queue.c", "hold/frame_store.c", "lib/buffer.c")
     fuzz(sources, corpus, 3_000, 512)
 
 
-def test_no_bytes_break_the_link_of_two_boards() -> None:
+def test_no_bytes_break_the_channel_of_two_boards() -> None:
     head = bytes([3, 0, 0, 0, 2, 0, 1, 0]) + (1).to_bytes(8, "little") + bytes(8)
     corpus = {"frame": b"\xff" + head + b"abc", "halves": b"\x05" + head + b"abc", "ack": b"\xff" + bytes(24)}
-    tiles = tuple(f"manycore/{name}.c" for name in ("window", "uarea", "crc", "cpu"))
-    fuzz(("fuzz/fuzz_board_link.c", "manycore/board/link.c", *tiles), corpus, 5_000, 1024)
+    fuzz(("fuzz/fuzz_board_channel.c", "manycore/board/hosts/channel.c", *_SHARED), corpus, 5_000, 1024)
 
 
 def test_no_frame_breaks_a_board() -> None:
@@ -51,6 +50,6 @@ def test_no_frame_breaks_a_board() -> None:
         for kind in range(_KINDS)
         for turn in (0, _TURN)
     }
-    boards = tuple(f"manycore/board/{file.name}" for file in _BOARD if file.name not in ("main.c", "link.c"))
-    tiles = tuple(f"manycore/{name}.c" for name in _TILES)
-    fuzz(("fuzz/fuzz_board.c", *boards, "manycore/tests/unconnected.c", *tiles), corpus, 1_000, 4096, ("nettle",))
+    parts = [file for file in _BOARD if not file.endswith(("/main.c", "/channel.c"))]
+    sources = ("fuzz/fuzz_board.c", *parts, "manycore/tests/fake_channel.c", *_SHARED)
+    fuzz(sources, corpus, 1_000, 4096, ("nettle",))

@@ -222,4 +222,4 @@ def test_no_frame_leads_it_astray() -> None:
     ethernet, ip4 = bytes(12) + b"\x08\x00", bytes.fromhex("45000029000040004006") + bytes(10)
     tcp = bytes(12) + b"\x50" + bytes(7)
     corpus = {"tcp": ethernet + ip4 + tcp + b"x", "short": ethernet + ip4, "arp": bytes(12) + b"\x08\x06" + bytes(28)}
-    fuzz(("fuzz/fuzz_frame.c", "hold/frames.c", "lib/buffer.c"), corpus, 100_000, 256)
+    fuzz(("fuzz/fuzz_held_frame.c", "hold/frame_store.c", "lib/buffer.c"), corpus, 100_000, 256)
