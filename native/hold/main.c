@@ -52,6 +52,7 @@ enum {
     ANNOUNCE_EVERY_US = 20000,
     SILENT_MS = 1000, /* a node that has sent nothing by then has no peer that waits, or is much too late */
     HEADERS_MAX = 256,
+    FRAMES_A_TURN = 256, /* then commands have their turn: a peer may send without end */
 };
 
 struct hold {
@@ -134,17 +135,23 @@ static bool is_for_node(const struct hold *hold, const uint8_t *frame, size_t le
            (frame[0] & 1 || memcmp(frame, hold->mac, ETH_ALEN) == 0);
 }
 
-/* Keeps what the TAP has, until it has nothing. */
-static int take_in(struct hold *hold)
+/* Keeps a frame when it is for the node; answers an ARP request in the node's name, unless frames go back to the node. */
+static void keep(struct hold *hold, const uint8_t *frame, size_t length)
+{
+    if (hold->back_fd < 0 && answer_arp(hold, frame, length))
+        return;
+    if (is_for_node(hold, frame, length) && frames_keep(&hold->frames, frame, length))
+        hold->lost++;
+}
+
+/* Keeps what the TAP has, at most so many frames. */
+static int take_in(struct hold *hold, int most)
 {
     uint8_t frame[FRAME_MAX];
-    ssize_t length;
+    ssize_t length = 0;
 
-    while ((length = read(hold->tap_fd, frame, sizeof(frame))) > 0)
-        if ((hold->back_fd >= 0 || !answer_arp(hold, frame, (size_t)length)) && is_for_node(hold, frame,
-                                                                                            (size_t)length) &&
-            frames_keep(&hold->frames, frame, (size_t)length))
-            hold->lost++;
+    while (most-- > 0 && (length = read(hold->tap_fd, frame, sizeof(frame))) > 0)
+        keep(hold, frame, (size_t)length);
     if (length < 0 && errno != EAGAIN && errno != EINTR)
         return fail("read from", hold->tap, -errno);
     return 0;
@@ -208,13 +215,14 @@ static int64_t next_data_us(int fd)
 static void tell_first_sent(const struct hold *hold)
 {
     struct pollfd wait[2] = {{.fd = hold->watch_fd, .events = POLLIN}, {.fd = STDIN_FILENO, .events = POLLIN}};
-    int64_t until = now_us() + SILENT_MS * 1000, at = 0;
+    int64_t since = now_us(), left = SILENT_MS * 1000, at = 0;
 
-    while (!at && !wait[1].revents && now_us() < until) {
-        if (poll(wait, 2, (int)((until - now_us()) / 1000 + 1)) < 0 && errno != EINTR)
+    while (!at && !wait[1].revents && left > 0) {
+        if (poll(wait, 2, (int)(left / 1000 + 1)) < 0 && errno != EINTR)
             break;
         if (wait[0].revents)
             at = next_data_us(hold->watch_fd);
+        left = since + SILENT_MS * 1000 - now_us();
     }
     if (at)
         printf("{\"event\": \"sent\", \"at_us\": %" PRId64 "}\n", at);
@@ -234,7 +242,7 @@ static int release(struct hold *hold, const char *name)
     error = netdev_set_bridge(name, hold->bridge, true);
     if (error)
         return fail("attach to the bridge", name, error);
-    error = take_in(hold);
+    error = take_in(hold, NETDEV_QUEUE_FRAMES);
     if (error)
         return error;
     hand_over(hold, port);
@@ -243,11 +251,12 @@ static int release(struct hold *hold, const char *name)
            hold->count, hold->bytes, hold->lost, hold->holding ? now_us() - hold->since_us : 0);
     error = netdev_set_bridge(hold->tap, hold->bridge, false);
     if (error)
-        return error;
-    error = take_in(hold);
+        (void)fail("detach from the bridge", hold->tap, error);
+    else
+        error = take_in(hold, NETDEV_QUEUE_FRAMES); /* all: none comes any more */
+    hand_over(hold, port);
     if (error)
         return error;
-    hand_over(hold, port);
     tell_first_sent(hold);
     return 1;
 }
@@ -255,7 +264,7 @@ static int release(struct hold *hold, const char *name)
 /* The node stays at the port of this name in another namespace. What its peers sent meanwhile is late, not lost. */
 static int give_back(struct hold *hold, const char *netns, const char *name)
 {
-    int error = take_in(hold);
+    int error = take_in(hold, NETDEV_QUEUE_FRAMES);
 
     hold->holding = false;
     if (error)
@@ -315,7 +324,7 @@ static int serve(struct hold *hold)
         if (patience(hold) == 0)
             (void)announce(hold); /* a TAP that takes no more is in nobody's way: the first one counts */
         if (wait[1].revents)
-            result = take_in(hold);
+            result = take_in(hold, FRAMES_A_TURN);
         if (result == 0 && hold->back_fd >= 0)
             hand_over(hold, hold->back_fd);
         if (result == 0 && wait[0].revents) {

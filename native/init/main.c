@@ -4,10 +4,9 @@
  *   wherry-init --listen ADDRESS:PORT --key-file FILE --user UID:GID:GROUPS
  *
  * It reaps every process of the node and starts programs of that user (owner.h) for clients that know the key
- * (wherry/wire.h). CRIU dumps it
- * with everything below it and restores it elsewhere, hence: it holds no file of the host open (its streams are the
- * node's own /dev/null), it uses nothing but sockets, pipes and poll, and every program stays below it.
- * SIGTERM ends the node: SIGTERM to all, SIGKILL five seconds later to what is left.
+ * (wherry/wire.h). CRIU dumps it with everything below it and restores it elsewhere, hence: it holds no file of the host
+ * open (its streams are the node's own /dev/null), it uses nothing but sockets, pipes and poll, and every program stays
+ * below it. SIGTERM ends the node: SIGTERM to all, SIGKILL five seconds later to what is left.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -200,11 +199,11 @@ static void serve(int listener, const struct guard *guard)
 
 static void end_node(void)
 {
-    int64_t end = process_now_ms() + GRACE_MS;
+    int64_t last = process_now_ms(), end = advance_clock(&last) + GRACE_MS;
 
     kill(-1, SIGTERM);
     kill(-1, SIGCONT);
-    while (process_now_ms() < end) {
+    while (advance_clock(&last) < end) {
         if (waitpid(-1, NULL, WNOHANG) < 0 && errno == ECHILD)
             return;
         usleep(10000);

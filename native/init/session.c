@@ -300,8 +300,9 @@ static void read_client(struct session *session)
             drop_client(session);
             return;
         }
-        if (!session->closing)
-            session->in.count += (size_t)count;
+        if (session->closing)
+            return; /* thrown away; a client that sends without end must not keep the loop here */
+        session->in.count += (size_t)count;
     }
 }
 

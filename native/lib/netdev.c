@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <linux/if_packet.h>
 #include <linux/if_tun.h>
+#include <linux/rtnetlink.h>
 #include <linux/sockios.h>
 #include <net/ethernet.h>
 #include <net/if.h>
@@ -18,9 +19,10 @@
 #include <unistd.h>
 
 enum {
-    QUEUE_FRAMES = 10000, /* frames that the kernel keeps for us while we are not scheduled */
     WATCH_BYTES = 4 << 20,
-    WAIT_TRIES = 30000,   /* of 0.1 ms and more: the kernel needs much less than a millisecond */
+    WAIT_TRIES = 30000,   /* of 0.1 ms and more: the kernel needs about a millisecond */
+    OPERATIONAL = 6,      /* IF_OPER_UP of linux/if.h, which does not go with net/if.h */
+    ANSWER_MAX = 16384,   /* bytes of a netlink message about one link */
 };
 
 static int request_by_name(unsigned long number, struct ifreq *request)
@@ -44,13 +46,67 @@ static int set_name(struct ifreq *request, const char *name)
     return 0;
 }
 
+/* The operational state of the link (RFC 2863); negative errno. */
+static int read_operstate(int netlink, int index)
+{
+    struct {
+        struct nlmsghdr head;
+        struct ifinfomsg link;
+    } request = {
+        .head = {.nlmsg_len = sizeof(request), .nlmsg_type = RTM_GETLINK, .nlmsg_flags = NLM_F_REQUEST},
+        .link = {.ifi_index = index},
+    };
+    _Alignas(struct nlmsghdr) char answer[ANSWER_MAX];
+    const struct nlmsghdr *head = (const struct nlmsghdr *)answer;
+    const struct rtattr *attribute;
+    ssize_t length;
+    int left;
+
+    if (send(netlink, &request, sizeof(request), 0) < 0)
+        return -errno;
+    do
+        length = recv(netlink, answer, sizeof(answer), 0);
+    while (length < 0 && errno == EINTR);
+    if (length < 0)
+        return -errno;
+    if (!NLMSG_OK(head, (size_t)length) || head->nlmsg_type != RTM_NEWLINK)
+        return -EPROTO;
+    left = (int)(head->nlmsg_len - NLMSG_LENGTH(sizeof(struct ifinfomsg)));
+    for (attribute = IFLA_RTA(NLMSG_DATA(head)); RTA_OK(attribute, left); attribute = RTA_NEXT(attribute, left))
+        if (attribute->rta_type == IFLA_OPERSTATE)
+            return *(const uint8_t *)RTA_DATA(attribute);
+    return -EPROTO;
+}
+
 /*
- * Brings the TAP up and waits until it may forward. The kernel notifies a bridge up to a second late of a carrier that
+ * Waits until the link is operational. IFF_RUNNING is no sign of that: it is set while the state is still unknown, and
+ * a link whose carrier came after it was up drops every frame until the kernel has activated it, in a work of its own.
+ */
+static int await_operational(const char *name)
+{
+    const struct timespec pause = {.tv_nsec = 100000};
+    int netlink = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE), index = (int)if_nametoindex(name);
+    int state = -ETIMEDOUT;
+
+    if (netlink < 0)
+        return -errno;
+    for (int tries = 0; tries < WAIT_TRIES; tries++) {
+        state = read_operstate(netlink, index);
+        if (state < 0 || state == OPERATIONAL)
+            break;
+        state = -ETIMEDOUT;
+        nanosleep(&pause, NULL);
+    }
+    close(netlink);
+    return state < 0 ? state : 0;
+}
+
+/*
+ * Brings the TAP up and waits until it takes frames. The kernel notifies a bridge up to a second late of a carrier that
  * was there before the link was up; of a carrier that comes to a link that is up, at once.
  */
 static int raise_link(int tap, struct ifreq *request)
 {
-    const struct timespec pause = {.tv_nsec = 100000};
     int carrier = 0, error;
 
     if (ioctl(tap, TUNSETCARRIER, &carrier) < 0)
@@ -62,13 +118,7 @@ static int raise_link(int tap, struct ifreq *request)
     carrier = 1;
     if (ioctl(tap, TUNSETCARRIER, &carrier) < 0)
         return -errno;
-    for (int tries = 0; tries < WAIT_TRIES; tries++) {
-        error = request_by_name(SIOCGIFFLAGS, request);
-        if (error || request->ifr_flags & IFF_RUNNING)
-            return error;
-        nanosleep(&pause, NULL);
-    }
-    return -ETIMEDOUT;
+    return await_operational(request->ifr_name);
 }
 
 int netdev_open_tap(const char *name, short flags, unsigned mtu)
@@ -86,7 +136,7 @@ int netdev_open_tap(const char *name, short flags, unsigned mtu)
         error = -errno;
         goto close_tap;
     }
-    request.ifr_qlen = QUEUE_FRAMES;
+    request.ifr_qlen = NETDEV_QUEUE_FRAMES;
     error = request_by_name(SIOCSIFTXQLEN, &request);
     if (error)
         goto close_tap;

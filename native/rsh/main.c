@@ -11,6 +11,7 @@
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,6 +22,7 @@
 #include "io_forwarding.h"
 #include "jobfile.h"
 #include "wherry/handshake.h"
+#include "wherry/process.h"
 
 static _Noreturn void fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
@@ -176,6 +178,10 @@ int main(int argc, char **argv)
     char reason[WIRE_TEXT_MAX + 1], **words;
     int line, error, socket, code;
 
+    error = process_close_inherited(); /* else the connection may become the standard input that a launcher has closed */
+    if (error < 0)
+        fail("cannot open /dev/null: %s", strerror(-error));
+    signal(SIGPIPE, SIG_IGN); /* a reader that has gone does not change how the command ends */
     words = skip_options(argv + (argc > 0), &with_input);
     host = *words;
     if (host)

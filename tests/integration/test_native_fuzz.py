@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fuzzing import NATIVE, fuzz
+from wherry.base.paths import native_program
 
 KEY = "0123456789abcdef" * 4
 _BOARD = sorted(path.relative_to(NATIVE).as_posix() for path in NATIVE.glob("manycore/board/**/*.c"))
@@ -31,8 +32,16 @@ def test_no_command_and_no_frame_breaks_a_link_or_a_hold() -> None:
         "fast": b"set 60000000000 0 18446744073709551615 0 0 0 1 1\n\x40\x40\x80\x80",
         "show": b"show\n\x10\x80",
     }
-    sources = ("fuzz/fuzz_link.c", "link/command.c", "link/shape.c", "link/delay_queue.c", "hold/frame_store.c", "lib/buffer.c")
+    link = ("link/command.c", "link/shape.c", "link/delay_queue.c")
+    sources = ("fuzz/fuzz_link.c", *link, "hold/frame_store.c", "lib/buffer.c")
     fuzz(sources, corpus, 3_000, 512)
+
+
+def test_no_user_area_and_no_program_breaks_a_tile() -> None:
+    shared = ("manycore/shared/user_area.c", "manycore/shared/crc32c.c")
+    program = (native_program("wherry-tiles").parents[1] / "lib" / "tile" / "count").read_bytes()
+    corpus = {"program": b"\0" + program[:16000], "area": b"\1" + bytes(4)}
+    fuzz(("fuzz/fuzz_user_area.c", "manycore/board/program_loader.c", *shared), corpus, 3000, 16384)
 
 
 def test_no_bytes_break_the_channel_of_two_boards() -> None:

@@ -21,6 +21,7 @@ import pytest
 
 from fuzzing import fuzz
 from names import own_name
+from sanitized import sanitized
 from wherry.base.paths import native_program
 from wherry.fabric import namespaces
 
@@ -109,6 +110,13 @@ def retransmitted() -> int:
     text = ip("netns", "exec", PEER, "cat", "/proc/net/snmp")
     names, values = (line.split() for line in text.splitlines() if line.startswith("Tcp:"))
     return int(dict(zip(names, values, strict=True))["RetransSegs"])
+
+
+@pytest.mark.parametrize("is_sanitized", [False, True])
+def test_a_tap_loses_no_frame_from_the_beginning(is_sanitized: bool) -> None:
+    """The kernel activates a TAP in a work of its own, and drops frames before that."""
+    directory = sanitized("test_netdev") if is_sanitized else native_program("wherry-hold").parents[1]
+    subprocess.run([directory / "tests" / "test_netdev"], check=True, timeout=200)
 
 
 def test_tcp_goes_on_without_a_retransmission(hold: Hold) -> None:

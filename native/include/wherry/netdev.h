@@ -6,6 +6,8 @@
 
 #include <stdbool.h>
 
+enum { NETDEV_QUEUE_FRAMES = 10000 }; /* frames that the kernel keeps for us while we are not scheduled */
+
 /*
  * A TAP device of this name, up; it is gone when the descriptor is closed. Reading does not block. `flags` are those of
  * TUNSETIFF besides the usual; `mtu` 0 leaves it as it is.
