@@ -49,8 +49,11 @@ static void add_module(char *words)
         guest_fail("take as many modules as", words, E2BIG);
     module_count++;
     module->name = strsep(&words, " ");
-    for (size_t i = 0; (need = strsep(&words, " ")) && i < NEEDS_MAX - 1; i++)
+    for (size_t i = 0; (need = strsep(&words, " ")); i++) {
+        if (i == NEEDS_MAX - 1)
+            guest_fail("take as many dependencies as those of", module->name, E2BIG);
         module->needs[i] = need;
+    }
 }
 
 static void add_alias(char *words)

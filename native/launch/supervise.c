@@ -39,17 +39,18 @@ static void on_signal(int number)
     errno = saved;
 }
 
-static void catch_signals(void)
+static int catch_signals(void)
 {
     struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
 
     if (pipe2(wakeup, O_CLOEXEC | O_NONBLOCK) < 0)
-        return;
+        return -errno;
     sigaction(SIGCHLD, &action, NULL);
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
     signal(SIGHUP, SIG_IGN);
     signal(SIGPIPE, SIG_IGN);
+    return 0;
 }
 
 static _Noreturn void child_fail(int verdict, const char *what, const char *object, int error)
@@ -110,9 +111,8 @@ void supervise_start(struct program *program, const struct job_files *files, int
     input = open_input(program, files);
     if (input < 0)
         start_fail(report, "open", "the standard input", -input);
-    catch_signals();
     prctl(PR_SET_CHILD_SUBREAPER, 1);
-    if (pipe2(verdict, O_CLOEXEC) < 0 || pipe2(out, O_CLOEXEC) < 0 || pipe2(err, O_CLOEXEC) < 0)
+    if (catch_signals() < 0 || pipe2(verdict, O_CLOEXEC) < 0 || pipe2(out, O_CLOEXEC) < 0 || pipe2(err, O_CLOEXEC) < 0)
         start_fail(report, "make", "a pipe", errno);
     program->pid = fork();
     if (program->pid < 0)
@@ -157,19 +157,21 @@ static bool keep_output(struct program *program, struct job_files *files, int wh
     return false;
 }
 
-/* Reaps; returns true and sets *status when the program itself has ended. */
-static bool reap_program(const struct program *program, int *status)
+/*
+ * Reaps what the program left behind. Returns true when the program itself has ended; that is not reaped, as its number,
+ * by which its group is killed, would be free for others.
+ */
+static bool has_ended(const struct program *program)
 {
-    bool ended = false;
-    int other;
-    pid_t pid;
+    siginfo_t one = {0};
 
-    while ((pid = waitpid(-1, &other, WNOHANG)) > 0)
-        if (pid == program->pid) {
-            *status = other;
-            ended = true;
-        }
-    return ended;
+    while (waitid(P_ALL, 0, &one, WEXITED | WNOHANG | WNOWAIT) == 0 && one.si_pid) {
+        if (one.si_pid == program->pid)
+            return true;
+        waitpid(one.si_pid, NULL, 0);
+        one.si_pid = 0;
+    }
+    return false;
 }
 
 /* Passes a SIGINT or SIGTERM on; from the second one, and after the grace, SIGKILL. */
@@ -192,15 +194,16 @@ static void pass_signals(const struct program *program, int *passed, int64_t *ki
 /* What is in the pipes when the program has ended, and what its descendants still write for a moment. */
 static void drain_output(struct program *program, struct job_files *files)
 {
-    int64_t end = process_now_ms() + DRAIN_MS;
+    int64_t end = process_now_ms() + DRAIN_MS, left = DRAIN_MS;
 
-    while ((program->output[0] >= 0 || program->output[1] >= 0) && process_now_ms() < end) {
+    while ((program->output[0] >= 0 || program->output[1] >= 0) && left > 0) {
         struct pollfd polls[2] = {{.fd = program->output[0], .events = POLLIN},
                                   {.fd = program->output[1], .events = POLLIN}};
 
-        poll(polls, 2, (int)(end - process_now_ms()) + 1);
+        poll(polls, 2, (int)left);
         keep_output(program, files, 0);
         keep_output(program, files, 1);
+        left = end - process_now_ms();
     }
     /* A full pipe of a slow moment: at most its capacity, so that an endless writer cannot keep us. */
     for (int which = 0; which < 2; which++)
@@ -214,7 +217,7 @@ int supervise_until_end(struct program *program, struct job_files *files)
     int64_t kill_at = 0;
     char drain[64];
 
-    while (!reap_program(program, &status)) {
+    while (!has_ended(program)) {
         struct pollfd polls[4] = {{.fd = program->output[0], .events = POLLIN},
                                   {.fd = program->output[1], .events = POLLIN},
                                   {.fd = wakeup[0], .events = POLLIN},
@@ -230,6 +233,7 @@ int supervise_until_end(struct program *program, struct job_files *files)
     }
     drain_output(program, files);
     kill(-program->pid, SIGKILL);
+    waitpid(program->pid, &status, 0);
     drain_output(program, files);
     return job_files_write_exit(files, status);
 }

@@ -35,7 +35,7 @@ static int differs(const char *what, int error)
     return DIFFERENT;
 }
 
-/* A little of it may be mended; more than that is a damage that nobody knows. */
+/* A little of it may be patched; more than that is damage of an unknown kind. */
 static int send_again(const struct task *task, uint64_t address, uint64_t count)
 {
     static uint64_t left = PATCH_MAX;

@@ -86,7 +86,7 @@ int image_load(int directory, const char *name, struct bytes *image)
     uint8_t *data = NULL;
     size_t have = 0;
     ssize_t got = 0;
-    int error = 0, file = openat(directory, name, O_RDONLY | O_CLOEXEC);
+    int error = 0, file = openat(directory, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
 
     if (file < 0)
         return -errno;

@@ -45,7 +45,7 @@ static int say_pages(void *context, uint32_t pid, uint64_t address, int file, ui
 }
 
 /* Pages are summed by the processes that they belong to; statistics differ on both sides. */
-static int is_told_otherwise(const char *name)
+static int is_left_out(const char *name)
 {
     return !strncmp(name, "pages-", 6) || !strncmp(name, "pagemap-", 8) || !strncmp(name, "stats-", 6);
 }
@@ -59,16 +59,20 @@ static int say_files(char kind, const char *top)
 
     if (!tree)
         return -errno;
-    while (!error && (entry = fts_read(tree))) {
+    while (!error && (errno = 0, entry = fts_read(tree))) {
         uint64_t size;
         uint32_t crc;
 
-        if (entry->fts_info != FTS_F || (kind == 'i' && is_told_otherwise(entry->fts_name)))
+        if (entry->fts_info == FTS_DNR || entry->fts_info == FTS_ERR || entry->fts_info == FTS_NS)
+            error = -entry->fts_errno;
+        if (entry->fts_info != FTS_F || (kind == 'i' && is_left_out(entry->fts_name)))
             continue;
         error = checksum_of_file(entry->fts_accpath, &size, &crc);
         if (!error)
             printf("%c %" PRIu64 " %08x %s%c", kind, size, crc, entry->fts_path + strlen(top) + 1, 0);
     }
+    if (!error && errno)
+        error = -errno; /* there may be more files than it has named */
     fts_close(tree);
     return error;
 }

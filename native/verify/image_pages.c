@@ -149,7 +149,7 @@ static int level_read(struct level *level, int directory, struct bytes image)
     if (taken <= 0 || (taken = field_find(message, PAGEMAP_PAGES_ID, &head)) <= 0)
         return taken ? taken : -EBADMSG;
     snprintf(pages, sizeof(pages), "pages-%u.img", (unsigned)head.value);
-    if ((level->pages = openat(directory, pages, O_RDONLY | O_CLOEXEC)) < 0 && errno != ENOENT)
+    if ((level->pages = openat(directory, pages, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK)) < 0 && errno != ENOENT)
         return -errno;
     while ((taken = image_next(&left, &message)) > 0) {
         struct place place = {.offset = offset}, *more;
@@ -197,15 +197,23 @@ static int level_open(int directory, const char *name, int depth, struct level *
 /* Without the rseq areas that lie in it. */
 static int give(struct walk *walk, uint32_t pid, uint64_t address, int file, uint64_t offset, uint64_t count)
 {
-    uint64_t end = address + count, from = end, to = end;
-    int error;
+    uint64_t end = address + count;
+    int error = 0;
 
-    for (size_t i = 0; i < walk->rseqs; i++)
-        if (walk->rseq[i] >= address && walk->rseq[i] < from)
-            from = walk->rseq[i], to = from + RSEQ_BYTES < end ? from + RSEQ_BYTES : end;
-    if (from > address && (error = walk->sink(walk->context, pid, address, file, offset, from - address)))
-        return error;
-    return to < end ? give(walk, pid, to, file, offset + (to - address), end - to) : 0;
+    while (!error && address < end) {
+        uint64_t from = end, to = end;
+
+        for (size_t i = 0; i < walk->rseqs; i++)
+            if (walk->rseq[i] >= address && walk->rseq[i] < from)
+                from = walk->rseq[i];
+        if (end - from > RSEQ_BYTES)
+            to = from + RSEQ_BYTES;
+        if (from > address)
+            error = walk->sink(walk->context, pid, address, file, offset, from - address);
+        offset += to - address;
+        address = to;
+    }
+    return error;
 }
 
 /* Shared memory is counted from its own beginning; a process that maps it stands for all. */

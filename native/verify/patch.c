@@ -14,7 +14,7 @@ static uint8_t sent[PATCH_MAX], there[PATCH_MAX];
 /*
  * Writes one run, whose bytes follow its record, and reads it again. 0 or negative errno; -EBADMSG: not what was sent.
  */
-static int mend_run(const char *record, uint64_t *left)
+static int patch_one(const char *record, uint64_t *left)
 {
     const struct task *task;
     uint64_t address, count;
@@ -45,7 +45,7 @@ int patch_run(const char *tasks_path)
         if (getdelim(&record, &room, 0, stdin) <= 0)
             error = -EBADMSG;
         else if (*record == 'm')
-            error = mend_run(record, &left);
+            error = patch_one(record, &left);
         else if (!(ended = !strcmp(record, ".")))
             error = -EBADMSG;
     }

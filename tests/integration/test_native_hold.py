@@ -11,6 +11,7 @@ import json
 import os
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -213,6 +214,33 @@ def test_it_tells_when_the_node_first_sends_data(hold: Hold, sends: bool) -> Non
             assert sent["event"] == "sent" and before <= sent["at_us"] / 1e6 <= time.monotonic()
         else:
             assert hold.hear()["event"] == "silent"
+
+
+FLOOD = f"""
+import socket
+with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as peer:
+    peer.connect(("{ADDRESS}", 9))
+    while True:
+        peer.send(bytes(1400))
+"""
+
+
+@pytest.mark.measures("the answer to a command while four processes send: later where they get all processors")
+def test_a_peer_that_sends_without_end_delays_no_command(hold: Hold) -> None:
+    """A release comes within a freeze."""
+    ip("netns", "exec", PEER, "ping", "-c1", ADDRESS)
+    ip("-n", HOST, "link", "set", "pn", "nomaster")
+    assert hold.tell("divert")["event"] == "holding"
+    with ExitStack() as cleanup:
+        for _ in range(4):
+            words = ["ip", "netns", "exec", PEER, sys.executable, "-c", FLOOD]
+            flood = cleanup.enter_context(subprocess.Popen(words, stderr=subprocess.DEVNULL))
+            cleanup.callback(flood.kill)
+        time.sleep(2)
+        began = time.monotonic()
+        assert hold.tell("drop")["event"] == "dropped"
+        took = time.monotonic() - began
+    assert took < 0.8  # 1.2 to 2.2 s while it takes frames until there are none
 
 
 def test_it_says_what_it_cannot_do(hold: Hold) -> None:

@@ -21,8 +21,8 @@ from wherry.model.owner import Owner
 __all__ = ["node", "programs"]  # fixtures
 
 
-def test_the_parsers_and_queues(programs: Path) -> None:
-    for name in ("test_wire", "test_queues"):
+def test_the_c_unit_tests(programs: Path) -> None:
+    for name in ("test_wire", "test_queues", "test_guest"):
         subprocess.run([programs.parent / "tests" / name], check=True, timeout=WAIT)
 
 

@@ -267,6 +267,16 @@ def test_images_that_cannot_be_read_are_told(images: Pass, damage: bytes) -> Non
     assert done.returncode == 125 and b"the images cannot be read" in done.stderr
 
 
+@pytest.mark.parametrize("name", ["mm-9.img", "pages-7.img"])
+def test_an_image_that_is_no_file_holds_up_nothing(images: Pass, name: str) -> None:
+    """Opening a named pipe would wait for a writer that never comes."""
+    (images.last / name).unlink(missing_ok=True)
+    os.mkfifo(images.last / name)
+    words = [str(native_program("wherry-verify")), "digest", str(images.last), str(images.trees[1])]
+    done = subprocess.run(words, input=b"\n", capture_output=True, timeout=20)
+    assert done.returncode == 125 and b"the images cannot be read" in done.stderr
+
+
 def test_no_input_breaks_the_reader() -> None:
     parts = [
         _pagemap(1, (0x400000, 3, PRESENT), (0x403000, 2, PARENT)),
