@@ -37,8 +37,8 @@ test-moves: setup-vm ## twenty moves of a virtual machine, for each adapter, hyb
 
 test-tiles: setup ## ten thousand moves of a tile process under load, and the protocols of moves with many seeds (some minutes)
 	@scripts/as-root env WHERRY_TILE_MOVES=10000 .venv/bin/python -m pytest -q -p no:cacheprovider tests/integration/test_manycore.py -k many_moves
-	@build/native/tests/test_manycore_protocol 10
-	@build/native/tests/test_manycore_hosts 200 2>build/test-tiles.log || { tail -5 build/test-tiles.log >&2; exit 1; }
+	@build/native/tests/test_manycore_move_protocol 10
+	@build/native/tests/test_manycore_host_moves 200 2>build/test-tiles.log || { tail -5 build/test-tiles.log >&2; exit 1; }
 
 test-properties: setup ## the property tests with other examples each time, or those of a seed: make test-properties SEED=7
 	@seed=$${SEED:-$$(date +%s)}; echo "test-properties: again with the same examples: make test-properties SEED=$$seed"; \

@@ -1,15 +1,15 @@
 /*
- * libFuzzer on the frames that a board receives from other boards: all of native/manycore/board behind the link.
+ * libFuzzer on the frames that a board receives from other boards: all of native/manycore/board behind the channel.
  *
  *   clang -g -O1 -D_GNU_SOURCE -DWHERRY_TILES_BUILD=1u -fsanitize=fuzzer,address,undefined native/fuzz/fuzz_board.c \
- *         $(find native/manycore/board -name '*.c' ! -name main.c ! -name link.c) native/manycore/tests/unconnected.c \
- *         native/manycore/{uarea,crc,cpu,elf,window,inbox,portal,sync,movegraph}.c \
+ *         $(find native/manycore/board -name '*.c' ! -name main.c ! -name channel.c) \
+ *         native/manycore/tests/fake_channel.c $(find native/manycore/shared -name '*.c') \
  *         -lnettle -o fuzz_board && ./fuzz_board -max_len=8192
  *
  * The first byte says whether the board leads. Then frames, one after the other: kind, process, host, flags, length
  * (u16), payload. By its flags a frame is as long as its kind requires, a state has the right checksum, and the board
- * has a whole turn after the frame. The invariant: nothing is read or written outside of the window, and what is sent
- * fits into a frame.
+ * has a whole turn after the frame. The invariant: nothing is read or written outside of the shared memory, and what is
+ * sent fits into a frame.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -29,14 +29,14 @@ static void require(int condition)
         abort();
 }
 
-void link_send_iov(struct link *link, enum frame_kind kind, uint32_t process, uint32_t host, const void *own,
-                   size_t own_size, const struct iovec *iov, size_t iov_count)
+void channel_send_iov(struct channel *channel, enum frame_kind kind, uint32_t process, uint32_t host, const void *own,
+                      size_t own_size, const struct iovec *iov, size_t iov_count)
 {
     volatile uint8_t sum = 0;
     size_t size = own_size;
 
     (void)process, (void)host;
-    require(link >= board.net.links && link < board.net.links + HOST_MAX && kind < FRAME_KINDS);
+    require(channel >= board.net.channels && channel < board.net.channels + HOST_MAX && kind < FRAME_KINDS);
     for (size_t i = 0; i < own_size; i++)
         sum = (uint8_t)(sum + ((const uint8_t *)own)[i]);
     for (size_t i = 0; i < iov_count; i++) {
@@ -47,30 +47,30 @@ void link_send_iov(struct link *link, enum frame_kind kind, uint32_t process, ui
     require(size <= FRAME_MAX);
 }
 
-void link_send_parts(struct link *link, enum frame_kind kind, uint32_t process, uint32_t host, const void *one,
-                     size_t one_size, const void *two, size_t two_size)
+void channel_send_parts(struct channel *channel, enum frame_kind kind, uint32_t process, uint32_t host, const void *one,
+                        size_t one_size, const void *two, size_t two_size)
 {
     struct iovec part = {(void *)(uintptr_t)two, two_size};
 
-    link_send_iov(link, kind, process, host, one, one_size, &part, 1);
+    channel_send_iov(channel, kind, process, host, one, one_size, &part, 1);
 }
 
-static void clear_window(struct window *window)
+static void clear_window(struct shared_memory *shared)
 {
-    memset(window->tiles, 0, sizeof window->tiles);
-    memset(window->locations, 0, sizeof window->locations);
-    memset(window->moves, 0, sizeof window->moves);
+    memset(shared->tiles, 0, sizeof shared->tiles);
+    memset(shared->locations, 0, sizeof shared->locations);
+    memset(shared->moves, 0, sizeof shared->moves);
     for (uint32_t process = 0; process < PROCESS_MAX; process++)
-        endpoint_clear(window, process);
+        endpoint_clear(shared, process);
     for (uint32_t tile = 0; tile < HOSTS * EACH; tile++)
-        atomic_store(&window->tiles[tile].alive, 1);
+        atomic_store(&shared->tiles[tile].alive, 1);
 }
 
 static void clear_board(void)
 {
-    for (uint32_t process = 0; board.window && process < PROCESS_MAX; process++) {
+    for (uint32_t process = 0; board.shared && process < PROCESS_MAX; process++) {
         board_clear_process(&board, process);
-        record_set_snapshot(&board.mirror, process, NULL);
+        record_set_snapshot(&board.proxy, process, NULL);
         free(board.events.outputs[process].bytes);
     }
     memset(&board, 0, sizeof board);
@@ -78,19 +78,19 @@ static void clear_board(void)
 
 static void make_board(bool leads)
 {
-    static struct window *window;
+    static struct shared_memory *shared;
 
-    if (!window)
-        require(window_create(HOSTS * EACH, 2, &window) >= 0);
+    if (!shared)
+        require(shared_create(HOSTS * EACH, 2, &shared) >= 0);
     clear_board();
-    clear_window(window);
-    board_init(&board, window);
+    clear_window(shared);
+    board_init(&board, shared);
     board.net.host = leads ? 0 : 1;
     board.net.hosts = HOSTS;
     for (uint32_t host = 0; host < HOSTS; host++)
         board.net.tiles[host] = EACH;
-    window->first_tile = board.net.host * EACH;
-    window->here = EACH;
+    shared->first_tile = board.net.host * EACH;
+    shared->here = EACH;
 }
 
 /* What a frame of the kind has, at least. */
@@ -98,11 +98,11 @@ static size_t size_of(uint32_t kind)
 {
     static const size_t sizes[FRAME_KINDS] = {
         [FRAME_PARCEL] = sizeof(struct parcel),      [FRAME_PROCESS] = sizeof(struct process_info),
-        [FRAME_ENDED] = sizeof(struct process_info), [FRAME_START] = sizeof(struct state),
+        [FRAME_ENDED] = sizeof(struct process_info), [FRAME_START] = sizeof(struct process_state),
         [FRAME_MOVE] = sizeof(struct order),         [FRAME_MIGRATE] = sizeof(struct order),
         [FRAME_OFFER] = sizeof(struct offer),        [FRAME_WANT] = sizeof(struct want),
         [FRAME_PAGES] = sizeof(struct pages),        [FRAME_PIECE] = sizeof(struct piece) + PAGE_SIZE,
-        [FRAME_STATE] = sizeof(struct state),        [FRAME_REFUSED] = sizeof(struct order),
+        [FRAME_STATE] = sizeof(struct process_state),        [FRAME_REFUSED] = sizeof(struct order),
         [FRAME_RUNS] = sizeof(struct runs),          [FRAME_ABORT] = sizeof(struct order),
         [FRAME_MOVED] = sizeof(struct cost),         [FRAME_WISH] = sizeof(struct order),
         [FRAME_ANSWER] = sizeof(struct order),       [FRAME_END] = sizeof(struct order),
@@ -114,7 +114,7 @@ static size_t size_of(uint32_t kind)
 
 static void seal(size_t size)
 {
-    struct state state;
+    struct process_state state;
 
     if (size < sizeof state)
         return;
@@ -125,12 +125,12 @@ static void seal(size_t size)
     memcpy(payload, &state, sizeof state);
 }
 
-/* The links are connected and not silent, so the turn is about the board's parts and not about connections. */
+/* The channels are connected and not silent, so the turn is about the board's parts and not about connections. */
 static void serve(void)
 {
     for (uint32_t host = 0; host < HOSTS; host++) {
-        board.net.links[host].fd = 0; /* of a link that unconnected.c neither reads nor closes */
-        board.net.links[host].heard = board.net.links[host].answered = window_now();
+        board.net.channels[host].fd = 0; /* of a channel that fake_channel.c neither reads nor closes */
+        board.net.channels[host].heard = board.net.channels[host].answered = shared_now();
     }
     board_serve(&board, NULL, 0);
 }
@@ -141,7 +141,7 @@ static void hand_on(const uint8_t *header, const uint8_t *bytes, size_t count)
     struct frame_head head = {
         .kind = header[0] % FRAME_KINDS,
         .process = header[1] % PROCESS_MAX,
-        .host = header[2], /* as the link takes it */
+        .host = header[2], /* as the channel takes it */
     };
     uint8_t *exact;
 
@@ -159,7 +159,7 @@ static void hand_on(const uint8_t *header, const uint8_t *bytes, size_t count)
     if (header[3] & TURN)
         serve();
     else
-        mirror_serve(&board.mirror);
+        proxy_serve(&board.proxy);
     free(exact);
 }
 

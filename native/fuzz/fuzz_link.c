@@ -1,10 +1,10 @@
 /*
  * libFuzzer on what wherry-link and wherry-hold take: the commands (link/command.h), and frames in the order and at the
- * times that come (link/shape.h, link/line.h, hold/frames.h).
+ * times that come (link/shape.h, link/delay_queue.h, hold/frame_store.h).
  *
  *   clang -g -O1 -D_GNU_SOURCE -fsanitize=fuzzer,address,undefined,float-cast-overflow -I native/include \
- *         native/fuzz/fuzz_link.c native/link/{command,shape,line}.c native/hold/frames.c native/lib/buffer.c \
- *         -o fuzz_link && ./fuzz_link -max_len=512
+ *         native/fuzz/fuzz_link.c native/link/{command,shape,delay_queue}.c \
+ *         native/hold/frame_store.c native/lib/buffer.c -o fuzz_link && ./fuzz_link -max_len=512
  *
  * The first line is a command. The invariants: rules that are accepted give no frame a time before the last one's, and
  * line and store give back what was put in, in order, within their limits.
@@ -12,9 +12,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../hold/frames.h"
+#include "../hold/frame_store.h"
 #include "../link/command.h"
-#include "../link/line.h"
+#include "../link/delay_queue.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t count);
 
@@ -27,7 +27,7 @@ static void require(int condition)
 static void use_line(const struct shape_rules *rules, const uint8_t *bytes, size_t count)
 {
     struct shape shape = {.random = 1};
-    struct line line = {.limit = 1 << 20};
+    struct delay_queue line = {.limit = 1 << 20};
     int64_t now = 0, last = 0;
 
     shape_set_rules(&shape, rules, 0);
@@ -41,16 +41,16 @@ static void use_line(const struct shape_rules *rules, const uint8_t *bytes, size
         if (due >= 0) {
             require(due >= now && due >= last);
             last = due;
-            (void)!line_push(&line, due, frame, length);
+            (void)!delay_queue_push(&line, due, frame, length);
         }
         require(line.bytes <= line.limit);
         free(frame);
         now += bytes[i + 1] * INT64_C(100000);
         while (line.head && line.head->due_ns <= now)
-            line_pop(&line);
+            delay_queue_pop(&line);
     }
-    line_hasten(&line, now);
-    line_free(&line);
+    delay_queue_hasten(&line, now);
+    delay_queue_free(&line);
     require(line.bytes == 0);
 }
 

@@ -22,7 +22,8 @@ static void require(int condition)
 static void check_strings(char **strings, const uint8_t *payload, size_t length)
 {
     for (; *strings; strings++)
-        require((const uint8_t *)*strings >= payload && (const uint8_t *)*strings + strlen(*strings) < payload + length);
+        require((const uint8_t *)*strings >= payload &&
+                (const uint8_t *)*strings + strlen(*strings) < payload + length);
 }
 
 static void check_frame(const uint8_t *bytes, size_t count, bool sealed)

@@ -11,7 +11,9 @@ enum {
     GUEST_MAC = 6,
 };
 
-/* What the kernel's command line says, and what the guest is given (main.c). The strings live as long as the process. */
+/*
+ * The parameters of the kernel's command line and the files given to the guest (main.c). The strings live as long as the process.
+ */
 struct guest {
     char *name;
     struct in_addr address;

@@ -31,9 +31,9 @@
 #include <unistd.h>
 
 #include "guest.h"
-#include "modules.h"
+#include "kernel_modules.h"
 #include "network.h"
-#include "root.h"
+#include "root_filesystem.h"
 #include "util.h"
 #include "wherry/process.h"
 
@@ -169,10 +169,10 @@ static _Noreturn void boot(void)
 
     mount_kernel_trees();
     guest = read_description("/proc/cmdline");
-    modules_read("/modules/list");
-    modules_load_for_devices();
+    kernel_modules_read("/modules/list");
+    kernel_modules_load_for_devices();
     read_given(&guest);
-    root_enter();
+    root_filesystem_enter();
     write_key(&guest);
     write_identity(&guest);
     network_up(&guest);

@@ -44,7 +44,8 @@ static bool find_interface(const uint8_t *mac, char *name)
         char path[320], wanted[18], *address;
 
         snprintf(path, sizeof path, "/sys/class/net/%s/address", entry->d_name);
-        snprintf(wanted, sizeof wanted, "%02x:%02x:%02x:%02x:%02x:%02x", mac[0], mac[1], mac[2], mac[3], mac[4], mac[5]);
+        snprintf(wanted, sizeof wanted, "%02x:%02x:%02x:%02x:%02x:%02x", mac[0], mac[1], mac[2], mac[3], mac[4],
+                 mac[5]);
         address = guest_read(path);
         found = address && strncasecmp(address, wanted, sizeof wanted - 1) == 0;
         if (found)
@@ -83,8 +84,8 @@ static void set_up(int fd, const char *name, bool up)
 }
 
 /*
- * What the device does for TCP, off: checksums both ways, and what needs them. A device without one of them refuses; one
- * that goes on to send frames that are not whole is no device for this node.
+ * What the device does for TCP, off: checksums both ways, and what needs them. A device without one of them refuses;
+ * one that goes on to send frames that are not whole is no device for this node.
  */
 static void stop_offload(int fd)
 {

@@ -5,8 +5,8 @@
 #include "guest.h"
 
 /*
- * Finds the interface by its hardware address, names it eth0 and gives it address and MTU; tells the kernel for good
- * which hardware address every possible peer has. Ends the machine when there is no such interface within 10 s.
+ * Finds the interface by its hardware address, names it eth0 and gives it address and MTU; adds a
+ * permanent neighbour entry for every possible peer. Ends the machine when there is no such interface within 10 s.
  */
 void network_up(const struct guest *guest);
 

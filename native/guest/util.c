@@ -32,6 +32,10 @@ char *guest_read(const char *path)
     while ((count = read(fd, text + length, GUEST_TEXT_MAX - 1 - length)) > 0)
         length += (size_t)count;
     text[length] = 0;
+    if (length == GUEST_TEXT_MAX - 1) {
+        errno = EFBIG; /* a part of a list of modules would pass for the whole */
+        count = -1;
+    }
 out:
     if (fd >= 0)
         close(fd);

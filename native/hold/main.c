@@ -19,14 +19,15 @@
  *      nodes of this host ----+----- TAP -> kept      PORT -- the node
  *
  * A release puts PORT into the bridge and hands over what was kept, and says so; then it takes the TAP out, which the
- * kernel may make wait for milliseconds, and hands over what came to the TAP meanwhile (uncounted): a frame is late
- * at most, never lost, once the announcement has gone round. It is repeated as long as frames are kept: what the
- * source's kernel still sent, before its port was unplugged, may come after the first one and draw the MAC back. PORT
- * is in the bridge first, because the node's kernel answers what it is handed at once, and an answer lost there (to a
- * first ARP) would be missed for a second. The bridge floods what it has for the node until the node's first own
- * frame. A return is the other way to end: the node stays where it was. PORT of the namespace NETNS is put into the
- * bridge there (of the same name) and is handed what was kept and, until the drop, what still comes; nothing is
- * announced or answered any more, as that would draw the MAC back here. `lost` counts what came after the limit was reached. ARP requests for the node are answered in its name.
+ * kernel may make wait for milliseconds, and hands over what came to the TAP meanwhile (uncounted): a frame is late at
+ * most, never lost, once the announcement has gone round. It is repeated as long as frames are kept: what the source's
+ * kernel still sent, before its port was unplugged, may come after the first one and draw the MAC back. PORT is in the
+ * bridge first, because the node's kernel answers what it is handed at once, and an answer lost there (to a first ARP)
+ * would be missed for a second. The bridge floods what it has for the node until the node's first own frame. A return
+ * is the other way to end: the node stays where it was. PORT of the namespace NETNS is put into the bridge there (of
+ * the same name) and is handed what was kept and, until the drop, what still comes; nothing is announced or answered
+ * any more, as that would draw the MAC back here. `lost` counts what came after the limit was reached. ARP requests for
+ * the node are answered in its name.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -44,13 +45,14 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "frames.h"
-#include "link.h"
+#include "frame_store.h"
+#include "wherry/netdev.h"
 
 enum {
     ANNOUNCE_EVERY_US = 20000,
-    SILENT_MS = 1000, /* a node that has sent nothing by then has nobody who waits for it, or is much too late */
+    SILENT_MS = 1000, /* a node that has sent nothing by then has no peer that waits, or is much too late */
     HEADERS_MAX = 256,
+    FRAMES_A_TURN = 256, /* then commands have their turn: a peer may send without end */
 };
 
 struct hold {
@@ -133,16 +135,23 @@ static bool is_for_node(const struct hold *hold, const uint8_t *frame, size_t le
            (frame[0] & 1 || memcmp(frame, hold->mac, ETH_ALEN) == 0);
 }
 
-/* Keeps what the TAP has, until it has nothing. */
-static int take_in(struct hold *hold)
+/* Keeps a frame when it is for the node; answers an ARP request in the node's name, unless frames go back to the node. */
+static void keep(struct hold *hold, const uint8_t *frame, size_t length)
+{
+    if (hold->back_fd < 0 && answer_arp(hold, frame, length))
+        return;
+    if (is_for_node(hold, frame, length) && frames_keep(&hold->frames, frame, length))
+        hold->lost++;
+}
+
+/* Keeps what the TAP has, at most so many frames. */
+static int take_in(struct hold *hold, int most)
 {
     uint8_t frame[FRAME_MAX];
-    ssize_t length;
+    ssize_t length = 0;
 
-    while ((length = read(hold->tap_fd, frame, sizeof(frame))) > 0)
-        if ((hold->back_fd >= 0 || !answer_arp(hold, frame, (size_t)length)) && is_for_node(hold, frame, (size_t)length) &&
-            frames_keep(&hold->frames, frame, (size_t)length))
-            hold->lost++;
+    while (most-- > 0 && (length = read(hold->tap_fd, frame, sizeof(frame))) > 0)
+        keep(hold, frame, (size_t)length);
     if (length < 0 && errno != EAGAIN && errno != EINTR)
         return fail("read from", hold->tap, -errno);
     return 0;
@@ -165,7 +174,7 @@ static void hand_over(struct hold *hold, int port)
 
 static int divert(struct hold *hold)
 {
-    int error = link_set_bridge(hold->tap, hold->bridge, true);
+    int error = netdev_set_bridge(hold->tap, hold->bridge, true);
 
     if (error)
         return fail("attach to the bridge", hold->tap, error);
@@ -206,13 +215,14 @@ static int64_t next_data_us(int fd)
 static void tell_first_sent(const struct hold *hold)
 {
     struct pollfd wait[2] = {{.fd = hold->watch_fd, .events = POLLIN}, {.fd = STDIN_FILENO, .events = POLLIN}};
-    int64_t until = now_us() + SILENT_MS * 1000, at = 0;
+    int64_t since = now_us(), left = SILENT_MS * 1000, at = 0;
 
-    while (!at && !wait[1].revents && now_us() < until) {
-        if (poll(wait, 2, (int)((until - now_us()) / 1000 + 1)) < 0 && errno != EINTR)
+    while (!at && !wait[1].revents && left > 0) {
+        if (poll(wait, 2, (int)(left / 1000 + 1)) < 0 && errno != EINTR)
             break;
         if (wait[0].revents)
             at = next_data_us(hold->watch_fd);
+        left = since + SILENT_MS * 1000 - now_us();
     }
     if (at)
         printf("{\"event\": \"sent\", \"at_us\": %" PRId64 "}\n", at);
@@ -222,30 +232,31 @@ static void tell_first_sent(const struct hold *hold)
 
 static int release(struct hold *hold, const char *name)
 {
-    int port = link_open_port(name), error;
+    int port = netdev_open_sender(name), error;
 
     if (port < 0)
         return fail("open the port", name, port);
-    error = link_watch(hold->watch_fd, name);
+    error = netdev_bind_capture(hold->watch_fd, name);
     if (error)
         return fail("watch the port", name, error);
-    error = link_set_bridge(name, hold->bridge, true);
+    error = netdev_set_bridge(name, hold->bridge, true);
     if (error)
         return fail("attach to the bridge", name, error);
-    error = take_in(hold);
+    error = take_in(hold, NETDEV_QUEUE_FRAMES);
     if (error)
         return error;
     hand_over(hold, port);
     printf("{\"event\": \"released\", \"frames\": %" PRIu64 ", \"bytes\": %" PRIu64 ", \"lost\": %" PRIu64
            ", \"held_us\": %" PRId64 "}\n",
            hold->count, hold->bytes, hold->lost, hold->holding ? now_us() - hold->since_us : 0);
-    error = link_set_bridge(hold->tap, hold->bridge, false);
+    error = netdev_set_bridge(hold->tap, hold->bridge, false);
     if (error)
-        return error;
-    error = take_in(hold);
-    if (error)
-        return error;
+        (void)fail("detach from the bridge", hold->tap, error);
+    else
+        error = take_in(hold, NETDEV_QUEUE_FRAMES); /* all: none comes any more */
     hand_over(hold, port);
+    if (error)
+        return error;
     tell_first_sent(hold);
     return 1;
 }
@@ -253,18 +264,18 @@ static int release(struct hold *hold, const char *name)
 /* The node stays at the port of this name in another namespace. What its peers sent meanwhile is late, not lost. */
 static int give_back(struct hold *hold, const char *netns, const char *name)
 {
-    int error = take_in(hold);
+    int error = take_in(hold, NETDEV_QUEUE_FRAMES);
 
     hold->holding = false;
     if (error)
         return error;
-    error = link_enter(netns);
+    error = netdev_enter_namespace(netns);
     if (error)
         return fail("enter", netns, error);
-    hold->back_fd = link_open_port(name);
+    hold->back_fd = netdev_open_sender(name);
     if (hold->back_fd < 0)
         return fail("open the port", name, hold->back_fd);
-    error = link_set_bridge(name, hold->bridge, true);
+    error = netdev_set_bridge(name, hold->bridge, true);
     if (error)
         return fail("attach to the bridge", name, error);
     hand_over(hold, hold->back_fd);
@@ -272,7 +283,7 @@ static int give_back(struct hold *hold, const char *netns, const char *name)
     return 0;
 }
 
-/* 0: go on; 1: the hold has ended; negative: it failed, and said so. */
+/* 0: go on; 1: the hold has ended; negative: it failed and printed that. */
 static int obey(struct hold *hold, char *line)
 {
     char *second;
@@ -313,7 +324,7 @@ static int serve(struct hold *hold)
         if (patience(hold) == 0)
             (void)announce(hold); /* a TAP that takes no more is in nobody's way: the first one counts */
         if (wait[1].revents)
-            result = take_in(hold);
+            result = take_in(hold, FRAMES_A_TURN);
         if (result == 0 && hold->back_fd >= 0)
             hand_over(hold, hold->back_fd);
         if (result == 0 && wait[0].revents) {
@@ -367,12 +378,12 @@ int main(int argc, char **argv)
     parse(&hold, argc, argv);
     setvbuf(stdin, NULL, _IONBF, 0); /* a line that stdio had read ahead would not wake poll() */
     setvbuf(stdout, NULL, _IOLBF, 0);
-    hold.tap_fd = link_open_tap(hold.tap, 0, 0);
+    hold.tap_fd = netdev_open_tap(hold.tap, 0, 0);
     if (hold.tap_fd < 0) {
         fail("make the TAP", hold.tap, hold.tap_fd);
         return 1;
     }
-    hold.watch_fd = link_open_watch();
+    hold.watch_fd = netdev_open_capture();
     if (hold.watch_fd < 0) {
         fail("open a packet socket for", hold.tap, hold.watch_fd);
         return 1;

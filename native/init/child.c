@@ -1,6 +1,6 @@
 /*
  * Programs below the init. Invariant: a child owns nothing of the init but its three pipe ends; every other descriptor
- * is close-on-exec, and whether exec worked is told by the close-on-exec verdict pipe.
+ * is close-on-exec, and the close-on-exec verdict pipe reports whether exec worked.
  */
 #include "child.h"
 

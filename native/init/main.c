@@ -4,10 +4,9 @@
  *   wherry-init --listen ADDRESS:PORT --key-file FILE --user UID:GID:GROUPS
  *
  * It reaps every process of the node and starts programs of that user (owner.h) for clients that know the key
- * (wherry/wire.h). CRIU dumps it
- * with everything below it and restores it elsewhere, hence: it holds no file of the host open (its streams are the
- * node's own /dev/null), it uses nothing but sockets, pipes and poll, and every program stays below it.
- * SIGTERM ends the node: SIGTERM to all, SIGKILL five seconds later to what is left.
+ * (wherry/wire.h). CRIU dumps it with everything below it and restores it elsewhere, hence: it holds no file of the host
+ * open (its streams are the node's own /dev/null), it uses nothing but sockets, pipes and poll, and every program stays
+ * below it. SIGTERM ends the node: SIGTERM to all, SIGKILL five seconds later to what is left.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -23,14 +22,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "admit.h"
+#include "admission.h"
 #include "session.h"
 #include "wherry/process.h"
 
 enum {
     SESSIONS_MAX = 256, /* proved clients: more than ranks on one node; the rest waits in the backlog */
     ACCEPT_AT_ONCE = 8,
-    PLACES = SESSIONS_MAX + ACCEPT_AT_ONCE + ADMIT_MAX, /* however many of the unproved prove themselves */
+    PLACES = SESSIONS_MAX + ACCEPT_AT_ONCE + ADMISSION_MAX, /* however many of the unproved prove themselves */
     BACKLOG = 256,
     GRACE_MS = 5000,    /* between SIGTERM and SIGKILL */
     STEP_MS = 2000,     /* most that the loop's clock advances at once */
@@ -122,7 +121,7 @@ static void keep_alive(int socket)
     setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
 }
 
-/* A few at a time: who has come must be heard before who comes later can push it out. */
+/* A few at a time: each client is read once before later ones can push it out. */
 static void accept_clients(int listener, const struct guard *guard, int64_t now)
 {
     for (int i = 0; i < ACCEPT_AT_ONCE; i++) {
@@ -133,7 +132,7 @@ static void accept_clients(int listener, const struct guard *guard, int64_t now)
         if (socket < 0)
             return;
         keep_alive(socket);
-        admit_make_room(from.sin_addr);
+        admission_make_room(from.sin_addr);
         if (!session_open(socket, from.sin_addr, guard, now))
             close(socket);
     }
@@ -150,7 +149,9 @@ static void reap(int64_t now)
                 session_exited(session, status, now);
 }
 
-/* The loop's own clock: CLOCK_MONOTONIC may jump when the node is restored elsewhere; a jump must not end a deadline. */
+/*
+ * The loop's own clock: CLOCK_MONOTONIC may jump when the node is restored elsewhere; a jump must not end a deadline.
+ */
 static int64_t advance_clock(int64_t *last)
 {
     static int64_t clock_ms;
@@ -198,11 +199,11 @@ static void serve(int listener, const struct guard *guard)
 
 static void end_node(void)
 {
-    int64_t end = process_now_ms() + GRACE_MS;
+    int64_t last = process_now_ms(), end = advance_clock(&last) + GRACE_MS;
 
     kill(-1, SIGTERM);
     kill(-1, SIGCONT);
-    while (process_now_ms() < end) {
+    while (advance_clock(&last) < end) {
         if (waitpid(-1, NULL, WNOHANG) < 0 && errno == ECHILD)
             return;
         usleep(10000);

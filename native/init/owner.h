@@ -1,9 +1,9 @@
 /*
- * Who may be run on this node: the user of its cluster.
+ * The user whose programs may run on this node: the user of its cluster.
  *
  *   UID:GID:GROUPS      1000:1000:4,24
  *
- * The key alone must not decide: it is in the job file, which the user reads. An owner with UID 0 may run anybody.
+ * The key alone must not decide: it is in the job file, which the user reads. An owner with UID 0 may start programs as any user.
  */
 #ifndef WHERRY_INIT_OWNER_H
 #define WHERRY_INIT_OWNER_H

@@ -58,7 +58,7 @@ static size_t output_room(const struct session *session)
     return room < OUT_SPARE + FRAME_MORE + CHUNK_MIN ? 0 : room - OUT_SPARE;
 }
 
-/* The client is gone or not wanted: its running program is told, one that ended already has left nothing to tell. */
+/* The client is gone or refused: its running program gets SIGHUP; one that ended already needs nothing. */
 static void drop_client(struct session *session)
 {
     if (session->socket < 0)
@@ -117,7 +117,7 @@ struct session *session_open(int socket, struct in_addr source, const struct gua
 
     if (!session)
         return NULL;
-    if (prove_challenge(session->challenge) < 0) {
+    if (handshake_challenge(session->challenge) < 0) {
         free(session);
         return NULL;
     }
@@ -199,7 +199,7 @@ static bool admit(struct session *session, const struct wire_frame *frame, int64
 {
     uint8_t proof[WIRE_PROOF];
     char text[64];
-    int error = prove_check(session->guard->key, session->challenge, frame, proof, &session->seals);
+    int error = handshake_check(session->guard->key, session->challenge, frame, proof, &session->seals);
 
     if (error == -EPROTONOSUPPORT) {
         snprintf(text, sizeof text, "the node's agent speaks version %d of its protocol only", WIRE_VERSION);
@@ -232,7 +232,7 @@ static bool obey_frame(struct session *session, const struct wire_frame *frame, 
     }
 }
 
-/* The frame at the head of `in`, as wire_parse_frame() tells it, opened; -EBADMSG for one that is not the client's. */
+/* The frame at the head of `in`, as of wire_parse_frame(), decrypted; -EBADMSG for one that the client did not seal. */
 static ssize_t next_frame(struct session *session, struct wire_frame *frame)
 {
     uint8_t *head = buffer_head(&session->in);
@@ -300,8 +300,9 @@ static void read_client(struct session *session)
             drop_client(session);
             return;
         }
-        if (!session->closing)
-            session->in.count += (size_t)count;
+        if (session->closing)
+            return; /* thrown away; a client that sends without end must not keep the loop here */
+        session->in.count += (size_t)count;
     }
 }
 

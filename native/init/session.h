@@ -17,7 +17,7 @@
 #include "child.h"
 #include "owner.h"
 #include "wherry/buffer.h"
-#include "wherry/prove.h"
+#include "wherry/handshake.h"
 
 enum { SESSION_POLLS = 5 }; /* socket, verdict, input, output, error output */
 
@@ -44,7 +44,8 @@ struct session {
     bool blocked;           /* an I frame waits for room in the program's input pipe */
     bool shut;              /* our direction of the socket is closed */
     int status;
-    int64_t deadline;       /* loop time in ms: for the answer, for the drain after the exit, for the client's close; 0 none */
+    /* loop time in ms: for the answer, for the drain after the exit, for the client's close; 0 none */
+    int64_t deadline;
     size_t owed[2];         /* bytes that were in the output pipes when the drain's time was over */
     size_t fed;             /* bytes of the I frame at the head of `in` that the program has taken */
     struct buffer in, out;

@@ -4,10 +4,11 @@
  *   wherry-launch --dir JOBDIR --uid U --gid G [--groups A,B] --cwd DIR [--input] -- PROGRAM ARGUMENT...
  *
  * Says "ready" on its standard output when the program was exec'ed (exit 0; the holder goes on in the background), or
- * "failed REASON" (exit 1; nothing was started). The files that it keeps in JOBDIR: record.h, and with --input the pipe
- * of input.h; without it the program reads nothing. The program gets this program's environment and a process group of
- * its own. SIGINT and SIGTERM are passed to that group; the group is killed 5 s after the first of them came, or at the
- * next one, and in any case when the program has ended. Killing the holder itself makes the program get SIGTERM.
+ * "failed REASON" (exit 1; nothing was started). The files that it keeps in JOBDIR: job_files.h, and with --input the
+ * pipe of job_input.h; without it the program reads nothing. The program gets this program's environment and a process
+ * group of its own. SIGINT and SIGTERM are passed to that group; the group is killed 5 s after the first of them came,
+ * or at the next one, and in any case when the program has ended. Killing the holder itself makes the program get
+ * SIGTERM.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -19,7 +20,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "hold.h"
+#include "supervise.h"
 #include "wherry/process.h"
 #include "wherry/wire.h"
 
@@ -102,7 +103,7 @@ int main(int argc, char **argv)
 {
     static struct program program;
     const char *directory = NULL;
-    struct record record;
+    struct job_files files;
     int pipe_ends[2], error;
     pid_t pid;
 
@@ -127,17 +128,17 @@ int main(int argc, char **argv)
     if (pid > 0)
         _exit(0);
     umask(022);
-    error = record_open(&record, directory);
+    error = job_files_open(&files, directory);
     if (error < 0)
         fail("use the job directory", directory, -error);
-    error = record_write_pid(&record);
+    error = job_files_write_pid(&files);
     if (error < 0)
         fail("write the pid file in", directory, -error);
-    hold_start(&program, &record, report);
+    supervise_start(&program, &files, report);
     error = process_detach_streams();
     if (error < 0)
         fail("open", "/dev/null", -error);
     process_write_all(report, "ready\n", 6);
     close(report);
-    return hold_until_end(&program, &record) < 0;
+    return supervise_until_end(&program, &files) < 0;
 }

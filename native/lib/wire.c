@@ -110,7 +110,9 @@ int wire_parse_groups(const char *text, gid_t *groups, size_t room)
     return (int)count;
 }
 
-/* The next string of the request, or NULL at its end. Every string has its NUL: the caller has checked the last byte. */
+/*
+ * The next string of the request, or NULL at its end. Every string has its NUL: the caller has checked the last byte.
+ */
 static char *next_string(const uint8_t **at, const uint8_t *end)
 {
     const uint8_t *start = *at;

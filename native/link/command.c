@@ -12,7 +12,8 @@
 static bool is_possible(const struct shape_rules *rules)
 {
     return rules->latency_ns >= 0 && rules->jitter_ns >= 0 && rules->jitter_ns <= rules->latency_ns &&
-           rules->latency_ns <= INT64_C(60000000000) && rules->bandwidth <= BANDWIDTH_MAX && rules->loss >= 0 && rules->loss <= 1;
+           rules->latency_ns <= INT64_C(60000000000) && rules->bandwidth <= BANDWIDTH_MAX &&
+           rules->loss >= 0 && rules->loss <= 1;
 }
 
 int command_parse(const char *line, struct shape_rules rules[2])

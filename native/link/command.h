@@ -1,4 +1,7 @@
-/* What a link is told: one line, words and values. Nothing else is taken; a line that is not understood changes nothing. */
+/*
+ * The control commands of a link: one line, words and values. Nothing else is accepted; an invalid line changes
+ * nothing.
+ */
 #ifndef WHERRY_LINK_COMMAND_H
 #define WHERRY_LINK_COMMAND_H
 

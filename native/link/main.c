@@ -34,7 +34,7 @@
 #include <unistd.h>
 
 #include "command.h"
-#include "line.h"
+#include "delay_queue.h"
 #include "shape.h"
 #include "tap.h"
 
@@ -44,13 +44,13 @@ enum {
     WHOLE_FROM = 100000000,       /* bit/s: below, 64 KiB at once would stand in the way for more than 5 ms */
     EARLY_NS = 20000,             /* what is due so soon is written now: the sleep would take longer */
     SLEEP_NS = 30000,             /* and no sleep is shorter: frames are moved in batches */
-    WAKE_MAX_NS = 200000,         /* who wakes later than this is kept from the processor, and cannot foresee it */
+    WAKE_MAX_NS = 200000,         /* a later wake-up means that the processor was taken, which cannot be foreseen */
 };
 
 struct direction {
     int in, out;
     struct shape shape;
-    struct line line;
+    struct delay_queue line;
     uint64_t frames, bytes, lost, dropped;
 };
 
@@ -86,7 +86,7 @@ static void take_in(struct direction *direction, int64_t early_ns)
 
         if (due == SHAPE_LOST) {
             direction->lost++;
-        } else if (due == SHAPE_DROPPED || line_push(&direction->line, due, frame, (size_t)length) < 0) {
+        } else if (due == SHAPE_DROPPED || delay_queue_push(&direction->line, due, frame, (size_t)length) < 0) {
             direction->dropped++;
         } else {
             direction->frames++;
@@ -97,12 +97,12 @@ static void take_in(struct direction *direction, int64_t early_ns)
 
 static void hand_out(struct direction *direction, int64_t until)
 {
-    struct line_frame *frame;
+    struct delayed_frame *frame;
 
     while ((frame = direction->line.head) && frame->due_ns <= until) {
         if (write(direction->out, frame->bytes, frame->length) < 0)
             direction->dropped++;
-        line_pop(&direction->line);
+        delay_queue_pop(&direction->line);
     }
 }
 
@@ -112,7 +112,7 @@ static void set_rules(struct link *link, const struct shape_rules rules[2])
         struct direction *direction = &link->directions[i];
         bool whole = rules[i].loss == 0 && (rules[i].bandwidth == 0 || rules[i].bandwidth >= WHOLE_FROM);
 
-        line_hasten(&direction->line, shape_set_rules(&direction->shape, &rules[i], now_ns()));
+        delay_queue_hasten(&direction->line, shape_set_rules(&direction->shape, &rules[i], now_ns()));
         tap_set_whole(direction->in, whole); /* when it cannot be whole the kernel cuts it: slower, not wrong */
     }
 }
@@ -194,7 +194,7 @@ static int serve(struct link *link)
             learn_wake(link, now_ns() - until);
         for (int i = 0; i < 2; i++) {
             if (wait[i].revents & (POLLERR | POLLHUP | POLLNVAL))
-                return -ENODEV; /* its TAP was removed: whoever tends the link makes it anew */
+                return -ENODEV; /* its TAP was removed: the daemon that repairs links makes a new one */
             if (wait[i].revents)
                 take_in(&link->directions[i], long_enough && now_ns() - now > link->wake_ns ? link->wake_ns : 0);
         }
@@ -277,7 +277,9 @@ static void parse(struct arguments *arguments, int argc, char **argv)
         usage();
 }
 
-/* The control socket first: an address without a path, as those who ask have, is looked up where the socket was made. */
+/*
+ * The control socket first: the abstract address of a client is looked up in the namespace where the socket was made.
+ */
 static int make(struct link *link, const struct arguments *arguments)
 {
     link->control = open_control(arguments->control);

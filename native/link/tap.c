@@ -13,8 +13,8 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-#include "../hold/link.h"
 #include "shape.h"
+#include "wherry/netdev.h"
 
 /* Newer than Debian 12's headers. */
 #ifndef TUN_F_USO4
@@ -28,7 +28,7 @@
 
 enum {
     GSO_KIND = 0x1f, /* without the marks of a tunnel and of ECN */
-    TCP_OFFSET = 12, /* where a TCP header says in its upper four bits how many words it has */
+    TCP_OFFSET = 12, /* a TCP header has its length in words in the upper four bits of this byte */
 };
 
 static int enter(const char *netns)
@@ -49,7 +49,7 @@ int tap_open(const char *netns, const char *name, unsigned mtu)
 
     if (error)
         return error;
-    fd = link_open_tap(name, IFF_VNET_HDR, mtu);
+    fd = netdev_open_tap(name, IFF_VNET_HDR, mtu);
     if (fd < 0)
         return fd;
     if (ioctl(fd, TUNSETVNETHDRSZ, &size) < 0) {

@@ -1,8 +1,8 @@
 /*
  * One end of a link: a TAP in a site's namespace.
  *
- * The kernel hands over what it has not yet cut into segments, up to 64 KiB with one read, behind a header that says how
- * it is to be cut (VIRTIO 1.3, 5.1.6); written as it was read to the other end's TAP, it is cut where it leaves the
+ * The kernel hands over what it has not yet cut into segments, up to 64 KiB with one read, behind a header that says
+ * how it is to be cut (VIRTIO 1.3, 5.1.6); written as it was read to the other end's TAP, it is cut where it leaves the
  * machine's virtual wires, if at all. So that TCP inside VXLAN is handed over like this too, the kernel must be 6.17 or
  * later; an older one cuts it before.
  */

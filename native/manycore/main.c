@@ -1,5 +1,6 @@
 /*
- * wherry-tile: one tile. Started by wherry-tiles, never by hand: descriptor 3 is the window, 4 rings the name server.
+ * wherry-tile: one tile. Started by wherry-tiles, never by hand: descriptor 3 is the shared memory, 4 rings the name
+ * server.
  *
  *   wherry-tile NUMBER
  *   wherry-tile --dot      prints the graph of a move's tasks, for Graphviz
@@ -18,16 +19,16 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
-#include "call.h"
-#include "calls.h"
-#include "core.h"
-#include "cpu.h"
-#include "faults.h"
-#include "messages.h"
-#include "movegraph.h"
-#include "moving.h"
-#include "process.h"
-#include "sched.h"
+#include "kernel/call_table.h"
+#include "kernel/core.h"
+#include "kernel/kernel_call.h"
+#include "kernel/message_calls.h"
+#include "kernel/process.h"
+#include "kernel/scheduler.h"
+#include "migration/move_engine.h"
+#include "migration/move_graph.h"
+#include "shared/cpu.h"
+#include "shared/fault_injection.h"
 
 static int map_gate(void)
 {
@@ -55,7 +56,7 @@ static void execute_calls(struct tile *tile)
 
 static void answer_wish(struct tile *tile)
 {
-    int32_t answer = atomic_exchange(&tile->window->tiles[tile->index].answer, 0);
+    int32_t answer = atomic_exchange(&tile->shared->tiles[tile->index].answer, 0);
 
     if (!answer)
         return;
@@ -72,7 +73,7 @@ static void answer_wish(struct tile *tile)
 /* The name server wants the process to end. */
 static void obey_end(struct tile *tile)
 {
-    struct location *location = &tile->window->locations[tile->process];
+    struct location *location = &tile->shared->locations[tile->process];
     uint32_t end = atomic_load(&location->end);
 
     if (!end || tile->ending)
@@ -87,7 +88,7 @@ static bool tick(struct tile *tile)
 {
     if (tile->area->ready_first < 0)
         return false;
-    for (uint32_t index = 1; index < tile->window->core_count; index++)
+    for (uint32_t index = 1; index < tile->shared->core_count; index++)
         if (tile->cores[index].thread >= 0)
             pthread_kill(tile->cores[index].pthread, PREEMPT_SIGNAL);
     return true;
@@ -106,7 +107,7 @@ static bool serve(struct tile *tile, bool time_is_up)
     obey_end(tile);
     execute_calls(tile);
     answer_wish(tile);
-    messages_advance(tile);
+    operations_advance(tile);
     sched_retry(tile, WAIT_SYNC, -1, THREAD_MAX);
     sched_retry(tile, WAIT_MAIL, -1, THREAD_MAX);
     sched_retry(tile, WAIT_SEND, -1, THREAD_MAX);
@@ -134,7 +135,7 @@ static void end(struct tile *tile)
  */
 static int look_at_lease(const struct tile *tile)
 {
-    int64_t lease = atomic_load(&tile->window->lease), left = lease - window_now();
+    int64_t lease = atomic_load(&tile->shared->lease), left = lease - shared_now();
 
     if (!lease)
         return -1;
@@ -145,23 +146,23 @@ static int look_at_lease(const struct tile *tile)
 
 static void run_master(struct tile *tile)
 {
-    struct tile_record *record = &tile->window->tiles[tile->index];
+    struct tile_record *record = &tile->shared->tiles[tile->index];
     int64_t next_tick = 0;
 
-    while (!atomic_load(&tile->window->stop)) {
+    while (!atomic_load(&tile->shared->stop)) {
         uint32_t seen = atomic_load(&record->bell);
-        bool time_is_up = window_now() >= next_tick;
+        bool time_is_up = shared_now() >= next_tick;
         int lease;
 
-        moving_run(tile);
+        move_engine_run(tile);
         if (serve(tile, time_is_up))
             end(tile);
         if (!tile->area)
             tile->ticking = false;
         if (time_is_up)
-            next_tick = window_now() + PREEMPT_MS * 1000000ll;
+            next_tick = shared_now() + PREEMPT_MS * 1000000ll;
         lease = look_at_lease(tile);
-        window_wait(&record->bell, seen, tile->ticking ? PREEMPT_MS : moving_is_active(tile) ? SLICE_MS : lease);
+        shared_wait(&record->bell, seen, tile->ticking ? PREEMPT_MS : move_engine_is_active(tile) ? SLICE_MS : lease);
     }
 }
 
@@ -172,7 +173,7 @@ static void stop_cores(struct tile *tile)
     pthread_mutex_unlock(&tile->lock);
     if (tile->area)
         process_freeze(tile);
-    for (uint32_t index = 1; index < tile->window->core_count; index++) {
+    for (uint32_t index = 1; index < tile->shared->core_count; index++) {
         pthread_mutex_lock(&tile->lock);
         pthread_cond_signal(&tile->cores[index].wake);
         pthread_mutex_unlock(&tile->lock);
@@ -181,24 +182,24 @@ static void stop_cores(struct tile *tile)
     }
 }
 
-static int start(struct tile *tile)
+static int start(struct tile *tile, struct move_side *side)
 {
-    int error = window_open(WINDOW_FD, &tile->window);
+    int error = shared_open(SHARED_MEMORY_FD, &tile->shared);
     pthread_mutexattr_t spins;
 
     if (error < 0)
         return error;
-    if (tile->index >= tile->window->tile_count)
+    if (tile->index >= tile->shared->tile_count)
         return -EINVAL;
     pthread_mutexattr_init(&spins);
     pthread_mutexattr_settype(&spins, PTHREAD_MUTEX_ADAPTIVE_NP); /* it is held for less than a wake-up takes */
     pthread_mutex_init(&tile->lock, &spins);
     pthread_cond_init(&tile->quiet, NULL);
-    moving_start(tile);
+    move_engine_start(tile, side);
     error = map_gate();
     if (error == 0)
         error = core_install_handlers(tile);
-    for (uint32_t index = 1; error == 0 && index < tile->window->core_count; index++) {
+    for (uint32_t index = 1; error == 0 && index < tile->shared->core_count; index++) {
         tile->cores[index].tile = tile;
         tile->cores[index].index = (int)index;
         error = core_start(&tile->cores[index]);
@@ -210,7 +211,7 @@ static int print_machine(void)
 {
     static const char *const trackings[TRACKING_KINDS] = {"none", "mprotect", "userfaultfd"};
     const char *lacks;
-    enum tracking_kind kind = tracking_probe(&lacks);
+    enum tracking_kind kind = dirty_tracking_probe(&lacks);
 
     printf("{\"tracking\": \"%s\", \"lacks\": \"%s\", \"system_calls_refused\": %s, \"extended_state\": %u, "
            "\"short_turns\": %s}\n",
@@ -222,6 +223,7 @@ static int print_machine(void)
 int main(int argc, char **argv)
 {
     static struct tile tile = {.event_fd = EVENT_FD};
+    static struct move_side side;
     int error;
 
     tile.step_mode = fault_number("step:");
@@ -239,15 +241,15 @@ int main(int argc, char **argv)
     }
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     tile.index = (uint32_t)strtoul(argv[1], NULL, 10);
-    window_set_gateway(EVENT_FD);
-    error = start(&tile);
+    shared_set_gateway(EVENT_FD);
+    error = start(&tile, &side);
     if (error < 0) {
         fprintf(stderr, "wherry-tile: tile %u cannot start: %s\n", tile.index,
                 error == -EPROTO ? "it is of another build than wherry-tiles" : strerror(-error));
         return 1;
     }
     cpu_ask_short_turns();
-    atomic_store(&tile.window->tiles[tile.index].ready, 1);
+    atomic_store(&tile.shared->tiles[tile.index].ready, 1);
     eventfd_write(EVENT_FD, 1);
     run_master(&tile);
     stop_cores(&tile);

@@ -25,7 +25,8 @@ static _Noreturn void fail(const char *what, const char *object)
 
 static _Noreturn void usage(void)
 {
-    fputs("usage: wherry-ns [--net PATH] [--mnt PATH] [--cgroup FILE]... [--number FILE] -- PROGRAM ARGUMENT...\n", stderr);
+    fputs("usage: wherry-ns [--net PATH] [--mnt PATH] [--cgroup FILE]... [--number FILE] -- PROGRAM ARGUMENT...\n",
+          stderr);
     exit(125);
 }
 

@@ -37,7 +37,7 @@ static _Noreturn void reap(pid_t program, int report)
             continue;
         process_write_all(report, &code, 1);
         close(report);
-        process_detach_streams(); /* who asked waits for their end */
+        process_detach_streams(); /* the caller waits for their end */
     }
     exit(0);
 }

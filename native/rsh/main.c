@@ -11,6 +11,7 @@
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,9 +19,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "io_forwarding.h"
 #include "jobfile.h"
-#include "relay.h"
-#include "wherry/prove.h"
+#include "wherry/handshake.h"
+#include "wherry/process.h"
 
 static _Noreturn void fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
@@ -131,7 +133,7 @@ static void hear(int fd, const struct job_node *node, uint8_t bytes[WIRE_HEADER 
         fail("node %s: %.*s", node->name, (int)frame->length, (const char *)frame->payload);
 }
 
-/* The handshake of wherry/prove.h. Ends the program unless the node has proved that it has its key. */
+/* The handshake of wherry/handshake.h. Ends the program unless the node has proved that it has its key. */
 static void prove_both(int fd, const struct job_node *node, struct seals *seals)
 {
     uint8_t bytes[WIRE_HEADER + WIRE_TEXT_MAX], answer[WIRE_HEADER + WIRE_ANSWER], expected[WIRE_PROOF];
@@ -139,7 +141,7 @@ static void prove_both(int fd, const struct job_node *node, struct seals *seals)
     int error;
 
     hear(fd, node, bytes, &frame);
-    error = prove_answer((const uint8_t *)node->key, &frame, answer + WIRE_HEADER, expected, seals);
+    error = handshake_answer((const uint8_t *)node->key, &frame, answer + WIRE_HEADER, expected, seals);
     if (error == -EPROTONOSUPPORT)
         fail("the agent of node %s speaks another version of its protocol than %d: wherry down, then wherry up",
              node->name, WIRE_VERSION);
@@ -149,7 +151,7 @@ static void prove_both(int fd, const struct job_node *node, struct seals *seals)
     if (send(fd, answer, sizeof answer, MSG_NOSIGNAL) != sizeof answer)
         fail_lost(node);
     hear(fd, node, bytes, &frame);
-    if (prove_agent(expected, &frame) < 0)
+    if (handshake_verify_agent(expected, &frame) < 0)
         fail("what listens at %s:%s does not know the key of node %s", node->address, node->port, node->name);
 }
 
@@ -176,6 +178,10 @@ int main(int argc, char **argv)
     char reason[WIRE_TEXT_MAX + 1], **words;
     int line, error, socket, code;
 
+    error = process_close_inherited(); /* else the connection may become the standard input that a launcher has closed */
+    if (error < 0)
+        fail("cannot open /dev/null: %s", strerror(-error));
+    signal(SIGPIPE, SIG_IGN); /* a reader that has gone does not change how the command ends */
     words = skip_options(argv + (argc > 0), &with_input);
     host = *words;
     if (host)
@@ -198,10 +204,10 @@ int main(int argc, char **argv)
     queue_request(&out, &seals.to_agent, &job, words);
     if (!with_input)
         append_sealed(&out, &seals.to_agent, 'I', NULL, 0);
-    code = relay_run(socket, &seals, &out, with_input, reason, sizeof reason);
-    if (code == RELAY_LOST)
+    code = forward_io(socket, &seals, &out, with_input, reason, sizeof reason);
+    if (code == FORWARD_LOST)
         fail_lost(node);
-    if (code == RELAY_REFUSED)
+    if (code == FORWARD_REFUSED)
         fail("node %s: %s", node->name, reason);
     buffer_free(&out);
     jobfile_free(&job);

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "../link/command.h"
-#include "../link/line.h"
+#include "../link/delay_queue.h"
 #include "../link/shape.h"
 #include "check.h"
 
@@ -97,22 +97,22 @@ static void test_segments(void)
 
 static void test_line(void)
 {
-    struct line line = {.limit = 30};
+    struct delay_queue line = {.limit = 30};
     uint8_t frame[10] = {0};
 
     for (uint8_t i = 0; i < 3; i++) {
         frame[0] = i;
-        CHECK(line_push(&line, 100 * i, frame, sizeof frame) == 0);
+        CHECK(delay_queue_push(&line, 100 * i, frame, sizeof frame) == 0);
     }
-    CHECK(line_push(&line, 300, frame, 1) == -ENOSPC);
-    line_hasten(&line, 150);
+    CHECK(delay_queue_push(&line, 300, frame, 1) == -ENOSPC);
+    delay_queue_hasten(&line, 150);
     for (uint8_t i = 0; i < 3; i++) {
         CHECK(line.head->bytes[0] == i && line.head->due_ns == (i == 2 ? 150 : 100 * i));
-        line_pop(&line);
+        delay_queue_pop(&line);
     }
     CHECK(!line.head && line.bytes == 0);
-    CHECK(line_push(&line, 0, frame, sizeof frame) == 0);
-    line_free(&line);
+    CHECK(delay_queue_push(&line, 0, frame, sizeof frame) == 0);
+    delay_queue_free(&line);
     CHECK(!line.head && line.bytes == 0);
 }
 

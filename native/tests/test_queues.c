@@ -2,7 +2,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include "../hold/frames.h"
+#include "../hold/frame_store.h"
 #include "check.h"
 #include "wherry/buffer.h"
 

@@ -1,4 +1,7 @@
-/* The parsers of wherry/wire.h and the cipher of wherry/seal.h on the vectors; each input lies in a block of its own size, so ASan sees a read beyond. */
+/*
+ * The parsers of wherry/wire.h and the cipher of wherry/seal.h on the vectors; each input lies in a block of its own
+ * size, so ASan sees a read beyond.
+ */
 #include "wherry/seal.h"
 
 #include <string.h>

@@ -6,10 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "image.h"
-#include "sums.h"
-#include "tasks.h"
-#include "verify.h"
+#include "checksums.h"
+#include "commands.h"
+#include "criu_image.h"
+#include "process_memory.h"
 
 static uint8_t block[BLOCK];
 
@@ -22,7 +22,7 @@ static int memory_sum(const struct task *task, uint64_t address, uint64_t count,
         size_t part = (size_t)(count < whole ? count : whole);
 
         error = memory_read(task, address, block, part);
-        *crc = sums_add(*crc, address, block, part);
+        *crc = checksum_add(*crc, address, block, part);
         address += part, count -= part;
     }
     return error;
@@ -35,10 +35,10 @@ static int differs(const char *what, int error)
     return DIFFERENT;
 }
 
-/* A little of it may be mended; more than that is a damage that nobody knows. */
+/* A little of it may be patched; more than that is damage of an unknown kind. */
 static int send_again(const struct task *task, uint64_t address, uint64_t count)
 {
-    static uint64_t left = MENDED_AT_MOST;
+    static uint64_t left = PATCH_MAX;
 
     if (count > left || memory_read(task, address, block, (size_t)count))
         return DIFFERENT;
@@ -64,7 +64,8 @@ static int compare_memory(const char *record, uint64_t *compared)
     *compared += count;
     if (!error && have == want)
         return SAME;
-    snprintf(what, sizeof(what), "the memory of process %u at 0x%" PRIx64 ", %" PRIu64 " bytes,", inside, address, count);
+    snprintf(what, sizeof(what), "the memory of process %u at 0x%" PRIx64 ", %" PRIu64 " bytes,", inside, address,
+             count);
     differs(what, error);
     return error ? DIFFERENT : send_again(task, address, count);
 }
@@ -81,7 +82,7 @@ static int compare_file(const char *record, const char *top, uint64_t *compared)
     record += 1 + at + 1;
     if ((size_t)snprintf(path, sizeof(path), "%s/%s", top, record) >= sizeof(path))
         return CANNOT_TELL;
-    error = file_sum(path, &have_size, &have);
+    error = checksum_of_file(path, &have_size, &have);
     *compared += size;
     if (!error && have == want && have_size == size)
         return SAME;
@@ -99,7 +100,7 @@ int compare_run(const char *images, const char *tree, const char *tasks)
     while (!ended && getdelim(&record, &room, 0, stdin) > 0) {
         int one = CANNOT_TELL;
 
-        if (!learnt && tasks_learn(tasks, O_RDONLY))
+        if (!learnt && tasks_read(tasks, O_RDONLY))
             break;
         learnt = 1;
         if (*record == 'p')
@@ -116,7 +117,7 @@ int compare_run(const char *images, const char *tree, const char *tasks)
     if (!ended && result != DIFFERENT)
         result = CANNOT_TELL;
     while (!ended && getdelim(&record, &room, 0, stdin) > 0)
-        ended = !strcmp(record, "."); /* who lists must not see its connection break, and blame that */
+        ended = !strcmp(record, "."); /* the digest must not see its connection break and report that instead */
     if (result == SENT_AGAIN && (printf(".%c", 0) < 0 || fflush(stdout)))
         result = DIFFERENT;
     if (result == SAME)

@@ -1,38 +1,38 @@
 /*
  * wherry-verify: that what arrived by a move is what was sent.
  *
- *   wherry-verify list IMAGES TREE              at the destination: a line on stdin, then records on stdout
+ *   wherry-verify digest IMAGES TREE            at the destination: a line on stdin, then records on stdout
  *   wherry-verify compare IMAGES TREE TASKS     at the source: records on stdin, what is sent again on stdout
- *   wherry-verify mend TASKS                    at the destination: what was sent again on stdin
+ *   wherry-verify patch TASKS                   at the destination: what was sent again on stdin
  *
  * IMAGES is the directory of CRIU's last pass, TREE the node's private files, TASKS the cgroup.procs of the frozen node
- * there. The destination sums up what it has, pages while they arrive and the rest when it is told to; the source, which
- * is frozen, sums up the same memory and files where they came from. A little memory that differs is sent again, and
- * written into the restored processes, which are frozen, too.
- * A record ends with a zero byte, as only that is in no path; CRC is CRC-32C in hexadecimal:
+ * there. The destination sums up what it has, pages while they arrive and the rest when the line comes; the source,
+ * which is frozen, sums up the same memory and files where they came from. A little memory that differs is sent again,
+ * and written into the restored processes, which are frozen, too. A record ends with a zero byte, as only that is in no
+ * path; CRC is CRC-32C in hexadecimal:
  *
- *   p PID ADDRESS BYTES CRC     memory of a process, as its own PID namespace counts (sums.h)
+ *   p PID ADDRESS BYTES CRC     memory of a process, as its own PID namespace counts (checksums.h)
  *   i BYTES CRC PATH            a file below IMAGES
  *   t BYTES CRC PATH            a file below TREE
  *   m PID ADDRESS BYTES CRC     memory sent again, of which that many bytes follow; CRC is theirs
  *   .                           the end: nothing is missing
  *
- * Exit code: 0 the same, or mended; 1 different; 2 what differed was sent again; 125 could not tell. stderr says what
+ * Exit code: 0 the same, or patched; 1 different; 2 what differed was sent again; 125 could not tell. stderr says what
  * differs, or why.
  */
 #include <stdio.h>
 #include <string.h>
 
-#include "verify.h"
+#include "commands.h"
 
 int main(int argc, char **argv)
 {
-    if (argc == 4 && !strcmp(argv[1], "list"))
-        return list_run(argv[2], argv[3]);
+    if (argc == 4 && !strcmp(argv[1], "digest"))
+        return digest_run(argv[2], argv[3]);
     if (argc == 5 && !strcmp(argv[1], "compare"))
         return compare_run(argv[2], argv[3], argv[4]);
-    if (argc == 3 && !strcmp(argv[1], "mend"))
-        return mend_all(argv[2]);
-    fputs("usage: wherry-verify list IMAGES TREE | compare IMAGES TREE TASKS | mend TASKS\n", stderr);
+    if (argc == 3 && !strcmp(argv[1], "patch"))
+        return patch_run(argv[2]);
+    fputs("usage: wherry-verify digest IMAGES TREE | compare IMAGES TREE TASKS | patch TASKS\n", stderr);
     return CANNOT_TELL;
 }

@@ -49,14 +49,14 @@ def processes(mover: ContainerMover) -> dict[str, int]:
     assert mover._verification
     return {
         "restore": mover._engine.workers["restore"]._process.pid,
-        "list": mover._verification._list.pid,
+        "digest": mover._verification._digest.pid,
         "compare": mover._verification._compare.pid,
         **{name: stream._receiver.pid for name, stream in mover._transport.streams.items()},
     }
 
 
 @CONTAINER
-@pytest.mark.parametrize("what", ["pages", "tree", "images", "list", "restore", "compare"])
+@pytest.mark.parametrize("what", ["pages", "tree", "images", "digest", "restore", "compare"])
 def test_a_program_that_hangs_is_given_up(standing: Stand, what: str) -> None:
     mover = mover_of(standing)
     prepare, *steps = standing.steps(mover)

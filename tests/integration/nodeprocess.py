@@ -33,7 +33,7 @@ def programs(request: pytest.FixtureRequest) -> Path:
     """The directory of the native programs."""
     if request.param == "as built":
         return native_program("wherry-init").parent
-    return sanitized("wherry-init", "wherry-rsh", "test_wire", "test_queues") / "bin"
+    return sanitized("wherry-init", "wherry-rsh", "test_wire", "test_queues", "test_guest") / "bin"
 
 
 def wait_until(condition: Callable[[], object], what: str) -> None:

@@ -60,7 +60,7 @@ def test_output_is_told_from_any_byte_on(start: Callable[..., Board], monkeypatc
         assert events[0]["from"] == len(text)
         text += "".join(e["text"] for e in events)
     assert text + "".join(e.get("text", "") for e in events) == said[process]
-    holder = Run(board, "hold")
+    holder = Run(board, "receive")
     assert told({holder.process: 1 << 40}, wait=0.0) == []
     with pytest.raises(Refused, match="no such process"):
         told({30: 0})

@@ -79,7 +79,7 @@ def test_a_destination_that_stands_still(
     with pytest.raises(Refused, match="tile 1 has a process, expects one, or is dead"):
         board.start(program("count"), ["3"], 1)
     os.kill(board.ps()["tiles"][1]["pid"], signal.SIGCONT)
-    until(lambda: failure(board.start, program("hold"), [], 1) is None, "the tile is free again")
+    until(lambda: failure(board.start, program("receive"), [], 1) is None, "the tile is free again")
     assert run.ended()["status"] == 0 and run.end["moves"] == 0
     assert run.text.splitlines()[-1] == f"sum {count_sum(200 * 2000000):x}"
 

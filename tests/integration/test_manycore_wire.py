@@ -1,7 +1,7 @@
 """What a board takes from the network: anything at all, without harm; and nothing from who does not know the secret.
 
-A peer in Python speaks to real boards, with the greeting made anew from its description in
-native/manycore/board/hello.h: a follower with frames that a real leader sent, spoiled; a leader with noise.
+A peer in Python speaks to real boards, with the greeting made anew from its description in native/manycore/board/hosts/
+authentication.h: a follower with frames that a real leader sent, spoiled; a leader with noise.
 """
 
 from __future__ import annotations

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from fuzzing import NATIVE, fuzz
+from wherry.base.paths import native_program
 
 KEY = "0123456789abcdef" * 4
-_BOARD = sorted(NATIVE.glob("manycore/board/*.c"))
-_TILES = ("uarea", "crc", "cpu", "elf", "window", "inbox", "portal", "sync", "movegraph")
+_BOARD = sorted(path.relative_to(NATIVE).as_posix() for path in NATIVE.glob("manycore/board/**/*.c"))
+_SHARED = sorted(path.relative_to(NATIVE).as_posix() for path in NATIVE.glob("manycore/shared/*.c"))
 _KINDS = 28
-"""FRAME_KINDS of native/manycore/board/link.h."""
+"""FRAME_KINDS of native/manycore/board/hosts/channel.h."""
 _TURN = 8
 """A flag of native/fuzz/fuzz_board.c: the board has a whole turn after the frame."""
 
@@ -22,7 +23,7 @@ def test_no_job_file_breaks_the_agent() -> None:
 def test_no_frame_breaks_a_jobs_input() -> None:
     frame = bytes(8) + b"\0\3abc"
     corpus = {"one": b"\x0d" + frame, "again": frame + frame, "end": bytes(10)}
-    fuzz(("fuzz/fuzz_input.c", "launch/input.c"), corpus, 20_000, 1024)
+    fuzz(("fuzz/fuzz_job_input.c", "launch/job_input.c"), corpus, 20_000, 1024)
 
 
 def test_no_command_and_no_frame_breaks_a_link_or_a_hold() -> None:
@@ -31,15 +32,22 @@ def test_no_command_and_no_frame_breaks_a_link_or_a_hold() -> None:
         "fast": b"set 60000000000 0 18446744073709551615 0 0 0 1 1\n\x40\x40\x80\x80",
         "show": b"show\n\x10\x80",
     }
-    sources = ("fuzz/fuzz_link.c", "link/command.c", "link/shape.c", "link/line.c", "hold/frames.c", "lib/buffer.c")
+    link = ("link/command.c", "link/shape.c", "link/delay_queue.c")
+    sources = ("fuzz/fuzz_link.c", *link, "hold/frame_store.c", "lib/buffer.c")
     fuzz(sources, corpus, 3_000, 512)
 
 
-def test_no_bytes_break_the_link_of_two_boards() -> None:
+def test_no_user_area_and_no_program_breaks_a_tile() -> None:
+    shared = ("manycore/shared/user_area.c", "manycore/shared/crc32c.c")
+    program = (native_program("wherry-tiles").parents[1] / "lib" / "tile" / "count").read_bytes()
+    corpus = {"program": b"\0" + program[:16000], "area": b"\1" + bytes(4)}
+    fuzz(("fuzz/fuzz_user_area.c", "manycore/board/program_loader.c", *shared), corpus, 3000, 16384)
+
+
+def test_no_bytes_break_the_channel_of_two_boards() -> None:
     head = bytes([3, 0, 0, 0, 2, 0, 1, 0]) + (1).to_bytes(8, "little") + bytes(8)
     corpus = {"frame": b"\xff" + head + b"abc", "halves": b"\x05" + head + b"abc", "ack": b"\xff" + bytes(24)}
-    tiles = tuple(f"manycore/{name}.c" for name in ("window", "uarea", "crc", "cpu"))
-    fuzz(("fuzz/fuzz_board_link.c", "manycore/board/link.c", *tiles), corpus, 5_000, 1024)
+    fuzz(("fuzz/fuzz_board_channel.c", "manycore/board/hosts/channel.c", *_SHARED), corpus, 5_000, 1024)
 
 
 def test_no_frame_breaks_a_board() -> None:
@@ -51,6 +59,6 @@ def test_no_frame_breaks_a_board() -> None:
         for kind in range(_KINDS)
         for turn in (0, _TURN)
     }
-    boards = tuple(f"manycore/board/{file.name}" for file in _BOARD if file.name not in ("main.c", "link.c"))
-    tiles = tuple(f"manycore/{name}.c" for name in _TILES)
-    fuzz(("fuzz/fuzz_board.c", *boards, "manycore/tests/unconnected.c", *tiles), corpus, 1_000, 4096, ("nettle",))
+    parts = [file for file in _BOARD if not file.endswith(("/main.c", "/channel.c"))]
+    sources = ("fuzz/fuzz_board.c", *parts, "manycore/tests/fake_channel.c", *_SHARED)
+    fuzz(sources, corpus, 1_000, 4096, ("nettle",))

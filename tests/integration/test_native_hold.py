@@ -11,6 +11,7 @@ import json
 import os
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -21,6 +22,7 @@ import pytest
 
 from fuzzing import fuzz
 from names import own_name
+from sanitized import sanitized
 from wherry.base.paths import native_program
 from wherry.fabric import named_netns
 
@@ -109,6 +111,13 @@ def retransmitted() -> int:
     text = ip("netns", "exec", PEER, "cat", "/proc/net/snmp")
     names, values = (line.split() for line in text.splitlines() if line.startswith("Tcp:"))
     return int(dict(zip(names, values, strict=True))["RetransSegs"])
+
+
+@pytest.mark.parametrize("is_sanitized", [False, True])
+def test_a_tap_loses_no_frame_from_the_beginning(is_sanitized: bool) -> None:
+    """The kernel activates a TAP in a work of its own, and drops frames before that."""
+    directory = sanitized("test_netdev") if is_sanitized else native_program("wherry-hold").parents[1]
+    subprocess.run([directory / "tests" / "test_netdev"], check=True, timeout=200)
 
 
 def test_tcp_goes_on_without_a_retransmission(hold: Hold) -> None:
@@ -207,6 +216,33 @@ def test_it_tells_when_the_node_first_sends_data(hold: Hold, sends: bool) -> Non
             assert hold.hear()["event"] == "silent"
 
 
+FLOOD = f"""
+import socket
+with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as peer:
+    peer.connect(("{ADDRESS}", 9))
+    while True:
+        peer.send(bytes(1400))
+"""
+
+
+@pytest.mark.measures("the answer to a command while four processes send: later where they get all processors")
+def test_a_peer_that_sends_without_end_delays_no_command(hold: Hold) -> None:
+    """A release comes within a freeze."""
+    ip("netns", "exec", PEER, "ping", "-c1", ADDRESS)
+    ip("-n", HOST, "link", "set", "pn", "nomaster")
+    assert hold.tell("divert")["event"] == "holding"
+    with ExitStack() as cleanup:
+        for _ in range(4):
+            words = ["ip", "netns", "exec", PEER, sys.executable, "-c", FLOOD]
+            flood = cleanup.enter_context(subprocess.Popen(words, stderr=subprocess.DEVNULL))
+            cleanup.callback(flood.kill)
+        time.sleep(2)
+        began = time.monotonic()
+        assert hold.tell("drop")["event"] == "dropped"
+        took = time.monotonic() - began
+    assert took < 0.8  # 1.2 to 2.2 s while it takes frames until there are none
+
+
 def test_it_says_what_it_cannot_do(hold: Hold) -> None:
     hold.tell("divert")
     answer = hold.tell("release none")
@@ -222,4 +258,4 @@ def test_no_frame_leads_it_astray() -> None:
     ethernet, ip4 = bytes(12) + b"\x08\x00", bytes.fromhex("45000029000040004006") + bytes(10)
     tcp = bytes(12) + b"\x50" + bytes(7)
     corpus = {"tcp": ethernet + ip4 + tcp + b"x", "short": ethernet + ip4, "arp": bytes(12) + b"\x08\x06" + bytes(28)}
-    fuzz(("fuzz/fuzz_frame.c", "hold/frames.c", "lib/buffer.c"), corpus, 100_000, 256)
+    fuzz(("fuzz/fuzz_held_frame.c", "hold/frame_store.c", "lib/buffer.c"), corpus, 100_000, 256)

@@ -28,7 +28,7 @@ def built(directory: Path, name: str, *sources: str) -> Path:
 
 
 def test_arithmetic(tmp_path: Path) -> None:
-    program = built(tmp_path, "test_link", "tests/test_link.c", "link/command.c", "link/shape.c", "link/line.c")
+    program = built(tmp_path, "test_link", "tests/test_link.c", "link/command.c", "link/shape.c", "link/delay_queue.c")
     subprocess.run([program], check=True, timeout=100)
 
 
@@ -47,8 +47,8 @@ def ends() -> Iterator[list[tuple[str, str]]]:
 def test_frames_pass_and_nothing_is_left(
     tmp_path: Path, ends: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sources = [f"link/{name}.c" for name in ("main", "command", "shape", "line", "tap")]
-    program = built(tmp_path, "wherry-link", *sources, "hold/link.c")
+    sources = [f"link/{name}.c" for name in ("main", "command", "shape", "delay_queue", "tap")]
+    program = built(tmp_path, "wherry-link", *sources, "lib/netdev.c")
     monkeypatch.setattr(link_emulator, "native_program", lambda _: program)
     link = LinkEmulator(tmp_path / "control", "a--b")
     assert not link.alive() and link.counters() is None

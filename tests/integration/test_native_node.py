@@ -21,8 +21,8 @@ from wherry.model.owner import Owner
 __all__ = ["node", "programs"]  # fixtures
 
 
-def test_the_parsers_and_queues(programs: Path) -> None:
-    for name in ("test_wire", "test_queues"):
+def test_the_c_unit_tests(programs: Path) -> None:
+    for name in ("test_wire", "test_queues", "test_guest"):
         subprocess.run([programs.parent / "tests" / name], check=True, timeout=WAIT)
 
 
@@ -204,3 +204,26 @@ def test_rsh_names_the_node_that_was_lost(programs: Path, tmp_path: Path) -> Non
     finally:
         node.unshare.kill()
         node.unshare.wait()
+
+
+@as_root
+def test_rsh_without_a_standard_input_or_output_of_its_own(node: NodeProcess) -> None:
+    """A launcher may close them; the connection to the node must not take their numbers."""
+    environment = {"WHERRY_JOB": node.job()}
+    words = ["sh", "-c", 'exec "$@" <&- >&-', "sh", *node.agent("t-0", "echo said; cat; echo told >&2; exit 7")]
+    done = subprocess.run(words, env=environment, stderr=subprocess.PIPE, timeout=WAIT)
+    assert (done.returncode, done.stderr) == (7, b"told\n")
+
+
+@as_root
+def test_rsh_whose_reader_has_gone_still_passes_the_exit_code(node: NodeProcess) -> None:
+    running = subprocess.Popen(
+        node.agent("-n", "t-0", "echo one; sleep 0.3; echo two; echo told >&2; exit 7"),
+        env={"WHERRY_JOB": node.job()},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert running.stdout and running.stderr
+    with running:
+        running.stdout.close()
+        assert (running.stderr.read(), running.wait(WAIT)) == (b"told\n", 7)

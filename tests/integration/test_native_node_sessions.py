@@ -6,6 +6,7 @@ import io
 import os
 import socket
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -229,3 +230,32 @@ def test_a_user_that_is_none_is_refused(programs: Path, user: str) -> None:
     init = [f"{programs}/wherry-init", "--listen", "127.0.0.1:1", "--key-file", "/dev/null", "--user", user]
     done = subprocess.run(init, capture_output=True, timeout=WAIT)
     assert done.returncode == 2 and done.stderr.startswith(b"usage: wherry-init")
+
+
+FLOOD = """
+import socket, sys
+with socket.create_connection(("127.0.0.1", int(sys.argv[1]))) as stranger:
+    stranger.recv(100)
+    stranger.sendall(b"H" + bytes([0, 0, 0, 65]) + b"3" + bytes(64))  # another version: its answer is the last frame
+    bulk = bytes(1 << 20)
+    while True:
+        stranger.sendall(bulk)
+"""
+
+
+@as_root
+@pytest.mark.measures("answers in five seconds while four others send: fewer where they get all processors")
+def test_who_sends_without_end_keeps_nobody_waiting(node: NodeProcess) -> None:
+    """What comes after the last frame is thrown away, a part in each turn of the loop."""
+    with ExitStack() as cleanup:
+        for _ in range(4):
+            words = [sys.executable, "-c", FLOOD, str(node.port)]
+            flood = cleanup.enter_context(subprocess.Popen(words, stderr=subprocess.DEVNULL))
+            cleanup.callback(flood.kill)
+        answers, deadline = 0, time.monotonic() + 5
+        while time.monotonic() < deadline:
+            with Client(node.port) as client:
+                client.send("P")
+                assert client.receive()[0] == "P"
+            answers += 1
+        assert answers > 200  # 40 to 60 while each of them is read until it has nothing, thousands otherwise

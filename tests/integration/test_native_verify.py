@@ -80,7 +80,7 @@ class Pass:
         return int(next(line for line in lines if line.startswith("NSpid:")).split()[-1])
 
     def list(self) -> bytes:
-        words = [str(native_program("wherry-verify")), "list", str(self.last), str(self.trees[1])]
+        words = [str(native_program("wherry-verify")), "digest", str(self.last), str(self.trees[1])]
         done = subprocess.run(words, input=b"\n", capture_output=True, timeout=60)
         assert done.returncode == 0, done.stderr
         return done.stdout
@@ -114,7 +114,7 @@ def test_pages_are_summed_up_while_they_arrive(images: Pass, damaged: bool) -> N
     arrived = bytearray(images.pages.read_bytes())
     arrived[7] ^= damaged
     images.pages.write_bytes(b"")
-    words = [str(native_program("wherry-verify")), "list", str(images.last), str(images.trees[1])]
+    words = [str(native_program("wherry-verify")), "digest", str(images.last), str(images.trees[1])]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as listing:
         with images.pages.open("ab", buffering=0) as pages:
             for at in range(0, len(arrived), PAGE // 2):
@@ -175,7 +175,7 @@ def restored(images: Pass, tmp_path: Path) -> Iterator[tuple[int, Path]]:
 
 
 def mend(tasks: Path, records: bytes) -> tuple[int, str]:
-    words = [str(native_program("wherry-verify")), "mend", str(tasks)]
+    words = [str(native_program("wherry-verify")), "patch", str(tasks)]
     done = subprocess.run(words, input=records, capture_output=True, timeout=60)
     return done.returncode, done.stderr.decode()
 
@@ -262,8 +262,18 @@ def test_a_list_that_is_not_whole_tells_nothing(images: Pass) -> None:
 )
 def test_images_that_cannot_be_read_are_told(images: Pass, damage: bytes) -> None:
     (images.last / f"pagemap-{images._inside()}.img").write_bytes(damage)
-    words = [str(native_program("wherry-verify")), "list", str(images.last), str(images.trees[1])]
+    words = [str(native_program("wherry-verify")), "digest", str(images.last), str(images.trees[1])]
     done = subprocess.run(words, input=b"\n", capture_output=True, timeout=60)
+    assert done.returncode == 125 and b"the images cannot be read" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["mm-9.img", "pages-7.img"])
+def test_an_image_that_is_no_file_holds_up_nothing(images: Pass, name: str) -> None:
+    """Opening a named pipe would wait for a writer that never comes."""
+    (images.last / name).unlink(missing_ok=True)
+    os.mkfifo(images.last / name)
+    words = [str(native_program("wherry-verify")), "digest", str(images.last), str(images.trees[1])]
+    done = subprocess.run(words, input=b"\n", capture_output=True, timeout=20)
     assert done.returncode == 125 and b"the images cannot be read" in done.stderr
 
 
@@ -276,4 +286,4 @@ def test_no_input_breaks_the_reader() -> None:
     ]
     longest = max(map(len, parts))
     corpus = {"pass": b"".join(part[8:].ljust(longest, b"\0") for part in parts)}
-    fuzz(("fuzz/fuzz_image.c", "verify/pages.c", "verify/image.c"), corpus, 3000, 2048)
+    fuzz(("fuzz/fuzz_criu_image.c", "verify/image_pages.c", "verify/criu_image.c"), corpus, 3000, 2048)

@@ -20,5 +20,5 @@ def test_no_input_is_taken_for_the_other_side() -> None:
         "proof": b"A\0\0\0\x20" + hello[:32],
         "output": b"O\0\0\0\3abc" + bytes(16),
     }
-    sources = ("fuzz/fuzz_hello.c", "lib/wire.c", "lib/prove.c", "lib/seal.c")
+    sources = ("fuzz/fuzz_handshake.c", "lib/wire.c", "lib/handshake.c", "lib/seal.c")
     fuzz(sources, corpus, 50_000, 4096, ("nettle",))

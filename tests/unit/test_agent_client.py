@@ -31,7 +31,7 @@ def derived(secret: bytes, info: str) -> bytes:
 
 
 def greet(connection: socket.socket) -> Seal:
-    """The agent's part of the handshake (native/include/wherry/prove.h); how it seals from then on."""
+    """The agent's part of the handshake (native/include/wherry/handshake.h); how it seals from then on."""
     connection.sendall(frame(b"C", CHALLENGE))
     hello = connection.recv(5 + 65, socket.MSG_WAITALL)
     secret = hmac.digest(NONCE + hello[6:38], KEY.encode(), "sha256")

@@ -64,7 +64,7 @@ def refused(code: Code, act: Callable[..., Any], *words: Any) -> WherryError:
 def test_tiles_are_started_used_and_ended(client: Client) -> None:
     up = client.tiles_up(TILES, "FILE")
     assert [tile["alive"] for tile in up["tiles"]] == [True] * 3 and up["processes"] == [] and up["hosts"] == []
-    (started,) = client.start_on_tile(program("hold"), [], 1)
+    (started,) = client.start_on_tile(program("receive"), [], 1)
     process = started["process"]
     assert (started["tile"], started["rank"]) == (1, 0)
     for mode, to in (("precopy", 2), ("handoff", 0)):
@@ -78,7 +78,7 @@ def test_tiles_are_started_used_and_ended(client: Client) -> None:
     done = [(operation.kind, operation.target, operation.state) for operation in client.operations()]
     assert done == [
         ("tiles up", "tiles", "done"),
-        ("tile run", "hold", "done"),
+        ("tile run", "receive", "done"),
         ("tile move", f"{process} to 2", "done"),
         ("tile move", f"{process} to 0", "done"),
         ("tiles down", "tiles", "done"),
@@ -96,14 +96,14 @@ def test_what_programs_say_is_followed_to_their_ends(client: Client) -> None:
     events = list(client.tile_output([rank["process"] for rank in ranks], to_end=True))
     assert "".join(e.get("text", "") for e in events) == "ok, 3 rounds\n"
     assert [e["status"] for e in events if e["event"] == "ended"] == [0, 0, 0]
-    (holding,) = client.start_on_tile(program("hold"), [])
+    (holding,) = client.start_on_tile(program("receive"), [])
     threading.Timer(0.5, lambda: Client.tiles_down(client)).start()
     refused(Code.UNREACHABLE, lambda: list(client.tile_output([holding["process"]])))
 
 
 def test_moves_begun_together(client: Client) -> None:
     client.tiles_up({"tiles": 4, "cores": 2}, "FILE")
-    processes = [client.start_on_tile(program("hold"), [], 2 * pair)[0]["process"] for pair in range(2)]
+    processes = [client.start_on_tile(program("receive"), [], 2 * pair)[0]["process"] for pair in range(2)]
     moves = client.move_tile_processes({process: 2 * i + 1 for i, process in enumerate(processes)}, "direct")
     assert sorted(move["to"] for move in moves) == [1, 3]
 
@@ -112,7 +112,7 @@ def test_what_is_refused(service: Service, client: Client, monkeypatch: pytest.M
     refused(Code.NOT_FOUND, client.tiles)
     refused(Code.NOT_FOUND, client.tiles_down)
     refused(Code.NOT_FOUND, client.move_tile_process, 1, 1)
-    refused(Code.NOT_FOUND, client.start_on_tile, program("hold"), [])
+    refused(Code.NOT_FOUND, client.start_on_tile, program("receive"), [])
     refused(Code.NOT_FOUND, list, client.tile_output([1]))
     refused(Code.INVALID_FILE, client.tiles_up, {"tiles": 99}, "FILE")
     refused(Code.INVALID_FILE, client.tiles_up, {"tlies": 1}, "FILE")
@@ -128,17 +128,17 @@ def test_what_is_refused(service: Service, client: Client, monkeypatch: pytest.M
     client.tiles_up(TILES, "FILE")
     before = len(client.operations())
     refused(Code.WRONG_STATE, client.tiles_up, TILES, "FILE")
-    refused(Code.NOT_FOUND, client.start_on_tile, "hold", [])
+    refused(Code.NOT_FOUND, client.start_on_tile, "receive", [])
     refused(Code.NOT_FOUND, client.start_on_tile, "/not/there", [])
-    refused(Code.USAGE, client.start_on_tile, program("hold"), [], 16)
-    refused(Code.USAGE, client.start_on_tile, program("hold"), ["x"] * 16)
-    refused(Code.USAGE, client.start_on_tile, program("hold"), [], 1, 2)
+    refused(Code.USAGE, client.start_on_tile, program("receive"), [], 16)
+    refused(Code.USAGE, client.start_on_tile, program("receive"), ["x"] * 16)
+    refused(Code.USAGE, client.start_on_tile, program("receive"), [], 1, 2)
     refused(Code.USAGE, client.move_tile_process, 99, 1)
     refused(Code.USAGE, client.move_tile_process, 1, 1, "teleport")
     refused(Code.USAGE, list, client.tile_output([77]))
     assert len(client.operations()) == before, "what is refused makes no row"
     refused(Code.INVALID_FILE, client.start_on_tile, "/bin/true", [])
-    refused(Code.USAGE, client.start_on_tile, program("hold"), ["tab\there"])
+    refused(Code.USAGE, client.start_on_tile, program("receive"), ["tab\there"])
     refused(Code.NOT_FOUND, client.move_tile_process, 9, 1)
     refused(Code.NOT_FOUND, list, client.tile_output([9]))
 
@@ -195,7 +195,7 @@ def test_an_act_claims_what_it_works_on(service: Service, client: Client) -> Non
     """While the group is being started or ended no program is started and nothing is moved, and one process is moved by
     one."""
     client.tiles_up(TILES, "FILE")
-    (process,) = (started["process"] for started in client.start_on_tile(program("hold"), []))
+    (process,) = (started["process"] for started in client.start_on_tile(program("receive"), []))
     go = threading.Event()
     hold = service.context.operations.start
 
@@ -206,7 +206,7 @@ def test_an_act_claims_what_it_works_on(service: Service, client: Client) -> Non
         hold("test", "group", wait, exclusive=["tiles"])
         for act, words in (
             (client.tiles_down, ()),
-            (client.start_on_tile, (program("hold"), [])),
+            (client.start_on_tile, (program("receive"), [])),
             (client.move_tile_process, (process, 1)),
         ):
             assert "test group" in refused(Code.WRONG_STATE, act, *words).why
@@ -285,10 +285,10 @@ def test_balancing_is_operations(service: Service, client: Client, on_hosts: dic
     task = TileAutoBalancer(service.context)
     for balance in (False, True):
         client.tiles_up(on_hosts, "FILE", balance=balance)
-        guard = client.start_on_tile(program("hold"), [], 1)[0]["process"]
+        guard = client.start_on_tile(program("receive"), [], 1)[0]["process"]
         client.start_on_tile(program("ring"), ["1000000", "100"], ranks=2)
         assert places() == [0, 1]
-        client.start_on_tile(program("post"), [str(guard), "3", "quit"], 3)
+        client.start_on_tile(program("send"), [str(guard), "3", "quit"], 3)
         assert list(client.tile_output([guard]))[-1]["event"] == "ended"
         deadline = time.monotonic() + (60 if balance else 3)
         while places() == [0, 1] and time.monotonic() < deadline:

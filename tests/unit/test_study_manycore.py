@@ -82,13 +82,13 @@ def test_the_page_says_what_was_written_and_who_waits_for_whom(tmp_path: Path) -
 
 @pytest.mark.parametrize(("stack", "has"), [([], 8 << 20), (["32768"], 32768)])
 def test_pthreads_have_the_stacks_that_are_asked_for(stack: list[str], has: int) -> None:
-    command = [str(native_program("wherry-beside")), "threads", "17", "2", *stack]
+    command = [str(native_program("wherry-baseline")), "threads", "17", "2", *stack]
     found = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     assert (found["threads"], found["stack"]) == (17, has) and found["create_ns"] > 0
 
 
 def test_a_stack_that_cannot_be_is_refused() -> None:
-    command = [str(native_program("wherry-beside")), "threads", "17", "2", "1"]
+    command = [str(native_program("wherry-baseline")), "threads", "17", "2", "1"]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     assert done.returncode == 1 and "no stacks of 1 bytes" in done.stderr
 
@@ -96,7 +96,7 @@ def test_a_stack_that_cannot_be_is_refused() -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="it enters network namespaces")
 def test_what_is_sent_over_tcp_is_timed() -> None:
     here = "/proc/self/ns/net"
-    command = [str(native_program("wherry-beside")), "wire", here, here, "127.0.0.1", "65536", "5"]
+    command = [str(native_program("wherry-baseline")), "wire", here, here, "127.0.0.1", "65536", "5"]
     found = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     assert found["bytes"] == 65536 and 0 < found["nanoseconds"] < 1e9
     refused = subprocess.run([*command[:4], "192.0.2.1", "65536", "5"], check=False, capture_output=True, text=True)

@@ -28,7 +28,7 @@ struct problem {
 };
 
 static const struct problem problems[NPB_CLASSES] = {
-#include "ft_sums.h"
+#include "ft_checksums.h"
 };
 
 struct box {

@@ -33,7 +33,7 @@ struct npb_result {
     bool verified;          /* of this rank; successful only when all are */
 };
 
-/* run.c: start, clock and report */
+/* harness.c: start, clock and report */
 void npb_init(int *argc, char ***argv, const char *kernel);
 int npb_rank(void);
 int npb_ranks(void);
@@ -46,7 +46,7 @@ void npb_say(const char *format, ...) __attribute__((format(printf, 1, 2))); /* 
 bool npb_close(const char *what, double got, double right, double tolerance); /* relative; NaN is never close */
 int npb_report(const struct npb_result *result);
 
-/* run.c: what a run needs. Each returns, or ends all ranks with exit code 2; all ranks call together. */
+/* harness.c: what a run needs. Each returns, or ends all ranks with exit code 2; all ranks call together. */
 noreturn void npb_refuse(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void npb_require_power_of_two(int most); /* ranks */
 void npb_require_square(int most);

@@ -9,7 +9,7 @@
  *      | type | length (u32 BE)| payload                 |
  *      +------+----------------+------------------- - - -+
  *
- * The init speaks first, and both prove that they know the node's key (wherry/prove.h):
+ * The init speaks first, and both prove that they know the node's key (wherry/handshake.h):
  *
  *   client                          wherry-init
  *     | <---- C version, nonce         |
@@ -45,7 +45,7 @@
 enum {
     WIRE_HEADER = 5,              /* bytes before the payload */
     WIRE_TAG = 16,                /* bytes after the payload of a sealed frame */
-    WIRE_VERSION = 2,             /* first byte of C and H; there is no other that this speaks */
+    WIRE_VERSION = 2,             /* first byte of C and H; no other version is accepted */
     WIRE_KEY = 64,                /* hex digits of a key */
     WIRE_CHALLENGE = 33,          /* bytes in C: version, nonce */
     WIRE_ANSWER = 65,             /* bytes in H: version, nonce, proof */

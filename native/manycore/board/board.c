@@ -1,14 +1,14 @@
 /* See board.h. */
 #include "board.h"
 
-#include "arrival.h"
-#include "processes.h"
+#include "hosts/processes.h"
+#include "migration/incoming_move.h"
 
 static void on_speaks(void *context, uint32_t process)
 {
     struct board *board = context;
 
-    arrival_has_come(&board->mirror, process);
+    incoming_has_come(&board->proxy, process);
 }
 
 static void on_console(void *context, uint32_t port, const struct mail *mail)
@@ -28,18 +28,18 @@ static void on_move_ended(void *context, const struct move *move, bool done)
     events_move_ended(&board->events, move, done);
 }
 
-void board_init(struct board *board, struct window *window)
+void board_init(struct board *board, struct shared_memory *shared)
 {
-    const struct relay_events events = {.context = board, .speaks = on_speaks, .console = on_console};
+    const struct router_events events = {.context = board, .speaks = on_speaks, .console = on_console};
 
-    board->window = window;
-    net_init(&board->net, window);
+    board->shared = shared;
+    net_init(&board->net, shared);
     processes_init(&board->net);
-    relay_init(&board->relay, &board->net, &events);
-    mirror_init(&board->mirror, &board->relay, board->transfer.passages);
-    transfer_init(&board->transfer, &board->mirror);
-    directory_init(&board->directory, &board->transfer);
-    moves_init(&board->moves, &board->transfer, on_move_ended, board);
+    router_init(&board->router, &board->net, &events);
+    proxy_init(&board->proxy, &board->router, board->coordinator.coordinated);
+    coordinator_init(&board->coordinator, &board->proxy);
+    directory_init(&board->directory, &board->coordinator);
+    moves_init(&board->moves, &board->coordinator, on_move_ended, board);
     names_init(&board->names, &board->net);
     report_init(&board->reports, &board->net);
     client_init(&board->clients);
@@ -49,10 +49,10 @@ void board_init(struct board *board, struct window *window)
 void board_serve(struct board *board, const struct pollfd *fds, int count)
 {
     if (board->net.hosts > 1) {
-        hosts_serve(&board->net, fds, count);
+        membership_serve(&board->net, fds, count);
         report_serve(&board->reports);
-        mirror_serve(&board->mirror);
-        relay_serve(&board->relay);
+        proxy_serve(&board->proxy);
+        router_serve(&board->router);
         directory_serve(&board->directory);
     }
     moves_serve(&board->moves);
@@ -66,5 +66,5 @@ void board_clear_process(struct board *board, uint32_t process)
 {
     events_clear(&board->events, process);
     names_clear(&board->names, process);
-    mirror_clear(&board->mirror, process);
+    proxy_clear(&board->proxy, process);
 }

@@ -6,28 +6,28 @@
  * Its parts, each of which knows only what is left of it; frames and events come back by the handlers that board_init()
  * gives them:
  *
- *   link  hello  clock -> net -> join -> hosts
- *                            -> processes -> relay -> state -> record -> departure, arrival -> mirror -> transfer
- *                                                                             -> directory -> moves -+
- *                            -> names, report; client -> events -----------------------------------+-> board
- *   tiles, slots                                                       board -> launch -> commands -> main
+ *   hosts/      channel, authentication, clock_identity -> network -> join -> membership
+ *                                                          network -> processes -> parcel_router
+ *   migration/  process_state -> move_record -> outgoing_move, incoming_move -> move_proxy -> move_coordinator
+ *   .           location_directory -> moves; name_service, load_report; client -> events; all of them -> board
+ *               tile_processes, program_loader; board -> launch -> commands -> main
  */
 #ifndef WHERRY_MANYCORE_BOARD_H
 #define WHERRY_MANYCORE_BOARD_H
 
-#include "directory.h"
 #include "events.h"
-#include "hosts.h"
+#include "hosts/membership.h"
+#include "load_report.h"
+#include "location_directory.h"
 #include "moves.h"
-#include "report.h"
 
 struct board {
-    struct window *window;
+    struct shared_memory *shared;
     bool stopping; /* a client or a signal asks for that; net.stopping: the leader */
     struct net net;
-    struct relay relay;
-    struct mirror mirror;
-    struct transfer transfer;
+    struct parcel_router router;
+    struct move_proxy proxy;
+    struct move_coordinator coordinator;
     struct directory directory;
     struct moves moves;
     struct names names;
@@ -36,8 +36,8 @@ struct board {
     struct events events;
 };
 
-/* Connects the parts; `window` is mapped. */
-void board_init(struct board *board, struct window *window);
+/* Connects the parts; `shared` is mapped. */
+void board_init(struct board *board, struct shared_memory *shared);
 /* One turn of everything but the clients' commands, after poll() or, without `fds`, at any time. */
 void board_serve(struct board *board, const struct pollfd *fds, int count);
 /* The number belongs to another process from now on, of which nothing is known. */

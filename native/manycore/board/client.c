@@ -51,8 +51,8 @@ void client_accept(struct clients *clients)
         *client = guest;
         return;
     }
-    client_say(&guest, "{\"event\": \"refused\", \"code\": \"NO_CAPACITY\", \"why\": \"%d clients are connected, as many "
-                       "as there can be\"}", CLIENT_MAX);
+    client_say(&guest, "{\"event\": \"refused\", \"code\": \"NO_CAPACITY\", \"why\": \"%d clients are connected, "
+                       "as many as there can be\"}", CLIENT_MAX);
     drop(&guest);
 }
 

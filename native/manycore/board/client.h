@@ -12,7 +12,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#include "../window.h"
+#include "../shared/shared_memory.h"
 
 #define CLIENT_MAX 32
 #define LINE_MAX_SIZE 8192 /* bytes of one command */

@@ -33,7 +33,7 @@ static void attach(struct board *board, struct client *client, int count, char *
         processes[i] = number(name);
         from[i] = word ? strtoull(word, NULL, 10) : 0;
         known = processes[i] >= 1 && processes[i] < PROCESS_MAX &&
-                window_place(board->window, processes[i]).state != PLACE_FREE;
+                shared_place(board->shared, processes[i]).state != PLACE_FREE;
     }
     if (!known) {
         client_refuse(client, -ENOENT, "there is no such process");
@@ -64,7 +64,7 @@ static void start(struct board *board, struct client *client, int count, char **
     }
     for (uint32_t rank = 0; rank < ranks; rank++)
         client_say(client, "{\"event\": \"started\", \"process\": %u, \"rank\": %u, \"tile\": %u}", processes[rank],
-                   rank, window_place(board->window, processes[rank]).tile);
+                   rank, shared_place(board->shared, processes[rank]).tile);
     for (uint32_t rank = 0; attached && rank < ranks; rank++)
         events_attach(&board->events, client, processes[rank], 0);
     if (!attached)
@@ -96,20 +96,21 @@ static void move(struct board *board, struct client *client, int count, char **w
 static void list(struct board *board, struct client *client)
 {
     static const char *const states[] = {"free", "running", "ended", "lost"};
-    struct window *window = board->window;
+    struct shared_memory *shared = board->shared;
     char text[TEXT_MAX], why[6 * REASON_SIZE + 1];
     size_t at = 0;
 
     at += (size_t)snprintf(text, sizeof(text), "{\"event\": \"tiles\", \"tiles\": [");
-    for (uint32_t tile = 0; tile < window->tile_count; tile++)
-        at += (size_t)snprintf(text + at, sizeof(text) - at, "%s{\"tile\": %u, \"host\": %u, \"pid\": %d, \"alive\": %s}",
-                               tile ? ", " : "", tile, net_host_of_tile(&board->net, tile), window->tiles[tile].pid,
-                               atomic_load(&window->tiles[tile].alive) ? "true" : "false");
+    for (uint32_t tile = 0; tile < shared->tile_count; tile++)
+        at += (size_t)snprintf(text + at, sizeof(text) - at,
+                               "%s{\"tile\": %u, \"host\": %u, \"pid\": %d, \"alive\": %s}",
+                               tile ? ", " : "", tile, net_host_of_tile(&board->net, tile), shared->tiles[tile].pid,
+                               atomic_load(&shared->tiles[tile].alive) ? "true" : "false");
     client_send(client, text, at);
     client_send(client, "], \"processes\": [", 17);
     for (uint32_t process = 1, first = 1; process < PROCESS_MAX; process++) {
-        struct location *location = &window->locations[process];
-        struct place place = window_place(window, process);
+        struct location *location = &shared->locations[process];
+        struct place place = shared_place(shared, process);
 
         if (place.state == PLACE_FREE)
             continue;

@@ -5,12 +5,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../tracking.h"
 #include "moves.h"
 
 static const char *const trackings[TRACKING_KINDS] = {"none", "mprotect", "userfaultfd"};
 
-/* `from`: bytes that the process has said before these. */
+/* `from`: offset of these bytes in the output of the process. */
 static void say_output(struct client *client, uint32_t process, uint64_t from, const char *bytes, size_t count)
 {
     char escaped[6 * 1024 + 1];
@@ -33,7 +32,7 @@ void events_attach(struct events *events, struct client *client, uint32_t proces
         skip = output->count;
     client->attached |= 1u << process;
     say_output(client, process, output->dropped + skip, output->bytes + skip, output->count - (size_t)skip);
-    events->told[process] = 0; /* if it has ended, this one is told too */
+    events->told[process] = 0; /* if it has ended, this client gets its end too */
 }
 
 static void keep_output(struct events *events, uint32_t process, const char *bytes, size_t count)
@@ -60,7 +59,7 @@ static void keep_output(struct events *events, uint32_t process, const char *byt
 
 static void tell_end(struct events *events, uint32_t process, struct place place)
 {
-    struct location *location = &events->window->locations[process];
+    struct location *location = &events->shared->locations[process];
     char why[6 * REASON_SIZE + 1];
 
     client_escape(location->why, strlen(location->why), why);
@@ -107,10 +106,10 @@ void events_serve(struct events *events)
     struct mail mail;
 
     tell_names(events); /* before the ends: a program's names go with it */
-    /* Places first: what a process said before its end is then in the port. */
+    /* Location entries first: what a process printed before its end is then in the port. */
     for (uint32_t process = 1; process < PROCESS_MAX; process++)
-        places[process] = window_place(events->window, process);
-    while (inbox_take(events->window, CONSOLE_PROCESS, 0, &mail))
+        places[process] = shared_place(events->shared, process);
+    while (mailbox_take(events->shared, CONSOLE_PROCESS, 0, &mail))
         events_output(events, &mail);
     for (uint32_t process = 1; process < PROCESS_MAX; process++)
         if (places[process].state >= PLACE_ENDED && !events->told[process])
@@ -159,7 +158,7 @@ void events_clear(struct events *events, uint32_t process)
 
 void events_init(struct events *events, struct clients *clients, struct names *names)
 {
-    events->window = names->window;
+    events->shared = names->shared;
     events->clients = clients;
     events->names = names;
 }

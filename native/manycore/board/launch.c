@@ -9,19 +9,19 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "../elf.h"
-#include "processes.h"
-#include "slots.h"
+#include "../shared/slots.h"
+#include "hosts/processes.h"
+#include "program_loader.h"
 
 #define FILE_MAX (8 << 20) /* bytes of a program's file; its image is a fraction of that */
 
-/* The first process whose end was told after the so many-th end; 0: there is none. */
+/* The first process whose end was reported after the end number `after`; 0: there is none. */
 static uint32_t find_told(struct board *board, uint64_t after)
 {
     uint32_t first = 0;
 
     for (uint32_t process = 1; process < PROCESS_MAX; process++) {
-        struct place place = window_place(board->window, process);
+        struct place place = shared_place(board->shared, process);
 
         if ((place.state == PLACE_ENDED || place.state == PLACE_LOST) && board->events.told[process] > after &&
             (!first || board->events.told[process] < board->events.told[first]))
@@ -31,7 +31,7 @@ static uint32_t find_told(struct board *board, uint64_t after)
 }
 
 /*
- * Numbers for new processes: unused ones first, then those of processes whose end was told, the longest ago first, so
+ * Numbers for new processes: unused ones first, then those of processes whose end was reported, the longest ago first, so
  * that no message to the process that had the number before is still on its way.
  */
 static bool find_processes(struct board *board, uint32_t count, uint32_t processes[TILE_MAX])
@@ -39,7 +39,7 @@ static bool find_processes(struct board *board, uint32_t count, uint32_t process
     uint32_t found = 0, ended = 0;
 
     for (uint32_t process = 1; found < count && process < PROCESS_MAX; process++)
-        if (window_place(board->window, process).state == PLACE_FREE)
+        if (shared_place(board->shared, process).state == PLACE_FREE)
             processes[found++] = process;
     while (found < count && (ended = find_told(board, ended ? board->events.told[ended] : 0)))
         processes[found++] = ended;
@@ -78,7 +78,7 @@ static int read_file(const char *path, uint8_t **file, size_t *size)
 static int load(struct board *board, uint32_t process, uint32_t slot, int argc, char *const *argv, char *why,
                 size_t room)
 {
-    struct uarea *area = window_area(board->window, slot);
+    struct user_area *area = shared_area(board->shared, slot);
     const char *wrong;
     uint8_t *file = NULL;
     size_t size = 0;
@@ -88,8 +88,8 @@ static int load(struct board *board, uint32_t process, uint32_t slot, int argc, 
         snprintf(why, room, "%s: %s", argv[0], strerror(-error));
         return error;
     }
-    uarea_init(area, process, board->window->xfeatures, board->window->xsize);
-    wrong = elf_load(file, size, argc, argv, window_image(board->window, slot), area);
+    user_area_init(area, process, board->shared->xfeatures, board->shared->xsize);
+    wrong = program_load(file, size, argc, argv, shared_image(board->shared, slot), area);
     free(file);
     if (!wrong)
         return 0;
@@ -99,29 +99,29 @@ static int load(struct board *board, uint32_t process, uint32_t slot, int argc, 
 
 static int choose_tile(struct board *board, uint32_t *tile, char *why, size_t room)
 {
-    for (uint32_t index = 0; *tile == NO_TILE && index < board->window->tile_count; index++)
-        if (slots_is_free(board->window, index))
+    for (uint32_t index = 0; *tile == NO_TILE && index < board->shared->tile_count; index++)
+        if (slots_is_free(board->shared, index))
             *tile = index;
-    if (*tile != NO_TILE && *tile >= board->window->tile_count)
-        snprintf(why, room, "there is no tile %u; there are %u", *tile, board->window->tile_count);
+    if (*tile != NO_TILE && *tile >= board->shared->tile_count)
+        snprintf(why, room, "there is no tile %u; there are %u", *tile, board->shared->tile_count);
     else if (*tile == NO_TILE)
         snprintf(why, room, "every tile has a process, or is dead");
-    else if (!slots_is_free(board->window, *tile))
+    else if (!slots_is_free(board->shared, *tile))
         snprintf(why, room, "tile %u has a process, expects one, or is dead", *tile);
     else
         return 0;
-    return *tile != NO_TILE && *tile >= board->window->tile_count ? -ENOENT : -EBUSY;
+    return *tile != NO_TILE && *tile >= board->shared->tile_count ? -ENOENT : -EBUSY;
 }
 
 /* Resets the location record for a new process, so that nothing is taken for an older process of that number. */
 static void prepare_location(struct board *board, uint32_t rank, uint32_t ranks, const uint32_t *processes,
                              const char *program)
 {
-    struct location *location = &board->window->locations[processes[rank]];
+    struct location *location = &board->shared->locations[processes[rank]];
     const char *slash = strrchr(program, '/');
 
-    window_commit(board->window, processes[rank], atomic_load(&location->word), (struct place){.state = PLACE_FREE});
-    endpoint_clear(board->window, processes[rank]);
+    shared_commit(board->shared, processes[rank], atomic_load(&location->word), (struct place){.state = PLACE_FREE});
+    endpoint_clear(board->shared, processes[rank]);
     location->status = 0;
     location->why[0] = 0;
     location->rank = rank;
@@ -139,33 +139,33 @@ static void prepare_location(struct board *board, uint32_t rank, uint32_t ranks,
 static int launch_rank(struct board *board, uint32_t tile, uint32_t process, int argc, char *const *argv, char *why,
                        size_t room)
 {
-    struct window *window = board->window;
+    struct shared_memory *shared = board->shared;
     int error = choose_tile(board, &tile, why, room);
     uint64_t word;
     uint32_t slot;
 
     if (error < 0)
         return error;
-    if (!slots_reserve(board->window, &slot)) {
+    if (!slots_reserve(board->shared, &slot)) {
         snprintf(why, room, "there are too many processes");
         return -EAGAIN;
     }
     error = load(board, process, slot, argc, argv, why, room);
     if (error < 0)
         return error;
-    word = atomic_load(&window->locations[process].word);
-    if (!window_is_here(window, tile)) {
-        uarea_seal(window_area(window, slot));
-        transfer_start(&board->transfer, process, tile, window_area(window, slot), window_image(window, slot));
+    word = atomic_load(&shared->locations[process].word);
+    if (!shared_is_here(shared, tile)) {
+        user_area_seal(shared_area(shared, slot));
+        coordinator_start(&board->coordinator, process, tile, shared_area(shared, slot), shared_image(shared, slot));
         slot = NO_SLOT;
     } else {
-        window_area(window, slot)->epoch = place_unpack(word).epoch + 1;
+        shared_area(shared, slot)->epoch = place_unpack(word).epoch + 1;
     }
-    window_commit(window, process, word,
+    shared_commit(shared, process, word,
                   (struct place){.state = PLACE_RUNNING, .slot = (uint8_t)slot, .tile = (uint8_t)tile});
     if (board->net.hosts > 1)
         directory_announce(&board->directory, process);
-    window_ring(window, tile);
+    shared_ring(shared, tile);
     return 0;
 }
 
@@ -173,8 +173,8 @@ static uint32_t count_free_tiles(struct board *board)
 {
     uint32_t count = 0;
 
-    for (uint32_t tile = 0; tile < board->window->tile_count; tile++)
-        count += slots_is_free(board->window, tile);
+    for (uint32_t tile = 0; tile < board->shared->tile_count; tile++)
+        count += slots_is_free(board->shared, tile);
     return count;
 }
 

@@ -39,9 +39,9 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "../cpu.h"
+#include "../shared/cpu.h"
 #include "commands.h"
-#include "tiles.h"
+#include "tile_processes.h"
 
 #define WATCH_MS 50 /* how often it checks whether the other hosts are alive, and whether a move has stalled */
 
@@ -106,7 +106,7 @@ static void read_signals(struct board *board, int signal_fd)
 
     while (read(signal_fd, &what, sizeof(what)) == sizeof(what)) {
         if (what.ssi_signo == SIGCHLD)
-            tiles_reap(board->window);
+            tiles_reap(board->shared);
         else
             board->stopping = true;
     }
@@ -140,7 +140,7 @@ static void serve(struct board *board, int event_fd, int signal_fd)
 
         fds[3 + i] = (struct pollfd){client->fd, (short)(POLLIN | (client->queued ? POLLOUT : 0)), 0};
     }
-    others = hosts_poll(&board->net, fds + 3 + CLIENT_MAX);
+    others = membership_poll(&board->net, fds + 3 + CLIENT_MAX);
     if (poll(fds, 3 + CLIENT_MAX + (nfds_t)others, others || moves_is_under_way(&board->moves) ? WATCH_MS : -1) < 0)
         return;
     if (fds[0].revents)
@@ -202,12 +202,12 @@ static struct options read_options(int argc, char **argv)
 }
 
 /* From the start of the tiles to their end. Returns 0 or negative errno. */
-static int run(struct board *board, const struct options *options, int window_fd, int event_fd, int signal_fd)
+static int run(struct board *board, const struct options *options, int shared_fd, int event_fd, int signal_fd)
 {
-    int error = tiles_start(board->window, window_fd, event_fd);
+    int error = tiles_start(board->shared, shared_fd, event_fd);
 
     if (error == 0)
-        error = hosts_wait_for_all(&board->net);
+        error = membership_wait_for_all(&board->net);
     if (error == 0) {
         printf("{\"event\": \"ready\", \"tiles\": %lu, \"cores\": %lu}\n", options->tiles, options->cores);
         fflush(stdout);
@@ -216,8 +216,8 @@ static int run(struct board *board, const struct options *options, int window_fd
         while (!board->stopping && !board->net.stopping)
             serve(board, event_fd, signal_fd);
     }
-    hosts_stop(&board->net);
-    tiles_stop(board->window, board->net.leader_lost);
+    membership_stop(&board->net);
+    tiles_stop(board->shared, board->net.leader_lost);
     return error;
 }
 
@@ -225,8 +225,8 @@ int main(int argc, char **argv)
 {
     static struct board board;
     const struct options options = read_options(argc, argv);
-    int signal_fd, event_fd, window_fd, error;
-    struct window *window;
+    int signal_fd, event_fd, shared_fd, error;
+    struct shared_memory *shared;
     char lock_path[PATH_MAX];
 
     if (!options.socket_path || !in_range(options.tiles, 1, TILE_MAX) || !in_range(options.cores, 2, 16)) {
@@ -235,12 +235,12 @@ int main(int argc, char **argv)
     }
     signal_fd = open_signals();
     event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    window_fd = window_create((uint32_t)options.tiles, (uint32_t)options.cores, &window);
-    if (window_fd < 0)
-        return fail("make the tiles' memory", strerror(-window_fd));
-    window_set_gateway(event_fd);
-    board_init(&board, window);
-    error = hosts_start(&board.net, options.host, options.layout, options.leader);
+    shared_fd = shared_create((uint32_t)options.tiles, (uint32_t)options.cores, &shared);
+    if (shared_fd < 0)
+        return fail("make the tiles' memory", strerror(-shared_fd));
+    shared_set_gateway(event_fd);
+    board_init(&board, shared);
+    error = membership_start(&board.net, options.host, options.layout, options.leader);
     if (error < 0)
         return fail("reach the other hosts", strerror(-error));
     snprintf(lock_path, sizeof(lock_path), "%s.lock", options.socket_path);
@@ -250,7 +250,7 @@ int main(int argc, char **argv)
     board.clients.listen_fd = error < 0 ? error : listen_at(options.socket_path);
     if (board.clients.listen_fd < 0)
         return fail("listen on the socket", strerror(-board.clients.listen_fd));
-    error = run(&board, &options, window_fd, event_fd, signal_fd);
+    error = run(&board, &options, shared_fd, event_fd, signal_fd);
     unlink(options.socket_path);
     unlink(lock_path);
     return error < 0 ? fail("start the tiles", strerror(-error)) : 0;

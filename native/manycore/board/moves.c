@@ -5,8 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "arrival.h"
-#include "slots.h"
+#include "../shared/slots.h"
+#include "migration/incoming_move.h"
 
 #define STILL_NS 15000000000 /* from the request until it is frozen: more than the destination waits for the source */
 
@@ -27,7 +27,7 @@ const char *moves_mode_name(uint32_t mode)
 
 int moves_ask(struct moves *moves, uint32_t process, uint32_t to, uint32_t mode, char *why, size_t room)
 {
-    struct window *window = moves->window;
+    struct shared_memory *shared = moves->shared;
     struct move *move;
     struct place place = {0};
     bool elsewhere;
@@ -37,7 +37,7 @@ int moves_ask(struct moves *moves, uint32_t process, uint32_t to, uint32_t mode,
         return -EINVAL;
     }
     if (process >= 1 && process < PROCESS_MAX)
-        place = window_place(window, process);
+        place = shared_place(shared, process);
     if (place.state == PLACE_FREE) {
         snprintf(why, room, "there is no process %u", process);
         return -ENOENT;
@@ -46,32 +46,32 @@ int moves_ask(struct moves *moves, uint32_t process, uint32_t to, uint32_t mode,
         snprintf(why, room, "process %u has ended", process);
         return -ESRCH;
     }
-    if (to >= window->tile_count) {
-        snprintf(why, room, "there is no tile %u; there are %u", to, window->tile_count);
+    if (to >= shared->tile_count) {
+        snprintf(why, room, "there is no tile %u; there are %u", to, shared->tile_count);
         return -ENOENT;
     }
     if (to == place.tile) {
         snprintf(why, room, "process %u is on tile %u", process, to);
         return -EALREADY;
     }
-    if (!slots_is_free(moves->window, to)) {
+    if (!slots_is_free(moves->shared, to)) {
         snprintf(why, room, "tile %u has a process, expects one, or is dead", to);
         return -EBUSY;
     }
-    for (uint32_t tile = 0; tile < window->tile_count; tile++)
-        if (atomic_load(&window->moves[tile].step) != MOVE_NONE && window->moves[tile].process == process) {
+    for (uint32_t tile = 0; tile < shared->tile_count; tile++)
+        if (atomic_load(&shared->moves[tile].step) != MOVE_NONE && shared->moves[tile].process == process) {
             snprintf(why, room, "process %u is being moved", process);
             return -EBUSY;
         }
-    elsewhere = !window_is_here(window, place.tile) || !window_is_here(window, to);
+    elsewhere = !shared_is_here(shared, place.tile) || !shared_is_here(shared, to);
     if (mode == MODE_HANDOFF && net_host_of_tile(moves->net, place.tile) != net_host_of_tile(moves->net, to)) {
         snprintf(why, room, "handoff gives away pages of memory that both tiles share, and these are on two hosts");
         return -EINVAL;
     }
-    move = &window->moves[to];
-    window_clear_move(move);
+    move = &shared->moves[to];
+    shared_clear_move(move);
     move->slot = place.slot;
-    if (!elsewhere && mode != MODE_HANDOFF && !slots_reserve(moves->window, &move->slot)) {
+    if (!elsewhere && mode != MODE_HANDOFF && !slots_reserve(moves->shared, &move->slot)) {
         snprintf(why, room, "there are too many processes");
         return -EAGAIN;
     }
@@ -80,35 +80,35 @@ int moves_ask(struct moves *moves, uint32_t process, uint32_t to, uint32_t mode,
     move->to = to;
     move->mode = mode;
     move->place = place_pack(place);
-    move->asked = window_now();
+    move->asked = shared_now();
     moves->wished[to] = false;
     if (elsewhere) {
-        transfer_ask(moves->transfer, move);
+        coordinator_ask(moves->coordinator, move);
         return 0;
     }
     atomic_store(&move->step, MOVE_ASKED);
-    window_ring(window, to);
+    shared_ring(shared, to);
     return 0;
 }
 
 static void answer_wish(struct moves *moves, uint32_t tile, int error)
 {
-    struct tile_record *record = &moves->window->tiles[tile];
+    struct tile_record *record = &moves->shared->tiles[tile];
 
     atomic_store(&record->answer, error);
     atomic_store(&record->wish, 0);
-    window_ring(moves->window, tile);
+    shared_ring(moves->shared, tile);
 }
 
 /* Tells a process, wherever it is, that its wish to move is refused. */
 static void answer(struct moves *moves, uint32_t process, int error)
 {
-    struct place place = window_place(moves->window, process);
+    struct place place = shared_place(moves->shared, process);
     struct order order = {.mode = (uint32_t)-error};
 
     if (place.state != PLACE_RUNNING)
         return;
-    if (window_is_here(moves->window, place.tile))
+    if (shared_is_here(moves->shared, place.tile))
         answer_wish(moves, place.tile, error);
     else if (moves->net->host == 0)
         net_send(moves->net, net_host_of_tile(moves->net, place.tile), FRAME_ANSWER, process, &order, sizeof(order));
@@ -117,16 +117,16 @@ static void answer(struct moves *moves, uint32_t process, int error)
 static void execute_wish(struct moves *moves, uint32_t tile)
 {
     struct order order = {0};
-    uint32_t wish = atomic_load(&moves->window->tiles[tile].wish);
+    uint32_t wish = atomic_load(&moves->shared->tiles[tile].wish);
     char why[REASON_SIZE];
     int error = -ESRCH;
 
     if (!wish || wish & WISH_TAKEN)
         return;
-    atomic_fetch_or(&moves->window->tiles[tile].wish, WISH_TAKEN);
+    atomic_fetch_or(&moves->shared->tiles[tile].wish, WISH_TAKEN);
     wish--;
     for (uint32_t process = 1; process < PROCESS_MAX; process++) {
-        struct place place = window_place(moves->window, process);
+        struct place place = shared_place(moves->shared, process);
 
         if (place.state != PLACE_RUNNING || place.tile != tile)
             continue;
@@ -177,18 +177,18 @@ static void tell_leader(struct moves *moves, const struct move *move, bool done)
  */
 static bool is_over(const struct moves *moves, const struct move *move, uint32_t step)
 {
-    struct place place = window_place(moves->window, move->process), before = place_unpack(move->place);
+    struct place place = shared_place(moves->shared, move->process), before = place_unpack(move->place);
 
     if (step == MOVE_ABORTED)
-        return !move->frozen || !window_is_here(moves->window, move->from) || place.epoch != before.epoch;
+        return !move->frozen || !shared_is_here(moves->shared, move->from) || place.epoch != before.epoch;
     return step == MOVE_DONE &&
            (atomic_load(&move->all) || place.epoch != before.epoch + 1 || place.state != PLACE_RUNNING);
 }
 
 bool moves_is_under_way(const struct moves *moves)
 {
-    for (uint32_t to = 0; to < moves->window->tile_count; to++)
-        if (atomic_load(&moves->window->moves[to].step) != MOVE_NONE)
+    for (uint32_t to = 0; to < moves->shared->tile_count; to++)
+        if (atomic_load(&moves->shared->moves[to].step) != MOVE_NONE)
             return true;
     return false;
 }
@@ -200,42 +200,42 @@ bool moves_is_under_way(const struct moves *moves)
  */
 static uint32_t abort_stalled(struct moves *moves, struct move *move, uint32_t step)
 {
-    if (step < MOVE_ASKED || step > MOVE_RESERVED || !window_is_here(moves->window, move->from) ||
-        !window_is_here(moves->window, move->to) || window_now() - move->asked < STILL_NS ||
+    if (step < MOVE_ASKED || step > MOVE_RESERVED || !shared_is_here(moves->shared, move->from) ||
+        !shared_is_here(moves->shared, move->to) || shared_now() - move->asked < STILL_NS ||
         !atomic_compare_exchange_strong(&move->step, &step, MOVE_ABORTED))
         return step;
     snprintf(move->why, sizeof(move->why), "tile %u or tile %u stands still", move->from, move->to);
-    window_ring(moves->window, move->from);
-    window_ring(moves->window, move->to);
+    shared_ring(moves->shared, move->from);
+    shared_ring(moves->shared, move->to);
     return MOVE_ABORTED;
 }
 
 void moves_serve(struct moves *moves)
 {
-    for (uint32_t to = 0; to < moves->window->tile_count; to++) {
-        struct move *move = &moves->window->moves[to];
+    for (uint32_t to = 0; to < moves->shared->tile_count; to++) {
+        struct move *move = &moves->shared->moves[to];
         uint32_t step = abort_stalled(moves, move, atomic_load(&move->step));
-        enum arrival_end arrival;
+        enum incoming_end incoming;
 
         if (step == MOVE_NONE)
             continue;
-        arrival = arrival_finish(moves->mirror, move, step == MOVE_ABORTED);
-        if (arrival == ARRIVAL_TOLD)
-            transfer_arrived(moves->transfer, move->process);
-        if (arrival != ARRIVAL_NOT || !is_over(moves, move, step))
+        incoming = incoming_finish(moves->proxy, move, step == MOVE_ABORTED);
+        if (incoming == INCOMING_TOLD)
+            coordinator_arrived(moves->coordinator, move->process);
+        if (incoming != INCOMING_NOT || !is_over(moves, move, step))
             continue;
         if (moves->net->host != 0)
             tell_leader(moves, move, step == MOVE_DONE);
         else
             moves->ended(moves->context, move, step == MOVE_DONE);
         if (step == MOVE_ABORTED)
-            transfer_ended(moves->transfer, move);
+            coordinator_ended(moves->coordinator, move);
         if (step == MOVE_ABORTED && moves->wished[to])
             answer(moves, move->process, -ECANCELED);
         atomic_store(&move->step, MOVE_NONE);
     }
-    for (uint32_t tile = 0; tile < moves->window->tile_count; tile++)
-        if (window_is_here(moves->window, tile) && atomic_load(&moves->window->tiles[tile].alive))
+    for (uint32_t tile = 0; tile < moves->shared->tile_count; tile++)
+        if (shared_is_here(moves->shared, tile) && atomic_load(&moves->shared->tiles[tile].alive))
             execute_wish(moves, tile);
 }
 
@@ -255,11 +255,11 @@ static void move_here(struct moves *moves, uint32_t process, const struct order 
 {
     char why[REASON_SIZE] = "there is no such tile here";
 
-    if (order->to >= moves->window->tile_count || !window_is_here(moves->window, order->to) ||
+    if (order->to >= moves->shared->tile_count || !shared_is_here(moves->shared, order->to) ||
         moves_ask(moves, process, order->to, order->mode, why, sizeof(why)) < 0)
-        record_refuse(moves->mirror, process, order->serial, order->to, why);
+        record_refuse(moves->proxy, process, order->serial, order->to, why);
     else
-        moves->window->moves[order->to].serial = order->serial;
+        moves->shared->moves[order->to].serial = order->serial;
 }
 
 static void on_frame(void *context, uint32_t from, const struct frame_head *head, const uint8_t *payload)
@@ -276,14 +276,14 @@ static void on_frame(void *context, uint32_t from, const struct frame_head *head
         wish(moves, head->process, &order);
 }
 
-void moves_init(struct moves *moves, struct transfer *transfer, move_ended_handler *ended, void *context)
+void moves_init(struct moves *moves, struct move_coordinator *coordinator, move_ended_handler *ended, void *context)
 {
     static const enum frame_kind kinds[] = {FRAME_MOVE, FRAME_ANSWER, FRAME_WISH};
 
-    moves->net = transfer->net;
-    moves->mirror = transfer->mirror;
-    moves->transfer = transfer;
-    moves->window = transfer->window;
+    moves->net = coordinator->net;
+    moves->proxy = coordinator->proxy;
+    moves->coordinator = coordinator;
+    moves->shared = coordinator->shared;
     moves->ended = ended;
     moves->context = context;
     for (size_t i = 0; i < sizeof(kinds) / sizeof(*kinds); i++)

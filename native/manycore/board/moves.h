@@ -5,23 +5,23 @@
 #ifndef WHERRY_MANYCORE_BOARD_MOVES_H
 #define WHERRY_MANYCORE_BOARD_MOVES_H
 
-#include "transfer.h"
+#include "migration/move_coordinator.h"
 
 /* The leader: a move has ended; `done` or failed. */
 typedef void move_ended_handler(void *context, const struct move *move, bool done);
 
 struct moves {
     struct net *net;
-    struct mirror *mirror;
-    struct transfer *transfer;
-    struct window *window;
+    struct move_proxy *proxy;
+    struct move_coordinator *coordinator;
+    struct shared_memory *shared;
     bool wished[TILE_MAX]; /* the move to this tile was the process's own wish */
     move_ended_handler *ended;
     void *context;
 };
 
 /* Handles MOVE, WISH and ANSWER. */
-void moves_init(struct moves *moves, struct transfer *transfer, move_ended_handler *ended, void *context);
+void moves_init(struct moves *moves, struct move_coordinator *coordinator, move_ended_handler *ended, void *context);
 /* Asks for a move. Returns 0 or negative errno with the reason in `why`. */
 int moves_ask(struct moves *moves, uint32_t process, uint32_t to, uint32_t mode, char *why, size_t room);
 /* Reports the moves that have ended, and asks for those that processes wish. */

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../programs/tile.h"
+#include "../library/tile.h"
 
 int printf(const char *format, ...)
 {

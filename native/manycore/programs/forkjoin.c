@@ -1,4 +1,6 @@
-/* forkjoin THREADS ROUNDS: creates so many threads that do nothing, and joins them; says the nanoseconds of each round. */
+/*
+ * forkjoin THREADS ROUNDS: creates so many threads that do nothing, and joins them; says the nanoseconds of each round.
+ */
 #include "tile.h"
 
 static long nothing(void *argument)

@@ -1,6 +1,6 @@
 /*
- * freeze ROUNDS: a thread freezes the others, which only count, and looks whether any still does; two such threads take turns.
- * It may be moved meanwhile.
+ * freeze ROUNDS: a thread freezes the others, which only count, and looks whether any still does; two such threads take
+ * turns. It may be moved meanwhile.
  */
 #include "tile.h"
 

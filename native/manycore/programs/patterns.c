@@ -1,7 +1,8 @@
 /*
- * patterns ROUNDS [step]: fills every register class with a pattern of the thread, waits without a kernel call, and compares.
- * Four threads with four patterns; whatever happens in between (preemption, moves), each must find its own.
- * With `step` it is one thread with the trap flag set: between any two instructions it may be moved (see faults.h).
+ * patterns ROUNDS [step]: fills every register class with a pattern of the thread, waits without a kernel call, and
+ * compares. Four threads with four patterns; whatever happens in between (preemption, moves), each must find its own.
+ * With `step` it is one thread with the trap flag set: between any two instructions it may be moved (see
+ * fault_injection.h).
  */
 #include "tile.h"
 
@@ -30,7 +31,8 @@ __asm__(
     "push %rsi\n"                       /* where to store */
     "push %rcx\n"                       /* level */
     "push %rdx\n"                       /* counts down in memory: every register holds a pattern */
-    "mov %rdi, %rax\n"                  /* the x87 stack is empty in every function's beginning, or the next lines overflow it */
+    /* the x87 stack is empty in every function's beginning, or the next lines overflow it */
+    "mov %rdi, %rax\n"
     ".set i, 0\n"
     ".rept 8\n fldt 2238+16*i(%rax)\n .set i, i+1\n .endr\n"
     "ldmxcsr 2232(%rax)\n"

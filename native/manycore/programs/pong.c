@@ -1,6 +1,6 @@
 /*
- * pong SIZE COUNT [PROCESS]: without PROCESS it answers every message until one of size 1 comes; with it, it sends COUNT
- * messages of SIZE bytes there, waits for each answer, and says the nanoseconds of the median round trip.
+ * pong SIZE COUNT [PROCESS]: without PROCESS it answers every message until one of size 1 comes; with it, it sends
+ * COUNT messages of SIZE bytes there, waits for each answer, and says the nanoseconds of the median round trip.
  */
 #include "tile.h"
 
@@ -49,7 +49,8 @@ int main(int argc, char **argv)
     for (long i = -WARM; i < count; i++) {
         int64_t begin = clock_ns();
 
-        if (mail_send(peer, PORT, bytes, (size_t)size) != size || mail_receive(PORT, bytes, sizeof(bytes), NULL) != size)
+        if (mail_send(peer, PORT, bytes, (size_t)size) != size || mail_receive(PORT, bytes, sizeof(bytes),
+                                                                               NULL) != size)
             return 1;
         if (i >= 0)
             times[i] = clock_ns() - begin;

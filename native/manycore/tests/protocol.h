@@ -1,5 +1,5 @@
 /*
- * The world of test_protocol.c: three tiles, the location entry, and a network that loses, repeats and reorders
+ * The world of test_move_protocol.c: three tiles, the location entry, and a network that loses, repeats and reorders
  * messages.
  */
 #ifndef WHERRY_TEST_PROTOCOL_H
@@ -7,7 +7,7 @@
 
 #include <stdio.h>
 
-#include "../movegraph.h"
+#include "../migration/move_graph.h"
 #include "check.h"
 
 enum { TILES = 3, NAMES = TILES, ACTORS, LOST = 99, NOBODY = -1, FLIGHT = 64, PIECES = 3, STEPS = 500, CALM = 1500 };
@@ -15,13 +15,13 @@ enum { TILES = 3, NAMES = TILES, ACTORS, LOST = 99, NOBODY = -1, FLIGHT = 64, PI
 /* What one tile tells another about the move that began with an epoch; a fact, so hearing it twice does no harm. */
 enum fact { ASKED, TRACKING, WANTED, SCANNED, RESERVED, FROZEN, ALLOWED, PIECE, TAKEN, DONE, ABORTED, FACTS };
 
-struct state { uint32_t sent, received; }; /* the process */
+struct process_state { uint32_t sent, received; }; /* the process */
 
 struct message {
     int to, from;
     enum fact fact;
     uint32_t epoch, count;
-    struct state image;
+    struct process_state image;
 };
 
 struct tile {
@@ -29,17 +29,17 @@ struct tile {
     int number;
     bool dead, runs, frozen, sealed;
     uint32_t epoch;              /* of the entry by which we have the process; 0: we have none */
-    struct state state;
+    struct process_state state;
     /* The move that we take part in. */
     bool active, source, checked;
     uint32_t move;               /* its epoch */
     int peer;
-    struct state image;
+    struct process_state image;
     uint32_t piece;
     /* What we have heard, of the latest move that we have heard of. */
     uint32_t heard_move, heard[FACTS];
     int heard_from;
-    struct state heard_image;
+    struct process_state heard_image;
 };
 
 struct world {

@@ -2,7 +2,7 @@
 #ifndef WHERRY_TEST_PROTOCOL_TASKS_H
 #define WHERRY_TEST_PROTOCOL_TASKS_H
 
-#include "../movegraph.h"
+#include "../migration/move_graph.h"
 
 extern task_body *const protocol_tasks[MOVE_TASKS];
 

@@ -1,4 +1,7 @@
-/* The world of test_hosts.c: three hosts with two tiles each, in one process; all that happens follows from a seed. */
+/*
+ * The world of test_host_moves.c: three hosts with two tiles each, in one process; all that happens follows from a
+ * seed.
+ */
 #ifndef WHERRY_TEST_SIM_H
 #define WHERRY_TEST_SIM_H
 
@@ -20,7 +23,7 @@ struct note { uint32_t from, number; };
 
 /* What a tile is to a move: see source.c and destination.c. */
 struct tile {
-    struct window *window;
+    struct shared_memory *shared;
     uint32_t number, process, slot;
     uint64_t place;
     bool dead, frozen;

@@ -5,7 +5,7 @@
 
 struct memory *sim_memory(const struct tile *tile)
 {
-    return (struct memory *)(window_image(tile->window, tile->slot) + MEMORY);
+    return (struct memory *)(shared_image(tile->shared, tile->slot) + MEMORY);
 }
 
 static void mark(struct move *move)
@@ -16,12 +16,12 @@ static void mark(struct move *move)
     move->tracking = 2;
 }
 
-static uint8_t *piece_at(struct window *window, uint32_t slot, uint32_t piece)
+static uint8_t *piece_at(struct shared_memory *shared, uint32_t slot, uint32_t piece)
 {
-    struct uarea *area = window_area(window, slot);
+    struct user_area *area = shared_area(shared, slot);
 
     return piece == 0 ? area->head : piece == 1 ? (uint8_t *)&area->threads[0]
-                                                : window_image(window, slot) + (piece == 2 ? 0 : MEMORY);
+                                                : shared_image(shared, slot) + (piece == 2 ? 0 : MEMORY);
 }
 
 static uint32_t slot_of(const struct move *move)
@@ -40,7 +40,7 @@ static void release(struct tile *tile)
 static struct move *find_request(struct tile *tile)
 {
     for (uint32_t to = 0; to < TILES; to++) {
-        struct move *move = &tile->window->moves[to];
+        struct move *move = &tile->shared->moves[to];
 
         if (atomic_load(&move->step) >= MOVE_TRACKING && atomic_load(&move->step) <= MOVE_ABORTED &&
             move->from == tile->number && move->process == tile->process && move->place == tile->place)
@@ -58,18 +58,18 @@ static void give_frozen(struct tile *tile, struct move *move)
 {
     struct place place = place_unpack(tile->place);
 
-    if (atomic_load(&tile->window->locations[tile->process].word) != tile->place) {
+    if (atomic_load(&tile->shared->locations[tile->process].word) != tile->place) {
         release(tile);
     } else if (!move || atomic_load(&move->step) == MOVE_ABORTED ||
-               !atomic_load(&tile->window->tiles[move->to].alive)) {
+               !atomic_load(&tile->shared->tiles[move->to].alive)) {
         if (move)
             step_to(move, MOVE_FROZEN, MOVE_ABORTED);
-        window_commit(tile->window, tile->process, tile->place, place);
+        shared_commit(tile->shared, tile->process, tile->place, place);
         place.epoch++;
         tile->place = place_pack(place);
         tile->frozen = false;
     } else if (move->mode == MODE_FAITHFUL && atomic_load(&move->allow) > atomic_load(&move->sent)) {
-        memcpy(move->piece, piece_at(tile->window, tile->slot, atomic_load(&move->sent)), PAGE_SIZE);
+        memcpy(move->piece, piece_at(tile->shared, tile->slot, atomic_load(&move->sent)), PAGE_SIZE);
         atomic_fetch_add(&move->sent, 1);
     }
 }
@@ -88,8 +88,8 @@ static void give(struct tile *tile)
         uint32_t reserved = MOVE_RESERVED;
 
         mark(move);
-        uarea_seal(window_area(tile->window, tile->slot));
-        move->freezing = move->frozen = window_now();
+        user_area_seal(shared_area(tile->shared, tile->slot));
+        move->freezing = move->frozen = shared_now();
         tile->frozen = atomic_compare_exchange_strong(&move->step, &reserved, MOVE_FROZEN);
     }
 }
@@ -101,7 +101,7 @@ static bool takes_pieces(struct tile *tile, struct move *move)
     if (atomic_load(&move->allow) == tile->pieces) {
         atomic_store(&move->allow, tile->pieces + 1);
     } else if (atomic_load(&move->sent) == tile->pieces + 1) {
-        memcpy(piece_at(tile->window, move->slot, tile->pieces), move->piece, PAGE_SIZE);
+        memcpy(piece_at(tile->shared, move->slot, tile->pieces), move->piece, PAGE_SIZE);
         atomic_store(&move->taken, ++tile->pieces);
     }
     return true;
@@ -111,8 +111,8 @@ static void copy_here(struct tile *tile, struct move *move)
 {
     if (slot_of(move) == move->slot)
         return;
-    memcpy(window_area(tile->window, move->slot), window_area(tile->window, slot_of(move)), sizeof(struct uarea));
-    memcpy(window_image(tile->window, move->slot), window_image(tile->window, slot_of(move)), END);
+    memcpy(shared_area(tile->shared, move->slot), shared_area(tile->shared, slot_of(move)), sizeof(struct user_area));
+    memcpy(shared_image(tile->shared, move->slot), shared_image(tile->shared, slot_of(move)), END);
 }
 
 static void adopt(struct tile *tile, struct move *move)
@@ -122,22 +122,22 @@ static void adopt(struct tile *tile, struct move *move)
 
     tile->move = NULL;
     copy_here(tile, move);
-    if (chance(5) || uarea_check(window_area(tile->window, move->slot), process, tile->window->xfeatures,
-                                 tile->window->xsize)) {
+    if (chance(5) || user_area_check(shared_area(tile->shared, move->slot), process, tile->shared->xfeatures,
+                                     tile->shared->xsize)) {
         snprintf(move->why, sizeof(move->why), "refused");
         step_to(move, MOVE_FROZEN, MOVE_ABORTED);
         return;
     }
-    move->copied = window_now();
-    if (!window_commit(tile->window, process, move->place, place)) {
+    move->copied = shared_now();
+    if (!shared_commit(tile->shared, process, move->place, place)) {
         step_to(move, MOVE_FROZEN, MOVE_ABORTED);
         return;
     }
-    move->committed = window_now();
+    move->committed = shared_now();
     tile->process = process;
     tile->slot = move->slot;
-    tile->place = atomic_load(&tile->window->locations[process].word);
-    atomic_fetch_add(&tile->window->locations[process].moves, 1);
+    tile->place = atomic_load(&tile->shared->locations[process].word);
+    atomic_fetch_add(&tile->shared->locations[process].moves, 1);
     world.moves++;
     step_to(move, MOVE_FROZEN, MOVE_DONE);
     atomic_store(&move->first, move->committed);
@@ -150,7 +150,7 @@ static void take(struct tile *tile)
     uint32_t step = atomic_load(&move->step);
 
     if (step < MOVE_TRACKING || step == MOVE_ABORTED ||
-        atomic_load(&tile->window->locations[move->process].word) != move->place) {
+        atomic_load(&tile->shared->locations[move->process].word) != move->place) {
         if (step < MOVE_DONE)
             step_to(move, step, MOVE_ABORTED);
         tile->move = NULL;
@@ -167,10 +167,10 @@ static void take(struct tile *tile)
 
 static void look(struct tile *tile)
 {
-    struct move *own = &tile->window->moves[tile->number];
+    struct move *own = &tile->shared->moves[tile->number];
 
     for (uint32_t process = 1; process <= PROCESSES; process++) {
-        struct place place = window_place(tile->window, process);
+        struct place place = shared_place(tile->shared, process);
 
         if (place.state != PLACE_RUNNING || place.tile != tile->number)
             continue;
@@ -198,9 +198,9 @@ static void run_process(struct tile *tile)
 
     if (!world.calm && chance(50) && other != tile->process) {
         note = (struct note){tile->process, memory->sent[other] + 1};
-        if (inbox_put(tile->window, other, PORT, tile->process, &note, sizeof(note)) == 0)
+        if (mailbox_put(tile->shared, other, PORT, tile->process, &note, sizeof(note)) == 0)
             memory->sent[other]++;
-    } else if (inbox_take(tile->window, tile->process, PORT, &mail)) {
+    } else if (mailbox_take(tile->shared, tile->process, PORT, &mail)) {
         memcpy(&note, mail.bytes, sizeof(note));
         REQUIRE(note.from == mail.from && note.from <= PROCESSES && note.number == memory->received[note.from] + 1);
         memory->received[note.from]++;
@@ -217,10 +217,10 @@ void sim_step_tile(struct tile *tile)
         take(tile);
     else if (!tile->process)
         look(tile);
-    else if (!tile->frozen && atomic_load(&tile->window->locations[tile->process].end)) {
+    else if (!tile->frozen && atomic_load(&tile->shared->locations[tile->process].end)) {
         place = place_unpack(tile->place);
         place.state = PLACE_ENDED;
-        window_commit(tile->window, tile->process, tile->place, place);
+        shared_commit(tile->shared, tile->process, tile->place, place);
         release(tile);
     } else {
         give(tile);

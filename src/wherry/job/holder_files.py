@@ -1,7 +1,8 @@
 """Reads the files that `wherry-launch` writes in a job's directory, and writes the program's input.
 
-The formats: native/launch/record.h and input.h. Invariants: only the holder writes the files that are read here, and
-readers take whole frames only, so they may read at any time; input carries its offset, so writing it twice is harmless.
+The formats: native/launch/job_files.h and job_input.h. Invariants: only the holder writes the files that are read here,
+and readers take whole frames only, so they may read at any time; input carries its offset, so writing it twice is
+harmless.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The client's part of the handshake with a node's agent, and the sealed frames after it.
 
-The formats are those of native/include/wherry/prove.h and seal.h. Invariant: nothing that the agent says counts before
-it has proved that it knows the node's key, and no frame counts whose tag is wrong.
+The formats are those of native/include/wherry/handshake.h and seal.h. Invariant: nothing that the agent says counts
+before it has proved that it knows the node's key, and no frame counts whose tag is wrong.
 """
 
 from __future__ import annotations

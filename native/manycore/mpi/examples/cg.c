@@ -1,4 +1,6 @@
-/* cg [SIDE STEPS]: conjugate gradients for the Laplacian of a SIDE x SIDE grid, rows of the grid divided among ranks. */
+/*
+ * cg [SIDE STEPS]: conjugate gradients for the Laplacian of a SIDE x SIDE grid, rows of the grid divided among ranks.
+ */
 #include <math.h>
 #include <mpi.h>
 #include <stdio.h>

@@ -129,7 +129,9 @@ static void crowd(int round)
         require(out[i * BIG] == left * 100 + i, "crowd", round);
 }
 
-/* More large messages under way than a rank can have sends beside it; others pass them, and the last is received first. */
+/*
+ * More large messages under way than a rank can have sends beside it; others pass them, and the last is received first.
+ */
 static void late(int round)
 {
     enum { MANY = 24, SIZE = 200 };

@@ -1,13 +1,13 @@
 """End-to-end integrity check of a move before the commit: memory, images and files.
 
     source                                     destination
-    wherry-verify compare  <--- records ---    wherry-verify list
+    wherry-verify compare  <--- records ---    wherry-verify digest
     (the frozen processes, their files)        (images, files)
-                           --- memory ---->    wherry-verify mend
+                           --- memory ---->    wherry-verify patch
                                                (the frozen processes)
 
 TCP's checksum misses some damaged packets, images are in memory for a moment, and a dirty page that a round lost would
-silently corrupt results. The first two programs are started before the freeze. The list is complete before CRIU
+silently corrupt results. The first two programs are started before the freeze. The digest is complete before CRIU
 consumes the images; the comparison runs while CRIU restores. A few pages that differ are sent again over the same
 connection. Invariant: when `close` returns, all programs have ended.
 """
@@ -42,13 +42,13 @@ class IntegrityCheck:
         near, far = ends
         self._near = near
         with far:
-            self._list = _program("list", *map(str, destination), stdin=subprocess.PIPE, stdout=near.fileno())
+            self._digest = _program("digest", *map(str, destination), stdin=subprocess.PIPE, stdout=near.fileno())
             self._compare = _program("compare", *map(str, source), tasks, stdin=far.fileno(), stdout=far.fileno())
 
     def list(self, bound: Callable[..., Bound]) -> None:
         """Returns when the checksums of all received data are complete; CRIU may consume the images from then on."""
-        why = await_exit(self._list, bound(work_of(lambda: [self._list.pid, self._compare.pid])), b"\n")
-        if self._list.returncode:
+        why = await_exit(self._digest, bound(work_of(lambda: [self._digest.pid, self._compare.pid])), b"\n")
+        if self._digest.returncode:
             raise Failed(Code.MOVE_FAILED, "the received data cannot be read", why.decode(errors="replace").strip())
 
     def require_same(self, tasks: str, bound: Callable[..., Bound]) -> None:
@@ -56,8 +56,8 @@ class IntegrityCheck:
         more than a few pages, which are sent again."""
         code, what = self._exit_of(self._compare, bound)
         if code == _SENT_AGAIN:
-            mend = _program("mend", tasks, stdin=self._near.fileno(), stdout=subprocess.DEVNULL)
-            code, why = self._exit_of(mend, bound)
+            patch = _program("patch", tasks, stdin=self._near.fileno(), stdout=subprocess.DEVNULL)
+            code, why = self._exit_of(patch, bound)
             if not code:
                 log.warning("sent again: %s", what)
                 return
@@ -74,7 +74,7 @@ class IntegrityCheck:
 
     def close(self) -> None:
         """Kills the programs. Idempotent."""
-        for process in (self._list, self._compare):
+        for process in (self._digest, self._compare):
             _kill_and_reap(process)
         self._near.close()
 

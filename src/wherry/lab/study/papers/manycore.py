@@ -201,7 +201,7 @@ def _output(client: Client, name: str, *words: str) -> str:
 
 
 def _beside(bench: Testbed, directory: Path, *words: str) -> dict[str, Any]:
-    done = bench.plain([str(native_program("wherry-beside")), *words], directory, _SECONDS)
+    done = bench.plain([str(native_program("wherry-baseline")), *words], directory, _SECONDS)
     return next(program_output.json_lines(done.verified()))
 
 
@@ -310,7 +310,7 @@ def _threads(client: Client, build: str) -> list[Value]:
     with _tiles(client, 1, min(16, cpus + 1), build=build):
         _output(client, "forkjoin", "17", "5")
         pid = client.tiles()["tiles"][0]["pid"]
-        command = [str(native_program("wherry-beside")), "count", str(pid)]
+        command = [str(native_program("wherry-baseline")), "count", str(pid)]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as counter:
             assert counter.stdout
             counts = json.loads(counter.stdout.readline())["counted"]
@@ -341,7 +341,7 @@ def _criu(directory: Path) -> list[Value]:
     found = json.loads(_run([sys.executable, "-P", "-m", "wherry.node.container.criu.probe"], directory))
     told, images = directory / "told", directory / "images"
     images.mkdir()
-    command = [str(native_program("wherry-beside")), "stand", str(told), str(FLOOR)]
+    command = [str(native_program("wherry-baseline")), "stand", str(told), str(FLOOR)]
     null = subprocess.DEVNULL
     child = subprocess.Popen(command, stdin=null, stdout=null, stderr=null, start_new_session=True, close_fds=True)
     pid = child.pid

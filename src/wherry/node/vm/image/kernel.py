@@ -1,7 +1,7 @@
 """The kernel of an image: Debian's, extracted from its package, which is not installed.
 
     CACHE/linux-image-VERSION_PACKAGE/vmlinux        the uncompressed kernel, with its PVH note
-    CACHE/linux-image-VERSION_PACKAGE/modules/       NAME.ko, and `list` (native/guest/modules.h)
+    CACHE/linux-image-VERSION_PACKAGE/modules/       NAME.ko, and `list` (native/guest/kernel_modules.h)
 
 Invariant: a directory in the cache is complete.
 """

@@ -1,0 +1,97 @@
+/* Writer of the job's files (see job_files.h). A name appears only with its whole content. */
+#include "job_files.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "wherry/process.h"
+
+static uint64_t real_time_ns(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_REALTIME, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+int job_files_open(struct job_files *files, const char *directory)
+{
+    memset(files, 0, sizeof *files);
+    files->directory = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (files->directory < 0)
+        return -errno;
+    files->output = openat(files->directory, "output", O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+    return files->output < 0 ? -errno : 0;
+}
+
+static int replace_file(const struct job_files *files, const char *name, const char *text, size_t length)
+{
+    char fresh[32];
+    int fd, error;
+
+    snprintf(fresh, sizeof fresh, "%s.new", name);
+    fd = openat(files->directory, fresh, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    if (fd < 0)
+        return -errno;
+    error = process_write_all(fd, text, length);
+    close(fd);
+    if (error == 0 && renameat(files->directory, fresh, files->directory, name) < 0)
+        error = -errno;
+    return error;
+}
+
+int job_files_write_pid(const struct job_files *files)
+{
+    char stat[1024], text[64], *after;
+    unsigned long long start;
+    ssize_t count;
+    int fd = open("/proc/self/stat", O_RDONLY | O_CLOEXEC), length;
+
+    if (fd < 0)
+        return -errno;
+    count = read(fd, stat, sizeof stat - 1);
+    close(fd);
+    if (count <= 0)
+        return -EIO;
+    stat[count] = 0;
+    after = strrchr(stat, ')');
+    /* Fields 3 to 21 follow the name, the 22nd is the start time. */
+    if (!after || sscanf(after + 1, " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu",
+                         &start) != 1)
+        return -EIO;
+    length = snprintf(text, sizeof text, "%d %llu\n", (int)getpid(), start);
+    return replace_file(files, "pid", text, (size_t)length);
+}
+
+void job_files_append(struct job_files *files, uint8_t stream, uint8_t *frame, size_t length)
+{
+    uint64_t now = real_time_ns();
+    off_t start = lseek(files->output, 0, SEEK_END);
+
+    frame[0] = stream;
+    for (int i = 0; i < 8; i++)
+        frame[1 + i] = (uint8_t)(now >> (56 - 8 * i));
+    for (int i = 0; i < 4; i++)
+        frame[9 + i] = (uint8_t)((uint32_t)length >> (24 - 8 * i));
+    if (process_write_all(files->output, frame, JOB_OUTPUT_HEADER + length) < 0) {
+        files->lost += length;
+        (void)!ftruncate(files->output, start); /* half a frame would make all that follows unreadable */
+    }
+}
+
+int job_files_write_exit(const struct job_files *files, int status)
+{
+    char text[160], how[32];
+    int length;
+
+    process_describe_status(status, how, sizeof how);
+    length = snprintf(text, sizeof text, "%s\nended %llu\n", how, (unsigned long long)real_time_ns());
+    if (files->lost)
+        length += snprintf(text + length, sizeof text - (size_t)length, "lost %llu\n",
+                           (unsigned long long)files->lost);
+    return replace_file(files, "exit", text, (size_t)length);
+}

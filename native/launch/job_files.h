@@ -1,0 +1,38 @@
+/*
+ * The files that a job leaves in its directory:
+ *
+ *   pid      "PID STARTTIME"   of the holder; STARTTIME is field 22 of /proc/PID/stat (clock ticks since boot)
+ *   output   frames, appended with one write each:
+ *
+ *            0        1                       9                13
+ *            +--------+-----------------------+----------------+-- - -+
+ *            | stream | CLOCK_REALTIME ns u64 | length u32 (BE) | bytes |
+ *            +--------+-----------------------+----------------+-- - -+
+ *            stream: 1 standard output, 2 standard error; a reader may meet a frame that is not whole yet
+ *   exit     appears at once (rename) when the job is over: "exit N" or "signal N", then "ended NS" (CLOCK_REALTIME),
+ *            and "lost BYTES" when the file system did not take some of the output
+ */
+#ifndef WHERRY_LAUNCH_JOB_FILES_H
+#define WHERRY_LAUNCH_JOB_FILES_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct job_files {
+    int directory; /* descriptor */
+    int output;
+    uint64_t lost; /* bytes */
+};
+
+enum { JOB_OUTPUT_HEADER = 13 };
+
+/* Opens the job's directory and its output file. Returns 0 or negative errno. */
+int job_files_open(struct job_files *files, const char *directory);
+/* Writes `pid` for this process. Returns 0 or negative errno. */
+int job_files_write_pid(const struct job_files *files);
+/* Appends one frame; the first JOB_OUTPUT_HEADER bytes of `frame` are filled in here. */
+void job_files_append(struct job_files *files, uint8_t stream, uint8_t *frame, size_t length);
+/* Writes `exit`. Returns 0 or negative errno. */
+int job_files_write_exit(const struct job_files *files, int status);
+
+#endif

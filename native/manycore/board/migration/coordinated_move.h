@@ -1,0 +1,28 @@
+/* What the leader knows of a process's last move between hosts; move_coordinator.c alone changes it. */
+#ifndef WHERRY_MANYCORE_BOARD_MIGRATION_COORDINATED_MOVE_H
+#define WHERRY_MANYCORE_BOARD_MIGRATION_COORDINATED_MOVE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum coordination_step {
+    COORDINATION_NONE,
+    COORDINATION_ASKED, /* MIGRATE was sent */
+    /* the order to freeze has gone to the owner; what comes is kept, and what its tiles say waits */
+    COORDINATION_FREEZING,
+    COORDINATION_COMMITTED,  /* READY has come */
+    COORDINATION_TIMED,  /* RUNS was forwarded to the source, which answers with the cost */
+};
+
+struct coordinated_move {
+    uint32_t serial;
+    uint8_t step, source, to; /* enum coordination_step, host, tile */
+};
+
+/* Whether the process is between MIGRATE and READY, or ABORT. */
+static inline bool coordinated_move_is_under_way(const struct coordinated_move *coordinated)
+{
+    return coordinated->step == COORDINATION_ASKED || coordinated->step == COORDINATION_FREEZING;
+}
+
+#endif

@@ -1,0 +1,47 @@
+/* The syncs; see endpoint.h. */
+#include <errno.h>
+
+#include "shared_memory.h"
+
+static bool is_running(struct shared_memory *shared, uint32_t process)
+{
+    return process != CONSOLE_PROCESS && shared_place(shared, process).state == PLACE_RUNNING;
+}
+
+int sync_signal(struct shared_memory *shared, uint32_t from, uint32_t sync, uint32_t processes)
+{
+    for (uint32_t process = 0; process < PROCESS_MAX; process++)
+        if (processes >> process & 1 && !is_running(shared, process))
+            return -ESRCH;
+    for (uint32_t process = 0; process < PROCESS_MAX; process++) {
+        struct endpoint *endpoint = &shared->endpoints[process];
+
+        if (!(processes >> process & 1))
+            continue;
+        endpoint_lock(endpoint);
+        endpoint->signals[sync][from]++;
+        endpoint_unlock(endpoint);
+        atomic_fetch_add(&shared->said[from][process], 1);
+    }
+    shared_ring_processes(shared, processes);
+    return 0;
+}
+
+int sync_take(struct shared_memory *shared, uint32_t process, uint32_t sync, uint32_t processes)
+{
+    struct endpoint *endpoint = &shared->endpoints[process];
+    uint32_t missing = 0, gone = 0;
+
+    for (uint32_t from = 0; from < PROCESS_MAX; from++) /* before the lock: a signal of a process that then ends is not missed */
+        if (processes >> from & 1 && !is_running(shared, from))
+            gone |= 1u << from;
+    endpoint_lock(endpoint);
+    for (uint32_t from = 0; from < PROCESS_MAX; from++)
+        if (processes >> from & 1 && !endpoint->signals[sync][from])
+            missing |= 1u << from;
+    for (uint32_t from = 0; !missing && from < PROCESS_MAX; from++)
+        if (processes >> from & 1)
+            endpoint->signals[sync][from]--;
+    endpoint_unlock(endpoint);
+    return !missing ? 1 : missing & gone ? -ESRCH : 0;
+}

@@ -1,0 +1,64 @@
+/*
+ * libwherry-finalize.so: makes MPI_Finalize of MPICH before 4.2 end (LD_PRELOAD; needs no MPI to build).
+ *
+ * Over UCX on TCP, MPI_Finalize first disconnects every endpoint, which needs answers of the other ranks, and then
+ * waits in PMI's barrier, where a rank answers nothing: the last to disconnect hangs for ever (natively too). Here all
+ * ranks meet in two barriers before, so that every message has arrived, and then leave without the disconnect; the end
+ * of the process closes its connections. Only MPICH is touched: its handles are numbers that are the same in all
+ * versions of its ABI; with any other library both calls are passed through. The Fortran binding of MPICH calls the C
+ * function, so it is covered.
+ */
+#include <dlfcn.h>
+#include <link.h>
+#include <stddef.h>
+#include <string.h>
+
+enum { MPICH_COMM_WORLD = 0x44000000 };
+
+int MPI_Finalize(void);
+void *ucp_disconnect_nb(void *endpoint);
+
+static int leaving;
+
+static void *next(const char *name)
+{
+    return dlsym(RTLD_NEXT, name);
+}
+
+/*
+ * Sonames of MPICH: Debian's own, and that of the common ABI (Intel's and Cray's MPI have it too, with their handles).
+ */
+static int is_mpich(struct dl_phdr_info *object, size_t size, void *unused)
+{
+    const char *slash = strrchr(object->dlpi_name, '/');
+    const char *name = slash ? slash + 1 : object->dlpi_name;
+
+    (void)size;
+    (void)unused;
+    return strncmp(name, "libmpich.so.12", 14) == 0 || strncmp(name, "libmpi.so.12", 12) == 0;
+}
+
+/* UCX: NULL means that the endpoint is closed at once. */
+void *ucp_disconnect_nb(void *endpoint)
+{
+    void *(*disconnect)(void *) = (void *(*)(void *))(size_t)next("ucp_disconnect_nb");
+
+    return leaving || !disconnect ? NULL : disconnect(endpoint);
+}
+
+int MPI_Finalize(void)
+{
+    int (*barrier)(int) = (int (*)(int))(size_t)dlsym(RTLD_DEFAULT, "PMPI_Barrier");
+    int (*finalize)(void) = (int (*)(void))(size_t)next("MPI_Finalize");
+
+    if (!finalize)
+        finalize = (int (*)(void))(size_t)dlsym(RTLD_DEFAULT, "PMPI_Finalize");
+    if (!finalize)
+        return 15; /* MPICH's MPI_ERR_OTHER: no MPI library is loaded, so nobody can have asked for more */
+    if (barrier && dl_iterate_phdr(is_mpich, NULL)) {
+        barrier(MPICH_COMM_WORLD);
+        barrier(MPICH_COMM_WORLD);
+        leaving = 1;
+    }
+    return finalize();
+}

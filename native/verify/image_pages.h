@@ -1,0 +1,18 @@
+/*
+ * Goes through all pages that the images of a pass hold, also those that only an earlier pass holds.
+ *
+ * What the kernel itself writes into a thread's memory whenever it changes CPU, its rseq area (rseq(2)), is left out.
+ */
+#ifndef WHERRY_VERIFY_IMAGE_PAGES_H
+#define WHERRY_VERIFY_IMAGE_PAGES_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* Called for each run of bytes: where process `pid` (as its own namespace counts) has them. Nonzero ends it all. */
+typedef int pages_sink(void *context, uint32_t pid, uint64_t address, int file, uint64_t offset, uint64_t count);
+
+/* 0, what the sink returned, or negative errno. */
+int pages_each(int directory, pages_sink *sink, void *context);
+
+#endif
