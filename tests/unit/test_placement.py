@@ -79,6 +79,9 @@ def test_too_many_says_how_many_fit_and_why() -> None:
         place_nodes([NEED] * 9, hosts(*(f"a{n}" for n in range(4))), {}, PlacementSpec())
     assert "more hosts" not in caught.value.why
     with pytest.raises(Refused) as caught:
+        place_nodes([NEED] * 11, hosts(*(f"a{n}" for n in range(5))), {}, PlacementSpec())
+    assert caught.value.why.endswith("host a3 has 0 CPUs left, the node needs 1; and 1 more hosts")
+    with pytest.raises(Refused) as caught:
         place_nodes([NEED] * 13, hosts(*(f"a{n}" for n in range(6))), {}, PlacementSpec())
     assert caught.value.why.count("; ") == 4 and caught.value.why.endswith("; and 2 more hosts")
     with pytest.raises(Refused) as caught:
