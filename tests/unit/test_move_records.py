@@ -339,9 +339,7 @@ def test_a_recovery_that_fails_leaves_the_others_be(world: World, pauses: list[f
     world.store.put_move(gone)
     world.watch(failing(world, release=Failed(Code.FAILED, "no host answers")))
     world.moves.recover(told.append)
-    assert told[-1] == (
-        f"move {move.id} of {NODE}: the move of {NODE} is committed but not finished: no host answers"
-    )
+    assert told[-1] == (f"move {move.id} of {NODE}: the move of {NODE} is committed but not finished: no host answers")
     assert [left.id for left in world.store.moves(unfinished=True)] == [move.id]
     removed = world.store.move("mv-0")
     assert removed and removed.phase == Phase.ROLLED_BACK and removed.ended, "its node was removed"

@@ -236,7 +236,10 @@ def test_a_downtime_that_connections_do_not_survive(world: World) -> None:
     )  # fmt: skip
     world.moves.check_standing(NODE, 300.0)
     standing = MoveOptions(max_rounds=0, bandwidth=200_000)
-    assert refusal(lambda: world.moves.plan(NODE, DESTINATION, standing))[1] == f"node {NODE} would stand still for 335.6 s"
+    assert (
+        refusal(lambda: world.moves.plan(NODE, DESTINATION, standing))[1]
+        == f"node {NODE} would stand still for 335.6 s"
+    )
     world.driver.parameters_obstacle = lambda _: ""  # type: ignore[method-assign]
     post_copy = standing.model_copy(update={"parameters": MigrationParameters(mode="post-copy")})
     assert world.moves.plan(NODE, DESTINATION, post_copy).predicted, "it runs on there, whatever is still missing"
