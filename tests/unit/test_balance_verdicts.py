@@ -248,3 +248,50 @@ def test_busy_nodes_of_other_clusters_share_a_host() -> None:
     assert found.moves[0].reason == f"{LOADED}: a2 gives it 1.9 x what a1 gives", "1.5 CPUs for two nodes"
     alone = Imagined(hosts, foreign={"a1": 0.6, "a2": 0.5}, jobs=[crowded[1]], idle=crowded[0].nodes)
     assert verdict(alone).moves[0].reason == f"{LOADED}: a2 gives it 2.5 x what a1 gives", "an idle node takes none"
+
+
+def site_a(**hosts: tuple[float, float]) -> list[Host]:
+    """Hosts by name, with cores and speed; at b there are two ordinary ones."""
+    return [
+        Host(name=name, site=name[0], cores=cores, memory=1024 * MIB, speed=speed)
+        for name, (cores, speed) in {**hosts, "b1": (1.0, 1.0), "b2": (1.0, 1.0)}.items()
+    ]
+
+
+def packed(hosts: list[Host], *cpus: float) -> dict[str, str]:
+    """Where the nodes x-1, x-2 at b with these CPUs are packed; x-0 is at a9 and stays."""
+    nodes = [
+        node.model_copy(update={"cpus": size})
+        for node, size in zip(nodes_on("x", ["a9", "b1", "b2"]), (1.0, *cpus), strict=True)
+    ]
+    work = {"x-0": 0.01, "x-1": 0.0001, "x-2": 0.0001}
+    job = Job(tuple(nodes), work=work, pairs=ring(3), pinned=frozenset({"x-0"}))
+    return {move.node: move.destination for move in verdict(Imagined(hosts, jobs=[job])).moves}
+
+
+def test_the_largest_node_is_packed_first() -> None:
+    """Else the small one would take the only host that is large enough for the other."""
+    assert packed(site_a(a1=(1.0, 1.0), a2=(0.5, 1.0), a9=(1.0, 1.0)), 0.5, 1.0) == {"x-1": "a2", "x-2": "a1"}
+
+
+def test_nodes_are_packed_where_they_get_the_most() -> None:
+    """A host with idle cores is as good for the second node as for the first."""
+    assert packed(site_a(a1=(4.0, 0.5), a2=(4.0, 1.0), a9=(1.0, 1.0)), 1.0, 1.0) == {"x-1": "a2", "x-2": "a2"}
+    assert set(packed(site_a(a1=(1.0, 1.0), a2=(1.0, 1.0), a9=(1.0, 1.0)), 1.0, 1.0).values()) == {"a1", "a2"}
+
+
+@pytest.mark.parametrize(
+    ("pinned", "why"),
+    [({"x-0"}, "x-0 is pinned and not at b"), (set(), "no host with room would make it faster")],
+)
+def test_packing_that_would_make_it_slower(pinned: set[str], why: str) -> None:
+    """Only slow hosts are free. Of a site where packing was possible nothing is told."""
+    hosts = [host.model_copy(update={"speed": 0.01 if host.name[1] == "2" else 1.0}) for host in hosts_at("ab", 2)]
+    job = Job(nodes_on("x", ["a1", "b1"]), work=0.05, pairs=ring(2), pinned=frozenset(pinned))
+    found = verdict(Imagined(hosts, jobs=[job]))
+    assert found.kind is Kind.NETWORK and found.text.endswith(f"x-1 computes 56%; {why}")
+
+
+def test_a_job_that_computes_is_not_told_why_it_was_not_packed() -> None:
+    job = Job(nodes_on("ep", APART), work=1.0, pinned=frozenset({"ep-0", "ep-3"}))
+    assert verdict(Imagined(hosts_at("ab", 4), jobs=[job])).text.endswith("; no host with room would make it faster")

@@ -61,6 +61,8 @@ def test_pack_knows_how_many_a_site_takes_with_max_per_host() -> None:
     one, two = (PlacementSpec(spread="pack", max_per_host=most) for most in (1, 2))
     assert place_nodes([NEED] * 2, hosts("a1", "b1", "b2"), {}, one) == ["b1", "b2"], "site a takes one of the two"
     assert place_nodes([NEED] * 2, hosts("a1", "b1", "b2"), {}, two) == ["a1", "a1"], "both sites take both"
+    chosen = place_nodes([NEED] * 3, hosts("a1", "b1", "b2", cores=4), {}, two)
+    assert chosen == ["b1", "b1", "b2"], "site a takes two of the three"
 
 
 def test_sites_and_hosts_limit() -> None:

@@ -14,15 +14,17 @@ from wherry.schedule.cost import cost, downtime
 from wherry.schedule.routes import SHARE, Route, Routes
 from wherry.schedule.step_model import Step, StepModel, World
 
-ROUTES = Routes(
-    LinkSpec.model_validate(link)
-    for link in (
-        {"between": ("a", "b"), "latency": "10ms", "bandwidth": "80Mbit/s"},
-        {"between": ("c", "b"), "latency": "20ms", "reverse": {"latency": "5ms", "bandwidth": "8Mbit/s"}},
-        {"between": ("b", "d")},
-        {"between": ("e", "f"), "latency": "1ms"},
-    )
+LINKS = (
+    {"between": ("a", "b"), "latency": "10ms", "bandwidth": "80Mbit/s"},
+    {"between": ("c", "b"), "latency": "20ms", "reverse": {"latency": "5ms", "bandwidth": "8Mbit/s"}},
+    {"between": ("b", "d")},
+    {"between": ("e", "f"), "latency": "1ms"},
 )
+
+
+def made() -> Routes:
+    """Routes that nobody has searched yet."""
+    return Routes(LinkSpec.model_validate(link) for link in LINKS)
 
 
 def host(name: str, speed: float = 1.0, cores: float = 1.0) -> Host:
@@ -30,8 +32,8 @@ def host(name: str, speed: float = 1.0, cores: float = 1.0) -> Host:
 
 
 def world(*hosts: Host, foreign: dict[str, float] | None = None, busy: dict[str, float] | None = None) -> World:
-    made = hosts or (host("a1"), host("a2"), host("b1"), host("c1"))
-    return World({host.name: host for host in made}, ROUTES, foreign or {}, busy or {})
+    known = hosts or (host("a1"), host("a2"), host("b1"), host("c1"))
+    return World({host.name: host for host in known}, made(), foreign or {}, busy or {})
 
 
 def node(name: str, where: str, cpus: float = 1.0) -> Node:
@@ -58,24 +60,26 @@ def close(step: Step, *figures: Any) -> None:
 
 
 def test_routes_over_links() -> None:
-    assert ROUTES.route("a", "a") == Route(0.0, ())
-    assert ROUTES.route("a", "b") == Route(0.01, (("a", "b"),))
-    far, back = ROUTES.route("a", "c"), ROUTES.route("c", "a")
+    routes = made()
+    assert routes.route("a", "a") == Route(0.0, ())
+    assert routes.route("a", "b") == Route(0.01, (("a", "b"),))
+    far, back = routes.route("a", "c"), routes.route("c", "a")
     assert far.hops == (("a", "b"), ("b", "c")) and far.latency == pytest.approx(0.015)
     assert back.hops == (("c", "b"), ("b", "a")) and back.latency == pytest.approx(0.03)
-    assert ROUTES.route("a", "d") == Route(0.01, (("a", "b"), ("b", "d"))), "a link that declares nothing takes nothing"
-    assert ROUTES.route("d", "c").hops == (("d", "b"), ("b", "c"))
-    assert ROUTES.route("f", "e") == Route(0.001, (("f", "e"),))
-    assert ROUTES.route("a", "f") == ROUTES.route("a", "nowhere") == Route(3600.0, ())
-    assert ROUTES.route("a", "c") is far, "a search for each pair of nodes would take the most of a plan"
+    assert routes.route("a", "d") == Route(0.01, (("a", "b"), ("b", "d"))), "a link that declares nothing takes nothing"
+    assert routes.route("d", "c").hops == (("d", "b"), ("b", "c"))
+    assert routes.route("f", "e") == Route(0.001, (("f", "e"),))
+    assert routes.route("a", "f") == routes.route("a", "nowhere") == Route(3600.0, ())
+    assert routes.route("a", "c") is far, "a search for each pair of nodes would take the most of a plan"
 
 
 def test_bandwidths_of_links() -> None:
-    assert ROUTES.bandwidth["a", "b"] == ROUTES.bandwidth["b", "a"] == 10e6
-    assert ROUTES.bandwidth["b", "c"] == 1e6 and math.isinf(ROUTES.bandwidth["c", "b"])
-    assert ROUTES.seconds({("a", "b"): 5e6, ("b", "c"): 2e6, ("c", "b"): 9e9}) == 2.0
-    assert ROUTES.seconds({}) == 0.0
-    assert ROUTES.seconds_for_moves({("a", "b"): 9e6}) == pytest.approx(1.0)
+    routes = made()
+    assert routes.bandwidth["a", "b"] == routes.bandwidth["b", "a"] == 10e6
+    assert routes.bandwidth["b", "c"] == 1e6 and math.isinf(routes.bandwidth["c", "b"])
+    assert routes.seconds({("a", "b"): 5e6, ("b", "c"): 2e6, ("c", "b"): 9e9}) == 2.0
+    assert routes.seconds({}) == 0.0
+    assert routes.seconds_for_moves({("a", "b"): 9e6}) == pytest.approx(1.0)
 
 
 def test_cpu_shares() -> None:
@@ -179,17 +183,18 @@ def test_the_most_loaded_node() -> None:
 
 def test_the_cost_of_moves() -> None:
     """While frozen a job stands; while memory is copied, by four moves at once, it loses a fifth."""
+    routes = made()
     hosts = {name: host(name) for name in ("a1", "a2", "b1", "c1")}
     plain = Prediction(bytes=9_000_000, rounds=0, seconds=2.0, downtime=0.25, basis="")
     rounds = Prediction(bytes=11_000_000, rounds=3, seconds=6.0, downtime=0.5, basis="")
     costs = {"x-0": plain, "x-1": rounds}
-    assert cost([], costs, hosts, ROUTES) == 0.0
+    assert cost([], costs, hosts, routes) == 0.0
     near = [("x-0", "a1", "a2"), ("x-1", "a2", "a1")]
-    assert cost(near, costs, hosts, ROUTES) == pytest.approx(0.75 + 0.2 * 8 / 4)
-    assert downtime(plain, hosts["a1"], hosts["b1"], ROUTES) == pytest.approx(0.25 + 0.2 + 1.0)
-    assert downtime(rounds, hosts["a1"], hosts["b1"], ROUTES) == pytest.approx(0.5 + 0.2 + 0.1 / SHARE)
+    assert cost(near, costs, hosts, routes) == pytest.approx(0.75 + 0.2 * 8 / 4)
+    assert downtime(plain, hosts["a1"], hosts["b1"], routes) == pytest.approx(0.25 + 0.2 + 1.0)
+    assert downtime(rounds, hosts["a1"], hosts["b1"], routes) == pytest.approx(0.5 + 0.2 + 0.1 / SHARE)
     far = [("x-0", "a1", "b1"), ("x-1", "a2", "b1")]
     stands = 0.25 + 0.2 + 1.0 + 0.5 + 0.2 + 0.1 / SHARE
-    assert cost(far, costs, hosts, ROUTES) == pytest.approx(stands + 0.2 * 2.0 / SHARE), "20 MB over one link"
-    beyond = cost([("x-0", "b1", "c1")], costs, hosts, ROUTES)
+    assert cost(far, costs, hosts, routes) == pytest.approx(stands + 0.2 * 2.0 / SHARE), "20 MB over one link"
+    beyond = cost([("x-0", "b1", "c1")], costs, hosts, routes)
     assert beyond == pytest.approx(0.25 + 0.1 + 10.0 + 0.2 * 10.0)
