@@ -9,7 +9,7 @@ import pytest
 from jobs_in_mind import COST, MIB, NOW, Imagined, Job, hosts_at, nodes_on, ring
 
 from wherry.model.balance import Kind, Verdict
-from wherry.model.records import Host
+from wherry.model.records import Host, Move, Phase
 from wherry.schedule.balance import Rule, confirmed, plan
 
 APART = ["a1", "a2", "b1", "b2"]
@@ -295,3 +295,46 @@ def test_packing_that_would_make_it_slower(pinned: set[str], why: str) -> None:
 def test_a_job_that_computes_is_not_told_why_it_was_not_packed() -> None:
     job = Job(nodes_on("ep", APART), work=1.0, pinned=frozenset({"ep-0", "ep-3"}))
     assert verdict(Imagined(hosts_at("ab", 4), jobs=[job])).text.endswith("; no host with room would make it faster")
+
+
+def crowded(**more: Any) -> Imagined:
+    """x-1 gets two fifths of what it would get at the free host a3."""
+    return Imagined(hosts_at("a", 3), foreign={"a2": 0.6}, jobs=[Job(nodes_on("x", ["a1", "a2"]), **more)])
+
+
+def test_a_host_that_a_move_is_on_its_way_to_is_taken() -> None:
+    assert [move.destination for move in verdict(crowded()).moves] == ["a3"]
+    world = crowded()
+    world.hosts += hosts_at("b", 1)
+    world.idle = nodes_on("idle", ["b1"])
+    fields = {"id": "m", "node": "idle-0", "cluster": "idle", "source": "b1", "destination": "a3", "created": NOW}
+    world.under_way = (Move.model_validate({**fields, "phase": Phase.TRANSFER}),)
+    assert verdict(world).moves == ()
+
+
+def test_no_host_gets_more_nodes_than_the_file_allows() -> None:
+    hosts = [host.model_copy(update={"cores": 2.0 if host.name == "a1" else 1.0}) for host in hosts_at("a", 2)]
+
+    def moved(most: int | None) -> list[str]:
+        world = Imagined(hosts, foreign={"a2": 0.6}, jobs=[Job(nodes_on("x", ["a1", "a2"]), most=most)])
+        return [move.destination for move in verdict(world).moves]
+
+    assert (moved(None), moved(2), moved(1)) == (["a1"], ["a1"], [])
+
+
+def test_of_two_sites_the_one_whose_moves_cost_less_is_chosen() -> None:
+    world = Imagined(hosts_at("ab", 4), jobs=[cg()])
+    large = COST.model_copy(update={"bytes": 1024 * MIB})
+    costs = {f"cg-{number}": COST if number < 2 else large for number in range(4)}
+    assert [move.node for move in judged(world, costs=costs).moves] == ["cg-0", "cg-1"]
+    costs = {f"cg-{number}": large if number < 2 else COST for number in range(4)}
+    assert [move.node for move in judged(world, costs=costs).moves] == ["cg-2", "cg-3"]
+
+
+def test_a_faster_host_at_another_site_is_worth_less_than_one_without_a_link() -> None:
+    hosts = [
+        Host(name=name, site=name[0], cores=1, memory=1024 * MIB, speed=speed)
+        for name, speed in (("a1", 1.0), ("a2", 0.4), ("a3", 0.8), ("b1", 1.0))
+    ]
+    world = Imagined(hosts, jobs=[Job(nodes_on("x", ["a1", "a2"]), pairs=ring(2), pinned=frozenset({"x-0"}))])
+    assert [move.destination for move in verdict(world).moves] == ["a3"]
