@@ -137,12 +137,29 @@ def test_messages_near_and_far_add_up() -> None:
 
 def test_a_node_waits_no_longer_than_its_messages_take() -> None:
     """x-0 waits for something else; x-1 had no message on its way, and is assumed to wait for each."""
-    flows = flow("x-1", "x-0", 10, 0), flow("x-0", "x-1", 0, 1e6)
+    flows = flow("x-1", "x-0", 10, 0), flow("x-0", "x-1", 0, 5e6)
     loads = load("x-0", 0.2, 0.7), load("x-1", 0.3, 0.7)
     found = StepModel(profile(*loads, flows=flows), [node("x-0", "a1"), node("x-1", "a2")], world())
     close(found.step(found.now), 1.0, 0.3, 0.0, "x-1", 0, 0)
     rest = 1 - 0.3 - 0.001
-    close(found.step({"x-0": "a1", "x-1": "b1"}), 0.3 + 0.1 + 0.1 + rest, 0.3, 0.2, "x-1", 1e6, 10)
+    close(found.step({"x-0": "a1", "x-1": "b1"}), 0.3 + 0.1 + 0.5 + rest, 0.3, 0.6, "x-1", 5e6, 10)
+
+
+def test_a_node_that_only_sends_waits_for_the_link() -> None:
+    flows = (flow("x-1", "x-0", 0, 5e6),)
+    loads = load("x-0", 0.2, 0.0), load("x-1", 0.3, 0.0)
+    found = StepModel(profile(*loads, flows=flows), [node("x-0", "a1"), node("x-1", "a2")], world())
+    close(found.step({"x-0": "a1", "x-1": "b1"}), 0.3 + 0.5 + 0.7, 0.3, 0.5, "x-1", 5e6, 0)
+
+
+def test_flows_over_one_link_add_up() -> None:
+    """x-2 waits 0.3 s for turns, and as long for the link; x-3 has messages from its own site only."""
+    flows = flow("x-0", "x-2", 10, 1e6), flow("x-1", "x-2", 20, 2e6), flow("x-0", "x-3", 500, 9e9)
+    loads = load("x-0", 0.2, 0), load("x-1", 0.2, 0), load("x-2", 0.2, 0.6), load("x-3", 0.2, 0.05)
+    nodes = [node(f"x-{number}", where, 0.25) for number, where in enumerate(("a1", "a2", "b1", "a2"))]
+    found = StepModel(profile(*loads, flows=flows), nodes, world())
+    close(found.step(found.now), 1.0, 0.2, 0.6, "x-3", 3e6, 30)
+    close(found.step({**found.now, "x-2": "a1"}), 0.2 + 0.05 + 0.2, 0.2, 0.0, "x-3", 0, 0)
 
 
 def test_parts_that_overlap_are_scaled() -> None:
