@@ -338,3 +338,35 @@ def test_a_faster_host_at_another_site_is_worth_less_than_one_without_a_link() -
     ]
     world = Imagined(hosts, jobs=[Job(nodes_on("x", ["a1", "a2"]), pairs=ring(2), pinned=frozenset({"x-0"}))])
     assert [move.destination for move in verdict(world).moves] == ["a3"]
+
+
+def test_cpus_that_a_placed_cluster_leaves_and_takes_count_for_the_next() -> None:
+    """l gains most and goes from a1 to a3; of what is left at either, u, which stays, and s then share."""
+    hosts = [
+        Host(name=name, site="a", cores=cores, memory=1024 * MIB)
+        for name, cores in (("a1", 4.0), ("a2", 1.0), ("a3", 4.0))
+    ]
+    foreign = {"a1": 3.0, "a2": 0.8, "a3": 2.0}  # of a1 one core is left, of a2 a fifth, of a3 two
+
+    def reason(target: str) -> str:
+        jobs = [
+            Job(nodes_on("u", ["a1", "a1", "a3"], cpus=0.25), pinned=frozenset({"u-0", "u-1", "u-2"})),
+            Job(nodes_on("s", ["a2"]), remaining=100.0, allowed=frozenset({"a2", target})),
+            Job(nodes_on("l", ["a1"]), allowed=frozenset({"a1", "a3"})),
+        ]
+        _, (move,), (first,) = (found.moves for found in Imagined(hosts, foreign=foreign, jobs=jobs).plan().verdicts)
+        assert (first.node, first.destination, move.destination) == ("l-0", "a3", target)
+        return move.reason
+
+    assert reason("a1").endswith("a1 gives it 3.3 x what a2 gives"), "1 core for s and two quarters"
+    assert reason("a3").endswith("a3 gives it 4.4 x what a2 gives"), "2 cores for s, l and a quarter"
+
+
+def test_room_that_a_placed_cluster_takes_is_added_to_what_was_taken() -> None:
+    hosts = [
+        host.model_copy(update={"cores": 4.0, "memory": (128 if host.name == "a3" else 1024) * MIB})
+        for host in hosts_at("a", 3)
+    ]
+    jobs = [Job(nodes_on("l", ["a1"])), Job(nodes_on("s", ["a2"]), remaining=100.0)]
+    world = Imagined(hosts, foreign={"a1": 3.6, "a2": 3.6}, jobs=jobs, idle=nodes_on("idle", ["a3"]))
+    assert [(move.node, move.destination) for move in world.plan().moves] == [("l-0", "a3")]

@@ -95,6 +95,14 @@ def test_tenths_of_a_cpu_add_up() -> None:
     assert len(place_nodes([NodeNeed(0.1, 1)] * 10, hosts("a1", cores=1), {}, PlacementSpec())) == 10
 
 
+def test_memory_that_is_left() -> None:
+    (host,) = hosts("a1")
+    told = "host a1 has {} of memory left, the node needs 1.0 GiB"
+    assert shortage(host, Used(1, 3 * GIB + 2**20, 1), NEED) == told.format("1023.0 MiB")
+    assert shortage(host, Used(1, 5 * GIB, 1), NEED) == told.format("0 B"), "it was found to have less than declared"
+    assert shortage(host, Used(1, 3 * GIB, 1), NEED) == ""
+
+
 def test_choose_for_a_drain() -> None:
     used = {"a2": Used(1, GIB, 1)}
     assert choose_host(node("c-0", "a1"), hosts("a1", "a2", "b1"), used) == "b1"
