@@ -365,6 +365,27 @@ def test_a_repair_whose_room_is_gone(tmp_path: Path) -> None:
     assert find_node(world.store, "hello-0").host == "b1"
 
 
+def test_apply_asks_no_host_and_counts_no_move_that_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host that does not answer would hold up all moves and clusters, whose room is taken under one lock."""
+    world = World(tmp_path, fabric_spec(cores=1))
+    world.make(nodes=1, hosts=["b1"])
+    world.make("other", nodes=1, hosts=["b2"])
+    world.driver.places.pop(("hello-0", "b1"))
+    put(world, "hello-0", state=NodeState.LOST)
+    world.fabric.set_down("b1", True)
+    plan = planned(world, nodes=2)
+    ended = {"phase": Phase.DONE, "ended": 1.0}
+    world.store.put_move(moving("other-0", "b2", "a1").model_copy(update=ended))
+    world.store.put_move(moving("other-0", "b2", "a2").model_copy(update={"id": "m2", **ended}))
+
+    def reachable(host: str) -> bool:
+        raise AssertionError(f"{host} is asked")
+
+    monkeypatch.setattr(world.fabric, "reachable", reachable)
+    world.clusters.apply(plan)
+    assert [node.host for node in world.store.nodes("hello")] == ["a1", "a2"]
+
+
 def test_down_is_told_and_leaves_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     forgotten, told = list[str](), list[str]()
     monkeypatch.setattr(world.driver, "forget", forgotten.append)

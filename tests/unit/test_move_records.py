@@ -357,6 +357,17 @@ def test_recovery_needs_both_hosts(world: World) -> None:
         world.fabric.set_down(host, False)
 
 
+def test_recovery_leaves_moves_that_have_ended(world: World) -> None:
+    world.moves.run(NODE, DESTINATION)
+    world.driver.fail_at["transfer"] = "no route"
+    with pytest.raises(Failed):
+        world.moves.run(NODE, SOURCE)
+    before, calls, told = world.store.moves(), len(world.driver.calls), list[str]()
+    assert len(before) == 2 and world.moves.recoverable() == []
+    world.moves.recover(told.append)
+    assert (world.store.moves(), len(world.driver.calls), told) == (before, calls, [])
+
+
 def test_unfinished_moves_to_a_host(world: World) -> None:
     move = unfinished(world)
     assert world.moves.unfinished(DESTINATION) == [move] and world.moves.unfinished(SOURCE) == []
