@@ -336,9 +336,16 @@ def test_a_repair_removes_what_is_left_first(world: World) -> None:
     world.driver.places.clear()
     world.fabric.set_down("b1", True)
     put(world, "hello-0", state=NodeState.LOST)
-    seen, plan = list[tuple[str, str]](), planned(world, nodes=1)
-    world.watch(lambda name: seen.append((name, find_node(world.store, "hello-0").host)))
+    seen, states, plan = list[tuple[str, str]](), list[NodeState](), planned(world, nodes=1)
+
+    def look(name: str) -> None:
+        node = find_node(world.store, "hello-0")
+        seen.append((name, node.host))
+        states.extend([node.state] if name == "start" else [])
+
+    world.watch(look)
     world.clusters.apply(plan)
+    assert states == [NodeState.PLANNED]
     names = [call for call in seen if call[0] in ("stop", "port_up", "start")]
     assert names[-3:] == [("stop", "b1"), ("port_up", "a1"), ("start", "a1")]
     assert ("port_down", "b1") in seen and ("hello-0", "b1") not in world.fabric.ports

@@ -301,6 +301,24 @@ def test_a_node_that_ended_after_the_commit(world: World) -> None:
     assert (NODE, SOURCE) not in world.fabric.ports
 
 
+def test_a_node_that_ended_before_its_source_was_released(world: World) -> None:
+    """Nothing of it is left at either host, else an `up` would start a second copy beside it."""
+
+    def strike(name: str) -> None:
+        if name == "release":
+            world.driver.places.pop((NODE, DESTINATION), None)
+
+    world.watch(strike)
+    assert failed(world).what == f"{NODE} ended while it was moved"
+    assert world.driver.copies(NODE) == {} and [host for name, host in world.fabric.ports if name == NODE] == ["a2"]
+
+
+def test_a_hold_that_cannot_be_dropped_hides_no_error(world: World) -> None:
+    silent = LostContact(Code.UNREACHABLE, "no host answers")
+    world.watch(failing(world, release=silent, hold_drop=Failed(Code.FAILED, "the hold has ended")))
+    assert failed(world).why == "no host answers"
+
+
 def test_a_silent_node_has_an_event(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     silent = LostContact(Code.UNREACHABLE, "it does not answer", "waited 60 s")
 
