@@ -69,7 +69,7 @@ def test_what_stays_is_told_and_tried_again(world: World, monkeypatch: pytest.Mo
             world.clusters.down("hello")
     error, row = failed.value, find_cluster(world.store, "hello")
     assert (error.code, error.what) == (Code.PARTLY_DONE, "cluster hello is removed in part")
-    assert "its network" in error.why and "the bridge is busy" in error.why and error.next == "wherry down hello"
+    assert error.why == "its network: the bridge is busy" and error.next == "wherry down hello"
     assert (row.state, row.reason) == (ClusterState.REMOVING, error.why)
     world.clusters.down("hello")
     assert world.store.cluster("hello") is None

@@ -10,7 +10,7 @@ from fakeworld import World
 
 from wherry.base.errors import Code, Refused
 from wherry.cluster.lookup import find_cluster, find_host, find_job, find_node, known_hosts, not_found
-from wherry.model.records import ClusterState, NodeState
+from wherry.model.records import ClusterState, Job, JobState, NodeState
 
 
 @pytest.fixture
@@ -38,6 +38,10 @@ def test_what_is_there_is_found(world: World) -> None:
     assert find_node(world.store, "hello-1").name == "hello-1"
     assert find_cluster(world.store, "hello").name == "hello"
     assert find_host(known_hosts(world.store, world.fabric), "b1").name == "b1"
+    for id in ("j1", "j2"):
+        fields = {"id": id, "cluster": "hello", "argv": ("x",), "ranks": 1, "mpi": "openmpi", "uid": 1, "gid": 1}
+        world.store.put_job(Job.model_validate({**fields, "cwd": "/", "created": 0, "state": JobState.RUNNING}))
+    assert find_job(world.store, "j2").id == "j2"
 
 
 @pytest.mark.parametrize(
@@ -83,6 +87,9 @@ def test_a_lost_node_without_a_console(world: World) -> None:
     """Only nodes of the cluster that is looked at; a cluster that is being removed stays so."""
     world.make("other", 1)
     other = find_node(world.store, "other-0")
+    world.store.put_node(other.model_copy(update={"state": NodeState.LOST}))
+    assert world.clusters.lose("hello", []) == [] and find_cluster(world.store, "hello").state == ClusterState.RUNNING
+    world.store.put_node(other)
     world.driver.places.clear()
     gone = world.clusters.gone("hello")
     assert [node.name for node in gone] == ["hello-0", "hello-1"]

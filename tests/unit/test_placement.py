@@ -61,6 +61,8 @@ def test_pack_knows_how_many_a_site_takes_with_max_per_host() -> None:
     one, two = (PlacementSpec(spread="pack", max_per_host=most) for most in (1, 2))
     assert place_nodes([NEED] * 2, hosts("a1", "b1", "b2"), {}, one) == ["b1", "b2"], "site a takes one of the two"
     assert place_nodes([NEED] * 2, hosts("a1", "b1", "b2"), {}, two) == ["a1", "a1"], "both sites take both"
+    chosen = place_nodes([NEED] * 3, hosts("a1", "b1", "b2", cores=4), {}, two)
+    assert chosen == ["b1", "b1", "b2"], "site a takes two of the three"
 
 
 def test_sites_and_hosts_limit() -> None:
@@ -79,6 +81,9 @@ def test_too_many_says_how_many_fit_and_why() -> None:
         place_nodes([NEED] * 9, hosts(*(f"a{n}" for n in range(4))), {}, PlacementSpec())
     assert "more hosts" not in caught.value.why
     with pytest.raises(Refused) as caught:
+        place_nodes([NEED] * 11, hosts(*(f"a{n}" for n in range(5))), {}, PlacementSpec())
+    assert caught.value.why.endswith("host a3 has 0 CPUs left, the node needs 1; and 1 more hosts")
+    with pytest.raises(Refused) as caught:
         place_nodes([NEED] * 13, hosts(*(f"a{n}" for n in range(6))), {}, PlacementSpec())
     assert caught.value.why.count("; ") == 4 and caught.value.why.endswith("; and 2 more hosts")
     with pytest.raises(Refused) as caught:
@@ -88,6 +93,14 @@ def test_too_many_says_how_many_fit_and_why() -> None:
 
 def test_tenths_of_a_cpu_add_up() -> None:
     assert len(place_nodes([NodeNeed(0.1, 1)] * 10, hosts("a1", cores=1), {}, PlacementSpec())) == 10
+
+
+def test_memory_that_is_left() -> None:
+    (host,) = hosts("a1")
+    told = "host a1 has {} of memory left, the node needs 1.0 GiB"
+    assert shortage(host, Used(1, 3 * GIB + 2**20, 1), NEED) == told.format("1023.0 MiB")
+    assert shortage(host, Used(1, 5 * GIB, 1), NEED) == told.format("0 B"), "it was found to have less than declared"
+    assert shortage(host, Used(1, 3 * GIB, 1), NEED) == ""
 
 
 def test_choose_for_a_drain() -> None:

@@ -59,6 +59,24 @@ def test_a_host_that_is_left_counts_as_taken() -> None:
     assert not tried.fits(nodes[2], "a1")
 
 
+def test_several_nodes_come_and_go() -> None:
+    """Of a host with 3 cores; what is left behind and what arrived is counted one by one."""
+    nodes = node(0, "a1", 2), node(1, "a1", 1), node(2, "a2", 1), node(3, "b1", 1)
+    tried = trial(*nodes, most=4)
+    tried.move(nodes[0], "a2")
+    assert tried.cpu_share(node(1, "a1", 1), "a1") == 1 and tried.cpu_share(nodes[2], "a2") == 1
+    assert not tried.fits(nodes[3], "a2"), "3 CPUs are taken"
+    small = node(0, "a1", 1), node(1, "a1", 0.5), node(2, "b1", 1.5), node(3, "b1", 1)
+    tried = trial(*small)
+    tried.move(small[0], "a2")
+    tried.move(small[1], "a2")
+    assert tried.fits(small[2], "a2") and not tried.fits(node(2, "b1", 1.6), "a2")
+    tried = trial(node(0, "a1"), node(1, "b1"), most=2)
+    tried.move(node(1, "b1"), "a2")
+    assert tried.fits(node(0, "a1"), "a2"), "one is there, and two may be"
+    assert not tried.copy().with_nodes([node(0, "a1")], {"c-0": "a2"}).fits(node(2, "a1"), "a2")
+
+
 def test_a_copy_goes_its_own_way() -> None:
     nodes = node(0, "a1", 2), node(1, "a1", 2)
     tried = trial(*nodes)

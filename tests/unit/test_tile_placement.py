@@ -24,6 +24,20 @@ def test_little_talk_moves_nobody() -> None:
     assert choose_move(tiles(1, None, 2, None), {}, {(1, 2): 0.9 * LEAST / MESSAGE}, CPUS) is None
 
 
+def test_a_gain_of_exactly_the_least_is_enough() -> None:
+    move = choose_move(tiles(1, None, 2, None), {}, {(1, 2): LEAST / MESSAGE}, CPUS)
+    assert move and move.gain == LEAST
+
+
+def test_of_equal_gains_the_first_is_taken_and_a_larger_one_is_found() -> None:
+    """Process 2 gains 0.3 by going to 1 and loses its pair with 3, which gains 0.5 by going to 2."""
+    equal = choose_move(tiles(1, None, 2, None), {}, {(1, 2): 0.5 / MESSAGE}, CPUS)
+    assert equal and (equal.process, equal.tile) == (1, 3)
+    places = [Tile(0, 0, 1), Tile(1, 0, None), Tile(2, 1, 2), Tile(3, 1, None), Tile(4, 2, 3), Tile(5, 2, None)]
+    move = choose_move(places, {}, {(1, 2): 0.3 / MESSAGE, (2, 3): 0.5 / MESSAGE}, CPUS)
+    assert move and (move.process, move.tile) == (2, 5) and abs(move.gain - 0.5) < 1e-9
+
+
 def test_a_pair_cannot_lose_more_than_one_process() -> None:
     assert loss(tiles(1, None, 2, None), {}, {(1, 2): 50 / MESSAGE}, CPUS) == 1
     assert loss(tiles(1, 2, 3, 4), {}, {(1, 3): 50 / MESSAGE, (4, 2): 50 / MESSAGE}, CPUS) == 2

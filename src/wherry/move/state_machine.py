@@ -114,6 +114,7 @@ class MoveStateMachine:
         error = self._retried(lambda: self._to_done(fault or Fault()))
         if error is None:
             return self._done()
+        self._drop_hold()
         failed = Failed(Code.MOVE_FAILED, f"the move of {self.node.name} is committed but not finished", str(error))
         if self._lost(self._ends.destination):
             failed.what, failed.next = f"{self.node.name} ended while it was moved", _START_AGAIN
@@ -135,6 +136,8 @@ class MoveStateMachine:
         error = self._retried(self._take_back)
         if self._committed():
             return None
+        if error is not None:
+            self._drop_hold()
         failed = _failure(cause, self.node, at)
         if error is not None and not (self._asked and self._lost(self._ends.source)):
             failed.what = f"{self.node.name} was not moved, and is not rolled back yet"
@@ -278,6 +281,12 @@ class MoveStateMachine:
             self._hold.drop()
         self._fabric.port_down(self._ends.destination_port)
         self._mover.close()
+
+    def _drop_hold(self) -> None:
+        """Ends the hold after the last attempt: recovery has another object, which would not know of it."""
+        if self._hold:
+            with contextlib.suppress(WherryError):
+                self._hold.drop()
 
     def _committed(self) -> bool:
         """True when the stored row is committed: a write that raised may have succeeded."""

@@ -1,0 +1,84 @@
+"""Faults that are injected into moves: how they are written, when they strike, and that users cannot have them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import pytest
+
+from wherry.base.errors import Code, Failed, Refused
+from wherry.model.records import Phase
+from wherry.move.faults import Fault, parse_fault
+
+PHASES = "prepare, rounds, freeze, transfer, restore, commit, thaw"
+
+
+@pytest.fixture(autouse=True)
+def _permitted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WHERRY_FAULTS", "1")
+
+
+def test_a_fault_is_a_phase_and_a_kind() -> None:
+    assert parse_fault("restore:fail") == Fault("restore", "fail", 0.0)
+    assert parse_fault("commit:kill") == Fault("commit", "kill", 0.0)
+    assert parse_fault("rounds:pause:2.5") == Fault("rounds", "pause", 2.5)
+    assert [parse_fault(f"{phase}:fail").phase for phase in PHASES.split(", ")] == PHASES.split(", ")
+
+
+@pytest.mark.parametrize("value", [None, "0", ""])
+def test_only_a_daemon_for_tests_takes_faults(monkeypatch: pytest.MonkeyPatch, value: str | None) -> None:
+    if value is None:
+        monkeypatch.delenv("WHERRY_FAULTS")
+    else:
+        monkeypatch.setenv("WHERRY_FAULTS", value)
+    assert parse_fault(None) == parse_fault("") == Fault(), "no fault needs no permission"
+    with pytest.raises(Refused) as caught:
+        parse_fault("restore:fail")
+    assert caught.value.to_dict() == {
+        "code": Code.UNSUPPORTED,
+        "what": "faults are for tests",
+        "why": "the daemon runs without WHERRY_FAULTS=1",
+        "next": "leave the fault out",
+    }
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["restore", "restore:", ":fail", "lunch:fail", "restore:explode", "restore:pause", "restore:pause:x", "x:pause:x",
+     "restore:fail:2", "restore:kill:2", "done:fail", "rolled-back:fail", "restore:fail:2:3"],
+)  # fmt: skip
+def test_what_is_no_fault_is_refused_with_those_that_are(text: str) -> None:
+    with pytest.raises(Refused) as caught:
+        parse_fault(text)
+    assert caught.value.to_dict() == {
+        "code": Code.USAGE,
+        "what": f"{text!r} is not a fault",
+        "why": f"PHASE:KIND; phases {PHASES}; kinds fail, kill, pause:SECONDS",
+        "next": "restore:fail is one",
+    }
+
+
+def test_it_strikes_once_at_its_phase(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = list[tuple[object, ...]]()
+    monkeypatch.setattr(os, "kill", lambda *args: calls.append(args))
+    monkeypatch.setattr(time, "sleep", lambda *args: calls.append(args))
+    kill, pause, fail = Fault("freeze", "kill"), Fault("freeze", "pause", 2.5), Fault("freeze", "fail")
+    for fault in (kill, pause, fail, Fault()):
+        fault.strike(Phase.ROUNDS)
+    assert calls == []
+    for _ in range(2):
+        kill.strike(Phase.FREEZE)
+        pause.strike(Phase.FREEZE)
+    assert calls == [(os.getpid(), signal.SIGKILL), (2.5,)]
+    with pytest.raises(Failed) as caught:
+        fail.strike(Phase.FREEZE)
+    assert caught.value.to_dict() == {
+        "code": Code.FAILED,
+        "what": "a fault was injected at freeze",
+        "why": "WHERRY_FAULTS=1",
+        "next": "",
+    }
+    fail.strike(Phase.FREEZE)
+    assert len(calls) == 2

@@ -1,0 +1,150 @@
+"""The forecast of a move in numbers, and the thresholds of the policy of pre-copy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from wherry.model.migration_parameters import MigrationParameters
+from wherry.model.records import Move, Phase, Round
+from wherry.move.forecast import forecast
+from wherry.move.precopy_policy import MAX_ROUNDS, PATIENT, another_round, switches_to_post_copy
+
+MB, MIB = 10**6, 2**20
+
+
+def past(size: int, downtime: float | None, total: float | None, **more: Any) -> Move:
+    """A finished move of `size` bytes."""
+    fields = {"id": "m", "node": "n", "cluster": "c", "source": "a", "destination": "b", "created": 0, **more}
+    return Move.model_validate({"phase": Phase.DONE, "bytes": size, "downtime": downtime, "total": total, **fields})
+
+
+def test_without_earlier_moves_rates_are_assumed() -> None:
+    """500 MB/s and a second beside it; rounds leave a tenth for the freeze."""
+    found = forecast(500 * MB, 0.1, False, [])
+    assert (found.bytes, found.rounds, found.basis) == (500 * MB, 0, "assumed rates, as there are no earlier moves")
+    assert (found.downtime, found.seconds) == pytest.approx((1.1, 2.1))
+    rounds = forecast(500 * MB, 0.1, True, [])
+    assert (rounds.bytes, rounds.rounds) == (550 * MB, 2)
+    assert (rounds.downtime, rounds.seconds) == pytest.approx((0.2, 2.2))
+
+
+@pytest.mark.parametrize(("bandwidth", "downtime"), [(800 * MB, 5.1), (8000 * MB, 1.1)])
+def test_the_bandwidth_of_the_link_bounds_the_rate(bandwidth: float, downtime: float) -> None:
+    assert forecast(500 * MB, 0.1, False, [], bandwidth).downtime == pytest.approx(downtime)
+
+
+def test_one_move_tells_the_overhead() -> None:
+    """0.3 s for 10 MB is 0.28 s beside sending; half a second of the move was not downtime."""
+    found = forecast(500 * MB, 9.0, False, [past(10 * MB, 0.3, 0.8)])
+    assert found.basis == "the last move"
+    assert (found.downtime, found.seconds) == pytest.approx((1.28, 1.78))
+    faster = forecast(500 * MB, 9.0, False, [past(100 * MB, 0.1, 0.05)])
+    assert (faster.downtime, faster.seconds) == pytest.approx((1.0, 1.0)), "neither is ever negative"
+
+
+def test_what_rounds_sent_was_not_sent_while_frozen() -> None:
+    round = Round(number=1, bytes=40 * MB, seconds=1)
+    move = past(90 * MB, 0.3, 0.8, rounds=(round, round))
+    assert forecast(500 * MB, 0.0, False, [move]).downtime == pytest.approx(1.28)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        past(10 * MB, 7.0, 9.0, phase=Phase.ROLLED_BACK),
+        past(10 * MB, 7.0, 9.0, error={"code": "FAILED"}),
+        past(10 * MB, None, 9.0),
+        past(10 * MB, 7.0, None),
+        past(0, 7.0, 9.0),
+    ],
+    ids=["rolled back", "silent", "no downtime", "taken over", "no bytes"],
+)
+def test_moves_that_tell_nothing_are_not_counted(other: Move) -> None:
+    counted = past(10 * MB, 0.3, 0.8)
+    assert forecast(500 * MB, 0.1, False, [other]) == forecast(500 * MB, 0.1, False, [])
+    assert forecast(500 * MB, 0.1, False, [other, counted]) == forecast(500 * MB, 0.1, False, [counted])
+
+
+def test_the_newest_twenty_are_counted() -> None:
+    old, new = past(10 * MB, 5.0, 9.0), past(10 * MB, 0.3, 0.8)
+    found = forecast(500 * MB, 0.1, False, [*[old] * 20, *[new] * 20])
+    assert found.basis == "the last 20 moves" and found.downtime == pytest.approx(1.28)
+    found = forecast(500 * MB, 0.1, False, [*[old] * 2, *[new] * 2])
+    assert found.basis == "the last 4 moves" and found.downtime == pytest.approx((4.98 + 0.28) / 2 + 1.0)
+
+
+def test_a_rate_is_fitted_to_sizes_that_differ_enough() -> None:
+    """At 100 MB/s and 0.5 s of overhead, from a difference of 64 MiB."""
+
+    def made(size: int, downtime: float | None = None) -> Move:
+        return past(size, 0.5 + size / (100 * MB) if downtime is None else downtime, 5.0)
+
+    fitted = forecast(500 * MB, 0.0, False, [made(MIB), made(65 * MIB)])
+    assert fitted.downtime == pytest.approx(5.5)
+    near = forecast(500 * MB, 0.0, False, [made(MIB), made(65 * MIB - 1)])
+    overheads = [made(size).downtime - size / (500 * MB) for size in (MIB, 65 * MIB - 1)]  # type: ignore[operator]
+    assert near.downtime == pytest.approx(sum(overheads) / 2 + 1.0)
+    quick = forecast(500 * MB, 0.0, False, [made(MIB), made(65 * MIB)], 80 * MB)
+    assert quick.downtime == pytest.approx(50.5), "no faster than the link"
+    falling = forecast(500 * MB, 0.0, False, [made(MIB, 1.0), made(65 * MIB, 0.9)])
+    assert falling.downtime == pytest.approx((1.0 - MIB / (500 * MB) + 0.9 - 65 * MIB / (500 * MB)) / 2 + 1.0)
+    level = forecast(500 * MB, 0.0, False, [made(MIB, 1.0), made(65 * MIB, 1.0)])
+    assert level.downtime == pytest.approx((2.0 - 66 * MIB / (500 * MB)) / 2 + 1.0), "a level line has no rate"
+    steep = forecast(500 * MB, 0.0, False, [made(100 * MB, 0.5), made(200 * MB, 1.5)])
+    assert steep.downtime == pytest.approx(5.0), "no overhead below zero"
+
+
+def rounds(*sent_and_left: tuple[int, int | None], seconds: float = 1.0) -> list[Round]:
+    return [Round(number=i + 1, bytes=b, seconds=seconds, dirty=d) for i, (b, d) in enumerate(sent_and_left)]
+
+
+def way(mode: str, downtime: str | None = None) -> MigrationParameters:
+    return MigrationParameters.model_validate({"mode": mode, "downtime": downtime})
+
+
+def test_a_round_must_leave_at_most_four_fifths_of_what_was_left() -> None:
+    assert another_round(rounds((10 * MIB, 8 * MIB)))
+    assert not another_round(rounds((10 * MIB, 8 * MIB + 1)))
+    assert another_round(rounds((100 * MIB, 10 * MIB), (10 * MIB, 8 * MIB)))
+    assert not another_round(rounds((100 * MIB, 10 * MIB), (10 * MIB, 8 * MIB + 1)))
+    assert another_round(rounds((100 * MIB, None), (80 * MIB, None)))
+    assert not another_round(rounds((100 * MIB, None), (80 * MIB + 1, None)))
+
+
+def test_a_mebibyte_is_not_worth_a_round() -> None:
+    assert not another_round(rounds((100 * MIB, MIB)))
+    assert another_round(rounds((100 * MIB, MIB + 1)))
+
+
+def test_what_fits_the_permitted_downtime_is_not_worth_a_round() -> None:
+    """100 MiB in 2 s are 50 MiB in the permitted one; a round that took no time has no rate."""
+    for left, more in ((50 * MIB, False), (50 * MIB + 1, True)):
+        assert another_round(rounds((100 * MIB, left), seconds=2), way=way("pre-copy", "1s")) == more
+        assert another_round(rounds((100 * MIB, left), seconds=2), way=way("auto-converge", "1s")) == more
+    assert another_round(rounds((100 * MIB, 50 * MIB), seconds=0), way=way("pre-copy", "1s"))
+    assert another_round(rounds((200 * MIB, 50 * MIB), seconds=0.5), way=way("pre-copy", "100ms"))
+
+
+def test_the_number_of_rounds_is_limited() -> None:
+    halved = rounds(*[(2 ** (60 - i), 2 ** (59 - i)) for i in range(40)])
+    assert another_round(halved[: MAX_ROUNDS - 1]) and not another_round(halved[:MAX_ROUNDS])
+    assert another_round(halved[:1], 2) and not another_round(halved[:2], 2)
+    level = [halved[0]] * 40  # throttled, but not yet enough
+    patient = way("auto-converge")
+    assert another_round(level[: MAX_ROUNDS * PATIENT - 1], way=patient)
+    assert not another_round(level[: MAX_ROUNDS * PATIENT], way=patient)
+    assert another_round([], way=patient) and not another_round([], 0, patient)
+
+
+def test_a_node_that_outruns_the_rounds_is_switched_at_nine_tenths() -> None:
+    for left, outruns in ((9 * MIB, True), (9 * MIB - 1, False)):
+        assert switches_to_post_copy(rounds((10 * MIB, left)), way("hybrid")) == outruns
+    begun = rounds((100 * MIB, 50 * MIB), (40 * MIB, 38 * MIB))  # gains, and is outrun
+    assert [another_round(begun, way=way(mode)) for mode in ("pre-copy", "hybrid", "post-copy")] == [True, False, False]
+    assert [switches_to_post_copy(begun, way(mode)) for mode in ("pre-copy", "auto-converge", "post-copy")] == [
+        False,
+        False,
+        True,
+    ]
