@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 import uvicorn
 
 from wherry.base.clock import now
@@ -183,6 +184,26 @@ def running(top: Path, fabric: bool = True) -> Iterator[Service]:
         server.should_exit = True
         thread.join(20)
         context.close(5)
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[Service]:
+    """The service, with the fabric FABRIC."""
+    with running(tmp_path) as made:
+        yield made
+
+
+def client_of(service: Service) -> httpx.Client:
+    """A client of the service."""
+    transport = httpx.HTTPTransport(uds=str(service.place.socket))
+    return httpx.Client(transport=transport, base_url="http://x", timeout=60)
+
+
+@pytest.fixture
+def http(service: Service) -> Iterator[httpx.Client]:
+    """A client of the fixture `service`."""
+    with client_of(service) as client:
+        yield client
 
 
 def ended(http: httpx.Client, answer: httpx.Response) -> dict[str, Any]:

@@ -6,13 +6,11 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from rest_service import CLUSTER, Service, ended, running
+from rest_service import CLUSTER, Service, client_of, ended
 
 from wherry import __version__
 from wherry.base.clock import now
@@ -22,25 +20,6 @@ from wherry.model.records import Move, Phase
 from wherry.node.fake import FakeDriver
 from wherry.service.credentials import PeerCredentials, peer_of
 from wherry.service.host_commands import HostCommands
-
-
-@pytest.fixture
-def service(tmp_path: Path) -> Iterator[Service]:
-    with running(tmp_path) as service:
-        yield service
-
-
-@pytest.fixture
-def http(service: Service) -> Iterator[httpx.Client]:
-    transport = httpx.HTTPTransport(uds=str(service.place.socket))
-    with httpx.Client(transport=transport, base_url="http://x", timeout=60) as client:
-        yield client
-
-
-def service_client(service: Service) -> httpx.Client:
-    """One more client."""
-    transport = httpx.HTTPTransport(uds=str(service.place.socket))
-    return httpx.Client(transport=transport, base_url="http://x", timeout=60)
 
 
 def test_the_socket_is_its_owners_alone(service: Service) -> None:
@@ -183,7 +162,7 @@ def test_a_restore_moves_what_a_drain_took_until_its_claim(
         return start(*words, **claims)
 
     monkeypatch.setattr(service.context.operations, "start", late)
-    with service_client(service) as other:
+    with client_of(service) as other:
         assert ended(other, other.post(f"/v1/hosts/{host}/restore"))["state"] == "done"
     assert service.context.store.host_flags(host) == []
     assert {node.name: node.host for node in service.context.store.nodes()}["hello-0"] == host

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import httpx
 import pytest
-from rest_service import CLUSTER, FABRIC, Service, running
+from rest_service import CLUSTER, FABRIC, Service
 
 from wherry.service.credentials import PeerCredentials
 from wherry.service.rest.app import make_app
@@ -19,12 +18,6 @@ GROUP = 7
 OWNER, OTHER = 4242, 4243
 
 Ask = Callable[..., httpx.Response]
-
-
-@pytest.fixture
-def service(tmp_path: Path) -> Iterator[Service]:
-    with running(tmp_path) as service:
-        yield service
 
 
 @pytest.fixture

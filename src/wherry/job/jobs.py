@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import logging
 import os
-import select
 import signal
 import subprocess
 import threading
@@ -26,6 +25,7 @@ from wherry.base.clock import now
 from wherry.base.errors import Code, Failed, Refused
 from wherry.base.ids import new_id
 from wherry.base.paths import Instance, native_library, native_program
+from wherry.base.wait import readable
 from wherry.cluster.lookup import find_cluster, find_job
 from wherry.cluster.placements import Placements
 from wherry.fabric.protocol import Fabric
@@ -182,7 +182,7 @@ class Jobs:
         if fd is None:
             return
         try:
-            if not _ended_within(fd, _LOST_SECONDS):
+            if not readable(fd, _LOST_SECONDS):
                 self._kill_holder(id, signal.SIGINT)
         finally:
             os.close(fd)
@@ -390,7 +390,7 @@ class Jobs:
         holder = holder_files.read_holder(self._directory / id)
         fd = holder.open() if holder else None
         if fd is not None:
-            _ended_within(fd, None)
+            readable(fd, None)
             os.close(fd)
         try:
             self.poll(id)
@@ -430,7 +430,7 @@ class Jobs:
         try:
             for number in (*gently, signal.SIGKILL):
                 signal.pidfd_send_signal(fd, number)
-                if _ended_within(fd, _CANCEL_SECONDS):
+                if readable(fd, _CANCEL_SECONDS):
                     break
         except ProcessLookupError:
             pass  # it ended by itself
@@ -457,10 +457,3 @@ def _shortened(argv: Sequence[str]) -> str:
     """A command line for an event, which every user of the daemon may read."""
     text = " ".join(argv)
     return text if len(text) <= _COMMAND_SHOWN else f"{text[:_COMMAND_SHOWN]}…"
-
-
-def _ended_within(pidfd: int, seconds: float | None) -> bool:
-    """True when the process has ended; waits for at most `seconds` (None: without limit)."""
-    poller = select.poll()
-    poller.register(pidfd, select.POLLIN)
-    return bool(poller.poll(None if seconds is None else seconds * 1000))
