@@ -172,15 +172,17 @@ static bool reap_program(const struct program *program, int *status)
     return ended;
 }
 
-/* Passes a SIGINT or SIGTERM on; from the second one, and after the grace, SIGKILL. */
-static void pass_signals(const struct program *program, int *passed, int64_t *kill_at)
+/* Passes a SIGINT or SIGTERM on; from the second one, and after the grace, SIGKILL. `*stopped` is the first of them. */
+static void pass_signals(const struct program *program, int *passed, int *stopped, int64_t *kill_at)
 {
     int64_t now = process_now_ms();
 
     if (requests > *passed) {
-        kill(-program->pid, *passed == 0 ? last_request : SIGKILL);
-        if (*passed == 0)
+        if (*passed == 0) {
+            *stopped = last_request;
             *kill_at = now + GRACE_MS;
+        }
+        kill(-program->pid, *passed == 0 ? *stopped : SIGKILL);
         *passed = requests;
     }
     if (*kill_at && now >= *kill_at) {
@@ -210,11 +212,11 @@ static void drain_output(struct program *program, struct record *record)
 
 int hold_until_end(struct program *program, struct record *record)
 {
-    int status = 0, passed = 0;
+    int status = 0, passed = 0, stopped = 0;
     int64_t kill_at = 0;
     char drain[64];
 
-    while (!reap_program(program, &status)) {
+    for (;;) {
         struct pollfd polls[4] = {{.fd = program->output[0], .events = POLLIN},
                                   {.fd = program->output[1], .events = POLLIN},
                                   {.fd = wakeup[0], .events = POLLIN},
@@ -223,13 +225,15 @@ int hold_until_end(struct program *program, struct record *record)
         poll(polls, 4, kill_at ? 100 : -1);
         while (read(wakeup[0], drain, sizeof drain) > 0)
             continue;
-        pass_signals(program, &passed, &kill_at);
         keep_output(program, record, 0);
         keep_output(program, record, 1);
         input_pass(&program->input);
+        if (reap_program(program, &status))
+            break; /* before a signal is passed: one that came too late has stopped nothing */
+        pass_signals(program, &passed, &stopped, &kill_at);
     }
     drain_output(program, record);
     kill(-program->pid, SIGKILL);
     drain_output(program, record);
-    return record_write_exit(record, status);
+    return record_write_exit(record, status, stopped);
 }

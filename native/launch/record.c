@@ -83,13 +83,15 @@ void record_append(struct record *record, uint8_t stream, uint8_t *frame, size_t
     }
 }
 
-int record_write_exit(const struct record *record, int status)
+int record_write_exit(const struct record *record, int status, int stopped)
 {
     char text[160], how[32];
     int length;
 
     process_describe_status(status, how, sizeof how);
     length = snprintf(text, sizeof text, "%s\nended %llu\n", how, (unsigned long long)real_time_ns());
+    if (stopped)
+        length += snprintf(text + length, sizeof text - (size_t)length, "stopped %d\n", stopped);
     if (record->lost)
         length += snprintf(text + length, sizeof text - (size_t)length, "lost %llu\n",
                            (unsigned long long)record->lost);

@@ -10,7 +10,8 @@
  *            +--------+-----------------------+----------------+-- - -+
  *            stream: 1 standard output, 2 standard error; a reader may meet a frame that is not whole yet
  *   exit     appears at once (rename) when the job is over: "exit N" or "signal N", then "ended NS" (CLOCK_REALTIME),
- *            and "lost BYTES" when the file system did not take some of the output
+ *            "stopped N" when signal N was passed to the program before it ended, and "lost BYTES" when the file system
+ *            did not take some of the output
  */
 #ifndef WHERRY_LAUNCH_RECORD_H
 #define WHERRY_LAUNCH_RECORD_H
@@ -32,7 +33,7 @@ int record_open(struct record *record, const char *directory);
 int record_write_pid(const struct record *record);
 /* Appends one frame; the first RECORD_HEADER bytes of `frame` are filled in here. */
 void record_append(struct record *record, uint8_t stream, uint8_t *frame, size_t length);
-/* Writes `exit`. Returns 0 or negative errno. */
-int record_write_exit(const struct record *record, int status);
+/* Writes `exit`; `stopped` is the signal that was passed to the program, 0 if none. Returns 0 or negative errno. */
+int record_write_exit(const struct record *record, int status, int stopped);
 
 #endif

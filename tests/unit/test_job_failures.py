@@ -136,3 +136,29 @@ def test_a_killed_daemon_leaves_no_files_without_a_row(stand: Stand, monkeypatch
     ended = stand.jobs.poll(job.id)
     stand.jobs._discard(ended)
     assert not any(writes) and stand.store.jobs() == []
+
+
+@pytest.mark.parametrize(
+    ("exit", "state", "code"),
+    [
+        ("exit 3\nended 5000000000\n", JobState.ENDED, 3),
+        ("exit 1\nended 5000000000\nstopped 2\n", JobState.CANCELLED, 130),
+        (None, JobState.CANCELLED, 130),
+    ],
+    ids=["ended by itself before", "stopped", "killed with its holder"],
+)
+def test_a_job_that_ends_while_it_is_cancelled_keeps_its_exit_code(
+    stand: Stand, exit: str | None, state: JobState, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, kill = stand.start("/bin/true"), stand.jobs._kill_holder
+
+    def late(id: str, *gently: Any) -> None:
+        if exit is not None:
+            (stand.jobs.directory(id) / "exit").write_text(exit)
+        kill(id, *gently)
+        assert stand.holder
+        stand.holder.wait()
+
+    monkeypatch.setattr(stand.jobs, "_kill_holder", late)
+    ended = stand.jobs.cancel(job.id)
+    assert (ended.state, ended.exit_code) == (state, code)

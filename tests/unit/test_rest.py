@@ -397,3 +397,42 @@ def test_a_group_may_be_let_in() -> None:
 
 
 # Operations.
+
+
+def test_a_job_is_not_cancelled_while_its_cluster_is_removed(
+    http: httpx.Client, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its files vanish meanwhile. `up` does not stand in its way."""
+    ended(http, http.post("/v1/clusters", json={"spec": CLUSTER}))
+    body = {"cluster": "hello", "argv": ["sleep"], "ranks": 1}
+    job = ended(http, http.post("/v1/jobs", json=body))["result"]["job"]["id"]
+    managers, go, busy = service.context.require_managers(), threading.Event(), threading.Event()
+
+    def blocking(act: Any) -> Any:
+        def slow(*arguments: Any) -> Any:
+            busy.set()
+            assert go.wait(20)
+            return act(*arguments)
+
+        return slow
+
+    with monkeypatch.context() as patch:
+        patch.setattr(managers.jobs, "cancel", blocking(managers.jobs.cancel))
+        cancel = http.delete(f"/v1/jobs/{job}")
+        assert busy.wait(20)
+        refused = http.delete("/v1/clusters/hello").json()
+        assert refused["code"] == "WRONG_STATE" and cancel.json()["id"] in refused["why"]
+        assert ended(http, http.post("/v1/clusters", json={"spec": CLUSTER}))["state"] == "done"
+        go.set()
+        assert ended(http, cancel)["state"] == "done"
+
+    job = ended(http, http.post("/v1/jobs", json=body))["result"]["job"]["id"]
+    go.clear(), busy.clear()
+    monkeypatch.setattr(managers.jobs, "remove", blocking(managers.jobs.remove))
+    monkeypatch.setattr(managers.jobs, "cancel", lambda _id: None)
+    down = http.delete("/v1/clusters/hello")
+    assert busy.wait(20)
+    refused = http.delete(f"/v1/jobs/{job}").json()
+    assert refused["code"] == "WRONG_STATE" and down.json()["id"] in refused["why"]
+    go.set()
+    assert ended(http, down)["state"] == "done"

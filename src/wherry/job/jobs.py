@@ -156,7 +156,10 @@ class Jobs:
             return self._record_end(job, ended or holder_files.read_exit(directory))
 
     def cancel(self, id: str) -> Job:
-        """Ends the job: SIGINT to its launcher, SIGKILL after a grace period. Returns when nothing of it is left."""
+        """Ends the job: SIGINT to its launcher, SIGKILL after a grace period. Returns when nothing of it is left.
+
+        A job that ends by itself before the signal is passed to its launcher keeps its exit code.
+        """
         job = self.poll(id)
         if job.state in _ENDED:
             return job
@@ -403,7 +406,7 @@ class Jobs:
     def _record_end(self, job: Job, ended: holder_files.Exit | None) -> Job:
         directory = self._directory / job.id
         problems = self._clean_up(job)
-        if (directory / "cancelled").exists():
+        if (directory / "cancelled").exists() and (ended is None or ended.stopped):
             change: dict[str, object] = {"state": JobState.CANCELLED, "exit_code": Code.CANCELLED.exit_code}
         elif ended:
             change = {"state": JobState.ENDED, "exit_code": ended.code}

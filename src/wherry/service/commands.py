@@ -22,7 +22,7 @@ from wherry.model.records import Cluster, Event, Host, Job, Move, Node, Operatio
 from wherry.model.spec.cluster import ClusterSpec
 from wherry.model.spec.fabric import DirectionSpec, FabricSpec, LinkSpec
 from wherry.move.faults import parse_fault
-from wherry.service.claims import FABRIC, cluster_claim, link_claim, node_claim
+from wherry.service.claims import FABRIC, Claims, cluster_claim, job_claim, link_claim, node_claim
 from wherry.service.context import ServiceContext
 from wherry.service.credentials import PeerCredentials
 from wherry.service.operations import Body, Task
@@ -138,8 +138,12 @@ class Commands:
         managers = self.context.require_managers()
         managers.clusters.check_down(name)
 
+        def jobs() -> list[str]:
+            return [job_claim(job.id) for job in self.context.store.jobs(name)]
+
         def body(task: Task) -> dict[str, Any]:
             managers.clusters.check_down(name)  # again, before any job is ended
+            task.claim(Claims.of(exclusive=jobs()))  # again: a run may have ended between the request and its claim
             nodes = [node.name for node in self.context.store.nodes(name)]
             for job in self.context.store.jobs(name):
                 if job.state.under_way:
@@ -149,7 +153,7 @@ class Commands:
             managers.clusters.down(name, task.progress)
             return {"cluster": name, "nodes": nodes}
 
-        claims = [cluster_claim(name)]
+        claims = [cluster_claim(name), *jobs()]
         return self._start("down", name, body, may_cancel=False, shared=[FABRIC], exclusive=claims)
 
     def run(self, request: JobRequest) -> Operation:
@@ -203,7 +207,7 @@ class Commands:
         )
 
     def cancel_job(self, id: str) -> Operation:
-        """Ends a job."""
+        """Ends a job. Its cluster may be changed meanwhile, but not removed."""
         job = self.job(id)
         self.peer.require(job.uid, f"job {id}")
         if not job.state.under_way:
@@ -215,7 +219,7 @@ class Commands:
             task.progress(f"ending job {id}")
             return {"job": jobs.cancel(id).model_dump(mode="json")}
 
-        return self._start("job cancel", id, body, may_cancel=False)
+        return self._start("job cancel", id, body, may_cancel=False, shared=[job_claim(id)])
 
     def operations(self, running: bool) -> list[Operation]:
         """All operations, or the running ones, oldest first."""
