@@ -91,8 +91,11 @@ class JobsInMemory:
     def directory(self, id: str) -> Path:
         return Path("/nonexistent") / id
 
-    def node_lost(self, id: str, node: Node) -> None:
-        self.lost.append((id, node.name))
+    def node_lost(self, id: str, node: Node) -> bool:
+        new = (id, node.name) not in self.lost
+        if new:
+            self.lost.append((id, node.name))
+        return new
 
     def poll(self, id: str) -> Job:
         job = self.store.job(id)

@@ -162,3 +162,40 @@ def test_a_job_that_ends_while_it_is_cancelled_keeps_its_exit_code(
     monkeypatch.setattr(stand.jobs, "_kill_holder", late)
     ended = stand.jobs.cancel(job.id)
     assert (ended.state, ended.exit_code) == (state, code)
+
+
+class Killed(BaseException):
+    """The daemon, at this line."""
+
+
+@pytest.mark.parametrize("at", ["before the agent is killed", "before the launcher is watched", "after a repair"])
+def test_a_daemon_that_is_killed_while_it_ends_a_job_on_a_lost_node_leaves_that_to_the_next(
+    stand: Stand, at: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MPICH's launcher does not notice the loss by itself, and waits for ever."""
+    job, node = stand.start("/bin/true"), stand.store.nodes("hello")[0]
+    environment = {"WHERRY_JOB": str(stand.jobs.directory(job.id) / "own" / "job"), "PATH": os.environ["PATH"]}
+    with subprocess.Popen(["sh", "-c", "sleep 60; :", "agent", node.address], env=environment) as agent:
+        with monkeypatch.context() as patch:
+
+            def killed(*_: object) -> None:
+                raise Killed
+
+            owner, name = (jobs_module.cleanup, "end_agents") if "agent" in at else (stand.jobs, "_end_if_lost")
+            patch.setattr(owner, name, killed)
+            with pytest.raises(Killed):
+                stand.jobs.node_lost(job.id, node)
+        following = Jobs(stand.store, stand.world.fabric, Placements(stand.store, stand.world.fabric), stand.place)
+        monkeypatch.setattr(following, "_watch", lambda _id: None)
+        if at == "after a repair":
+            following.adopt()
+        else:
+            assert following.node_lost(job.id, node) is ("agent" in at)
+        assert agent.wait(20) == -9 and stand.holder and stand.holder.wait(20) == -2
+    assert not following.node_lost(job.id, node)
+
+
+def test_a_job_without_ranks_on_a_lost_node_runs_on(stand: Stand) -> None:
+    job = stand.start("/bin/true")
+    assert not stand.jobs.node_lost(job.id, stand.store.nodes("hello")[0])
+    assert not (stand.jobs.directory(job.id) / "lost").exists()

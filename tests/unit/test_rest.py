@@ -6,6 +6,7 @@ import os
 import socket
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -350,10 +351,13 @@ def test_a_lost_node_ends_every_job_that_runs_on_it(
         service.jobs.cancel("job-2")
         return gone(name)
 
-    def node_lost(id: str, _node: Any) -> None:
+    def node_lost(id: str, _node: Any) -> bool:
         told.append(id)
-        if id == "job-1":
+        with ThreadPoolExecutor(1) as other:  # no operation waits until all processes have been looked at
+            assert other.submit(service.context.operations.busy_with).result(10) is None
+        if told == ["job-1"]:
             raise OSError(5, "the job's files")
+        return True
 
     monkeypatch.setattr(managers.clusters, "gone", slow)
     monkeypatch.setattr(managers.jobs, "node_lost", node_lost)
@@ -361,6 +365,29 @@ def test_a_lost_node_ends_every_job_that_runs_on_it(
     driver.places.clear()
     service.monitor.check()
     assert told == ["job-1", "job-3"]
+    service.monitor.check()
+    service.monitor.check()
+    assert told == ["job-1", "job-3", "job-1"]
+
+
+@pytest.mark.parametrize("repaired", [False, True], ids=["next check", "repair"])
+def test_jobs_on_nodes_that_an_earlier_daemon_marked_as_lost_are_ended(
+    http: httpx.Client, service: Service, repaired: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was killed, or an event could not be written, after the row of the node."""
+    ended(http, http.post("/v1/clusters", json={"spec": {**CLUSTER, "nodes": 1}}))
+    ended(http, http.post("/v1/jobs", json={"cluster": "hello", "argv": ["sleep"], "ranks": 1}))
+    driver: Any = service.context.require_managers().drivers["container"]
+    driver.places.clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(service.context.store, "add_event", lambda *_, **__: (_ for _ in ()).throw(OSError(28, "full")))
+        service.monitor._check_clusters(service.context.require_managers())
+    assert [node["state"] for node in http.get("/v1/nodes").json()] == ["lost"] and service.jobs.lost == []
+    if repaired:
+        assert ended(http, http.post("/v1/clusters", json={"spec": {**CLUSTER, "nodes": 1}}))["state"] == "done"
+    else:
+        service.monitor.check()
+    assert service.jobs.lost == [("job-1", "hello-0")]
 
 
 def test_events_are_waited_for(http: httpx.Client, service: Service) -> None:

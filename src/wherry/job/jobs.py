@@ -21,6 +21,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 
+from wherry.base.atomic_write import write_atomically
 from wherry.base.clock import now
 from wherry.base.errors import Code, Failed, Refused
 from wherry.base.ids import new_id
@@ -170,13 +171,23 @@ class Jobs:
         self._kill_holder(id, signal.SIGINT)
         return self.poll(id)
 
-    def node_lost(self, id: str, node: Node) -> None:
+    def node_lost(self, id: str, node: Node) -> bool:
         """Ends the job if it has ranks on a lost node: kills the launcher's agent for it, and after _LOST_SECONDS the
-        job, in case the launcher did not react."""
+        job, in case the launcher did not react. True when there was an agent.
+
+        Idempotent: the file `lost`, written before the agent is killed, tells the next daemon to go on with that.
+        """
         job, directory = find_job(self._store, id), self._directory / id
-        owner = Owner(uid=job.uid, gid=job.gid, home="/", cwd="/")
-        if cleanup.end_agents(directory / "own" / "job", owner, node.address):
-            (directory / "lost").write_text(node.name)
+        owner, file = Owner(uid=job.uid, gid=job.gid, home="/", cwd="/"), directory / "own" / "job"
+        found = cleanup.has_agents(file, owner, node.address)
+        if found:
+            write_atomically(directory / "lost", node.name.encode())
+            cleanup.end_agents(file, owner, node.address)
+        self._end_if_lost(id)
+        return found
+
+    def _end_if_lost(self, id: str) -> None:
+        if (self._directory / id / "lost").exists():
             threading.Thread(target=self._end_lost, args=(id,), name=f"lost-{id}", daemon=True).start()
 
     def _end_lost(self, id: str) -> None:
@@ -206,7 +217,8 @@ class Jobs:
         return taken
 
     def adopt(self) -> None:
-        """Takes over the jobs of an earlier daemon: watches the running ones, records the end of the others."""
+        """Takes over the jobs of an earlier daemon: watches the running ones, records the end of the others, and ends
+        those that have lost a node."""
         for job in self._store.jobs():
             if job.state in _ENDED:
                 continue
@@ -214,6 +226,7 @@ class Jobs:
             if job.state is JobState.STARTING and holder and holder.alive():
                 self._store.put_job(job.model_copy(update={"state": JobState.RUNNING, "started": now()}))
             self._watch(job.id)
+            self._end_if_lost(job.id)
 
     def remove(self, cluster: str) -> None:
         """Cancels the cluster's jobs and removes them with their output."""

@@ -122,10 +122,12 @@ class Commands:
         def body(task: Task) -> dict[str, Any]:
             if self.context.managers is None:
                 task.progress("making the embedded fabric: two sites of two hosts")
-            clusters = self.context.ensure_managers().clusters
-            plan = clusters.plan(spec, owner)
+            managers = self.context.ensure_managers()
+            plan = managers.clusters.plan(spec, owner)
             task.check()
-            cluster = clusters.apply(plan, task.progress, task.cancelled)
+            for job, node in self.context.jobs_with_lost_nodes(spec.name):  # before the rows forget the loss
+                self.context.end_job_on_lost_node(managers, job, node)
+            cluster = managers.clusters.apply(plan, task.progress, task.cancelled)
             nodes = [node.model_dump(mode="json") for node in self.context.store.nodes(cluster.name)]
             return {"cluster": cluster.model_dump(mode="json"), "nodes": nodes, "plan": plan.model_dump(mode="json")}
 

@@ -26,7 +26,7 @@ from wherry.fabric.default_fabric import default_fabric
 from wherry.fabric.protocol import Fabric
 from wherry.job.jobs import Jobs
 from wherry.manycore.board import Board, tiles_socket
-from wherry.model.records import ClusterState, Host, Operation, Phase
+from wherry.model.records import ClusterState, Host, Job, JobState, Node, NodeState, Operation, Phase
 from wherry.model.spec.fabric import FabricSpec, LinkSpec
 from wherry.move.moves import Moves
 from wherry.node.protocol import NodeDriver
@@ -205,6 +205,20 @@ class ServiceContext:
         """The directory of the files that a job's holder writes; None when no fabric is up."""
         managers = self._managers
         return managers.jobs.directory(id) if managers else None
+
+    def jobs_with_lost_nodes(self, cluster: str | None = None) -> list[tuple[Job, Node]]:
+        """The running jobs, of one cluster or all, each with every lost node of its cluster; it may have ranks there.
+
+        Jobs are read before nodes: a job that began on a node after its repair is not among them.
+        """
+        jobs = [job for job in self.store.jobs(cluster) if job.state == JobState.RUNNING]
+        lost = [node for node in self.store.nodes(cluster) if node.state == NodeState.LOST] if jobs else []
+        return [(job, node) for job in jobs for node in lost if node.cluster == job.cluster]
+
+    def end_job_on_lost_node(self, managers: Managers, job: Job, node: Node) -> None:
+        """Ends the job if it has ranks on the lost node. May be repeated."""
+        if managers.jobs.node_lost(job.id, node):
+            self.store.add_event("job.node-lost", job.id, f"its node {node.name} is lost")
 
     def recover(self) -> None:
         """Takes over from an earlier daemon: links, moves to finish or take back, jobs to adopt, operations to end."""

@@ -169,7 +169,7 @@ class Operations:
         task.stop.set()
         return operation
 
-    def while_idle(self, claim: str, observe: Callable[[], Observed], act: Callable[[Observed], None]) -> bool:
+    def while_idle(self, claim: str, observe: Callable[[], Observed], act: Callable[[Observed], object]) -> bool:
         """Calls `act` with the result of `observe`, unless an operation held `claim` at any time since the call began.
 
         `observe` runs without a lock and may take long. `act` runs under the lock, so that no operation begins
