@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
-from rest_service import CLUSTER, ended, running
+from rest_service import CLUSTER, client_of, ended, running
 
 from wherry.base.errors import Code, Failed, Refused
 from wherry.model.records import ClusterState, OperationState
@@ -197,6 +197,45 @@ def test_an_end_that_cannot_be_written_frees_the_claims_and_is_written_later(
     stored = store._store.operation(id)
     assert stored is not None and stored.state == OperationState.DONE
     assert [event.kind for event in store.events()] == ["operation"]
+
+
+def test_what_a_dead_daemon_left_running_has_ended_although_the_disk_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(operations_module, "_RETRY", 0.01)
+    go, store = threading.Event(), FullDisk(Store(tmp_path / "wherry.db"))
+    dead = Operations(Store(tmp_path / "wherry.db"))
+    ids = [dead.start("up", name, lambda _task: go.wait(20) and None).id for name in "xy"]
+    operations = Operations(store)  # type: ignore[arg-type]
+    store.full = True
+    operations.end_left_over(lambda operation: {"answer": 1} if operation.id == ids[1] else None)
+    assert [operations.get(id).state for id in ids] == [OperationState.FAILED, OperationState.DONE]
+    assert operations.all(running=True) == [] and len(operations.all()) == 2
+    assert len(store._store.operations(running=True)) == 2
+    store.full = False
+    assert [until_ended(operations, id) for id in ids] == [OperationState.FAILED, OperationState.DONE]
+    assert [row.state for row in store._store.operations()] == [OperationState.FAILED, OperationState.DONE]
+    go.set()
+
+
+def test_a_daemon_starts_although_the_disk_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with running(tmp_path) as service, client_of(service) as http:
+        ended(http, http.post("/v1/clusters", json={"spec": CLUSTER}))
+        store = service.context.store
+        (cluster,), row = store.clusters(), store.operations()[-1]
+        store.put_cluster(cluster.model_copy(update={"state": ClusterState.MAKING}))
+        left = row.model_copy(update={"id": "op-2", "state": OperationState.RUNNING, "ended": None})
+        store.put_operation(left)
+
+        def refusing(*_: object, **__: object) -> None:
+            raise OSError(28, "No space left on device")
+
+        with monkeypatch.context() as patch:
+            for name in ("put_cluster", "put_operation", "add_event"):
+                patch.setattr(store, name, refusing)
+            service.context.recover()
+            assert http.get("/v1/operations/op-2").json()["operation"]["state"] == "failed"
+            assert http.get("/v1/operations", params={"running": True}).json() == []
 
 
 def test_closing_takes_its_time_from_a_clock_that_nobody_sets(

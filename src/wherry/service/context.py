@@ -231,11 +231,14 @@ class ServiceContext:
                     self._attempt("the fabric", managers.fabric.up)
                 self._attempt("moves", lambda: managers.moves.recover(log.info))
                 self._attempt("jobs", managers.jobs.adopt)
-            for cluster in self.store.clusters():
-                if cluster.state == ClusterState.MAKING:
-                    change = {"state": ClusterState.PARTLY, "reason": "the daemon was stopped while it was made"}
-                    self.store.put_cluster(cluster.model_copy(update=change))
-            self.operations.end_left_over(self._finished)
+            self._attempt("clusters", self._end_making)
+            self._attempt("operations", lambda: self.operations.end_left_over(self._finished))
+
+    def _end_making(self) -> None:
+        for cluster in self.store.clusters():
+            if cluster.state == ClusterState.MAKING:
+                change = {"state": ClusterState.PARTLY, "reason": "the daemon was stopped while it was made"}
+                self.store.put_cluster(cluster.model_copy(update=change))
 
     def _attempt(self, what: str, act: Callable[[], None]) -> None:
         """Runs one step of the recovery. An error becomes an event, and the daemon serves the rest."""

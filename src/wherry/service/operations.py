@@ -153,8 +153,10 @@ class Operations:
         return task.lines[after:] if task else []
 
     def all(self, running: bool = False) -> list[Operation]:
-        """Oldest first."""
-        return self._store.operations(running=running)
+        """Oldest first. What has ended is not running, also while its row cannot be written."""
+        rows = self._store.operations(running=running)
+        found = [task.operation if (task := self._tasks.get(row.id)) else row for row in rows]
+        return [operation for operation in found if not running or operation.state == OperationState.RUNNING]
 
     def cancel(self, id: str) -> Operation:
         """Requests cancellation; the operation ends soon after. WRONG_STATE when it has ended or cannot be."""
@@ -208,17 +210,34 @@ class Operations:
         self.end_left_over()
 
     def end_left_over(self, finished: Callable[[Operation], dict[str, Any] | None] = lambda _: None) -> None:
-        """Ends the rows that are still running: done when `finished` has a result for one, else failed."""
+        """Ends the rows that are still running: done when `finished` has a result for one, else failed.
+
+        Rows that the database refuses are written later, and have ended for the readers of this daemon.
+        """
         for operation in self._store.operations(running=True):
             result = finished(operation)
-            if result is not None:
-                change = {"state": OperationState.DONE, "ended": now(), "result": result}
-                self._store.put_operation(operation.model_copy(update=change))
-                continue
-            why = f"{operation.kind} {operation.target} was under way"
-            error = Failed(Code.FAILED, "the daemon was stopped", why, "repeat the command")
-            change = {"state": OperationState.FAILED, "ended": now(), "error": error.to_dict()}
-            self._store.put_operation(operation.model_copy(update=change))
+            change: dict[str, Any] = {"state": OperationState.DONE, "ended": now(), "result": result}
+            if result is None:
+                why = f"{operation.kind} {operation.target} was under way"
+                error = Failed(Code.FAILED, "the daemon was stopped", why, "repeat the command")
+                change = {"state": OperationState.FAILED, "ended": now(), "error": error.to_dict()}
+            ended = operation.model_copy(update=change)
+            if not self._written(ended):
+                self._write_later(ended)
+
+    def _write_later(self, ended: Operation) -> None:
+        """Keeps an ended operation of an earlier daemon in memory, with a thread that writes its row."""
+        task = Task(ended, lambda _: None, Claims(), lambda _: None)
+        task.thread = threading.Thread(target=self._write_until_done, args=(ended,), name=ended.id, daemon=True)
+        with self._lock:
+            self._tasks[ended.id] = task
+            task.thread.start()
+
+    def _write_until_done(self, ended: Operation) -> None:
+        """Writes the row of an end with growing pauses, until it is written or the daemon ends."""
+        pause = _RETRY
+        while not self._closing.wait(pause) and not self._written(ended):
+            pause = min(2 * pause, _RETRY_LONGEST)
 
     def _run(self, task: Task, body: Body) -> None:
         change: dict[str, Any]
@@ -239,9 +258,8 @@ class Operations:
         self._changed()
         reason = (ended.error or {}).get("what", "")
         log.info("%s %s %s: %s %s", ended.id, ended.kind, ended.target, ended.state, reason)
-        pause = _RETRY
-        while not written and not self._closing.wait(pause):
-            written, pause = self._written(ended), min(2 * pause, _RETRY_LONGEST)
+        if not written:
+            self._write_until_done(ended)
 
     def _written(self, ended: Operation) -> bool:
         """Writes the row of the end and its event. False, and logged, when the database refuses (a full disk)."""
