@@ -9,10 +9,16 @@ from typing import Any
 
 import httpx
 import pytest
-from rest_service import CLUSTER, client_of, ended, running
+from rest_service import CLUSTER, FABRIC, client_of, ended, running
 
 from wherry.base.errors import Code, Failed, Refused
+from wherry.fabric.fake import FakeFabric
 from wherry.model.records import ClusterState, OperationState
+from wherry.model.spec.fabric import FabricSpec
+from wherry.model.spec.parse import parse
+from wherry.node.fake import FakeDriver
+from wherry.node.protocol import Placement
+from wherry.service import context as context_module
 from wherry.service import operations as operations_module
 from wherry.service.claims import Claims
 from wherry.service.operations import Operations, Task
@@ -300,3 +306,39 @@ def test_an_operation_without_a_thread_claims_nothing(operations: Operations, mo
     assert [found.state for found in operations.all()] == [OperationState.FAILED]
     assert operations.busy_with(exclusive=["cluster x"]) is None
     operations.close(1)  # joins no thread that never ran
+
+
+def test_while_the_embedded_fabric_is_made_nothing_else_uses_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When it cannot be made it is removed again, beneath whatever began meanwhile."""
+    monkeypatch.setattr(context_module, "default_fabric", lambda: parse(FabricSpec, FABRIC, "test"))
+    making, made, starting, go = (threading.Event() for _ in range(4))
+
+    class Slow(FakeFabric):
+        def up(self) -> None:
+            making.set()
+            assert made.wait(20)
+            super().up()
+
+    start = FakeDriver.start
+
+    def start_slowly(driver: FakeDriver, place: Placement) -> None:
+        starting.set()
+        assert go.wait(20)
+        start(driver, place)
+
+    monkeypatch.setattr(FakeDriver, "start", start_slowly)
+    monkeypatch.setattr(context_module.wiring, "make_fabric", lambda spec, _instance: Slow(spec))
+    with running(tmp_path, fabric=False) as service, client_of(service) as http:
+        first = http.post("/v1/clusters", json={"spec": CLUSTER})
+        assert making.wait(20)
+        other = {"spec": {**CLUSTER, "name": "other", "nodes": 1}}
+        refused = http.post("/v1/clusters", json=other).json()
+        assert refused["code"] == "WRONG_STATE" and first.json()["id"] in refused["why"]
+        made.set()
+        assert starting.wait(20)
+        second = http.post("/v1/clusters", json=other)  # nodes of both are started at the same time
+        assert http.delete("/v1/fabric").json()["code"] == "WRONG_STATE"
+        go.set()
+        assert [ended(http, answer)["state"] for answer in (first, second)] == ["done", "done"]

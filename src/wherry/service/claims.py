@@ -3,7 +3,8 @@
 A claim is a name. Operations that share a claim run at the same time; an exclusive claim conflicts with every other
 claim of the same name. From the whole to the part:
 
-    fabric            shared by operations that use hosts; exclusive to make, change or remove the fabric
+    fabric            shared by operations that use hosts; exclusive to make, change or remove the fabric, also while
+                      the first `up` makes the embedded one
     host H            exclusive to drain or restore a host
     link A--B         exclusive to change a link between sites
     cluster C         shared by runs, moves and balancing; exclusive to make, change or remove the cluster

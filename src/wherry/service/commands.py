@@ -116,13 +116,19 @@ class Commands:
         return self.context.planning_managers().clusters.plan(spec, owner)
 
     def up(self, spec: ClusterSpec, owner: Owner) -> Operation:
-        """Makes, changes or repairs a cluster. It is planned here too, so that what is wrong is refused at once."""
+        """Makes, changes or repairs a cluster. It is planned here too, so that what is wrong is refused at once.
+
+        The fabric is claimed exclusively only while it is made: nothing else can use it, nor remove what is half made.
+        """
         self.plan(spec, owner)
 
         def body(task: Task) -> dict[str, Any]:
-            if self.context.managers is None:
-                task.progress("making the embedded fabric: two sites of two hosts")
+            if not self.context.fabric_is_up():
+                task.claim(Claims.of(exclusive=[FABRIC]))  # it was up at the request, perhaps
+                if self.context.managers is None:
+                    task.progress("making the embedded fabric: two sites of two hosts")
             managers = self.context.ensure_managers()
+            task.share(FABRIC)
             plan = managers.clusters.plan(spec, owner)
             task.check()
             for job, node in self.context.jobs_with_lost_nodes(spec.name):  # before the rows forget the loss
@@ -131,7 +137,7 @@ class Commands:
             nodes = [node.model_dump(mode="json") for node in self.context.store.nodes(cluster.name)]
             return {"cluster": cluster.model_dump(mode="json"), "nodes": nodes, "plan": plan.model_dump(mode="json")}
 
-        claims = [cluster_claim(spec.name)]
+        claims = [cluster_claim(spec.name), *([] if self.context.fabric_is_up() else [FABRIC])]
         return self._start("up", spec.name, body, shared=[FABRIC], exclusive=claims)
 
     def down(self, name: str) -> Operation:

@@ -99,8 +99,14 @@ class ServiceContext:
             raise Refused(Code.WRONG_STATE, "no fabric is up", "there are no hosts", remedy)
         return managers
 
+    def fabric_is_up(self) -> bool:
+        """False when there is no fabric, or a reboot removed it from the machine."""
+        managers = self._managers
+        return managers is not None and managers.fabric.is_up()
+
     def ensure_managers(self) -> Managers:
-        """The managers. Makes the embedded fabric if there is none, and repairs a fabric that a reboot removed."""
+        """The managers. Makes the embedded fabric if there is none, and repairs a fabric that a reboot removed: the
+        caller claims the fabric exclusively unless it is up."""
         with self._lock:
             if self._managers is None:
                 self.fabric_up(default_fabric())
@@ -134,15 +140,16 @@ class ServiceContext:
             before = managers.fabric.spec
             self.store.put_fabric(spec)
             managers.fabric.spec = spec
-            self._managers = managers
             try:
                 managers.fabric.up()
             except Exception:
+                self._managers = managers
                 if self.store.clusters() or self.tiles_at():
                     self._restore_links(before)
                 else:
                     self._remove_half_made()
                 raise
+            self._managers = managers  # only now: nobody is to use a fabric that is half made
             self.store.add_event("fabric.up", spec.name, f"fabric {spec.name} is up with {len(spec.hosts)} hosts")
 
     def _remove_half_made(self) -> None:

@@ -36,12 +36,14 @@ _RETRY, _RETRY_LONGEST = 1.0, 60.0
 
 @dataclass
 class Task:
-    """A running operation, as its body uses it. `claim` adds claims; WRONG_STATE when they conflict."""
+    """A running operation, as its body uses it. `claim` adds claims; WRONG_STATE when they conflict. `share` turns an
+    exclusive claim into a shared one."""
 
     operation: Operation
     progress: Callable[[str], None]
     claims: Claims
     claim: Callable[[Claims], None]
+    share: Callable[[str], None]
     stop: threading.Event = field(default_factory=threading.Event)
     lines: list[str] = field(default_factory=list)
     thread: threading.Thread | None = None
@@ -107,7 +109,11 @@ class Operations:
             )
             self._store.put_operation(operation)
             task = Task(
-                operation, lambda text: self._progress(task, text), claims, lambda more: self._claim(task, more)
+                operation,
+                lambda text: self._progress(task, text),
+                claims,
+                lambda more: self._claim(task, more),
+                lambda name: self._share(task, name),
             )
             task.thread = threading.Thread(target=self._run, args=(task, body), name=operation.id, daemon=True)
             self._start_thread(task)  # under the lock: who finds the task may join its thread
@@ -227,7 +233,7 @@ class Operations:
 
     def _write_later(self, ended: Operation) -> None:
         """Keeps an ended operation of an earlier daemon in memory, with a thread that writes its row."""
-        task = Task(ended, lambda _: None, Claims(), lambda _: None)
+        task = Task(ended, lambda _: None, Claims(), lambda _: None, lambda _: None)
         task.thread = threading.Thread(target=self._write_until_done, args=(ended,), name=ended.id, daemon=True)
         with self._lock:
             self._tasks[ended.id] = task
@@ -304,6 +310,10 @@ class Operations:
             operation = task.operation
             self._refuse_conflict(f"{operation.kind} {operation.target}", more, besides=operation.id)
             task.claims |= more
+
+    def _share(self, task: Task, name: str) -> None:
+        with self._lock:
+            task.claims = Claims(task.claims.shared | {name}, task.claims.exclusive - {name})
 
     def _refuse_conflict(self, what: str, claims: Claims, besides: str = "") -> None:
         if busy := self._conflicting(claims, besides):
