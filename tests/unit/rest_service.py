@@ -97,6 +97,9 @@ class JobsInMemory:
             self.lost.append((id, node.name))
         return new
 
+    def ran(self, job: Job) -> float:
+        return now() - job.created
+
     def poll(self, id: str) -> Job:
         job = self.store.job(id)
         assert job

@@ -199,3 +199,10 @@ def test_a_job_without_ranks_on_a_lost_node_runs_on(stand: Stand) -> None:
     job = stand.start("/bin/true")
     assert not stand.jobs.node_lost(job.id, stand.store.nodes("hello")[0])
     assert not (stand.jobs.directory(job.id) / "lost").exists()
+
+
+def test_how_long_a_job_has_run_does_not_depend_on_the_clock(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = stand.start("/bin/true")
+    monkeypatch.setattr(jobs_module, "now", lambda: 0.0)
+    assert 0 <= stand.jobs.ran(job) < 60
+    assert stand.jobs.ran(job.model_copy(update={"id": "job-x"})) == 0

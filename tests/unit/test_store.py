@@ -176,6 +176,24 @@ def test_what_is_old_is_pruned_and_what_runs_is_not(store: Store) -> None:
     assert store.add_event("test", "hello", "next").id == last.id + 1
 
 
+def test_rows_are_in_the_order_of_their_insertion_whatever_the_clock_said(store: Store) -> None:
+    """It was set back between each two of them."""
+    move = Move(id="", node="hello-1", cluster="hello", source="a1", destination="b1", phase=Phase.DONE, created=0.0)
+    operation = Operation(id="", kind="up", target="hello", state=OperationState.DONE, created=0.0)
+    assert store.newest_move() == ""
+    for number in range(4):
+        change = {"id": f"x-{(number * 7) % 4}", "created": 100.0 - number}
+        store.put_move(move.model_copy(update=change | {"phase": Phase.FREEZE}))
+        store.put_operation(operation.model_copy(update=change))
+    for row in store.moves():
+        store.put_move(row.model_copy(update={"phase": Phase.DONE}))  # its place stays
+    order = ["x-0", "x-3", "x-2", "x-1"]
+    assert [row.id for row in store.moves()] == [row.id for row in store.operations()] == order
+    assert store.newest_move() == "x-1"
+    store.prune(others=2)
+    assert [row.id for row in store.moves()] == [row.id for row in store.operations()] == order[2:]
+
+
 def test_many_threads_write_at_once(store: Store) -> None:
     def write(number: int) -> None:
         for step in range(10):

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from wherry.base.atomic_write import write_atomically
-from wherry.base.clock import now
+from wherry.base.clock import now, since_boot
 from wherry.base.errors import Code, Failed, Refused
 from wherry.base.ids import new_id
 from wherry.base.paths import Instance, native_library, native_program
@@ -155,6 +155,13 @@ class Jobs:
                 return job
             # The holder may have ended between the two reads.
             return self._record_end(job, ended or holder_files.read_exit(directory))
+
+    def ran(self, job: Job) -> float:
+        """Seconds since the job started, whatever happened to the clock meanwhile."""
+        holder = holder_files.read_holder(self._directory / job.id)
+        if holder is None:  # it is being started, or removed
+            return max(0.0, now() - (job.started or job.created))
+        return since_boot() - holder.start / os.sysconf("SC_CLK_TCK")
 
     def cancel(self, id: str) -> Job:
         """Ends the job: SIGINT to its launcher, SIGKILL after a grace period. Returns when nothing of it is left.

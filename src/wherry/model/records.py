@@ -85,7 +85,8 @@ class ClusterState(StrEnum):
 
 
 class Cluster(Record):
-    """The nodes of one user. `network` is the number of their network: its VNI and the index of its /24 in the pool."""
+    """The nodes of one user. `network` is the number of their network: its VNI and the index of its /24 in the pool.
+    `after_move` is the last move that began before the cluster was made; empty when there was none."""
 
     name: str
     spec: ClusterSpec
@@ -98,6 +99,7 @@ class Cluster(Record):
     owner_groups: tuple[int, ...] = ()
     binds: tuple[str, ...] = ()
     created: float
+    after_move: str = ""
     reason: str = ""
 
     @property

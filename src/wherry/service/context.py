@@ -31,6 +31,7 @@ from wherry.model.spec.fabric import FabricSpec, LinkSpec
 from wherry.move.moves import Moves
 from wherry.node.protocol import NodeDriver
 from wherry.service import wiring
+from wherry.service.move_ends import MoveEnds
 from wherry.service.operations import Operations
 from wherry.service.wakeups import Wakeups
 from wherry.store import Store
@@ -61,6 +62,7 @@ class ServiceContext:
         self.instance = instance
         self.store = store
         self.wakeups = Wakeups()
+        self.move_ends = MoveEnds()
         self.operations = Operations(store, self.wakeups.wake)
         store.on_event = self.wakeups.wake
         self.board = Board(tiles_socket(instance))
