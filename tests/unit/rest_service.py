@@ -75,11 +75,12 @@ class JobsInMemory:
             raise Refused(Code.NOT_FOUND, "the program missing is not there", "", "give the program's path")
         return JobPlan(request, Path(request.argv[0]), Mpi("openmpi", (5, 0), Path("mpirun")))
 
-    def start(self, plan: JobPlan, check: Callable[[], None]) -> Job:
+    def start(self, plan: JobPlan, check: Callable[[], None], operation: str) -> Job:
         order, number = plan.request, len(self.outputs) + 1
         job = Job(
             id=f"job-{number}", cluster=order.cluster, argv=order.argv, ranks=order.ranks, mpi=order.mpi or "openmpi",
             uid=order.owner.uid, gid=order.owner.gid, cwd=order.owner.cwd, state=JobState.RUNNING, created=now(),
+            operation=operation,
         )  # fmt: skip
         self.outputs[job.id] = [("stdout", 1.0, b"out\n"), ("stderr", 2.0, b"err\n")]
         self.environments[job.id] = order.env

@@ -206,3 +206,39 @@ def test_how_long_a_job_has_run_does_not_depend_on_the_clock(stand: Stand, monke
     monkeypatch.setattr(jobs_module, "now", lambda: 0.0)
     assert 0 <= stand.jobs.ran(job) < 60
     assert stand.jobs.ran(job.model_copy(update={"id": "job-x"})) == 0
+
+
+def test_a_job_whose_files_cannot_be_read_or_removed_keeps_no_other(
+    stand: Stand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From being adopted, or removed when it is old."""
+    job = stand.start("/bin/true")
+    broken = job.model_copy(update={"id": "job-0", "state": JobState.STARTING})
+    started = job.model_copy(update={"state": JobState.STARTING})
+    stand.store.drop_job(job.id)
+    for row in (broken, started):  # the older one first
+        stand.store.put_job(row)
+    (stand.jobs.directory("job-0")).mkdir()
+    (stand.jobs.directory("job-0") / "pid").write_text("half")
+    assert stand.holder
+    stand.holder.kill()
+    stand.holder.wait()
+    following = Jobs(stand.store, stand.world.fabric, Placements(stand.store, stand.world.fabric), stand.place)
+    watched = list[str]()
+    monkeypatch.setattr(following, "_watch", watched.append)
+    following.adopt()
+    found = stand.store.job(job.id)
+    assert watched == [job.id] and found and found.state == JobState.RUNNING, "it was started, and has ended since"
+
+    for row in (broken, started):
+        stand.store.put_job(row.model_copy(update={"state": JobState.ENDED}))
+    remove = jobs_module.remove_tree
+
+    def refusing(path: Path) -> None:
+        if path.name == "job-0":
+            raise OSError(16, "a mount is left below it")
+        remove(path)
+
+    monkeypatch.setattr(jobs_module, "remove_tree", refusing)
+    following.prune(keep=0)
+    assert [row.id for row in stand.store.jobs()] == ["job-0"]

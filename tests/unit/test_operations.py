@@ -13,7 +13,7 @@ from rest_service import CLUSTER, FABRIC, client_of, ended, running
 
 from wherry.base.errors import Code, Failed, Refused
 from wherry.fabric.fake import FakeFabric
-from wherry.model.records import ClusterState, OperationState
+from wherry.model.records import ClusterState, JobState, OperationState
 from wherry.model.spec.fabric import FabricSpec
 from wherry.model.spec.parse import parse
 from wherry.node.fake import FakeDriver
@@ -94,6 +94,30 @@ def test_a_look_that_takes_long_holds_up_nobody_and_is_forgotten_when_somebody_w
     assert not operations.while_idle("cluster x", look, seen.append) and seen == []
 
 
+def test_an_observation_is_void_also_when_the_operation_is_forgotten(operations: Operations) -> None:
+    """A silent host is asked for minutes, in which many operations begin and end."""
+    seen = list[str]()
+
+    def look() -> str:
+        for number in range(60):
+            claims = {"shared": ["cluster x"]} if not number else {}
+            id = operations.start("move", "x", lambda task: None, **claims).id
+            assert until_ended(operations, id) == OperationState.DONE
+        return "old"
+
+    assert not operations.while_idle("cluster x", look, seen.append) and seen == []
+    assert operations.while_idle("cluster x", lambda: "new", seen.append) and seen == ["new"]
+
+    def claims_later() -> str:
+        def body(task: Task) -> None:
+            task.claim(Claims.of(exclusive=["cluster x"]))
+
+        until_ended(operations, operations.start("balance", "all", body).id)
+        return "old"
+
+    assert not operations.while_idle("cluster x", claims_later, seen.append) and operations._observations == []
+
+
 def test_errors_and_bugs_end_an_operation(operations: Operations) -> None:
     def fails(task: Task) -> None:
         raise Failed(Code.MOVE_FAILED, "it failed")
@@ -148,6 +172,24 @@ def test_recovery_ends_what_was_cut_short(tmp_path: Path) -> None:
         assert first and first.state == OperationState.DONE and first.result
         assert second and second.state == OperationState.FAILED
         assert after and after.state == ClusterState.PARTLY and "daemon" in after.reason
+
+
+def test_a_job_that_a_killed_daemon_started_is_the_result_of_its_operation(tmp_path: Path) -> None:
+    """Its user would be told to repeat the command, and the program would run twice."""
+    with running(tmp_path) as service, client_of(service) as http:
+        ended(http, http.post("/v1/clusters", json={"spec": CLUSTER}))
+        run = ended(http, http.post("/v1/jobs", json={"cluster": "hello", "argv": ["sleep"], "ranks": 1}))
+        store, id = service.context.store, run["result"]["job"]["id"]
+        row, job = store.operation(run["id"]), store.job(id)
+        assert row and job and job.operation == run["id"]
+        cut = row.model_copy(update={"state": OperationState.RUNNING, "ended": None, "result": None})
+        for state, expected in ((JobState.RUNNING, OperationState.DONE), (JobState.STARTING, OperationState.FAILED)):
+            store.put_operation(cut)
+            store.put_job(job.model_copy(update={"state": state}))
+            service.context.recover()
+            after = store.operation(run["id"])
+            assert after and after.state == expected
+            assert expected == OperationState.FAILED or (after.result or {})["job"]["id"] == id
 
 
 def test_an_error_of_the_recovery_that_cannot_be_written_stops_no_daemon(

@@ -370,6 +370,15 @@ def test_a_lost_node_ends_every_job_that_runs_on_it(
     assert told == ["job-1", "job-3", "job-1"]
 
 
+def test_a_repair_before_the_first_check_ends_the_jobs_on_the_node(http: httpx.Client, service: Service) -> None:
+    ended(http, http.post("/v1/clusters", json={"spec": {**CLUSTER, "nodes": 1}}))
+    ended(http, http.post("/v1/jobs", json={"cluster": "hello", "argv": ["sleep"], "ranks": 1}))
+    driver: Any = service.context.require_managers().drivers["container"]
+    driver.places.clear()
+    assert ended(http, http.post("/v1/clusters", json={"spec": {**CLUSTER, "nodes": 1}}))["state"] == "done"
+    assert service.jobs.lost == [("job-1", "hello-0")]
+
+
 @pytest.mark.parametrize("repaired", [False, True], ids=["next check", "repair"])
 def test_jobs_on_nodes_that_an_earlier_daemon_marked_as_lost_are_ended(
     http: httpx.Client, service: Service, repaired: bool, monkeypatch: pytest.MonkeyPatch

@@ -133,6 +133,15 @@ def test_names_with_other_numbers_are_news_and_other_figures_are_not(service: Se
     assert news("hello-5 is pinned and not at a1: 8 s") and news("hello-5 is pinned and not at a2: 8 s")
 
 
+def test_what_was_noted_of_removed_clusters_is_forgotten(service: Service, client: Client) -> None:
+    """A daemon runs for months, and clusters may have a new name each time."""
+    balancing = AutoBalancer(service.context)
+    for name in ("gone", "hello"):
+        balancing._is_new(Verdict(cluster=name, kind=Kind.IDLE, text="no job runs", before=0.0, after=0.0))
+    balancing._decide(BalancePlan(verdicts=()))
+    assert list(balancing._noted) == ["hello"]
+
+
 def run_job(service: Service, cluster: str, id: str) -> Job:
     """A row of a job that runs."""
     job = Job(

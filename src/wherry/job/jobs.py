@@ -87,9 +87,9 @@ class Jobs:
         program, mpi = validation.program_of(request, self._require_usable(request.cluster))
         return JobPlan(request, program, mpi)
 
-    def start(self, plan: JobPlan, check: Callable[[], None] = lambda: None) -> Job:
-        """Starts a planned job. Refused when the cluster has changed so that it cannot run it; Failed when a node does
-        not answer.
+    def start(self, plan: JobPlan, check: Callable[[], None] = lambda: None, operation: str = "") -> Job:
+        """Starts a planned job, for an operation. Refused when the cluster has changed so that it cannot run it; Failed
+        when a node does not answer.
 
         `check` is called several times a second; an exception that it raises aborts the start; nothing is left.
         """
@@ -111,6 +111,7 @@ class Jobs:
             cwd=owner.cwd,
             state=JobState.STARTING,
             created=now(),
+            operation=operation,
         )
         self._starting.add(job.id)
         try:
@@ -227,13 +228,18 @@ class Jobs:
         """Takes over the jobs of an earlier daemon: watches the running ones, records the end of the others, and ends
         those that have lost a node."""
         for job in self._store.jobs():
-            if job.state in _ENDED:
-                continue
-            holder = holder_files.read_holder(self._directory / job.id)
-            if job.state is JobState.STARTING and holder and holder.alive():
-                self._store.put_job(job.model_copy(update={"state": JobState.RUNNING, "started": now()}))
-            self._watch(job.id)
-            self._end_if_lost(job.id)
+            if job.state not in _ENDED:
+                try:
+                    self._adopt(job)
+                except Exception:  # the monitor polls it
+                    log.exception("job %s has no watching thread", job.id)
+
+    def _adopt(self, job: Job) -> None:
+        """A job whose holder has written its process id was started, even if it has ended since."""
+        if job.state is JobState.STARTING and holder_files.read_holder(self._directory / job.id):
+            self._store.put_job(job.model_copy(update={"state": JobState.RUNNING, "started": now()}))
+        self._watch(job.id)
+        self._end_if_lost(job.id)
 
     def remove(self, cluster: str) -> None:
         """Cancels the cluster's jobs and removes them with their output."""
@@ -242,10 +248,13 @@ class Jobs:
             self._discard(job)
 
     def prune(self, keep: int = 50) -> None:
-        """Removes ended jobs except the newest `keep`."""
+        """Removes ended jobs except the newest `keep`. One that cannot be removed keeps no other."""
         over = [job for job in self._store.jobs() if job.state in _ENDED]
         for job in over[: max(0, len(over) - keep)]:
-            self._discard(job)
+            try:
+                self._discard(job)
+            except Exception:
+                log.exception("job %s cannot be removed", job.id)
 
     # Before the start.
 

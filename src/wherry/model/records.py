@@ -124,7 +124,7 @@ class JobState(StrEnum):
 class Job(Record):
     """A run of an MPI program on a cluster. `exit_code` is the launcher's (128 + signal when it was killed).
 
-    `expected` is the user's estimate of its duration in seconds.
+    `expected` is the user's estimate of its duration in seconds, `operation` the operation that started it.
     """
 
     id: str
@@ -142,6 +142,7 @@ class Job(Record):
     exit_code: int | None = None
     reason: str = ""
     expected: float | None = None
+    operation: str = ""
 
 
 class Phase(StrEnum):

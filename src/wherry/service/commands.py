@@ -13,17 +13,17 @@ from typing import Any
 
 from wherry.base.errors import Bug, Code, Refused, WherryError
 from wherry.cluster.lookup import find_cluster, find_job, find_node
-from wherry.cluster.plan import ClusterPlan
+from wherry.cluster.plan import ClusterPlan, StepKind
 from wherry.fabric.protocol import LinkMeasure, LinkState
 from wherry.model.job_request import JobRequest
 from wherry.model.migration_parameters import MoveOptions
 from wherry.model.owner import Owner
-from wherry.model.records import Cluster, Event, Host, Job, Move, Node, Operation, Prediction
+from wherry.model.records import Cluster, Event, Host, Job, JobState, Move, Node, Operation, Prediction
 from wherry.model.spec.cluster import ClusterSpec
 from wherry.model.spec.fabric import DirectionSpec, FabricSpec, LinkSpec
 from wherry.move.faults import parse_fault
 from wherry.service.claims import FABRIC, Claims, cluster_claim, job_claim, link_claim, node_claim
-from wherry.service.context import ServiceContext
+from wherry.service.context import Managers, ServiceContext
 from wherry.service.credentials import PeerCredentials
 from wherry.service.operations import Body, Task
 
@@ -131,14 +131,22 @@ class Commands:
             task.share(FABRIC)
             plan = managers.clusters.plan(spec, owner)
             task.check()
-            for job, node in self.context.jobs_with_lost_nodes(spec.name):  # before the rows forget the loss
-                self.context.end_job_on_lost_node(managers, job, node)
+            self._end_jobs_before_repair(managers, plan)
             cluster = managers.clusters.apply(plan, task.progress, task.cancelled)
             nodes = [node.model_dump(mode="json") for node in self.context.store.nodes(cluster.name)]
             return {"cluster": cluster.model_dump(mode="json"), "nodes": nodes, "plan": plan.model_dump(mode="json")}
 
         claims = [cluster_claim(spec.name), *([] if self.context.fabric_is_up() else [FABRIC])]
         return self._start("up", spec.name, body, shared=[FABRIC], exclusive=claims)
+
+    def _end_jobs_before_repair(self, managers: Managers, plan: ClusterPlan) -> None:
+        """Ends the jobs with ranks on nodes that will be repaired. The monitor may not have seen yet that these nodes
+        are lost, and will not see it afterwards."""
+        for step in plan.of(StepKind.REPAIR):
+            node = find_node(self.context.store, step.node)
+            for job in self.context.store.jobs(plan.spec.name):
+                if job.state == JobState.RUNNING:
+                    self.context.end_job_on_lost_node(managers, job, node)
 
     def down(self, name: str) -> Operation:
         """Ends the cluster's jobs and removes it."""
@@ -172,7 +180,7 @@ class Commands:
 
         def body(task: Task) -> dict[str, Any]:
             task.progress(f"waiting until all nodes of {request.cluster} answer")
-            job = jobs.start(plan, task.check)
+            job = jobs.start(plan, task.check, task.operation.id)
             if task.cancelled():
                 jobs.cancel(job.id)
             task.check()

@@ -215,13 +215,13 @@ class ServiceContext:
         managers = self._managers
         return managers.jobs.directory(id) if managers else None
 
-    def jobs_with_lost_nodes(self, cluster: str | None = None) -> list[tuple[Job, Node]]:
-        """The running jobs, of one cluster or all, each with every lost node of its cluster; it may have ranks there.
+    def jobs_with_lost_nodes(self) -> list[tuple[Job, Node]]:
+        """The running jobs, each with every lost node of its cluster; it may have ranks there.
 
         Jobs are read before nodes: a job that began on a node after its repair is not among them.
         """
-        jobs = [job for job in self.store.jobs(cluster) if job.state == JobState.RUNNING]
-        lost = [node for node in self.store.nodes(cluster) if node.state == NodeState.LOST] if jobs else []
+        jobs = [job for job in self.store.jobs() if job.state == JobState.RUNNING]
+        lost = [node for node in self.store.nodes() if node.state == NodeState.LOST] if jobs else []
         return [(job, node) for job in jobs for node in lost if node.cluster == job.cluster]
 
     def end_job_on_lost_node(self, managers: Managers, job: Job, node: Node) -> None:
@@ -260,12 +260,14 @@ class ServiceContext:
                 self.store.add_event("daemon.recovery", self.instance.name, text)
 
     def _finished(self, operation: Operation) -> dict[str, Any] | None:
-        """The result of an interrupted operation that the recovery has completed (a committed move), else None."""
-        if operation.kind != "move":
-            return None
-        for move in reversed(self.store.moves()):
-            if move.operation == operation.id:
-                return {"move": move.model_dump(mode="json")} if move.phase == Phase.DONE else None
+        """The result of an interrupted operation that was completed all the same, else None: a committed move, which
+        the recovery has finished, or the start of a job, which would run twice if its user repeated the command."""
+        for move in self.store.moves() if operation.kind == "move" else ():
+            if move.operation == operation.id and move.phase == Phase.DONE:
+                return {"move": move.model_dump(mode="json")}
+        for job in self.store.jobs() if operation.kind == "run" else ():
+            if job.operation == operation.id and job.state != JobState.STARTING:
+                return {"job": job.model_dump(mode="json")}
         return None
 
     def close(self, timeout: float = 20.0) -> None:

@@ -63,6 +63,14 @@ class Task:
             raise Failed(Code.CANCELLED, f"{self.operation.kind} {self.operation.target} was cancelled")
 
 
+@dataclass(eq=False)
+class _Observation:
+    """A call of `while_idle`; void once an operation has held its claim."""
+
+    claim: str
+    void: bool = False
+
+
 idempotency_key: ContextVar[str] = ContextVar("idempotency_key", default="")
 """Idempotency key of the current request; the operation that it begins keeps it."""
 Body = Callable[[Task], dict[str, Any] | None]
@@ -77,6 +85,7 @@ class Operations:
         self._store, self._changed = store, changed
         self._lock = threading.RLock()
         self._tasks: dict[str, Task] = {}
+        self._observations: list[_Observation] = []
         self._closing = threading.Event()
 
     def start(
@@ -118,6 +127,7 @@ class Operations:
             task.thread = threading.Thread(target=self._run, args=(task, body), name=operation.id, daemon=True)
             self._start_thread(task)  # under the lock: who finds the task may join its thread
             self._tasks[operation.id] = task
+            self._void_observations(claims)
             self._forget_old()
         return operation
 
@@ -183,23 +193,26 @@ class Operations:
         `observe` runs without a lock and may take long. `act` runs under the lock, so that no operation begins
         meanwhile, and must be short. True when `act` was called.
         """
-        before = self._claimants(claim)
-        if before is None:
-            return False
-        observed = observe()
+        observation = _Observation(claim)
         with self._lock:
-            if self._claimants(claim) != before:
+            if any(task.running and claim in task.claims for task in self._tasks.values()):
                 return False
-            act(observed)
-            return True
+            self._observations.append(observation)
+        try:
+            observed = observe()
+            with self._lock:
+                if observation.void:
+                    return False
+                act(observed)
+                return True
+        finally:
+            with self._lock:
+                self._observations.remove(observation)
 
-    def _claimants(self, claim: str) -> set[str] | None:
-        """Ids of ended operations that held the claim; None while one holds it."""
-        with self._lock:
-            found = [task for task in self._tasks.values() if claim in task.claims]
-        if any(task.running for task in found):
-            return None
-        return {task.operation.id for task in found}
+    def _void_observations(self, claims: Claims) -> None:
+        """Called under the lock when an operation takes claims."""
+        for observation in self._observations:
+            observation.void |= observation.claim in claims
 
     def close(self, timeout: float) -> None:
         """Refuses new operations, cancels those that can be, and waits up to `timeout` seconds for all to end."""
@@ -310,6 +323,7 @@ class Operations:
             operation = task.operation
             self._refuse_conflict(f"{operation.kind} {operation.target}", more, besides=operation.id)
             task.claims |= more
+            self._void_observations(more)
 
     def _share(self, task: Task, name: str) -> None:
         with self._lock:
