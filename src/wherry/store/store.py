@@ -30,6 +30,8 @@ from wherry.store.codec import dump, load
 AnyModel = TypeVar("AnyModel", bound=BaseModel)
 _FINISHED = (Phase.DONE, Phase.ROLLED_BACK)
 _BUSY_SECONDS = 30
+_REPEATED = 900.0
+"""Seconds within which a client may repeat a request that was not answered (`wherry.client.transport`)."""
 _ROW: sa.ColumnElement[int] = sa.literal_column("rowid")
 """The number of a row, larger than those of all rows when it was inserted: the order of rows does not follow from their
 times, as the clock can be set."""
@@ -240,8 +242,12 @@ class Store:
             return [Event(**{**row._mapping, "data": json.loads(row.data)}) for row in rows]
 
     def prune(self, events: int = 10_000, others: int = 1_000) -> None:
-        """Deletes all but the newest `events` events, `others` ended operations and `others` finished moves."""
-        ended = tables.operations.c.state != str(OperationState.RUNNING)
+        """Deletes all but the newest `events` events, `others` ended operations and `others` finished moves.
+
+        Young operations are kept, however many: their idempotency keys keep a repeated request from beginning another.
+        """
+        running, young = str(OperationState.RUNNING), now() - _REPEATED
+        ended = sa.and_(tables.operations.c.state != running, tables.operations.c.created < young)
         for table, which, keep in (
             (tables.events, sa.true(), events),
             (tables.operations, ended, others),
