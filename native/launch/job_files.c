@@ -83,13 +83,15 @@ void job_files_append(struct job_files *files, uint8_t stream, uint8_t *frame, s
     }
 }
 
-int job_files_write_exit(const struct job_files *files, int status)
+int job_files_write_exit(const struct job_files *files, int status, int stopped)
 {
     char text[160], how[32];
     int length;
 
     process_describe_status(status, how, sizeof how);
     length = snprintf(text, sizeof text, "%s\nended %llu\n", how, (unsigned long long)real_time_ns());
+    if (stopped)
+        length += snprintf(text + length, sizeof text - (size_t)length, "stopped %d\n", stopped);
     if (files->lost)
         length += snprintf(text + length, sizeof text - (size_t)length, "lost %llu\n",
                            (unsigned long long)files->lost);

@@ -10,7 +10,8 @@
  *            +--------+-----------------------+----------------+-- - -+
  *            stream: 1 standard output, 2 standard error; a reader may meet a frame that is not whole yet
  *   exit     appears at once (rename) when the job is over: "exit N" or "signal N", then "ended NS" (CLOCK_REALTIME),
- *            and "lost BYTES" when the file system did not take some of the output
+ *            "stopped N" when signal N was passed to the program before it ended, and "lost BYTES" when the file system
+ *            did not take some of the output
  */
 #ifndef WHERRY_LAUNCH_JOB_FILES_H
 #define WHERRY_LAUNCH_JOB_FILES_H
@@ -32,7 +33,7 @@ int job_files_open(struct job_files *files, const char *directory);
 int job_files_write_pid(const struct job_files *files);
 /* Appends one frame; the first JOB_OUTPUT_HEADER bytes of `frame` are filled in here. */
 void job_files_append(struct job_files *files, uint8_t stream, uint8_t *frame, size_t length);
-/* Writes `exit`. Returns 0 or negative errno. */
-int job_files_write_exit(const struct job_files *files, int status);
+/* Writes `exit`; `stopped` is the signal that was passed to the program, 0 if none. Returns 0 or negative errno. */
+int job_files_write_exit(const struct job_files *files, int status, int stopped);
 
 #endif

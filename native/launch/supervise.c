@@ -174,15 +174,17 @@ static bool has_ended(const struct program *program)
     return false;
 }
 
-/* Passes a SIGINT or SIGTERM on; from the second one, and after the grace, SIGKILL. */
-static void pass_signals(const struct program *program, int *passed, int64_t *kill_at)
+/* Passes a SIGINT or SIGTERM on; from the second one, and after the grace, SIGKILL. `*stopped` is the first of them. */
+static void pass_signals(const struct program *program, int *passed, int *stopped, int64_t *kill_at)
 {
     int64_t now = process_now_ms();
 
     if (requests > *passed) {
-        kill(-program->pid, *passed == 0 ? last_request : SIGKILL);
-        if (*passed == 0)
+        if (*passed == 0) {
+            *stopped = last_request;
             *kill_at = now + GRACE_MS;
+        }
+        kill(-program->pid, *passed == 0 ? *stopped : SIGKILL);
         *passed = requests;
     }
     if (*kill_at && now >= *kill_at) {
@@ -213,11 +215,11 @@ static void drain_output(struct program *program, struct job_files *files)
 
 int supervise_until_end(struct program *program, struct job_files *files)
 {
-    int status = 0, passed = 0;
+    int status = 0, passed = 0, stopped = 0;
     int64_t kill_at = 0;
     char drain[64];
 
-    while (!has_ended(program)) {
+    for (;;) {
         struct pollfd polls[4] = {{.fd = program->output[0], .events = POLLIN},
                                   {.fd = program->output[1], .events = POLLIN},
                                   {.fd = wakeup[0], .events = POLLIN},
@@ -226,14 +228,16 @@ int supervise_until_end(struct program *program, struct job_files *files)
         poll(polls, 4, kill_at ? 100 : -1);
         while (read(wakeup[0], drain, sizeof drain) > 0)
             continue;
-        pass_signals(program, &passed, &kill_at);
         keep_output(program, files, 0);
         keep_output(program, files, 1);
         job_input_pass(&program->input);
+        if (has_ended(program))
+            break; /* before a signal is passed: one that came too late has stopped nothing */
+        pass_signals(program, &passed, &stopped, &kill_at);
     }
     drain_output(program, files);
     kill(-program->pid, SIGKILL);
     waitpid(program->pid, &status, 0);
     drain_output(program, files);
-    return job_files_write_exit(files, status);
+    return job_files_write_exit(files, status, stopped);
 }

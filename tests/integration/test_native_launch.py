@@ -103,7 +103,22 @@ def test_a_signal_is_passed_to_the_whole_group_and_the_second_kills(tmp_path: Pa
     os.kill(pid, signal.SIGINT)
     wait_until(lambda: output(tmp_path, 1) == b"up\ngot\n", "the signal")
     os.kill(pid, signal.SIGINT)
-    assert ended(tmp_path)[0] == "signal 9"
+    lines = ended(tmp_path)
+    assert lines[0] == "signal 9" and lines[2:] == ["stopped 2"]
+
+
+def test_a_signal_that_comes_too_late_has_stopped_nothing(tmp_path: Path) -> None:
+    """The holder finds it together with the end of the program, whose exit code is the job's."""
+    launch(tmp_path, "sh", "-c", "echo $$; exec sleep 300")
+    wait_until(lambda: output(tmp_path, 1), "the start")
+    pid, program = holder(tmp_path), int(output(tmp_path, 1))
+    os.kill(pid, signal.SIGSTOP)
+    os.kill(program, signal.SIGTERM)
+    wait_until(lambda: gone(program), "the end of the program")
+    os.kill(pid, signal.SIGINT)
+    os.kill(pid, signal.SIGCONT)
+    lines = ended(tmp_path)
+    assert lines[0] == "signal 15" and len(lines) == 2
 
 
 def test_nothing_of_the_group_outlives_the_program(tmp_path: Path) -> None:

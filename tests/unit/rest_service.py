@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 import uvicorn
 
 from wherry.base.clock import now
@@ -74,11 +75,12 @@ class JobsInMemory:
             raise Refused(Code.NOT_FOUND, "the program missing is not there", "", "give the program's path")
         return JobPlan(request, Path(request.argv[0]), Mpi("openmpi", (5, 0), Path("mpirun")))
 
-    def start(self, plan: JobPlan, check: Callable[[], None]) -> Job:
+    def start(self, plan: JobPlan, check: Callable[[], None], operation: str) -> Job:
         order, number = plan.request, len(self.outputs) + 1
         job = Job(
             id=f"job-{number}", cluster=order.cluster, argv=order.argv, ranks=order.ranks, mpi=order.mpi or "openmpi",
             uid=order.owner.uid, gid=order.owner.gid, cwd=order.owner.cwd, state=JobState.RUNNING, created=now(),
+            operation=operation,
         )  # fmt: skip
         self.outputs[job.id] = [("stdout", 1.0, b"out\n"), ("stderr", 2.0, b"err\n")]
         self.environments[job.id] = order.env
@@ -90,8 +92,14 @@ class JobsInMemory:
     def directory(self, id: str) -> Path:
         return Path("/nonexistent") / id
 
-    def node_lost(self, id: str, node: Node) -> None:
-        self.lost.append((id, node.name))
+    def node_lost(self, id: str, node: Node) -> bool:
+        new = (id, node.name) not in self.lost
+        if new:
+            self.lost.append((id, node.name))
+        return new
+
+    def ran(self, job: Job) -> float:
+        return now() - job.created
 
     def poll(self, id: str) -> Job:
         job = self.store.job(id)
@@ -183,6 +191,26 @@ def running(top: Path, fabric: bool = True) -> Iterator[Service]:
         server.should_exit = True
         thread.join(20)
         context.close(5)
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[Service]:
+    """The service, with the fabric FABRIC."""
+    with running(tmp_path) as made:
+        yield made
+
+
+def client_of(service: Service) -> httpx.Client:
+    """A client of the service."""
+    transport = httpx.HTTPTransport(uds=str(service.place.socket))
+    return httpx.Client(transport=transport, base_url="http://x", timeout=60)
+
+
+@pytest.fixture
+def http(service: Service) -> Iterator[httpx.Client]:
+    """A client of the fixture `service`."""
+    with client_of(service) as client:
+        yield client
 
 
 def ended(http: httpx.Client, answer: httpx.Response) -> dict[str, Any]:

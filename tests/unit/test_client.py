@@ -7,24 +7,17 @@ import pwd
 import signal
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from rest_service import CLUSTER, Service, running
+from rest_service import CLUSTER, Service
 
 import wherry.client.transport
 from wherry.base.errors import Code, LostContact, Refused, WherryError
 from wherry.client import Client, identity
 from wherry.model.records import Operation, OperationState
-
-
-@pytest.fixture
-def service(tmp_path: Path) -> Iterator[Service]:
-    with running(tmp_path) as service:
-        yield service
 
 
 def test_a_cluster_and_a_move(service: Service) -> None:

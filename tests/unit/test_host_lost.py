@@ -5,18 +5,19 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fakeworld import OWNER
 from qemuworld import FABRIC, RUNS, World, qemu_driver, qemu_world
-from rest_service import CLUSTER, Service, running
+from rest_service import CLUSTER, Service
 
 from wherry.base.errors import Code, LostContact, WherryError
 from wherry.client import Client
 from wherry.cluster.clusters import Clusters
 from wherry.cluster.placements import Placements
 from wherry.fabric.fake import FakeFabric
-from wherry.model.records import Node, NodeState, Phase
+from wherry.model.records import Node, NodeState, Operation, Phase
 from wherry.model.spec.cluster import ClusterSpec
 from wherry.model.spec.fabric import FabricSpec
 from wherry.model.spec.parse import parse
@@ -137,12 +138,6 @@ def test_nodes_of_a_lost_host_are_lost_and_its_cluster_can_be_removed(site: Site
     assert site.world.states()[0] == [] and site.driver.orphans() == []
 
 
-@pytest.fixture
-def service(tmp_path: Path) -> Iterator[Service]:
-    with running(tmp_path) as made:
-        yield made
-
-
 def test_declaring_and_restoring(service: Service) -> None:
     managers = service.context.require_managers()
     with Client(service.place, start=False) as client:
@@ -163,6 +158,25 @@ def test_declaring_and_restoring(service: Service) -> None:
         managers.fabric.set_down("a1", False)
         client.wait(client.restore("a1").id)
         assert ended == [("gone-1", "a1")] and not client.hosts()[0].lost
+
+
+def test_a_host_that_answers_again_before_the_claim_is_not_lost(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fabric, operations = service.context.require_managers().fabric, service.context.operations
+    start = operations.start
+
+    def late(*arguments: Any, **claims: Any) -> Operation:
+        fabric.set_down("a1", False)  # type: ignore[attr-defined]
+        return start(*arguments, **claims)
+
+    monkeypatch.setattr(operations, "start", late)
+    with Client(service.place, start=False) as client:
+        fabric.set_down("a1", True)  # type: ignore[attr-defined]
+        with pytest.raises(WherryError) as caught:
+            client.wait(client.declare_lost("a1").id)
+        assert caught.value.code == Code.WRONG_STATE and "answers" in caught.value.what
+        assert not client.hosts()[0].lost
 
 
 def test_a_copy_that_cannot_be_ended_keeps_its_host_out(service: Service) -> None:

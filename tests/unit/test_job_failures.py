@@ -136,3 +136,109 @@ def test_a_killed_daemon_leaves_no_files_without_a_row(stand: Stand, monkeypatch
     ended = stand.jobs.poll(job.id)
     stand.jobs._discard(ended)
     assert not any(writes) and stand.store.jobs() == []
+
+
+@pytest.mark.parametrize(
+    ("exit", "state", "code"),
+    [
+        ("exit 3\nended 5000000000\n", JobState.ENDED, 3),
+        ("exit 1\nended 5000000000\nstopped 2\n", JobState.CANCELLED, 130),
+        (None, JobState.CANCELLED, 130),
+    ],
+    ids=["ended by itself before", "stopped", "killed with its holder"],
+)
+def test_a_job_that_ends_while_it_is_cancelled_keeps_its_exit_code(
+    stand: Stand, exit: str | None, state: JobState, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, kill = stand.start("/bin/true"), stand.jobs._kill_holder
+
+    def late(id: str, *gently: Any) -> None:
+        if exit is not None:
+            (stand.jobs.directory(id) / "exit").write_text(exit)
+        kill(id, *gently)
+        assert stand.holder
+        stand.holder.wait()
+
+    monkeypatch.setattr(stand.jobs, "_kill_holder", late)
+    ended = stand.jobs.cancel(job.id)
+    assert (ended.state, ended.exit_code) == (state, code)
+
+
+class Killed(BaseException):
+    """The daemon, at this line."""
+
+
+@pytest.mark.parametrize("at", ["before the agent is killed", "before the launcher is watched", "after a repair"])
+def test_a_daemon_that_is_killed_while_it_ends_a_job_on_a_lost_node_leaves_that_to_the_next(
+    stand: Stand, at: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MPICH's launcher does not notice the loss by itself, and waits for ever."""
+    job, node = stand.start("/bin/true"), stand.store.nodes("hello")[0]
+    environment = {"WHERRY_JOB": str(stand.jobs.directory(job.id) / "own" / "job"), "PATH": os.environ["PATH"]}
+    with subprocess.Popen(["sh", "-c", "sleep 60; :", "agent", node.address], env=environment) as agent:
+        with monkeypatch.context() as patch:
+
+            def killed(*_: object) -> None:
+                raise Killed
+
+            owner, name = (jobs_module.cleanup, "end_agents") if "agent" in at else (stand.jobs, "_end_if_lost")
+            patch.setattr(owner, name, killed)
+            with pytest.raises(Killed):
+                stand.jobs.node_lost(job.id, node)
+        following = Jobs(stand.store, stand.world.fabric, Placements(stand.store, stand.world.fabric), stand.place)
+        monkeypatch.setattr(following, "_watch", lambda _id: None)
+        if at == "after a repair":
+            following.adopt()
+        else:
+            assert following.node_lost(job.id, node) is ("agent" in at)
+        assert agent.wait(20) == -9 and stand.holder and stand.holder.wait(20) == -2
+    assert not following.node_lost(job.id, node)
+
+
+def test_a_job_without_ranks_on_a_lost_node_runs_on(stand: Stand) -> None:
+    job = stand.start("/bin/true")
+    assert not stand.jobs.node_lost(job.id, stand.store.nodes("hello")[0])
+    assert not (stand.jobs.directory(job.id) / "lost").exists()
+
+
+def test_how_long_a_job_has_run_does_not_depend_on_the_clock(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = stand.start("/bin/true")
+    monkeypatch.setattr(jobs_module, "now", lambda: 0.0)
+    assert 0 <= stand.jobs.ran(job) < 60
+    assert stand.jobs.ran(job.model_copy(update={"id": "job-x"})) == 0
+
+
+def test_a_job_whose_files_cannot_be_read_or_removed_keeps_no_other(
+    stand: Stand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From being adopted, or removed when it is old."""
+    job = stand.start("/bin/true")
+    broken = job.model_copy(update={"id": "job-0", "state": JobState.STARTING})
+    started = job.model_copy(update={"state": JobState.STARTING})
+    stand.store.drop_job(job.id)
+    for row in (broken, started):  # the older one first
+        stand.store.put_job(row)
+    (stand.jobs.directory("job-0")).mkdir()
+    (stand.jobs.directory("job-0") / "pid").write_text("half")
+    assert stand.holder
+    stand.holder.kill()
+    stand.holder.wait()
+    following = Jobs(stand.store, stand.world.fabric, Placements(stand.store, stand.world.fabric), stand.place)
+    watched = list[str]()
+    monkeypatch.setattr(following, "_watch", watched.append)
+    following.adopt()
+    found = stand.store.job(job.id)
+    assert watched == [job.id] and found and found.state == JobState.RUNNING, "it was started, and has ended since"
+
+    for row in (broken, started):
+        stand.store.put_job(row.model_copy(update={"state": JobState.ENDED}))
+    remove = jobs_module.remove_tree
+
+    def refusing(path: Path) -> None:
+        if path.name == "job-0":
+            raise OSError(16, "a mount is left below it")
+        remove(path)
+
+    monkeypatch.setattr(jobs_module, "remove_tree", refusing)
+    following.prune(keep=0)
+    assert [row.id for row in stand.store.jobs()] == ["job-0"]

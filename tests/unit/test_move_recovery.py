@@ -5,11 +5,10 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import httpx
 import pytest
-from rest_service import CLUSTER, Service, ended, running
+from rest_service import CLUSTER, Service, ended
 
 from wherry.base.errors import Code, LostContact
 from wherry.model.balance import BalancePlan, Kind, ProposedMove, Verdict
@@ -31,12 +30,6 @@ class Away:
         self.begun = self.begun or name == self.since
         if self.begun and not self.over:
             raise LostContact(Code.UNREACHABLE, "no libvirtd answers")
-
-
-@pytest.fixture
-def service(tmp_path: Path) -> Iterator[Service]:
-    with running(tmp_path) as made:
-        yield made
 
 
 @pytest.fixture
@@ -205,3 +198,27 @@ def test_a_drain_does_not_wait_for_its_own_claims(service: Service, http: httpx.
     if done.state == OperationState.RUNNING:
         service.context.operations.cancel(drain)
     assert done.state == OperationState.FAILED and "hello-0" in str(done.error)
+
+
+def test_a_driver_whose_search_fails_keeps_no_other_try_from_being_made(
+    service: Service, http: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And no pause of a known orphan is forgotten because it was not found in that round."""
+    task, fake = MoveRecovery(service.context, 60.0), driver(service)
+    row, managers = service.context.store.node("hello-0"), service.context.require_managers()
+    assert row
+    elsewhere = next(host for host in ("a1", "a2", "b1") if host != row.host)
+    fake.left = [("hello-0", elsewhere)]
+
+    class Broken(FakeDriver):
+        def orphans(self) -> list[tuple[str, str]]:
+            raise OSError(5, "the notes of the hosts")
+
+    monkeypatch.setitem(managers.drivers, "container", Broken())
+    monkeypatch.setitem(managers.drivers, "other", fake)
+    task.run_once()
+    until(lambda: not fake.left)
+    assert list(task._backoff) == [f"hello-0@{elsewhere}"]
+    monkeypatch.setitem(managers.drivers, "other", Broken())
+    task.run_once()
+    assert list(task._backoff) == [f"hello-0@{elsewhere}"]

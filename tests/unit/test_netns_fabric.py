@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import shutil
 import socket
 import subprocess
@@ -111,20 +110,6 @@ def test_a_program_that_does_not_succeed_is_an_error_for_users(words: list[str],
         output_of(words, "it failed", "install it", seconds=0.2)
     assert (caught.value.code, caught.value.what, caught.value.why) == (code, "it failed", why)
     assert output_of(["cat"], "it failed", "install it", given="text") == "text"
-
-
-@pytest.fixture
-def thousand_descriptors() -> Iterator[None]:
-    """A process in which the next descriptor is above 1024, the limit of select(2)."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard != resource.RLIM_INFINITY and hard < 2048:
-        pytest.skip("this machine allows no more descriptors")
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2048), hard))
-    opened = [os.open("/dev/null", os.O_RDONLY) for _ in range(1100)]
-    yield
-    for descriptor in opened:
-        os.close(descriptor)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_a_hold_that_has_ended_is_dropped_without_an_error() -> None:

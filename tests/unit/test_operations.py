@@ -9,10 +9,16 @@ from typing import Any
 
 import httpx
 import pytest
-from rest_service import CLUSTER, ended, running
+from rest_service import CLUSTER, FABRIC, client_of, ended, running
 
 from wherry.base.errors import Code, Failed, Refused
-from wherry.model.records import ClusterState, OperationState
+from wherry.fabric.fake import FakeFabric
+from wherry.model.records import ClusterState, JobState, OperationState
+from wherry.model.spec.fabric import FabricSpec
+from wherry.model.spec.parse import parse
+from wherry.node.fake import FakeDriver
+from wherry.node.protocol import Placement
+from wherry.service import context as context_module
 from wherry.service import operations as operations_module
 from wherry.service.claims import Claims
 from wherry.service.operations import Operations, Task
@@ -88,6 +94,30 @@ def test_a_look_that_takes_long_holds_up_nobody_and_is_forgotten_when_somebody_w
     assert not operations.while_idle("cluster x", look, seen.append) and seen == []
 
 
+def test_an_observation_is_void_also_when_the_operation_is_forgotten(operations: Operations) -> None:
+    """A silent host is asked for minutes, in which many operations begin and end."""
+    seen = list[str]()
+
+    def look() -> str:
+        for number in range(60):
+            claims = {"shared": ["cluster x"]} if not number else {}
+            id = operations.start("move", "x", lambda task: None, **claims).id
+            assert until_ended(operations, id) == OperationState.DONE
+        return "old"
+
+    assert not operations.while_idle("cluster x", look, seen.append) and seen == []
+    assert operations.while_idle("cluster x", lambda: "new", seen.append) and seen == ["new"]
+
+    def claims_later() -> str:
+        def body(task: Task) -> None:
+            task.claim(Claims.of(exclusive=["cluster x"]))
+
+        until_ended(operations, operations.start("balance", "all", body).id)
+        return "old"
+
+    assert not operations.while_idle("cluster x", claims_later, seen.append) and operations._observations == []
+
+
 def test_errors_and_bugs_end_an_operation(operations: Operations) -> None:
     def fails(task: Task) -> None:
         raise Failed(Code.MOVE_FAILED, "it failed")
@@ -144,6 +174,24 @@ def test_recovery_ends_what_was_cut_short(tmp_path: Path) -> None:
         assert after and after.state == ClusterState.PARTLY and "daemon" in after.reason
 
 
+def test_a_job_that_a_killed_daemon_started_is_the_result_of_its_operation(tmp_path: Path) -> None:
+    """Its user would be told to repeat the command, and the program would run twice."""
+    with running(tmp_path) as service, client_of(service) as http:
+        ended(http, http.post("/v1/clusters", json={"spec": CLUSTER}))
+        run = ended(http, http.post("/v1/jobs", json={"cluster": "hello", "argv": ["sleep"], "ranks": 1}))
+        store, id = service.context.store, run["result"]["job"]["id"]
+        row, job = store.operation(run["id"]), store.job(id)
+        assert row and job and job.operation == run["id"]
+        cut = row.model_copy(update={"state": OperationState.RUNNING, "ended": None, "result": None})
+        for state, expected in ((JobState.RUNNING, OperationState.DONE), (JobState.STARTING, OperationState.FAILED)):
+            store.put_operation(cut)
+            store.put_job(job.model_copy(update={"state": state}))
+            service.context.recover()
+            after = store.operation(run["id"])
+            assert after and after.state == expected
+            assert expected == OperationState.FAILED or (after.result or {})["job"]["id"] == id
+
+
 def test_an_error_of_the_recovery_that_cannot_be_written_stops_no_daemon(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -197,6 +245,45 @@ def test_an_end_that_cannot_be_written_frees_the_claims_and_is_written_later(
     stored = store._store.operation(id)
     assert stored is not None and stored.state == OperationState.DONE
     assert [event.kind for event in store.events()] == ["operation"]
+
+
+def test_what_a_dead_daemon_left_running_has_ended_although_the_disk_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(operations_module, "_RETRY", 0.01)
+    go, store = threading.Event(), FullDisk(Store(tmp_path / "wherry.db"))
+    dead = Operations(Store(tmp_path / "wherry.db"))
+    ids = [dead.start("up", name, lambda _task: go.wait(20) and None).id for name in "xy"]
+    operations = Operations(store)  # type: ignore[arg-type]
+    store.full = True
+    operations.end_left_over(lambda operation: {"answer": 1} if operation.id == ids[1] else None)
+    assert [operations.get(id).state for id in ids] == [OperationState.FAILED, OperationState.DONE]
+    assert operations.all(running=True) == [] and len(operations.all()) == 2
+    assert len(store._store.operations(running=True)) == 2
+    store.full = False
+    assert [until_ended(operations, id) for id in ids] == [OperationState.FAILED, OperationState.DONE]
+    assert [row.state for row in store._store.operations()] == [OperationState.FAILED, OperationState.DONE]
+    go.set()
+
+
+def test_a_daemon_starts_although_the_disk_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with running(tmp_path) as service, client_of(service) as http:
+        ended(http, http.post("/v1/clusters", json={"spec": CLUSTER}))
+        store = service.context.store
+        (cluster,), row = store.clusters(), store.operations()[-1]
+        store.put_cluster(cluster.model_copy(update={"state": ClusterState.MAKING}))
+        left = row.model_copy(update={"id": "op-2", "state": OperationState.RUNNING, "ended": None})
+        store.put_operation(left)
+
+        def refusing(*_: object, **__: object) -> None:
+            raise OSError(28, "No space left on device")
+
+        with monkeypatch.context() as patch:
+            for name in ("put_cluster", "put_operation", "add_event"):
+                patch.setattr(store, name, refusing)
+            service.context.recover()
+            assert http.get("/v1/operations/op-2").json()["operation"]["state"] == "failed"
+            assert http.get("/v1/operations", params={"running": True}).json() == []
 
 
 def test_closing_takes_its_time_from_a_clock_that_nobody_sets(
@@ -261,3 +348,39 @@ def test_an_operation_without_a_thread_claims_nothing(operations: Operations, mo
     assert [found.state for found in operations.all()] == [OperationState.FAILED]
     assert operations.busy_with(exclusive=["cluster x"]) is None
     operations.close(1)  # joins no thread that never ran
+
+
+def test_while_the_embedded_fabric_is_made_nothing_else_uses_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When it cannot be made it is removed again, beneath whatever began meanwhile."""
+    monkeypatch.setattr(context_module, "default_fabric", lambda: parse(FabricSpec, FABRIC, "test"))
+    making, made, starting, go = (threading.Event() for _ in range(4))
+
+    class Slow(FakeFabric):
+        def up(self) -> None:
+            making.set()
+            assert made.wait(20)
+            super().up()
+
+    start = FakeDriver.start
+
+    def start_slowly(driver: FakeDriver, place: Placement) -> None:
+        starting.set()
+        assert go.wait(20)
+        start(driver, place)
+
+    monkeypatch.setattr(FakeDriver, "start", start_slowly)
+    monkeypatch.setattr(context_module.wiring, "make_fabric", lambda spec, _instance: Slow(spec))
+    with running(tmp_path, fabric=False) as service, client_of(service) as http:
+        first = http.post("/v1/clusters", json={"spec": CLUSTER})
+        assert making.wait(20)
+        other = {"spec": {**CLUSTER, "name": "other", "nodes": 1}}
+        refused = http.post("/v1/clusters", json=other).json()
+        assert refused["code"] == "WRONG_STATE" and first.json()["id"] in refused["why"]
+        made.set()
+        assert starting.wait(20)
+        second = http.post("/v1/clusters", json=other)  # nodes of both are started at the same time
+        assert http.delete("/v1/fabric").json()["code"] == "WRONG_STATE"
+        go.set()
+        assert [ended(http, answer)["state"] for answer in (first, second)] == ["done", "done"]

@@ -34,6 +34,9 @@ FAR = {"a1": frozenset({NODES[1].mac}), "b1": frozenset({NODES[0].mac})}
 WHERE = {node.name: node.host for node in NODES}
 
 
+RAN = {"job-1": 20.0}
+
+
 def a_job(**more: float) -> Job:
     return Job(
         id="job-1", cluster="c", argv=("x",), ranks=2, mpi="openmpi", uid=0, gid=0, cwd="/", state=JobState.RUNNING,
@@ -58,7 +61,7 @@ def samples(one: Times, other: Times, throttled: float = 0.0) -> tuple[Sample, S
 
 def test_who_computes_and_who_polls() -> None:
     before, after = samples(times(0, 9.9, 0.1, 10), times(1, 2.5, 7.5, 10))
-    found = profile(before, after, "c", [a_job()], NODES, None)
+    found = profile(before, after, "c", [a_job()], NODES, None, RAN)
     computing, polling = found.ranks
     assert computing.computing > 0.95 and polling.waiting == pytest.approx(1.0) and polling.cpu == pytest.approx(1.0)
     assert [load.ranks for load in found.nodes] == [1, 1] and found.nodes[1].waiting == polling.waiting
@@ -67,7 +70,7 @@ def test_who_computes_and_who_polls() -> None:
 
 def test_a_rank_that_stands_for_lack_of_cpu_does_not_wait() -> None:
     """Held back by its limit for 6 s, ready but not running for 2 s: it computed whenever it could."""
-    found = profile(*samples(times(0, 2, 0, 2, 2), times(1, 1, 0, 1, 0), 6.0), "c", [a_job()], NODES, 60.0)
+    found = profile(*samples(times(0, 2, 0, 2, 2), times(1, 1, 0, 1, 0), 6.0), "c", [a_job()], NODES, 60.0, RAN)
     held, asleep = found.ranks
     assert held.waiting == pytest.approx(0.0) and found.nodes[0].throttled == pytest.approx(0.6)
     assert asleep.waiting == pytest.approx(0.9), "who sleeps waits"
@@ -76,7 +79,7 @@ def test_a_rank_that_stands_for_lack_of_cpu_does_not_wait() -> None:
 
 def test_a_host_that_is_held_back_holds_its_nodes_back() -> None:
     before, after = samples(times(0, 5, 0, 5), times(1, 9, 0, 9))
-    found = profile(before, replace(after, throttled={"a1": 5.0}), "c", [a_job()], NODES, None)
+    found = profile(before, replace(after, throttled={"a1": 5.0}), "c", [a_job()], NODES, None, RAN)
     assert found.nodes[0].throttled == pytest.approx(0.5) and found.ranks[0].waiting == pytest.approx(0.0)
 
 
@@ -143,20 +146,20 @@ def test_a_process_of_this_machine_whose_user_writes_such_a_number() -> None:
 
 def test_what_remains_of_what_was_expected() -> None:
     pair = samples(times(0, 1, 0, 1), times(1, 1, 0, 1))
-    assert profile(*pair, "c", [a_job(expected=60.0)], NODES, None).remaining == pytest.approx(40, abs=1)
-    late = profile(*pair, "c", [a_job(expected=10.0)], NODES, None)
+    assert profile(*pair, "c", [a_job(expected=60.0)], NODES, None, RAN).remaining == pytest.approx(40, abs=1)
+    late = profile(*pair, "c", [a_job(expected=10.0)], NODES, None, RAN)
     assert late.remaining == late.ran, "who takes longer than expected takes as long again"
 
 
 def test_flows_are_rates_between_nodes_and_may_be_uncounted() -> None:
     before, after = samples(times(0, 1, 0, 1), times(1, 1, 0, 1))
-    (flow,) = profile(before, after, "c", [a_job()], NODES, None).flows or ()
+    (flow,) = profile(before, after, "c", [a_job()], NODES, None, RAN).flows or ()
     assert (flow.source, flow.target, flow.messages, flow.bytes, flow.turns) == ("c-0", "c-1", 10.0, 1000.0, 2.0)
     before = replace(before, far={})
-    (near,) = profile(before, after, "c", [a_job()], NODES, None).flows or ()
+    (near,) = profile(before, after, "c", [a_job()], NODES, None, RAN).flows or ()
     assert near.turns == near.messages, "where turns are not counted, every message may be one"
     blind = Sample(10.0, WHERE, after.ranks, {}, {}, None, "there is no program nft")
-    found = profile(before, blind, "c", [a_job()], NODES, None)
+    found = profile(before, blind, "c", [a_job()], NODES, None, RAN)
     assert found.flows is None and found.uncounted == "there is no program nft"
 
 
@@ -166,7 +169,7 @@ def test_ranks_that_came_or_moved_are_left_out_and_of_a_script_the_program_count
     after.ranks["", 3] = times(0, 0.1, 0, 0.1)  # the script around rank 0
     after.ranks["", 4] = times(1, 5, 0, 5)  # began meanwhile
     before.ranks["", 2] = Times("job-1", 1, "c-9", 0, 0, 0, 0)  # came from another node
-    found = profile(before, after, "c", [a_job()], NODES, None)
+    found = profile(before, after, "c", [a_job()], NODES, None, RAN)
     assert [(load.rank, round(load.cpu, 1)) for load in found.ranks] == [(0, 0.9)]
 
 
@@ -189,7 +192,7 @@ def test_where_nothing_can_be_counted_nothing_passes_for_counted() -> None:
     fabric = LibvirtHostsFabric(spec, Instance("test"), Nobody())
     sampler = Sampler(fabric, cast(Placements, None))  # no nodes, no places
     before, after = sampler.take([], set()), sampler.take([], set())
-    found = profile(before, after, "c", [a_job()], NODES, None)
+    found = profile(before, after, "c", [a_job()], NODES, None, RAN)
     assert found.flows is None and "real hosts" in found.uncounted
     assert foreign(before, after, ["a1", "b1"]) == {}, "not 0: it is not known"
 

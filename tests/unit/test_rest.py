@@ -6,13 +6,12 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterator
-from pathlib import Path
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
 import pytest
-from rest_service import CLUSTER, Service, ended, running
+from rest_service import CLUSTER, Service, client_of, ended
 
 from wherry import __version__
 from wherry.base.clock import now
@@ -22,25 +21,6 @@ from wherry.model.records import Move, Phase
 from wherry.node.fake import FakeDriver
 from wherry.service.credentials import PeerCredentials, peer_of
 from wherry.service.host_commands import HostCommands
-
-
-@pytest.fixture
-def service(tmp_path: Path) -> Iterator[Service]:
-    with running(tmp_path) as service:
-        yield service
-
-
-@pytest.fixture
-def http(service: Service) -> Iterator[httpx.Client]:
-    transport = httpx.HTTPTransport(uds=str(service.place.socket))
-    with httpx.Client(transport=transport, base_url="http://x", timeout=60) as client:
-        yield client
-
-
-def service_client(service: Service) -> httpx.Client:
-    """One more client."""
-    transport = httpx.HTTPTransport(uds=str(service.place.socket))
-    return httpx.Client(transport=transport, base_url="http://x", timeout=60)
 
 
 def test_the_socket_is_its_owners_alone(service: Service) -> None:
@@ -183,7 +163,7 @@ def test_a_restore_moves_what_a_drain_took_until_its_claim(
         return start(*words, **claims)
 
     monkeypatch.setattr(service.context.operations, "start", late)
-    with service_client(service) as other:
+    with client_of(service) as other:
         assert ended(other, other.post(f"/v1/hosts/{host}/restore"))["state"] == "done"
     assert service.context.store.host_flags(host) == []
     assert {node.name: node.host for node in service.context.store.nodes()}["hello-0"] == host
@@ -371,10 +351,13 @@ def test_a_lost_node_ends_every_job_that_runs_on_it(
         service.jobs.cancel("job-2")
         return gone(name)
 
-    def node_lost(id: str, _node: Any) -> None:
+    def node_lost(id: str, _node: Any) -> bool:
         told.append(id)
-        if id == "job-1":
+        with ThreadPoolExecutor(1) as other:  # no operation waits until all processes have been looked at
+            assert other.submit(service.context.operations.busy_with).result(10) is None
+        if told == ["job-1"]:
             raise OSError(5, "the job's files")
+        return True
 
     monkeypatch.setattr(managers.clusters, "gone", slow)
     monkeypatch.setattr(managers.jobs, "node_lost", node_lost)
@@ -382,6 +365,38 @@ def test_a_lost_node_ends_every_job_that_runs_on_it(
     driver.places.clear()
     service.monitor.check()
     assert told == ["job-1", "job-3"]
+    service.monitor.check()
+    service.monitor.check()
+    assert told == ["job-1", "job-3", "job-1"]
+
+
+def test_a_repair_before_the_first_check_ends_the_jobs_on_the_node(http: httpx.Client, service: Service) -> None:
+    ended(http, http.post("/v1/clusters", json={"spec": {**CLUSTER, "nodes": 1}}))
+    ended(http, http.post("/v1/jobs", json={"cluster": "hello", "argv": ["sleep"], "ranks": 1}))
+    driver: Any = service.context.require_managers().drivers["container"]
+    driver.places.clear()
+    assert ended(http, http.post("/v1/clusters", json={"spec": {**CLUSTER, "nodes": 1}}))["state"] == "done"
+    assert service.jobs.lost == [("job-1", "hello-0")]
+
+
+@pytest.mark.parametrize("repaired", [False, True], ids=["next check", "repair"])
+def test_jobs_on_nodes_that_an_earlier_daemon_marked_as_lost_are_ended(
+    http: httpx.Client, service: Service, repaired: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was killed, or an event could not be written, after the row of the node."""
+    ended(http, http.post("/v1/clusters", json={"spec": {**CLUSTER, "nodes": 1}}))
+    ended(http, http.post("/v1/jobs", json={"cluster": "hello", "argv": ["sleep"], "ranks": 1}))
+    driver: Any = service.context.require_managers().drivers["container"]
+    driver.places.clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(service.context.store, "add_event", lambda *_, **__: (_ for _ in ()).throw(OSError(28, "full")))
+        service.monitor._check_clusters(service.context.require_managers())
+    assert [node["state"] for node in http.get("/v1/nodes").json()] == ["lost"] and service.jobs.lost == []
+    if repaired:
+        assert ended(http, http.post("/v1/clusters", json={"spec": {**CLUSTER, "nodes": 1}}))["state"] == "done"
+    else:
+        service.monitor.check()
+    assert service.jobs.lost == [("job-1", "hello-0")]
 
 
 def test_events_are_waited_for(http: httpx.Client, service: Service) -> None:
@@ -418,3 +433,42 @@ def test_a_group_may_be_let_in() -> None:
 
 
 # Operations.
+
+
+def test_a_job_is_not_cancelled_while_its_cluster_is_removed(
+    http: httpx.Client, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its files vanish meanwhile. `up` does not stand in its way."""
+    ended(http, http.post("/v1/clusters", json={"spec": CLUSTER}))
+    body = {"cluster": "hello", "argv": ["sleep"], "ranks": 1}
+    job = ended(http, http.post("/v1/jobs", json=body))["result"]["job"]["id"]
+    managers, go, busy = service.context.require_managers(), threading.Event(), threading.Event()
+
+    def blocking(act: Any) -> Any:
+        def slow(*arguments: Any) -> Any:
+            busy.set()
+            assert go.wait(20)
+            return act(*arguments)
+
+        return slow
+
+    with monkeypatch.context() as patch:
+        patch.setattr(managers.jobs, "cancel", blocking(managers.jobs.cancel))
+        cancel = http.delete(f"/v1/jobs/{job}")
+        assert busy.wait(20)
+        refused = http.delete("/v1/clusters/hello").json()
+        assert refused["code"] == "WRONG_STATE" and cancel.json()["id"] in refused["why"]
+        assert ended(http, http.post("/v1/clusters", json={"spec": CLUSTER}))["state"] == "done"
+        go.set()
+        assert ended(http, cancel)["state"] == "done"
+
+    job = ended(http, http.post("/v1/jobs", json=body))["result"]["job"]["id"]
+    go.clear(), busy.clear()
+    monkeypatch.setattr(managers.jobs, "remove", blocking(managers.jobs.remove))
+    monkeypatch.setattr(managers.jobs, "cancel", lambda _id: None)
+    down = http.delete("/v1/clusters/hello")
+    assert busy.wait(20)
+    refused = http.delete(f"/v1/jobs/{job}").json()
+    assert refused["code"] == "WRONG_STATE" and down.json()["id"] in refused["why"]
+    go.set()
+    assert ended(http, down)["state"] == "done"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from rest_service import CLUSTER, FABRIC, Service, running
 
-from wherry.base.clock import now
+from wherry.base.clock import now, steady
 from wherry.base.errors import Code, Failed, WherryError
 from wherry.client import Client
 from wherry.model.balance import BalancePlan, Kind, ProposedMove, Verdict
@@ -17,11 +17,12 @@ from wherry.model.records import Job, JobState, Move, Phase
 from wherry.node.fake import FakeDriver
 from wherry.node.protocol import NodeMover, Placement
 from wherry.schedule.balance import Case
-from wherry.service import balance_sampling
+from wherry.service import balance_sampling, move_ends
 from wherry.service.auto_balancer import AutoBalancer
 from wherry.service.balance_commands import AUTO, carry_out, start
 from wherry.service.balance_sampling import BalanceSampling, _MoveHistory
 from wherry.service.claims import cluster_claim
+from wherry.service.move_ends import MoveEnds
 
 
 @pytest.fixture
@@ -130,6 +131,15 @@ def test_names_with_other_numbers_are_news_and_other_figures_are_not(service: Se
 
     assert news("hello-3 is pinned and not at a1: 12.5 s") and not news("hello-3 is pinned and not at a1: 8 s")
     assert news("hello-5 is pinned and not at a1: 8 s") and news("hello-5 is pinned and not at a2: 8 s")
+
+
+def test_what_was_noted_of_removed_clusters_is_forgotten(service: Service, client: Client) -> None:
+    """A daemon runs for months, and clusters may have a new name each time."""
+    balancing = AutoBalancer(service.context)
+    for name in ("gone", "hello"):
+        balancing._is_new(Verdict(cluster=name, kind=Kind.IDLE, text="no job runs", before=0.0, after=0.0))
+    balancing._decide(BalancePlan(verdicts=()))
+    assert list(balancing._noted) == ["hello"]
 
 
 def run_job(service: Service, cluster: str, id: str) -> Job:
@@ -295,8 +305,8 @@ def test_the_price_of_a_move_is_learnt_from_those_of_its_kind_within_a_site(clie
 
     within = moved("hello-0", "a1", "a2")
     others = [moved("hello-1", "a1", "a2"), moved("hello-0", "a1", "b1"), moved("hello-0", "gone", "lost")]
-    assert _MoveHistory([within, *others], nodes, hosts).within_site("container") == [within]
-    assert _MoveHistory([within, *others], nodes, hosts).within_site("vm") == others[:1]
+    assert _MoveHistory([within, *others], nodes, hosts, {}).within_site("container") == [within]
+    assert _MoveHistory([within, *others], nodes, hosts, {}).within_site("vm") == others[:1]
 
 
 def test_a_host_that_a_move_would_refuse_is_not_in_the_plan(
@@ -339,3 +349,28 @@ def test_a_node_that_a_user_moved_after_the_plan_stays_where_it_is(service: Serv
         client.wait(operation.id)
     assert partly.value.code == Code.PARTLY_DONE and "moved after this was planned" in partly.value.why
     assert len(client.moves()) == 1 and client.nodes()[0].host == elsewhere
+
+
+def test_setting_the_clock_neither_ends_nor_prolongs_a_cool_down(
+    service: Service, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor does it make moves of this cluster those of an earlier one of its name."""
+    ends, hosts = MoveEnds(), {host.name: host for host in client.hosts()}
+    (cluster,), nodes, wall = service.context.store.clusters(), client.nodes(), now()
+    move = Move(
+        id="mv-1", node=nodes[0].name, cluster="hello", source="a1", destination="a2", phase=Phase.DONE,
+        created=wall - 102, ended=wall - 100,
+    )  # fmt: skip
+    for clock in (wall, wall + 3600, wall - 3600):
+        monkeypatch.setattr(move_ends, "now", lambda clock=clock: clock)
+        assert steady() - ends.of([move])["mv-1"] == pytest.approx(100, abs=10)
+    future = move.model_copy(update={"id": "mv-2", "ended": wall})  # it ended before the clock was set back
+    assert steady() - ends.of([move, future])["mv-2"] == pytest.approx(0, abs=10)
+    assert ends.of([future]).keys() == {"mv-2"}
+    assert _MoveHistory([move], nodes, hosts, ends.of([move])).of(cluster) == [move]
+    after = cluster.model_copy(update={"after_move": "mv-1"})
+    later = move.model_copy(update={"id": "mv-3"})
+    assert _MoveHistory([move, later], nodes, hosts, ends.of([move, later])).of(after) == [later]
+    service.context.store.put_move(move)
+    client.wait(client.up({**CLUSTER, "name": "other", "nodes": 1}, "FILE").id)
+    assert [found.after_move for found in service.context.store.clusters()] == ["", "mv-1"]

@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from rest_service import FABRIC, Service, running
+from rest_service import FABRIC, Service
 
 from wherry.base.errors import WherryError
 from wherry.base.units import parse_duration
 from wherry.client import Client
 from wherry.fabric.fake import FakeFabric
 from wherry.model.records import Operation
-
-
-@pytest.fixture
-def service(tmp_path: Path) -> Iterator[Service]:
-    with running(tmp_path) as made:
-        yield made
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rest_service import FABRIC, Service, running
+from rest_service import FABRIC, Service
 
 from wherry.base.errors import Code, Refused, WherryError
 from wherry.base.paths import native_library
@@ -29,12 +29,6 @@ TILES = {"tiles": 3, "cores": 2}
 
 def program(name: str) -> str:
     return str(native_library("tile") / name)
-
-
-@pytest.fixture
-def service(tmp_path: Path) -> Iterator[Service]:
-    with running(tmp_path) as made:
-        yield made
 
 
 @pytest.fixture

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Iterator
-from pathlib import Path
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 import httpx
 import pytest
-from rest_service import CLUSTER, FABRIC, Service, running
+from rest_service import CLUSTER, FABRIC, Service, client_of
 
+from wherry.service import credentials
 from wherry.service.credentials import PeerCredentials
 from wherry.service.rest.app import make_app
 
@@ -19,12 +21,6 @@ GROUP = 7
 OWNER, OTHER = 4242, 4243
 
 Ask = Callable[..., httpx.Response]
-
-
-@pytest.fixture
-def service(tmp_path: Path) -> Iterator[Service]:
-    with running(tmp_path) as service:
-        yield service
 
 
 @pytest.fixture
@@ -124,3 +120,28 @@ def test_names_are_looked_up_and_nothing_else(ask: Ask) -> None:
             for method in ("GET", "DELETE"):
                 answer = ask(0, method, f"/v1/{where.format(name)}")
                 assert answer.status_code in (404, 405), (method, where, answer.text)
+
+
+def test_connections_are_bounded_and_one_too_many_is_told_so(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are descriptors of the daemon, without which no node moves."""
+    for name in ("CONNECTIONS", "CONNECTIONS_OF_ONE"):
+        monkeypatch.setattr(credentials, name, 3)
+    with ExitStack() as first:
+        clients = [first.enter_context(client_of(service)) for _ in range(3)]
+        assert [client.get("/healthz").status_code for client in clients] == [200] * 3
+        with client_of(service) as fourth:
+            for _ in range(2):
+                refused = fourth.post("/v1/clusters", json={"spec": CLUSTER, "source": "x" * 1_000_000})
+                assert refused.status_code == 409 and refused.json()["what"].startswith("the daemon takes no more")
+        clients[0].close()
+        with client_of(service) as fourth:
+            deadline = time.monotonic() + 10
+            while fourth.get("/healthz").status_code != 200:
+                assert time.monotonic() < deadline
+
+
+def test_users_keep_neither_root_nor_each_other_out() -> None:
+    one, users = [7] * credentials.CONNECTIONS_OF_ONE, [7, 8, 9] * (credentials.CONNECTIONS_OF_USERS // 3)
+    assert credentials._too_many(7, one) and not credentials._too_many(8, one)
+    assert credentials._too_many(10, users) and not credentials._too_many(0, users)
+    assert credentials._too_many(0, [0] * credentials.CONNECTIONS)

@@ -6,14 +6,13 @@ import base64
 import os
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from rest_service import CLUSTER, Service, ended, running
+from rest_service import CLUSTER, Service, ended
 
 from wherry.base.errors import Code, Refused
 from wherry.fabric.fake import FakeFabric
@@ -21,25 +20,6 @@ from wherry.node.fake import FakeDriver
 from wherry.service.operations import Operations
 from wherry.service.rest import app as app_module
 from wherry.service.rest import dependencies
-
-
-@pytest.fixture
-def service(tmp_path: Path) -> Iterator[Service]:
-    with running(tmp_path) as service:
-        yield service
-
-
-@pytest.fixture
-def http(service: Service) -> Iterator[httpx.Client]:
-    transport = httpx.HTTPTransport(uds=str(service.place.socket))
-    with httpx.Client(transport=transport, base_url="http://x", timeout=60) as client:
-        yield client
-
-
-def service_client(service: Service) -> httpx.Client:
-    """One more client."""
-    transport = httpx.HTTPTransport(uds=str(service.place.socket))
-    return httpx.Client(transport=transport, base_url="http://x", timeout=60)
 
 
 def test_clients_that_wait_cost_nothing_while_nothing_happens(

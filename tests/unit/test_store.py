@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from wherry.base.clock import now
 from wherry.base.errors import Code, Refused
 from wherry.model.records import (
     Cluster,
@@ -174,6 +175,35 @@ def test_what_is_old_is_pruned_and_what_runs_is_not(store: Store) -> None:
     assert [found.id for found in store.operations()] == ["op-0", "op-3", "op-4"]
     assert [found.id for found in store.moves()] == ["mv-0", "mv-3", "mv-4"]
     assert store.add_event("test", "hello", "next").id == last.id + 1
+
+
+def test_no_idempotency_key_is_forgotten_while_its_request_may_be_repeated(store: Store) -> None:
+    """However many other operations ended meanwhile."""
+    old = Operation(id="old", kind="up", target="hello", state=OperationState.DONE, created=now() - 1000, key="k-old")
+    store.put_operation(old)
+    for number in range(5):
+        change = {"id": f"op-{number}", "created": now(), "key": f"k-{number}"}
+        store.put_operation(old.model_copy(update=change))
+    store.prune(others=0)
+    assert store.operation_with_key(0, "k-0") and store.operation_with_key(0, "k-old") is None
+
+
+def test_rows_are_in_the_order_of_their_insertion_whatever_the_clock_said(store: Store) -> None:
+    """It was set back between each two of them."""
+    move = Move(id="", node="hello-1", cluster="hello", source="a1", destination="b1", phase=Phase.DONE, created=0.0)
+    operation = Operation(id="", kind="up", target="hello", state=OperationState.DONE, created=0.0)
+    assert store.newest_move() == ""
+    for number in range(4):
+        change = {"id": f"x-{(number * 7) % 4}", "created": 100.0 - number}
+        store.put_move(move.model_copy(update=change | {"phase": Phase.FREEZE}))
+        store.put_operation(operation.model_copy(update=change))
+    for row in store.moves():
+        store.put_move(row.model_copy(update={"phase": Phase.DONE}))  # its place stays
+    order = ["x-0", "x-3", "x-2", "x-1"]
+    assert [row.id for row in store.moves()] == [row.id for row in store.operations()] == order
+    assert store.newest_move() == "x-1"
+    store.prune(others=2)
+    assert [row.id for row in store.moves()] == [row.id for row in store.operations()] == order[2:]
 
 
 def test_many_threads_write_at_once(store: Store) -> None:

@@ -9,19 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rest_service import CLUSTER, FABRIC, Service, running
+from rest_service import CLUSTER, FABRIC, Service
 
 from wherry.base.errors import Code, WherryError
 from wherry.client import Client
 from wherry.lab.study import testbed as benches
 from wherry.lab.study.testbed import Running, Testbed
 from wherry.model.records import JobState
-
-
-@pytest.fixture
-def service(tmp_path: Path) -> Iterator[Service]:
-    with running(tmp_path) as service:
-        yield service
 
 
 @pytest.fixture

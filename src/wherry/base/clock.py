@@ -1,4 +1,5 @@
-"""Clocks. Recorded times are CLOCK_REALTIME, which survives restarts; durations are measured with CLOCK_MONOTONIC."""
+"""Clocks. Recorded times are CLOCK_REALTIME, which survives restarts but can be set; durations are measured with
+CLOCK_MONOTONIC."""
 
 from __future__ import annotations
 
@@ -8,6 +9,20 @@ import time
 def now() -> float:
     """Seconds since the epoch, CLOCK_REALTIME."""
     return time.time()
+
+
+_EPOCH = time.time() - time.monotonic()
+
+
+def steady() -> float:
+    """As `now` when this process began, and counting from there by CLOCK_MONOTONIC: setting the clock changes nothing.
+    Comparable within one process only."""
+    return _EPOCH + time.monotonic()
+
+
+def since_boot() -> float:
+    """Seconds since the machine started, CLOCK_BOOTTIME, as the start times of processes are counted."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class Stopwatch:

@@ -11,7 +11,6 @@ import fcntl
 import grp
 import json
 import os
-import select
 import signal
 import socket
 import stat
@@ -22,6 +21,7 @@ from typing import Any
 
 from wherry.base.errors import Code, LostContact, Refused, from_dict
 from wherry.base.paths import Instance, as_root
+from wherry.base.wait import readable
 
 _START_SECONDS = 20.0
 _STOP_SECONDS = 40.0
@@ -121,7 +121,7 @@ def stop(instance: Instance) -> int | None:
     try:
         for number, seconds in ((signal.SIGTERM, _STOP_SECONDS), (signal.SIGKILL, 10.0)):
             signal.pidfd_send_signal(process, number)
-            if select.select([process], [], [], seconds)[0]:
+            if readable(process, seconds):
                 return pid
     except ProcessLookupError:
         return pid

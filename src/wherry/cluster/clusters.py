@@ -145,6 +145,7 @@ class Clusters:
                 owner_groups=old.owner_groups if old else plan.owner.groups,
                 binds=plan.binds,
                 created=old.created if old else now(),
+                after_move=old.after_move if old else self._store.newest_move(),
             )
             self._store.put_cluster(cluster)
             for step in plan.of(StepKind.ADD):

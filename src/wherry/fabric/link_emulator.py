@@ -17,7 +17,7 @@ from typing import Any
 
 from wherry.base.errors import Code, Failed
 from wherry.base.paths import native_program
-from wherry.fabric.run_program import readable
+from wherry.base.wait import readable
 from wherry.model.spec.fabric import DirectionSpec
 
 TIMEOUT = 5.0

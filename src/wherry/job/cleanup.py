@@ -55,17 +55,21 @@ def end_leftovers_on_nodes(
 
 def end_leftovers_at_head(job_file: Path, owner: Owner) -> None:
     """Kills the launcher's leftover agents on this machine: the owner's processes with this job file."""
-    _kill(job_file, owner)
+    _signal(signal.SIGKILL, job_file, owner)
 
 
-def end_agents(job_file: Path, owner: Owner, address: str) -> bool:
-    """Kills the launcher's agents for a lost node, so that it need not wait until their connections time out. True
-    when there was one."""
-    return _kill(job_file, owner, address.encode())
+def has_agents(job_file: Path, owner: Owner, address: str) -> bool:
+    """True when the launcher has an agent for the node at this address: the job has ranks there."""
+    return _signal(0, job_file, owner, address.encode())
 
 
-def _kill(job_file: Path, owner: Owner, word: bytes | None = None) -> bool:
-    """Kills the owner's processes with this job file (and the argument `word`). True when there was one."""
+def end_agents(job_file: Path, owner: Owner, address: str) -> None:
+    """Kills the launcher's agents for a lost node, so that it need not wait until their connections time out."""
+    _signal(signal.SIGKILL, job_file, owner, address.encode())
+
+
+def _signal(number: int, job_file: Path, owner: Owner, word: bytes | None = None) -> bool:
+    """Signals the owner's processes with this job file (and the argument `word`). True when there was one."""
     wanted, found = b"WHERRY_JOB=" + os.fsencode(job_file), False
     for entry in os.scandir("/proc"):
         if not entry.name.isdigit():
@@ -77,7 +81,7 @@ def _kill(job_file: Path, owner: Owner, word: bytes | None = None) -> bool:
         try:
             ours = entry.stat().st_uid == owner.uid and wanted in _strings(entry.path, "environ")
             if ours and (word is None or word in _strings(entry.path, "cmdline")[1:]):
-                signal.pidfd_send_signal(fd, signal.SIGKILL)
+                signal.pidfd_send_signal(fd, number)
                 found = True
         except OSError:
             continue

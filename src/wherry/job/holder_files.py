@@ -34,11 +34,13 @@ _NOISE = re.compile(rb"\[[^\]\n]+\] plm:[rs]sh: Warning: setpgid\(\d+,\d+\) fail
 
 @dataclass(frozen=True)
 class Exit:
-    """The launcher's exit code (128 + signal), time of its end, and bytes of output that could not be stored."""
+    """The launcher's exit code (128 + signal), time of its end, bytes of output that could not be stored, and whether a
+    signal was passed to it before it ended."""
 
     code: int
     ended: float
     lost: int
+    stopped: bool = False
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,7 @@ def read_exit(directory: Path) -> Exit | None:
         return None
     facts = dict(line.split(" ", 1) for line in lines)
     code = int(facts["exit"]) if "exit" in facts else 128 + int(facts["signal"])
-    return Exit(code, int(facts["ended"]) / 1e9, int(facts.get("lost", 0)))
+    return Exit(code, int(facts["ended"]) / 1e9, int(facts.get("lost", 0)), "stopped" in facts)
 
 
 def read_output(directory: Path, offset: int, limit: int) -> tuple[list[Chunk], int]:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import logging
 import os
-import select
 import signal
 import subprocess
 import threading
@@ -22,10 +21,12 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 
-from wherry.base.clock import now
+from wherry.base.atomic_write import write_atomically
+from wherry.base.clock import now, since_boot
 from wherry.base.errors import Code, Failed, Refused
 from wherry.base.ids import new_id
 from wherry.base.paths import Instance, native_library, native_program
+from wherry.base.wait import readable
 from wherry.cluster.lookup import find_cluster, find_job
 from wherry.cluster.placements import Placements
 from wherry.fabric.protocol import Fabric
@@ -86,9 +87,9 @@ class Jobs:
         program, mpi = validation.program_of(request, self._require_usable(request.cluster))
         return JobPlan(request, program, mpi)
 
-    def start(self, plan: JobPlan, check: Callable[[], None] = lambda: None) -> Job:
-        """Starts a planned job. Refused when the cluster has changed so that it cannot run it; Failed when a node does
-        not answer.
+    def start(self, plan: JobPlan, check: Callable[[], None] = lambda: None, operation: str = "") -> Job:
+        """Starts a planned job, for an operation. Refused when the cluster has changed so that it cannot run it; Failed
+        when a node does not answer.
 
         `check` is called several times a second; an exception that it raises aborts the start; nothing is left.
         """
@@ -110,6 +111,7 @@ class Jobs:
             cwd=owner.cwd,
             state=JobState.STARTING,
             created=now(),
+            operation=operation,
         )
         self._starting.add(job.id)
         try:
@@ -155,8 +157,18 @@ class Jobs:
             # The holder may have ended between the two reads.
             return self._record_end(job, ended or holder_files.read_exit(directory))
 
+    def ran(self, job: Job) -> float:
+        """Seconds since the job started, whatever happened to the clock meanwhile."""
+        holder = holder_files.read_holder(self._directory / job.id)
+        if holder is None:  # it is being started, or removed
+            return max(0.0, now() - (job.started or job.created))
+        return since_boot() - holder.start / os.sysconf("SC_CLK_TCK")
+
     def cancel(self, id: str) -> Job:
-        """Ends the job: SIGINT to its launcher, SIGKILL after a grace period. Returns when nothing of it is left."""
+        """Ends the job: SIGINT to its launcher, SIGKILL after a grace period. Returns when nothing of it is left.
+
+        A job that ends by itself before the signal is passed to its launcher keeps its exit code.
+        """
         job = self.poll(id)
         if job.state in _ENDED:
             return job
@@ -167,13 +179,23 @@ class Jobs:
         self._kill_holder(id, signal.SIGINT)
         return self.poll(id)
 
-    def node_lost(self, id: str, node: Node) -> None:
+    def node_lost(self, id: str, node: Node) -> bool:
         """Ends the job if it has ranks on a lost node: kills the launcher's agent for it, and after _LOST_SECONDS the
-        job, in case the launcher did not react."""
+        job, in case the launcher did not react. True when there was an agent.
+
+        Idempotent: the file `lost`, written before the agent is killed, tells the next daemon to go on with that.
+        """
         job, directory = find_job(self._store, id), self._directory / id
-        owner = Owner(uid=job.uid, gid=job.gid, home="/", cwd="/")
-        if cleanup.end_agents(directory / "own" / "job", owner, node.address):
-            (directory / "lost").write_text(node.name)
+        owner, file = Owner(uid=job.uid, gid=job.gid, home="/", cwd="/"), directory / "own" / "job"
+        found = cleanup.has_agents(file, owner, node.address)
+        if found:
+            write_atomically(directory / "lost", node.name.encode())
+            cleanup.end_agents(file, owner, node.address)
+        self._end_if_lost(id)
+        return found
+
+    def _end_if_lost(self, id: str) -> None:
+        if (self._directory / id / "lost").exists():
             threading.Thread(target=self._end_lost, args=(id,), name=f"lost-{id}", daemon=True).start()
 
     def _end_lost(self, id: str) -> None:
@@ -182,7 +204,7 @@ class Jobs:
         if fd is None:
             return
         try:
-            if not _ended_within(fd, _LOST_SECONDS):
+            if not readable(fd, _LOST_SECONDS):
                 self._kill_holder(id, signal.SIGINT)
         finally:
             os.close(fd)
@@ -203,14 +225,21 @@ class Jobs:
         return taken
 
     def adopt(self) -> None:
-        """Takes over the jobs of an earlier daemon: watches the running ones, records the end of the others."""
+        """Takes over the jobs of an earlier daemon: watches the running ones, records the end of the others, and ends
+        those that have lost a node."""
         for job in self._store.jobs():
-            if job.state in _ENDED:
-                continue
-            holder = holder_files.read_holder(self._directory / job.id)
-            if job.state is JobState.STARTING and holder and holder.alive():
-                self._store.put_job(job.model_copy(update={"state": JobState.RUNNING, "started": now()}))
-            self._watch(job.id)
+            if job.state not in _ENDED:
+                try:
+                    self._adopt(job)
+                except Exception:  # the monitor polls it
+                    log.exception("job %s has no watching thread", job.id)
+
+    def _adopt(self, job: Job) -> None:
+        """A job whose holder has written its process id was started, even if it has ended since."""
+        if job.state is JobState.STARTING and holder_files.read_holder(self._directory / job.id):
+            self._store.put_job(job.model_copy(update={"state": JobState.RUNNING, "started": now()}))
+        self._watch(job.id)
+        self._end_if_lost(job.id)
 
     def remove(self, cluster: str) -> None:
         """Cancels the cluster's jobs and removes them with their output."""
@@ -219,10 +248,13 @@ class Jobs:
             self._discard(job)
 
     def prune(self, keep: int = 50) -> None:
-        """Removes ended jobs except the newest `keep`."""
+        """Removes ended jobs except the newest `keep`. One that cannot be removed keeps no other."""
         over = [job for job in self._store.jobs() if job.state in _ENDED]
         for job in over[: max(0, len(over) - keep)]:
-            self._discard(job)
+            try:
+                self._discard(job)
+            except Exception:
+                log.exception("job %s cannot be removed", job.id)
 
     # Before the start.
 
@@ -390,7 +422,7 @@ class Jobs:
         holder = holder_files.read_holder(self._directory / id)
         fd = holder.open() if holder else None
         if fd is not None:
-            _ended_within(fd, None)
+            readable(fd, None)
             os.close(fd)
         try:
             self.poll(id)
@@ -403,7 +435,7 @@ class Jobs:
     def _record_end(self, job: Job, ended: holder_files.Exit | None) -> Job:
         directory = self._directory / job.id
         problems = self._clean_up(job)
-        if (directory / "cancelled").exists():
+        if (directory / "cancelled").exists() and (ended is None or ended.stopped):
             change: dict[str, object] = {"state": JobState.CANCELLED, "exit_code": Code.CANCELLED.exit_code}
         elif ended:
             change = {"state": JobState.ENDED, "exit_code": ended.code}
@@ -430,7 +462,7 @@ class Jobs:
         try:
             for number in (*gently, signal.SIGKILL):
                 signal.pidfd_send_signal(fd, number)
-                if _ended_within(fd, _CANCEL_SECONDS):
+                if readable(fd, _CANCEL_SECONDS):
                     break
         except ProcessLookupError:
             pass  # it ended by itself
@@ -457,10 +489,3 @@ def _shortened(argv: Sequence[str]) -> str:
     """A command line for an event, which every user of the daemon may read."""
     text = " ".join(argv)
     return text if len(text) <= _COMMAND_SHOWN else f"{text[:_COMMAND_SHOWN]}…"
-
-
-def _ended_within(pidfd: int, seconds: float | None) -> bool:
-    """True when the process has ended; waits for at most `seconds` (None: without limit)."""
-    poller = select.poll()
-    poller.register(pidfd, select.POLLIN)
-    return bool(poller.poll(None if seconds is None else seconds * 1000))

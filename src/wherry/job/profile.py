@@ -9,7 +9,7 @@ whose ranks could not be read is listed, never taken for idle.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
@@ -116,12 +116,18 @@ class Sampler:
 
 
 def profile(
-    before: Sample, after: Sample, cluster: str, jobs: Sequence[Job], nodes: Sequence[Node], remaining: float | None
+    before: Sample,
+    after: Sample,
+    cluster: str,
+    jobs: Sequence[Job],
+    nodes: Sequence[Node],
+    remaining: float | None,
+    ran: Mapping[str, float],
 ) -> Profile:
-    """The activity of the cluster's jobs between two samples. `remaining`: the user's estimate in seconds, if any."""
+    """The activity of the cluster's jobs between two samples. `remaining`: the user's estimate in seconds, if any;
+    `ran`: by job, the seconds since it started."""
     seconds = max(after.time - before.time, 1e-3)
     loads = _ranks(before, after, seconds, {node.name for node in nodes})
-    ran = max((now() - (job.started or job.created) for job in jobs), default=0.0)
     left, basis = _left(jobs, ran, remaining)
     counted = before.pairs is not None and after.pairs is not None
     return Profile(
@@ -129,7 +135,7 @@ def profile(
         jobs=tuple(job.id for job in jobs),
         time=now(),
         seconds=seconds,
-        ran=ran,
+        ran=max(ran.values(), default=0.0),
         remaining=left,
         basis=basis,
         nodes=tuple(_node(before, after, node, loads, seconds) for node in nodes),
@@ -139,14 +145,14 @@ def profile(
     )
 
 
-def _left(jobs: Sequence[Job], ran: float, told: float | None) -> tuple[float, str]:
+def _left(jobs: Sequence[Job], ran: Mapping[str, float], told: float | None) -> tuple[float, str]:
     """Estimated remaining seconds, and the basis. A job past its estimate is assumed to need as long again (Lindy)."""
     if told is not None:
         return told, "as told"
-    ends = [(job.started or job.created) + job.expected - now() for job in jobs if job.expected]
+    ends = [job.expected - ran[job.id] for job in jobs if job.expected]
     if ends and max(ends) > 0:
         return max(ends), "as expected when it began"
-    return ran, "as long again as it has run"
+    return max(ran.values(), default=0.0), "as long again as it has run"
 
 
 def foreign(before: Sample, after: Sample, hosts: Sequence[str]) -> dict[str, float]:

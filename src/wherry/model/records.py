@@ -85,7 +85,8 @@ class ClusterState(StrEnum):
 
 
 class Cluster(Record):
-    """The nodes of one user. `network` is the number of their network: its VNI and the index of its /24 in the pool."""
+    """The nodes of one user. `network` is the number of their network: its VNI and the index of its /24 in the pool.
+    `after_move` is the last move that began before the cluster was made; empty when there was none."""
 
     name: str
     spec: ClusterSpec
@@ -98,6 +99,7 @@ class Cluster(Record):
     owner_groups: tuple[int, ...] = ()
     binds: tuple[str, ...] = ()
     created: float
+    after_move: str = ""
     reason: str = ""
 
     @property
@@ -122,7 +124,7 @@ class JobState(StrEnum):
 class Job(Record):
     """A run of an MPI program on a cluster. `exit_code` is the launcher's (128 + signal when it was killed).
 
-    `expected` is the user's estimate of its duration in seconds.
+    `expected` is the user's estimate of its duration in seconds, `operation` the operation that started it.
     """
 
     id: str
@@ -140,6 +142,7 @@ class Job(Record):
     exit_code: int | None = None
     reason: str = ""
     expected: float | None = None
+    operation: str = ""
 
 
 class Phase(StrEnum):

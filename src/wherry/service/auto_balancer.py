@@ -12,7 +12,7 @@ import time
 from contextlib import suppress
 from functools import partial
 
-from wherry.base.clock import now
+from wherry.base.clock import steady
 from wherry.base.errors import Refused
 from wherry.job.profile import Sample
 from wherry.model.balance import BalancePlan, Verdict
@@ -46,7 +46,7 @@ class AutoBalancer(PeriodicTask):
         self._jobs: dict[str, set[str]] = {}
         """Ids of the jobs that ran on each cluster at the last measurement."""
         self._refused: dict[NodeAtHost, float] = {}
-        """When a planned move was refused: a refused move has no row."""
+        """When (`steady`) a planned move was refused: a refused move has no row."""
         self._noted: dict[str, tuple[str, float]] = {}
         """The text of each cluster's last event, without its numbers, and when (monotonic) it was written."""
         self._situation: object = None
@@ -77,7 +77,7 @@ class AutoBalancer(PeriodicTask):
             self._sampling, self._sample = BalanceSampling(self._context, managers), None
         before, self._sample = self._sample, self._sampling.sample()
         if before is not None:
-            self._refused = {move: when for move, when in self._refused.items() if now() - when < Rule().hold}
+            self._refused = {move: when for move, when in self._refused.items() if steady() - when < Rule().hold}
             names = [name for name in clusters_up(self._context) if name in running]
             plan = self._sampling.plan(before, self._sample, names, refused=self._refused)
             self._decide(plan)
@@ -109,6 +109,7 @@ class AutoBalancer(PeriodicTask):
 
     def _decide(self, plan: BalancePlan) -> None:
         site = {host.name: host.site for host in self._context.hosts()}
+        self._noted = {name: last for name, last in self._noted.items() if self._context.store.cluster(name)}
         verdicts = [confirmed(verdict, self._before.get(verdict.cluster), site) for verdict in plan.verdicts]
         self._before = {verdict.cluster: verdict for verdict in plan.verdicts}
         verdicts = [self._without_moves_if_busy(verdict) for verdict in verdicts]
@@ -137,7 +138,7 @@ class AutoBalancer(PeriodicTask):
 
     def _refuse(self, node: str, host: str) -> None:
         """Keeps the move from being proposed again at once: the next measurement would meet the same refusal."""
-        self._refused[node, host] = now()
+        self._refused[node, host] = steady()
 
     def _balancing(self) -> bool:
         """True while a plan moves nodes: measurements mean nothing then."""

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Self
 
-from wherry.base.clock import now
+from wherry.base.clock import steady
 from wherry.base.errors import Code, LostContact, WherryError
 from wherry.cluster.lookup import find_cluster
 from wherry.job.profile import Sample, Sampler, foreign, profile
@@ -65,7 +65,8 @@ class BalanceSampling:
                 what = f"the ranks in {node.name} could not be measured"
                 raise LostContact(Code.UNREACHABLE, what, why, f"wherry logs --node {node.name}")
         jobs = [job for job in self._context.store.jobs(cluster) if job.state.under_way]
-        return profile(before, after, cluster, jobs, self._context.store.nodes(cluster), remaining)
+        ran = {job.id: self.managers.jobs.ran(job) for job in jobs}
+        return profile(before, after, cluster, jobs, self._context.store.nodes(cluster), remaining, ran)
 
     def plan(
         self,
@@ -75,11 +76,12 @@ class BalanceSampling:
         remaining: float | None = None,
         refused: Mapping[NodeAtHost, float] | None = None,
     ) -> BalancePlan:
-        """The verdicts on these clusters, from the measurement between two samples. `refused` has the times at which
-        planned moves were refused."""
+        """The verdicts on these clusters, from the measurement between two samples. `refused` has the `steady` times at
+        which planned moves were refused."""
         store, hosts = self._context.store, {host.name: host for host in self._context.hosts()}
         cases, undecided = list[Case](), list[Verdict]()
         moves, nodes = store.moves(), store.nodes()
+        ends = self._context.move_ends.of(moves)
         for name in clusters:
             cluster, own = store.cluster(name), [node for node in nodes if node.cluster == name]
             if cluster is None:
@@ -87,7 +89,10 @@ class BalanceSampling:
             why = _unmeasurable(before, after, own)
             try:
                 if not why:
-                    measured, history = self.profile(before, after, name, remaining), _MoveHistory(moves, nodes, hosts)
+                    measured, history = (
+                        self.profile(before, after, name, remaining),
+                        _MoveHistory(moves, nodes, hosts, ends),
+                    )
                     cases.append(self._case(cluster, own, measured, hosts, history, refused or {}))
             except WherryError as error:  # a node is ending, perhaps: the other clusters are planned all the same
                 why = str(error)
@@ -96,10 +101,10 @@ class BalanceSampling:
         routes = Routes(self.managers.fabric.spec.effective_links())
         world = World(hosts, routes, foreign(before, after, list(hosts)), {})
         under_way = [move for move in moves if not move.ended]
-        proposed = plan(cases, world, nodes, under_way, now(), Rule())
+        proposed = plan(cases, world, nodes, under_way, steady(), Rule())
         while impossible := self._impossible(proposed.moves, nodes, hosts):
             cases = [replace(case, refused={**case.refused, **impossible}) for case in cases]
-            proposed = plan(cases, world, nodes, under_way, now(), Rule())
+            proposed = plan(cases, world, nodes, under_way, steady(), Rule())
         verdicts = {verdict.cluster: verdict for verdict in (*proposed.verdicts, *undecided)}
         return BalancePlan(verdicts=tuple(verdicts[name] for name in clusters if name in verdicts))
 
@@ -116,7 +121,7 @@ class BalanceSampling:
         left = dict(refused)  # when each node last left, or failed to reach, a host
         for move in ended:
             key = move.node, move.source if move.phase == Phase.DONE else move.destination
-            left[key] = max(left.get(key, 0.0), move.ended or 0.0)
+            left[key] = max(left.get(key, 0.0), history.ends[move.id])
         allowed = [
             host
             for host in hosts.values()
@@ -129,7 +134,7 @@ class BalanceSampling:
             costs={node.name: self._cost(node, history) for node in nodes} if measured.jobs else {},
             pinned=frozenset(node.name for node in nodes if spec.is_pinned(node.index)),
             most=spec.placement.max_per_host,
-            moved={move.node: move.ended or 0.0 for move in ended},
+            moved={move.node: history.ends[move.id] for move in ended},
             left=left,
         )
 
@@ -162,14 +167,19 @@ class BalanceSampling:
 class _MoveHistory:
     """The moves made so far, oldest first: forecasts and cool-downs are computed from them."""
 
-    def __init__(self, moves: Sequence[Move], nodes: Sequence[Node], hosts: Mapping[str, Host]) -> None:
+    def __init__(
+        self, moves: Sequence[Move], nodes: Sequence[Node], hosts: Mapping[str, Host], ends: Mapping[str, float]
+    ) -> None:
         self._moves = moves
+        self.ends = ends
         self._kinds = {node.name: node.kind for node in nodes}
         self._sites = {name: host.site for name, host in hosts.items()}
 
     def of(self, cluster: Cluster) -> list[Move]:
         """Ended moves of a cluster, without those of an earlier cluster of the same name."""
-        return [m for m in self._moves if m.cluster == cluster.name and m.ended and m.created >= cluster.created]
+        ids = [move.id for move in self._moves]
+        first = ids.index(cluster.after_move) + 1 if cluster.after_move in ids else 0
+        return [move for move in self._moves[first:] if move.cluster == cluster.name and move.id in self.ends]
 
     def within_site(self, kind: str) -> list[Move]:
         """Moves of nodes of this kind between two hosts of one site."""

@@ -3,10 +3,12 @@
 A claim is a name. Operations that share a claim run at the same time; an exclusive claim conflicts with every other
 claim of the same name. From the whole to the part:
 
-    fabric            shared by operations that use hosts; exclusive to make, change or remove the fabric
+    fabric            shared by operations that use hosts; exclusive to make, change or remove the fabric, also while
+                      the first `up` makes the embedded one
     host H            exclusive to drain or restore a host
     link A--B         exclusive to change a link between sites
     cluster C         shared by runs, moves and balancing; exclusive to make, change or remove the cluster
+    job J             shared to cancel the job; exclusive to remove it with its cluster
     node N            exclusive to move the node, and to finish, take back or clean up after an earlier move of it
     tiles             shared by programs of tiles and their moves; exclusive to start or end the group of tiles
     tile process P    exclusive to move the process
@@ -56,6 +58,11 @@ def cluster_claim(name: str) -> str:
 def node_claim(name: str) -> str:
     """The claim on a node."""
     return f"node {name}"
+
+
+def job_claim(id: str) -> str:
+    """The claim on a job."""
+    return f"job {id}"
 
 
 def host_claim(name: str) -> str:

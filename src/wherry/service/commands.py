@@ -13,17 +13,17 @@ from typing import Any
 
 from wherry.base.errors import Bug, Code, Refused, WherryError
 from wherry.cluster.lookup import find_cluster, find_job, find_node
-from wherry.cluster.plan import ClusterPlan
+from wherry.cluster.plan import ClusterPlan, StepKind
 from wherry.fabric.protocol import LinkMeasure, LinkState
 from wherry.model.job_request import JobRequest
 from wherry.model.migration_parameters import MoveOptions
 from wherry.model.owner import Owner
-from wherry.model.records import Cluster, Event, Host, Job, Move, Node, Operation, Prediction
+from wherry.model.records import Cluster, Event, Host, Job, JobState, Move, Node, Operation, Prediction
 from wherry.model.spec.cluster import ClusterSpec
 from wherry.model.spec.fabric import DirectionSpec, FabricSpec, LinkSpec
 from wherry.move.faults import parse_fault
-from wherry.service.claims import FABRIC, cluster_claim, link_claim, node_claim
-from wherry.service.context import ServiceContext
+from wherry.service.claims import FABRIC, Claims, cluster_claim, job_claim, link_claim, node_claim
+from wherry.service.context import Managers, ServiceContext
 from wherry.service.credentials import PeerCredentials
 from wherry.service.operations import Body, Task
 
@@ -116,21 +116,37 @@ class Commands:
         return self.context.planning_managers().clusters.plan(spec, owner)
 
     def up(self, spec: ClusterSpec, owner: Owner) -> Operation:
-        """Makes, changes or repairs a cluster. It is planned here too, so that what is wrong is refused at once."""
+        """Makes, changes or repairs a cluster. It is planned here too, so that what is wrong is refused at once.
+
+        The fabric is claimed exclusively only while it is made: nothing else can use it, nor remove what is half made.
+        """
         self.plan(spec, owner)
 
         def body(task: Task) -> dict[str, Any]:
-            if self.context.managers is None:
-                task.progress("making the embedded fabric: two sites of two hosts")
-            clusters = self.context.ensure_managers().clusters
-            plan = clusters.plan(spec, owner)
+            if not self.context.fabric_is_up():
+                task.claim(Claims.of(exclusive=[FABRIC]))  # it was up at the request, perhaps
+                if self.context.managers is None:
+                    task.progress("making the embedded fabric: two sites of two hosts")
+            managers = self.context.ensure_managers()
+            task.share(FABRIC)
+            plan = managers.clusters.plan(spec, owner)
             task.check()
-            cluster = clusters.apply(plan, task.progress, task.cancelled)
+            self._end_jobs_before_repair(managers, plan)
+            cluster = managers.clusters.apply(plan, task.progress, task.cancelled)
             nodes = [node.model_dump(mode="json") for node in self.context.store.nodes(cluster.name)]
             return {"cluster": cluster.model_dump(mode="json"), "nodes": nodes, "plan": plan.model_dump(mode="json")}
 
-        claims = [cluster_claim(spec.name)]
+        claims = [cluster_claim(spec.name), *([] if self.context.fabric_is_up() else [FABRIC])]
         return self._start("up", spec.name, body, shared=[FABRIC], exclusive=claims)
+
+    def _end_jobs_before_repair(self, managers: Managers, plan: ClusterPlan) -> None:
+        """Ends the jobs with ranks on nodes that will be repaired. The monitor may not have seen yet that these nodes
+        are lost, and will not see it afterwards."""
+        for step in plan.of(StepKind.REPAIR):
+            node = find_node(self.context.store, step.node)
+            for job in self.context.store.jobs(plan.spec.name):
+                if job.state == JobState.RUNNING:
+                    self.context.end_job_on_lost_node(managers, job, node)
 
     def down(self, name: str) -> Operation:
         """Ends the cluster's jobs and removes it."""
@@ -138,8 +154,12 @@ class Commands:
         managers = self.context.require_managers()
         managers.clusters.check_down(name)
 
+        def jobs() -> list[str]:
+            return [job_claim(job.id) for job in self.context.store.jobs(name)]
+
         def body(task: Task) -> dict[str, Any]:
             managers.clusters.check_down(name)  # again, before any job is ended
+            task.claim(Claims.of(exclusive=jobs()))  # again: a run may have ended between the request and its claim
             nodes = [node.name for node in self.context.store.nodes(name)]
             for job in self.context.store.jobs(name):
                 if job.state.under_way:
@@ -149,7 +169,7 @@ class Commands:
             managers.clusters.down(name, task.progress)
             return {"cluster": name, "nodes": nodes}
 
-        claims = [cluster_claim(name)]
+        claims = [cluster_claim(name), *jobs()]
         return self._start("down", name, body, may_cancel=False, shared=[FABRIC], exclusive=claims)
 
     def run(self, request: JobRequest) -> Operation:
@@ -160,7 +180,7 @@ class Commands:
 
         def body(task: Task) -> dict[str, Any]:
             task.progress(f"waiting until all nodes of {request.cluster} answer")
-            job = jobs.start(plan, task.check)
+            job = jobs.start(plan, task.check, task.operation.id)
             if task.cancelled():
                 jobs.cancel(job.id)
             task.check()
@@ -203,7 +223,7 @@ class Commands:
         )
 
     def cancel_job(self, id: str) -> Operation:
-        """Ends a job."""
+        """Ends a job. Its cluster may be changed meanwhile, but not removed."""
         job = self.job(id)
         self.peer.require(job.uid, f"job {id}")
         if not job.state.under_way:
@@ -215,7 +235,7 @@ class Commands:
             task.progress(f"ending job {id}")
             return {"job": jobs.cancel(id).model_dump(mode="json")}
 
-        return self._start("job cancel", id, body, may_cancel=False)
+        return self._start("job cancel", id, body, may_cancel=False, shared=[job_claim(id)])
 
     def operations(self, running: bool) -> list[Operation]:
         """All operations, or the running ones, oldest first."""

@@ -26,11 +26,12 @@ from wherry.fabric.default_fabric import default_fabric
 from wherry.fabric.protocol import Fabric
 from wherry.job.jobs import Jobs
 from wherry.manycore.board import Board, tiles_socket
-from wherry.model.records import ClusterState, Host, Operation, Phase
+from wherry.model.records import ClusterState, Host, Job, JobState, Node, NodeState, Operation, Phase
 from wherry.model.spec.fabric import FabricSpec, LinkSpec
 from wherry.move.moves import Moves
 from wherry.node.protocol import NodeDriver
 from wherry.service import wiring
+from wherry.service.move_ends import MoveEnds
 from wherry.service.operations import Operations
 from wherry.service.wakeups import Wakeups
 from wherry.store import Store
@@ -61,6 +62,7 @@ class ServiceContext:
         self.instance = instance
         self.store = store
         self.wakeups = Wakeups()
+        self.move_ends = MoveEnds()
         self.operations = Operations(store, self.wakeups.wake)
         store.on_event = self.wakeups.wake
         self.board = Board(tiles_socket(instance))
@@ -99,8 +101,14 @@ class ServiceContext:
             raise Refused(Code.WRONG_STATE, "no fabric is up", "there are no hosts", remedy)
         return managers
 
+    def fabric_is_up(self) -> bool:
+        """False when there is no fabric, or a reboot removed it from the machine."""
+        managers = self._managers
+        return managers is not None and managers.fabric.is_up()
+
     def ensure_managers(self) -> Managers:
-        """The managers. Makes the embedded fabric if there is none, and repairs a fabric that a reboot removed."""
+        """The managers. Makes the embedded fabric if there is none, and repairs a fabric that a reboot removed: the
+        caller claims the fabric exclusively unless it is up."""
         with self._lock:
             if self._managers is None:
                 self.fabric_up(default_fabric())
@@ -134,15 +142,16 @@ class ServiceContext:
             before = managers.fabric.spec
             self.store.put_fabric(spec)
             managers.fabric.spec = spec
-            self._managers = managers
             try:
                 managers.fabric.up()
             except Exception:
+                self._managers = managers
                 if self.store.clusters() or self.tiles_at():
                     self._restore_links(before)
                 else:
                     self._remove_half_made()
                 raise
+            self._managers = managers  # only now: nobody is to use a fabric that is half made
             self.store.add_event("fabric.up", spec.name, f"fabric {spec.name} is up with {len(spec.hosts)} hosts")
 
     def _remove_half_made(self) -> None:
@@ -206,6 +215,20 @@ class ServiceContext:
         managers = self._managers
         return managers.jobs.directory(id) if managers else None
 
+    def jobs_with_lost_nodes(self) -> list[tuple[Job, Node]]:
+        """The running jobs, each with every lost node of its cluster; it may have ranks there.
+
+        Jobs are read before nodes: a job that began on a node after its repair is not among them.
+        """
+        jobs = [job for job in self.store.jobs() if job.state == JobState.RUNNING]
+        lost = [node for node in self.store.nodes() if node.state == NodeState.LOST] if jobs else []
+        return [(job, node) for job in jobs for node in lost if node.cluster == job.cluster]
+
+    def end_job_on_lost_node(self, managers: Managers, job: Job, node: Node) -> None:
+        """Ends the job if it has ranks on the lost node. May be repeated."""
+        if managers.jobs.node_lost(job.id, node):
+            self.store.add_event("job.node-lost", job.id, f"its node {node.name} is lost")
+
     def recover(self) -> None:
         """Takes over from an earlier daemon: links, moves to finish or take back, jobs to adopt, operations to end."""
         with self._lock:
@@ -217,11 +240,14 @@ class ServiceContext:
                     self._attempt("the fabric", managers.fabric.up)
                 self._attempt("moves", lambda: managers.moves.recover(log.info))
                 self._attempt("jobs", managers.jobs.adopt)
-            for cluster in self.store.clusters():
-                if cluster.state == ClusterState.MAKING:
-                    change = {"state": ClusterState.PARTLY, "reason": "the daemon was stopped while it was made"}
-                    self.store.put_cluster(cluster.model_copy(update=change))
-            self.operations.end_left_over(self._finished)
+            self._attempt("clusters", self._end_making)
+            self._attempt("operations", lambda: self.operations.end_left_over(self._finished))
+
+    def _end_making(self) -> None:
+        for cluster in self.store.clusters():
+            if cluster.state == ClusterState.MAKING:
+                change = {"state": ClusterState.PARTLY, "reason": "the daemon was stopped while it was made"}
+                self.store.put_cluster(cluster.model_copy(update=change))
 
     def _attempt(self, what: str, act: Callable[[], None]) -> None:
         """Runs one step of the recovery. An error becomes an event, and the daemon serves the rest."""
@@ -234,12 +260,14 @@ class ServiceContext:
                 self.store.add_event("daemon.recovery", self.instance.name, text)
 
     def _finished(self, operation: Operation) -> dict[str, Any] | None:
-        """The result of an interrupted operation that the recovery has completed (a committed move), else None."""
-        if operation.kind != "move":
-            return None
-        for move in reversed(self.store.moves()):
-            if move.operation == operation.id:
-                return {"move": move.model_dump(mode="json")} if move.phase == Phase.DONE else None
+        """The result of an interrupted operation that was completed all the same, else None: a committed move, which
+        the recovery has finished, or the start of a job, which would run twice if its user repeated the command."""
+        for move in self.store.moves() if operation.kind == "move" else ():
+            if move.operation == operation.id and move.phase == Phase.DONE:
+                return {"move": move.model_dump(mode="json")}
+        for job in self.store.jobs() if operation.kind == "run" else ():
+            if job.operation == operation.id and job.state != JobState.STARTING:
+                return {"job": job.model_dump(mode="json")}
         return None
 
     def close(self, timeout: float = 20.0) -> None:

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import grp
+import json
 import os
 import pwd
 import socket
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from wherry import __version__
 from wherry.base.errors import Code, Refused
 from wherry.model.owner import Owner
+from wherry.service.problem import problem
 
 _SO_PEERGROUPS = getattr(socket, "SO_PEERGROUPS", 59)
 _GROUPS_BYTES = 1024
 """The largest result of Python's getsockopt: 256 groups."""
+CONNECTIONS, CONNECTIONS_OF_USERS, CONNECTIONS_OF_ONE = 512, 384, 128
+"""Most open connections: of all peers, of all users other than root, and of one such user."""
 
 
 @dataclass(frozen=True)
@@ -80,10 +85,45 @@ def peer_of(connection: socket.socket) -> PeerCredentials:
 
 
 class PeerProtocol(H11Protocol):
-    """uvicorn's HTTP/1.1 protocol; the state of every request has the connection's `peer`."""
+    """uvicorn's HTTP/1.1 protocol; the state of every request has the connection's `peer`.
+
+    Connections are bounded: each is a descriptor of the daemon, of which it may have 1024 and needs some for each node
+    that moves and each job. Users other than root cannot keep root out, nor one of them all others.
+    """
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Reads the credentials once, when the connection is made."""
+        """Reads the credentials once, when the connection is made. One too many is answered at once and closed."""
+        peer = peer_of(transport.get_extra_info("socket"))
+        if refused := _too_many(peer.uid, [connection.app_state["peer"].uid for connection in self.connections]):
+            body = json.dumps(problem(refused))
+            head = f"HTTP/1.1 {refused.code.http_status} Refused\r\nContent-Type: application/problem+json\r\n"
+            head += f"Wherry-Version: {__version__}\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n"
+            transport.write((head + body).encode())
+            transport.close()
+            return
         super().connection_made(transport)
-        connection: Any = transport.get_extra_info("socket")
-        self.app_state = {**self.app_state, "peer": peer_of(connection)}
+        self.app_state = {**self.app_state, "peer": peer}
+
+    def data_received(self, data: bytes) -> None:
+        """Ignores the request on a connection that was refused."""
+        if self in self.connections:
+            super().data_received(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Does nothing for a connection that was refused."""
+        if self in self.connections:
+            super().connection_lost(exc)
+
+
+def _too_many(uid: int, open: Sequence[int]) -> Refused | None:
+    """The error for one more connection of a user, given the users of those that are open; None if it may be made."""
+    others = [owner for owner in open if owner != 0]
+    why = ""
+    if len(open) >= CONNECTIONS or (uid != 0 and len(others) >= CONNECTIONS_OF_USERS):
+        why = f"{len(open)} connections are open"
+    elif uid != 0 and others.count(uid) >= CONNECTIONS_OF_ONE:
+        why = f"user {uid} has {CONNECTIONS_OF_ONE} open"
+    if not why:
+        return None
+    what = "the daemon takes no more connections now"
+    return Refused(Code.WRONG_STATE, what, why, "end some clients, or repeat the command in a moment")

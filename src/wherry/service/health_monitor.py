@@ -1,4 +1,5 @@
-"""Health checks: jobs are polled, a node whose first process has ended becomes LOST, a dead link is restarted.
+"""Health checks: jobs are polled, a node whose first process has ended becomes LOST and its jobs are ended, a dead link
+is restarted.
 
 Old rows are pruned: ended jobs, events, operations, moves.
 
@@ -16,7 +17,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 
 from wherry.base.errors import WherryError
-from wherry.model.records import ClusterState, Node
+from wherry.model.records import ClusterState
 from wherry.service.claims import cluster_claim
 from wherry.service.context import Managers, ServiceContext
 from wherry.service.periodic import PeriodicTask
@@ -39,6 +40,8 @@ class HealthMonitor(PeriodicTask):
         self._pruned = -_PRUNE_EVERY
         self._checks: dict[str, Future[bool]] = {}
         """Checks under way, by cluster."""
+        self._told: set[tuple[str, str]] = set()
+        """The running jobs, each with a lost node of its cluster, that were ended or have no ranks there."""
         self._pool = ThreadPoolExecutor(_POOL, thread_name_prefix="monitor")
 
     def run_once(self) -> None:
@@ -58,6 +61,8 @@ class HealthMonitor(PeriodicTask):
             if job.state.under_way:
                 with self._logged(f"job {job.id}"):
                     managers.jobs.poll(job.id)
+        with self._logged("jobs on lost nodes"):
+            self._end_jobs_on_lost_nodes(managers)
         with self._logged("the fabric"):  # last: restarting a link takes time
             for repair in managers.fabric.repair():
                 kind = "fabric.repair-failed" if repair.failed else "fabric.repaired"
@@ -86,7 +91,8 @@ class HealthMonitor(PeriodicTask):
         for cluster in self._context.store.clusters():
             if cluster.name not in self._checks and cluster.state in (ClusterState.RUNNING, ClusterState.PARTLY):
                 find_gone = functools.partial(managers.clusters.gone, cluster.name)
-                mark_lost = functools.partial(self._mark_lost, managers, cluster.name)
+                # No operation claims the cluster: a node that is being moved has no process at its host.
+                mark_lost = functools.partial(managers.clusters.lose, cluster.name)
                 claim = cluster_claim(cluster.name)
                 check = functools.partial(self._context.operations.while_idle, claim, find_gone, mark_lost)
                 self._checks[cluster.name] = self._pool.submit(check)
@@ -95,12 +101,13 @@ class HealthMonitor(PeriodicTask):
             with self._logged(f"cluster {name}"):
                 self._checks.pop(name).result()
 
-    def _mark_lost(self, managers: Managers, name: str, gone: list[Node]) -> None:
-        """Marks nodes that were found gone, and ends the jobs that run there now. No operation claims the cluster: a
-        node that is being moved has no process at its host for a good reason."""
-        for node in managers.clusters.lose(name, gone):
-            for job in self._context.store.jobs(name):
-                if job.state.under_way:
-                    with self._logged(f"job {job.id}"):
-                        self._context.store.add_event("job.node-lost", job.id, f"its node {node.name} is lost")
-                        managers.jobs.node_lost(job.id, node)
+    def _end_jobs_on_lost_nodes(self, managers: Managers) -> None:
+        """Ends the jobs with ranks on lost nodes, as the rows say, whoever marked the nodes as lost and however long
+        ago: an earlier daemon may have been killed before it ended the jobs."""
+        pairs = self._context.jobs_with_lost_nodes()
+        self._told &= {(job.id, node.name) for job, node in pairs}
+        for job, node in pairs:
+            if (job.id, node.name) not in self._told:
+                with self._logged(f"job {job.id}"):
+                    self._context.end_job_on_lost_node(managers, job, node)
+                    self._told.add((job.id, node.name))

@@ -84,12 +84,10 @@ class HostCommands:
         any more are recorded, and ended first when the host is restored. WRONG_STATE while the host answers.
         """
         managers, store = self._context.require_managers(), self._context.store
-        found = find_host(self._context.hosts(), host)
-        if not found.down:
-            remedy = f"wherry host drain {host}"
-            raise Refused(Code.WRONG_STATE, f"host {host} answers", "only a silent host can be declared lost", remedy)
+        self._require_silent(host)
 
         def body(_task: Task) -> dict[str, Any]:
+            self._require_silent(host)  # again: it may have come back before the claims were held
             store.set_host_flag(host, LOST, True)
             managers.fabric.set_lost(host, True)
             text = f"{host} is declared lost: the administrator must stop copies of nodes that still run there"
@@ -97,6 +95,11 @@ class HostCommands:
             return {"host": host, "nodes": [node.name for node in store.nodes() if node.host == host]}
 
         return self._start("host lost", host, [], body)
+
+    def _require_silent(self, host: str) -> None:
+        if not find_host(self._context.hosts(), host).down:
+            remedy = f"wherry host drain {host}"
+            raise Refused(Code.WRONG_STATE, f"host {host} answers", "only a silent host can be declared lost", remedy)
 
     def _readmit(self, host: str) -> None:
         """Ends the loss of a host that answers again. Copies of nodes that must not run there are ended first."""

@@ -46,11 +46,17 @@ class MoveRecovery(PeriodicTask):
         tries: dict[str, tuple[str, Callable[[], None]]] = {}
         for move in managers.moves.recoverable():
             tries[move.id] = move.node, partial(self._recover, managers, move)
-        for driver in managers.drivers.values():
-            for node, host in driver.orphans():
-                if managers.fabric.reachable(host):
-                    tries[f"{node}@{host}"] = node, partial(self._end_orphan, driver, node, host)
-        self._backoff = {key: backoff for key, backoff in self._backoff.items() if key in tries}
+        searched = True
+        for kind, driver in managers.drivers.items():
+            try:
+                for node, host in driver.orphans():
+                    if managers.fabric.reachable(host):
+                        tries[f"{node}@{host}"] = node, partial(self._end_orphan, driver, node, host)
+            except Exception:  # what was found so far is tried
+                searched = False
+                self._log.exception("the search for orphaned copies of kind %s failed", kind)
+        if searched:
+            self._backoff = {key: backoff for key, backoff in self._backoff.items() if key in tries}
         for key, (node, begin) in tries.items():
             due, pause = self._backoff.get(key, (0.0, self.every))
             if time.monotonic() >= due and self._idle(node):

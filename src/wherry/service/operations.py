@@ -36,12 +36,14 @@ _RETRY, _RETRY_LONGEST = 1.0, 60.0
 
 @dataclass
 class Task:
-    """A running operation, as its body uses it. `claim` adds claims; WRONG_STATE when they conflict."""
+    """A running operation, as its body uses it. `claim` adds claims; WRONG_STATE when they conflict. `share` turns an
+    exclusive claim into a shared one."""
 
     operation: Operation
     progress: Callable[[str], None]
     claims: Claims
     claim: Callable[[Claims], None]
+    share: Callable[[str], None]
     stop: threading.Event = field(default_factory=threading.Event)
     lines: list[str] = field(default_factory=list)
     thread: threading.Thread | None = None
@@ -61,6 +63,14 @@ class Task:
             raise Failed(Code.CANCELLED, f"{self.operation.kind} {self.operation.target} was cancelled")
 
 
+@dataclass(eq=False)
+class _Observation:
+    """A call of `while_idle`; void once an operation has held its claim."""
+
+    claim: str
+    void: bool = False
+
+
 idempotency_key: ContextVar[str] = ContextVar("idempotency_key", default="")
 """Idempotency key of the current request; the operation that it begins keeps it."""
 Body = Callable[[Task], dict[str, Any] | None]
@@ -75,6 +85,7 @@ class Operations:
         self._store, self._changed = store, changed
         self._lock = threading.RLock()
         self._tasks: dict[str, Task] = {}
+        self._observations: list[_Observation] = []
         self._closing = threading.Event()
 
     def start(
@@ -107,11 +118,16 @@ class Operations:
             )
             self._store.put_operation(operation)
             task = Task(
-                operation, lambda text: self._progress(task, text), claims, lambda more: self._claim(task, more)
+                operation,
+                lambda text: self._progress(task, text),
+                claims,
+                lambda more: self._claim(task, more),
+                lambda name: self._share(task, name),
             )
             task.thread = threading.Thread(target=self._run, args=(task, body), name=operation.id, daemon=True)
             self._start_thread(task)  # under the lock: who finds the task may join its thread
             self._tasks[operation.id] = task
+            self._void_observations(claims)
             self._forget_old()
         return operation
 
@@ -153,8 +169,10 @@ class Operations:
         return task.lines[after:] if task else []
 
     def all(self, running: bool = False) -> list[Operation]:
-        """Oldest first."""
-        return self._store.operations(running=running)
+        """Oldest first. What has ended is not running, also while its row cannot be written."""
+        rows = self._store.operations(running=running)
+        found = [task.operation if (task := self._tasks.get(row.id)) else row for row in rows]
+        return [operation for operation in found if not running or operation.state == OperationState.RUNNING]
 
     def cancel(self, id: str) -> Operation:
         """Requests cancellation; the operation ends soon after. WRONG_STATE when it has ended or cannot be."""
@@ -169,29 +187,32 @@ class Operations:
         task.stop.set()
         return operation
 
-    def while_idle(self, claim: str, observe: Callable[[], Observed], act: Callable[[Observed], None]) -> bool:
+    def while_idle(self, claim: str, observe: Callable[[], Observed], act: Callable[[Observed], object]) -> bool:
         """Calls `act` with the result of `observe`, unless an operation held `claim` at any time since the call began.
 
         `observe` runs without a lock and may take long. `act` runs under the lock, so that no operation begins
         meanwhile, and must be short. True when `act` was called.
         """
-        before = self._claimants(claim)
-        if before is None:
-            return False
-        observed = observe()
+        observation = _Observation(claim)
         with self._lock:
-            if self._claimants(claim) != before:
+            if any(task.running and claim in task.claims for task in self._tasks.values()):
                 return False
-            act(observed)
-            return True
+            self._observations.append(observation)
+        try:
+            observed = observe()
+            with self._lock:
+                if observation.void:
+                    return False
+                act(observed)
+                return True
+        finally:
+            with self._lock:
+                self._observations.remove(observation)
 
-    def _claimants(self, claim: str) -> set[str] | None:
-        """Ids of ended operations that held the claim; None while one holds it."""
-        with self._lock:
-            found = [task for task in self._tasks.values() if claim in task.claims]
-        if any(task.running for task in found):
-            return None
-        return {task.operation.id for task in found}
+    def _void_observations(self, claims: Claims) -> None:
+        """Called under the lock when an operation takes claims."""
+        for observation in self._observations:
+            observation.void |= observation.claim in claims
 
     def close(self, timeout: float) -> None:
         """Refuses new operations, cancels those that can be, and waits up to `timeout` seconds for all to end."""
@@ -208,17 +229,34 @@ class Operations:
         self.end_left_over()
 
     def end_left_over(self, finished: Callable[[Operation], dict[str, Any] | None] = lambda _: None) -> None:
-        """Ends the rows that are still running: done when `finished` has a result for one, else failed."""
+        """Ends the rows that are still running: done when `finished` has a result for one, else failed.
+
+        Rows that the database refuses are written later, and have ended for the readers of this daemon.
+        """
         for operation in self._store.operations(running=True):
             result = finished(operation)
-            if result is not None:
-                change = {"state": OperationState.DONE, "ended": now(), "result": result}
-                self._store.put_operation(operation.model_copy(update=change))
-                continue
-            why = f"{operation.kind} {operation.target} was under way"
-            error = Failed(Code.FAILED, "the daemon was stopped", why, "repeat the command")
-            change = {"state": OperationState.FAILED, "ended": now(), "error": error.to_dict()}
-            self._store.put_operation(operation.model_copy(update=change))
+            change: dict[str, Any] = {"state": OperationState.DONE, "ended": now(), "result": result}
+            if result is None:
+                why = f"{operation.kind} {operation.target} was under way"
+                error = Failed(Code.FAILED, "the daemon was stopped", why, "repeat the command")
+                change = {"state": OperationState.FAILED, "ended": now(), "error": error.to_dict()}
+            ended = operation.model_copy(update=change)
+            if not self._written(ended):
+                self._write_later(ended)
+
+    def _write_later(self, ended: Operation) -> None:
+        """Keeps an ended operation of an earlier daemon in memory, with a thread that writes its row."""
+        task = Task(ended, lambda _: None, Claims(), lambda _: None, lambda _: None)
+        task.thread = threading.Thread(target=self._write_until_done, args=(ended,), name=ended.id, daemon=True)
+        with self._lock:
+            self._tasks[ended.id] = task
+            task.thread.start()
+
+    def _write_until_done(self, ended: Operation) -> None:
+        """Writes the row of an end with growing pauses, until it is written or the daemon ends."""
+        pause = _RETRY
+        while not self._closing.wait(pause) and not self._written(ended):
+            pause = min(2 * pause, _RETRY_LONGEST)
 
     def _run(self, task: Task, body: Body) -> None:
         change: dict[str, Any]
@@ -239,9 +277,8 @@ class Operations:
         self._changed()
         reason = (ended.error or {}).get("what", "")
         log.info("%s %s %s: %s %s", ended.id, ended.kind, ended.target, ended.state, reason)
-        pause = _RETRY
-        while not written and not self._closing.wait(pause):
-            written, pause = self._written(ended), min(2 * pause, _RETRY_LONGEST)
+        if not written:
+            self._write_until_done(ended)
 
     def _written(self, ended: Operation) -> bool:
         """Writes the row of the end and its event. False, and logged, when the database refuses (a full disk)."""
@@ -286,6 +323,11 @@ class Operations:
             operation = task.operation
             self._refuse_conflict(f"{operation.kind} {operation.target}", more, besides=operation.id)
             task.claims |= more
+            self._void_observations(more)
+
+    def _share(self, task: Task, name: str) -> None:
+        with self._lock:
+            task.claims = Claims(task.claims.shared | {name}, task.claims.exclusive - {name})
 
     def _refuse_conflict(self, what: str, claims: Claims, besides: str = "") -> None:
         if busy := self._conflicting(claims, besides):

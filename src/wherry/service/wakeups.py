@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from asyncinotify import Inotify, Mask
+from asyncinotify import Inotify, Mask, Watch
 
 _WRITTEN = Mask.MODIFY | Mask.CREATE | Mask.MOVED_TO
 
@@ -52,22 +52,24 @@ class Wakeups:
 
 
 class _Files:
-    """One inotify instance for all requests: a user may have only 128. Used from one event loop."""
+    """One inotify instance for all requests, as a user may have only 128, with one watch for each directory that a
+    request waits for. Used from one event loop."""
 
     def __init__(self) -> None:
         self._inotify: Inotify | None = None
         self._reader: asyncio.Task[None] | None = None
         self._events: dict[Path, set[asyncio.Event]] = {}
+        self._watches: dict[Path, Watch] = {}
+        """The watches of these directories, but for those that no request has found yet."""
 
     @contextmanager
     def watched(self, directory: Path, changed: asyncio.Event) -> Iterator[None]:
         """Sets the event when a file in the directory is written or created. Does nothing without such a directory."""
-        watch = None
         with contextlib.suppress(OSError):
             if self._inotify is None:
                 self._inotify = Inotify()
                 self._reader = asyncio.create_task(self._read(self._inotify))
-            watch = self._inotify.add_watch(directory, _WRITTEN)
+            self._watches[directory] = self._inotify.add_watch(directory, _WRITTEN)
         events = self._events.setdefault(directory, set())
         events.add(changed)
         try:
@@ -76,6 +78,7 @@ class _Files:
             events.discard(changed)
             if not events:
                 self._events.pop(directory, None)
+                watch = self._watches.pop(directory, None)
                 if watch is not None and self._inotify is not None:
                     with contextlib.suppress(OSError, ValueError, KeyError):  # the directory is gone, and its watch
                         self._inotify.rm_watch(watch)

@@ -30,6 +30,11 @@ from wherry.store.codec import dump, load
 AnyModel = TypeVar("AnyModel", bound=BaseModel)
 _FINISHED = (Phase.DONE, Phase.ROLLED_BACK)
 _BUSY_SECONDS = 30
+_REPEATED = 900.0
+"""Seconds within which a client may repeat a request that was not answered (`wherry.client.transport`)."""
+_ROW: sa.ColumnElement[int] = sa.literal_column("rowid")
+"""The number of a row, larger than those of all rows when it was inserted: the order of rows does not follow from their
+times, as the clock can be set."""
 
 
 class Store:
@@ -159,7 +164,7 @@ class Store:
     def jobs(self, cluster: str | None = None) -> list[Job]:
         """Oldest first."""
         keys = {"cluster": cluster} if cluster is not None else {}
-        return self._all(Job, tables.jobs, keys, (tables.jobs.c.created, tables.jobs.c.id))
+        return self._all(Job, tables.jobs, keys, _ROW)
 
     def job(self, id: str) -> Job | None:
         """One job."""
@@ -177,7 +182,13 @@ class Store:
     def moves(self, *, unfinished: bool = False) -> list[Move]:
         """Oldest first; with `unfinished`, those that are neither done nor rolled back."""
         keys = {"finished": False} if unfinished else {}
-        return self._all(Move, tables.moves, keys, (tables.moves.c.created, tables.moves.c.id))
+        return self._all(Move, tables.moves, keys, _ROW)
+
+    def newest_move(self) -> str:
+        """Id of the last move that began; empty before the first."""
+        query = sa.select(tables.moves.c.id).order_by(_ROW.desc()).limit(1)
+        with self._engine.connect() as connection:
+            return str(connection.scalar(query) or "")
 
     def move(self, id: str) -> Move | None:
         """One move."""
@@ -192,7 +203,7 @@ class Store:
     def operations(self, *, running: bool = False) -> list[Operation]:
         """Oldest first."""
         keys = {"state": str(OperationState.RUNNING)} if running else {}
-        return self._all(Operation, tables.operations, keys, (tables.operations.c.created, tables.operations.c.id))
+        return self._all(Operation, tables.operations, keys, _ROW)
 
     def operation(self, id: str) -> Operation | None:
         """One operation."""
@@ -231,14 +242,18 @@ class Store:
             return [Event(**{**row._mapping, "data": json.loads(row.data)}) for row in rows]
 
     def prune(self, events: int = 10_000, others: int = 1_000) -> None:
-        """Deletes all but the newest `events` events, `others` ended operations and `others` finished moves."""
-        ended = tables.operations.c.state != str(OperationState.RUNNING)
-        for table, order, which, keep in (
-            (tables.events, tables.events.c.id, sa.true(), events),
-            (tables.operations, tables.operations.c.created, ended, others),
-            (tables.moves, tables.moves.c.created, tables.moves.c.finished, others),
+        """Deletes all but the newest `events` events, `others` ended operations and `others` finished moves.
+
+        Young operations are kept, however many: their idempotency keys keep a repeated request from beginning another.
+        """
+        running, young = str(OperationState.RUNNING), now() - _REPEATED
+        ended = sa.and_(tables.operations.c.state != running, tables.operations.c.created < young)
+        for table, which, keep in (
+            (tables.events, sa.true(), events),
+            (tables.operations, ended, others),
+            (tables.moves, tables.moves.c.finished, others),
         ):
-            old = sa.select(table.c.id).where(which).order_by(order.desc(), table.c.id.desc()).offset(keep)
+            old = sa.select(table.c.id).where(which).order_by(_ROW.desc()).offset(keep)
             with self._write() as connection:
                 connection.execute(table.delete().where(table.c.id.in_(old)))
 

@@ -21,9 +21,10 @@ from wherry import __version__
 from wherry.base.errors import Bug, Code, Refused, WherryError
 from wherry.service.context import ServiceContext
 from wherry.service.doctor import examine
+from wherry.service.problem import problem
 from wherry.service.rest import balance, clusters, hosts, images, jobs, links, operations, tiles
 from wherry.service.rest.dependencies import ASKING_AT_ONCE
-from wherry.service.rest.middleware import RequestMiddleware, problem
+from wherry.service.rest.middleware import RequestMiddleware
 
 log = logging.getLogger("wherry.rest")
 _FINDINGS_SECONDS = 60.0

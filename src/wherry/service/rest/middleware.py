@@ -16,6 +16,7 @@ from weakref import WeakValueDictionary
 from wherry import __version__
 from wherry.base.errors import Code, LostContact, Refused, WherryError
 from wherry.service.operations import Operations, idempotency_key
+from wherry.service.problem import problem
 
 _BODY = 4 * 2**20
 """Largest request in bytes: a command line and an environment (ARG_MAX is 2 MiB) as JSON."""
@@ -27,14 +28,6 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Message, Receive, Send], Awaitable[None]]
-
-
-def problem(error: WherryError) -> dict[str, Any]:
-    """An error as a body of RFC 9457; `what`, `why` and `next` stand beside the standard members."""
-    status = error.code.http_status
-    return {"type": f"urn:wherry:error:{error.code}", "title": error.what, "status": status, "detail": error.why} | (
-        error.to_dict()
-    )
 
 
 class RequestMiddleware:
