@@ -304,7 +304,8 @@ class Tiles(Manycore):
         moves = [cell_of("move", how, "1", "8") for how in ("precopy", "tcp-direct")]
         others = [cell_of("threads", how, threads="17") for how in ("separated", "pthreads-small")]
         messages = [cell_of("message", how) for how in ("tiles", "openmpi")]
-        return [*moves, *others, cell_of("parallel", "direct", "1", "32", pairs="1"), cell_of("beside", "criu"), *messages]
+        single = cell_of("parallel", "direct", "1", "32", pairs="1")
+        return [*moves, *others, single, cell_of("beside", "criu"), *messages]
 
 
 @pytest.mark.parametrize("kind", [Papers, Pings, Tiles])
