@@ -40,25 +40,23 @@ def run(
         ours, theirs = socket.socketpair()
         with ours:
             with theirs:
-                socket.send_fds(_server(), [request], [out.fileno(), err.fileno(), theirs.fileno()])
-            pid, code = _followed(ours, words, seconds)
+                socket.send_fds(_server()[0], [request], [out.fileno(), err.fileno(), theirs.fileno()])
+            code = _followed(ours, words, seconds)
         texts = [_content(file) for file in (out, err)]
     return subprocess.CompletedProcess([str(PROGRAM), *words], code, *texts)
 
 
-def _followed(command: socket.socket, words: Sequence[str], seconds: float) -> tuple[int, int]:
-    """Process id and exit code of a command when it has ended, which is when its end of the socket is closed."""
+def _followed(command: socket.socket, words: Sequence[str], seconds: float) -> int:
+    """The exit code of a command that has ended: it says its process id, then its exit code, then closes its end."""
     said, deadline = b"", time.monotonic() + seconds
-    while True:
-        if not select.select([command], [], [], max(0.0, deadline - time.monotonic()))[0]:
-            os.kill(int(said.split()[0]), signal.SIGKILL)
-            raise subprocess.TimeoutExpired([str(PROGRAM), *words], seconds)
-        more = command.recv(64)
-        if not more:
-            break
+    while select.select([command], [], [], max(0.0, deadline - time.monotonic()))[0]:
+        if not (more := command.recv(64)):
+            _, *code = map(int, said.split())
+            return code[0] if code else -signal.SIGKILL
         said += more
-    pid, *code = map(int, said.split())
-    return pid, code[0] if code else -signal.SIGKILL
+    for pid in said.split()[:1]:
+        os.kill(int(pid), signal.SIGKILL)
+    raise subprocess.TimeoutExpired([str(PROGRAM), *words], seconds)
 
 
 def _content(file: IO[bytes]) -> str:
@@ -67,18 +65,19 @@ def _content(file: IO[bytes]) -> str:
 
 
 @cache
-def _server() -> socket.socket:
-    """The control socket of the server, which ends when this process does. Its environment names no instance."""
+def _server() -> tuple[socket.socket, subprocess.Popen[bytes]]:
+    """The control socket of the server, and the server, which ends when this process does. Its environment names no
+    instance."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("WHERRY_", "SUDO_"))}
     with theirs:
-        subprocess.Popen(
+        server = subprocess.Popen(
             [sys.executable, __file__, str(theirs.fileno())],
             env=kept,
             stdin=subprocess.DEVNULL,
             pass_fds=[theirs.fileno()],
         )
-    return ours
+    return ours, server
 
 
 def _serve(control: socket.socket) -> None:

@@ -301,7 +301,8 @@ def world(role: str, enter: tuple[str, ...] = (), **environment: str) -> Iterato
     with tempfile.TemporaryDirectory(prefix=f"wherry-{name}-") as directory:
         os.chmod(directory, 0o755)
         made = World(name, Path(directory), enter, **environment)
-        made("down", "--all")
+        if any(there for kind, there in made.everything().items() if kind != "interfaces"):
+            made("down", "--all")
         try:
             yield made
         finally:

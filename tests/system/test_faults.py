@@ -45,7 +45,7 @@ def two() -> Iterator[World]:
 def held(two: World) -> str:
     """The fault that holds a move for as long as breaking it may take: longer where programs start slowly."""
     began = time.monotonic()
-    two("version")
+    two.start("version").communicate(timeout=SECONDS)
     return f"pause:{max(2.0, 5 * (time.monotonic() - began)):.1f}"
 
 
