@@ -1,13 +1,14 @@
 /*
  * wherry-ring: an MPI program that notices every byte that a move has changed, lost or doubled.
  *
- *   mpirun ... wherry-ring [--seconds S] [--input] [--size BYTES] [--memory MIB] [--pages N] [--json]
+ *   mpirun ... wherry-ring [--seconds S] [--input] [--size BYTES] [--memory MIB] [--pages N] [--pause MS] [--json]
  *
  * Each iteration, every rank sends BYTES to the next rank and checks every byte of what the one before sent: the
  * content follows from iteration and sender. Every 16th iteration is a checked MPI_Allreduce, and rank 0 decides for
  * all whether to go on: for S seconds, with --input no longer than until its standard input ends. MIB MiB of memory
  * per rank are checked and rewritten page by page, N pages of 4 KiB in each iteration (16), which is what a move finds
- * changed; all are checked at the end. Rank 0 prints "iteration N" every second (not with --json), and at the end one
+ * changed; all are checked at the end. With --pause each rank sleeps so long in each iteration, which leaves the CPU to
+ * others. Rank 0 prints "iteration N" every second (not with --json), and at the end one
  * JSON line: sums over the ranks, and the largest gap between two iterations at any rank with the time when it began;
  * written_bytes are those of that memory alone. Times are CLOCK_REALTIME: inside a moved node other clocks hide the
  * gap. Exit code 1: some content was wrong.
@@ -27,7 +28,7 @@ enum { PAGE = 4096, WORDS = PAGE / 8, COLLECTIVE_EVERY = 16, COMPLAINTS_MAX = 5 
 
 struct ring {
     int rank, ranks;
-    double seconds;
+    double seconds, pause; /* s */
     size_t size, page_count, next_page, pages_a_time;
     bool json, until_input_ends;
     uint64_t *memory, *counters; /* counters: what each page was last written with */
@@ -146,6 +147,14 @@ static void touch_memory(struct ring *ring)
     }
 }
 
+static void pause_for(double seconds)
+{
+    struct timespec span = {.tv_sec = (time_t)seconds, .tv_nsec = (long)(1e9 * (seconds - (double)(time_t)seconds))};
+
+    if (seconds > 0)
+        nanosleep(&span, NULL);
+}
+
 static bool input_ended(void)
 {
     struct pollfd input = {.fd = STDIN_FILENO, .events = POLLIN};
@@ -165,6 +174,7 @@ static void run(struct ring *ring)
         ring->iteration++;
         exchange(ring);
         touch_memory(ring);
+        pause_for(ring->pause);
         if (ring->iteration % COLLECTIVE_EVERY == 0) {
             check_sum(ring);
             going = now_seconds() - start < ring->seconds;
@@ -218,6 +228,7 @@ static void read_options(int argc, char **argv, struct ring *ring)
                                             {"size", required_argument, NULL, 'b'},
                                             {"memory", required_argument, NULL, 'm'},
                                             {"pages", required_argument, NULL, 'p'},
+                                            {"pause", required_argument, NULL, 'w'},
                                             {"json", no_argument, NULL, 'j'},
                                             {0}};
     int option;
@@ -233,14 +244,18 @@ static void read_options(int argc, char **argv, struct ring *ring)
             ring->page_count = strtoul(optarg, NULL, 10) * (1 << 20) / PAGE;
         else if (option == 'p')
             ring->pages_a_time = strtoul(optarg, NULL, 10);
+        else if (option == 'w')
+            ring->pause = 1e-3 * atof(optarg);
         else if (option == 'j')
             ring->json = true;
         else
             optind = argc + 1;
     }
-    if (optind != argc || ring->seconds < 0 || ring->size < 1 || ring->size > INT32_MAX || ring->pages_a_time < 1) {
+    if (optind != argc || ring->seconds < 0 || ring->size < 1 || ring->size > INT32_MAX || ring->pages_a_time < 1 ||
+        ring->pause < 0) {
         if (ring->rank == 0)
-            fputs("usage: wherry-ring [--seconds S] [--input] [--size BYTES] [--memory MIB] [--pages N] [--json]\n",
+            fputs("usage: wherry-ring [--seconds S] [--input] [--size BYTES] [--memory MIB] [--pages N] [--pause MS]"
+                  " [--json]\n",
                   stderr);
         MPI_Finalize();
         exit(2);

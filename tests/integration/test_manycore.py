@@ -165,9 +165,9 @@ def test_threads_while_moving(start: Callable[..., Board], mode: str) -> None:
 def test_a_thread_freezes_the_others(start: Callable[..., Board], mode: str) -> None:
     """Two that do so in turns, four that would count, three cores; also through moves."""
     board = start(3, 4)
-    run = Run(board, "freeze", 300)
+    run = Run(board, "freeze", 60)
     assert move_around(board, run, mode, 20) > 0
-    assert run.ended()["status"] == 0 and run.text == "ok 300\n"
+    assert run.ended()["status"] == 0 and run.text == "ok 60\n"
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -55,6 +55,13 @@ def test_it_writes_as_many_pages_in_each_iteration_as_it_is_told(pages: str, wri
     assert report["errors"] == 0 and report["written_bytes"] == 3 * report["iterations"] * written * 4096
 
 
+def test_it_pauses_in_each_iteration() -> None:
+    done = ring("openmpi", "--seconds", "0.2", "--pause", "20", "--json")
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert report["errors"] == 0 and report["seconds"] >= 0.02 * report["iterations"] > 0
+
+
 @pytest.mark.parametrize("flavour", sorted(COMMANDS))
 @pytest.mark.parametrize("option", ["--size", "--pages"])
 def test_a_wrong_option_is_refused(flavour: str, option: str) -> None:

@@ -21,6 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+import forked
 import pytest
 
 from names import own_name
@@ -94,6 +95,7 @@ class World:
     def __init__(self, name: str, directory: Path, enter: tuple[str, ...] = (), **environment: str) -> None:
         self.instance = Instance(name)
         self.directory = directory
+        self._enter = enter
         self._wherry = (*enter, "env", f"--chdir={directory}", str(WHERRY)) if enter else (str(WHERRY),)
         kept = {key: value for key, value in os.environ.items() if not key.startswith(("WHERRY_", "SUDO_"))}
         self.environment = {**kept, "WHERRY_INSTANCE": name, **environment}
@@ -102,6 +104,8 @@ class World:
 
     def __call__(self, *words: str, **more: str) -> Completed:
         """One command, whatever becomes of it."""
+        if not self._enter:
+            return forked.run(words, self.directory, {**self.environment, **more}, SECONDS)
         return subprocess.run(
             [*self._wherry, *words],
             cwd=self.directory,
@@ -161,11 +165,22 @@ class World:
 
     @contextmanager
     def ring(
-        self, cluster: str, flavour: str, *, ranks: int = 4, seconds: int | None = None, memory: int = 4
+        self,
+        cluster: str,
+        flavour: str,
+        *,
+        ranks: int = 4,
+        seconds: int | None = None,
+        memory: int = 4,
+        pause: int = 0,
     ) -> Iterator[Ring]:
-        """A ring that runs for so long, or until its result is asked for; else it is ended. `memory` is MiB for each
-        rank."""
+        """A ring that runs for so long, or until its result is asked for; else it is ended.
+
+        `memory` is MiB for each rank. Without a `pause`, of so many ms in each iteration, it uses all of its nodes' CPU
+        and has nearly always a message under way; what is not about that leaves the CPU to the tests beside it.
+        """
         options = ["--seconds", str(seconds or _FOR_EVER), "--memory", str(memory), "--size", "16384"]
+        options += ["--pause", str(pause)] if pause else []
         options += [] if seconds else ["--input"]
         words = ("run", cluster, "-n", str(ranks), "--", ring_program(flavour, self.directory), *options)
         ring = Ring(self.start(*words, stdin=subprocess.DEVNULL if seconds else subprocess.PIPE))
@@ -286,7 +301,8 @@ def world(role: str, enter: tuple[str, ...] = (), **environment: str) -> Iterato
     with tempfile.TemporaryDirectory(prefix=f"wherry-{name}-") as directory:
         os.chmod(directory, 0o755)
         made = World(name, Path(directory), enter, **environment)
-        made("down", "--all")
+        if any(there for kind, there in made.everything().items() if kind != "interfaces"):
+            made("down", "--all")
         try:
             yield made
         finally:

@@ -1,9 +1,13 @@
-"""A benchmark by the command line: two real moves, by Wherry and by runc, a file of samples, a page, nothing left."""
+"""A benchmark by the command line: two real moves, by Wherry and by runc, a file of samples, a page, nothing left.
+
+And the demo, with a smaller problem than its command has.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +15,11 @@ from pathlib import Path
 import pytest
 
 from names import own_name
+from wherry.base.errors import Refused
 from wherry.base.paths import Instance
+from wherry.lab import demo
+from wherry.lab.bench.session import own_instance
+from wherry.lab.hpcc import Problem
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="clusters are made by root")
 
@@ -31,3 +39,28 @@ def test_a_move_beside_runc_by_hand(tmp_path: Path) -> None:
     assert all(sample["downtime"] > 0 for sample in samples)
     assert "8.0 MiB, downtime" in done.stdout and (tmp_path / "moves.html").exists()
     assert not Instance(INSTANCE).run.exists(), "the instance is gone"
+
+
+@pytest.mark.skipif(not shutil.which("hpcc"), reason="hpcc is not installed")
+def test_the_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """HPL natively, on a cluster, and while a node moves: each run is verified, and the page tells of all."""
+    monkeypatch.setenv("WHERRY_INSTANCE", INSTANCE)
+    small = Problem(n=100, pfacts=1, rfacts=1, bcasts=1, depths=1)
+    with own_instance(INSTANCE, keep=False):
+        shown = demo.Demo(tmp_path, small, 1)
+        shown.run()
+    shown.report()
+    header, *samples = (json.loads(line) for line in (tmp_path / "samples.jsonl").read_text().splitlines())
+    assert header["header"]["demo"] == small.said
+    assert {one["variant"]: one["ok"] for one in samples} == {variant.name: True for variant in demo.VARIANTS}
+    (moved,) = [one for one in samples if "downtime" in one]
+    assert moved["variant"] == "moved" and 0 < moved["downtime"] <= moved["total"] and moved["residuals_passed"] == 1
+    assert "virtual cluster, one move" in capsys.readouterr().out and "<svg" in (tmp_path / "report.html").read_text()
+    assert not Instance(INSTANCE).run.exists(), "the instance is gone"
+
+
+@pytest.mark.parametrize(("reps", "n", "says"), [(2, 1000, "too few"), (3, 99, "out of range"), (3, 1501, "a minute")])
+def test_a_demo_that_shows_nothing_is_refused(tmp_path: Path, reps: int, n: int, says: str) -> None:
+    with pytest.raises(Refused) as error:
+        demo.run(tmp_path, reps, n, False)
+    assert says in f"{error.value.what} {error.value.why}"

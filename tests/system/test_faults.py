@@ -29,6 +29,8 @@ ENV_END = 51
 """Where the environment ends: a field of /proc/PID/stat, counted from 1 (proc(5))."""
 RANK = 16
 """MiB of memory of a rank that checks it."""
+PAUSE = 4
+"""Milliseconds that a rank sleeps in each iteration, where the test is of what breaks and not of messages under way."""
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +45,7 @@ def two() -> Iterator[World]:
 def held(two: World) -> str:
     """The fault that holds a move for as long as breaking it may take: longer where programs start slowly."""
     began = time.monotonic()
-    two("version")
+    two.start("version").communicate(timeout=SECONDS)
     return f"pause:{max(2.0, 5 * (time.monotonic() - began)):.1f}"
 
 
@@ -191,7 +193,7 @@ def test_what_breaks_during_a_move_is_taken_back(two: World, held: str, case: st
         assert re.search(says, done.stderr) and "  next: " in done.stderr, done.stderr
         assert two.assert_one_copy("two")[NODE] == SOURCE
 
-    two.under_a_ring("two", "openmpi", broken, ranks=2, memory=RANK)
+    two.under_a_ring("two", "openmpi", broken, ranks=2, memory=RANK, pause=PAUSE)
 
 
 def test_a_page_that_differs_is_sent_again(two: World, held: str) -> None:
@@ -209,7 +211,7 @@ def test_a_page_that_differs_is_sent_again(two: World, held: str) -> None:
         assert environment(two, DESTINATION) == there
         assert "sent again: the memory of process" in (two.instance.state / "log").read_text()
 
-    two.under_a_ring("two", "openmpi", mended, ranks=2, memory=RANK)
+    two.under_a_ring("two", "openmpi", mended, ranks=2, memory=RANK, pause=PAUSE)
 
 
 def environment(two: World, host: str) -> bytes:
@@ -232,7 +234,7 @@ def dumping(two: World) -> int:
 
 def test_criu_is_killed_while_it_dumps(two: World, held: str) -> None:
     """One copy goes on. CRIU had thawed it and held its connections, so the job is not safe, which the error says."""
-    with two.ring("two", "openmpi", seconds=60, ranks=2, memory=48):
+    with two.ring("two", "openmpi", seconds=60, ranks=2, memory=48, pause=PAUSE):
         operation = two.begin_move(NODE, DESTINATION, f"freeze:{held}")
         dump = dumping(two)
         kill([dump])
@@ -261,7 +263,7 @@ def test_the_daemon_is_killed_while_criu_dumps(two: World, held: str) -> None:
         assert client.returncode == 1 and "the daemon was stopped" in error
         assert two.assert_one_copy("two")[NODE] == SOURCE
 
-    two.under_a_ring("two", "openmpi", killed, ranks=2, memory=48)
+    two.under_a_ring("two", "openmpi", killed, ranks=2, memory=48, pause=PAUSE)
 
 
 def arrived(two: World) -> int:

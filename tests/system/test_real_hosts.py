@@ -153,7 +153,7 @@ def test_a_libvirtd_is_killed_during_a_move(pair: World, hosts: Lab, end: str) -
     where = known(pair, hosts)
     source, destination = where["pair-0"], other(where["pair-0"])
     killed = source if end == "source" else destination
-    with pair.ring("pair", "openmpi", ranks=2, seconds=10) as ring:
+    with pair.ring("pair", "openmpi", ranks=2, seconds=10, pause=10) as ring:
         moving = pair.start("move", "pair-0", "--to", destination, "--bandwidth", "16Mbit/s")
         assert eventually(lambda: hosts.receives(destination), True)
         hosts.kill_libvirtd(killed)

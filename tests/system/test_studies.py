@@ -27,6 +27,8 @@ from wherry.client import daemon_process
 from wherry.lab.study import render, runner, workloads
 from wherry.lab.study.experiment import Page, Study
 from wherry.lab.study.levels import Combination, Factor, Level, SampleFailed, Value
+from wherry.lab.study.papers.manycore import Manycore
+from wherry.lab.study.papers.manycore_levels import cell_of
 from wherry.lab.study.papers.multi_site import MultiSite
 from wherry.lab.study.papers.nic_degradation import NicDegradation
 from wherry.lab.study.papers.xen_migration import XenMigration
@@ -277,12 +279,12 @@ def test_a_disk_that_is_full_again_and_again_costs_no_row(small_disk: Path, test
 
 
 class Papers(XenMigration):
-    """Of each of its programs the runs on nodes, and those with a move."""
+    """Each of its programs on nodes; HPL and SP are moved, one of them also runs unmoved."""
 
     def combinations(self) -> Sequence[Combination]:
-        moved = [Combination.of(test=test, how=how) for test in ("hpl3", "sp") for how in ("nodes", "moved")]
-        others = (("linpack", "nodes"), ("netpipe", "two-hosts"), ("idle", "moved"))
-        return [*(Combination.of(test=test, how=how) for test, how in others), *moved]
+        runs = (("linpack", "nodes"), ("netpipe", "two-hosts"), ("idle", "moved"))
+        moved = (("hpl3", "moved"), ("sp", "nodes"), ("sp", "moved"))
+        return [Combination.of(test=test, how=how) for test, how in (*runs, *moved)]
 
 
 class Pings(NicDegradation):
@@ -292,15 +294,31 @@ class Pings(NicDegradation):
         return [Combination.of(nic="container", tool="flood", mpi="openmpi")]
 
 
-@pytest.mark.parametrize("kind", [Papers, Pings])
+class Tiles(Manycore):
+    """One of each kind of run: threads, a move on this machine and one between hosts, moves together, what is beside.
+
+    A single pair is moved, as two need not stand at the same time on a machine that is busy.
+    """
+
+    def combinations(self) -> Sequence[Combination]:
+        moves = [cell_of("move", how, "1", "8") for how in ("precopy", "tcp-direct")]
+        others = [cell_of("threads", how, threads="17") for how in ("separated", "pthreads-small")]
+        messages = [cell_of("message", how) for how in ("tiles", "openmpi")]
+        single = cell_of("parallel", "direct", "1", "32", pairs="1")
+        return [*moves, *others, single, cell_of("beside", "criu"), *messages]
+
+
+@pytest.mark.parametrize("kind", [Papers, Pings, Tiles])
 def test_programs_of_the_papers(case: Path, testbed: Testbed, kind: type[Study]) -> None:
     results = Results.create(case / kind.__name__, kind(True, lacking(daemon_process.examine())), 1)
     run(results, testbed)
     assert len(results.counted()) == len(results.study.combinations()), [one.problem for one in results.runs]
-    moved = [cell for cell in results.study.combinations() if "moved" in dict(cell.levels).values()]
+    moved = [cell for cell in results.study.combinations() if {"moved", "criu"} & set(dict(cell.levels).values())]
     assert all(results.values(cell, "downtime")[0] > 0 for cell in moved)
+    of_tiles = [cell for cell in results.study.combinations() if ("what", "move") in cell.levels]
+    assert all(0 < results.values(cell, "first")[0] <= results.values(cell, "all")[0] for cell in of_tiles)
     text = render.write(results)[0].read_text()
-    assert not moved or "wherry move three-2 --to b" in text
+    assert kind is not Papers or "wherry move three-2 --to b" in text
 
 
 class TwoSites(MultiSite):

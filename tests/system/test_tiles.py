@@ -44,14 +44,14 @@ def test_on_this_machine(some: World) -> None:
     assert (ranks.returncode, ranks.stdout) == (0, "ok, 3 rounds\n")
     asked = some.json("tile", "run", f"{LIBRARY}/names", "ask", "echo")
     assert asked["status"] == 0 and "process 1 port" in asked["output"]
-    counting = some.start("tile", "run", "--tile", "0", f"{LIBRARY}/count", "60", "200000000")
+    counting = some.start("tile", "run", "--tile", "0", f"{LIBRARY}/count", "30", "200000000")
     assert counting.stdout and counting.stdout.readline() == "1\n"
     (process,) = [p for p in some.json("tile", "ps")["processes"] if p["program"] == "count"]
     moves = move_round(some, process["process"], [1, 2, 0], ["faithful", "direct", "handoff", "precopy"])
     told = some("tile", "move", str(process["process"]), "--to", "1").stdout
     assert f"process {process['process']} moved from tile 0 to tile 1 (precopy)." in told and "It stood for" in told
     out, err = counting.communicate(timeout=SECONDS)
-    assert counting.returncode == 0 and out.splitlines()[:-1] == [str(n) for n in range(2, 61)], err
+    assert counting.returncode == 0 and out.splitlines()[:-1] == [str(n) for n in range(2, 31)], err
     (ended,) = [p for p in some.json("tile", "ps")["processes"] if p["program"] == "count"]
     assert (ended["state"], ended["moves"], ended["tile"]) == ("ended", moves + 1, 1)
     assert some("tile", "down").stdout == "the tiles are down.\n"
@@ -69,7 +69,7 @@ def test_on_two_hosts(some: World) -> None:
     for words in (("fabric", "down"), ("host", "drain", "b1")):
         refused = some(*words)
         assert refused.returncode == 5 and "tiles run in the network of" in refused.stderr, refused.stderr
-    running = some.start("tile", "run", "--ranks", "4", f"{LIBRARY}/mpi-check", "300")
+    running = some.start("tile", "run", "--ranks", "4", f"{LIBRARY}/mpi-check", "200")
 
     with Client(some.instance, start=False) as client:
 
@@ -92,7 +92,7 @@ def test_on_two_hosts(some: World) -> None:
                 at[process] = free
         assert running.poll() is None and len(at) == 4
     out, err = running.communicate(timeout=SECONDS)
-    assert (running.returncode, out) == (0, "ok, 300 rounds\n"), err
+    assert (running.returncode, out) == (0, "ok, 200 rounds\n"), err
     some.json("tile", "down")
     some.json("tile", "up", two, "--balance")
     some.kill_daemon()

@@ -20,6 +20,8 @@ pytestmark = [
 ]
 IMAGE = own_name("tvm")
 _LONG = "WHERRY_LONG_TESTS" in os.environ
+PAUSE = 10
+"""Milliseconds that a rank sleeps in each iteration: ranks that poll all the time load both of the machines' CPUs."""
 PROGRAMS = ("qemu-system-x86_64", "libvirtd", "virsh", "busybox", "sqfstar")
 
 
@@ -177,14 +179,16 @@ FETCH_SLOWLY = ("--mode", "post-copy", "--max-rounds", "0", "--bandwidth", "64Mb
 
 def test_post_copy(two: World) -> None:
     """The node runs at its destination before its memory is there, and its job goes on right."""
-    with two.ring("two", "mpich", ranks=2, seconds=30) as ring:
+
+    def fetched() -> None:
         source, destination, command = moving(two, *FETCH_SLOWLY)
         switched(two, destination, command)
         assert "post-copy" in state(two, source, "two-1")
-        out, err = command.communicate(timeout=SECONDS)
+        _, err = command.communicate(timeout=SECONDS)
         assert command.returncode == 0, err
         assert known(two)["two-1"] == destination and "running" in state(two, destination, "two-1")
-        ring.result()
+
+    two.under_a_ring("two", "mpich", fetched, ranks=2, pause=PAUSE)
 
 
 def test_hybrid_leaves_the_choice_to_the_policy(two: World) -> None:
@@ -215,7 +219,8 @@ def test_hybrid_lets_a_node_run_on_that_outruns_its_rounds(two: World) -> None:
 @pytest.mark.parametrize("end", ["source", "destination"])
 def test_a_libvirtd_is_killed_during_a_move(two: World, end: str) -> None:
     """The node runs on where it was, its job goes on right, and nothing is left of the move."""
-    with two.ring("two", "openmpi", ranks=2, seconds=40) as ring:
+
+    def killed() -> None:
         source, destination, command = moving(two, "--bandwidth", "16Mbit/s")
         assert eventually(lambda: "paused" in state(two, destination, "two-1"), True, SECONDS)
         kill(two, source if end == "source" else destination, "libvirtd.pid")
@@ -223,7 +228,8 @@ def test_a_libvirtd_is_killed_during_a_move(two: World, end: str) -> None:
         assert command.returncode == 1 and "was not moved" in err, err
         assert eventually(lambda: set(states(two).values()), {"running"}) == {"running"}
         assert known(two)["two-1"] == source
-        ring.result()
+
+    two.under_a_ring("two", "openmpi", killed, ranks=2, pause=PAUSE)
 
 
 def test_the_daemon_is_killed_during_a_move(two: World) -> None:
@@ -238,7 +244,7 @@ def test_the_daemon_is_killed_during_a_move(two: World) -> None:
             ends = {"prepare": {source}, "freeze": {source, other(source)}, "commit": {other(source)}}
             assert known(two)["two-1"] in ends[phase], phase
 
-    two.under_a_ring("two", "mpich", killed, ranks=2)
+    two.under_a_ring("two", "mpich", killed, ranks=2, pause=PAUSE)
 
 
 def test_a_machine_that_panics_is_told(two: World) -> None:
@@ -297,7 +303,7 @@ def test_containers_and_machines_in_one_job(two: World) -> None:
             two.json("host", "restore", there["mixed-1"])
             assert two.hosts_of("mixed") == there
 
-        two.under_a_ring("mixed", "openmpi", moves, ranks=2)
+        two.under_a_ring("mixed", "openmpi", moves, ranks=2, pause=PAUSE)
         done = two("run", "mixed", "-n", "2", "--mpi", "mpich", "--", "/bin/hostname")
         assert sorted(done.stdout.split()) == ["mixed-0", "mixed-1"], done.stderr
     finally:

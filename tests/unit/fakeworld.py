@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from wherry.cluster.clusters import Clusters
@@ -62,12 +64,21 @@ def fabric_spec(memory: str = "4GiB", cores: float = 4, **facts: dict[str, Any])
     )
 
 
+@cache
+def _migrated() -> bytes:
+    """An empty database: the migrations take as long as a move in memory, and some tests make hundreds of worlds."""
+    with TemporaryDirectory() as directory:
+        Store(Path(directory) / "state.db").close()
+        return (Path(directory) / "state.db").read_bytes()
+
+
 class World:
     """Everything that the domain stands on, and the domain; `reborn` is the next daemon over the same world."""
 
     def __init__(
         self, directory: Path, fabric: FabricSpec | None = None, rounds: bool = False, switches: bool = False
     ) -> None:
+        (directory / "state.db").write_bytes(_migrated())
         self.store = WatchedStore(directory / "state.db")
         self.fabric = FakeFabric(fabric or fabric_spec())
         self.fabric.up()

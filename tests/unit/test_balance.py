@@ -360,13 +360,13 @@ def test_no_oscillation(world: Imagined, seed: int | None, rule: Rule) -> None:
     assert jitter or not world.plan(rule, NOW + 61.0 * 12).moves, "what was done for all jobs plans nothing"
 
 
-def test_ten_thousand_nodes(capsys: pytest.CaptureFixture[str]) -> None:
-    """Printed, not judged: how long a plan for 40 clusters of 250 nodes on 2800 hosts takes."""
-    hosts = hosts_at("abcd", 700, cores=4.0)
+def test_thousands_of_nodes(capsys: pytest.CaptureFixture[str]) -> None:
+    """Printed, not judged: how long a plan for 12 clusters of 250 nodes on 1120 hosts takes."""
+    hosts = hosts_at("abcd", 280, cores=4.0)
     names, random_ = [host.name for host in hosts for _ in range(4)], random.Random(1)
     random_.shuffle(names)
     world = Imagined(hosts)
-    for number in range(40):
+    for number in range(12):
         nodes = nodes_on(f"c{number}", names[number * 250 : number * 250 + 250])
         world.jobs.append(Job(nodes, work=0.01 if number % 2 else 1.0, pairs=ring(250, 2)))
     shown = world.world()
@@ -375,6 +375,6 @@ def test_ten_thousand_nodes(capsys: pytest.CaptureFixture[str]) -> None:
     found = plan(cases, shown, world.nodes(), [], NOW, Rule())
     took = time.perf_counter() - began
     with capsys.disabled():
-        print(f"\n10,000 nodes on 2,800 hosts: a plan of {len(found.moves)} moves in {took:.2f} s")
+        print(f"\n3,000 nodes on 1,120 hosts: a plan of {len(found.moves)} moves in {took:.2f} s")
     world.apply(found)
-    assert world.overfull() == []
+    assert found.moves and world.overfull() == []

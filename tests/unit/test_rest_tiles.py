@@ -91,8 +91,10 @@ def test_what_programs_say_is_followed_to_their_ends(client: Client) -> None:
     assert "".join(e.get("text", "") for e in events) == "ok, 3 rounds\n"
     assert [e["status"] for e in events if e["event"] == "ended"] == [0, 0, 0]
     (holding,) = client.start_on_tile(program("receive"), [])
-    threading.Timer(0.5, lambda: Client.tiles_down(client)).start()
+    down = threading.Timer(0.5, client.tiles_down)
+    down.start()
     refused(Code.UNREACHABLE, lambda: list(client.tile_output([holding["process"]])))
+    down.join()
 
 
 def test_moves_begun_together(client: Client) -> None:

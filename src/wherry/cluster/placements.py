@@ -7,6 +7,7 @@ node that the cluster can ever have, so it stays correct in running nodes when t
 from __future__ import annotations
 
 import hmac
+from functools import lru_cache
 
 from pydantic import SecretStr
 
@@ -94,7 +95,12 @@ def secret_name(cluster: str) -> str:
 
 def hosts_file(cluster: Cluster) -> str:
     """The text of /etc/hosts inside the nodes and the head."""
-    network = network_of_cluster(cluster)
-    lines = ["127.0.0.1 localhost", f"{address_of(network, HEAD_INDEX)} {head_name(cluster.name)}"]
-    lines += [f"{address_of(network, index)} {cluster.name}-{index}" for index in range(MOST_NODES)]
+    return _hosts_file(network_of_cluster(cluster), cluster.name)
+
+
+@lru_cache(maxsize=64)
+def _hosts_file(network: ClusterNetwork, cluster: str) -> str:
+    """It has a line for each node that there may be, and every placement has the text."""
+    lines = ["127.0.0.1 localhost", f"{address_of(network, HEAD_INDEX)} {head_name(cluster)}"]
+    lines += [f"{address_of(network, index)} {cluster}-{index}" for index in range(MOST_NODES)]
     return "\n".join(lines) + "\n"
