@@ -26,8 +26,8 @@ from typing import Any
 
 from wherry.base.errors import Code, Failed
 from wherry.base.paths import native_program
+from wherry.base.wait import readable
 from wherry.fabric.protocol import HoldReport
-from wherry.fabric.run_program import readable
 from wherry.model.network import Port
 
 TIMEOUT = 5.0

@@ -1,14 +1,12 @@
-"""Runs short programs such as `tc` and `wg`, and waits for the output of long ones.
+"""Runs short programs such as `tc` and `wg`.
 
 Invariant: a short program that does not succeed is a `Failed` with the program's name.
 """
 
 from __future__ import annotations
 
-import select
 import subprocess
 from collections.abc import Sequence
-from typing import IO
 
 from wherry.base.errors import Code, Failed
 
@@ -24,11 +22,3 @@ def output_of(words: Sequence[str], what: str, remedy: str, given: str | None = 
     if done.returncode:
         raise Failed(Code.FAILED, what, done.stderr.strip() or f"{words[0]} ended with {done.returncode}", remedy)
     return done.stdout
-
-
-def readable(pipe: IO[bytes], seconds: float) -> bool:
-    """True when the pipe has data or has ended, within `seconds`. With poll(2), as select(2) takes descriptors below
-    1024 only, and a daemon has one for each port."""
-    poll = select.poll()
-    poll.register(pipe, select.POLLIN)
-    return bool(poll.poll(seconds * 1000))

@@ -157,9 +157,7 @@ class SiteLinks:
                     netem.set_latency(end, way.latency or 0)
                 elif netem.available():
                     netem.clear(end)
-        elif emulator.alive():
-            emulator.set(link.directions())
-        else:
+        elif not (emulator.alive() and emulator.set(link.directions())):
             self._clear(ends)
             emulator.start(ends, netns_links.WIRE_MTU, link.directions())
         bridge = BRIDGE if link.overlay == "none" else None

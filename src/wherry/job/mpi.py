@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import os
 import re
-import select
 import shutil
 import signal
 import subprocess
@@ -23,6 +22,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from wherry.base.errors import Code, Refused
+from wherry.base.wait import readable
 from wherry.model.owner import Owner
 from wherry.node import elf
 
@@ -267,7 +267,7 @@ def _output(process: subprocess.Popen[bytes]) -> str:
         with process.stdout as pipe:
             while len(output) < _VERSION_BYTES and (left := deadline - time.monotonic()) > 0:
                 ended = process.poll() is not None
-                ready, _, _ = select.select([pipe], [], [], min(left, _MOMENT))
+                ready = readable(pipe, min(left, _MOMENT))
                 more = os.read(pipe.fileno(), _VERSION_BYTES - len(output)) if ready else b""
                 if not more and (ready or ended):
                     break

@@ -8,13 +8,13 @@ from __future__ import annotations
 import json
 import os
 import secrets
-import select
 import subprocess
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from wherry.base.errors import Code, Failed, Refused
 from wherry.base.paths import native_program
+from wherry.base.wait import readable
 from wherry.model.tiles import TilesSpec
 
 _START = 30.0  # seconds for what takes milliseconds, on a loaded machine
@@ -96,8 +96,7 @@ def _receive(socket: Path, boards: list[Process], wanted: str) -> dict[str, Any]
     """The first board's next event. Failed, with all boards killed, when it is not `wanted`."""
     stream = boards[0].stdout
     assert stream
-    there, _, _ = select.select([stream], [], [], _START)
-    line = stream.readline() if there else b""
+    line = stream.readline() if readable(stream, _START) else b""
     event: dict[str, Any] = json.loads(line) if line else {"event": "failed", "why": "the name server wrote nothing"}
     if event["event"] != wanted:
         _kill(boards)

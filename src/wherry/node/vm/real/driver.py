@@ -30,6 +30,7 @@ from wherry.model.owner import Owner
 from wherry.model.spec.cluster import Flavor, names_disk
 from wherry.node.container.mounts import remove_tree
 from wherry.node.protocol import NodeMover, Placement, Usage
+from wherry.node.undo import undone_on_error
 from wherry.node.vm import guest_config, libvirt_client
 from wherry.node.vm.agent_liveness import answers
 from wherry.node.vm.console import Consoles, put_aside
@@ -105,7 +106,7 @@ class RemoteVmDriver(VmDriverBase):
         self.stop(place)
         put_aside(self.console(place.node.name))
         self.note(place.host)
-        try:
+        with undone_on_error(lambda: self.stop(place), f"node {place.node.name} on host {place.host}"):
             connection, name = self.connections.connect(place.host), domain_name(self.instance, place.node.name)
             libvirt = libvirt_client.load()
             address_probe = self._probes.submit(answers, place, _ADDRESS_PROBE)
@@ -127,10 +128,6 @@ class RemoteVmDriver(VmDriverBase):
                     raise Failed(Code.NAME_TAKEN, what, f"{why}: another cluster on this network uses it", _POOLS)
                 domain.resume()
             self.await_agent(place, _BOOT_TIMEOUT)
-        except BaseException:
-            with contextlib.suppress(WherryError):  # the first error says more
-                self.stop(place)
-            raise
 
     def stop(self, place: Placement) -> None:
         if place.host in self.connections.lost:
