@@ -47,7 +47,7 @@ class HostConnections:
             raise LostContact(Code.UNREACHABLE, what, "lost hosts are not contacted", remedy)
         with self._locks[host]:
             found = self._open.get(host)
-            if found is not None and found.isAlive():
+            if found is not None and libvirt_client.is_alive(found):
                 return found
             when, error = self._failed.get(host, (0.0, None))
             if error is None:
