@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 from qemuworld import INSTANCE, RUNS, Connection, Error, Machine, World, place, qemu_driver, qemu_world
 
-from wherry.base.errors import Code, Failed, LostContact
+from wherry.base.errors import Code, Failed, LostContact, Refused
 from wherry.node.vm import domain_names, libvirt_client, migration_job
+from wherry.node.vm.host_connections import HostConnections
 from wherry.node.vm.real import driver as real_driver
 from wherry.node.vm.real.qemu import QemuDriver
 
@@ -96,6 +97,25 @@ def test_a_migration_is_given_up_at_once_when_the_connection_breaks(
     with pytest.raises(LostContact, match="client socket is closed"):
         migration_job.abort(domain)
     assert time.monotonic() - began < 5
+
+
+def test_a_machine_that_is_named_twice_is_refused(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A move to its other name would begin by ending the node as a leftover at the destination."""
+    uuids = {"q1": "4c4c4544-1", "q2": "4c4c4544-1"}
+    hosts = HostConnections(world.uris)
+    monkeypatch.setattr(hosts, "connect", world.connect)
+    monkeypatch.setattr(
+        Connection,
+        "getCapabilities",
+        lambda one: f"<capabilities><host><uuid>{uuids[one.host]}</uuid></host></capabilities>",
+    )
+    for _ in range(2):
+        assert hosts.facts("q1").architecture == "x86_64"
+    with pytest.raises(Refused, match="hosts q1 and q2 are the same machine") as told:
+        hosts.facts("q2")
+    assert told.value.code == Code.INVALID_FILE and "host_uuid" in told.value.next
+    uuids["q2"] = "4c4c4544-2"
+    hosts.facts("q2")
 
 
 def test_events_that_cannot_be_had_are_an_error_of_ours(
