@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -49,7 +50,8 @@ def test_frames_pass_and_nothing_is_left(
 ) -> None:
     sources = [f"link/{name}.c" for name in ("main", "command", "shape", "delay_queue", "tap")]
     program = built(tmp_path, "wherry-link", *sources, "lib/netdev.c")
-    monkeypatch.setattr(link_emulator, "native_program", lambda _: program)
+    usual = link_emulator.native_program
+    monkeypatch.setattr(link_emulator, "native_program", lambda name: program if name == "wherry-link" else usual(name))
     link = LinkEmulator(tmp_path / "control", "a--b")
     assert not link.alive() and link.counters() is None
     link.start(ends, 9000, (DirectionSpec(), DirectionSpec()))
@@ -63,8 +65,8 @@ def test_frames_pass_and_nothing_is_left(
     assert ping("-i0.002", "-c20") == 0
     found = link.counters()
     assert found and found["there"]["lost"] > 40 and found["back"]["frames"] > 170 and found["cpu_us"] > 0
-    assert link._process and link._process.poll() is None
-    process = link._process
+    process = link._process.child
+    assert process and process.poll() is None
     link.end()
     assert process.returncode == 0, "no leak, no overflow"
     assert not link.alive()
@@ -73,11 +75,49 @@ def test_frames_pass_and_nothing_is_left(
 def test_one_that_hangs_is_ended(tmp_path: Path, ends: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch) -> None:
     link = LinkEmulator(tmp_path / "control", "a--b")
     link.start(ends, 9000, (DirectionSpec(), DirectionSpec()))
-    assert link._process is not None
     monkeypatch.setattr(link_emulator, "TIMEOUT", 0.3)
-    os.kill(pid := link._process.pid, signal.SIGSTOP)
+    os.kill(pid := only_emulator(tmp_path), signal.SIGSTOP)
     link.end()
     assert not Path(f"/proc/{pid}").exists() and not link.alive()
+
+
+def test_one_that_hangs_is_ended_by_the_next_daemon(
+    tmp_path: Path, ends: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which has only the link's name. It also replaces one that hangs by one that works."""
+    first = LinkEmulator(tmp_path / "control", "a--b")
+    first.start(ends, 9000, (DirectionSpec(), DirectionSpec()))
+    monkeypatch.setattr(link_emulator, "TIMEOUT", 0.3)
+    os.kill(hung := only_emulator(tmp_path), signal.SIGSTOP)
+    later = LinkEmulator(tmp_path / "control", "a--b")
+    assert later.alive() and not later.set((DirectionSpec(), DirectionSpec()))
+    later.end()
+    assert not later.alive() and first._process.pid() is None, "reaped by its parent, which is this process here"
+    assert not Path(f"/proc/{hung}").exists() and not [tap for name in NAMES for tap in taps(name)]
+    monkeypatch.setattr(link_emulator, "TIMEOUT", 5.0)
+    later.start(ends, 9000, (DirectionSpec(), DirectionSpec()))
+    os.kill(only_emulator(tmp_path), signal.SIGSTOP)
+    third = LinkEmulator(tmp_path / "control", "a--b")
+    third.start(ends, 9000, (DirectionSpec(), DirectionSpec()))
+    assert third.set((DirectionSpec(), DirectionSpec())) and only_emulator(tmp_path)
+    third.end()
+
+
+def only_emulator(directory: Path) -> int:
+    """The process of the one link whose socket is in the directory."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            words = (process / "cmdline").read_text().split("\0")
+            if words[0].endswith("wherry-link") and str(directory / "control") in words:
+                found.append(int(process.name))
+    (pid,) = found
+    return pid
+
+
+def taps(name: str) -> list[str]:
+    shown = subprocess.run(["ip", "-n", name, "-o", "link"], capture_output=True, text=True, check=True).stdout
+    return [line.split(": ")[1] for line in shown.splitlines() if "lo:" not in line]
 
 
 def ping(*words: str) -> int:

@@ -101,6 +101,16 @@ def test_a_gateway_is_found_by_who_comes_after_a_daemon_that_was_killed(tmp_path
     assert one.pid() is None and "cannot run /no/such/program" in one.output()
 
 
+def test_a_gateway_that_hangs_before_it_begins_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    os.mkfifo(tmp_path / "0.pid.new")  # wherry-ns waits for a reader
+    monkeypatch.setattr(vpn_gateway, "START_TIMEOUT", 0.3)
+    one, began = Gateway(tmp_path, 0, ""), time.monotonic()
+    with pytest.raises(Failed, match="was not started") as told:
+        one.start(SLEEP)
+    assert told.value.code == Code.TIMED_OUT and time.monotonic() - began < 10
+    assert not Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+
+
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="there is no openssl")
 def test_a_gateway_that_ends_at_once_may_be_looked_at_while_it_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -243,6 +243,30 @@ def test_frames_are_counted_once_however_many_begin_to_count(fabric: NetnsFabric
     one.close()
 
 
+def test_a_host_whose_nft_hangs_does_not_hold_up_the_readers_of_others(
+    fabric: NetnsFabric, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    stuck, place = fabric.host_netns("a1"), fabric.host_netns("b1")
+    reader = TrafficMatrix()
+    reader.read({stuck: frozenset()})
+    real, begun = shutil.which("nft"), tmp_path / "begun"
+    slow = tmp_path / "nft"
+    inode = os.stat(stuck).st_ino
+    slow.write_text(
+        f'#!/bin/sh\n[ "$(stat -Lc %i /proc/self/ns/net)" = {inode} ] && touch {begun} && sleep 4\nexec {real} "$@"\n'
+    )
+    slow.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    with ThreadPoolExecutor(1) as pool:
+        closing = pool.submit(reader.close)
+        while not begun.exists():
+            time.sleep(0.01)
+        with contextlib.closing(TrafficMatrix()) as other:
+            other.read({place: frozenset()})
+        assert not closing.done(), "a1's rules are being removed meanwhile"
+        closing.result()
+
+
 def test_a_sweep_finds_the_half_made_and_its_processes(fabric: NetnsFabric, network: ClusterNetwork) -> None:
     """What a daemon leaves that was killed at any moment: no port, an empty name, processes inside."""
     port = plugged(fabric, network, 0, "a1")

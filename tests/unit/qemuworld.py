@@ -288,6 +288,8 @@ class Connection:
             return SimpleNamespace(upload=lambda stream, _at, _size, _flags: stream.to(root.findtext("name")))
         assert {Path(root.findtext(f"os/{tag}") or "").name for tag in ("kernel", "initrd")} <= set(files)
         machine = Machine(self.world, self.host, text, STANDS)
+        if machine.name() in [other.name() for other in self.world.machines[self.host]]:
+            raise Error(1, f"operation failed: domain '{machine.name()}' already exists")
         self.world.machines[self.host].append(machine)
         return machine
 

@@ -111,6 +111,29 @@ def test_archive_from_both_formats(tmp_path: Path, name: str, text: str, expecte
     assert criu_install.debian_archive(tmp_path) == expected
 
 
+def test_two_installers_at_the_same_time_both_have_the_prefix(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def run(words: list[str]) -> str:
+        if "-x" in words:
+            loader = Path(criu_install.command(Path(words[-1]))[0])
+            loader.parent.mkdir(parents=True)
+            loader.write_text("mine")
+        return "4.2-1\n"
+
+    def rename(new: Path, final: Path) -> None:
+        if not final.exists():  # the other one is done between a look and this step
+            (final / "usr").mkdir(parents=True)
+        renamed(new, final)
+
+    renamed = os.rename
+    monkeypatch.setattr(criu_install, "debian_archive", lambda sources: ("http://a.example/debian", ""))
+    monkeypatch.setattr(criu_install, "_download", lambda root, source: [root / "criu_4.2-1.deb"])
+    monkeypatch.setattr(criu_install, "_run", run)
+    monkeypatch.setattr(criu_install.os, "rename", rename)
+    assert criu_install.install_private(tmp_path) == tmp_path / "4.2-1"
+    assert [path.name for path in tmp_path.iterdir()] == ["4.2-1"]
+    assert os.listdir(tmp_path / "4.2-1") == ["usr"], "the one that was first"
+
+
 @pytest.mark.parametrize(
     "text",
     [

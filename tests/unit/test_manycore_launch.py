@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import time
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from wherry.base.errors import Refused
+from wherry.base.errors import Failed, Refused
 from wherry.manycore.board import Board
-from wherry.manycore.launch import Place
+from wherry.manycore.launch import Place, launch
 from wherry.model.tiles import TilesSpec
 
 
@@ -22,6 +23,18 @@ def test_a_host_whose_tiles_cannot_be_started_leaves_none_on_the_others(tmp_path
     while _processes_of(tmp_path) and time.monotonic() < deadline:  # what is killed takes a moment to end
         time.sleep(0.02)
     assert _processes_of(tmp_path) == []
+
+
+@pytest.mark.parametrize("said", ["no event", '{"event": "ready"}', ""])
+def test_a_board_that_says_something_else_leaves_no_process(tmp_path: Path, said: str) -> None:
+    program = tmp_path / "wherry-tiles"
+    program.write_text(f"#!/bin/sh\necho '{said}'\nexec sleep 60\n")
+    program.chmod(0o755)
+    socket = tmp_path / "tiles.sock"
+    with pytest.raises(Failed, match="the tiles did not start"):
+        launch(socket, TilesSpec(tiles=1, cores=2), [Place("", "127.0.0.1")], program)
+    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    assert not children
 
 
 def _processes_of(directory: Path) -> list[str]:

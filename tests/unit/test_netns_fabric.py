@@ -17,7 +17,7 @@ import pytest
 from names import own_name
 from wherry.base.errors import Code, Failed, Refused
 from wherry.base.paths import Instance
-from wherry.fabric import libvirt_hosts, site_links, vpn_catalog
+from wherry.fabric import libvirt_hosts, netns_links, site_links, vpn_catalog
 from wherry.fabric.link_emulator import LinkEmulator
 from wherry.fabric.netlink import Switch
 from wherry.fabric.netns import NetnsFabric
@@ -156,3 +156,22 @@ def test_a_link_is_measured_as_silent_while_a_host_is_down(fabric: NetnsFabric, 
     fabric.set_down(host, True)
     measure = fabric.measure_link(SPEC.effective_links()[0], bandwidth=True)
     assert (measure.latency, measure.latency_back, measure.there, measure.back) == (None, None, None, None)
+
+
+def test_a_link_is_joined_to_no_bridge_that_is_not_there(fabric: NetnsFabric) -> None:
+    """As when the bridge to real hosts is gone after a reboot: the cluster's head would be cut off silently."""
+    for join in (lambda ip: ip.up("up0", "gone"), lambda ip: ip.attach("up0", "gone", 1500)):
+        with pytest.raises(Failed, match="up0 was not joined to the bridge gone: there is no link gone"):
+            netns_links.inside(fabric.host_netns("a1"), join)
+
+
+def test_a_vpn_whose_addresses_are_used_up_is_refused() -> None:
+    sites = [{"name": f"s{number}"} for number in range(258)]
+    links = [{"between": [f"s{number}", f"s{number + 1}"]} for number in range(257)]
+    links[256]["overlay"] = "openvpn"  # type: ignore[assignment]
+    spec = FabricSpec.model_validate(
+        SPEC.model_dump() | {"sites": sites, "links": links, "hosts": [HOSTS[0] | {"site": "s0"}]}
+    )
+    if not vpn_catalog.missing_programs("openvpn"):
+        with pytest.raises(Refused, match="s256--s257 cannot have a VPN"):
+            site_links.check(spec)

@@ -40,7 +40,7 @@ from wherry.model.spec.parse import parse, parse_yaml
 from wherry.node.protocol import LONGEST_FREEZE
 from wherry.node.vm import driver_base, live_migration
 from wherry.node.vm.console import Consoles
-from wherry.node.vm.domain_names import domain_id
+from wherry.node.vm.domain_names import notes, remote_domain_id
 from wherry.node.vm.emulated.driver import OVERHEAD
 from wherry.node.vm.host_connections import HostConnections
 from wherry.node.vm.real import driver as real_driver
@@ -125,7 +125,7 @@ def test_the_bridge_that_nodes_are_at() -> None:
 def test_a_machine_with_kvm(driver: QemuDriver) -> None:
     root = described(driver)
     assert root.get("type") == "kvm" and root.findtext("name") == "wherry-tq-c-0"
-    assert root.findtext("uuid") == domain_id(INSTANCE, "c-0") and root.findtext("vcpu") == "2"
+    assert root.findtext("uuid") == remote_domain_id(INSTANCE, "c-0") and root.findtext("vcpu") == "2"
     kind, serial, nic = (root.find(path) for path in ("os/type", "devices/serial", "devices/interface"))
     assert kind is not None and (kind.text, kind.get("machine")) == ("hvm", "q35")
     assert (root.findtext("os/kernel"), root.findtext("os/initrd")) == ("/k", "/i")
@@ -287,7 +287,7 @@ def test_the_sweep_ends_machines_and_removes_ram_disks(world: World, driver: Qem
     driver.sweep()
     assert world.machines["q1"] == [foreign]
     assert sorted(world.files["q1"]) == ["kernel-1", "wherry-tqx-c-0.initrd"]  # others'
-    assert real_driver.hosts_used(INSTANCE) == {} and not real_driver.notes(INSTANCE).exists()
+    assert real_driver.hosts_used(INSTANCE) == {} and not notes(INSTANCE).exists()
 
 
 @pytest.mark.parametrize("how", ["it is silent", "it tells nothing", "a machine does not end"])

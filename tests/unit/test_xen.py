@@ -28,7 +28,7 @@ from wherry.model.spec.fabric import FabricSpec
 from wherry.model.spec.parse import parse
 from wherry.node.protocol import Placement, Usage
 from wherry.node.vm import agent_liveness, driver_base, guest_config, libvirt_client
-from wherry.node.vm.domain_names import domain_id
+from wherry.node.vm.domain_names import remote_domain_id
 from wherry.node.vm.host_connections import processor
 from wherry.node.vm.image.catalog import VmImage
 from wherry.node.vm.real import driver as real_driver
@@ -460,7 +460,7 @@ def test_the_orphan_of_a_move_that_failed_is_removed(world: World, driver: XenDr
 
 def test_an_orphan_that_nobody_could_remove_is_removed_before_the_next_move(world: World, driver: XenDriver) -> None:
     driver.start(place("x1"))
-    uuid = domain_id(INSTANCE, "c-0")
+    uuid = remote_domain_id(INSTANCE, "c-0")
     world.domains["x2"].append(Domain(world, "x2", "wherry-tx-c-0", uuid, World.VIR_DOMAIN_PAUSED))
     mover = moved(driver)
     mover.release()

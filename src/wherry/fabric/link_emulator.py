@@ -1,8 +1,9 @@
 """One `wherry-link`: the process that carries frames between two sites with latency, jitter, loss and a bandwidth.
 
 It outlives the daemon that started it: commands are datagrams to a socket whose name follows from the link's, and a
-socket that refuses them means a dead process. Invariant: a link has at most one process, as a namespace can have only
-one TAP of a name; `end` ends it, or the removal of its namespace.
+socket that refuses them means a dead process. Invariants: a link has at most one process, as a namespace can have only
+one TAP of a name; `end` ends it whoever started it and whether or not it answers (see `recorded_process`), as does the
+removal of its namespace.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any
 from wherry.base.errors import Code, Failed
 from wherry.base.paths import native_program
 from wherry.base.wait import readable
+from wherry.fabric.recorded_process import RecordedProcess
 from wherry.model.spec.fabric import DirectionSpec
 
 TIMEOUT = 5.0
@@ -30,13 +32,16 @@ class LinkEmulator:
     def __init__(self, control: Path, name: str) -> None:
         self._control = control
         self._name = name
-        self._process: subprocess.Popen[bytes] | None = None
+        self._number = control.with_name(f"{control.name}.pid")
+        self._process = RecordedProcess(self._number)
 
     def start(self, ends: list[tuple[str, str]], mtu: int, rules: tuple[DirectionSpec, DirectionSpec]) -> None:
         """Starts it between two ends: each the path of a namespace, and the name of the TAP to make there."""
         self._control.parent.mkdir(parents=True, exist_ok=True)
+        self._process.end()  # a predecessor, whose socket or TAPs are gone
         deadline = time.monotonic() + TIMEOUT
-        words = [str(native_program("wherry-link")), "--control", str(self._control), "--mtu", str(mtu)]
+        words = [str(native_program("wherry-ns")), "--number", str(self._number), "--"]
+        words += [str(native_program("wherry-link")), "--control", str(self._control), "--mtu", str(mtu)]
         words += [word for netns, tap in ends for word in ("--tap", f"{netns}:{tap}")]
         while True:
             reason = self._spawn([*words, "--set", _text(rules)])
@@ -56,14 +61,13 @@ class LinkEmulator:
             return True
         return True
 
-    def set(self, rules: tuple[DirectionSpec, DirectionSpec]) -> None:
-        """Changes the rules, from the next frame on."""
+    def set(self, rules: tuple[DirectionSpec, DirectionSpec]) -> bool:
+        """Changes the rules, from the next frame on. False when it does not answer."""
         try:
             self._ask(f"set {_text(rules)}", TIMEOUT)
-        except OSError as error:
-            raise Failed(
-                Code.FAILED, f"the emulator of the link {self._name} does not answer", str(error), "wherry fabric up"
-            ) from None
+        except OSError:
+            return False
+        return True
 
     def counters(self) -> dict[str, Any] | None:
         """Its counters (see native/link/main.c); None when it does not answer."""
@@ -73,17 +77,15 @@ class LinkEmulator:
             return None
 
     def end(self) -> None:
-        """Ends the process, if it runs."""
-        with contextlib.suppress(OSError):
+        """Ends the process, if it runs. One that hangs is killed: it would keep its TAPs."""
+        grace = TIMEOUT
+        try:
             self._ask("end", TIMEOUT)
-        process, self._process = self._process, None
-        if process is not None:
-            try:
-                process.wait(TIMEOUT)
-            except subprocess.TimeoutExpired:  # it hangs, and would keep its TAPs
-                process.kill()
-                process.wait()
-        self._control.unlink(missing_ok=True)
+        except OSError:
+            grace = 0.0
+        self._process.end(grace)
+        for path in (self._control, self._number):
+            path.unlink(missing_ok=True)
 
     def _ask(self, line: str, timeout: float) -> dict[str, Any]:
         """The answer to a command. OSError when it does not run, TimeoutError when it does not answer."""
@@ -113,10 +115,7 @@ class LinkEmulator:
         with contextlib.suppress(ValueError):
             answer = json.loads(line)
         if answer.get("event") == "ready":
-            if self._process is not None:  # its predecessor, whose socket or TAPs are gone
-                self._process.kill()
-                self._process.wait()
-            self._process = process
+            self._process.child = process
             return None
         process.kill()
         process.wait()

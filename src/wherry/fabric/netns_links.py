@@ -130,13 +130,13 @@ class NetnsLinks:
 
     def up(self, name: str, bridge: str | None = None) -> None:
         """Brings the link up, as a port of the bridge when one is named."""
-        master = {} if bridge is None else {"master": self._index(bridge)}
+        master = {} if bridge is None else {"master": self._bridge_index(bridge, name)}
         self._route.link("set", index=self._index(name), state="up", **master)
 
     def attach(self, name: str, bridge: str | None, mtu: int) -> None:
         """Brings the link up, in this bridge or in none. Sets the MTU first: a bridge takes its ports' smallest."""
+        master = 0 if bridge is None else self._bridge_index(bridge, name)
         self._route.link("set", index=self._index(name), mtu=mtu)
-        master = 0 if bridge is None else self._index(bridge)
         self._route.link("set", index=self._index(name), state="up", master=master)
 
     def exists(self, name: str) -> bool:
@@ -197,6 +197,14 @@ class NetnsLinks:
                 except NetlinkError as error:
                     if error.code not in (errno.ENODEV, errno.EOPNOTSUPP):  # gone with its peer; a fallback tunnel
                         raise
+
+    def _bridge_index(self, bridge: str, port: str) -> int:
+        """Failed when there is no such bridge: pyroute2 omits a missing index, and the kernel would join nothing."""
+        index = self._index(bridge)
+        if index is None:
+            what, why = f"{port} was not joined to the bridge {bridge}", f"there is no link {bridge}"
+            raise Failed(Code.FAILED, what, why, "ip link")
+        return index
 
     def _index(self, name: str) -> int | None:
         found = self._route.link_lookup(ifname=name)

@@ -22,3 +22,14 @@ def output_of(words: Sequence[str], what: str, remedy: str, given: str | None = 
     if done.returncode:
         raise Failed(Code.FAILED, what, done.stderr.strip() or f"{words[0]} ended with {done.returncode}", remedy)
     return done.stdout
+
+
+def succeeds(words: Sequence[str], what: str) -> bool:
+    """True when a program ends with 0. Failed with `what` when it hangs: then nothing is known."""
+    try:
+        output_of(words, what, "wherry doctor")
+    except Failed as error:
+        if error.code == Code.TIMED_OUT:
+            raise
+        return False
+    return True

@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from wherry.base.errors import Code, Failed
+from wherry.base.errors import Code, Failed, Refused
 from wherry.base.paths import Instance
 from wherry.fabric import named_netns, netem, netns_links, vpn_catalog
 from wherry.fabric.link_emulator import LinkEmulator
@@ -45,8 +45,13 @@ class _Backoff(NamedTuple):
 
 def check(spec: FabricSpec) -> None:
     """Refuses links that this machine cannot make. Changes nothing."""
-    for link in spec.effective_links():
+    for index, link in enumerate(spec.effective_links()):
         vpn_catalog.check(link)
+        if link.overlay != "none" and index > 255:
+            why = "a VPN has the addresses 100.64.N.1 and 100.64.N.2, where N is the position of its link"
+            raise Refused(
+                Code.NO_CAPACITY, f"the link {link.name} cannot have a VPN", why, "declare links with a VPN first"
+            )
 
 
 class SiteLinks:
@@ -157,9 +162,7 @@ class SiteLinks:
                     netem.set_latency(end, way.latency or 0)
                 elif netem.available():
                     netem.clear(end)
-        elif emulator.alive():
-            emulator.set(link.directions())
-        else:
+        elif not (emulator.alive() and emulator.set(link.directions())):
             self._clear(ends)
             emulator.start(ends, netns_links.WIRE_MTU, link.directions())
         bridge = BRIDGE if link.overlay == "none" else None

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
@@ -54,11 +54,12 @@ add rule bridge wherry data ether daddr @far goto turn
 add chain bridge wherry count {{ type filter hook prerouting priority -200; policy accept; }}
 add rule bridge wherry count ip protocol tcp ip length > {_BARE} jump data
 """
-_lock = threading.Lock()
-"""Held from the check for the rules until they are added: rules that are added twice count each frame twice."""
+_locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
+"""By host, held while its rules are added or removed, so that the last reader removes none that a new one has just
+found. One lock for each: nft of one host may take seconds, for which the readers of the others do not wait."""
 _readers = Counter[str]()
-"""Number of readers of a host's counters, by the path of its network namespace. Rules left by a killed daemon are used
-by the next reader, and removed with it or with the host."""
+"""Number of readers of a host's counters, by the path of its network namespace, changed under the host's lock. Rules
+left by a killed daemon are used by the next reader, and removed with it or with the host."""
 Pair = tuple[str, str]
 """MACs of sender and receiver."""
 
@@ -86,7 +87,7 @@ class TrafficMatrix:
         frames, size, turns = Counter[Pair](), Counter[Pair](), Counter[Pair]()
         for netns, macs in far.items():
             if netns not in self._counting:
-                with _lock:
+                with _locks[netns]:
                     if "table bridge wherry" not in nft(netns, "list", "tables", "bridge"):
                         nft(netns, "-f", "-", text=_RULES)
                     _readers[netns] += 1
@@ -105,14 +106,14 @@ class TrafficMatrix:
 
     def close(self) -> None:
         """Ends the reading; removes the rules of hosts that have no other reader."""
-        with _lock:
-            for netns in self._counting:
+        while self._counting:
+            netns = self._counting.pop()
+            with _locks[netns]:
                 _readers[netns] -= 1
                 if not _readers[netns]:
                     del _readers[netns]
                     with suppress(WherryError, OSError):  # the host is gone
                         nft(netns, "delete", "table", "bridge", "wherry")
-            self._counting.clear()
 
 
 def _sets(text: str) -> dict[str, list[Any]]:

@@ -16,13 +16,12 @@ import functools
 import os
 import shutil
 import socket
-import subprocess
 import zlib
 from pathlib import Path
 
 from wherry.fabric import netns_links
 from wherry.fabric.netns_links import NetnsLinks
-from wherry.fabric.run_program import output_of
+from wherry.fabric.run_program import output_of, succeeds
 from wherry.fabric.vpn_gateway import Gateway, inside
 from wherry.fabric.vpn_tunnel import Tunnel
 
@@ -42,7 +41,7 @@ def kernel() -> bool:
     if not shutil.which("ip") or not shutil.which("unshare"):
         return False
     words = ["unshare", "--net", "ip", "link", "add", "probe0", "type", "wireguard"]
-    return subprocess.run(words, capture_output=True, timeout=20, check=False).returncode == 0
+    return succeeds(words, "the kernel's WireGuard could not be tried")
 
 
 def missing() -> list[str]:
@@ -133,6 +132,7 @@ def _answers(path: Path) -> bool:
     """True when a gateway listens at the socket. `wg` takes one that is bound but does not listen yet for a dead
     gateway's, removes it, and says that the kernel has no WireGuard."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(1.0)  # a gateway that hangs accepts nothing
         try:
             probe.connect(str(path))
         except OSError:

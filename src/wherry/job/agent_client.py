@@ -13,7 +13,7 @@ import socket
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from wherry.job import sealed_frames
@@ -55,7 +55,7 @@ class AgentEndpoint:
 
     netns: str
     address: str
-    key: str
+    key: str = field(repr=False)
     port: int = CONTROL_PORT
 
     def ping(self, seconds: float) -> int:

@@ -9,6 +9,8 @@ import json
 import os
 import secrets
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -46,15 +48,12 @@ def launch(socket: Path, spec: TilesSpec, places: list[Place], program: Path | N
     words += ["--layout", ",".join(str(spec.tiles) for _ in places)]
     secret = secrets.token_hex(16)
     boards = [_start(tiles, socket, [*words, "--leader", f"{places[0].address}:0"], places[0], secret)]
-    port = _receive(socket, boards, "listening")["port"]
-    words += ["--leader", f"{places[0].address}:{port}"]
-    try:
+    with _killed_on_error(boards):
+        port = _receive(socket, boards, "listening")["port"]
+        words += ["--leader", f"{places[0].address}:{port}"]
         for host, place in enumerate(places[1:], 1):
             path = socket.with_suffix(f".{host}.sock")
             boards.append(_start(tiles, path, [*words, "--host", str(host)], place, secret))
-    except BaseException:
-        _kill(boards)
-        raise
     return _ready(socket, boards)
 
 
@@ -79,29 +78,37 @@ def _start(tiles: Path, path: Path, words: list[str], place: Place | None = None
 
 
 def _ready(socket: Path, boards: list[Process]) -> dict[str, Any]:
-    event = _receive(socket, boards, "ready")
+    with _killed_on_error(boards):
+        event = _receive(socket, boards, "ready")
     for board in boards:
         assert board.stdout
         board.stdout.close()
     return event
 
 
-def _kill(boards: list[Process]) -> None:
-    for board in boards:
-        board.kill()
-        board.wait()
+@contextmanager
+def _killed_on_error(boards: list[Process]) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        for board in boards:
+            board.kill()
+            board.wait()
+        raise
 
 
 def _receive(socket: Path, boards: list[Process], wanted: str) -> dict[str, Any]:
-    """The first board's next event. Failed, with all boards killed, when it is not `wanted`."""
+    """The first board's next event. Failed when it is not `wanted`."""
     stream = boards[0].stdout
     assert stream
     line = stream.readline() if readable(stream, _START) else b""
-    event: dict[str, Any] = json.loads(line) if line else {"event": "failed", "why": "the name server wrote nothing"}
-    if event["event"] != wanted:
-        _kill(boards)
+    try:
+        event: dict[str, Any] = json.loads(line) if line else {"why": "the name server wrote nothing"}
+    except ValueError:
+        event = {"why": f"the name server wrote {line[:100]!r}"}
+    if event.get("event") != wanted:
         said = (log.read_text(errors="replace").splitlines() for log in logs(socket))
-        why = "; ".join(dict.fromkeys([event["why"], *(lines[-1][:200] for lines in said if lines)]))
+        why = "; ".join(dict.fromkeys([event.get("why", str(event)), *(lines[-1][:200] for lines in said if lines)]))
         raise Failed(Code.FAILED, "the tiles did not start", why, f"cat {socket.with_suffix('.log')}")
     return event
 

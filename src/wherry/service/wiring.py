@@ -104,6 +104,7 @@ def purge_machine(instance: Instance) -> None:
 
 def hosts_used(instance: Instance) -> tuple[Path, dict[str, str]]:
     """The directory that records the real hosts of an instance, and those hosts with their URIs."""
+    from wherry.node.vm.domain_names import notes
     from wherry.node.vm.real import driver as real_driver
 
-    return real_driver.notes(instance), real_driver.hosts_used(instance)
+    return notes(instance), real_driver.hosts_used(instance)

@@ -33,6 +33,7 @@ from wherry.node.container.mover import ContainerMover
 from wherry.node.container.processes import first_process
 from wherry.node.netns_socket import in_netns
 from wherry.node.protocol import Placement, Usage
+from wherry.node.undo import undone_on_error
 from wherry.node.usage import usage_of
 
 _CAPABILITIES = [
@@ -44,6 +45,8 @@ _CAPABILITIES = [
 ]
 _LISTEN_TIMEOUT = 20.0
 """Seconds that a node's agent may take until it listens."""
+_RUNTIME_TIMEOUT = 60.0
+"""Seconds for a call of the OCI runtime, which takes a fraction of one."""
 
 
 class ContainerDriver:
@@ -90,7 +93,7 @@ class ContainerDriver:
         layout = self.layout(place)
         self.stop(place)
         group = Cgroup(place.cgroup)
-        try:
+        with undone_on_error(lambda: self.stop(place), f"node {place.node.name} on host {place.host}"):
             layout.make(place.node.memory, place.netns)
             layout.fill(place.hosts_file)
             self._install_init(layout, place)
@@ -100,9 +103,6 @@ class ContainerDriver:
             group.weigh_parent()
             self._run(place, layout)
             self._await_listening(place, group)
-        except BaseException:
-            self.stop(place)
-            raise
         (layout.private / "run" / "wherry" / "key").unlink(missing_ok=True)
 
     def engine_group(self, place: Placement) -> Cgroup:
@@ -124,12 +124,7 @@ class ContainerDriver:
     def forget_runtime(self, place: Placement) -> None:
         """Removes the runtime's state of a container whose processes were moved or killed."""
         if (self._runtime_root() / _container_id(place)).exists():
-            subprocess.run(
-                [runtime(), "--root", str(self._runtime_root()), "delete", "--force", _container_id(place)],
-                capture_output=True,
-                timeout=60,
-                check=False,
-            )
+            self._runtime(place, "delete", "--force", _container_id(place))
             shutil.rmtree(self._runtime_root() / _container_id(place), ignore_errors=True)
 
     def alive(self, place: Placement) -> bool:
@@ -182,25 +177,31 @@ class ContainerDriver:
         (bundle / "config.json").write_text(json.dumps(_config(place, layout)))
         self._runtime_root().mkdir(parents=True, exist_ok=True, mode=0o700)
         log = layout.directory / "runtime.log"
-        result = subprocess.run(
-            [
-                *(runtime(), "--root", str(self._runtime_root()), "--log", str(log)),
-                *("run", "--detach", "--bundle", str(bundle), _container_id(place)),
-            ],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            timeout=60,
-            check=False,
-        )
-        if result.returncode:
+        run = ("run", "--detach", "--bundle", str(bundle), _container_id(place))
+        code = self._runtime(place, "--log", str(log), *run)
+        if code:
             lines = log.read_text(errors="replace").splitlines() if log.exists() else []
             raise Failed(
                 Code.FAILED,
                 f"node {place.node.name} did not start on host {place.host}",
-                lines[-1] if lines else f"{Path(runtime()).name} exited with {result.returncode}",
+                lines[-1] if lines else f"{Path(runtime()).name} exited with {code}",
                 "wherry doctor",
             )
+
+    def _runtime(self, place: Placement, *words: str) -> int:
+        """The exit code of the OCI runtime. TIMED_OUT when it hangs. It gets no pipe, as its container would inherit
+        that and keep it open."""
+        command = [runtime(), "--root", str(self._runtime_root()), *words]
+        quiet = subprocess.DEVNULL
+        try:
+            done = subprocess.run(
+                command, stdin=quiet, stdout=quiet, stderr=quiet, timeout=_RUNTIME_TIMEOUT, check=False
+            )
+        except subprocess.TimeoutExpired:
+            what = f"the container runtime did not answer about node {place.node.name} on host {place.host}"
+            why = f"{Path(command[0]).name} did not end within {_RUNTIME_TIMEOUT:g} s"
+            raise Failed(Code.TIMED_OUT, what, why, "wherry doctor") from None
+        return done.returncode
 
     def _await_listening(self, place: Placement, group: Cgroup) -> None:
         deadline = time.monotonic() + _LISTEN_TIMEOUT

@@ -14,6 +14,7 @@ connection. Invariant: when `close` returns, all programs have ended.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import socket
 import subprocess
@@ -40,10 +41,12 @@ class IntegrityCheck:
     ) -> None:
         """`source` and `destination` are the directory of the last pass's images, and the node's private tree."""
         near, far = ends
-        self._near = near
-        with far:
+        with contextlib.ExitStack() as undo, far:
+            self._near = undo.enter_context(near)
             self._digest = _program("digest", *map(str, destination), stdin=subprocess.PIPE, stdout=near.fileno())
+            undo.callback(_kill_and_reap, self._digest)
             self._compare = _program("compare", *map(str, source), tasks, stdin=far.fileno(), stdout=far.fileno())
+            undo.pop_all()
 
     def list(self, bound: Callable[..., Bound]) -> None:
         """Returns when the checksums of all received data are complete; CRIU may consume the images from then on."""

@@ -34,7 +34,7 @@ class Consoles:
         """Appends the node's console output to its log from now on, unless that is done already."""
         with self._lock:  # not held while the host is contacted: callbacks of other nodes need it
             where, connection, old = self._streams.get(node, ("", None, None))
-            if node in self._opening or (where == host and connection.isAlive()):
+            if node in self._opening or (where == host and libvirt_client.is_alive(connection)):
                 return
             self._opening.add(node)
         try:

@@ -1,11 +1,17 @@
 """Names and UUIDs of domains on hosts that several instances share.
 
-Invariant: UUIDs are derived (UUIDv5) from names, so a restarted daemon finds its domains.
+Invariant: UUIDs are derived (UUIDv5) from names, so a restarted daemon finds its domains. On real hosts they are also
+derived from the instance's identity, a random word in its state directory: two machines that use the same hosts both
+have an instance `main`, and each would take the other's nodes of the same name for its own, and destroy them.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
+import tempfile
 import uuid
+from pathlib import Path
 
 from wherry.base.paths import Instance
 
@@ -19,10 +25,42 @@ def id_of(*words: str) -> str:
 
 
 def domain_id(instance: Instance, node: str) -> str:
-    """The UUID that a node's domain has on every host."""
+    """The UUID that a node's domain has on every emulated host."""
     return id_of(instance.name, "node", node)
 
 
+def remote_domain_id(instance: Instance, node: str) -> str:
+    """The UUID that a node's domain has on every real host."""
+    try:
+        identity = _identity(instance).read_text()
+    except FileNotFoundError:  # the instance used real hosts before there were identities, or never did
+        return domain_id(instance, node)
+    return id_of(instance.name, identity, "node", node)
+
+
+def make_identity(instance: Instance) -> None:
+    """Gives an instance its identity before it uses the first real host. Does nothing when it has used one."""
+    directory, identity = notes(instance), _identity(instance)
+    if identity.exists() or any(directory.glob("[!.]*")):
+        return
+    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with tempfile.NamedTemporaryFile("w", prefix=".identity.", dir=directory) as whole:
+        whole.write(uuid.uuid4().hex)
+        whole.flush()
+        with contextlib.suppress(FileExistsError):  # another thread was first
+            os.link(whole.name, identity)
+
+
+def notes(instance: Instance) -> Path:
+    """The directory with the identity, and one file per used host, which contains its URI."""
+    return instance.state / "hosts"
+
+
+def _identity(instance: Instance) -> Path:
+    return notes(instance) / ".identity"
+
+
 def domain_name(instance: Instance, node: str) -> str:
-    """The name of a node's domain, unique on a host with domains of other instances and users."""
+    """The name of a node's domain on a real host, where other instances have theirs. Two instances of one name on two
+    machines can have one of the same name, which libvirt refuses."""
     return f"{instance.prefix}-{node}"

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 from xml.etree import ElementTree
 
-from wherry.base.errors import Code, LostContact, WherryError
+from wherry.base.errors import Code, LostContact, Refused, WherryError
 from wherry.model.libvirt_uri import parse_uri
 from wherry.model.records import HostFacts
 from wherry.node.vm import domain_capabilities, libvirt_client
@@ -37,6 +37,8 @@ class HostConnections:
         self._open: dict[str, Any] = {}
         self._failed: dict[str, tuple[float, LostContact]] = {}
         """Time and error of a host's latest failed attempt; the time is in the future during a retry."""
+        self._uuids: dict[str, str] = {}
+        """UUIDs of the hosts' machines, as far as their facts were read."""
         self.lost: set[str] = set()
         """Hosts that an administrator declared lost: never contacted, and copies of nodes there are ignored."""
 
@@ -47,7 +49,7 @@ class HostConnections:
             raise LostContact(Code.UNREACHABLE, what, "lost hosts are not contacted", remedy)
         with self._locks[host]:
             found = self._open.get(host)
-            if found is not None and found.isAlive():
+            if found is not None and libvirt_client.is_alive(found):
                 return found
             when, error = self._failed.get(host, (0.0, None))
             if error is None:
@@ -83,12 +85,28 @@ class HostConnections:
             return False
         return True
 
+    def _require_distinct(self, host: str, capabilities: str) -> None:
+        """Refuses two hosts that are one machine, named by two addresses, say: a move between them would first remove
+        what an earlier one left at its destination, which is the running node. libvirt, too, takes two libvirtds of
+        one UUID for one machine."""
+        uuid = ElementTree.fromstring(capabilities).findtext("host/uuid")
+        for other, known in list(self._uuids.items()):
+            if uuid and other != host and known == uuid:
+                raise Refused(
+                    Code.INVALID_FILE,
+                    f"hosts {other} and {host} are the same machine",
+                    f"both of their libvirtds say that the host's UUID is {uuid}",
+                    "name each machine once; if they are two, give one a host_uuid in its /etc/libvirt/libvirtd.conf",
+                )
+        self._uuids[host] = uuid or ""
+
     def facts(self, host: str) -> HostFacts:
         """The host's facts. `kernel` is the hypervisor; with QEMU, features are omitted: a move compares the guest's
         CPU model instead."""
         connection = self.connect(host)
         with libvirt_client.translated_errors(f"the facts of host {host} could not be read"):
             machine, said = connection.getInfo(), connection.getCapabilities()
+            self._require_distinct(host, said)
             model, features = processor(said)
             if parse_uri(self.uris[host]).hypervisor == "qemu":
                 kernel, features = domain_capabilities.described(connection), frozenset()

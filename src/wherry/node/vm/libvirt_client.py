@@ -17,6 +17,9 @@ from wherry.base.errors import Code, Failed, LostContact, Refused, WherryError
 _REMEDY = "make setup-vm"
 _OPEN = 60.0
 """Seconds that a libvirtd may take to accept a connection; one that has just started probes its drivers first."""
+_hanging: dict[str, threading.Thread] = {}
+"""By URI, an attempt to connect that outlived its time limit. It cannot be cancelled, and may have a process of ssh.
+The next caller waits for it instead of adding another, so a libvirtd that hangs for a day costs one of each."""
 _INTERVAL, _COUNT = 5, 4
 """Seconds between keep-alives, and how many a libvirtd of this machine may leave unanswered."""
 
@@ -45,6 +48,10 @@ def connect(uri: str, seconds: float = _OPEN, count: int = _COUNT) -> Any:
     The connection counts as dead when `count` keep-alives in a row are unanswered.
     """
     libvirt = load()
+    if (earlier := _hanging.get(uri)) is not None:
+        earlier.join(seconds)
+        if earlier.is_alive():
+            raise _no_answer(uri, f"waited {seconds:.0f} s")
     found: list[Any] = []
     errors: list[Exception] = []
 
@@ -58,10 +65,23 @@ def connect(uri: str, seconds: float = _OPEN, count: int = _COUNT) -> Any:
     opening = threading.Thread(target=run, name="libvirt-open", daemon=True)
     opening.start()
     opening.join(seconds)  # keep-alives start only after the connection, so open() itself is unbounded
+    if opening.is_alive():
+        _hanging[uri] = opening
     if opening.is_alive() or errors:
-        why = reason(errors[0]) if errors else f"waited {seconds:.0f} s"
-        raise LostContact(Code.UNREACHABLE, f"no libvirtd answers at {uri}", why, "wherry doctor")
+        raise _no_answer(uri, reason(errors[0]) if errors else f"waited {seconds:.0f} s")
     return found[0]
+
+
+def _no_answer(uri: str, why: str) -> LostContact:
+    return LostContact(Code.UNREACHABLE, f"no libvirtd answers at {uri}", why, "wherry doctor")
+
+
+def is_alive(connection: Any) -> bool:
+    """False when the connection is broken or closed."""
+    try:
+        return bool(connection.isAlive())
+    except load().libvirtError:
+        return False
 
 
 @contextmanager

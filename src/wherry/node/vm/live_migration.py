@@ -154,9 +154,11 @@ class LiveMigration(ABC):
         return Transferred(bytes=max(sent - self._seen.sent, 0), frozen=0.0)
 
     def restore(self, progress: Progress = quiet) -> float | None:
-        return migration_job.cost(self._domain(self._destination))[
-            1
-        ]  # libvirt reports it some ms after the copy is complete
+        domain = self._domain(self._destination)
+        if domain is None:
+            what = f"node {self._name} did not survive its arrival at {self._destination.host}"
+            raise Failed(Code.MOVE_FAILED, what, "its virtual machine ended", f"wherry logs --node {self._name}")
+        return migration_job.cost(domain)[1]  # libvirt reports it some ms after the copy is complete
 
     def switched(self) -> bool:
         if self._post_copy_begun():
@@ -309,7 +311,7 @@ class LiveMigration(ABC):
         try:
             waits = (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_MIGRATION)
             return libvirt_client.state(self._domain(self._destination)) == waits
-        except WherryError:  # the host is silent; the migration fails by itself
+        except (WherryError, OSError):  # the host is silent; the migration fails by itself
             return False
 
     def _abort_job(self) -> None:
@@ -347,6 +349,6 @@ class LiveMigration(ABC):
 
     def _connection(self, place: Placement) -> Any:
         found = self._connections.get(place.host)
-        if found is None or not found.isAlive():
+        if found is None or not libvirt_client.is_alive(found):
             found = self._connections[place.host] = self._open(place.host)
         return found

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from wherry.base.errors import Code, Failed, WherryError
+from wherry.base.errors import Code, Failed, LostContact, WherryError
 from wherry.base.units import format_rate, format_size
 from wherry.model.migration_parameters import MigrationParameters
 from wherry.node.vm import libvirt_client
@@ -87,9 +87,10 @@ class MigrationJob:
         """Set by libvirt's event when the source's CPUs stopped; a query could take a second at that moment."""
         self._stopped_at = 0.0
         libvirt, self._connection = libvirt_client.load(), domain.connect()
-        self._registration = self._connection.domainEventRegisterAny(
-            domain, libvirt.VIR_DOMAIN_EVENT_ID_LIFECYCLE, self._event, None
-        )
+        with libvirt_client.translated_errors("the migration was not started"):
+            self._registration = self._connection.domainEventRegisterAny(
+                domain, libvirt.VIR_DOMAIN_EVENT_ID_LIFECYCLE, self._event, None
+            )
         self._thread = threading.Thread(target=self._run, name="move-vm")
         self._thread.start()
         threading.Thread(target=self._watch, name="move-vm-look").start()
@@ -162,9 +163,12 @@ def job_status(domain: Any | None) -> JobStatus:
     )
 
 
-def cost(domain: Any) -> tuple[int, float | None]:
-    """Bytes sent by the migration that brought the domain here, and its downtime (seconds) as measured by QEMU."""
+def cost(domain: Any | None) -> tuple[int, float | None]:
+    """Bytes sent by the migration that brought the domain here, and its downtime (seconds) as measured by QEMU. 0 and
+    None when libvirt does not know, or the domain has ended."""
     libvirt = libvirt_client.load()
+    if domain is None:
+        return 0, None
     try:
         stats = domain.jobStats(libvirt.VIR_DOMAIN_JOB_STATS_COMPLETED | libvirt.VIR_DOMAIN_JOB_STATS_KEEP_COMPLETED)
     except libvirt.libvirtError:
@@ -174,7 +178,8 @@ def cost(domain: Any) -> tuple[int, float | None]:
 
 
 def abort(domain: Any) -> None:
-    """Aborts the domain's migration, whichever daemon started it; returns when none is running. TIMED_OUT."""
+    """Aborts the domain's migration, whichever daemon started it; returns when none is running. TIMED_OUT. LostContact
+    when the connection breaks: a node may stand meanwhile, and the next attempt has a new connection."""
     libvirt, deadline = libvirt_client.load(), time.monotonic() + _ABORT_TIMEOUT
     while True:
         try:
@@ -184,6 +189,9 @@ def abort(domain: Any) -> None:
         except libvirt.libvirtError as error:
             if error.get_error_code() == libvirt.VIR_ERR_NO_DOMAIN:
                 return
+            if not libvirt_client.is_alive(domain.connect()):
+                what = "libvirtd did not answer about a migration"
+                raise LostContact(Code.UNREACHABLE, what, libvirt_client.reason(error), "wherry doctor") from None
         if time.monotonic() > deadline:
             what = "libvirt did not end the migration"
             raise Failed(Code.TIMED_OUT, what, f"waited {_ABORT_TIMEOUT:.0f} s", "wherry doctor")

@@ -29,6 +29,11 @@ from wherry.node.container.transport import MoveTransport
 from wherry.node.protocol import Placement
 
 CPU = ("cpu", "cpuacct")
+_FRESH_PROC = ("unshare", "--mount", "--propagation", "slave", "--mount-proc", "--")
+"""Gives the worker of a dump a /proc of its own. The kernel keeps the entries of /proc/PID/map_files with the file mode
+that a mapping had when it was first looked at, also when another file is mapped at the same addresses by then. A dump
+after a round, or after a move that was taken back, would read how the file of an earlier mapping was opened, and the
+restore would open the new one so (mmap: EACCES)."""
 _NET_KEY = "wherry-net"
 """Key of the node's network namespace in the images. It is never dumped: each placement has its own."""
 
@@ -153,13 +158,12 @@ class CriuEngine:
         enter = [str(native_program("wherry-ns")), "--net", self._fabric.host_netns(host)]
         if group is not None:
             enter += ["--cgroup", group.freezer_procs_file()]
-        return criu_rpc.Worker([*enter, "--", *self._argv], keep, sends, group)
+        fresh = _FRESH_PROC if sends else ()
+        return criu_rpc.Worker([*enter, "--", *fresh, *self._argv], keep, sends, group)
 
     def _common(self, act: str, images: Path) -> dict[str, object]:
         for name, path in (("images", images), ("work", images.parent)):
-            if name in self._descriptors:
-                os.close(self._descriptors.pop(name))
-            self._descriptors[name] = criu_rpc.open_directory(path)
+            self._hold(name, criu_rpc.open_directory(path))
         return {
             "images_dir_fd": self._descriptors["images"],
             "work_dir_fd": self._descriptors["work"],
@@ -169,6 +173,12 @@ class CriuEngine:
             "skip_file_rwx_check": True,
             "timeout": int(progress_bounds.total(self._source.node.memory)),
         }
+
+    def _hold(self, name: str, descriptor: int) -> None:
+        """Keeps a descriptor until `close`, in place of an earlier one of this name."""
+        if name in self._descriptors:
+            os.close(self._descriptors.pop(name))
+        self._descriptors[name] = descriptor
 
     def _dump(self, kind: int, more: Mapping[str, object], external: Sequence[str], progress: Progress) -> None:
         pid = first_process(self._source)
@@ -197,6 +207,9 @@ class CriuEngine:
             every = (*signs, *pages.signs(), *theirs)
             return self._transport.bound_to_send("CRIU's dump", pages, *every, frozen=frozen, cancelled=sending.look)
 
+        if worker := self.workers.get("dump"):
+            with contextlib.suppress(OSError):  # it has ended, which the request finds
+                self._hold("mounts", worker.open_mounts())
         try:
             # CRIU sets TCP_CORK; without uncork the last partial segment is held back for up to 200 ms
             with self._transport.rate_limit.sending(pages):

@@ -7,6 +7,7 @@ machine, the suite is `sid`. The packages are unpacked into a new directory, whi
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import subprocess
@@ -33,9 +34,17 @@ def install_private(prefixes: Path, sources: Path = Path("/etc/apt")) -> Path:
         final = prefixes / _run(["dpkg-deb", "-f", str(main), "Version"]).strip().replace(":", "_")
         _write_starter(new, final)
         new.chmod(0o755)
-        if not final.exists():
-            os.rename(new, final)
+        _publish(new, final)
     return final
+
+
+def _publish(new: Path, final: Path) -> None:
+    """Renames `new` to `final`, unless another installer did that first: a prefix is complete when it has its name."""
+    try:
+        os.rename(new, final)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
 
 
 def command(prefix: Path) -> tuple[str, ...]:

@@ -125,20 +125,29 @@ class Worker:
     ) -> None:
         self._group = group
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
-            self._process = subprocess.Popen(
-                [*argv, "swrk", str(theirs.fileno())],
-                pass_fds=(theirs.fileno(), *keep),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                env={**os.environ, "CRIU_FAULT": _NO_BREAKPOINTS},
-                restore_signals=not sends,  # this process ignores it
-            )
-        self._socket = ours
-        self._death = os.pidfd_open(self._process.pid)
+        with contextlib.ExitStack() as undo:
+            self._socket = undo.enter_context(ours)
+            with theirs:
+                self._process = subprocess.Popen(
+                    [*argv, "swrk", str(theirs.fileno())],
+                    pass_fds=(theirs.fileno(), *keep),
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    env={**os.environ, "CRIU_FAULT": _NO_BREAKPOINTS},
+                    restore_signals=not sends,  # this process ignores it
+                )
+            undo.callback(self._process.wait)
+            undo.callback(self._process.kill)
+            self._death = os.pidfd_open(self._process.pid)
+            undo.pop_all()
         with contextlib.suppress(OSError):  # without CAP_SYS_RESOURCE it keeps the default
             Path(f"/proc/{self._process.pid}/oom_score_adj").write_text(_LAST_VICTIM)
+
+    def open_mounts(self) -> int:
+        """A descriptor of its mount namespace. While it is open, the worker ends without removing its mounts, which
+        takes the kernel milliseconds."""
+        return os.open(f"/proc/{self._process.pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
 
     def work(self) -> Sign:
         """A sign of progress of CRIU and the processes in its cgroup."""

@@ -24,6 +24,7 @@ from wherry.model.owner import Owner
 from wherry.model.spec.cluster import ClusterSpec, Flavor, names_disk
 from wherry.node.container.mounts import remove_tree
 from wherry.node.protocol import Placement, Usage
+from wherry.node.undo import undone_on_error
 from wherry.node.usage import usage_of
 from wherry.node.vm import disk, libvirt_client, migration_job, qemu_probe
 from wherry.node.vm.cloud_init import write_seed
@@ -111,7 +112,7 @@ class VmDriver(VmDriverBase):
         image = _image(place.image)
         self.stop(place)
         put_aside(self.console(place.node.name))
-        try:
+        with undone_on_error(lambda: self.stop(place), f"node {place.node.name} on host {place.host}"):
             self.prepare_host(place)
             if isinstance(image, DiskImage):
                 self._make_disk(place, image)
@@ -121,9 +122,6 @@ class VmDriver(VmDriverBase):
                 self.await_agent(place, _DISK_TIMEOUT, ", or its image has no cloud-init")
             else:
                 self.await_agent(place, _BOOT_TIMEOUT)
-        except BaseException:
-            self.stop(place)
-            raise
 
     def prepare_host(self, place: Placement) -> None:
         """Creates what a domain needs at its host: the node's files, a cgroup, the console's directory."""

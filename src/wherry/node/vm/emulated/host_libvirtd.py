@@ -23,7 +23,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +98,8 @@ class HostDaemon:
         with self._alone():
             pid = self._pid()
             if pid is not None:
-                os.kill(pid, signal.SIGKILL)  # it takes its time when it is asked; what it knows is in its files
+                with suppress(ProcessLookupError):  # it ended meanwhile
+                    os.kill(pid, signal.SIGKILL)  # it takes its time when it is asked; what it knows is in its files
 
     def qemu(self, name: str) -> int | None:
         """Process id of the QEMU of a domain; None when it is gone."""
@@ -130,15 +131,19 @@ class HostDaemon:
         words = [str(self.directory), self.host, str(CACHE), reap, str(QEMU_UID), " ".join(_DEVICES)]
         words += [*(f"{name}:{path}" for name, path in _MOUNTS)]
         environment = {"PATH": os.environ.get("PATH", "/usr/sbin:/usr/bin:/sbin:/bin"), "HOME": "/root"}
-        done = subprocess.run(
-            [*enter, "--", *unshare, *words],
-            env={**environment, "LANG": "C.UTF-8", "WHERRY_INSTANCE": self._instance.name},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=_START_TIMEOUT,
-            check=False,
-        )
+        try:
+            done = subprocess.run(
+                [*enter, "--", *unshare, *words],
+                env={**environment, "LANG": "C.UTF-8", "WHERRY_INSTANCE": self._instance.name},
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=_START_TIMEOUT,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            what, why = f"libvirtd did not start on host {self.host}", f"waited {_START_TIMEOUT:.0f} s"
+            raise Failed(Code.TIMED_OUT, what, why, "wherry doctor") from None
         if done.returncode:
             why = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
             raise Failed(Code.FAILED, f"libvirtd did not start on host {self.host}", why, "wherry doctor")

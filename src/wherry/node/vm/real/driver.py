@@ -5,6 +5,7 @@ domains with our UUIDs and files in our directory are changed; an unreachable ho
 machine keeps running without its libvirtd. The instance's state directory records what a restart must know:
 
     hosts/HOST           the URI of each host that was used, so that `sweep` needs no database
+    hosts/.identity      tells the instance from others of its name on these hosts (domain_names.py)
     orphans/NODE@HOST    a copy that a move left on an unreachable host, to be destroyed when that answers
 
 The parts that depend on the hypervisor are in qemu.py and xen.py.
@@ -30,10 +31,11 @@ from wherry.model.owner import Owner
 from wherry.model.spec.cluster import Flavor, names_disk
 from wherry.node.container.mounts import remove_tree
 from wherry.node.protocol import NodeMover, Placement, Usage
+from wherry.node.undo import undone_on_error
 from wherry.node.vm import guest_config, libvirt_client
 from wherry.node.vm.agent_liveness import answers
 from wherry.node.vm.console import Consoles, put_aside
-from wherry.node.vm.domain_names import domain_id, domain_name
+from wherry.node.vm.domain_names import domain_name, make_identity, notes, remote_domain_id
 from wherry.node.vm.driver_base import VmDriverBase
 from wherry.node.vm.host_connections import HostConnections
 from wherry.node.vm.image.catalog import find_image
@@ -98,14 +100,17 @@ class RemoteVmDriver(VmDriverBase):
         does not answer."""
         if place.host in self.connections.lost:
             return None
-        return libvirt_client.by_id(self.connections.connect(place.host), domain_id(self.instance, place.node.name))
+        return libvirt_client.by_id(
+            self.connections.connect(place.host), remote_domain_id(self.instance, place.node.name)
+        )
 
     def start(self, place: Placement) -> None:
         image = find_image(place.image)
+        make_identity(self.instance)
         self.stop(place)
         put_aside(self.console(place.node.name))
         self.note(place.host)
-        try:
+        with undone_on_error(lambda: self.stop(place), f"node {place.node.name} on host {place.host}"):
             connection, name = self.connections.connect(place.host), domain_name(self.instance, place.node.name)
             libvirt = libvirt_client.load()
             address_probe = self._probes.submit(answers, place, _ADDRESS_PROBE)
@@ -127,10 +132,6 @@ class RemoteVmDriver(VmDriverBase):
                     raise Failed(Code.NAME_TAKEN, what, f"{why}: another cluster on this network uses it", _POOLS)
                 domain.resume()
             self.await_agent(place, _BOOT_TIMEOUT)
-        except BaseException:
-            with contextlib.suppress(WherryError):  # the first error says more
-                self.stop(place)
-            raise
 
     def stop(self, place: Placement) -> None:
         if place.host in self.connections.lost:
@@ -141,13 +142,15 @@ class RemoteVmDriver(VmDriverBase):
     def end_orphan(self, node: str, host: str) -> None:
         libvirt, deadline = libvirt_client.load(), time.monotonic() + _GONE_TIMEOUT
         connection = self.connections.connect(host)
-        while (domain := libvirt_client.by_id(connection, domain_id(self.instance, node))) is not None:
+        while (domain := libvirt_client.by_id(connection, remote_domain_id(self.instance, node))) is not None:
             try:
                 domain.destroy()
+                why = "libvirt still lists it"
             except libvirt.libvirtError as error:  # it is being destroyed, or another job holds it
-                if time.monotonic() > deadline:
-                    what = f"node {node} on host {host} could not be destroyed"
-                    raise libvirt_client.translated(what, error) from None
+                why = libvirt_client.reason(error)
+            if time.monotonic() > deadline:
+                what = f"node {node} on host {host} could not be destroyed"
+                raise Failed(Code.TIMED_OUT, what, why, f"on {host}: virsh destroy {domain_name(self.instance, node)}")
             time.sleep(0.05)
         with libvirt_client.translated_errors(
             f"the RAM disk of node {node}, which contains its key, may still be on host {host}"
@@ -256,20 +259,15 @@ def _end_all(instance: Instance, connection: Any, host: str) -> None:
         )
     with libvirt_client.translated_errors(f"files of the instance on host {host} could not be removed"):
         drop_all(connection, f"{instance.prefix}-")
-    connection.close()
+        connection.close()
 
 
 def _ours(instance: Instance, connection: Any) -> list[Any]:
     prefix = domain_name(instance, "")
     domains = [(domain, domain.name()) for domain in connection.listAllDomains()]
-    return [d for d, name in domains if d.UUIDString() == domain_id(instance, name.removeprefix(prefix))]
+    return [d for d, name in domains if d.UUIDString() == remote_domain_id(instance, name.removeprefix(prefix))]
 
 
 def hosts_used(instance: Instance) -> dict[str, str]:
     """The URIs of the hosts that the instance used, by name."""
     return {note.name: note.read_text() for note in sorted(notes(instance).glob("[!.]*"))}
-
-
-def notes(instance: Instance) -> Path:
-    """The directory with one file per used host, which contains its URI."""
-    return instance.state / "hosts"

@@ -20,7 +20,7 @@ from wherry.model.spec.cluster import ClusterSpec, Flavor
 from wherry.node.protocol import Placement
 from wherry.node.vm import domain_capabilities, libvirt_client, migration_job
 from wherry.node.vm.agent_liveness import await_answer
-from wherry.node.vm.domain_names import domain_id, domain_name
+from wherry.node.vm.domain_names import domain_name, remote_domain_id
 from wherry.node.vm.guest_config import identity
 from wherry.node.vm.image.catalog import find_image
 from wherry.node.vm.live_migration import LiveMigration
@@ -71,7 +71,9 @@ class QemuDriver(RemoteVmDriver):
         connection = self.connections.connect(place.host)
         found, name = domain_capabilities.domain_capabilities(connection), place.node.name
         kind = found.kind
-        root, system, devices = machine(kind, domain_name(self.instance, name), domain_id(self.instance, name), place)
+        root, system, devices = machine(
+            kind, domain_name(self.instance, name), remote_domain_id(self.instance, name), place
+        )
         text(system, "kernel", kernel)
         text(system, "initrd", initrd)
         text(system, "cmdline", " ".join([KERNEL, *([_OTHER_CLOCK] if found.emulated else []), *identity(place)]))
@@ -129,7 +131,7 @@ class QemuMover(LiveMigration):
     def __init__(
         self, driver: QemuDriver, source: Placement, destination: Placement, parameters: MigrationParameters | None
     ) -> None:
-        super().__init__(domain_id(driver.instance, source.node.name), source, destination, parameters)
+        super().__init__(remote_domain_id(driver.instance, source.node.name), source, destination, parameters)
         self._driver = driver
         self._kernel = ""
 

@@ -73,8 +73,7 @@ class RemoteStorage:
 
     def drop(self, name: str) -> None:
         """Removes a file, if it exists."""
-        if (volume := self._volume(name)) is not None:
-            volume.delete(0)
+        _delete(self._pool, name)
 
     def _volume(self, name: str) -> Any | None:
         libvirt = libvirt_client.load()
@@ -84,6 +83,16 @@ class RemoteStorage:
             if error.get_error_code() != libvirt.VIR_ERR_NO_STORAGE_VOL:
                 raise
             return None
+
+
+def _delete(pool: Any, name: str) -> None:
+    """Removes a file unless another caller did that first."""
+    libvirt = libvirt_client.load()
+    try:
+        pool.storageVolLookupByName(name).delete(0)
+    except libvirt.libvirtError as error:
+        if error.get_error_code() != libvirt.VIR_ERR_NO_STORAGE_VOL:
+            raise
 
 
 def drop_initrd(connection: Any, domain: str) -> None:
@@ -99,7 +108,7 @@ def drop_all(connection: Any, prefix: str) -> None:
 def _drop(connection: Any, ours: Callable[[str], bool]) -> None:
     pool = _find_pool(connection)
     for name in filter(ours, pool.listVolumes()):
-        pool.storageVolLookupByName(name).delete(0)
+        _delete(pool, name)
 
 
 def _find_pool(connection: Any) -> Any:

@@ -11,7 +11,7 @@ from xml.etree.ElementTree import Element, SubElement, tostring
 
 from wherry.base.paths import Instance
 from wherry.node.protocol import Placement
-from wherry.node.vm.domain_names import domain_id, domain_name
+from wherry.node.vm.domain_names import domain_name, remote_domain_id
 from wherry.node.vm.guest_config import identity
 
 _KERNEL = (
@@ -30,7 +30,7 @@ def describe(instance: Instance, place: Placement, kernel: str, initrd: str) -> 
     node = place.node
     root = Element("domain", type="xen")
     _text(root, "name", domain_name(instance, node.name))
-    _text(root, "uuid", domain_id(instance, node.name))
+    _text(root, "uuid", remote_domain_id(instance, node.name))
     _text(root, "memory", str(node.memory), unit="b")
     _text(root, "vcpu", str(max(1, math.ceil(node.cpus))))
     system = SubElement(root, "os")

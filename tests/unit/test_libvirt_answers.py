@@ -1,0 +1,164 @@
+"""Answers of libvirt that come at a bad moment: a connection that breaks, a domain or a file that is gone by then."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from qemuworld import INSTANCE, RUNS, Connection, Error, Machine, World, place, qemu_driver, qemu_world
+
+from wherry.base.errors import Code, Failed, LostContact, Refused
+from wherry.node.vm import domain_names, libvirt_client, migration_job
+from wherry.node.vm.host_connections import HostConnections
+from wherry.node.vm.real import driver as real_driver
+from wherry.node.vm.real.qemu import QemuDriver
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[World]:
+    with qemu_world(monkeypatch, tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+def driver(world: World) -> QemuDriver:
+    return qemu_driver(world)
+
+
+def broken(*_words: Any) -> None:
+    raise Error(38, "client socket is closed")
+
+
+def test_two_machines_with_instances_of_one_name_share_hosts(
+    world: World, driver: QemuDriver, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    driver.start(place("q1"))
+    first = world.machines["q1"][0].id
+    monkeypatch.setenv("WHERRY_STATE", str(tmp_path / "other machine"))
+    other = qemu_driver(world)
+    other.stop(place("q1"))
+    with pytest.raises(Failed, match="already exists"):
+        other.start(place("q1"))
+    assert not other.alive(place("q1"))
+    assert [machine.id for machine in world.machines["q1"]] == [first] and world.states()[0] == [RUNS]
+    monkeypatch.setattr(real_driver, "HostConnections", lambda uris: SimpleNamespace(connect=world.connect))
+    other.sweep()
+    assert world.states()[0] == [RUNS]
+
+
+def test_an_instance_has_one_identity_whoever_makes_it(world: World) -> None:
+    with ThreadPoolExecutor(8) as pool:
+
+        def start(_number: int) -> str:
+            domain_names.make_identity(INSTANCE)
+            return domain_names.remote_domain_id(INSTANCE, "c-0")
+
+        assert len(set(pool.map(start, range(64)))) == 1
+    assert [path.name for path in domain_names.notes(INSTANCE).iterdir()] == [".identity"]
+    assert domain_names.remote_domain_id(INSTANCE, "c-0") != domain_names.domain_id(INSTANCE, "c-0")
+
+
+def test_an_instance_that_has_nodes_keeps_their_ids(world: World, driver: QemuDriver) -> None:
+    """Those of nodes that an earlier version started, which knew no identities."""
+    driver.note("q1")
+    driver.start(place("q1"))
+    assert world.machines["q1"][0].id == domain_names.domain_id(INSTANCE, "c-0")
+
+
+def test_a_copy_that_dies_on_arrival_is_not_committed(world: World, driver: QemuDriver) -> None:
+    driver.start(place("q1"))
+    mover = driver.mover(place("q1"), place("q2"))
+    mover.prepare()
+    mover.round(1)
+    mover.freeze()
+    mover.transfer()
+    world.machines["q2"].clear()
+    with pytest.raises(Failed, match="did not survive its arrival") as told:
+        mover.restore()
+    assert told.value.code == Code.MOVE_FAILED
+    assert migration_job.cost(None) == (0, None)
+
+
+def test_a_migration_is_given_up_at_once_when_the_connection_breaks(
+    world: World, driver: QemuDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The node may stand: the next attempt has a new connection."""
+    driver.start(place("q1"))
+    (domain,) = world.machines["q1"]
+    monkeypatch.setattr(Machine, "jobInfo", broken)
+    monkeypatch.setattr(Connection, "isAlive", broken)
+    began = time.monotonic()
+    with pytest.raises(LostContact, match="client socket is closed"):
+        migration_job.abort(domain)
+    assert time.monotonic() - began < 5
+
+
+def test_a_machine_that_is_named_twice_is_refused(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A move to its other name would begin by ending the node as a leftover at the destination."""
+    uuids = {"q1": "4c4c4544-1", "q2": "4c4c4544-1"}
+    hosts = HostConnections(world.uris)
+    monkeypatch.setattr(hosts, "connect", world.connect)
+    monkeypatch.setattr(
+        Connection,
+        "getCapabilities",
+        lambda one: f"<capabilities><host><uuid>{uuids[one.host]}</uuid></host></capabilities>",
+    )
+    for _ in range(2):
+        assert hosts.facts("q1").architecture == "x86_64"
+    with pytest.raises(Refused, match="hosts q1 and q2 are the same machine") as told:
+        hosts.facts("q2")
+    assert told.value.code == Code.INVALID_FILE and "host_uuid" in told.value.next
+    uuids["q2"] = "4c4c4544-2"
+    hosts.facts("q2")
+
+
+def test_events_that_cannot_be_had_are_an_error_of_ours(
+    world: World, driver: QemuDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver.start(place("q1"))
+    mover = driver.mover(place("q1"), place("q2"))
+    mover.prepare()
+    monkeypatch.setattr(Connection, "domainEventRegisterAny", broken)
+    with pytest.raises(Failed, match="the migration was not started: client socket is closed"):
+        mover.round(1)
+
+
+def test_a_machine_that_stays_is_given_up(world: World, driver: QemuDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    driver.start(place("q1"))
+    monkeypatch.setattr(real_driver, "_GONE_TIMEOUT", 0.2)
+    monkeypatch.setattr(Machine, "destroy", lambda _machine: None)
+    with pytest.raises(Failed, match="could not be destroyed: libvirt still lists it") as told:
+        driver.stop(place("q1"))
+    assert told.value.code == Code.TIMED_OUT and "virsh destroy wherry-tq-c-0" in told.value.next
+
+
+def test_a_file_that_another_caller_removes_meanwhile(
+    world: World, driver: QemuDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver.start(place("q1"))
+    monkeypatch.setattr(Connection, "listVolumes", lambda _connection: ["wherry-tq-c-0.initrd"])
+    driver.stop(place("q1"))
+    assert world.states()[0] == []
+
+
+def test_a_libvirtd_that_hangs_costs_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    answer, opened = threading.Event(), list[str]()
+
+    def hang(uri: str) -> Any:
+        opened.append(uri)
+        answer.wait(20)
+        return SimpleNamespace(setKeepAlive=lambda _interval, _count: None)
+
+    monkeypatch.setattr(libvirt_client, "load", lambda: SimpleNamespace(open=hang, libvirtError=Error))
+    for _ in range(5):
+        with pytest.raises(LostContact, match="no libvirtd answers at qemu://hangs"):
+            libvirt_client.connect("qemu://hangs", 0.05)
+    assert len(opened) == 1
+    answer.set()
+    assert libvirt_client.connect("qemu://hangs", 10) and len(opened) == 2
