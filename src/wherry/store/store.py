@@ -16,12 +16,13 @@ from typing import Any, TypeVar
 
 import alembic.command
 import alembic.config
+import alembic.util
 import sqlalchemy as sa
 from pydantic import BaseModel
 from sqlalchemy.engine import Connection, Engine
 
 from wherry.base.clock import now
-from wherry.base.errors import Code, Refused
+from wherry.base.errors import Code, Failed, Refused
 from wherry.model.records import Cluster, Event, Job, Move, Node, Operation, OperationState, Phase
 from wherry.model.spec.fabric import FabricSpec
 from wherry.store import tables
@@ -46,6 +47,7 @@ class Store:
         that room, which is counted in rows. No host is asked anything while it is held."""
         self.on_event: Callable[[], None] = lambda: None
         """Called after each event that is added, by the thread that added it."""
+        self._path = path
         self._engine = _engine(path)
         self._migrate()
 
@@ -74,7 +76,7 @@ class Store:
     def host_flags(self, host: str) -> list[str]:
         """The flags that are set at a host, sorted."""
         table = tables.host_flags
-        with self._engine.connect() as connection:
+        with self._read() as connection:
             rows = connection.execute(sa.select(table.c.flag).where(table.c.host == host, table.c.on))
             return sorted(row.flag for row in rows)
 
@@ -128,7 +130,7 @@ class Store:
 
     def setting(self, name: str) -> str:
         """The value of a setting; empty when it was never set."""
-        with self._engine.connect() as connection:
+        with self._read() as connection:
             row = connection.execute(sa.select(tables.settings.c.value).where(tables.settings.c.name == name)).first()
         return str(row.value) if row else ""
 
@@ -140,7 +142,7 @@ class Store:
 
     def secret(self, name: str) -> str:
         """A secret. NOT_FOUND when there is none."""
-        with self._engine.connect() as connection:
+        with self._read() as connection:
             row = connection.execute(sa.select(tables.secrets.c.value).where(tables.secrets.c.name == name)).first()
         if row is None:
             raise Refused(Code.NOT_FOUND, f"there is no secret {name!r}", "it was removed", "wherry status")
@@ -203,7 +205,7 @@ class Store:
         written = json.dumps(key)[1:-1]  # as it stands in the record: quotes and non-ASCII letters are escaped there
         record = tables.operations.c.record
         query = sa.select(record).where(record.contains(written, autoescape=True))
-        with self._engine.connect() as connection:
+        with self._read() as connection:
             found = [load(Operation, row.record) for row in connection.execute(query)]
         return next((operation for operation in found if (operation.uid, operation.key) == (uid, key)), None)
 
@@ -226,7 +228,7 @@ class Store:
     def events(self, after: int = 0, limit: int = 1000) -> list[Event]:
         """The first `limit` events with an id above `after`, in order."""
         table = tables.events
-        with self._engine.connect() as connection:
+        with self._read() as connection:
             rows = connection.execute(sa.select(table).where(table.c.id > after).order_by(table.c.id).limit(limit))
             return [Event(**{**row._mapping, "data": json.loads(row.data)}) for row in rows]
 
@@ -246,8 +248,25 @@ class Store:
 
     @contextmanager
     def _write(self) -> Iterator[Connection]:
-        with self._writing, self._engine.begin() as connection:
+        with self._writing, self._refusals("written"), self._engine.begin() as connection:
             yield connection
+
+    @contextmanager
+    def _read(self) -> Iterator[Connection]:
+        with self._refusals("read"), self._engine.connect() as connection:
+            yield connection
+
+    @contextmanager
+    def _refusals(self, done: str) -> Iterator[None]:
+        """Translates what SQLite says of a disk that is full, broken or read-only, or of a damaged file, into Failed.
+        Other errors of the database are our mistakes."""
+        try:
+            yield
+        except sa.exc.DatabaseError as error:
+            if type(error) not in (sa.exc.OperationalError, sa.exc.DatabaseError):
+                raise
+            what, why = f"the instance's database cannot be {done}", f"{self._path}: {error.orig}"
+            raise Failed(Code.FAILED, what, why, f"df -h {self._path.parent}, then repeat the command") from error
 
     def _put(self, table: sa.Table, key: dict[str, Any], columns: dict[str, Any]) -> None:
         with self._write() as connection:
@@ -269,7 +288,7 @@ class Store:
         query = sa.select(table.c.record).where(*_matches(table, key or {}))
         if order is not None:
             query = query.order_by(*order) if isinstance(order, tuple) else query.order_by(order)
-        with self._engine.connect() as connection:
+        with self._read() as connection:
             return [load(kind, row.record) for row in connection.execute(query)]
 
     def _migrate(self) -> None:
@@ -278,7 +297,12 @@ class Store:
         config.set_main_option("path_separator", "os")
         with self._write() as connection:
             config.attributes["connection"] = connection
-            alembic.command.upgrade(config, "head")
+            try:
+                alembic.command.upgrade(config, "head")
+            except alembic.util.CommandError as error:
+                what, why = "the instance's database is of a newer version of Wherry", f"{self._path}: {error}"
+                remedy = "install that version again, or remove the instance: wherry down --all"
+                raise Refused(Code.VERSION_MISMATCH, what, why, remedy) from error
 
 
 def _matches(table: sa.Table, key: dict[str, Any]) -> list[sa.ColumnElement[bool]]:
