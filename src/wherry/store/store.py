@@ -23,6 +23,7 @@ from sqlalchemy.engine import Connection, Engine
 
 from wherry.base.clock import now
 from wherry.base.errors import Code, Failed, Refused
+from wherry.base.text import printable
 from wherry.model.records import Cluster, Event, Job, Move, Node, Operation, OperationState, Phase
 from wherry.model.spec.fabric import FabricSpec
 from wherry.store import tables
@@ -218,7 +219,7 @@ class Store:
 
     def add_event(self, kind: str, target: str, text: str, **data: object) -> Event:
         """Appends an event; its id is larger than every earlier one."""
-        event = Event(time=now(), kind=kind, target=target, text=text, data=data)
+        event = Event(time=now(), kind=kind, target=target, text=printable(text), data=data)
         columns = event.model_dump(exclude={"id", "data"}) | {"data": json.dumps(data, default=str)}
         with self._write() as connection:
             result = connection.execute(tables.events.insert().values(columns))
