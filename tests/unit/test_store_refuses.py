@@ -52,3 +52,13 @@ def test_a_mistake_of_ours_stays_one(tmp_path: Path) -> None:
     store = Store(tmp_path / "wherry.db")
     with pytest.raises(sa.exc.IntegrityError), store._write() as connection:
         connection.execute(sa.text("INSERT INTO settings (name, value) VALUES ('a', NULL)"))
+
+
+def test_a_row_of_another_version(tmp_path: Path) -> None:
+    store = Store(tmp_path / "wherry.db")
+    with sqlite3.connect(tmp_path / "wherry.db") as connection:
+        connection.execute("INSERT INTO jobs VALUES ('job-1', 'a', 1.0, '{\"id\": \"job-1\", \"of_later\": 1}')")
+    with pytest.raises(Failed) as refused:
+        store.jobs()
+    assert refused.value.code is Code.VERSION_MISMATCH and "of_later" in refused.value.why
+    assert "wherry down --all" in refused.value.next

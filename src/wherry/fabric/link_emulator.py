@@ -62,7 +62,7 @@ class LinkEmulator:
             self._ask(f"set {_text(rules)}", TIMEOUT)
         except OSError as error:
             raise Failed(
-                Code.FAILED, f"the emulator of the link {self._name} does not answer", str(error), "wherry fabric up"
+                Code.FAILED, f"the emulator of the link {self._name} does not answer", str(error), "wherry fabric up FILE"
             ) from None
 
     def counters(self) -> dict[str, Any] | None:

@@ -289,7 +289,7 @@ class Jobs:
                 Code.UNREACHABLE,
                 f"{len(silent)} of {len(nodes)} nodes of {cluster.name} do not answer",
                 reasons,
-                "wherry status; wherry up FILE restarts lost nodes",
+                f"wherry status; wherry up FILE restarts lost nodes, wherry down {cluster.name} removes silent ones",
             )
 
     # The launch.

@@ -18,7 +18,7 @@ import alembic.command
 import alembic.config
 import alembic.util
 import sqlalchemy as sa
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 from sqlalchemy.engine import Connection, Engine
 
 from wherry.base.clock import now
@@ -290,7 +290,13 @@ class Store:
         if order is not None:
             query = query.order_by(*order) if isinstance(order, tuple) else query.order_by(order)
         with self._read() as connection:
-            return [load(kind, row.record) for row in connection.execute(query)]
+            rows = [row.record for row in connection.execute(query)]
+        try:
+            return [load(kind, record) for record in rows]
+        except ValidationError as error:
+            what, why = f"a {kind.__name__.lower()} in the database cannot be read", f"{self._path}: {error}"
+            remedy = "install the version of Wherry that wrote it, or remove the instance: wherry down --all"
+            raise Failed(Code.VERSION_MISMATCH, what, why, remedy) from error
 
     def _migrate(self) -> None:
         config = alembic.config.Config()
