@@ -173,7 +173,10 @@ class Jobs:
         job, directory = find_job(self._store, id), self._directory / id
         owner = Owner(uid=job.uid, gid=job.gid, home="/", cwd="/")
         if cleanup.end_agents(directory / "own" / "job", owner, node.address):
-            (directory / "lost").write_text(node.name)
+            try:
+                (directory / "lost").write_text(node.name)
+            except OSError:  # the disk is full, perhaps: the job ends all the same, without this reason
+                log.exception("job %s: the loss of %s cannot be noted", id, node.name)
             threading.Thread(target=self._end_lost, args=(id,), name=f"lost-{id}", daemon=True).start()
 
     def _end_lost(self, id: str) -> None:
