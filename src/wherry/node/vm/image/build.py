@@ -50,7 +50,7 @@ def _build(name: str, programs: Sequence[str], progress: Callable[[str], None], 
     progress("looking for MPI's runtime and the programs' libraries")
     found = collect(programs)
     check_on()
-    kernel = find_kernel(top / ".kernels", progress)
+    kernel = find_kernel(top / ".kernels", progress, check_on)
     check_on()
     with tempfile.TemporaryDirectory(prefix=f".{name}.", dir=top) as scratch:
         fresh = Path(scratch) / "image"
