@@ -58,7 +58,8 @@ def test_a_node_that_does_not_accept_is_given_up_at_once() -> None:
             for one in waiting:
                 one.setblocking(False)
                 one.connect_ex(full.getsockname())
-            endpoint, began = AgentEndpoint("/proc/self/ns/net", "127.0.0.1", KEY, full.getsockname()[1]), time.monotonic()
+            endpoint = AgentEndpoint("/proc/self/ns/net", "127.0.0.1", KEY, full.getsockname()[1])
+            began = time.monotonic()
 
             def check() -> None:
                 if time.monotonic() - began > 0.5:

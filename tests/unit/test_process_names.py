@@ -1,4 +1,4 @@
-"""A process chooses its own name, 15 bytes: what reads /proc as root takes no name for text, or for a line of a file."""
+"""A process chooses its own name, 15 bytes: whoever reads /proc as root takes it neither for text nor for a line."""
 
 from __future__ import annotations
 

@@ -61,9 +61,8 @@ class LinkEmulator:
         try:
             self._ask(f"set {_text(rules)}", TIMEOUT)
         except OSError as error:
-            raise Failed(
-                Code.FAILED, f"the emulator of the link {self._name} does not answer", str(error), "wherry fabric up FILE"
-            ) from None
+            what = f"the emulator of the link {self._name} does not answer"
+            raise Failed(Code.FAILED, what, str(error), "wherry fabric up FILE") from None
 
     def counters(self) -> dict[str, Any] | None:
         """Its counters (see native/link/main.c); None when it does not answer."""
