@@ -68,9 +68,12 @@ def runtime_version() -> str:
     program = runtime()
     if not program:
         return ""
-    done = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=30, check=False)
-    words = done.stdout.split("\n", 1)[0].split()
     name = Path(program).name
+    try:
+        done = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=30, check=False)
+    except (OSError, subprocess.TimeoutExpired):  # containers that need it say why it does not run
+        return name
+    words = done.stdout.split("\n", 1)[0].split()
     return f"{name} {words[2]}" if len(words) > 2 else name
 
 

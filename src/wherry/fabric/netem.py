@@ -9,12 +9,11 @@ from __future__ import annotations
 import functools
 import json
 import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
 from wherry.fabric.protocol import Traffic
-from wherry.fabric.run_program import output_of
+from wherry.fabric.run_program import output_of, succeeds
 from wherry.model.spec.fabric import LinkSpec
 
 _LIMIT = 100_000
@@ -34,7 +33,7 @@ def available() -> bool:
     if not shutil.which("tc") or not shutil.which("unshare"):
         return False
     words = ["unshare", "--net", "tc", "qdisc", "add", "dev", "lo", "root", "netem", "delay", "1ms"]
-    return subprocess.run(words, capture_output=True, timeout=20, check=False).returncode == 0
+    return succeeds(words)
 
 
 def set_latency(end: tuple[str, str], seconds: float) -> None:

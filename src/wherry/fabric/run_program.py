@@ -26,6 +26,15 @@ def output_of(words: Sequence[str], what: str, remedy: str, given: str | None = 
     return done.stdout
 
 
+def succeeds(words: Sequence[str], seconds: float = 20.0) -> bool:
+    """True when a program that tries something ends with 0. Failed when it does not end, which proves nothing."""
+    try:
+        return subprocess.run(words, capture_output=True, timeout=seconds, check=False).returncode == 0
+    except subprocess.TimeoutExpired:
+        what, why = f"{' '.join(words)} did not end", f"waited {seconds:g} s, as on a busy machine"
+        raise Failed(Code.TIMED_OUT, what, why, "repeat the command") from None
+
+
 def readable(pipe: IO[bytes], seconds: float) -> bool:
     """True when the pipe has data or has ended, within `seconds`. With poll(2), as select(2) takes descriptors below
     1024 only, and a daemon has one for each port."""

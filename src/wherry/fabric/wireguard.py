@@ -16,13 +16,12 @@ import functools
 import os
 import shutil
 import socket
-import subprocess
 import zlib
 from pathlib import Path
 
 from wherry.fabric import netns_links
 from wherry.fabric.netns_links import NetnsLinks
-from wherry.fabric.run_program import output_of
+from wherry.fabric.run_program import output_of, succeeds
 from wherry.fabric.vpn_gateway import Gateway, inside
 from wherry.fabric.vpn_tunnel import Tunnel
 
@@ -42,7 +41,7 @@ def kernel() -> bool:
     if not shutil.which("ip") or not shutil.which("unshare"):
         return False
     words = ["unshare", "--net", "ip", "link", "add", "probe0", "type", "wireguard"]
-    return subprocess.run(words, capture_output=True, timeout=20, check=False).returncode == 0
+    return succeeds(words)
 
 
 def missing() -> list[str]:

@@ -8,6 +8,7 @@ Invariant: a placement is named after instance, host and node; `stop` removes it
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -124,12 +125,13 @@ class ContainerDriver:
     def forget_runtime(self, place: Placement) -> None:
         """Removes the runtime's state of a container whose processes were moved or killed."""
         if (self._runtime_root() / _container_id(place)).exists():
-            subprocess.run(
-                [runtime(), "--root", str(self._runtime_root()), "delete", "--force", _container_id(place)],
-                capture_output=True,
-                timeout=60,
-                check=False,
-            )
+            with contextlib.suppress(OSError, subprocess.TimeoutExpired):  # its state is removed below
+                subprocess.run(
+                    [runtime(), "--root", str(self._runtime_root()), "delete", "--force", _container_id(place)],
+                    capture_output=True,
+                    timeout=60,
+                    check=False,
+                )
             shutil.rmtree(self._runtime_root() / _container_id(place), ignore_errors=True)
 
     def alive(self, place: Placement) -> bool:

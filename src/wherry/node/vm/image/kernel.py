@@ -188,7 +188,11 @@ def _unpacked(data: bytes) -> bytes:
         return zlib.decompressobj(wbits=31).decompress(data)
     for magic, program in ((b"\x28\xb5\x2f\xfd", "zstd"), (b"\x02\x21\x4c\x18", "lz4")):
         if data.startswith(magic):
-            done = subprocess.run([program, "-dc"], input=data, capture_output=True, check=False)
+            try:
+                done = subprocess.run([program, "-dc"], input=data, capture_output=True, check=False)
+            except FileNotFoundError:
+                what, why = "the kernel cannot be unpacked", f"this machine has no {program}"
+                raise Failed(Code.UNSUPPORTED, what, why, f"apt-get install {program}") from None
             return done.stdout  # the trailing bytes only affect the exit code
     raise Failed(Code.FAILED, "the kernel cannot be unpacked", f"unknown compression {data[:4].hex()}", "report this")
 
