@@ -19,6 +19,7 @@ from pathlib import Path
 
 from wherry.base.errors import Code, Failed
 from wherry.base.paths import Instance, native_program
+from wherry.base.progress import Check, never_raises
 from wherry.fabric.cgroup import Cgroup, freezer_only
 from wherry.fabric.host_facts import runtime, runtime_problem
 from wherry.fabric.protocol import Fabric
@@ -87,7 +88,7 @@ class ContainerDriver:
                 )
         return move_obstacle(Cgroup(source.cgroup).pids())
 
-    def start(self, place: Placement) -> None:
+    def start(self, place: Placement, check: Check = never_raises) -> None:
         layout = self.layout(place)
         self.stop(place)
         group = Cgroup(place.cgroup)
@@ -100,7 +101,7 @@ class ContainerDriver:
             group.weight(place.cpus)
             group.weigh_parent()
             self._run(place, layout)
-            self._await_listening(place, group)
+            self._await_listening(place, group, check)
         except BaseException:
             self.stop(place)
             raise
@@ -204,10 +205,11 @@ class ContainerDriver:
                 "wherry doctor",
             )
 
-    def _await_listening(self, place: Placement, group: Cgroup) -> None:
+    def _await_listening(self, place: Placement, group: Cgroup, check: Check) -> None:
         deadline = time.monotonic() + _LISTEN_TIMEOUT
         pause = 0.002
         while not in_netns(place.netns, lambda: _listens(place.node.address)):
+            check()
             if not group.pids() or time.monotonic() > deadline:
                 raise Failed(
                     Code.FAILED,
