@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -33,8 +33,15 @@ class Root:
         self.top, self.known, self.reason = top, known, reason
 
     def run(
-        self, argv: Sequence[str], who: Owner, env: dict[str, str], seconds: float, data: IO[bytes] | None = None
+        self,
+        argv: Sequence[str],
+        who: Owner,
+        env: dict[str, str],
+        seconds: float,
+        data: IO[bytes] | None = None,
+        check: Callable[[], None] = lambda: None,
     ) -> Ended:
+        check()
         if self.reason:
             raise AgentError(self.reason)
         if argv[1] == FILES:
@@ -158,22 +165,23 @@ def test_what_is_not_there_is_refused(tmp_path: Path, owner: Owner) -> None:
         staging.gather(cluster("/not/there"), Path("/usr/bin/env"), owner, {}, ())
 
 
-def test_copying_ends_when_the_operation_is_cancelled(tmp_path: Path) -> None:
-    """Between two parts of what is sent, which to many nodes takes minutes."""
-    file = tmp_path / "file"
-    file.write_bytes(bytes(3))
-    asked: list[int] = []
+@pytest.mark.parametrize("image", ["default", "/images/debian.qcow2"])
+def test_copying_ends_when_the_operation_is_cancelled(tmp_path: Path, owner: Owner, mpi: Mpi, image: str) -> None:
+    """Also while a node is waited for, whose sums or whose unpacking may take minutes."""
+    root, asked = Root(tmp_path / "node", known(mpi)), list[str]()
+    (tmp_path / "node").mkdir()
+    (tmp_path / "run").mkdir()
 
     def check() -> None:
-        asked.append(1)
-        if len(asked) > 1:
+        asked.append(image)
+        if len(asked) == 3:  # before a node, in the first question to it, in the second
             raise Failed(Code.CANCELLED, "run was cancelled")
 
-    with open(file, "rb") as opened:
-        checked = staging._Checked(opened, check)
-        assert checked.read(1) == b"\0"
-        with pytest.raises(Failed):
-            checked.read(1)
+    spec = ClusterSpec(name="vm", nodes=1, kind="vm", memory="256MiB", image=image)
+    of = cluster().model_copy(update={"spec": spec})
+    files = staging.gather(of, Path("/usr/bin/env"), owner, {}, ())
+    with pytest.raises(Failed, match="run was cancelled"):
+        staging.copy(of, [(node(), cast(AgentEndpoint, root))], files, owner, mpi, check)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+from wherry.base.text import printable
+
 
 class Code(StrEnum):
     """Stable names of errors."""
@@ -64,14 +66,16 @@ _HTTP = {2: 422, 3: 404, 4: 403, 5: 409, 6: 500, 7: 503, 130: 409, 1: 500}
 
 
 class WherryError(Exception):
-    """An error for the user: `what` happened, `why` (the root cause), `next` (the command or action that helps)."""
+    """An error for the user: `what` happened, `why` (the root cause), `next` (the command or action that helps).
+
+    The texts are printable, whatever names of files and processes are in them."""
 
     def __init__(self, code: Code, what: str, why: str = "", next: str = "") -> None:
-        super().__init__(what)
+        super().__init__(printable(what))
         self.code = code
-        self.what = what
-        self.why = why
-        self.next = next
+        self.what = printable(what)
+        self.why = printable(why)
+        self.next = printable(next)
 
     def __str__(self) -> str:
         return ": ".join(part for part in (self.what, self.why) if part)

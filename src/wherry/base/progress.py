@@ -17,3 +17,11 @@ def quiet(_text: str) -> None:
 def never() -> bool:
     """Never cancels."""
     return False
+
+
+Check = Callable[[], None]
+"""Called repeatedly while something is waited for; raises once the operation is cancelled."""
+
+
+def never_raises() -> None:
+    """Never cancels."""

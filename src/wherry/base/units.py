@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 _SIZE = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40, "kB": 10**3, "MB": 10**6, "GB": 10**9}
@@ -14,7 +15,10 @@ def _parse(text: str, table: dict[str, float] | dict[str, int], noun: str, examp
     match = _NUMBER.fullmatch(text)
     if not match or match[2] not in table:
         raise ValueError(f"{text!r} is not a {noun}; write it as {example} (units: {', '.join(filter(None, table))})")
-    return float(match[1]) * table[match[2]]
+    value = float(match[1]) * table[match[2]]
+    if not math.isfinite(value):
+        raise ValueError(f"{text[:20]}… is larger than any {noun}")
+    return value
 
 
 def parse_size(text: str) -> int:

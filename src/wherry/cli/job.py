@@ -64,13 +64,15 @@ def run(
     feeds = not detach and _has_input()
     with Client() as client:
         job = client.run(name, [program, *args], ranks, mpi, progress=_say_to_terminal, input=feeds, expected=expected)
-        if feeds:
-            threading.Thread(target=_send_input, args=(job.id,), daemon=True).start()
-        if detach:
-            emit(output, "job", job, lambda: print(job.id))
-            return 0
         kept, seen = _empty_streams(), 0
         try:
+            if client.interrupted:  # while the job was started, and too late for that to be cancelled
+                raise KeyboardInterrupt
+            if feeds:
+                threading.Thread(target=_send_input, args=(job.id,), daemon=True).start()
+            if detach:
+                emit(output, "job", job, lambda: print(job.id))
+                return 0
             for chunk in client.output(job.id):
                 seen += 1
                 _write(chunk, kept, output)

@@ -17,6 +17,7 @@ from cyclopts import Parameter
 from pydantic import BaseModel
 
 from wherry.base.errors import Code, Refused, WherryError
+from wherry.base.text import printable
 from wherry.base.units import parse_duration
 
 Output = Annotated[Literal["text", "json"], Parameter(name=["--output", "-o"], help="Text, or one JSON document.")]
@@ -45,7 +46,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[object]], empty: str) -
     if not rows:
         print(empty)
         return
-    cells = [list(header), *([str(cell) for cell in row] for row in rows)]
+    cells = [list(header), *([printable(str(cell)) for cell in row] for row in rows)]
     widths = [max(len(line[column]) for line in cells) for column in range(len(header))]
     for number, line in enumerate(cells):
         text = "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()

@@ -11,12 +11,14 @@ import fcntl
 import grp
 import json
 import os
+import shutil
 import signal
 import socket
 import stat
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 from wherry.base.errors import Code, LostContact, Refused, from_dict
@@ -32,6 +34,8 @@ _KEPT_VARIABLES = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "COVERAGE_PROCESS_CON
 """Variables passed to the daemon beside WHERRY_*. It serves all users, so it gets no others of its starter's. The last
 is set only while tests measure their coverage."""
 _LOG_LINES = 8
+_LEAST_ROOM = 64 << 10
+"""Bytes: a database and a lock need a few pages."""
 
 
 def answers(instance: Instance) -> bool:
@@ -87,7 +91,10 @@ def start(instance: Instance, group: str | None = None, resume: bool = False) ->
         running = holder(instance) is not None
         if time.monotonic() > deadline or (seen and not running):
             what = "the daemon is not ready yet" if running else "the daemon did not start"
-            raise LostContact(Code.UNREACHABLE, what, _log_end(instance), f"see {instance.state / 'log'}")
+            why, remedy = _log_end(instance), f"see {instance.state / 'log'}"
+            if not running and (full := _without_room(instance)):
+                why, remedy = f"{full} is full, so not even its log says more", f"df -h {full}"
+            raise LostContact(Code.UNREACHABLE, what, why, remedy)
         seen = seen or running
         time.sleep(0.05)
     if group and not _serves(instance, group):
@@ -183,6 +190,17 @@ def _error(done: subprocess.CompletedProcess[str]) -> Exception:
 
 def _needs_root(what: str, why: str) -> Refused:
     return Refused(Code.PERMISSION, what, why or f"this is user {os.getuid()}", as_root(sys.argv[1:]))
+
+
+def _without_room(instance: Instance) -> Path | None:
+    """The instance's directory in which nothing can be written, if there is one."""
+    for directory in (instance.state, instance.run):
+        try:
+            if shutil.disk_usage(directory).free < _LEAST_ROOM:
+                return directory
+        except OSError:
+            continue
+    return None
 
 
 def _log_end(instance: Instance) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 
 from wherry import __version__
-from wherry.base.errors import Code, LostContact, from_dict
+from wherry.base.errors import Code, LostContact, Refused, from_dict
 from wherry.base.paths import Instance
 from wherry.client import daemon_process
 
@@ -56,6 +56,10 @@ class Transport:
         parameters = {key: value for key, value in query.items() if value is not None}
         try:
             answer = self._request(method, path, body, parameters, headers or {})
+        except UnicodeEncodeError as error:
+            part = error.object[max(0, error.start - 20) : error.end + 20]
+            what, why = "the request cannot be sent", f"names and arguments must be UTF-8, and this is not: {part!r}"
+            raise Refused(Code.USAGE, what, why, "give it another name, or pass it in a file") from None
         except httpx.HTTPError as error:
             why = f"{self._instance.socket}: {error or type(error).__name__}"
             raise LostContact(Code.UNREACHABLE, "the daemon does not answer", why, "wherry daemon status") from None

@@ -32,7 +32,18 @@ def binds_of(fabric: Fabric, hosts: list[Host], owner: Owner) -> tuple[str, ...]
             path = trusted_path(as_user(owner, partial(os.path.realpath, given)), owner)
         except OSError:  # it does not exist, or its path is being changed
             continue
+        if not _is_text(path):  # a link may lead to any name
+            continue
         private = path in _PRIVATE or path.startswith(_NEVER)
         if not private and any(not fabric.missing_files(host.name, [path]) for host in hosts):
             wanted.add(path)
     return tuple(path for path in sorted(wanted) if not any(path.startswith(f"{other}/") for other in wanted))
+
+
+def _is_text(path: str) -> bool:
+    """True when a record, and one line of the node's configuration, can carry the path."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return "\n" not in path

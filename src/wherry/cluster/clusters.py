@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from wherry.base.clock import now
 from wherry.base.errors import Code, Failed, Refused
-from wherry.base.progress import Cancelled, Progress, never, quiet
+from wherry.base.progress import Cancelled, Check, Progress, never, quiet
 from wherry.cluster.lookup import TOOK, find_cluster, find_host, known_hosts
 from wherry.cluster.placements import Placements, network_of_cluster, secret_name
 from wherry.cluster.plan import ClusterPlan, Step, StepKind, make_plan, need_of
@@ -190,9 +190,12 @@ class Clusters:
             self._fabric.port_plug(head)
 
         def start(step: Step) -> None:
-            if cancelled():
-                raise Failed(Code.CANCELLED, f"{step.node} was not started", "cancelled")
-            self._start(step)
+            def check() -> None:
+                if cancelled():
+                    raise Failed(Code.CANCELLED, f"{step.node} was not started", "cancelled")
+
+            check()
+            self._start(step, check)
 
         progress(f"network of {cluster.name}")
         if errors := self._attempt("its network", network):
@@ -209,7 +212,7 @@ class Clusters:
             self._store.put_cluster(cluster)
         return cluster
 
-    def _start(self, step: Step) -> None:
+    def _start(self, step: Step, check: Check) -> None:
         """Starts a planned or lost node at its new host, after the remains of a lost one are removed from the old."""
         node = self._store.node(step.node)
         if node is None:
@@ -221,7 +224,7 @@ class Clusters:
             port = self._places.port(node)
             self._fabric.port_up(port)
             self._fabric.port_plug(port)
-            self._driver(node).start(self._places.place(node))
+            self._driver(node).start(self._places.place(node), check)
         except Exception:
             self._attempt(node.name, lambda: self._unmake(node))
             raise

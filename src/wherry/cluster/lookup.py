@@ -32,7 +32,8 @@ def known_hosts(store: Store, fabric: Fabric, asked: Collection[str] | None = No
     take seconds.
     """
     if not fabric.is_up():
-        raise Refused(Code.WRONG_STATE, "no fabric is up", "clusters need its hosts", "wherry fabric up")
+        remedy = "wherry up FILE, or: wherry fabric up FILE"
+        raise Refused(Code.WRONG_STATE, "no fabric is up", "clusters need its hosts", remedy)
     return [_as_known(store, fabric, host, asked is None or host.name in asked) for host in fabric.hosts()]
 
 

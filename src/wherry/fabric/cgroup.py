@@ -68,11 +68,11 @@ class Layout:
 
 
 def read_layout(mountinfo: str) -> Layout:
-    """Parses the text of /proc/self/mountinfo."""
+    """Parses the text of /proc/self/mountinfo, in which a user's mount may have any name."""
     v1: dict[str, Path] = {}
     v2: Path | None = None
     every: list[Path] = []
-    for line in mountinfo.splitlines():
+    for line in mountinfo.rstrip("\n").split("\n"):
         before, _, after = line.partition(" - ")
         kind, _, options = (after.split() + ["", "", ""])[:3]
         path = Path(before.split()[4].replace("\\040", " "))
@@ -94,7 +94,7 @@ def read_layout(mountinfo: str) -> Layout:
 @functools.cache
 def machine_layout() -> Layout:
     """This machine's layout, read once."""
-    layout = read_layout(Path("/proc/self/mountinfo").read_text())
+    layout = read_layout(Path("/proc/self/mountinfo").read_text(errors="surrogateescape"))
     if layout.root("freezer") is None:
         raise Refused(
             Code.UNSUPPORTED,

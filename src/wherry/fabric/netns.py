@@ -269,6 +269,8 @@ class NetnsFabric:
         name = self._name(host.name)
         named_netns.create(name)
         site, end = self._uplink(host)
+        if not netns_links.inside(named_netns.path(name), lambda ip: ip.exists("up0")):
+            netns_links.inside(site, lambda ip: ip.remove(end))  # of a namespace whose name somebody else removed
         with open(site) as netns:
             netns_links.inside(
                 named_netns.path(name), lambda ip: ip.pair("up0", end, netns.fileno(), mtu=netns_links.UNDERLAY_MTU)

@@ -24,10 +24,10 @@ def output_of(words: Sequence[str], what: str, remedy: str, given: str | None = 
     return done.stdout
 
 
-def succeeds(words: Sequence[str], what: str) -> bool:
+def succeeds(words: Sequence[str], what: str, seconds: float = 20.0) -> bool:
     """True when a program ends with 0. Failed with `what` when it hangs: then nothing is known."""
     try:
-        output_of(words, what, "wherry doctor")
+        output_of(words, what, "repeat the command", seconds=seconds)
     except Failed as error:
         if error.code == Code.TIMED_OUT:
             raise

@@ -2,16 +2,18 @@
 
 The protocol is described in native/include/wherry/wire.h. Invariant: a connection is made inside the network namespace
 of the cluster's head, since a cluster's addresses mean nothing anywhere else; the calling thread never changes its own.
-Who answers may be a machine that its user has changed: whatever it says, and however slowly, it ends in time, in a
-WireError.
+Who answers may be a machine that its user has changed: whatever it says, and however slowly, it ends in time, in an
+AgentError.
 """
 
 from __future__ import annotations
 
+import os
 import re
+import select
 import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -26,6 +28,7 @@ _HELLO_LIMIT = 512  # bytes in one of the frames before the session
 _PART = 64 << 10  # bytes of input in one frame: the agent keeps whole frames
 _OUTPUT_LIMIT = 16 << 20  # bytes that a program may write: it is the node's user's, and its output is kept here
 _NUMBER = re.compile(r"\d{1,9}", re.ASCII)
+_CHECK_SECONDS = 0.1  # between two looks whether the caller was cancelled
 _RETRY_SECONDS = 0.1  # while a node's first process does not listen yet
 
 
@@ -59,7 +62,7 @@ class AgentEndpoint:
     port: int = CONTROL_PORT
 
     def ping(self, seconds: float) -> int:
-        """The number of the init's children. Tries until `seconds` are over; then WireError with the last reason."""
+        """The number of the init's children. Tries until `seconds` are over; then AgentError with the last reason."""
         end, reason = time.monotonic() + seconds, ""
         while (left := end - time.monotonic()) > 0:
             try:
@@ -72,17 +75,24 @@ class AgentEndpoint:
         raise AgentError(reason or f"no answer within {seconds:.0f} s")
 
     def run(
-        self, argv: Sequence[str], who: Owner, env: dict[str, str], seconds: float, data: Readable | None = None
+        self,
+        argv: Sequence[str],
+        who: Owner,
+        env: dict[str, str],
+        seconds: float,
+        data: Readable | None = None,
+        check: Callable[[], None] = lambda: None,
     ) -> Ended:
         """Runs a program to its end; `data` is its standard input, which is empty without it.
 
-        WireError when it cannot be run, or not to its end within so many seconds. What it writes while it still reads
-        must be little.
+        AgentError when it cannot be run, or not to its end within so many seconds. What it writes while it still reads
+        must be little. `check` is called several times a second; an exception that it raises ends the session, and
+        with it the program.
         """
         request = [str(who.uid), str(who.gid), ",".join(map(str, who.groups)), who.cwd, str(len(argv)), *argv]
         request += [f"{name}={value}" for name, value in env.items()]
         streams = {b"O": bytearray(), b"E": bytearray()}
-        with self._connected(seconds) as talk:
+        with self._connected(seconds, check) as talk:
             talk.send(b"R", b"".join(part.encode(errors="surrogateescape") + b"\0" for part in request))
             talk.expect(b"S")
             while part := data.read(_PART) if data else b"":
@@ -100,10 +110,10 @@ class AgentEndpoint:
                     raise AgentError(f"{argv[0]} wrote more than {_OUTPUT_LIMIT >> 20} MiB")
 
     @contextmanager
-    def _connected(self, seconds: float) -> Iterator[_Session]:
+    def _connected(self, seconds: float, check: Callable[[], None] = lambda: None) -> Iterator[_Session]:
         try:
             with in_netns(self.netns, lambda: socket.socket(socket.AF_INET, socket.SOCK_STREAM)) as connection:
-                talk = _Session(connection, time.monotonic() + seconds)
+                talk = _Session(connection, time.monotonic() + seconds, check)
                 talk.open(self.address, self.port)
                 talk.prove(self.key)
                 yield talk
@@ -116,15 +126,19 @@ class AgentEndpoint:
 
 
 class _Session:
-    """A connection whose every word comes before one deadline (of time.monotonic); else TimeoutError."""
+    """A connection whose every word comes before one deadline (of time.monotonic); else TimeoutError. `check` is called
+    at least every _CHECK_SECONDS."""
 
-    def __init__(self, connection: socket.socket, deadline: float) -> None:
-        self._connection, self._deadline = connection, deadline
+    def __init__(self, connection: socket.socket, deadline: float, check: Callable[[], None]) -> None:
+        self._connection, self._deadline, self._check = connection, deadline, check
         self._session: sealed_frames.Session | None = None
 
     def open(self, address: str, port: int) -> None:
-        self._hurry()
-        self._connection.connect((address, port))
+        self._connection.setblocking(False)
+        if self._connection.connect_ex((address, port)):
+            self._await(select.POLLOUT)
+            if number := self._connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+                raise OSError(number, os.strerror(number))
 
     def prove(self, key: str) -> None:
         """The handshake: from its end on every frame is sealed."""
@@ -140,8 +154,10 @@ class _Session:
             if session
             else sealed_frames.HEADER.pack(kind, len(payload)) + payload
         )
-        self._hurry()
-        self._connection.sendall(frame)
+        left = memoryview(frame)
+        while left:
+            self._await(select.POLLOUT)
+            left = left[self._connection.send(left) :]
 
     def receive(self) -> tuple[bytes, bytes]:
         header = self._exactly(sealed_frames.HEADER.size)
@@ -164,22 +180,28 @@ class _Session:
     def _exactly(self, count: int) -> bytes:
         got = bytearray()
         while len(got) < count:
-            self._hurry()
+            self._await(select.POLLIN)
             part = self._connection.recv(count - len(got))
             if not part:
                 raise AgentError("it closed the connection")
             got += part
         return bytes(got)
 
-    def _hurry(self) -> None:
-        left = self._deadline - time.monotonic()
-        if left <= 0:
-            raise TimeoutError
-        self._connection.settimeout(left)
+    def _await(self, event: int) -> None:
+        """Returns when the connection is ready for the event, or has failed."""
+        poller = select.poll()
+        poller.register(self._connection, event)
+        while True:
+            self._check()
+            left = self._deadline - time.monotonic()
+            if left <= 0:
+                raise TimeoutError
+            if poller.poll(min(left, _CHECK_SECONDS) * 1000):
+                return
 
 
 def _number(text: str) -> int:
-    """WireError for what is none that the agent says."""
+    """AgentError for what is none that the agent says."""
     if not _NUMBER.fullmatch(text):
         raise AgentError(f"it said {text[:40]!r} instead of a number")
     return int(text)

@@ -72,7 +72,7 @@ class Holder:
 def start_time(pid: int) -> int | None:
     """Field 22 of /proc/PID/stat; None when the process does not exist or is a zombie."""
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:
         return None
     return None if fields[0] in "ZX" else int(fields[19])

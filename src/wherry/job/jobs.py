@@ -189,13 +189,16 @@ class Jobs:
         owner, file = Owner(uid=job.uid, gid=job.gid, home="/", cwd="/"), directory / "own" / "job"
         found = cleanup.has_agents(file, owner, node.address)
         if found:
-            write_atomically(directory / "lost", node.name.encode())
+            try:
+                write_atomically(directory / "lost", node.name.encode())
+            except OSError:  # the disk is full, perhaps: the job ends all the same, without this reason
+                log.exception("job %s: the loss of %s cannot be noted", id, node.name)
             cleanup.end_agents(file, owner, node.address)
-        self._end_if_lost(id)
+        self._end_if_lost(id, found)
         return found
 
-    def _end_if_lost(self, id: str) -> None:
-        if (self._directory / id / "lost").exists():
+    def _end_if_lost(self, id: str, known: bool = False) -> None:
+        if known or (self._directory / id / "lost").exists():
             threading.Thread(target=self._end_lost, args=(id,), name=f"lost-{id}", daemon=True).start()
 
     def _end_lost(self, id: str) -> None:
@@ -321,7 +324,7 @@ class Jobs:
                 Code.UNREACHABLE,
                 f"{len(silent)} of {len(nodes)} nodes of {cluster.name} do not answer",
                 reasons,
-                "wherry status; wherry up FILE restarts lost nodes",
+                f"wherry status; wherry up FILE restarts lost nodes, wherry down {cluster.name} removes silent ones",
             )
 
     # The launch.

@@ -76,7 +76,7 @@ def answer(key: str, challenge: bytes) -> Session:
     """Answers an agent's challenge with a new nonce. Untrusted when the agent speaks another version."""
     if len(challenge) != _CHALLENGE or challenge[0] != AGENT_VERSION:
         what = f"it speaks another version of the agent's protocol than {AGENT_VERSION}"
-        raise Untrusted(f"{what}: wherry down, then wherry up")
+        raise Untrusted(f"{what}: wherry down NAME, then wherry up FILE")
     nonce = os.urandom(_NONCE)
 
     def derive(info: str) -> bytes:

@@ -91,14 +91,16 @@ def copy(
     check: Callable[[], None],
 ) -> None:
     """Copies missing files to every node. Refused when a node lacks the memory or the MPI; otherwise Failed. `check` is
-    called before each part that is sent; an exception that it raises aborts."""
+    called several times a second while a node is waited for; an exception that it raises aborts."""
     packed: dict[str, IO[bytes]] = {}
     try:
         wanted = []
         for node, endpoint in nodes:
             check()
             disk = names_disk(cluster.spec.flavor(node.index).image)
-            known = _on_disk(node, endpoint, files, owner, mpi) if disk else _in_image(node, endpoint, owner)
+            known = (
+                _on_disk(node, endpoint, files, owner, mpi, check) if disk else _in_image(node, endpoint, owner, check)
+            )
             _require_mpi(cluster, known, mpi)
             if disk:
                 known = _with_system_files(files, known)
@@ -133,23 +135,12 @@ def _pack(files: FileSet, owner: Owner, known: Mapping[str, str]) -> IO[bytes]:
     return archive
 
 
-class _Checked:
-    """A file whose reads call `check` first."""
-
-    def __init__(self, file: IO[bytes], check: Callable[[], None]) -> None:
-        self._file, self._check = file, check
-
-    def read(self, size: int) -> bytes:
-        self._check()
-        return self._file.read(size)
-
-
 def _send(node: Node, endpoint: AgentEndpoint, archive: IO[bytes], owner: Owner, check: Callable[[], None]) -> None:
     size = os.fstat(archive.fileno()).st_size
     view = os.fdopen(os.open(f"/proc/self/fd/{archive.fileno()}", os.O_RDONLY | os.O_CLOEXEC), "rb")
     with view:
         words = ["/bin/tar", "-x", "-p", "-f", "-", "-C", "/"]
-        _ask(node, endpoint, words, owner, _Checked(view, check), _SECONDS + size / _LEAST_RATE)
+        _ask(node, endpoint, words, owner, check, view, _SECONDS + size / _LEAST_RATE)
 
 
 def _ask(
@@ -157,12 +148,13 @@ def _ask(
     endpoint: AgentEndpoint,
     words: list[str],
     owner: Owner,
+    check: Callable[[], None],
     data: Readable | None = None,
     seconds: float = _SECONDS,
 ) -> bytes:
     """The output of a program on the node. Failed when it cannot be run or fails."""
     try:
-        ended = endpoint.run(words, owner.model_copy(update={"cwd": "/"}), _ENVIRONMENT, seconds, data)
+        ended = endpoint.run(words, owner.model_copy(update={"cwd": "/"}), _ENVIRONMENT, seconds, data, check)
     except AgentError as error:
         what = f"the job's files were not copied to {node.name}"
         raise Failed(Code.UNREACHABLE, what, str(error), f"wherry logs --node {node.name}") from None
@@ -196,12 +188,14 @@ def _lacking(cluster: Cluster, mpi: Mpi, why: str, remedy: str) -> WherryError:
     return Refused(Code.UNSUPPORTED, f"the nodes of {cluster.name} lack {mpi} of {mpi.prefix}", why, remedy)
 
 
-def _on_disk(node: Node, endpoint: AgentEndpoint, files: FileSet, owner: Owner, mpi: Mpi) -> dict[str, str]:
+def _on_disk(
+    node: Node, endpoint: AgentEndpoint, files: FileSet, owner: Owner, mpi: Mpi, check: Callable[[], None]
+) -> dict[str, str]:
     """The digests of the files that a node has on its disk, by path."""
     with tempfile.TemporaryFile(dir="/var/tmp") as names:
         names.write(b"".join(os.fsencode(name) + b"\0" for name in [*files.files, *files.links, *_daemons(mpi)]))
         names.seek(0)
-        said = _ask(node, endpoint, ["/bin/sh", "-c", _SUMS], owner, names, _SUM_SECONDS)
+        said = _ask(node, endpoint, ["/bin/sh", "-c", _SUMS], owner, check, names, _SUM_SECONDS)
     rows = (line.partition("  ") for line in os.fsdecode(said).splitlines())
     return {name: number for number, _, name in rows}
 
@@ -217,9 +211,9 @@ def _of_the_system(name: str) -> bool:
     return name.startswith(("/usr/", "/etc/", *(f"{top}/" for top in _TOP))) and not name.startswith("/usr/local/")
 
 
-def _in_image(node: Node, endpoint: AgentEndpoint, owner: Owner) -> dict[str, str]:
+def _in_image(node: Node, endpoint: AgentEndpoint, owner: Owner, check: Callable[[], None]) -> dict[str, str]:
     """The digests of the files in a node's image, by path. Failed when the node's list cannot be read."""
-    text = _ask(node, endpoint, ["/bin/cat", FILES], owner).decode(errors="replace")
+    text = _ask(node, endpoint, ["/bin/cat", FILES], owner, check).decode(errors="replace")
     try:
         known = json.loads(text)
     except ValueError:

@@ -72,6 +72,8 @@ def _require_words(order: JobRequest) -> None:
         raise Refused(Code.USAGE, "no program is given", "", f"wherry run {order.cluster} -n {order.ranks} -- PROGRAM")
     if any("\0" in word for word in order.argv):
         raise Refused(Code.USAGE, "the command cannot be run", "one of its words has a NUL byte", "wherry run --help")
+    if any("\0" in name + value for name, value in order.env.items()):
+        raise Refused(Code.USAGE, "the command cannot be run", "one of its variables has a NUL byte", "env")
     cwd = order.owner.cwd
     if not cwd.startswith("/") or {"\n", "\0"} & set(cwd):
         why = "it is not absolute, or has a line break in its name"

@@ -91,6 +91,8 @@ class MoveStateMachine:
         self._told = 0.0
         self._asked = False
         """True when the engine reported that it has not switched; else the source's copy may have ended regularly."""
+        self._committing = False
+        """True from the write of the commit's row on, whether or not it succeeded."""
         self._watch = Stopwatch()
         self._whole = False
         """True when this object ran the move from its beginning, False when it took over an earlier daemon's."""
@@ -174,6 +176,7 @@ class MoveStateMachine:
     def _commit(self) -> None:
         """The point of no return."""
         committed = self.move.model_copy(update={"phase": Phase.COMMIT, "phases": self._phases()})
+        self._committing = True
         self._store.put_move(committed)
         self.move = committed
         self.node = self.node.model_copy(update={"host": self.move.destination})
@@ -289,10 +292,12 @@ class MoveStateMachine:
                 self._hold.drop()
 
     def _committed(self) -> bool:
-        """True when the stored row is committed: a write that raised may have succeeded."""
-        stored = self._store.move(self.move.id)
-        if stored and stored.committed and not self.move.committed:
-            self.move = stored
+        """True when the stored row is committed: a write that raised may have succeeded. Without such a write the row
+        is not read, as a node that stands must not wait for a database that fails."""
+        if self._committing and not self.move.committed:
+            stored = self._store.move(self.move.id)
+            if stored and stored.committed:
+                self.move = stored
         return self.move.committed
 
     def _lost(self, place: Placement) -> bool:

@@ -99,7 +99,10 @@ def find_library(name: str, wanted_by: Elf, library_path: str) -> Path | None:
 @functools.cache
 def _cache() -> dict[str, str]:
     """The linker's cache: path of the first entry of this architecture, by name. Read once per process."""
-    text = subprocess.run(["/sbin/ldconfig", "-p"], capture_output=True, text=True, check=False).stdout
+    try:
+        text = subprocess.run(["/sbin/ldconfig", "-p"], capture_output=True, text=True, check=False).stdout
+    except OSError:  # a machine without glibc's tools
+        return {}
     found: dict[str, str] = {}
     for match in re.finditer(r"^\s+(\S+) \(libc6,(?:x86-64|AArch64)[^)]*\) => (\S+)$", text, re.MULTILINE):
         found.setdefault(match[1], match[2])

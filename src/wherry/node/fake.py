@@ -10,7 +10,7 @@ from collections.abc import Callable
 from enum import StrEnum
 
 from wherry.base.errors import Bug, Code, Failed
-from wherry.base.progress import Progress, quiet
+from wherry.base.progress import Check, Progress, never_raises, quiet
 from wherry.model.migration_parameters import MigrationParameters
 from wherry.model.owner import Owner
 from wherry.model.records import Round
@@ -84,8 +84,9 @@ class FakeDriver:
     def move_obstacle(self, source: Placement, destination: Placement) -> str:
         return self.immovable
 
-    def start(self, place: Placement) -> None:
+    def start(self, place: Placement, check: Check = never_raises) -> None:
         self.entering("start")
+        check()
         self.put(place, Copy.RUNNING)
 
     def stop(self, place: Placement) -> None:

@@ -12,7 +12,7 @@ from typing import Annotated, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
-from wherry.base.progress import Progress, quiet
+from wherry.base.progress import Check, Progress, never_raises, quiet
 from wherry.model.migration_parameters import MigrationParameters
 from wherry.model.owner import Owner
 from wherry.model.records import Node, Round
@@ -166,8 +166,9 @@ class NodeDriver(Protocol):
     def move_obstacle(self, source: Placement, destination: Placement) -> str:
         """Why this node cannot be moved to the destination; empty when it can. Changes nothing."""
 
-    def start(self, place: Placement) -> None:
-        """Creates the node and returns when its agent listens."""
+    def start(self, place: Placement, check: Check = never_raises) -> None:
+        """Creates the node and returns when its agent listens, which may take minutes. An exception that `check` raises
+        meanwhile ends the start; nothing of the node is left then."""
 
     def stop(self, place: Placement) -> None:
         """Kills the node's processes and removes the placement. Idempotent, also after an incomplete `start`."""

@@ -60,7 +60,9 @@ class BalanceCommands:
         def body(task: Task) -> dict[str, Any]:
             task.progress(f"measuring {', '.join(names)} for {seconds:g} s")
             with view:
-                plan = view.plan(*view.measure(seconds), names, remaining)
+                samples = view.measure(seconds, task.stop.wait)
+                task.check()
+                plan = view.plan(*samples, names, remaining)
             return carry_out(self._context, task, plan)
 
         return start(self._context, cluster or "all", names, body, self._peer.uid)

@@ -6,7 +6,7 @@ Invariant: sampling changes nothing but the counting of frames, which is on from
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Self
 
@@ -52,10 +52,10 @@ class BalanceSampling:
         nodes = [node for node in self._context.store.nodes() if node.state == NodeState.RUNNING]
         return self._sampler.take(nodes, busy)
 
-    def measure(self, seconds: float) -> tuple[Sample, Sample]:
-        """Two samples, `seconds` apart."""
+    def measure(self, seconds: float, pause: Callable[[float], object] = time.sleep) -> tuple[Sample, Sample]:
+        """Two samples, `seconds` apart; sooner when `pause`, which waits for so long, returns sooner."""
         before = self.sample()
-        time.sleep(seconds)
+        pause(seconds)
         return before, self.sample()
 
     def profile(self, before: Sample, after: Sample, cluster: str, remaining: float | None = None) -> Profile:

@@ -181,9 +181,9 @@ class Commands:
         def body(task: Task) -> dict[str, Any]:
             task.progress(f"waiting until all nodes of {request.cluster} answer")
             job = jobs.start(plan, task.check, task.operation.id)
-            if task.cancelled():
+            if task.cancelled():  # looked at once: what comes later finds a job, and its client ends that
                 jobs.cancel(job.id)
-            task.check()
+                task.check()
             return {"job": job.model_dump(mode="json")}
 
         return self._start("run", request.cluster, body, shared=[FABRIC, cluster_claim(request.cluster)])

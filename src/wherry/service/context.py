@@ -118,8 +118,13 @@ class ServiceContext:
             return managers
 
     def planning_managers(self) -> Managers:
-        """The managers, or those of the embedded fabric in memory if none is up. Changes nothing."""
-        return self._managers or self.make_managers(wiring.in_memory_fabric(default_fabric()))
+        """The managers; those of the same fabric in memory while it is not up, and of the embedded one if there is
+        none. Changes nothing."""
+        managers = self._managers
+        if managers is not None and managers.fabric.is_up():
+            return managers
+        spec = default_fabric() if managers is None else managers.fabric.spec
+        return self.make_managers(wiring.in_memory_fabric(spec))
 
     def check_fabric_up(self, spec: FabricSpec) -> None:
         """Refuses what `fabric_up` would refuse."""

@@ -19,6 +19,7 @@ import signal
 import socket
 import sys
 from pathlib import Path
+from types import FrameType
 
 from wherry import __version__
 from wherry.base.errors import Bug, Code, Refused, WherryError
@@ -46,7 +47,7 @@ def main() -> None:
         else:
             print(json.dumps(_sweep() if arguments.command == "sweep" else _doctor()))
     except WherryError as error:
-        log.error("%s", error)
+        log.error("%s%s", error, f"; {error.next}" if error.next else "")
         print(json.dumps({"error": error.to_dict()}))
         code = error.code.exit_code
     sys.stdout.flush()
@@ -167,9 +168,17 @@ def _run(served: Instance, group: int | None) -> None:
     from wherry.store import Store
 
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    # uvicorn ends the server on these, then raises them again for the handlers before: these must not end the process.
+    servers: list[uvicorn.Server] = []
+    received: list[int] = []
+
+    def end(number: int, _frame: FrameType | None) -> None:
+        """For signals during the recovery, and before uvicorn handles them. It raises them again when it has ended."""
+        received.append(number)
+        for server in servers:
+            server.should_exit = True
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: None)
+        signal.signal(number, end)
     context = ServiceContext(served, Store(served.state / _DATABASE))
     context.recover()
     tasks = (HealthMonitor(context), AutoBalancer(context), MoveRecovery(context), TileAutoBalancer(context))
@@ -188,7 +197,9 @@ def _run(served: Instance, group: int | None) -> None:
     try:
         with listening(served.socket, group) as listener:
             log.info("ready at %s", served.socket)
-            uvicorn.Server(config).run([listener])
+            servers.append(uvicorn.Server(config))
+            servers[0].should_exit = bool(received)
+            servers[0].run([listener])
     finally:
         served.socket.unlink(missing_ok=True)
         stop_all(tasks, _TASKS_SECONDS)

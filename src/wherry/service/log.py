@@ -9,11 +9,19 @@ from __future__ import annotations
 import logging
 import logging.handlers
 import os
+import threading
 
 from wherry.base.paths import Instance
 
 _BYTES = 2 * 2**20
 _KEPT = 3
+
+
+def _log_exception(ended: threading.ExceptHookArgs) -> None:
+    """Logs what ended a thread: its standard error is nobody's."""
+    if ended.exc_value is not None:
+        name = ended.thread.name if ended.thread else "?"
+        logging.getLogger("wherry.threads").error("the thread %s ended", name, exc_info=ended.exc_value)
 
 
 def log_to_file(instance: Instance) -> None:
@@ -26,5 +34,6 @@ def log_to_file(instance: Instance) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.INFO)
+    threading.excepthook = _log_exception
     for noisy in ("alembic", "uvicorn", "asyncio", "pyroute2"):
         logging.getLogger(noisy).setLevel(logging.WARNING)

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 from wherry.base.clock import now
 from wherry.base.errors import Bug, Code, Failed, Refused, WherryError
 from wherry.base.ids import new_id
+from wherry.base.text import printable
 from wherry.model.records import Operation, OperationState
 from wherry.service.claims import Claims
 from wherry.store import Store
@@ -293,6 +294,7 @@ class Operations:
         return True
 
     def _progress(self, task: Task, text: str) -> None:
+        text = printable(text)  # an error's, perhaps, with the name of a user's file
         with self._lock:
             if not task.running:
                 return

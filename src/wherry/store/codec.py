@@ -1,7 +1,8 @@
 """Records to JSON text and back.
 
-Invariant: `load(kind, dump(record)) == record`. Specs refuse sizes and durations without a unit, so `dump` adds units
-to those that a spec holds as numbers.
+Invariants: `load(kind, dump(record)) == record`; what `dump` writes can be read, as one row that cannot would break
+every list. So bytes of a name that is not UTF-8 (halves of surrogate pairs) become question marks. Specs refuse sizes
+and durations without a unit, so `dump` adds units to those that a spec holds as numbers.
 """
 
 from __future__ import annotations
@@ -22,7 +23,11 @@ def dump(record: BaseModel) -> str:
     """JSON text of a record or spec."""
     data = record.model_dump(mode="json")
     _give_units(record, data)
-    return json.dumps(data, separators=(",", ":"))
+    text = json.dumps(data, separators=(",", ":"))
+    if "\\ud" in text:  # a surrogate: of a pair, if it is a letter
+        data = json.loads(json.dumps(data, ensure_ascii=False).encode(errors="replace"))
+        text = json.dumps(data, separators=(",", ":"))
+    return text
 
 
 def load(kind: type[AnyModel], text: str) -> AnyModel:

@@ -16,12 +16,14 @@ from typing import Any, TypeVar
 
 import alembic.command
 import alembic.config
+import alembic.util
 import sqlalchemy as sa
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 from sqlalchemy.engine import Connection, Engine
 
 from wherry.base.clock import now
-from wherry.base.errors import Code, Refused
+from wherry.base.errors import Code, Failed, Refused
+from wherry.base.text import printable
 from wherry.model.records import Cluster, Event, Job, Move, Node, Operation, OperationState, Phase
 from wherry.model.spec.fabric import FabricSpec
 from wherry.store import tables
@@ -51,6 +53,7 @@ class Store:
         that room, which is counted in rows. No host is asked anything while it is held."""
         self.on_event: Callable[[], None] = lambda: None
         """Called after each event that is added, by the thread that added it."""
+        self._path = path
         self._engine = _engine(path)
         self._migrate()
 
@@ -79,7 +82,7 @@ class Store:
     def host_flags(self, host: str) -> list[str]:
         """The flags that are set at a host, sorted."""
         table = tables.host_flags
-        with self._engine.connect() as connection:
+        with self._read() as connection:
             rows = connection.execute(sa.select(table.c.flag).where(table.c.host == host, table.c.on))
             return sorted(row.flag for row in rows)
 
@@ -133,7 +136,7 @@ class Store:
 
     def setting(self, name: str) -> str:
         """The value of a setting; empty when it was never set."""
-        with self._engine.connect() as connection:
+        with self._read() as connection:
             row = connection.execute(sa.select(tables.settings.c.value).where(tables.settings.c.name == name)).first()
         return str(row.value) if row else ""
 
@@ -145,7 +148,7 @@ class Store:
 
     def secret(self, name: str) -> str:
         """A secret. NOT_FOUND when there is none."""
-        with self._engine.connect() as connection:
+        with self._read() as connection:
             row = connection.execute(sa.select(tables.secrets.c.value).where(tables.secrets.c.name == name)).first()
         if row is None:
             raise Refused(Code.NOT_FOUND, f"there is no secret {name!r}", "it was removed", "wherry status")
@@ -214,7 +217,7 @@ class Store:
         written = json.dumps(key)[1:-1]  # as it stands in the record: quotes and non-ASCII letters are escaped there
         record = tables.operations.c.record
         query = sa.select(record).where(record.contains(written, autoescape=True))
-        with self._engine.connect() as connection:
+        with self._read() as connection:
             found = [load(Operation, row.record) for row in connection.execute(query)]
         return next((operation for operation in found if (operation.uid, operation.key) == (uid, key)), None)
 
@@ -227,7 +230,7 @@ class Store:
 
     def add_event(self, kind: str, target: str, text: str, **data: object) -> Event:
         """Appends an event; its id is larger than every earlier one."""
-        event = Event(time=now(), kind=kind, target=target, text=text, data=data)
+        event = Event(time=now(), kind=kind, target=target, text=printable(text), data=data)
         columns = event.model_dump(exclude={"id", "data"}) | {"data": json.dumps(data, default=str)}
         with self._write() as connection:
             result = connection.execute(tables.events.insert().values(columns))
@@ -237,7 +240,7 @@ class Store:
     def events(self, after: int = 0, limit: int = 1000) -> list[Event]:
         """The first `limit` events with an id above `after`, in order."""
         table = tables.events
-        with self._engine.connect() as connection:
+        with self._read() as connection:
             rows = connection.execute(sa.select(table).where(table.c.id > after).order_by(table.c.id).limit(limit))
             return [Event(**{**row._mapping, "data": json.loads(row.data)}) for row in rows]
 
@@ -261,8 +264,25 @@ class Store:
 
     @contextmanager
     def _write(self) -> Iterator[Connection]:
-        with self._writing, self._engine.begin() as connection:
+        with self._writing, self._refusals("written"), self._engine.begin() as connection:
             yield connection
+
+    @contextmanager
+    def _read(self) -> Iterator[Connection]:
+        with self._refusals("read"), self._engine.connect() as connection:
+            yield connection
+
+    @contextmanager
+    def _refusals(self, done: str) -> Iterator[None]:
+        """Translates what SQLite says of a disk that is full, broken or read-only, or of a damaged file, into Failed.
+        Other errors of the database are our mistakes."""
+        try:
+            yield
+        except sa.exc.DatabaseError as error:
+            if type(error) not in (sa.exc.OperationalError, sa.exc.DatabaseError):
+                raise
+            what, why = f"the instance's database cannot be {done}", f"{self._path}: {error.orig}"
+            raise Failed(Code.FAILED, what, why, f"df -h {self._path.parent}, then repeat the command") from error
 
     def _put(self, table: sa.Table, key: dict[str, Any], columns: dict[str, Any]) -> None:
         with self._write() as connection:
@@ -284,8 +304,14 @@ class Store:
         query = sa.select(table.c.record).where(*_matches(table, key or {}))
         if order is not None:
             query = query.order_by(*order) if isinstance(order, tuple) else query.order_by(order)
-        with self._engine.connect() as connection:
-            return [load(kind, row.record) for row in connection.execute(query)]
+        with self._read() as connection:
+            rows = [row.record for row in connection.execute(query)]
+        try:
+            return [load(kind, record) for record in rows]
+        except ValidationError as error:
+            what, why = f"a {kind.__name__.lower()} in the database cannot be read", f"{self._path}: {error}"
+            remedy = "install the version of Wherry that wrote it, or remove the instance: wherry down --all"
+            raise Failed(Code.VERSION_MISMATCH, what, why, remedy) from error
 
     def _migrate(self) -> None:
         config = alembic.config.Config()
@@ -293,7 +319,12 @@ class Store:
         config.set_main_option("path_separator", "os")
         with self._write() as connection:
             config.attributes["connection"] = connection
-            alembic.command.upgrade(config, "head")
+            try:
+                alembic.command.upgrade(config, "head")
+            except alembic.util.CommandError as error:
+                what, why = "the instance's database is of a newer version of Wherry", f"{self._path}: {error}"
+                remedy = "install that version again, or remove the instance: wherry down --all"
+                raise Refused(Code.VERSION_MISMATCH, what, why, remedy) from error
 
 
 def _matches(table: sa.Table, key: dict[str, Any]) -> list[sa.ColumnElement[bool]]:

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from wherry.base.errors import Code, Failed
 from wherry.base.paths import Instance, native_program
+from wherry.base.progress import Check, never_raises
 from wherry.fabric.cgroup import Cgroup, freezer_only
 from wherry.fabric.host_facts import runtime, runtime_problem
 from wherry.fabric.protocol import Fabric
@@ -89,7 +90,7 @@ class ContainerDriver:
                 )
         return move_obstacle(Cgroup(source.cgroup).pids())
 
-    def start(self, place: Placement) -> None:
+    def start(self, place: Placement, check: Check = never_raises) -> None:
         layout = self.layout(place)
         self.stop(place)
         group = Cgroup(place.cgroup)
@@ -102,7 +103,7 @@ class ContainerDriver:
             group.weight(place.cpus)
             group.weigh_parent()
             self._run(place, layout)
-            self._await_listening(place, group)
+            self._await_listening(place, group, check)
         (layout.private / "run" / "wherry" / "key").unlink(missing_ok=True)
 
     def engine_group(self, place: Placement) -> Cgroup:
@@ -203,10 +204,11 @@ class ContainerDriver:
             raise Failed(Code.TIMED_OUT, what, why, "wherry doctor") from None
         return done.returncode
 
-    def _await_listening(self, place: Placement, group: Cgroup) -> None:
+    def _await_listening(self, place: Placement, group: Cgroup, check: Check) -> None:
         deadline = time.monotonic() + _LISTEN_TIMEOUT
         pause = 0.002
         while not in_netns(place.netns, lambda: _listens(place.node.address)):
+            check()
             if not group.pids() or time.monotonic() > deadline:
                 raise Failed(
                     Code.FAILED,

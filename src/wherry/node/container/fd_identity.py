@@ -16,6 +16,7 @@ from pathlib import Path
 from pyroute2.netlink.diag import UDIAG_SHOW_VFS, DiagSocket
 
 from wherry.base.errors import Code, Failed
+from wherry.node.container.processes import namespace_pids
 from wherry.node.netns_socket import in_netns
 
 _Held = dict[tuple[int, str], os.stat_result]
@@ -104,7 +105,4 @@ def _entries(directory: str) -> list[str]:
 
 def inner_pid(pid: int) -> int:
     """The PID of a process, or TID of a thread, inside its node."""
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("NSpid:"):
-            return int(line.split()[-1])
-    return pid
+    return namespace_pids(pid)[-1]

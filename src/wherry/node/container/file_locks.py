@@ -295,7 +295,8 @@ def _mounts(pids: list[int]) -> set[int]:
         with contextlib.suppress(OSError):  # it ended
             if (namespace := os.readlink(f"/proc/{pid}/ns/mnt")) not in seen:
                 seen.add(namespace)
-                found |= {int(line.split()[0]) for line in Path(f"/proc/{pid}/mountinfo").read_text().splitlines()}
+                lines = Path(f"/proc/{pid}/mountinfo").read_bytes().rstrip(b"\n").split(b"\n")
+                found |= {int(line.split()[0]) for line in lines}
     return found
 
 
@@ -327,7 +328,8 @@ def _has_ended(pid: int) -> bool:
     with contextlib.suppress(OSError):
         for thread in os.listdir(f"/proc/{pid}/task"):
             with contextlib.suppress(OSError):
-                if Path(f"/proc/{pid}/task/{thread}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX":
+                line = Path(f"/proc/{pid}/task/{thread}/stat").read_text(errors="replace")
+                if line.rpartition(")")[2].split()[0] not in "ZX":
                     return False
     return True
 
@@ -348,7 +350,7 @@ def _copy(one: Descriptor) -> int:
 def _process_name(pid: int) -> str:
     """PID inside the node, and command, of a process."""
     try:
-        command = Path(f"/proc/{pid}/comm").read_text().strip()
+        command = Path(f"/proc/{pid}/comm").read_text(errors="replace").strip()
         return f"process {inner_pid(pid)} ({re.sub(r'[^ -~]', '?', command)})"
     except OSError:
         return "a process"

@@ -239,7 +239,7 @@ class Layout:
             os.close(descriptor)
             link = f"it has become a link to {found}"
             why = link if found != path else f"others than root can rename what is in {kept}"
-            raise Failed(Code.FAILED, what, why, "wherry down, then wherry up")
+            raise Failed(Code.FAILED, what, why, "wherry down NAME, then wherry up FILE")
         return descriptor
 
     def fill(self, hosts: str) -> None:

@@ -17,6 +17,7 @@ import struct
 import termios
 
 from wherry.base.errors import Code, Refused
+from wherry.base.text import printable
 from wherry.node.container.processes import tracer_of
 from wherry.node.container.timers import borrowed
 
@@ -143,4 +144,4 @@ def _name(pid: int) -> str:
         return "a process"
     inside = re.findall(r"^NSpid:.*\s(\d+)$", status, re.MULTILINE)
     command = re.findall(r"^Name:\s(.*)$", status, re.MULTILINE)
-    return f"process {inside[0] if inside else pid} ({command[0] if command else '?'})"
+    return printable(f"process {inside[0] if inside else pid} ({command[0] if command else '?'})")

@@ -1,4 +1,8 @@
-"""The processes of a container node, as the host's /proc shows them."""
+"""The processes of a container node, as the host's /proc shows them.
+
+Invariant: what a process names itself is no text and no line of its own. The name is any 15 bytes, of which the kernel
+escapes only newline and backslash in `status`, so that is read as bytes, in lines that end with a newline.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +18,21 @@ def first_process(place: Placement) -> int | None:
     """PID on this machine of the node's first process; None when it has ended."""
     for pid in Cgroup(place.cgroup).pids():
         try:
-            status = Path(f"/proc/{pid}/status").read_text()
+            inside = namespace_pids(pid)
         except OSError:
             continue
-        for line in status.splitlines():
-            if line.startswith("NSpid:") and line.split()[-1] == "1" and len(line.split()) > 2:
-                return pid
+        if len(inside) > 1 and inside[-1] == 1:
+            return pid
     return None
+
+
+def namespace_pids(pid: int) -> list[int]:
+    """The PIDs of a process, or TIDs of a thread, from this machine's PID namespace to its own. OSError when it has
+    ended."""
+    for line in Path(f"/proc/{pid}/status").read_bytes().split(b"\n"):
+        if line.startswith(b"NSpid:"):
+            return [int(word) for word in line.split()[1:]]
+    return [pid]
 
 
 def has_connections_in_flight(pids: list[int]) -> bool:
@@ -57,7 +69,7 @@ def cpu_time(pid: int) -> int:
 def tracer_of(pid: int) -> int:
     """PID on this machine of the process that traces this one; 0 when there is none, or the process has ended."""
     try:
-        status = Path(f"/proc/{pid}/status").read_text()
+        status = Path(f"/proc/{pid}/status").read_bytes()
     except OSError:
         return 0
-    return int(status.partition("\nTracerPid:")[2].partition("\n")[0])
+    return int(status.partition(b"\nTracerPid:")[2].partition(b"\n")[0])

@@ -106,7 +106,7 @@ def work_of(pids: Callable[[], Iterable[int]]) -> Sign:
         busy, ticks = False, 0
         for pid in pids():
             try:
-                fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+                fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
             except OSError:
                 continue
             busy = busy or fields[0] in "RD"

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from wherry.base.errors import Code, Failed
 from wherry.base.paths import Instance
+from wherry.base.progress import Check
 from wherry.node.console_tail import console_tail
 from wherry.node.protocol import Placement
 from wherry.node.vm.agent_liveness import answers
@@ -41,11 +42,12 @@ class VmDriverBase(ABC):
         """The end of the node's console, for an error text."""
         return console_tail(self.console(place.node.name)) or "its console is empty"
 
-    def await_agent(self, place: Placement, seconds: float, doubt: str = "") -> None:
+    def await_agent(self, place: Placement, seconds: float, check: Check, doubt: str = "") -> None:
         """Returns when the node's agent answers. Failed when the machine ended, or did not answer within `seconds`;
-        `doubt` names another possible cause."""
+        `doubt` names another possible cause. `check` raises to end the wait."""
         deadline, node = time.monotonic() + seconds, place.node.name
         while not answers(place, self.probe_timeout):
+            check()
             if not self.alive(place):
                 what = f"node {node} on host {place.host} ended while it booted"
                 raise Failed(Code.FAILED, what, self.console_tail(place), f"wherry logs --node {node}")

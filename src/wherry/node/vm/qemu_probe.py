@@ -5,6 +5,7 @@ Invariant: KVM is used only after a kernel booted under it: /dev/kvm may exist a
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
@@ -60,8 +61,9 @@ def kvm(image: VmImage) -> str:
         known = {}  # not tested yet
     if asked not in known:
         known[asked] = "" if _boots(image) else "a kernel does not boot under /dev/kvm"
-        CACHE.mkdir(parents=True, exist_ok=True, mode=0o700)
-        write_atomically(answers, json.dumps(known).encode())
+        with contextlib.suppress(OSError):  # the disk is full, perhaps: the next process tries it again
+            CACHE.mkdir(parents=True, exist_ok=True, mode=0o700)
+            write_atomically(answers, json.dumps(known).encode())
     return str(known[asked])
 
 

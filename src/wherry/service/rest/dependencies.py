@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import Depends, Query, Request
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from wherry.base.errors import Code, Refused
 from wherry.model.owner import Owner
@@ -28,9 +29,22 @@ _ASKING_SECONDS = 10.0
 
 
 class Body(BaseModel):
-    """Base of request bodies: unknown keys are refused."""
+    """Base of request bodies. Refused are unknown keys, and what Python reads as JSON and no other reader does: NaN,
+    Infinity, and halves of surrogate pairs. A record with one of them could be stored and never be read or sent again.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _strict_json(cls, data: Any) -> Any:
+        try:
+            json.dumps(data, ensure_ascii=False, allow_nan=False).encode()
+        except UnicodeEncodeError:
+            raise ValueError("a text in it is not Unicode") from None
+        except ValueError:
+            raise ValueError("a number in it is not finite") from None
+        return data
 
 
 class OwnedBody(Body):

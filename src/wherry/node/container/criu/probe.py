@@ -10,21 +10,24 @@ from __future__ import annotations
 
 import fcntl
 import json
+import logging
 import os
 import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TypedDict
 
+from wherry.base.atomic_write import write_atomically
 from wherry.base.errors import WherryError
 from wherry.node.container.criu import install as criu_install
 from wherry.node.container.criu.selftest import first_error, self_test
 
+log = logging.getLogger("wherry.criu")
 _KDAT = Path("/run/criu.kdat")  # CRIU's cache of kernel features
 _TIMEOUT = 60.0  # seconds for `criu check`, which takes about 0.2
 
@@ -150,15 +153,25 @@ def _prime(candidate: _Candidate) -> None:
     """Makes CRIU cache the kernel's features now, so that no start in a move probes them (30 ms and more).
 
     CRIU writes its cache only when /run is a tmpfs, and not when a killed CRIU left a temporary file. So it runs with a
-    tmpfs on a private /run, and the cache, valid until the next boot, is copied out.
+    tmpfs on a private /run, and the cache, valid until the next boot, is copied out. Without it moves are slower: what
+    goes wrong here is no error of theirs.
     """
     if os.geteuid() != 0 or (_KDAT.exists() and _KDAT.stat().st_mtime > _boot_time()):
         return
+    new = _KDAT.with_name(f"{_KDAT.name}.{os.getpid()}")
+    try:
+        _cache_kernel_features(candidate, new)
+    except (OSError, subprocess.TimeoutExpired):  # /run is full, perhaps
+        log.warning("CRIU's cache of kernel features could not be made", exc_info=True)
+        with suppress(OSError):
+            new.unlink(missing_ok=True)
+
+
+def _cache_kernel_features(candidate: _Candidate, new: Path) -> None:
     script = 'mount -t tmpfs run /run && "$@" check >/dev/null 2>&1; cat /run/criu.kdat'
     words = ["unshare", "--mount", "sh", "-c", script, "prime", *candidate.argv]
     found = subprocess.run(words, capture_output=True, timeout=_TIMEOUT, stdin=subprocess.DEVNULL).stdout
     if found:
-        new = _KDAT.with_name(f"{_KDAT.name}.{os.getpid()}")
         new.write_bytes(found)
         os.replace(new, _KDAT)
     _KDAT.with_name(_KDAT.name + ".tmp").unlink(missing_ok=True)
@@ -186,9 +199,10 @@ def _answers() -> Iterator[dict[str, _Answer]]:
             yield answers
         finally:
             if answers != before:
-                new = file.with_suffix(".new")
-                new.write_text(json.dumps(answers, indent=1))
-                os.replace(new, file)
+                try:
+                    write_atomically(file, json.dumps(answers, indent=1).encode(), 0o644)
+                except OSError:  # the disk is full, perhaps: the next process tries CRIU again
+                    log.warning("what was found out about CRIU could not be kept", exc_info=True)
 
 
 def _read(file: Path) -> dict[str, _Answer]:

@@ -17,6 +17,7 @@ from typing import Any
 
 from wherry.base.errors import Code, Failed, Refused, WherryError
 from wherry.base.paths import Instance, native_program
+from wherry.base.progress import Check, never_raises
 from wherry.fabric.cgroup import Cgroup
 from wherry.fabric.protocol import Fabric
 from wherry.model.migration_parameters import MigrationParameters
@@ -108,7 +109,7 @@ class VmDriver(VmDriverBase):
     def end_orphan(self, node: str, host: str) -> None:
         pass
 
-    def start(self, place: Placement) -> None:
+    def start(self, place: Placement, check: Check = never_raises) -> None:
         image = _image(place.image)
         self.stop(place)
         put_aside(self.console(place.node.name))
@@ -119,9 +120,9 @@ class VmDriver(VmDriverBase):
             connection = self.daemon(place.host).connect()
             self._define(connection, place, image)
             if names_disk(place.image):
-                self.await_agent(place, _DISK_TIMEOUT, ", or its image has no cloud-init")
+                self.await_agent(place, _DISK_TIMEOUT, check, ", or its image has no cloud-init")
             else:
-                self.await_agent(place, _BOOT_TIMEOUT)
+                self.await_agent(place, _BOOT_TIMEOUT, check)
 
     def prepare_host(self, place: Placement) -> None:
         """Creates what a domain needs at its host: the node's files, a cgroup, the console's directory."""

@@ -131,6 +131,7 @@ class HostDaemon:
         words = [str(self.directory), self.host, str(CACHE), reap, str(QEMU_UID), " ".join(_DEVICES)]
         words += [*(f"{name}:{path}" for name, path in _MOUNTS)]
         environment = {"PATH": os.environ.get("PATH", "/usr/sbin:/usr/bin:/sbin:/bin"), "HOME": "/root"}
+        what = f"libvirtd did not start on host {self.host}"
         try:
             done = subprocess.run(
                 [*enter, "--", *unshare, *words],
@@ -141,12 +142,11 @@ class HostDaemon:
                 timeout=_START_TIMEOUT,
                 check=False,
             )
-        except subprocess.TimeoutExpired:
-            what, why = f"libvirtd did not start on host {self.host}", f"waited {_START_TIMEOUT:.0f} s"
-            raise Failed(Code.TIMED_OUT, what, why, "wherry doctor") from None
+        except subprocess.TimeoutExpired:  # its text has the whole script
+            raise Failed(Code.TIMED_OUT, what, f"waited {_START_TIMEOUT:.0f} s", "wherry doctor") from None
         if done.returncode:
             why = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-            raise Failed(Code.FAILED, f"libvirtd did not start on host {self.host}", why, "wherry doctor")
+            raise Failed(Code.FAILED, what, why, "wherry doctor")
         self._await_answer()
 
     def _await_answer(self) -> None:

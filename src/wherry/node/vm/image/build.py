@@ -45,10 +45,12 @@ def build(name: str, programs: Sequence[str], progress: Callable[[str], None], c
 
 def _build(name: str, programs: Sequence[str], progress: Callable[[str], None], check_on: Callable[[], None]) -> Image:
     top = images_directory()
+    for stale in top.glob(".*.*"):  # of builds and removals whose daemon was killed: nobody else is at it now
+        shutil.rmtree(stale, ignore_errors=True)
     progress("looking for MPI's runtime and the programs' libraries")
     found = collect(programs)
     check_on()
-    kernel = find_kernel(top / ".kernels", progress)
+    kernel = find_kernel(top / ".kernels", progress, check_on)
     check_on()
     with tempfile.TemporaryDirectory(prefix=f".{name}.", dir=top) as scratch:
         fresh = Path(scratch) / "image"

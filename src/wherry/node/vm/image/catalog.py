@@ -61,7 +61,7 @@ def read_image(name: str) -> Image:
     """The record of an image. NOT_FOUND."""
     try:
         return Image.model_validate_json((images_directory() / name / "image.json").read_text())
-    except (OSError, ValidationError):
+    except (OSError, ValueError):  # no such file, no record, no name of a file
         known = ", ".join(image.name for image in list_images())
         remedy = "wherry image build" if name == DEFAULT else f"wherry image build {name}"
         why = f"known: {known}" if known else "none was made on this machine yet"

@@ -14,6 +14,7 @@ import shutil
 import struct
 import subprocess
 import tarfile
+import time
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -38,7 +39,7 @@ _BUSES = ("pci:", "virtio:", "acpi", "xen:")
 _MODULE = re.compile(r"(?:^|/)lib/modules/[^/]+/kernel/.*/([^/]+)\.ko(\.xz|\.zst)?$")
 _KERNEL = re.compile(r"(?:^|/)boot/vmlinuz-[^/]+$")
 _BUILT_IN = re.compile(r"(?:^|/)lib/modules/[^/]+/modules\.builtin$")
-_DOWNLOAD_SECONDS = 300.0
+_DOWNLOAD_SECONDS, _CHECK_SECONDS = 300.0, 0.2
 
 
 @dataclass(frozen=True)
@@ -60,8 +61,9 @@ class Kernel:
         return sorted((self.directory / "modules").iterdir())
 
 
-def find_kernel(cache: Path, progress: Callable[[str], None]) -> Kernel:
-    """The newest kernel in the machine's package sources; downloaded unless it is in the cache."""
+def find_kernel(cache: Path, progress: Callable[[str], None], check: Callable[[], None]) -> Kernel:
+    """The newest kernel in the machine's package sources; downloaded unless it is in the cache. `check` raises to
+    abort."""
     package, version = _newest()
     kernel = Kernel(package, version, cache / f"{package}_{version.replace(':', '%3a')}")
     if kernel.directory.is_dir():
@@ -72,7 +74,8 @@ def find_kernel(cache: Path, progress: Callable[[str], None]) -> Kernel:
     (fresh / "modules").mkdir(parents=True)
     try:
         progress(f"downloading {package} {version}")
-        archive = _download(package, version, fresh)
+        archive = _download(package, version, fresh, check)
+        check()
         progress(f"extracting kernel and modules ({format_size(archive.stat().st_size)})")
         _extract(archive, fresh)
         archive.unlink()
@@ -94,9 +97,10 @@ def _newest() -> tuple[str, str]:
     return found[1], version[1]
 
 
-def _download(package: str, version: str, directory: Path) -> Path:
+def _download(package: str, version: str, directory: Path, check: Callable[[], None]) -> Path:
     # As root: the user that apt would become may not write here.
-    _run("apt-get", "-q", "-o", "APT::Sandbox::User=root", "download", f"{package}={version}", cwd=directory)
+    words = ("-q", "-o", "APT::Sandbox::User=root", "download", f"{package}={version}")
+    _run("apt-get", *words, cwd=directory, check=check)
     return next(directory.glob("*.deb"))
 
 
@@ -184,25 +188,46 @@ def _unpacked(data: bytes) -> bytes:
         return zlib.decompressobj(wbits=31).decompress(data)
     for magic, program in ((b"\x28\xb5\x2f\xfd", "zstd"), (b"\x02\x21\x4c\x18", "lz4")):
         if data.startswith(magic):
-            done = subprocess.run([program, "-dc"], input=data, capture_output=True, check=False)
+            try:
+                done = subprocess.run([program, "-dc"], input=data, capture_output=True, check=False)
+            except FileNotFoundError:
+                what, why = "the kernel cannot be unpacked", f"this machine has no {program}"
+                raise Failed(Code.UNSUPPORTED, what, why, f"apt-get install {program}") from None
             return done.stdout  # the trailing bytes only affect the exit code
     raise Failed(Code.FAILED, "the kernel cannot be unpacked", f"unknown compression {data[:4].hex()}", "report this")
 
 
-def _run(*words: str, cwd: Path | None = None) -> bytes:
+def _run(*words: str, cwd: Path | None = None, check: Callable[[], None] = lambda: None) -> bytes:
+    """The output of a program. `check` is called several times a second; an exception that it raises ends it."""
+    pipe, deadline = subprocess.PIPE, time.monotonic() + _DOWNLOAD_SECONDS
     try:
-        done = subprocess.run(
-            words, cwd=cwd, stdin=subprocess.DEVNULL, capture_output=True, timeout=_DOWNLOAD_SECONDS, check=False
-        )
+        process = subprocess.Popen(words, cwd=cwd, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe)
     except FileNotFoundError:
         why = "the kernel is taken from Debian's packages"
         raise Failed(Code.UNSUPPORTED, f"this machine has no {words[0]}", why, "build images on Debian") from None
+    try:
+        output, errors = _wait(process, deadline, check)
     except subprocess.TimeoutExpired:
         why = f"waited {_DOWNLOAD_SECONDS:.0f} s"
         raise Failed(
             Code.TIMED_OUT, f"{' '.join(words[:2])} did not end", why, "check the network, then repeat the command"
         ) from None
-    if done.returncode:
-        why = (done.stderr.decode(errors="replace").strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.communicate()
+    if process.returncode:
+        why = (errors.decode(errors="replace").strip().splitlines() or [f"exit code {process.returncode}"])[-1]
         raise Failed(Code.FAILED, f"{' '.join(words[:2])} failed", why, "apt-get update, or: make setup-vm")
-    return done.stdout
+    return output
+
+
+def _wait(process: subprocess.Popen[bytes], deadline: float, check: Callable[[], None]) -> tuple[bytes, bytes]:
+    """Output and errors of a program that has ended. TimeoutExpired after the deadline."""
+    while True:
+        try:
+            return process.communicate(timeout=_CHECK_SECONDS)
+        except subprocess.TimeoutExpired:
+            check()
+            if time.monotonic() > deadline:
+                raise

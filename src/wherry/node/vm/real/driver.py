@@ -25,6 +25,7 @@ from typing import Any
 from wherry.base.atomic_write import write_atomically
 from wherry.base.errors import Code, Failed, LostContact, Refused, WherryError
 from wherry.base.paths import Instance
+from wherry.base.progress import Check, never_raises
 from wherry.fabric.protocol import Fabric
 from wherry.model.migration_parameters import MigrationParameters
 from wherry.model.owner import Owner
@@ -104,7 +105,7 @@ class RemoteVmDriver(VmDriverBase):
             self.connections.connect(place.host), remote_domain_id(self.instance, place.node.name)
         )
 
-    def start(self, place: Placement) -> None:
+    def start(self, place: Placement, check: Check = never_raises) -> None:
         image = find_image(place.image)
         make_identity(self.instance)
         self.stop(place)
@@ -131,7 +132,7 @@ class RemoteVmDriver(VmDriverBase):
                     what, why = f"node {place.node.name} was not started", f"{place.node.address} answers already"
                     raise Failed(Code.NAME_TAKEN, what, f"{why}: another cluster on this network uses it", _POOLS)
                 domain.resume()
-            self.await_agent(place, _BOOT_TIMEOUT)
+            self.await_agent(place, _BOOT_TIMEOUT, check)
 
     def stop(self, place: Placement) -> None:
         if place.host in self.connections.lost:
