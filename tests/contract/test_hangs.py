@@ -13,9 +13,9 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from conftest import INSTANCE
 from test_node import Stand
 
+from conftest import INSTANCE
 from wherry.base.errors import Code, Failed
 from wherry.fabric.protocol import Fabric
 from wherry.node.container.local_arrival import LocalArrival

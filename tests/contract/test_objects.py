@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from test_node import Stand
 
+from conftest import INSTANCE
 from wherry.base.errors import Refused
 from wherry.fabric.cgroup import Cgroup
 from wherry.fabric.protocol import Fabric
