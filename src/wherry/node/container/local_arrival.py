@@ -80,8 +80,8 @@ class LocalArrival:
         self._receive(Channel.IMAGES, receive_tree(engine.images))
         if self._sums:
             self._sums.close()
-        sums = self._sums = SumList(connections.take(Channel.SUMS), engine.images, self._layout.private)
-        pids = [sums.pid, *(receiver.pid for receiver in self._receivers.values())]
+        self._sums = SumList(connections.take(Channel.SUMS), engine.images, self._layout.private)
+        pids = [receiver.pid for receiver in self._receivers.values()]  # not the sums' program, which polls
         self._activity.watch(work_of(lambda: pids))
 
     def receive(self, look: Look, last: bool) -> None:
