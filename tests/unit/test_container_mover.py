@@ -92,6 +92,15 @@ def test_a_receiver_that_is_given_up_ends_with_the_move(arrival: LocalArrival, e
         receiver.close()
 
 
+def test_what_a_receiver_forked_ends_with_it(ends: Ends) -> None:
+    """As CRIU does while it starts; its child would keep the pipe of the error output open."""
+    receiver = Receiver("pages", ends[1], ["sh", "-c", "sleep 100 & exec sleep 100"], stdin=True)
+    began = time.monotonic()
+    receiver.close()
+    receiver.close()
+    assert time.monotonic() - began < 10
+
+
 def test_a_dump_that_fails_is_reported_at_once_while_the_tree_is_sent(departure: LocalDeparture, ends: Ends) -> None:
     departure._layout.private.mkdir(parents=True)
     (departure._layout.private / "large").write_bytes(os.urandom(1 << 20) * 32)

@@ -122,7 +122,8 @@ class Sender:
 
 class Receiver:
     """The program that reads the destination's end of one connection. It is told the end by `{fd}` in its arguments,
-    or reads it as standard input."""
+    or reads it as standard input. It has a process group of its own: CRIU forks while it starts, and such a child would
+    outlive it and keep its standard error open."""
 
     def __init__(self, what: str, end: socket.socket, argv: Sequence[str], stdin: bool) -> None:
         self._what = what
@@ -135,6 +136,7 @@ class Receiver:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
                 pass_fds=() if stdin else (end.fileno(),),
+                process_group=0,
             )
 
     @property
@@ -150,10 +152,10 @@ class Receiver:
             raise Failed(Code.MOVE_FAILED, what, _last_line(said))
 
     def close(self) -> None:
-        """Kills the program. Idempotent."""
-        if self._process.poll() is None:
-            self._process.kill()
-        self._process.communicate()
+        """Kills the program and what it forked. Idempotent."""
+        if self._process.returncode is None:  # not waited for, so the group's number is still its own
+            os.killpg(self.pid, signal.SIGKILL)
+            self._process.communicate()
 
 
 class RateLimited(Protocol):
