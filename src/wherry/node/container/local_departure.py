@@ -164,6 +164,8 @@ class LocalDeparture:
 
     def close(self) -> None:
         self.abort()
+        if self._survey:
+            self._survey.wait()
         if self._comparison:
             self._comparison.close()
             self._comparison = None
