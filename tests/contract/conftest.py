@@ -19,6 +19,7 @@ from wherry.model.network import ClusterNetwork, network_of
 from wherry.model.spec.fabric import FabricSpec
 from wherry.node.container.criu import probe as criu_probe
 from wherry.node.container.driver import ContainerDriver
+from wherry.node.container.local_host import LocalHosts
 from wherry.node.fake import FakeDriver
 from wherry.node.protocol import NodeDriver
 from wherry.node.vm.emulated.driver import VmDriver
@@ -65,7 +66,7 @@ def fabric(request: pytest.FixtureRequest) -> Iterator[Fabric]:
 def _driver(kind: str, fabric: Fabric) -> NodeDriver:
     if kind == "vm":
         return VmDriver(INSTANCE, fabric)
-    return FakeDriver(rounds=True) if kind == "fake" else ContainerDriver(INSTANCE, fabric)
+    return FakeDriver(rounds=True) if kind == "fake" else ContainerDriver(LocalHosts(INSTANCE, fabric))
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from wherry.fabric.protocol import Fabric
 from wherry.job.agent_client import AgentEndpoint
 from wherry.model.owner import Owner
 from wherry.node.container.driver import ContainerDriver
+from wherry.node.container.local_departure import LocalDeparture
 from wherry.node.container.mover import ContainerMover
 from wherry.node.protocol import NodeDriver
 
@@ -290,7 +291,8 @@ def test_a_mover_made_anew_takes_back_or_finishes(locks: Locks, done: int) -> No
     for step in stand.steps(first)[:done]:
         step()
     assert isinstance(first, ContainerMover)
-    first._locks.close()  # as the kernel does when the daemon is killed
+    assert isinstance(first._departure, LocalDeparture)
+    first._departure._locks.close()  # as the kernel does when the daemon is killed
     anew = stand.mover()
     if done == 3:
         stand.take_back(anew)

@@ -15,9 +15,12 @@ from collections.abc import Iterator
 import pytest
 from test_node import Stand
 
+from conftest import INSTANCE
 from wherry.base.errors import Code, Failed
 from wherry.fabric.protocol import Fabric
-from wherry.node.container.driver import ContainerDriver
+from wherry.node.container.local_arrival import LocalArrival
+from wherry.node.container.local_departure import LocalDeparture
+from wherry.node.container.local_host import LocalHosts
 from wherry.node.container.mover import ContainerMover
 from wherry.node.protocol import NodeDriver
 
@@ -46,12 +49,14 @@ def mover_of(stand: Stand) -> ContainerMover:
 
 def processes(mover: ContainerMover) -> dict[str, int]:
     """The programs of a move that is prepared."""
-    assert mover._verification
+    departure, arrival = mover._departure, mover._arrival
+    assert isinstance(departure, LocalDeparture) and isinstance(arrival, LocalArrival)
+    assert departure._comparison and arrival._sums and arrival._engine and arrival._engine.worker
     return {
-        "restore": mover._engine.workers["restore"]._process.pid,
-        "digest": mover._verification._digest.pid,
-        "compare": mover._verification._compare.pid,
-        **{name: stream._receiver.pid for name, stream in mover._transport.streams.items()},
+        "restore": arrival._engine.worker._process.pid,
+        "digest": arrival._sums.pid,
+        "compare": departure._comparison.pid,
+        **{str(channel): receiver.pid for channel, receiver in arrival._receivers.items()},
     }
 
 
@@ -74,8 +79,7 @@ def test_a_program_that_hangs_is_given_up(standing: Stand, what: str) -> None:
 
 
 def engine_processes(stand: Stand) -> list[int]:
-    assert isinstance(stand.driver, ContainerDriver)
-    return stand.driver.engine_group(stand.there).pids()
+    return LocalHosts(INSTANCE, stand.fabric).of(stand.there.host).engine_group(stand.there).pids()
 
 
 @CONTAINER
@@ -85,7 +89,7 @@ def test_a_restore_whose_criu_is_killed_is_taken_back_at_once(standing: Stand) -
     *before, restore = standing.steps(mover)
     for step in before:
         step()
-    criu = mover._engine.workers["restore"]._process.pid
+    criu = processes(mover)["restore"]
     struck = threading.Event()
 
     def kill() -> None:

@@ -13,12 +13,13 @@ from pathlib import Path
 import pytest
 from test_node import Stand
 
+from conftest import INSTANCE
 from wherry.base.errors import Refused
 from wherry.fabric.cgroup import Cgroup
 from wherry.fabric.protocol import Fabric
 from wherry.job.agent_client import AgentEndpoint
 from wherry.model.owner import Owner
-from wherry.node.container.driver import ContainerDriver
+from wherry.node.container.local_host import LocalHosts
 from wherry.node.protocol import NodeDriver, Placement
 
 pytestmark = [
@@ -44,12 +45,10 @@ class Objects:
 
     def __init__(self, stand: Stand, program: Path) -> None:
         self.stand, self._program = stand, program
-        driver = stand.driver
-        assert isinstance(driver, ContainerDriver)
-        self._layout = driver.layout
+        self._hosts = LocalHosts(INSTANCE, stand.fabric)
 
     def directory(self, place: Placement) -> Path:
-        return self._layout(place).private / "tmp"
+        return self._hosts.of(place.host).layout(place).private / "tmp"
 
     def run(self, *words: str) -> None:
         place = self.stand.here

@@ -1,4 +1,4 @@
-"""A container's mover: what a failed step, a roll-back and a killed daemon leave."""
+"""A container's move at a local host: what a failed step, a roll-back and a killed daemon leave."""
 
 from __future__ import annotations
 
@@ -19,15 +19,19 @@ from wherry.base.errors import Code, Failed
 from wherry.fabric.cgroup import Cgroup
 from wherry.fabric.protocol import Fabric
 from wherry.model.records import Node
-from wherry.node.container.criu.engine import work_of_group
+from wherry.node.container.criu.engine import CriuDump, CriuRestore, work_of_group
 from wherry.node.container.criu.rpc import Worker
+from wherry.node.container.host import Channel, ContainerHosts
+from wherry.node.container.local_arrival import LocalArrival
+from wherry.node.container.local_departure import LocalDeparture
 from wherry.node.container.mounts import Layout
 from wherry.node.container.movable import move_obstacle
 from wherry.node.container.mover import ContainerMover
-from wherry.node.container.streams import Stream
-from wherry.node.container.transport import end_receivers
-from wherry.node.protocol import Placement, Usage
+from wherry.node.container.streams import Receiver, Sender, end_receivers
+from wherry.node.container.warm_connections import Underlay
+from wherry.node.protocol import Placement
 
+_UNDERLAY = Underlay(cast(Fabric, None), "a1")
 _NOTHING = Failed(Code.TIMED_OUT, "it does not end")
 
 
@@ -40,93 +44,107 @@ def _place(host: str) -> Placement:
     return Placement(node=node, host=host, netns="/proc/self/ns/net", cgroup=group, key=SecretStr("k"), user="0:0:")
 
 
-class _Driver:
-    """Placements below a directory; their engines' cgroups cannot be asked."""
-
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-
-    def layout(self, place: Placement) -> Layout:
-        return Layout(self._directory / place.host, place.owner)
-
-    def engine_group(self, place: Placement) -> Cgroup:
-        return Cgroup(f"{place.cgroup}-engine")
-
-    def stop(self, place: Placement) -> None:
-        raise _NOTHING
-
-    def usage(self, place: Placement) -> Usage:
-        raise _NOTHING
+def _remove() -> None:
+    raise _NOTHING
 
 
 @pytest.fixture
-def mover(tmp_path: Path) -> Iterator[ContainerMover]:
-    """A mover between two placements that do not run."""
-    source, destination = _place("a1"), _place("b1")
-    yield ContainerMover(_Driver(tmp_path), cast(Fabric, None), source, destination)
+def departure(tmp_path: Path) -> Iterator[LocalDeparture]:
+    """The source's half of a move of a node that does not run."""
+    place = _place("a1")
+    yield LocalDeparture(_UNDERLAY, place, Layout(tmp_path / "a1", place.owner), _remove)
     Cgroup(f"wherry-test-{os.getpid()}").remove()
 
 
-def _stream(what: str) -> Stream:
-    """A stream whose receiver reads nothing."""
+@pytest.fixture
+def arrival(tmp_path: Path) -> Iterator[LocalArrival]:
+    """The destination's half."""
+    place = _place("b1")
+    layout, group = Layout(tmp_path / "b1", place.owner), Cgroup(f"{place.cgroup}-engine")
+    yield LocalArrival(_UNDERLAY, place, layout, group, _remove)
+    Cgroup(f"wherry-test-{os.getpid()}").remove()
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
     with socket.create_server(("127.0.0.1", 0)) as server:
         near = socket.create_connection(server.getsockname())
-        return Stream(what, (near, server.accept()[0]), ["sleep", "100"], stdin=True)
+        far = server.accept()[0]
+    with near, far:
+        yield near, far
 
 
-def test_a_receiver_that_is_given_up_ends_with_the_move(mover: ContainerMover) -> None:
-    stream = mover._transport.streams["tree"] = _stream("tree")
+Ends = tuple[socket.socket, socket.socket]
 
-    def cancelled() -> None:
+
+def test_a_receiver_that_is_given_up_ends_with_the_move(arrival: LocalArrival, ends: Ends) -> None:
+    receiver = arrival._receivers[Channel.PAGES] = Receiver("pages", ends[1], ["sleep", "100"], stdin=True)
+
+    def cancelled(_text: str) -> bool:
         raise Failed(Code.CANCELLED, "cancelled")
 
-    mover._transport.cancelled = cancelled
     with pytest.raises(Failed, match="cancelled"):
-        mover._transport.finish("tree")
-    mover._transport.close()
+        arrival.receive(cancelled, last=False)
+    arrival.close()
     try:
-        assert stream._receiver.poll() is not None
+        assert receiver._process.poll() is not None
     finally:
-        stream.close()
+        receiver.close()
 
 
-def test_a_dump_that_fails_is_reported_at_once_while_the_tree_is_sent(
-    mover: ContainerMover, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    mover._from.private.mkdir(parents=True)
-    (mover._from.private / "large").write_bytes(os.urandom(1 << 20) * 32)
-    mover._transport.streams["tree"] = _stream("tree")
-
-    def dump(*_: object) -> None:
-        raise Failed(Code.MOVE_FAILED, "CRIU could not dump")
-
-    monkeypatch.setattr(mover._engine, "dump", dump)
+def test_what_a_receiver_forked_ends_with_it(ends: Ends) -> None:
+    """As CRIU does while it starts; its child would keep the pipe of the error output open."""
+    receiver = Receiver("pages", ends[1], ["sh", "-c", "sleep 100 & exec sleep 100"], stdin=True)
     began = time.monotonic()
-    try:
-        with pytest.raises(Failed, match="CRIU could not dump"):
-            mover.transfer()
-        assert time.monotonic() - began < 1.5  # less than what a connection may stall
-    finally:
-        mover._transport.close()
+    receiver.close()
+    receiver.close()
+    assert time.monotonic() - began < 10
 
 
-def test_a_roll_back_that_fails_leaves_no_lock_and_no_descriptor(
-    mover: ContainerMover, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_dump_that_fails_is_reported_at_once_while_the_tree_is_sent(departure: LocalDeparture, ends: Ends) -> None:
+    departure._layout.private.mkdir(parents=True)
+    (departure._layout.private / "large").write_bytes(os.urandom(1 << 20) * 32)
+    departure._senders[Channel.TREE] = Sender("tree", ends[0])
+    engine = departure._engine = CriuDump(departure._place, departure._layout, "", departure._limit)
+    began = time.monotonic()
+    with pytest.raises(Failed, match="has no first process"):
+        departure.dump(lambda _: False)
+    assert time.monotonic() - began < 1.5  # less than what a connection may stall
+    assert departure._tree and engine.worker is None
+    with pytest.raises(Failed, match="connection was cut"):
+        departure._tree.result()
+
+
+def test_what_cannot_be_ended_at_the_destination_leaves_no_lock_and_no_descriptor(
+    departure: LocalDeparture, arrival: LocalArrival, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next attempt may be another mover's, which knows none of them."""
-    mover._engine._descriptors["net"] = os.open(tmp_path, os.O_RDONLY)
+
+    class Hosts:
+        def of(self, name: str) -> Hosts:
+            return self
+
+        def departure(self, place: Placement) -> LocalDeparture:
+            return departure
+
+        def arrival(self, place: Placement) -> LocalArrival:
+            return arrival
+
+    mover = ContainerMover(cast(ContainerHosts, Hosts()), departure._place, arrival._place)
+    engine = arrival._engine = CriuRestore(arrival._place, arrival._layout, "", arrival._own_group)
+    engine._descriptors["net"] = os.open(tmp_path, os.O_RDONLY)
     monkeypatch.setattr(Cgroup, "kill", lambda *_: (_ for _ in ()).throw(_NOTHING))
     with open(tmp_path / "file", "w") as file, open(tmp_path / "file") as again:
         fcntl.flock(file, fcntl.LOCK_EX)
-        mover._locks._foreign["file"] = os.dup(file.fileno())
+        departure._locks._foreign["file"] = os.dup(file.fileno())
         with pytest.raises(Failed, match="does not end"):
             mover.roll_back()
         file.close()  # the node's program
         fcntl.flock(again, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    assert not mover._engine._descriptors
+    assert not engine._descriptors
 
 
-def test_what_does_not_end_hides_no_error_of_criu(mover: ContainerMover) -> None:
+def test_what_does_not_end_hides_no_error_of_criu(arrival: LocalArrival) -> None:
     class Stuck:
         def work(self) -> object:
             return None
@@ -139,14 +157,16 @@ def test_what_does_not_end_hides_no_error_of_criu(mover: ContainerMover) -> None
 
         close = kill
 
-    mover._to.images.joinpath("0").mkdir(parents=True)
-    mover._engine._descriptors["net"] = os.open("/proc/self/ns/net", os.O_RDONLY)
-    worker = mover._engine.workers["restore"] = cast(Worker, Stuck())
+    arrival._layout.images.mkdir(parents=True)
+    engine = CriuRestore(arrival._place, arrival._layout, "", arrival._own_group)
+    engine.begin_images(0)
+    engine._descriptors["net"] = os.open("/proc/self/ns/net", os.O_RDONLY)
+    worker = engine.worker = cast(Worker, Stuck())
     with pytest.raises(Failed, match="the first one"):
-        mover._engine.restore(())
-    assert mover._engine.workers == {"restore": worker}  # the roll-back ends it
-    mover._engine.workers.clear()
-    mover._engine.close()
+        engine.restore((), lambda: None)
+    assert engine.worker is worker  # the roll-back ends it
+    engine.worker = None
+    engine.close()
 
 
 _TRACES_ITS_CHILD = """
@@ -160,8 +180,8 @@ child.kill()
 """
 
 
-def test_a_debugger_in_the_node_is_no_engine_and_refused(mover: ContainerMover) -> None:
-    group = Cgroup(mover._source.cgroup)
+def test_a_debugger_in_the_node_is_no_engine_and_refused(departure: LocalDeparture) -> None:
+    group = Cgroup(departure._place.cgroup)
     group.create()
     words = [sys.executable, "-c", _TRACES_ITS_CHILD]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1) as tracer:
@@ -170,14 +190,14 @@ def test_a_debugger_in_the_node_is_no_engine_and_refused(mover: ContainerMover) 
         tracer.stdin.write("\n")
         assert int(tracer.stdout.readline()) in group.pids()
         began = time.monotonic()
-        mover._await_engine()
+        departure._await_engine()
         assert time.monotonic() - began < 5.0
         assert "traced" in move_obstacle(group.pids())
         tracer.stdin.write("\n")
 
 
-def test_a_frozen_node_shows_no_progress(mover: ContainerMover) -> None:
-    group = Cgroup(mover._source.cgroup)
+def test_a_frozen_node_shows_no_progress(departure: LocalDeparture) -> None:
+    group = Cgroup(departure._place.cgroup)
     group.create()
     with subprocess.Popen(["sh", "-c", "while :; do :; done"]) as process:
         try:

@@ -1,4 +1,4 @@
-"""TCP connections between two hosts' network namespaces, with both ends in this process.
+"""TCP connections of hosts that are network namespaces of this machine.
 
 A move sends its data over them. They are established before the freeze, so that no handshake prolongs it, and the data
 crosses the same network as between real machines.
@@ -12,8 +12,6 @@ import socket
 import threading
 from collections.abc import Callable
 from typing import TypeVar
-
-from wherry.base.errors import Code, Failed
 
 T = TypeVar("T")
 _CLONE_NEWNET = 0x40000000
@@ -55,38 +53,24 @@ def in_netns(path: str, act: Callable[[], T]) -> T:
     return result[0]
 
 
-def connect_between(
-    source: str, destination: str, address: str, timeout: float = 10.0
-) -> tuple[socket.socket, socket.socket]:
-    """Connects from namespace `source` to `address` in namespace `destination`: the two ends, in that order.
+def listen_in(netns: str, address: str, timeout: float) -> socket.socket:
+    """A listener at `address` in a namespace; `accept` waits for at most `timeout` seconds."""
+    listener = in_netns(netns, lambda: socket.create_server((address, 0), backlog=4))
+    listener.settimeout(timeout)
+    return listener
 
-    Failed when the destination does not answer within `timeout` seconds.
-    """
 
-    def listen() -> socket.socket:
-        listener = socket.create_server((address, 0), backlog=1)
-        listener.settimeout(timeout)
-        return listener
+def connect_from(netns: str, address: str, port: int, timeout: float) -> socket.socket:
+    """A connection from a namespace. OSError when nobody answers within `timeout` seconds."""
+    return in_netns(netns, lambda: socket.create_connection((address, port), timeout=timeout))
 
-    try:
-        with in_netns(destination, listen) as listener:
-            port = listener.getsockname()[1]
-            near = in_netns(source, lambda: socket.create_connection((address, port), timeout=timeout))
-            expected = near.getsockname()
-            while True:
-                far, peer = listener.accept()
-                if peer == expected:
-                    break
-                far.close()
-    except OSError as error:
-        raise Failed(Code.UNREACHABLE, f"no connection to {address}", str(error), "wherry host list") from None
-    for end in (near, far):
-        end.settimeout(None)
-        end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        end.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        end.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _LOST * 1000)
-        end.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _LOST // 2)
-        end.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1)
-    near.setsockopt(socket.SOL_SOCKET, _SO_SNDBUFFORCE, _BUFFER)
-    far.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _BUFFER)
-    return near, far
+
+def tune(end: socket.socket, sends: bool) -> None:
+    """Sets the options of a connection that carries much data: large buffers, and failure when the other end is
+    lost."""
+    end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    end.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    end.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _LOST * 1000)
+    end.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _LOST // 2)
+    end.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1)
+    end.setsockopt(socket.SOL_SOCKET, _SO_SNDBUFFORCE if sends else _SO_RCVBUFFORCE, _BUFFER)

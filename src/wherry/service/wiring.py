@@ -53,9 +53,10 @@ def make_drivers(fabric: Fabric, instance: Instance) -> dict[str, NodeDriver]:
 
 def _real_drivers(fabric: Fabric, instance: Instance) -> dict[str, NodeDriver]:
     from wherry.node.container.driver import ContainerDriver
+    from wherry.node.container.local_host import LocalHosts
     from wherry.node.vm.emulated.driver import VmDriver
 
-    return {"container": ContainerDriver(instance, fabric), "vm": VmDriver(instance, fabric)}
+    return {"container": ContainerDriver(LocalHosts(instance, fabric)), "vm": VmDriver(instance, fabric)}
 
 
 def _remote_driver(fabric: Fabric, instance: Instance) -> NodeDriver:

@@ -1,73 +1,32 @@
-"""Node kind `container`: made by runc (or crun), moved by CRIU.
+"""Node kind `container`: made by an OCI runtime, moved by CRIU.
 
 A node is one process tree below `wherry-init`, in its own PID, mount, IPC and UTS namespaces and in the network
 namespace of its port. Its only connections to the outside are TCP connections of its own address, so CRIU can dump all
-of it.
+of it. What is done at a host is behind `wherry.node.container.host`.
 Invariant: a placement is named after instance, host and node; `stop` removes it in any state.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import shutil
-import socket
-import subprocess
-import time
-from pathlib import Path
-
-from wherry.base.errors import Code, Failed
-from wherry.base.paths import Instance, native_program
 from wherry.base.progress import Check, never_raises
-from wherry.fabric.cgroup import Cgroup, freezer_only
-from wherry.fabric.host_facts import runtime, runtime_problem
-from wherry.fabric.protocol import Fabric
 from wherry.model.migration_parameters import MigrationParameters
 from wherry.model.owner import Owner
-from wherry.model.records import CONTROL_PORT
 from wherry.model.spec.cluster import Flavor
-from wherry.node.container import seccomp
-from wherry.node.container.criu import probe as criu_probe
-from wherry.node.container.mounts import MASKED_DIRECTORIES, MASKED_FILES, READ_ONLY, Layout, remove_tree
-from wherry.node.container.movable import move_obstacle
+from wherry.node.container.host import ContainerHosts
 from wherry.node.container.mover import ContainerMover
-from wherry.node.container.processes import first_process
-from wherry.node.netns_socket import in_netns
 from wherry.node.protocol import Placement, Usage
-from wherry.node.undo import undone_on_error
-from wherry.node.usage import usage_of
-
-_CAPABILITIES = [
-    f"CAP_{name}"
-    for name in (
-        *("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID", "SETPCAP"),
-        *("NET_BIND_SERVICE", "NET_RAW", "IPC_LOCK", "SYS_NICE"),
-    )
-]
-_LISTEN_TIMEOUT = 20.0
-"""Seconds that a node's agent may take until it listens."""
-_RUNTIME_TIMEOUT = 60.0
-"""Seconds for a call of the OCI runtime, which takes a fraction of one."""
 
 
 class ContainerDriver:
-    """Containers of one instance."""
+    """Containers of one instance, on `hosts`."""
 
     kind = "container"
 
-    def __init__(self, instance: Instance, fabric: Fabric) -> None:
-        self._instance = instance
-        self._fabric = fabric
-
-    def layout(self, place: Placement) -> Layout:
-        """The directories of a placement."""
-        directory = self._instance.run / "nodes" / f"{place.node.name}@{place.host}"
-        return Layout(directory, place.owner, place.binds)
+    def __init__(self, hosts: ContainerHosts) -> None:
+        self._hosts = hosts
 
     def unsupported(self) -> str:
-        if os.geteuid() != 0:
-            return "container nodes need root"
-        return runtime_problem()
+        return self._hosts.unsupported()
 
     def check(self, flavor: Flavor, owner: Owner) -> None:
         pass
@@ -77,70 +36,29 @@ class ContainerDriver:
             return ""
         return "--mode, --parallel, --zstd and --max-downtime are for virtual machines: leave them out"
 
+    def rate_obstacle(self, rate: float) -> str:
+        return ""
+
     def move_obstacle(self, source: Placement, destination: Placement) -> str:
-        engine = criu_probe.find()
-        if not engine.works:
-            return f"no CRIU works on this machine: {engine.reason} (make setup)"
-        if not _has_sys_resource():
-            users = {_uid(pid) for pid in Cgroup(source.cgroup).pids()} - {0, None}
-            if users:
-                return (
-                    "this machine lacks CAP_SYS_RESOURCE, so CRIU cannot dump processes of another user "
-                    f"(uid {', '.join(str(u) for u in sorted(u for u in users if u is not None))})"
-                )
-        return move_obstacle(Cgroup(source.cgroup).pids())
+        here, there = self._hosts.of(source.host), self._hosts.of(destination.host)
+        return here.engine_obstacle() or there.engine_obstacle() or here.move_obstacle(source)
 
     def start(self, place: Placement, check: Check = never_raises) -> None:
-        layout = self.layout(place)
-        self.stop(place)
-        group = Cgroup(place.cgroup)
-        with undone_on_error(lambda: self.stop(place), f"node {place.node.name} on host {place.host}"):
-            layout.make(place.node.memory, place.netns)
-            layout.fill(place.hosts_file)
-            self._install_init(layout, place)
-            group.create()
-            group.limit(place.cpus, place.node.memory)
-            group.weight(place.cpus)
-            group.weigh_parent()
-            self._run(place, layout)
-            self._await_listening(place, group, check)
-        (layout.private / "run" / "wherry" / "key").unlink(missing_ok=True)
-
-    def engine_group(self, place: Placement) -> Cgroup:
-        """The cgroup of CRIU while it restores at a placement; processes that a killed CRIU left are found in it."""
-        prefix = place.cgroup.strip("/").partition("/")[0]
-        return Cgroup(f"{prefix}/.engines/{place.node.name}@{place.host}", freezer_only())
+        self._hosts.of(place.host).start(place, check)
 
     def stop(self, place: Placement) -> None:
-        layout = self.layout(place)
-        self.engine_group(place).remove()
-        group = Cgroup(place.cgroup)
-        if group.exists():
-            group.kill()
-        self.forget_runtime(place)
-        group.remove()
-        group.weigh_parent()
-        layout.remove()
-
-    def forget_runtime(self, place: Placement) -> None:
-        """Removes the runtime's state of a container whose processes were moved or killed."""
-        if (self._runtime_root() / _container_id(place)).exists():
-            self._runtime(place, "delete", "--force", _container_id(place))
-            shutil.rmtree(self._runtime_root() / _container_id(place), ignore_errors=True)
+        self._hosts.of(place.host).stop(place)
 
     def alive(self, place: Placement) -> bool:
-        return first_process(place) is not None
+        return self._hosts.of(place.host).alive(place)
 
     def usage(self, place: Placement) -> Usage:
-        return usage_of(place, self._fabric.host_netns(place.host))
+        return self._hosts.of(place.host).usage(place)
 
     def mover(
         self, source: Placement, destination: Placement, parameters: MigrationParameters | None = None
     ) -> ContainerMover:
-        return ContainerMover(self, self._fabric, source, destination)
-
-    def rate_obstacle(self, rate: float) -> str:
-        return ""
+        return ContainerMover(self._hosts, source, destination)
 
     def console_files(self, node: str) -> None:
         return None
@@ -155,132 +73,4 @@ class ContainerDriver:
         pass
 
     def sweep(self) -> None:
-        """Removes the mounts and directories of the instance's placements. Processes end with its cgroups."""
-        for directory in ("nodes", "runtime"):
-            remove_tree(self._instance.run / directory)
-
-    def _runtime_root(self) -> Path:
-        return self._instance.run / "runtime"
-
-    def _install_init(self, layout: Layout, place: Placement) -> None:
-        """Copies wherry-init into the private tree, so that a new build of Wherry never changes a running node."""
-        directory = layout.private / "run" / "wherry"
-        directory.mkdir()
-        shutil.copy(native_program("wherry-init"), directory / "init")
-        (directory / "init").chmod(0o755)
-        key = directory / "key"
-        key.touch(mode=0o600)
-        key.write_text(place.key.get_secret_value())
-
-    def _run(self, place: Placement, layout: Layout) -> None:
-        bundle = layout.directory / "bundle"
-        bundle.mkdir()
-        (bundle / "config.json").write_text(json.dumps(_config(place, layout)))
-        self._runtime_root().mkdir(parents=True, exist_ok=True, mode=0o700)
-        log = layout.directory / "runtime.log"
-        run = ("run", "--detach", "--bundle", str(bundle), _container_id(place))
-        code = self._runtime(place, "--log", str(log), *run)
-        if code:
-            lines = log.read_text(errors="replace").splitlines() if log.exists() else []
-            raise Failed(
-                Code.FAILED,
-                f"node {place.node.name} did not start on host {place.host}",
-                lines[-1] if lines else f"{Path(runtime()).name} exited with {code}",
-                "wherry doctor",
-            )
-
-    def _runtime(self, place: Placement, *words: str) -> int:
-        """The exit code of the OCI runtime. TIMED_OUT when it hangs. It gets no pipe, as its container would inherit
-        that and keep it open."""
-        command = [runtime(), "--root", str(self._runtime_root()), *words]
-        quiet = subprocess.DEVNULL
-        try:
-            done = subprocess.run(
-                command, stdin=quiet, stdout=quiet, stderr=quiet, timeout=_RUNTIME_TIMEOUT, check=False
-            )
-        except subprocess.TimeoutExpired:
-            what = f"the container runtime did not answer about node {place.node.name} on host {place.host}"
-            why = f"{Path(command[0]).name} did not end within {_RUNTIME_TIMEOUT:g} s"
-            raise Failed(Code.TIMED_OUT, what, why, "wherry doctor") from None
-        return done.returncode
-
-    def _await_listening(self, place: Placement, group: Cgroup, check: Check) -> None:
-        deadline = time.monotonic() + _LISTEN_TIMEOUT
-        pause = 0.002
-        while not in_netns(place.netns, lambda: _listens(place.node.address)):
-            check()
-            if not group.pids() or time.monotonic() > deadline:
-                raise Failed(
-                    Code.FAILED,
-                    f"node {place.node.name} on host {place.host} does not listen",
-                    "its first process ended" if not group.pids() else f"waited {_LISTEN_TIMEOUT:.0f} s",
-                    "wherry doctor",
-                )
-            time.sleep(pause)
-            pause = min(pause * 1.5, 0.1)
-
-
-def _listens(address: str) -> bool:
-    try:
-        with socket.create_connection((address, CONTROL_PORT), timeout=1):
-            return True
-    except OSError:
-        return False
-
-
-def _container_id(place: Placement) -> str:
-    return f"{place.node.name}.{place.host}"
-
-
-def _uid(pid: int) -> int | None:
-    try:
-        return os.stat(f"/proc/{pid}").st_uid
-    except OSError:
-        return None
-
-
-def _has_sys_resource() -> bool:
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("CapEff:"):
-            return bool(int(line.split()[1], 16) >> 24 & 1)
-    return False
-
-
-def _config(place: Placement, layout: Layout) -> dict[str, object]:
-    """The OCI runtime configuration: https://github.com/opencontainers/runtime-spec."""
-    mounts: list[dict[str, object]] = [
-        {"destination": "/proc", "type": "proc", "source": "proc", "options": ["nosuid", "nodev", "noexec"]}
-    ]
-    for bind in layout.binds:
-        options = ["bind", "rprivate", *bind.options()]
-        mounts.append({"destination": bind.inside, "type": "bind", "source": bind.outside, "options": options})
-    filters = seccomp.profile()
-    namespaces: list[dict[str, str]] = [{"type": kind} for kind in ("pid", "ipc", "uts", "mount")]
-    return {
-        "ociVersion": "1.0.2",
-        "process": {
-            "terminal": False,
-            "user": {"uid": 0, "gid": 0},
-            "args": [
-                "/run/wherry/init",
-                *("--listen", f"{place.node.address}:{CONTROL_PORT}", "--key-file", "/run/wherry/key"),
-                *("--user", place.user),
-            ],
-            "env": ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root"],
-            "cwd": "/",
-            "capabilities": {name: _CAPABILITIES for name in ("bounding", "effective", "permitted")},
-            "noNewPrivileges": True,
-        },
-        # It is a read-only mount already; the runtime's own way to make it one drops its nosuid and nodev.
-        "root": {"path": str(layout.root), "readonly": False},
-        "hostname": place.node.name,
-        "mounts": mounts,
-        "linux": {
-            "cgroupsPath": f"/{place.cgroup}",
-            "namespaces": [*namespaces, {"type": "network", "path": place.netns}],
-            "rootfsPropagation": "private",
-            "maskedPaths": [*MASKED_FILES, *MASKED_DIRECTORIES],
-            "readonlyPaths": list(READ_ONLY),
-            **({"seccomp": filters} if filters else {}),
-        },
-    }
+        self._hosts.sweep()

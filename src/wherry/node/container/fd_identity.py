@@ -11,34 +11,33 @@ import contextlib
 import os
 import socket
 import stat
+from collections.abc import Sequence
 from pathlib import Path
 
 from pyroute2.netlink.diag import UDIAG_SHOW_VFS, DiagSocket
 
 from wherry.base.errors import Code, Failed
+from wherry.node.container.host import HeldFile
 from wherry.node.container.processes import namespace_pids
 from wherry.node.netns_socket import in_netns
 
-_Held = dict[tuple[int, str], os.stat_result]
-"""Files by PID inside the node and name below /proc/PID (fd/3, map_files/…, cwd)."""
 
-
-def require_same(before: list[int], after: list[int], private: Path) -> None:
-    """Failed when a process of `after` has another file open than its original in `before`.
+def require_same(before: Sequence[HeldFile], after: list[int], private: Path) -> None:
+    """Failed when a process of `after` has another file open than its original had.
 
     The node's own file systems are ignored: `private`, which was sent and is not accessible from outside, memory files,
     and /proc.
     """
     own = own_devices(after, private)
-    originals = _held(before)
-    for (pid, name), file in _held(after).items():
-        was = originals.get((pid, name))
-        if was is None or file.st_dev in own or not (stat.S_ISREG(file.st_mode) or stat.S_ISDIR(file.st_mode)):
+    originals = {(file.process, file.name): file for file in before}
+    for file in held_files(after):
+        was = originals.get((file.process, file.name))
+        if was is None or file.device in own or not (stat.S_ISREG(file.mode) or stat.S_ISDIR(file.mode)):
             continue
-        same = (file.st_dev, file.st_ino) == (was.st_dev, was.st_ino)
-        remade = was.st_nlink == file.st_nlink == 0 and was.st_uid == file.st_uid  # an unlinked file travels as a copy
+        same = (file.device, file.inode) == (was.device, was.inode)
+        remade = was.links == file.links == 0 and was.owner == file.owner  # an unlinked file travels as a copy
         if not same and not remade:
-            why = f"{name} of process {pid} in the node is another file than before"
+            why = f"{file.name} of process {file.process} in the node is another file than before"
             raise Failed(Code.MOVE_FAILED, "a file was replaced during the move", why, "repeat the move")
 
 
@@ -68,8 +67,9 @@ def require_own_sockets(netns: str, private: Path) -> None:
             raise Failed(Code.MOVE_FAILED, what, why, "let the program create its sockets in /tmp")
 
 
-def _held(pids: list[int]) -> _Held:
-    held: _Held = {}
+def held_files(pids: list[int]) -> tuple[HeldFile, ...]:
+    """Everything that these processes of one node hold open, mapped, or as a directory."""
+    held = []
     for pid in pids:
         inner = inner_pid(pid)
         names = ["cwd", "root", "exe"]
@@ -77,10 +77,11 @@ def _held(pids: list[int]) -> _Held:
             names += [f"{directory}/{entry}" for entry in _entries(f"/proc/{pid}/{directory}")]
         for name in names:
             try:
-                held[inner, name] = os.stat(f"/proc/{pid}/{name}")
+                file = os.stat(f"/proc/{pid}/{name}")
             except OSError:
                 continue  # no inode, or the process ended
-    return held
+            held.append(HeldFile(inner, name, file.st_dev, file.st_ino, file.st_mode, file.st_nlink, file.st_uid))
+    return tuple(held)
 
 
 def own_devices(pids: list[int], private: Path) -> set[int]:

@@ -27,7 +27,7 @@ import re
 import stat
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,6 +35,7 @@ from wherry.base.errors import Code, Failed
 from wherry.fabric.cgroup import Cgroup
 from wherry.node.container.criu.images import assign_unique_names
 from wherry.node.container.fd_identity import inner_pid, own_devices
+from wherry.node.container.host import HandedOver, Handover, HeldLocks
 
 FLOCK, OFD, POSIX = "FLOCK", "OFDLCK", "POSIX"
 """Kinds of lock as the kernel names them (fs/locks.c); the others are leases and delegations."""
@@ -168,9 +169,9 @@ class FileLocks:
         remedy = "repeat the move when the file is unlocked or closed; locks by flock() and F_OFD_SETLK can be moved"
         return Failed(Code.MOVE_FAILED, f"{_process_name(pid)} of {self._node} has {what}", why, remedy)
 
-    def take(self) -> list[int]:
-        """Duplicates every file description that is handed over; the restoring CRIU inherits the returned descriptors.
-        Called after `obstacle` found none at the frozen source."""
+    def take(self) -> Handover:
+        """Duplicates every file description that is handed over. Called after `obstacle` found none at the frozen
+        source."""
         pids = self._pids()
         own, mounts = own_devices(pids, self._private), _mounts(pids)
         for one in self._before:
@@ -183,30 +184,16 @@ class FileLocks:
             exclusive = any(lock.exclusive and lock.kind in _OF_A_DESCRIPTION for lock in one.locks)
             if foreign or (exclusive and shared):
                 self._carried[one] = _copy(one)
-        return [*self._carried.values(), *self._foreign.values()]
+        files = [HandedOver(one.inner, one.number, copy) for one, copy in self._carried.items()]
+        return Handover(tuple(files), dict(self._foreign))
 
-    def inherit(self, images: Path) -> list[dict[str, object]]:
-        """CRIU's option `inherit_fd` for the duplicates, after renaming their files in the images at the destination.
-
-        CRIU matches an inherited descriptor by file name, which two descriptions may share: each gets a unique one.
-        """
-        if not self._carried:
-            return []
-        keys = assign_unique_names(images, {(one.inner, one.number): one for one in self._carried})
-        inherited = self._foreign | {key: self._carried[one] for key, one in keys.items()}
-        return [{"key": key, "fd": copy} for key, copy in inherited.items()]
-
-    def require_kept(self, pids: list[int]) -> None:
-        """Failed when the restored processes lack a lock that their frozen originals hold. Closes the duplicates."""
-        if any(one.locks for one in self._before):
-            after = {(one.inner, one.number): _essences(one) for one in _descriptors(pids)}
-            for one in self._before:
-                if lost := _essences(one) - after.get((one.inner, one.number), Counter()):
-                    what = f"the restored process {one.inner} lacks a lock on {one.path}"
-                    raise Failed(
-                        Code.MOVE_FAILED, what, " ".join(next(iter(lost))), "repeat the move when the file is unlocked"
-                    )
-        self._drop()
+    def held(self) -> tuple[HeldLocks, ...]:
+        """All locks of the frozen source."""
+        return tuple(
+            HeldLocks(one.inner, one.number, one.path, tuple(_essences(one).elements()))
+            for one in self._before
+            if one.locks
+        )
 
     def await_gone(self) -> None:
         """After the commit: returns when the killed source holds no lock any more; a leftover could refuse the next
@@ -217,13 +204,32 @@ class FileLocks:
 
     def close(self) -> None:
         """Closes the duplicates. Idempotent."""
-        self._drop()
-
-    def _drop(self) -> None:
         for copies in (self._carried, self._foreign):
             for copy in copies.values():
                 os.close(copy)
         self._carried, self._foreign = {}, {}
+
+
+def inherited(images: Path, handover: Handover) -> list[dict[str, object]]:
+    """CRIU's option `inherit_fd` for what is handed over, after renaming its files in the images at the destination.
+
+    CRIU matches an inherited descriptor by file name, which two descriptions may share: each gets a unique one.
+    """
+    if not handover.files:
+        return []
+    keys = assign_unique_names(images, {(file.process, file.number): file.descriptor for file in handover.files})
+    return [{"key": key, "fd": copy} for key, copy in {**handover.mappings, **keys}.items()]
+
+
+def require_kept(pids: list[int], locks: Sequence[HeldLocks]) -> None:
+    """Failed when the restored processes lack a lock that their frozen originals hold."""
+    after = {(one.inner, one.number): _essences(one) for one in _descriptors(pids)} if locks else {}
+    for held in locks:
+        if lost := Counter(held.essences) - after.get((held.process, held.number), Counter()):
+            what = f"the restored process {held.process} lacks a lock on {held.path}"
+            raise Failed(
+                Code.MOVE_FAILED, what, " ".join(next(iter(lost))), "repeat the move when the file is unlocked"
+            )
 
 
 def _is_shared(file: os.stat_result, own: set[int]) -> bool:

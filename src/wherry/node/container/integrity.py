@@ -15,7 +15,6 @@ connection. Invariant: when `close` returns, all programs have ended.
 from __future__ import annotations
 
 import contextlib
-import logging
 import socket
 import subprocess
 from collections.abc import Callable
@@ -26,70 +25,86 @@ from wherry.base.paths import native_program
 from wherry.node.container.progress_bounds import Bound, await_exit, work_of
 
 _DIFFERENT, _SENT_AGAIN = 1, 2
-log = logging.getLogger("wherry.verify")
+_REMEDY = "repeat the move; if it happens again, test the memory and the network of both hosts"
 
 
-class IntegrityCheck:
-    """One comparison. Takes over `ends`, a connection from the destination to the source."""
+class Digest:
+    """The destination's part: sums of what has arrived."""
 
-    def __init__(
-        self,
-        ends: tuple[socket.socket, socket.socket],
-        source: tuple[Path, Path],
-        destination: tuple[Path, Path],
-        tasks: str,
-    ) -> None:
-        """`source` and `destination` are the directory of the last pass's images, and the node's private tree."""
-        near, far = ends
-        with contextlib.ExitStack() as undo, far:
-            self._near = undo.enter_context(near)
-            self._digest = _program("digest", *map(str, destination), stdin=subprocess.PIPE, stdout=near.fileno())
-            undo.callback(_kill_and_reap, self._digest)
-            self._compare = _program("compare", *map(str, source), tasks, stdin=far.fileno(), stdout=far.fileno())
+    def __init__(self, end: socket.socket, images: Path, private: Path) -> None:
+        """Takes over `end`, a connection to the source. `images` are the images of the last pass, `private` is the
+        node's private tree."""
+        with contextlib.ExitStack() as undo:
+            self._end = undo.enter_context(end)
+            self._digest = _program("digest", str(images), str(private), stdin=subprocess.PIPE, stdout=end.fileno())
             undo.pop_all()
 
-    def list(self, bound: Callable[..., Bound]) -> None:
+    @property
+    def pid(self) -> int:
+        """PID of the program."""
+        return self._digest.pid
+
+    def await_complete(self, bound: Callable[..., Bound]) -> None:
         """Returns when the checksums of all received data are complete; CRIU may consume the images from then on."""
-        why = await_exit(self._digest, bound(work_of(lambda: [self._digest.pid, self._compare.pid])), b"\n")
+        why = await_exit(self._digest, bound(work_of(lambda: [self.pid])), b"\n")
         if self._digest.returncode:
             raise Failed(Code.MOVE_FAILED, "the received data cannot be read", why.decode(errors="replace").strip())
 
-    def require_same(self, tasks: str, bound: Callable[..., Bound]) -> None:
-        """Failed when the restored processes (listed in `tasks`, a cgroup.procs file) differ from the frozen source in
-        more than a few pages, which are sent again."""
-        code, what = self._exit_of(self._compare, bound)
-        if code == _SENT_AGAIN:
-            patch = _program("patch", tasks, stdin=self._near.fileno(), stdout=subprocess.DEVNULL)
-            code, why = self._exit_of(patch, bound)
-            if not code:
-                log.warning("sent again: %s", what)
-                return
-            code, what = _DIFFERENT, f"{what}; {why}"
+    def patch(self, tasks: str, what: str, bound: Callable[..., Bound]) -> None:
+        """Writes the memory `what`, which was sent again, into the restored processes (listed in `tasks`)."""
+        code, why = _exit_of(_program("patch", tasks, stdin=self._end.fileno(), stdout=subprocess.DEVNULL), bound)
         if code:
-            raise Failed(
-                Code.MOVE_FAILED,
-                "the received data differs from the source"
-                if code == _DIFFERENT
-                else "the received data cannot be compared",
-                what,
-                "repeat the move; if it happens again, test the memory and the network of both hosts",
-            )
+            raise _difference(f"{what}; {why}")
 
     def close(self) -> None:
-        """Kills the programs. Idempotent."""
-        for process in (self._digest, self._compare):
-            _kill_and_reap(process)
-        self._near.close()
+        """Kills the program. Idempotent."""
+        _kill_and_reap(self._digest)
+        self._end.close()
 
-    @staticmethod
-    def _exit_of(process: subprocess.Popen[bytes], bound: Callable[..., Bound]) -> tuple[int, str]:
-        """Exit code of a program and its error output."""
-        try:
-            said = await_exit(process, bound(work_of(lambda: [process.pid])))
-        except BaseException:
-            _kill_and_reap(process)
-            raise
-        return process.returncode, said.decode(errors="replace").strip()
+
+class Comparison:
+    """The source's part: the sums of the frozen processes and their files, compared with those that come back."""
+
+    def __init__(self, end: socket.socket, images: Path, private: Path, tasks: str) -> None:
+        """Takes over `end`, a connection to the destination. `tasks` is the cgroup.procs file of the frozen source."""
+        with end:
+            self._compare = _program(
+                "compare", str(images), str(private), tasks, stdin=end.fileno(), stdout=end.fileno()
+            )
+
+    @property
+    def pid(self) -> int:
+        """PID of the program."""
+        return self._compare.pid
+
+    def result(self, bound: Callable[..., Bound]) -> str:
+        """Which memory differed and was sent again; empty when all is the same. Failed when more differs."""
+        code, what = _exit_of(self._compare, bound)
+        if code == _SENT_AGAIN:
+            return what
+        if code == _DIFFERENT:
+            raise _difference(what)
+        if code:
+            raise Failed(Code.MOVE_FAILED, "the received data cannot be compared", what, _REMEDY)
+        return ""
+
+    def close(self) -> None:
+        """Kills the program. Idempotent."""
+        _kill_and_reap(self._compare)
+
+
+def _difference(what: str) -> Failed:
+    return Failed(Code.MOVE_FAILED, "the received data differs from the source", what, _REMEDY)
+
+
+def _exit_of(process: subprocess.Popen[bytes], bound: Callable[..., Bound]) -> tuple[int, str]:
+    """Exit code of a program and its error output."""
+    try:
+        said = await_exit(process, bound(work_of(lambda: [process.pid])))
+    except BaseException:
+        _kill_and_reap(process)
+        raise
+    return process.returncode, said.decode(errors="replace").strip()
 
 
 def _program(act: str, *words: str, stdin: int, stdout: int) -> subprocess.Popen[bytes]:

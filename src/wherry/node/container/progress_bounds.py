@@ -27,8 +27,10 @@ import math
 import socket
 import struct
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 from wherry.base.errors import Code, Failed
@@ -95,6 +97,44 @@ def while_it_runs(stall: float) -> float:
 def total(memory: int, rate: float | None = None) -> float:
     """Seconds for a step that reads, writes or sends (at `rate` bit/s) `memory` bytes."""
     return TOTAL + memory / min(SLOWEST, (rate or math.inf) / 8 / 2)
+
+
+@dataclass(frozen=True)
+class MoveBounds:
+    """The bounds of the steps of one move at one host: of a node with `memory` bytes, sent at most at `rate` bit/s."""
+
+    memory: int
+    rate: float | None = None
+
+    def of_step(self, what: str, *signs: Sign, cancelled: Callable[[], object] = never_cancelled) -> Bound:
+        """The bound of a step on one host while the node is frozen."""
+        return Bound(what, STALL, total(self.memory), *signs, cancelled=cancelled)
+
+    def of_sending(self, what: str, rtt: float, *signs: Sign, frozen: bool = True) -> Bound:
+        """The bound of a step that sends to the other host."""
+        stall = stall_sending(self.rate, rtt)
+        return Bound(what, stall if frozen else while_it_runs(stall), total(self.memory, self.rate), *signs)
+
+
+class Activity:
+    """When a move made progress at one host, for steps of the other host. May be asked from several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._signs: tuple[Sign, ...] = ()
+        self._last = time.monotonic()
+
+    def watch(self, *signs: Sign) -> None:
+        """Looks at these signs from now on, instead of earlier ones."""
+        with self._lock:
+            self._signs, self._last = signs, time.monotonic()
+
+    def idle(self) -> float:
+        """Seconds since a look saw progress."""
+        with self._lock:
+            if any([sign() for sign in self._signs]):
+                self._last = time.monotonic()
+            return time.monotonic() - self._last
 
 
 def work_of(pids: Callable[[], Iterable[int]]) -> Sign:

@@ -1,12 +1,13 @@
 """The data streams of a move, one connection each: directory trees by tar, memory pages to CRIU's page server.
 
-The receiving program is started at the destination before the freeze. `finish` returns only when the receiver has
-confirmed that it got everything, so a broken connection fails the move before the restore.
+The receiving program is started at the destination before the freeze. `Receiver.await_all` returns only when it got
+everything, so a broken connection fails the move before the restore.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import socket
 import struct
@@ -36,67 +37,62 @@ _RECEIVE = (
 )
 
 
-class Stream:
-    """One connection and the program that reads its far end."""
+_RECEIVERS = (b"\0page-server\0", b"\0--extract\0")
+"""Arguments by which the receiving programs are found."""
 
-    def __init__(
-        self, what: str, ends: tuple[socket.socket, socket.socket], receiver: Sequence[str], stdin: bool
-    ) -> None:
+
+class Sender:
+    """The source's end of one connection."""
+
+    def __init__(self, what: str, end: socket.socket) -> None:
         self.what = what
-        self._near, far = ends
-        self._before = _sent(self._near)
-        with far:
-            argv = [word.replace("{fd}", str(far.fileno())) for word in receiver]
-            self._receiver = subprocess.Popen(
-                argv,
-                stdin=far.fileno() if stdin else subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                pass_fds=() if stdin else (far.fileno(),),
-            )
+        self._end = end
+        self._before = _sent(end)
+        self._ended = False
 
     def fileno(self) -> int:
-        """The sending end, for a program that inherits it."""
-        return self._near.fileno()
+        """The descriptor, for a program that inherits it."""
+        return self._end.fileno()
 
     def limit_rate(self, rate: float) -> None:
         """Limits the rate from now on (bit/s), also while another program sends over the connection."""
-        set_rate_limit(self._near, rate)
+        set_rate_limit(self._end, rate)
 
     def round_trip(self) -> float:
         """Round-trip time in seconds."""
-        return round_trip(self._near)
+        return round_trip(self._end)
 
-    def signs(self) -> tuple[Sign, Sign]:
-        """Signs of progress of the connection and of the receiving program."""
-        return traffic_of(self._near), work_of(lambda: [self._receiver.pid])
+    def traffic(self) -> Sign:
+        """A sign of progress of the connection."""
+        return traffic_of(self._end)
 
     def sent(self) -> int:
         """Bytes sent so far."""
-        return _sent(self._near) - self._before
+        return _sent(self._end) - self._before
 
     def cut(self) -> None:
-        """Shuts the connection down, so that a sender fails."""
+        """Shuts the connection down, so that whatever sends fails."""
         with contextlib.suppress(OSError):  # it is closed already
-            self._near.shutdown(socket.SHUT_RDWR)
+            self._end.shutdown(socket.SHUT_RDWR)
 
     def uncork(self) -> None:
         """Clears TCP_CORK: the kernel sends a partial segment at once."""
-        self._near.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 0)
+        self._end.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 0)
 
     def send_tree(self, directory: Path, bound: Callable[..., Bound]) -> None:
-        """Sends a directory tree: files with holes, links, devices, owners, modes and times. Sockets stay behind.
+        """Sends a directory tree, and nothing more: files with holes, links, devices, owners, modes and times. Sockets
+        stay behind.
 
         `bound` makes the step's bound from its signs of progress.
         """
         sender = subprocess.Popen(
             [*_SEND, f"--directory={directory}", "."],
             stdin=subprocess.DEVNULL,
-            stdout=self._near.fileno(),
+            stdout=self._end.fileno(),
             stderr=subprocess.PIPE,
         )
         try:
-            said = await_exit(sender, bound(*self.signs(), work_of(lambda: [sender.pid])))
+            said = await_exit(sender, bound(self.traffic(), work_of(lambda: [sender.pid])))
         except BaseException:
             sender.kill()
             sender.communicate()
@@ -104,26 +100,62 @@ class Stream:
         if sender.returncode:
             why = "its connection was cut" if sender.returncode == -signal.SIGPIPE else _last_line(said)
             raise Failed(Code.MOVE_FAILED, f"the {self.what} could not be sent", why)
+        self.end()
 
-    def finish(self, bound: Callable[..., Bound]) -> int:
-        """Closes the sending side and waits for the receiver's success; returns the bytes sent."""
+    def end(self) -> None:
+        """Tells the receiver that this was all."""
         try:
-            self._near.shutdown(socket.SHUT_WR)
-            said = await_exit(self._receiver, bound(*self.signs()))
+            self._end.shutdown(socket.SHUT_WR)
         except OSError as error:
             raise Failed(Code.MOVE_FAILED, f"the connection for the {self.what} broke", str(error)) from None
-        if self._receiver.returncode:
-            raise Failed(Code.MOVE_FAILED, f"the destination did not receive the whole {self.what}", _last_line(said))
-        sent = self.sent()
-        self._near.close()
-        return sent
+        self._ended = True
+
+    @property
+    def ended(self) -> bool:
+        """True when all was handed to the kernel."""
+        return self._ended
 
     def close(self) -> None:
-        """Closes the connection and kills the receiver. Idempotent."""
-        self._near.close()
-        if self._receiver.poll() is None:
-            self._receiver.kill()
-        self._receiver.communicate()
+        """Closes the connection. Idempotent."""
+        self._end.close()
+
+
+class Receiver:
+    """The program that reads the destination's end of one connection. It is told the end by `{fd}` in its arguments,
+    or reads it as standard input. It has a process group of its own: CRIU forks while it starts, and such a child would
+    outlive it and keep its standard error open."""
+
+    def __init__(self, what: str, end: socket.socket, argv: Sequence[str], stdin: bool) -> None:
+        self._what = what
+        self.round_trip = round_trip(end)
+        """Round-trip time in seconds when the program was started."""
+        with end:
+            self._process = subprocess.Popen(
+                [word.replace("{fd}", str(end.fileno())) for word in argv],
+                stdin=end.fileno() if stdin else subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                pass_fds=() if stdin else (end.fileno(),),
+                process_group=0,
+            )
+
+    @property
+    def pid(self) -> int:
+        """The program's PID."""
+        return self._process.pid
+
+    def await_all(self, bound: Callable[..., Bound]) -> None:
+        """Returns when the program has received everything. After a failure `close` ends it."""
+        said = await_exit(self._process, bound(work_of(lambda: [self.pid])))
+        if self._process.returncode:
+            what = f"the destination did not receive the whole {self._what}"
+            raise Failed(Code.MOVE_FAILED, what, _last_line(said))
+
+    def close(self) -> None:
+        """Kills the program and what it forked. Idempotent."""
+        if self._process.returncode is None:  # not waited for, so the group's number is still its own
+            os.killpg(self.pid, signal.SIGKILL)
+            self._process.communicate()
 
 
 class RateLimited(Protocol):
@@ -170,32 +202,6 @@ def receive_tree(directory: Path) -> list[str]:
     return [*_RECEIVE, f"--directory={directory}"]
 
 
-class BackgroundTask:
-    """Runs `act` in a thread; `result` waits for it and re-raises its exception."""
-
-    def __init__(self, act: Callable[[], None]) -> None:
-        self._error: BaseException | None = None
-        self._act = act
-        self._thread = threading.Thread(target=self._run, name="stream")
-        self._thread.start()
-
-    def _run(self) -> None:
-        try:
-            self._act()
-        except BaseException as error:  # re-raised by result()
-            self._error = error
-
-    def wait(self) -> None:
-        """Returns when the act has ended, by an exception or without one."""
-        self._thread.join()
-
-    def result(self) -> None:
-        """Returns when the act is done."""
-        self.wait()
-        if self._error is not None:
-            raise self._error
-
-
 def _sent(end: socket.socket) -> int:
     """Bytes sent over a TCP connection, without retransmissions."""
     info = end.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
@@ -207,3 +213,12 @@ def _last_line(text: bytes) -> str:
     """The last line with a reason; tar's final line has none."""
     lines = [line for line in text.decode(errors="replace").strip().splitlines() if "exiting now" not in line]
     return lines[-1] if lines else ""
+
+
+def end_receivers(directory: Path) -> None:
+    """Kills receivers that a killed daemon left, so that CRIU fails now, and not when everything has been sent."""
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            words = (entry / "cmdline").read_bytes()
+            if f"{directory}/".encode() in words and any(word in words for word in _RECEIVERS):
+                os.kill(int(entry.name), signal.SIGKILL)

@@ -10,12 +10,12 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 
 from wherry.base.errors import Code, Failed
 from wherry.node.container.fd_identity import inner_pid
-from wherry.node.container.streams import BackgroundTask
+from wherry.node.container.host import ThreadAttributes
 
 _IOPRIO_SET, _IOPRIO_GET, _PROCESS = 251, 252, 1
 """System calls of x86-64, and IOPRIO_WHO_PROCESS, which means one thread."""
@@ -23,53 +23,39 @@ _BEST_EFFORT = 2 << 13
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-@dataclass(frozen=True)
-class Attributes:
-    cpus: frozenset[int]
-    io_priority: int
-    slack: int
+def survey(pids: list[int]) -> dict[int, ThreadAttributes]:
+    """The attributes of a frozen node's threads, by TID inside the node."""
+    found = {}
+    for thread in _threads(pids):
+        with contextlib.suppress(OSError):  # a thread that ended
+            found[inner_pid(thread)] = read(thread)
+    return found
 
 
-class AttributesOfNode:
-    """The attributes of a frozen node's threads, read in the background while CRIU restores the copy."""
-
-    def __init__(self, pids: list[int]) -> None:
-        self._pids, self._own = pids, read(os.getpid())
-        self._found: list[tuple[int, Attributes]] = []
-        self._look = BackgroundTask(self._find)
-
-    def _find(self) -> None:
-        for thread in _threads(self._pids):
-            with contextlib.suppress(OSError):  # a thread that ended
-                attributes = read(thread)
-                if attributes != self._own:
-                    self._found.append((inner_pid(thread), attributes))
-
-    def carry_to(self, pids: list[int]) -> None:
-        """Sets the attributes of the restored threads. Failed when one cannot be set."""
-        self._look.result()
-        if not self._found:
-            return
-        copies = {inner_pid(thread): thread for thread in _threads(pids)}
-        for inside, attributes in self._found:
-            try:
-                write(copies[inside], attributes, self._own)
-            except (OSError, KeyError) as error:
-                what = f"affinity or priority of thread {inside} of the node could not be carried over"
-                raise Failed(Code.MOVE_FAILED, what, str(error), "repeat the move") from None
+def carry_to(pids: list[int], threads: Mapping[int, ThreadAttributes]) -> None:
+    """Sets the attributes of the restored threads. Failed when one cannot be set."""
+    own = read(os.getpid())
+    bound = {inside: attributes for inside, attributes in threads.items() if attributes != own}
+    copies = {inner_pid(thread): thread for thread in _threads(pids)} if bound else {}
+    for inside, attributes in bound.items():
+        try:
+            write(copies[inside], attributes, own)
+        except (OSError, KeyError) as error:
+            what = f"affinity or priority of thread {inside} of the node could not be carried over"
+            raise Failed(Code.MOVE_FAILED, what, str(error), "repeat the move") from None
 
 
-def read(thread: int) -> Attributes:
+def read(thread: int) -> ThreadAttributes:
     """A thread's current attributes. An I/O priority that follows from its nice value is given as 0."""
     priority = int(_libc.syscall(_IOPRIO_GET, _PROCESS, thread))
     follows = _BEST_EFFORT | (os.getpriority(os.PRIO_PROCESS, thread) + 20) // 5
     if priority in (4, _BEST_EFFORT | 4, follows):
         priority = 0
     slack = int(Path(f"/proc/{thread}/timerslack_ns").read_text())
-    return Attributes(frozenset(os.sched_getaffinity(thread)), priority, slack)
+    return ThreadAttributes(frozenset(os.sched_getaffinity(thread)), priority, slack)
 
 
-def write(thread: int, attributes: Attributes, before: Attributes) -> None:
+def write(thread: int, attributes: ThreadAttributes, before: ThreadAttributes) -> None:
     """Sets the attributes that differ from `before`."""
     if attributes.cpus != before.cpus:
         os.sched_setaffinity(thread, attributes.cpus)

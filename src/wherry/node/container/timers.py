@@ -9,10 +9,10 @@ an it_value of 0 until it is queried (the kernel re-arms it lazily: fs/timerfd.c
 An absolute timer is restored up to a second early: CRIU adds only the seconds of the clock to the remaining time. A
 relative timer is late by the time between dump and restore, and the ticks of that time are lost.
 
-So after the restore, while both copies are frozen, each timer is read at the source with timerfd_gettime, which re-arms
-it in its original phase and counts the ticks that were due; the copy's timer is set to the same instant and count. The
-program sees the same as after not being scheduled for so long. Invariant: the source's timers do not change, as
-timerfd_gettime keeps the ticks unread; so a roll-back has nothing to undo.
+So each timer of the frozen source is read with timerfd_gettime, which re-arms it in its original phase and counts the
+ticks that were due; after the restore the copy's timer is set to what the original would be by then. The program sees
+the same as after not being scheduled for so long. Invariant: the source's timers do not change, as timerfd_gettime
+keeps the ticks unread; so a roll-back has nothing to undo.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ import fcntl
 import os
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 
 from wherry.base.errors import Code, Failed
 from wherry.node.container.fd_identity import inner_pid
-from wherry.node.container.streams import BackgroundTask
+from wherry.node.container.host import Timer
 
 _SYS_PIDFD_GETFD = 438
 _TARGET = "anon_inode:[timerfd]"
@@ -59,48 +59,39 @@ class Itimerspec(ctypes.Structure):
     _fields_ = (("interval", Timespec), ("value", Timespec))
 
 
-@dataclass(frozen=True)
-class State:
-    """A timerfd: its next expiry on its clock in nanoseconds (0: disarmed), and its unread ticks."""
-
-    clock: int
-    flags: int
-    ticks: int
-    interval: int
-    due: int
-
-
 def keep_clocks(images: Path) -> None:
     """Removes the time namespace from images whose processes used the machine's own (number 0)."""
     (images / "timens-0.img").unlink(missing_ok=True)
 
 
-class TimersOfNode:
-    """The timerfds of a frozen node, found in the background while CRIU restores the copy."""
-
-    def __init__(self, pids: list[int]) -> None:
-        self._pids = pids
-        self._found: list[tuple[int, int]] = []
-        self._look = BackgroundTask(self._find)
-
-    def _find(self) -> None:
-        for pid in self._pids:
-            self._found += [(pid, descriptor) for descriptor in timer_descriptors(pid)]
-
-    def carry_to(self, pids: list[int]) -> None:
-        """Sets the timers of the restored processes. Failed when one cannot be read or set."""
-        self._look.result()
-        if not self._found:
-            return
-        copies = {inner_pid(pid): pid for pid in pids}
-        for pid, descriptor in self._found:
+def survey(pids: list[int]) -> tuple[Timer, ...]:
+    """The timerfds of a frozen node. Failed when one cannot be read."""
+    found = []
+    for pid in pids:
+        for descriptor in timer_descriptors(pid):
             inside = inner_pid(pid)
             try:
-                with borrowed(pid, descriptor) as original, borrowed(copies[inside], descriptor) as copy:
-                    carry(original, copy)
-            except (OSError, KeyError) as error:
-                what = f"the timer of process {inside} of the node, descriptor {descriptor}, could not be carried over"
-                raise Failed(Code.MOVE_FAILED, what, str(error), "repeat the move") from None
+                with borrowed(pid, descriptor) as timer:
+                    found.append(read(timer, inside, descriptor))
+            except OSError as error:
+                raise _not_carried(inside, descriptor, error) from None
+    return tuple(found)
+
+
+def carry_to(pids: list[int], timers: Sequence[Timer]) -> None:
+    """Sets the timers of the restored processes. Failed when one cannot be set."""
+    copies = {inner_pid(pid): pid for pid in pids} if timers else {}
+    for timer in timers:
+        try:
+            with borrowed(copies[timer.process], timer.number) as copy:
+                carry(timer, copy)
+        except (OSError, KeyError) as error:
+            raise _not_carried(timer.process, timer.number, error) from None
+
+
+def _not_carried(process: int, descriptor: int, error: Exception) -> Failed:
+    what = f"the timer of process {process} of the node, descriptor {descriptor}, could not be carried over"
+    return Failed(Code.MOVE_FAILED, what, str(error), "repeat the move")
 
 
 def timer_descriptors(pid: int) -> list[int]:
@@ -128,16 +119,26 @@ def borrowed(pid: int, descriptor: int) -> Iterator[int]:
         os.close(copy)
 
 
-def carry(original: int, copy: int) -> None:
-    """Copies the state of a timerfd to another on the same machine."""
+def carry(timer: Timer, copy: int) -> None:
+    """Sets a timerfd as the original would be now."""
     for _ in range(_TRIES):
-        state = read(original)
+        state = advanced(timer, time.clock_gettime_ns(timer.clock))
         write(copy, state)
-        if not state.due or time.clock_gettime_ns(state.clock) < state.due:
+        if not state.due or time.clock_gettime_ns(timer.clock) < state.due:
             return  # else it expired before the ticks were set, which overwrote that tick
 
 
-def read(timer: int) -> State:
+def advanced(timer: Timer, now: int) -> Timer:
+    """The timer at a later time, with the ticks that were due meanwhile."""
+    if not timer.due or now < timer.due:
+        return timer
+    if not timer.interval:
+        return replace(timer, ticks=timer.ticks + 1, due=0)
+    ticks = (now - timer.due) // timer.interval + 1
+    return replace(timer, ticks=timer.ticks + ticks, due=timer.due + ticks * timer.interval)
+
+
+def read(timer: int, process: int, number: int) -> Timer:
     """The state of a timerfd. Re-arms one that expired unread, as a read by its program would."""
     clock = int(_fdinfo(timer)["clockid"])
     for _ in range(_TRIES):
@@ -148,12 +149,11 @@ def read(timer: int) -> State:
         left = spec.value.total()
         if not left or shown["it_value"] != "(0, 0)":  # else it expired between the two
             break
-    return State(
-        clock, int(shown["settime flags"], 8), int(shown["ticks"]), spec.interval.total(), now + left if left else 0
-    )
+    flags, ticks = int(shown["settime flags"], 8), int(shown["ticks"])
+    return Timer(process, number, clock, flags, ticks, spec.interval.total(), now + left if left else 0)
 
 
-def write(timer: int, state: State) -> None:
+def write(timer: int, state: Timer) -> None:
     """Arms a timerfd according to the state, including unread ticks."""
     value = state.due
     if value and not state.flags & _ABSOLUTE:

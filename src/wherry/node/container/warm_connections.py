@@ -1,5 +1,10 @@
 """The TCP connections of one move, established in parallel in advance, their congestion windows warmed.
 
+    destination                                  source
+    listens, offers (address, port, secret) ---> connects, sends the secret and the size of the dummy data
+    checks, reads the dummy data  <------------- dummy data
+    confirms by one byte -----------------------> done: nothing is left in the connection
+
 TCP's slow start doubles the window once per round trip: over 20 ms and 1 Gbit/s that takes longer than the freeze of a
 small node. So the connections that are used during the freeze send dummy data first, about one bandwidth-delay product.
 Invariant: `close` closes every connection that was not taken.
@@ -8,71 +13,151 @@ Invariant: `close` closes every connection that was not taken.
 from __future__ import annotations
 
 import contextlib
+import hmac
+import os
 import socket
 import struct
-import threading
-from collections.abc import Sequence
+import time
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+from pydantic import SecretBytes
 
 from wherry.base.errors import Code, Failed
 from wherry.fabric.protocol import Fabric
+from wherry.node.container.host import Channel, Offer, Offers
+from wherry.node.container.progress_bounds import round_trip
 from wherry.node.container.streams import RateLimit, set_rate_limit
-from wherry.node.netns_socket import connect_between
+from wherry.node.netns_socket import connect_from, listen_in, tune
 
-Ends = tuple[socket.socket, socket.socket]
-BACK = "sums"
-"""The connection from the destination to the source."""
-_WARMED = {"pages": (1.0, 16 << 20), "tree": (0.5, 8 << 20), "images": (1.0, 256 << 10)}
+_WARMED = {Channel.PAGES: (1.0, 16 << 20), Channel.TREE: (0.5, 8 << 20), Channel.IMAGES: (1.0, 256 << 10)}
 """Connections that are used during the freeze: amount of dummy data, in bandwidth-delay products (the tree shares the
 path with the pages) and in bytes at most (images are small)."""
 _NEAR = 2e-3
 """Round-trip time in seconds below which warming does not pay."""
 _ASSUMED = 1e9
 """Bit/s of a path without a declared bandwidth."""
-_TCPI_RTT = 68
-"""Offset of tcpi_rtt (u32, microseconds) in struct tcp_info, linux/tcp.h."""
 _TIMEOUT = 10.0
+_HELLO, _CONFIRMED = struct.Struct("!32sQ"), b"+"
+"""What the source sends first: the secret, and the number of bytes of dummy data."""
 
 
-class WarmConnections:
-    """Connections between two hosts."""
+@dataclass(frozen=True)
+class Underlay:
+    """A host in its fabric's underlay."""
 
-    def __init__(self, fabric: Fabric, source: str, destination: str) -> None:
-        self._fabric = fabric
-        self._hosts = (source, destination)
+    fabric: Fabric
+    host: str
+
+    @property
+    def netns(self) -> str:
+        """Path of the host's network namespace."""
+        return self.fabric.host_netns(self.host)
+
+    @property
+    def address(self) -> str:
+        """The address by which other hosts reach it."""
+        return self.fabric.host_address(self.host)
+
+
+class _Connections:
+    """Connections that are established in the background."""
+
+    def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(4, thread_name_prefix="connect")
-        self._pending: dict[str, Future[Ends]] = {}
+        self._pending: dict[Channel, Future[socket.socket]] = {}
 
-    def begin(self, names: Sequence[str], limit: RateLimit) -> None:
-        """Starts to establish connections in the background. Dummy data counts against the move's `limit`."""
-        for name in names:
-            self._pending[name] = self._pool.submit(self._establish, name, limit)
-
-    def take(self, name: str) -> Ends:
-        """Waits for a connection and returns its two ends, the sending one first. UNREACHABLE when it failed."""
-        return self._pending.pop(name).result()
+    def take(self, channel: Channel) -> socket.socket:
+        """Waits for a connection and returns its end. UNREACHABLE when it failed."""
+        pending = self._pending.pop(channel, None)
+        if pending is None:
+            raise Failed(Code.MOVE_FAILED, f"the connection for the {channel} was not prepared", "", "report this")
+        return pending.result()
 
     def close(self) -> None:
         """Closes the connections that were not taken. Idempotent."""
         while self._pending:
             with contextlib.suppress(Failed, OSError):
-                for end in self._pending.popitem()[1].result():
-                    end.close()
+                self._pending.popitem()[1].result().close()
         self._pool.shutdown()
 
-    def _establish(self, name: str, limit: RateLimit) -> Ends:
-        one, other = self._hosts if name != BACK else self._hosts[::-1]
-        fabric = self._fabric
-        ends = connect_between(fabric.host_netns(one), fabric.host_netns(other), fabric.host_address(other))
-        if name in _WARMED:
+
+class WarmConnections(_Connections):
+    """The source's ends."""
+
+    def __init__(self, underlay: Underlay) -> None:
+        super().__init__()
+        self._underlay = underlay
+
+    def begin(self, offers: Offers, limit: RateLimit) -> None:
+        """Starts to establish connections. Dummy data counts against the move's `limit`."""
+        for channel, offer in offers.items():
+            self._pending[channel] = self._pool.submit(self._establish, channel, offer, limit)
+
+    def _establish(self, channel: Channel, offer: Offer, limit: RateLimit) -> socket.socket:
+        try:
+            end = connect_from(self._underlay.netns, offer.address, offer.port, _TIMEOUT)
+        except OSError as error:
+            raise _unreachable(offer.address, error) from None
+        try:
+            tune(end, sends=channel != Channel.SUMS)
+            warm(end, offer.secret.get_secret_value(), limit, *_WARMED.get(channel, (0.0, 0)))
+            end.settimeout(None)
+        except OSError as error:
+            end.close()
+            what = f"the connection to {offer.address} broke"
+            raise Failed(Code.UNREACHABLE, what, str(error), "wherry site link") from None
+        return end
+
+
+class OfferedConnections(_Connections):
+    """The destination's ends."""
+
+    def __init__(self, underlay: Underlay) -> None:
+        super().__init__()
+        self._underlay = underlay
+        self._listeners: list[socket.socket] = []
+
+    def offer(self, *channels: Channel) -> dict[Channel, Offer]:
+        """Listens for one connection each. UNREACHABLE when this host has no network."""
+        offers = {}
+        for channel in channels:
+            address, secret = self._underlay.address, os.urandom(32)
             try:
-                _warm(ends, limit, *_WARMED[name])
+                listener = listen_in(self._underlay.netns, address, _TIMEOUT)
             except OSError as error:
-                for end in ends:
+                raise _unreachable(address, error) from None
+            self._listeners.append(listener)
+            offers[channel] = Offer(address, listener.getsockname()[1], SecretBytes(secret))
+            self._pending[channel] = self._pool.submit(self._accept, listener, channel, secret)
+        return offers
+
+    def close(self) -> None:
+        for listener in self._listeners:
+            with contextlib.suppress(OSError):  # it was closed
+                listener.shutdown(socket.SHUT_RDWR)  # ends its accept
+        self._listeners = []
+        super().close()
+
+    def _accept(self, listener: socket.socket, channel: Channel, secret: bytes) -> socket.socket:
+        deadline = time.monotonic() + _TIMEOUT
+        try:
+            with listener:
+                while True:
+                    end, _ = listener.accept()
+                    tune(end, sends=channel == Channel.SUMS)
+                    if admit(end, secret):
+                        break
                     end.close()
-                what = f"the connection to host {other} broke"
-                raise Failed(Code.UNREACHABLE, what, str(error), "wherry site link") from None
-        return ends
+                    listener.settimeout(max(0.001, deadline - time.monotonic()))
+            end.settimeout(None)
+        except OSError as error:
+            raise _unreachable(self._underlay.address, error) from None
+        return end
+
+
+def _unreachable(address: str, error: OSError) -> Failed:
+    return Failed(Code.UNREACHABLE, f"no connection to {address}", str(error), "wherry host list")
 
 
 class _Warming:
@@ -85,36 +170,44 @@ class _Warming:
         set_rate_limit(self._near, rate)
 
 
-def _warm(ends: Ends, limit: RateLimit, trips: float, most: int) -> None:
-    """Sends and receives dummy data for `trips` round trips. OSError when the connection breaks or stalls."""
-    near, far = ends
-    (microseconds,) = struct.unpack_from("=I", near.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256), _TCPI_RTT)
-    if microseconds < _NEAR * 1e6:
-        return
-    size = min(most, int(trips * microseconds * 1e-6 * (limit.rate or _ASSUMED) / 8))
-    far.settimeout(_TIMEOUT)
-    with limit.sending(_Warming(near)):
-        _pass_through(near, far, size)
-    far.settimeout(None)
-
-
-def _pass_through(near: socket.socket, far: socket.socket, size: int) -> None:
-    left = size
-    sender = threading.Thread(target=_send, args=(near, size), name="warm")
-    sender.start()
-    buffer = bytearray(1 << 18)
-    try:
-        while left:
-            got = far.recv_into(buffer, min(left, len(buffer)))
-            if not got:
-                raise ConnectionError("closed by the other end")
-            left -= got
-    finally:
-        if left:
-            near.shutdown(socket.SHUT_RDWR)  # unblocks the sender
-        sender.join()
-
-
-def _send(near: socket.socket, size: int) -> None:
-    with contextlib.suppress(OSError):  # the receiver reports it
+def warm(near: socket.socket, secret: bytes, limit: RateLimit, trips: float, most: int) -> None:
+    """Sends the secret and dummy data for `trips` round trips, and waits until it was received. OSError when the
+    connection breaks or stalls."""
+    rtt = round_trip(near)
+    size = 0 if rtt < _NEAR else min(most, int(trips * rtt * (limit.rate or _ASSUMED) / 8))
+    near.settimeout(_TIMEOUT)
+    with limit.sending(_Warming(near)) if size else contextlib.nullcontext():
+        near.sendall(_HELLO.pack(secret, size))
         near.sendall(bytes(size))
+        if near.recv(1) != _CONFIRMED:
+            raise ConnectionError("closed by the other end")
+
+
+def admit(far: socket.socket, secret: bytes) -> bool:
+    """Reads what `warm` sends, and confirms it. False when the other end does not know the secret, or stalls."""
+    far.settimeout(_TIMEOUT)
+    try:
+        told, size = _HELLO.unpack(_received(far, _HELLO.size))
+        if not hmac.compare_digest(told, secret):
+            return False
+        buffer = bytearray(1 << 18)
+        while size:
+            got = far.recv_into(buffer, min(size, len(buffer)))
+            if not got:
+                return False
+            size -= got
+        far.sendall(_CONFIRMED)
+    except OSError:
+        return False
+    return True
+
+
+def _received(far: socket.socket, size: int) -> bytes:
+    """Exactly `size` bytes."""
+    data = b""
+    while len(data) < size:
+        more = far.recv(size - len(data))
+        if not more:
+            raise ConnectionError("closed by the other end")
+        data += more
+    return data

@@ -1,7 +1,7 @@
 """The engine of a container's move: CRIU, with the workers of a dump and of a restore started before they are needed.
 
-It knows CRIU's options, images and errors; the steps of a move and what is sent where are the mover's and the
-transport's. Invariant: after `close` no worker and no descriptor of this process is left.
+It knows CRIU's options, images and errors of one host each; the order of the steps is the mover's. Invariant: after
+`close` no worker and no descriptor of this process is left.
 """
 
 from __future__ import annotations
@@ -13,19 +13,17 @@ from pathlib import Path
 
 from wherry.base.errors import Code, Failed, WherryError
 from wherry.base.paths import native_program
-from wherry.base.progress import Progress
 from wherry.base.units import format_size
 from wherry.fabric.cgroup import CONTROLLERS, Cgroup
-from wherry.fabric.protocol import Fabric
 from wherry.node.container import progress_bounds
 from wherry.node.container.criu import probe as criu_probe
 from wherry.node.container.criu import rpc as criu_rpc
+from wherry.node.container.host import Look
 from wherry.node.container.mounts import Layout
 from wherry.node.container.processes import first_process
-from wherry.node.container.progress_bounds import Bound, Sign, work_of
-from wherry.node.container.streams import Stream, receive_tree
+from wherry.node.container.progress_bounds import Bound, MoveBounds, Sign, work_of
+from wherry.node.container.streams import RateLimit, Sender
 from wherry.node.container.tcp_repair import end_repair
-from wherry.node.container.transport import MoveTransport
 from wherry.node.protocol import Placement
 
 CPU = ("cpu", "cpuacct")
@@ -38,86 +36,218 @@ _NET_KEY = "wherry-net"
 """Key of the node's network namespace in the images. It is never dumped: each placement has its own."""
 
 
-class CriuEngine:
-    """CRIU for one move from `source` to `destination`, each a placement with its layout. `group` is a cgroup for the
-    restore, which is killed as a whole."""
+class _Engine:
+    """CRIU at one host of a move. `act` is what it does there; `netns` is the host's network namespace."""
 
-    def __init__(
-        self,
-        fabric: Fabric,
-        transport: MoveTransport,
-        source: tuple[Placement, Layout],
-        destination: tuple[Placement, Layout],
-        group: Cgroup,
-    ) -> None:
-        self._fabric, self._transport = fabric, transport
-        self._source, self._from = source
-        self._destination, self._to = destination
-        self._group = group
-        self._argv: tuple[str, ...] = ()
-        self.workers: dict[str, criu_rpc.Worker] = {}
+    act = ""
+
+    def __init__(self, place: Placement, layout: Layout, netns: str) -> None:
+        self._place, self._layout, self._netns = place, layout, netns
+        self._group = Cgroup(place.cgroup)
+        self._argv = criu_probe.find().argv
         self._descriptors: dict[str, int] = {}
+        self.worker: criu_rpc.Worker | None = None
         self._pass = 0
 
-    def prepare(self) -> None:
-        """Finds the CRIU that works here and starts the worker of the restore."""
-        self._argv = criu_probe.find().argv
-        self._descriptors["net"] = os.open(self._destination.netns, os.O_RDONLY | os.O_CLOEXEC)
-        self._group.create()
-        self.inherit(())
-
-    def inherit(self, descriptors: Sequence[int]) -> None:
-        """Starts the worker of the restore anew, so that it inherits these descriptors under the same numbers."""
-        if worker := self.workers.pop("restore", None):
-            worker.close()
-            self._group.create()
-        keep = (self._descriptors["net"], *descriptors)
-        self.workers["restore"] = self._worker(self._destination.host, *keep, group=self._group)
-
-    def begin_pass(self, number: int) -> None:
-        """Sets up the image directories, the page server and the worker of the next round or of the last pass."""
-        self._pass = number
-        for layout in (self._from, self._to):
-            self.images(layout).mkdir()
-        server = [*self._argv, "page-server", "--ps-socket", "{fd}", "--images-dir", str(self.images(self._to))]
-        if number:
-            server += ["--prev-images-dir", f"../{number - 1}", "--track-mem"]
-        self._transport.open("pages", server)
-        self._transport.open("images", receive_tree(self.images(self._to)), stdin=True)
-        pages = self._transport.streams["pages"].fileno()
-        self.workers["dump"] = self._worker(self._source.host, pages, sends=True)
-
-    def next_pass(self) -> None:
-        """After a round."""
-        self.begin_pass(self._pass + 1)
-
-    def images(self, layout: Layout) -> Path:
+    @property
+    def images(self) -> Path:
         """The images of the current pass."""
-        return layout.images / str(self._pass)
+        return self._layout.images / str(self._pass)
 
-    def pre_dump(self, progress: Progress) -> None:
+    def begin_images(self, number: int) -> None:
+        """Makes the directory of the images of a pass."""
+        self._pass = number
+        self.images.mkdir()
+
+    def _start(self, keep: Sequence[int], sends: bool = False, group: Cgroup | None = None) -> None:
+        enter = [str(native_program("wherry-ns")), "--net", self._netns]
+        if group is not None:
+            enter += ["--cgroup", group.freezer_procs_file()]
+        fresh = _FRESH_PROC if sends else ()
+        self.worker = criu_rpc.Worker([*enter, "--", *fresh, *self._argv], keep, sends, group)
+
+    def _common(self) -> dict[str, object]:
+        for name, path in (("images", self.images), ("work", self.images.parent)):
+            self._hold(name, criu_rpc.open_directory(path))
+        return {
+            "images_dir_fd": self._descriptors["images"],
+            "work_dir_fd": self._descriptors["work"],
+            "log_file": f"{self.act}.log",
+            "log_level": 2,
+            "manage_cgroups_mode": criu_rpc.IGNORE_CGROUPS,
+            "skip_file_rwx_check": True,
+            "timeout": int(progress_bounds.total(self._place.node.memory)),
+        }
+
+    def _hold(self, name: str, descriptor: int) -> None:
+        """Keeps a descriptor until `close`, in place of an earlier one of this name."""
+        if name in self._descriptors:
+            os.close(self._descriptors.pop(name))
+        self._descriptors[name] = descriptor
+
+    def _request(
+        self, kind: int, options: dict[str, object], stage: Callable[[str, int], None], bound: Callable[..., Bound]
+    ) -> None:
+        worker = self.worker
+        if worker is None:
+            raise Failed(Code.MOVE_FAILED, f"the {self.act} was not prepared")
+        try:
+            worker.request(kind, options, bound(worker.work()), stage)
+        except Failed as error:
+            with contextlib.suppress(Failed):  # this error is the first one, and `close` ends the worker
+                self._give_up(worker)
+            if error.code == Code.CANCELLED:
+                raise
+            reason = criu_rpc.first_error(self._layout.images / f"{self.act}.log")
+            raise Failed(
+                error.code,
+                f"CRIU could not {self.act} node {self._place.node.name}",
+                self._reason(str(error) if error.code == Code.TIMED_OUT else reason or str(error)),
+                "wherry event list",
+            ) from None
+        self.worker = None
+        worker.close()
+
+    def _give_up(self, worker: criu_rpc.Worker) -> None:
+        """Ends a worker after an error."""
+        raise NotImplementedError
+
+    def _reason(self, reason: str) -> str:
+        """The reason of a failure, with what this host knows besides."""
+        raise NotImplementedError
+
+    def _close_descriptors(self) -> None:
+        while self._descriptors:
+            os.close(self._descriptors.popitem()[1])
+
+
+class CriuDump(_Engine):
+    """The rounds and the dump of a node."""
+
+    act = "dump"
+
+    def __init__(self, place: Placement, layout: Layout, netns: str, limit: RateLimit) -> None:
+        super().__init__(place, layout, netns)
+        self._limit, self._bounds = limit, MoveBounds(place.node.memory, limit.rate)
+        self._pages: Sender | None = None
+
+    def begin_pass(self, pages: Sender) -> None:
+        """Starts the worker of the next round or of the last pass, which sends memory over `pages`."""
+        self._pages = pages
+        self._start((pages.fileno(),), sends=True)
+
+    def pre_dump(self, look: Look) -> None:
         """Sends the pages that were written since the last pass, while the node runs."""
-        self._dump(criu_rpc.PRE_DUMP, {"track_mem": True}, (), progress)
+        self._dump(criu_rpc.PRE_DUMP, {"track_mem": True}, (), look)
 
-    def dump(self, external: Sequence[str], progress: Progress) -> None:
-        """Sends the remaining pages of the frozen node, and writes its images."""
+    def dump(self, external: Sequence[str], look: Look) -> float | None:
+        """Sends the remaining pages of the frozen node, and writes its images; how long CRIU says it was frozen."""
         options = {
             "leave_running": True,
             "tcp_established": True,
             "file_locks": True,
-            "freeze_cgroup": Cgroup(self._source.cgroup).freezer_dir(),
+            "freeze_cgroup": self._group.freezer_dir(),
             "network_lock": criu_rpc.NETWORK_LOCK_SKIP,
             "track_mem": self._pass > 0,
         }
-        self._dump(criu_rpc.DUMP, options, external, progress)
+        self._dump(criu_rpc.DUMP, options, external, look)
+        return criu_rpc.engine_seconds(self._layout.images / "stats-dump")
 
-    def dump_seconds(self) -> float | None:
-        """The time that CRIU itself had the node frozen."""
-        return criu_rpc.engine_seconds(self._from.images / "stats-dump")
+    def close(self) -> None:
+        """Closes descriptors and ends the worker. Idempotent."""
+        self._close_descriptors()
+        if worker := self.worker:
+            worker.close()
+            self.worker = None
 
-    def restore(self, inherited: Sequence[Mapping[str, object]]) -> float | None:
+    def _dump(self, kind: int, more: Mapping[str, object], external: Sequence[str], look: Look) -> None:
+        pid, name = first_process(self._place), self._place.node.name
+        if pid is None:
+            raise Failed(Code.MOVE_FAILED, f"node {name} has no first process", "", "wherry status")
+        pages, frozen = self._pages, kind == criu_rpc.DUMP
+        if pages is None:
+            raise Failed(Code.MOVE_FAILED, f"the dump of node {name} was not prepared")
+        options = {
+            **self._common(),
+            "pid": pid,
+            "ps": {"fd": pages.fileno()},
+            "external": [
+                f"net[{os.stat(self._place.netns).st_ino}]:{_NET_KEY}",
+                *(f"mnt[{bind.inside}]:{bind.name}" for bind in (*self._layout.binds, *self._layout.masks)),
+                *external,
+            ],
+            "ghost_limit": min(self._place.node.memory, 2**32 - 1),
+            **more,
+        }
+        if self._pass:
+            options["parent_img"] = f"../{self._pass - 1}"
+        sending = _Sending(pages, look)
+        theirs = [work_of_group(self._group)] if frozen else []
+
+        def bound(*signs: Sign) -> Bound:
+            every = (*signs, pages.traffic(), *theirs, sending.look)
+            return self._bounds.of_sending("CRIU's dump", pages.round_trip(), *every, frozen=frozen)
+
+        if self.worker:
+            with contextlib.suppress(OSError):  # it has ended, which the request finds
+                self._hold("mounts", self.worker.open_mounts())
+        try:
+            # CRIU sets TCP_CORK; without uncork the last partial segment is held back for up to 200 ms
+            with self._limit.sending(pages):
+                self._request(kind, options, sending.uncork, bound)
+        except Failed as error:
+            raise sending.ended or error from None
+        pages.end()
+
+    def _give_up(self, worker: criu_rpc.Worker) -> None:
+        """Only cuts the connection: a dump must fail by itself to release the processes and their connections; if it
+        does not, `close` kills it."""
+        if self._pages:
+            self._pages.cut()
+        worker.close()
+
+    def _reason(self, reason: str) -> str:
+        """Ends repair mode after CRIU was killed while it held connections."""
+        with contextlib.suppress(Failed):
+            self._group.freeze()
+        if ended := end_repair(self._group.pids()):
+            reason += f"; {ended} connections were in repair mode, so messages may be lost: see wherry job list"
+        return reason
+
+
+class CriuRestore(_Engine):
+    """The restore of a node. `own_group` is a cgroup of CRIU's own, which is killed as a whole."""
+
+    act = "restore"
+
+    def __init__(self, place: Placement, layout: Layout, netns: str, own_group: Cgroup) -> None:
+        super().__init__(place, layout, netns)
+        self._own_group = own_group
+        self._bounds = MoveBounds(place.node.memory)
+
+    def prepare(self) -> None:
+        """Starts the worker."""
+        self._descriptors["net"] = os.open(self._place.netns, os.O_RDONLY | os.O_CLOEXEC)
+        self.inherit(())
+
+    def inherit(self, descriptors: Sequence[int]) -> None:
+        """Starts the worker, anew if it runs, so that it inherits these descriptors under the same numbers."""
+        if worker := self.worker:
+            self.worker = None
+            worker.close()
+        self._own_group.create()
+        self._start((self._descriptors["net"], *descriptors), group=self._own_group)
+
+    def page_server(self) -> list[str]:
+        """The command of the receiver of the pass's memory; `{fd}` is its connection."""
+        server = [*self._argv, "page-server", "--ps-socket", "{fd}", "--images-dir", str(self.images)]
+        if self._pass:
+            server += ["--prev-images-dir", f"../{self._pass - 1}", "--track-mem"]
+        return server
+
+    def restore(self, inherited: Sequence[Mapping[str, object]], cancelled: Callable[[], object]) -> float | None:
         """Restores the node, frozen before its first instruction; the seconds that CRIU says it took."""
-        group = Cgroup(self._destination.cgroup)
+        group, layout = self._group, self._layout
 
         def stage(script: str, pid: int) -> None:
             # until the freeze it shares the CPU with CRIU, not with the ranks that run at the destination
@@ -127,172 +257,59 @@ class CriuEngine:
                 group.freeze()
 
         options = {
-            **self._common("restore", self.images(self._to)),
-            "root": str(self._to.root),
+            **self._common(),
+            "root": str(layout.root),
             "tcp_established": True,
             "file_locks": True,
             "network_lock": criu_rpc.NETWORK_LOCK_SKIP,
-            "external": [f"mnt[{bind.name}]:{bind.outside}" for bind in (*self._to.binds, *self._to.masks)],
+            "external": [f"mnt[{bind.name}]:{bind.outside}" for bind in (*layout.binds, *layout.masks)],
             "inherit_fd": [{"key": _NET_KEY, "fd": self._descriptors["net"]}, *inherited],
             "auto_dedup": True,
         }
         restored = work_of_group(group)
 
         def bound(*signs: Sign) -> Bound:
-            return self._transport.bound("CRIU's restore", restored, *signs)
+            return self._bounds.of_step("CRIU's restore", restored, *signs, cancelled=cancelled)
 
-        self._request("restore", criu_rpc.RESTORE, options, self._to, stage, bound)
-        return criu_rpc.engine_seconds(self._to.images / "stats-restore")
+        self._request(criu_rpc.RESTORE, options, stage, bound)
+        return criu_rpc.engine_seconds(layout.images / "stats-restore")
 
     def close(self) -> None:
-        """Closes descriptors and ends the workers; a restore is killed with everything that it forked. Idempotent."""
-        while self._descriptors:
-            os.close(self._descriptors.popitem()[1])
-        for act, worker in self.workers.items():
-            if act == "restore":
-                worker.kill()
-            worker.close()
-        self.workers = {}
-
-    def _worker(self, host: str, *keep: int, sends: bool = False, group: Cgroup | None = None) -> criu_rpc.Worker:
-        enter = [str(native_program("wherry-ns")), "--net", self._fabric.host_netns(host)]
-        if group is not None:
-            enter += ["--cgroup", group.freezer_procs_file()]
-        fresh = _FRESH_PROC if sends else ()
-        return criu_rpc.Worker([*enter, "--", *fresh, *self._argv], keep, sends, group)
-
-    def _common(self, act: str, images: Path) -> dict[str, object]:
-        for name, path in (("images", images), ("work", images.parent)):
-            self._hold(name, criu_rpc.open_directory(path))
-        return {
-            "images_dir_fd": self._descriptors["images"],
-            "work_dir_fd": self._descriptors["work"],
-            "log_file": f"{act}.log",
-            "log_level": 2,
-            "manage_cgroups_mode": criu_rpc.IGNORE_CGROUPS,
-            "skip_file_rwx_check": True,
-            "timeout": int(progress_bounds.total(self._source.node.memory)),
-        }
-
-    def _hold(self, name: str, descriptor: int) -> None:
-        """Keeps a descriptor until `close`, in place of an earlier one of this name."""
-        if name in self._descriptors:
-            os.close(self._descriptors.pop(name))
-        self._descriptors[name] = descriptor
-
-    def _dump(self, kind: int, more: Mapping[str, object], external: Sequence[str], progress: Progress) -> None:
-        pid = first_process(self._source)
-        if pid is None:
-            raise Failed(Code.MOVE_FAILED, f"node {self._source.node.name} has no first process", "", "wherry status")
-        net = os.stat(self._source.netns).st_ino
-        pages, frozen = self._transport.streams["pages"], kind == criu_rpc.DUMP
-        options = {
-            **self._common("dump", self.images(self._from)),
-            "pid": pid,
-            "ps": {"fd": pages.fileno()},
-            "external": [
-                f"net[{net}]:{_NET_KEY}",
-                *(f"mnt[{bind.inside}]:{bind.name}" for bind in (*self._from.binds, *self._from.masks)),
-                *external,
-            ],
-            "ghost_limit": min(self._source.node.memory, 2**32 - 1),
-            **more,
-        }
-        if self._pass:
-            options["parent_img"] = f"../{self._pass - 1}"
-        sending = _Sending(pages, progress)
-        theirs = [work_of_group(Cgroup(self._source.cgroup))] if frozen else []
-
-        def bound(*signs: Sign) -> Bound:
-            every = (*signs, *pages.signs(), *theirs)
-            return self._transport.bound_to_send("CRIU's dump", pages, *every, frozen=frozen, cancelled=sending.look)
-
-        if worker := self.workers.get("dump"):
-            with contextlib.suppress(OSError):  # it has ended, which the request finds
-                self._hold("mounts", worker.open_mounts())
-        try:
-            # CRIU sets TCP_CORK; without uncork the last partial segment is held back for up to 200 ms
-            with self._transport.rate_limit.sending(pages):
-                self._request("dump", kind, options, self._from, sending.uncork, bound)
-        except Failed as error:
-            raise sending.ended or error from None
-
-    def _request(
-        self,
-        act: str,
-        kind: int,
-        options: dict[str, object],
-        layout: Layout,
-        stage: Callable[[str, int], None],
-        bound: Callable[..., Bound],
-    ) -> None:
-        worker = self.workers.get(act)
-        if worker is None:
-            raise Failed(Code.MOVE_FAILED, f"the {act} was not prepared")
-        try:
-            worker.request(kind, options, bound(worker.work()), stage)
-        except Failed as error:
-            with contextlib.suppress(Failed):  # this error is the first one, and `close` ends the worker
-                self._give_up(act, worker)
-            if error.code == Code.CANCELLED:
-                raise
-            reason = criu_rpc.first_error(layout.images / f"{act}.log")
-            if error.code == Code.TIMED_OUT:
-                reason = str(error)
-            if layout is self._to and Cgroup(self._destination.cgroup).out_of_memory():
-                reason = f"host {self._destination.host} is out of memory"
-            if layout is self._from:
-                reason = f"{reason or error}{self._end_repair()}"
-            raise Failed(
-                error.code,
-                f"CRIU could not {act} node {self._source.node.name}",
-                reason or str(error),
-                "wherry event list",
-            ) from None
-        del self.workers[act]
-        worker.close()
-
-    def _give_up(self, act: str, worker: criu_rpc.Worker) -> None:
-        """Kills a restore. A dump only loses its connection: it must fail by itself to release the processes and their
-        connections; if it does not, `close` kills it."""
-        if act == "restore":
+        """Closes descriptors, and kills the worker with everything that it forked. Idempotent."""
+        self._close_descriptors()
+        if worker := self.worker:
             worker.kill()
-            return
-        self._transport.streams["pages"].cut()
-        worker.close()
+            worker.close()
+            self.worker = None
 
-    def _end_repair(self) -> str:
-        """Ends repair mode after CRIU was killed while it held connections; a suffix for the error text if it did."""
-        group = Cgroup(self._source.cgroup)
-        with contextlib.suppress(Failed):
-            group.freeze()
-        ended = end_repair(group.pids())
-        return (
-            f"; {ended} connections were in repair mode, so messages may be lost: see wherry job list" if ended else ""
-        )
+    def _give_up(self, worker: criu_rpc.Worker) -> None:
+        worker.kill()
+
+    def _reason(self, reason: str) -> str:
+        return f"host {self._place.host} is out of memory" if self._group.out_of_memory() else reason
 
 
 class _Sending:
     """Progress of a dump that sends memory; its connection is cut when the move is cancelled."""
 
-    def __init__(self, stream: Stream, progress: Progress) -> None:
-        self._stream, self._progress = stream, progress
+    def __init__(self, pages: Sender, look: Look) -> None:
+        self._pages, self._look = pages, look
         self.ended: WherryError | None = None
-        """The exception that `progress` raised. The connection was cut then, and CRIU undoes the dump."""
+        """The exception that `look` raised. The connection was cut then, and CRIU undoes the dump."""
 
     def uncork(self, _script: str, _pid: int) -> None:
         """Called at each stage of CRIU."""
-        self._stream.uncork()
+        self._pages.uncork()
 
-    def look(self) -> None:
-        """Called at each check of the dump's bound."""
-        if self.ended:
-            return
-        try:
-            self._progress(f"{format_size(self._stream.sent())} sent")
-        except WherryError as error:
-            self.ended = error
-            self._stream.cut()
+    def look(self) -> bool:
+        """A sign of progress of the other host."""
+        if not self.ended:
+            try:
+                return self._look(f"{format_size(self._pages.sent())} sent")
+            except WherryError as error:
+                self.ended = error
+                self._pages.cut()
+        return False
 
 
 def work_of_group(group: Cgroup) -> Sign:

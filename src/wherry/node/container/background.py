@@ -1,0 +1,50 @@
+"""Acts that run in a thread beside another one."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class BackgroundTask(Generic[T]):
+    """Runs `act` in a thread; `result` waits for it, and returns its result or re-raises its exception."""
+
+    def __init__(self, act: Callable[[], T]) -> None:
+        self._results: list[T] = []
+        self._error: BaseException | None = None
+        self._act = act
+        self._thread = threading.Thread(target=self._run, name="stream")
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._results.append(self._act())
+        except BaseException as error:  # re-raised by result()
+            self._error = error
+
+    def wait(self) -> None:
+        """Returns when the act has ended, by an exception or without one."""
+        self._thread.join()
+
+    def result(self) -> T:
+        """Returns when the act is done."""
+        self.wait()
+        if self._error is not None:
+            raise self._error
+        return self._results[0]
+
+
+@contextmanager
+def beside(act: Callable[[], object]) -> Iterator[None]:
+    """Runs `act` in a thread during the context, which ends when both have. An exception of the body comes first."""
+    task = BackgroundTask(act)
+    try:
+        yield
+    except BaseException:
+        task.wait()
+        raise
+    task.result()

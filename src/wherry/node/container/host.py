@@ -1,0 +1,285 @@
+"""The interface between container nodes and one host: everything that is done at that host is behind it.
+
+    ContainerHost   a node at the host: start, stop, usage, what would prevent a move
+    Departure       the source's half of one move
+    Arrival         the destination's half of one move
+
+`ContainerDriver` and `ContainerMover` hold no path, descriptor, process or socket of a host. They pass placements and
+the records below, which are plain values and could cross a network. Invariant: PIDs in records are those inside the
+node, which are equal at both hosts.
+
+Errors: a step raises Failed (MOVE_FAILED, TIMED_OUT when it stalled, UNREACHABLE when the other host's stream broke),
+or what `Look` raised; then the move is taken back by `abort`, `kill`, `resume` and `close`. These, `stop`, `release`
+and `thaw` are idempotent and need nothing of earlier steps, so they also work on halves made anew after a crash.
+See docs/design/0018-container-hosts.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol
+
+from pydantic import SecretBytes
+
+from wherry.node.protocol import Placement, Usage
+
+Look = Callable[[str], bool]
+"""Called every 50 ms of a step with what it has done so far. True when the other host has made progress with this move
+since the last call. An exception that it raises ends the step."""
+
+
+class Channel(StrEnum):
+    """What has a connection of its own between the two hosts. SUMS carries data in both directions."""
+
+    PAGES = "pages"
+    TREE = "tree"
+    IMAGES = "images"
+    SUMS = "sums"
+
+
+EACH_PASS = (Channel.PAGES, Channel.IMAGES, Channel.SUMS)
+"""Channels that each round, and the last pass, uses once. The tree is sent in the last pass only."""
+
+
+@dataclass(frozen=True)
+class Offer:
+    """Where the destination waits for one connection. Who does not send the secret first is dropped."""
+
+    address: str
+    port: int
+    secret: SecretBytes
+
+
+Offers = Mapping[Channel, Offer]
+
+
+@dataclass(frozen=True)
+class HandedOver:
+    """An open file description of a process of the node that its copy inherits, as a descriptor of this process."""
+
+    process: int
+    number: int
+    descriptor: int
+
+
+@dataclass(frozen=True)
+class Handover:
+    """File descriptions that the copy inherits; by CRIU's key, those that only mappings may need. A host that is
+    another machine hands over nothing and refuses locks that would need it."""
+
+    files: tuple[HandedOver, ...] = ()
+    mappings: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def descriptors(self) -> tuple[int, ...]:
+        """All descriptors that the restoring CRIU inherits."""
+        return (*(file.descriptor for file in self.files), *self.mappings.values())
+
+
+@dataclass(frozen=True)
+class HeldFile:
+    """A file that a process holds under a name below /proc/PID (fd/3, map_files/…, cwd)."""
+
+    process: int
+    name: str
+    device: int
+    inode: int
+    mode: int
+    links: int
+    owner: int
+
+
+@dataclass(frozen=True)
+class HeldLocks:
+    """Locks on one descriptor: kind, type and range of each."""
+
+    process: int
+    number: int
+    path: str
+    essences: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True)
+class ThreadAttributes:
+    """What CRIU does not restore of a thread. An I/O priority that follows from the nice value is 0."""
+
+    cpus: frozenset[int]
+    io_priority: int
+    slack: int
+
+
+@dataclass(frozen=True)
+class Timer:
+    """A timerfd: its next expiry on its clock in nanoseconds (0: disarmed), and its unread ticks."""
+
+    process: int
+    number: int
+    clock: int
+    flags: int
+    ticks: int
+    interval: int
+    due: int
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What the processes of the frozen source hold, which their restored copies must hold, too. `files` is empty for
+    nodes of root."""
+
+    files: tuple[HeldFile, ...] = ()
+    locks: tuple[HeldLocks, ...] = ()
+    threads: Mapping[int, ThreadAttributes] = field(default_factory=dict)
+    timers: tuple[Timer, ...] = ()
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Result of comparing what arrived with the frozen source: the source's survey; `sent_again` names memory that
+    differed and was sent again over SUMS, for the arrival to write."""
+
+    survey: Survey
+    sent_again: str = ""
+
+
+class Departure(Protocol):
+    """The source's half of one move."""
+
+    def prepare(self, rate: float | None) -> None:
+        """Refused or Failed when a process holds what a move would lose. `rate` limits all that is sent (bit/s). The
+        node keeps running."""
+
+    def connect(self, offers: Offers) -> None:
+        """Begins to connect in the background, and to warm the connections up."""
+
+    def begin_pass(self, number: int) -> None:
+        """Takes the connections, and starts what the next round or the last pass needs. Pass 0 is the first one."""
+
+    def pre_dump(self, look: Look) -> None:
+        """Sends the memory that was written since the last pass, while the node runs."""
+
+    def freeze(self) -> Handover:
+        """Freezes the node when it holds nothing that cannot be moved at that instant."""
+
+    def dump(self, look: Look) -> float | None:
+        """Sends the remaining memory, and begins to send the tree of files; how long CRIU says the node was frozen."""
+
+    def send(self, look: Look) -> None:
+        """After the dump: sends CRIU's images and the rest of the tree."""
+
+    def sent(self) -> int:
+        """Bytes that were sent in this pass. Called when all has arrived; closes its connections."""
+
+    def idle(self) -> float:
+        """Seconds since the last sign that data of this half was acknowledged, or that its comparison worked."""
+
+    def compare(self, look: Look) -> Comparison:
+        """Failed when what arrived differs from the frozen source, unless it is little and was sent again."""
+
+    def release(self) -> None:
+        """After the commit: kills the node. Returns when none of its processes can run its program again, and when
+        none keeps a lock that the copy shares."""
+
+    def abort(self) -> None:
+        """Before a roll-back: ends what works on the frozen processes, and lets go of the file descriptions that were
+        handed over. The node stays frozen."""
+
+    def resume(self) -> None:
+        """In a roll-back: thaws the node. Called when nothing of the copy can run."""
+
+    def close(self) -> None:
+        """Frees what the move used here; removes the placement when the node has left it."""
+
+
+class Arrival(Protocol):
+    """The destination's half of one move."""
+
+    def offer(self, *channels: Channel) -> Offers:
+        """Listens for one connection each."""
+
+    def prepare(self, rate: float | None) -> None:
+        """Makes the placement, after removing an earlier one. `rate` is what the source sends at most (bit/s)."""
+
+    def begin_pass(self, number: int) -> None:
+        """Takes the connections that were offered, and starts what receives and checks."""
+
+    def receive(self, look: Look, last: bool) -> None:
+        """Returns when all memory of the pass is here, and after the last one all files and images as well."""
+
+    def idle(self) -> float:
+        """Seconds since the last sign that a receiving program worked."""
+
+    def inherit(self, handover: Handover) -> None:
+        """Prepares the restore for file descriptions that are handed over. May be called during the dump."""
+
+    def restore(self, look: Look) -> float | None:
+        """Sums up what arrived, and restores the node, frozen before its first instruction; the duration that CRIU
+        reports."""
+
+    def mend(self, what: str, look: Look) -> None:
+        """Writes the memory `what`, which was sent again, into the restored processes."""
+
+    def adopt(self, survey: Survey) -> None:
+        """Sets what CRIU does not restore. Failed when a restored process lacks a lock of its original, or has another
+        file open."""
+
+    def thaw(self) -> None:
+        """After the commit: the node runs here."""
+
+    def await_first_run(self) -> float | None:
+        """Seconds until a rank ran after the thaw; None when none was seen to."""
+
+    def kill(self) -> None:
+        """In a roll-back: ends receivers, CRIU and all restored processes. None of them runs when this returns."""
+
+    def close(self) -> None:
+        """Frees what the move used here. A node that runs here gets its limits."""
+
+
+class ContainerHost(Protocol):
+    """One host. A placement is found by name, so a host keeps nothing about it."""
+
+    def start(self, place: Placement, check: Check) -> None:
+        """Creates the node and returns when its agent listens. Failed, and nothing is left, when it does not. `check`
+        is called again and again, and raises when the start is cancelled."""
+
+    def stop(self, place: Placement) -> None:
+        """Kills the node's processes and removes the placement, whatever its state."""
+
+    def alive(self, place: Placement) -> bool:
+        """True when the node's first process exists."""
+
+    def usage(self, place: Placement) -> Usage:
+        """Resources that the node uses."""
+
+    def forecast(self, place: Placement) -> tuple[int, float]:
+        """Bytes that a stop-and-copy would send, and seconds for dump and restore in addition to sending."""
+
+    def tracks_dirty_pages(self) -> bool:
+        """True when memory can be sent in rounds while the node runs."""
+
+    def engine_obstacle(self) -> str:
+        """Why no node can be moved from or to this host; empty when nodes can."""
+
+    def move_obstacle(self, place: Placement) -> str:
+        """Why this node's processes cannot be moved; empty when they can. Changes nothing."""
+
+    def departure(self, place: Placement) -> Departure:
+        """The source's half of a move of this node; changes nothing yet."""
+
+    def arrival(self, place: Placement) -> Arrival:
+        """The destination's half of a move to this placement; changes nothing yet."""
+
+
+class ContainerHosts(Protocol):
+    """The hosts of a fabric that can carry containers."""
+
+    def of(self, name: str) -> ContainerHost:
+        """One host by name. Contacts it only when it is used."""
+
+    def unsupported(self) -> str:
+        """Why no host can carry containers; empty when hosts can."""
+
+    def sweep(self) -> None:
+        """Removes what nodes of this instance left at hosts."""

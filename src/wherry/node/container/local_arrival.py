@@ -1,0 +1,188 @@
+"""The destination's half of a container's move on this machine.
+
+Memory is received into a tmpfs, never through a disk.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from wherry.base.errors import Code, Failed
+from wherry.fabric.cgroup import Cgroup, warm_up_attach
+from wherry.node.container import thread_attributes, timers
+from wherry.node.container.background import beside
+from wherry.node.container.criu.engine import CriuRestore
+from wherry.node.container.fd_identity import require_same
+from wherry.node.container.file_locks import inherited, require_kept
+from wherry.node.container.host import Channel, Handover, Look, Offers, Survey
+from wherry.node.container.integrity import Digest
+from wherry.node.container.local_departure import restore_limits
+from wherry.node.container.mounts import MS_NOSUID, Layout, mount, unmount_below
+from wherry.node.container.priority import RaisedPriority
+from wherry.node.container.processes import cpu_time, is_rank
+from wherry.node.container.progress_bounds import Activity, Bound, MoveBounds, Sign, work_of
+from wherry.node.container.streams import Receiver, end_receivers, receive_tree
+from wherry.node.container.warm_connections import OfferedConnections, Underlay
+from wherry.node.protocol import Placement
+
+_FIRST_RUN_TIMEOUT = 0.2
+"""Seconds to wait for a rank to run after the thaw: each one does, if only to sleep again, unless it ended."""
+
+
+class LocalArrival:
+    """One move to this machine. `own_group` is a cgroup for CRIU; `remove` removes the placement."""
+
+    def __init__(
+        self, underlay: Underlay, place: Placement, layout: Layout, own_group: Cgroup, remove: Callable[[], None]
+    ) -> None:
+        self._underlay, self._place, self._layout, self._remove = underlay, place, layout, remove
+        self._own_group, self._group = own_group, Cgroup(place.cgroup)
+        self._priority = RaisedPriority()
+        self._activity = Activity()
+        self._bounds = MoveBounds(place.node.memory)
+        self._connections: OfferedConnections | None = None
+        """None for a half made anew after a crash."""
+        self._receivers: dict[Channel, Receiver] = {}
+        self._engine: CriuRestore | None = None
+        self._sums: Digest | None = None
+        self._handover = Handover()
+        self._frozen_ranks: dict[int, int] = {}
+        """CPU time in nanoseconds, by PID, of each restored rank before the thaw."""
+
+    def offer(self, *channels: Channel) -> Offers:
+        if self._connections is None:
+            self._connections = OfferedConnections(self._underlay)
+        return self._connections.offer(*channels)
+
+    def prepare(self, rate: float | None) -> None:
+        node, group = self._place.node, self._group
+        self._priority.raise_it()
+        self._bounds = MoveBounds(node.memory, rate)
+        self._remove()
+        self._layout.make(node.memory, self._place.netns)
+        group.create()
+        group.limit(None, node.memory)
+        group.weight(self._place.cpus)
+        group.prefer(True)
+        mount("wherry", self._layout.images, "tmpfs", MS_NOSUID, "mode=0700")
+        self._engine = CriuRestore(self._place, self._layout, self._underlay.netns, self._own_group)
+        self._engine.prepare()
+
+    def begin_pass(self, number: int) -> None:
+        engine, connections = self._engine, self._connections
+        if engine is None or connections is None:
+            raise _not_prepared()
+        engine.begin_images(number)
+        if not number:
+            self._receive(Channel.TREE, receive_tree(self._layout.private))
+        self._receive(Channel.PAGES, engine.page_server(), stdin=False)
+        self._receive(Channel.IMAGES, receive_tree(engine.images))
+        if self._sums:
+            self._sums.close()
+        self._sums = Digest(connections.take(Channel.SUMS), engine.images, self._layout.private)
+        pids = [receiver.pid for receiver in self._receivers.values()]  # not the sums' program, which polls
+        self._activity.watch(work_of(lambda: pids))
+
+    def receive(self, look: Look, last: bool) -> None:
+        if not last:
+            self._await(Channel.PAGES, look, frozen=False)
+            return
+        with beside(warm_up_attach):  # for the restore, which follows
+            for channel in (Channel.PAGES, Channel.IMAGES, Channel.TREE):
+                self._await(channel, look)
+
+    def idle(self) -> float:
+        return self._activity.idle()
+
+    def inherit(self, handover: Handover) -> None:
+        if self._engine is None:
+            raise _not_prepared()
+        self._handover = handover
+        self._engine.inherit(handover.descriptors)
+
+    def restore(self, look: Look) -> float | None:
+        engine, sums = self._engine, self._sums
+        if engine is None or sums is None:
+            raise _not_prepared()
+
+        def bound(*signs: Sign) -> Bound:
+            what = "the checksums of the received data"
+            return self._bounds.of_step(what, *signs, lambda: look(""))
+
+        sums.await_complete(bound)
+        keys = inherited(engine.images, self._handover)
+        timers.keep_clocks(engine.images)
+        return engine.restore(keys, lambda: look(""))
+
+    def mend(self, what: str, look: Look) -> None:
+        if self._sums is None:
+            raise _not_prepared()
+
+        def bound(*signs: Sign) -> Bound:
+            return self._bounds.of_step("the comparison", *signs, cancelled=lambda: look(""))
+
+        self._sums.patch(self._group.freezer_procs_file(), what, bound)
+
+    def adopt(self, survey: Survey) -> None:
+        pids = self._group.pids()
+        if survey.files:
+            require_same(survey.files, pids, self._layout.private)
+        require_kept(pids, survey.locks)
+        thread_attributes.carry_to(pids, survey.threads)
+        timers.carry_to(pids, survey.timers)
+        self._frozen_ranks = {pid: cpu_time(pid) for pid in pids if is_rank(pid)}
+
+    def thaw(self) -> None:
+        self._group.thaw()
+
+    def await_first_run(self) -> float | None:
+        began = time.monotonic()
+        while self._frozen_ranks and time.monotonic() - began < _FIRST_RUN_TIMEOUT:
+            if any(cpu_time(pid) > before for pid, before in self._frozen_ranks.items()):
+                return time.monotonic() - began
+            time.sleep(0.0005)
+        return None
+
+    def kill(self) -> None:
+        if self._connections is None:
+            end_receivers(self._layout.directory)
+        if self._engine:
+            self._engine.close()
+        for group in (self._own_group, self._group):
+            group.kill()
+
+    def close(self) -> None:
+        if self._engine:
+            self._engine.close()
+        if self._sums:
+            self._sums.close()
+            self._sums = None
+        while self._receivers:
+            self._receivers.popitem()[1].close()
+        if self._connections is not None:
+            self._connections.close()
+            self._connections = None
+        self._priority.reset()
+        unmount_below(self._layout.images)
+        restore_limits(self._place)
+
+    def _receive(self, channel: Channel, argv: list[str], stdin: bool = True) -> None:
+        """Starts the receiver of a connection, in place of an earlier one."""
+        assert self._connections is not None
+        if before := self._receivers.pop(channel, None):
+            before.close()
+        self._receivers[channel] = Receiver(channel, self._connections.take(channel), argv, stdin)
+
+    def _await(self, channel: Channel, look: Look, frozen: bool = True) -> None:
+        receiver = self._receivers[channel]
+
+        def bound(*signs: Sign) -> Bound:
+            what, seen = f"the {channel}", lambda: look("")
+            return self._bounds.of_sending(what, receiver.round_trip, *signs, seen, frozen=frozen)
+
+        receiver.await_all(bound)
+
+
+def _not_prepared() -> Failed:
+    return Failed(Code.MOVE_FAILED, "the move was not prepared", "", "report this")

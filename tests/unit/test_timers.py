@@ -1,0 +1,82 @@
+"""Timerfds of a restored node: set as the frozen original would be by then."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+import time
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wherry.node.container import timers
+from wherry.node.container.host import Timer
+
+_MS = 10**6
+_libc = ctypes.CDLL(None, use_errno=True)
+_NON_BLOCKING = 0o4000
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[int, int]]:
+    """Two timerfds, an original and its copy."""
+    both = [int(_libc.timerfd_create(time.CLOCK_MONOTONIC, _NON_BLOCKING)) for _ in range(2)]
+    yield both[0], both[1]
+    for timer in both:
+        os.close(timer)
+
+
+def ticks(timer: int) -> int:
+    try:
+        return int(struct.unpack("=Q", os.read(timer, 8))[0])
+    except BlockingIOError:
+        return 0
+
+
+def armed(timer: int, first: int, interval: int, flags: int = 0) -> None:
+    spec = timers.Itimerspec(timers.Timespec.of(interval), timers.Timespec.of(first))
+    assert not _libc.timerfd_settime(timer, flags, ctypes.byref(spec), None)
+
+
+@pytest.mark.parametrize("absolute", [False, True])
+def test_a_periodic_timer_keeps_its_grid_and_the_ticks_that_were_due(pair: tuple[int, int], absolute: bool) -> None:
+    original, copy = pair
+    first = time.monotonic_ns() + 500 * _MS if absolute else 500 * _MS
+    armed(original, first, 500 * _MS, 1 if absolute else 0)
+    told = timers.read(original, 7, 3)
+    assert (told.process, told.number, told.interval) == (7, 3, 500 * _MS)
+    time.sleep(max(0, told.due + 700 * _MS - time.monotonic_ns()) / 1e9)  # 200 ms behind the second tick
+    timers.carry(told, copy)
+    assert ticks(copy) == ticks(original)
+    there, here = (timers.read(timer, 7, 3) for timer in pair)
+    assert abs(there.due - here.due) < 20 * _MS
+
+
+def test_a_timer_that_was_due_once_is_disarmed_and_readable(pair: tuple[int, int]) -> None:
+    original, copy = pair
+    armed(original, 1 * _MS, 0)
+    told = timers.read(original, 7, 3)
+    time.sleep(0.005)
+    timers.carry(told, copy)
+    assert ticks(copy) == 1 and ticks(copy) == 0
+    assert timers.read(copy, 7, 3).due == 0
+
+
+def test_a_disarmed_timer_stays_so(pair: tuple[int, int]) -> None:
+    timers.carry(timers.read(pair[0], 7, 3), pair[1])
+    assert timers.read(pair[1], 7, 3).due == ticks(pair[1]) == 0
+
+
+@given(st.integers(1, 10**9), st.integers(0, 10**9), st.integers(0, 10**12), st.integers(0, 5))
+def test_no_tick_is_lost_or_made(due: int, interval: int, now: int, before: int) -> None:
+    timer = Timer(7, 3, time.CLOCK_MONOTONIC, 0, before, interval, due)
+    then = timers.advanced(timer, now)
+    if interval:
+        assert then.due > now and (then.due - due) % interval == 0
+        assert then.ticks - before == (then.due - due) // interval >= 0
+        assert then.due - interval <= now or then == timer
+    else:
+        assert (then.ticks, then.due) == ((before, due) if now < due else (before + 1, 0))
