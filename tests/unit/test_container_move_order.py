@@ -191,8 +191,8 @@ class Arriving(Half):
         self.world.put("b", Copy.FROZEN)
         return 0.2
 
-    def mend(self, what: str, look: Look) -> None:
-        assert self.enter("mend", what) == (self.world.sent_again,)
+    def patch(self, what: str, look: Look) -> None:
+        assert self.enter("patch", what) == (self.world.sent_again,)
 
     def adopt(self, survey: Survey) -> None:
         assert self.enter("adopt", survey) == (SURVEY,)
@@ -302,11 +302,11 @@ def test_a_whole_move(world: World) -> None:
     assert world.copies == {"b": Copy.RUNNING} and not world.open
 
 
-def test_what_is_handed_over_is_inherited_during_the_dump_and_what_differs_is_mended(world: World) -> None:
+def test_what_is_handed_over_is_inherited_during_the_dump_and_what_differs_is_patched(world: World) -> None:
     world.handover, world.sent_again = HANDOVER, "process 7, 4096 bytes"
     run(mover_of(world))
     assert world.calls.index("a.freeze") < world.calls.index("b.inherit") < world.calls.index("b.restore")
-    assert world.calls.index("a.compare") + 1 == world.calls.index("b.mend") == world.calls.index("b.adopt") - 1
+    assert world.calls.index("a.compare") + 1 == world.calls.index("b.patch") == world.calls.index("b.adopt") - 1
 
 
 BEFORE_COMMIT = len(WHOLE) - 4

@@ -23,6 +23,7 @@ from typing import Protocol
 
 from pydantic import SecretBytes
 
+from wherry.base.progress import Check
 from wherry.node.protocol import Placement, Usage
 
 Look = Callable[[str], bool]
@@ -217,7 +218,7 @@ class Arrival(Protocol):
         """Sums up what arrived, and restores the node, frozen before its first instruction; the duration that CRIU
         reports."""
 
-    def mend(self, what: str, look: Look) -> None:
+    def patch(self, what: str, look: Look) -> None:
         """Writes the memory `what`, which was sent again, into the restored processes."""
 
     def adopt(self, survey: Survey) -> None:

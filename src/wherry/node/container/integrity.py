@@ -62,7 +62,7 @@ class Digest:
         self._end.close()
 
 
-class Comparison:
+class SumComparison:
     """The source's part: the sums of the frozen processes and their files, compared with those that come back."""
 
     def __init__(self, end: socket.socket, images: Path, private: Path, tasks: str) -> None:

@@ -115,7 +115,7 @@ class LocalArrival:
         timers.keep_clocks(engine.images)
         return engine.restore(keys, lambda: look(""))
 
-    def mend(self, what: str, look: Look) -> None:
+    def patch(self, what: str, look: Look) -> None:
         if self._sums is None:
             raise _not_prepared()
 

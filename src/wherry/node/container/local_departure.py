@@ -13,7 +13,7 @@ from wherry.node.container.criu.engine import CPU, CriuDump
 from wherry.node.container.fd_identity import held_files, require_own_sockets
 from wherry.node.container.file_locks import FileLocks
 from wherry.node.container.host import Channel, Comparison, Handover, Look, Offers, Survey
-from wherry.node.container.integrity import Comparison
+from wherry.node.container.integrity import SumComparison
 from wherry.node.container.mounts import MS_NOSUID, Layout, mount, unmount_below
 from wherry.node.container.movable import require_movable
 from wherry.node.container.priority import RaisedPriority
@@ -42,7 +42,7 @@ class LocalDeparture:
         """None for a half made anew after a crash."""
         self._senders: dict[Channel, Sender] = {}
         self._engine: CriuDump | None = None
-        self._comparison: Comparison | None = None
+        self._comparison: SumComparison | None = None
         self._tree: BackgroundTask[None] | None = None
         self._survey: BackgroundTask[Survey] | None = None
         self._released = False
@@ -73,7 +73,7 @@ class LocalDeparture:
         engine.begin_pass(self._senders[Channel.PAGES])
         if self._comparison:
             self._comparison.close()
-        comparison = self._comparison = Comparison(
+        comparison = self._comparison = SumComparison(
             connections.take(Channel.SUMS), engine.images, self._layout.private, self._group.freezer_procs_file()
         )
         signs = [sender.traffic() for sender in self._senders.values()]
