@@ -12,7 +12,7 @@ from rest_service import CLUSTER, Service, ended
 
 from wherry.base.errors import Code, LostContact
 from wherry.model.balance import BalancePlan, Kind, ProposedMove, Verdict
-from wherry.model.records import NodeState, OperationState, Phase
+from wherry.model.records import Move, NodeState, OperationState, Phase
 from wherry.node.fake import Copy, FakeDriver
 from wherry.service.balance_commands import carry_out, start
 from wherry.service.health_monitor import HealthMonitor
@@ -222,3 +222,31 @@ def test_a_driver_whose_search_fails_keeps_no_other_try_from_being_made(
     monkeypatch.setitem(managers.drivers, "other", Broken())
     task.run_once()
     assert list(task._backoff) == [f"hello-0@{elsewhere}"]
+
+
+def test_a_node_is_not_moved_again_before_the_end_of_its_move_is_written(
+    service: Service, http: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Finishing the first one afterwards would name a host that the node has left."""
+    store, task = service.context.store, MoveRecovery(service.context, 0.0)
+    row, put = store.node("hello-0"), store.put_move
+    assert row
+    first, second = (host for host in ("a1", "a2", "b1") if host != row.host)
+
+    def full(move: Move) -> None:
+        if move.phase == Phase.DONE:
+            raise OSError(28, "No space left on device")
+        put(move)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "put_move", full)
+        assert ended(http, http.post("/v1/moves", json={"node": "hello-0", "host": first}))["state"] == "failed"
+    node = store.node("hello-0")
+    assert node and (node.host, node.state) == (first, NodeState.RUNNING) and store.moves(unfinished=True)
+    refused = http.post("/v1/moves", json={"node": "hello-0", "host": second}).json()
+    assert refused["code"] == "WRONG_STATE" and "is unfinished" in refused["what"]
+    until(lambda: task.run_once() or not store.moves(unfinished=True))  # type: ignore[func-returns-value]
+    until(lambda: not store.operations(running=True))
+    assert ended(http, http.post("/v1/moves", json={"node": "hello-0", "host": second}))["state"] == "done"
+    node = store.node("hello-0")
+    assert node and node.host == second

@@ -48,11 +48,19 @@ def check_move(
 
 
 def check_rows(store: Store, node: Node, host: Host) -> None:
-    """Refuses what rows alone forbid: a wrong state, a drained host, a host without room. Contacts no host."""
+    """Refuses what rows alone forbid: a wrong state, an unfinished move of the node, a drained host, a host without
+    room. Contacts no host."""
     _state(find_node(store, node.name), find_cluster(store, node.cluster))
+    unfinished = store.moves(unfinished=True)
+    if earlier := next((move for move in unfinished if move.node == node.name), None):
+        # its end could not be written, perhaps, when the node's row was: finishing it would set the node's host back
+        what = f"the move of {node.name} from {earlier.source} to {earlier.destination} is unfinished"
+        raise Refused(
+            Code.WRONG_STATE, what, f"move {earlier.id} is in phase {earlier.phase}", "wait: the daemon retries"
+        )
     if store.host_flag(host.name, DRAINED):
         raise _drained(host)
-    used = used_by(store.nodes(), store.moves(unfinished=True)).get(host.name, Used())
+    used = used_by(store.nodes(), unfinished).get(host.name, Used())
     if reason := shortage(host, used, NodeNeed(node.cpus, node.memory)):
         raise Refused(Code.NO_CAPACITY, f"{node.name} does not fit on {host.name}", reason, "wherry status")
 

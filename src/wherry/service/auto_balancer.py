@@ -109,9 +109,10 @@ class AutoBalancer(PeriodicTask):
 
     def _decide(self, plan: BalancePlan) -> None:
         site = {host.name: host.site for host in self._context.hosts()}
-        self._noted = {name: last for name, last in self._noted.items() if self._context.store.cluster(name)}
         verdicts = [confirmed(verdict, self._before.get(verdict.cluster), site) for verdict in plan.verdicts]
         self._before = {verdict.cluster: verdict for verdict in plan.verdicts}
+        known = {cluster.name for cluster in self._context.store.clusters()} | self._before.keys()
+        self._noted = {name: last for name, last in self._noted.items() if name in known}
         verdicts = [self._without_moves_if_busy(verdict) for verdict in verdicts]
         for verdict in verdicts:
             if not verdict.moves and self._is_new(verdict):
