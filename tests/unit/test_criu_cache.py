@@ -26,7 +26,8 @@ def full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
             fill.write(bytes(4096))
     assert ended.value.errno == errno.ENOSPC
     criu = tmp_path / "criu"
-    cache = "[ $1 = check ] && mountpoint -q /run && head -c 8192 /dev/zero >/run/criu.kdat"
+    ours = os.readlink("/proc/self/ns/mnt")  # the machine's own cache stays as it is
+    cache = f"[ $(readlink /proc/self/ns/mnt) != '{ours}' ] && head -c 8192 /dev/zero >/run/criu.kdat"
     criu.write_text(f'#!/bin/sh\n[ "$1" = --version ] && echo "Version: 9.9"\n{cache}\nexit 0\n')
     criu.chmod(0o755)
     monkeypatch.setenv("WHERRY_CRIU", str(criu))

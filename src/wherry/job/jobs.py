@@ -453,7 +453,8 @@ class Jobs:
         remove_tree(directory / "own")  # first: it holds the nodes' keys, and nobody looks at an ended job again
         self._store.put_job(job)
         lost = ended.lost if ended else 0
-        self._store.add_event("job.end", job.id, f"{job.state}, exit code {job.exit_code}", lost=lost)
+        code = "" if job.exit_code is None else f", exit code {job.exit_code}"
+        self._store.add_event("job.end", job.id, f"{job.state}{code}", lost=lost)
         return job
 
     def _kill_holder(self, id: str, *gently: signal.Signals) -> None:

@@ -282,8 +282,8 @@ def _output(process: subprocess.Popen[bytes]) -> str:
 def parse_version(text: str, launcher: Path) -> Mpi | None:
     """Family and version from the output of `--version`; None for another program."""
     for family, pattern in (
-        (Family.OPENMPI, r"\((?:Open MPI|OpenRTE|PRRTE)\) (\d+(?:\.\d+)*)"),
-        (Family.MPICH, r"HYDRA build details:\s+Version:\s+(\d+(?:\.\d+)*)"),
+        (Family.OPENMPI, r"\((?:Open MPI|OpenRTE|PRRTE)\) (\d{1,9}(?:\.\d{1,9})*)"),
+        (Family.MPICH, r"HYDRA build details:\s+Version:\s+(\d{1,9}(?:\.\d{1,9})*)"),
     ):
         if match := re.search(pattern, text):
             return Mpi(family, tuple(int(part) for part in match[1].split(".")), launcher)

@@ -13,6 +13,8 @@ Files that ranks write stay in their node. Invariant: files are read and written
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import os
 import tarfile
@@ -35,6 +37,8 @@ from wherry.node.file_closure import FileSet, digest, link_digest
 from wherry.node.vm.image.root import FILES
 
 _AT_ONCE = 8
+_SCRATCH = "/var/tmp"
+"""Directory of the archives of jobs' files, which may be too large for memory."""
 _SECONDS = 60.0
 """Timeout of a request to a node, in addition to the time for its data at _LEAST_RATE."""
 _LEAST_RATE = 1 << 20
@@ -70,8 +74,9 @@ def gather(cluster: Cluster, program: Path, owner: Owner, env: Mapping[str, str]
     try:
         as_user(owner, theirs)
     except OSError as error:
-        what = f"{error.filename or program} cannot be copied to the nodes of {cluster.name}"
-        raise Refused(Code.NOT_FOUND, what, os.strerror(error.errno or 0), f"ls -l {error.filename}") from None
+        name = error.filename or program
+        what = f"{name} cannot be copied to the nodes of {cluster.name}"
+        raise Refused(Code.NOT_FOUND, what, error.strerror or str(error), f"ls -l {name}") from None
     if files.missing:
         library, wanted_by = next(iter(files.missing.items()))
         why = "it is neither in RPATH or LD_LIBRARY_PATH nor in the linker's cache"
@@ -119,7 +124,7 @@ def copy(
 
 def _pack(files: FileSet, owner: Owner, known: Mapping[str, str]) -> IO[bytes]:
     """A tar archive of the files that are not `known`, in an unlinked temporary file."""
-    archive = tempfile.TemporaryFile(dir="/var/tmp")
+    archive = tempfile.TemporaryFile(dir=_SCRATCH)
 
     def write() -> None:
         with tarfile.open(fileobj=archive, mode="w", format=tarfile.GNU_FORMAT) as tar:
@@ -129,9 +134,12 @@ def _pack(files: FileSet, owner: Owner, known: Mapping[str, str]) -> IO[bytes]:
     try:
         as_user(owner, write)
     except OSError as error:
-        archive.close()
+        with contextlib.suppress(OSError):  # what is still buffered does not fit either
+            archive.close()
         what = f"{error.filename or 'a file of the job'} cannot be copied to the nodes"
-        raise Failed(Code.JOB_FAILED, what, error.strerror or str(error), "repeat the command") from None
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        remedy = f"df -h {_SCRATCH}, then repeat the command" if full else "repeat the command"
+        raise Failed(Code.JOB_FAILED, what, error.strerror or str(error), remedy) from None
     return archive
 
 
@@ -192,7 +200,7 @@ def _on_disk(
     node: Node, endpoint: AgentEndpoint, files: FileSet, owner: Owner, mpi: Mpi, check: Callable[[], None]
 ) -> dict[str, str]:
     """The digests of the files that a node has on its disk, by path."""
-    with tempfile.TemporaryFile(dir="/var/tmp") as names:
+    with tempfile.TemporaryFile(dir=_SCRATCH) as names:
         names.write(b"".join(os.fsencode(name) + b"\0" for name in [*files.files, *files.links, *_daemons(mpi)]))
         names.seek(0)
         said = _ask(node, endpoint, ["/bin/sh", "-c", _SUMS], owner, check, names, _SUM_SECONDS)

@@ -16,6 +16,8 @@ from wherry.model.records import Cluster, ClusterState
 from wherry.node.as_user import as_user
 
 _RANKS_MAX = 4096
+_WORD_MAX = 128 << 10
+"""Characters of one word or variable: MAX_ARG_STRLEN of execve(2), in bytes."""
 
 
 def program_of(order: JobRequest, cluster: Cluster) -> tuple[Path, mpi.Mpi]:
@@ -72,6 +74,9 @@ def _require_words(order: JobRequest) -> None:
         raise Refused(Code.USAGE, "no program is given", "", f"wherry run {order.cluster} -n {order.ranks} -- PROGRAM")
     if any("\0" in word for word in order.argv):
         raise Refused(Code.USAGE, "the command cannot be run", "one of its words has a NUL byte", "wherry run --help")
+    if any(len(word) > _WORD_MAX for word in (*order.argv, *order.env.values())):
+        why = f"one of its words or variables is longer than {_WORD_MAX >> 10} KiB, which is the kernel's limit"
+        raise Refused(Code.USAGE, "the command cannot be run", why, "pass fewer or shorter arguments and variables")
     if any("\0" in name + value for name, value in order.env.items()):
         raise Refused(Code.USAGE, "the command cannot be run", "one of its variables has a NUL byte", "env")
     cwd = order.owner.cwd

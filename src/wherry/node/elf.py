@@ -1,7 +1,8 @@
 """Reads an ELF file's requests to the dynamic linker: the libraries it needs and its search directories.
 
-Only 64-bit little-endian files are read (x86-64, AArch64). Anything else, also a truncated file, gives None. Every read
-is bounded, as the files are users'. Source of the format: System V ABI, chapter 5, "Dynamic Linking".
+Only 64-bit little-endian files are read (x86-64, AArch64). Anything else, also a truncated file, gives None. The reads
+are bounded in size and number, as the files are users'. Source of the format: System V ABI, chapter 5, "Dynamic
+Linking".
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ from wherry.base.safe_open import open_regular
 _LOAD, _DYNAMIC, _INTERP = 1, 2, 3
 _NEEDED, _STRTAB, _STRSZ, _RPATH, _RUNPATH = 1, 5, 10, 15, 29
 _PATH_LIMIT = 4096  # bytes
-_SECTION_LIMIT = 16 << 20  # bytes; a larger table is not read
+_STRINGS_LIMIT = 16 << 20  # bytes of the string table that are read
+_DYNAMIC_LIMIT = 64 << 10  # bytes; the largest programs have some hundred entries of 16
+_SEGMENTS_LIMIT, _NEEDED_LIMIT = 256, 512
+_NAME_LIMIT = 16 << 10  # bytes of a name, or of all search directories
 
 
 @dataclass(frozen=True)
@@ -41,7 +45,7 @@ def read(path: Path) -> Elf | None:
     try:
         with open_regular(path) as file:
             return _parse(path, file.fileno())
-    except (OSError, struct.error, ValueError):
+    except (OSError, struct.error, ValueError, OverflowError):  # the last: an offset that no file has
         return None
 
 
@@ -50,6 +54,8 @@ def _parse(path: Path, fd: int) -> Elf | None:
     if header[:6] != b"\x7fELF\x02\x01":
         return None
     offset, size, count = struct.unpack_from("<Q", header, 32)[0], *struct.unpack_from("<HH", header, 54)
+    if count > _SEGMENTS_LIMIT:
+        return None
     loads: list[tuple[int, int, int]] = []
     dynamic = interpreter = b""
     for index in range(count):
@@ -57,7 +63,7 @@ def _parse(path: Path, fd: int) -> Elf | None:
         if kind == _LOAD:
             loads.append((address, at, length))
         elif kind == _DYNAMIC:
-            dynamic = os.pread(fd, min(length, _SECTION_LIMIT), at)
+            dynamic = os.pread(fd, min(length, _DYNAMIC_LIMIT), at)
         elif kind == _INTERP:
             interpreter = os.pread(fd, min(length, _PATH_LIMIT), at).rstrip(b"\0")
     entries = [struct.unpack_from("<QQ", dynamic, at) for at in range(0, len(dynamic) - 15, 16)]
@@ -65,12 +71,15 @@ def _parse(path: Path, fd: int) -> Elf | None:
 
     def names(wanted: int) -> list[str]:
         starts = [value for tag, value in entries if tag == wanted]
-        return [table[at : table.index(b"\0", at)].decode(errors="surrogateescape") for at in starts]
+        if len(starts) > _NEEDED_LIMIT:
+            raise ValueError("too many entries")
+        ends = [table.index(b"\0", at, at + _NAME_LIMIT) for at in starts]
+        return [table[at:end].decode(errors="surrogateescape") for at, end in zip(starts, ends, strict=True)]
 
     origin = str(path.resolve().parent)
 
     def directories(tag: int) -> tuple[str, ...]:
-        text = ":".join(names(tag))
+        text = ":".join(names(tag)[:1])  # a linker writes one
         return tuple(re.sub(r"\$ORIGIN|\$\{ORIGIN\}", lambda _: origin, part) for part in text.split(":") if part)
 
     found = directories(_RPATH), directories(_RUNPATH), interpreter.decode(errors="surrogateescape")
@@ -81,7 +90,7 @@ def _strings(fd: int, loads: list[tuple[int, int, int]], dynamic: dict[int, int]
     address = dynamic.get(_STRTAB, 0)
     for start, at, length in loads:
         if start <= address < start + length:
-            return os.pread(fd, min(dynamic.get(_STRSZ, 0), _SECTION_LIMIT), at + address - start)
+            return os.pread(fd, min(dynamic.get(_STRSZ, 0), _STRINGS_LIMIT), at + address - start)
     return b""
 
 

@@ -76,7 +76,7 @@ def group_id(name: str) -> int:
 
 def peer_of(connection: socket.socket) -> PeerCredentials:
     """The peer of a connected Unix socket."""
-    _, uid, gid = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    _, uid, gid = struct.unpack("iII", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     try:
         raw = connection.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, _GROUPS_BYTES)
     except OSError:  # more groups than fit: those of the user database instead
