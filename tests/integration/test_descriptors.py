@@ -13,6 +13,7 @@ import pytest
 
 from wherry.node.container.criu.rpc import Worker
 from wherry.node.container.integrity import IntegrityCheck
+from wherry.node.container.streams import Stream
 
 
 @contextmanager
@@ -55,6 +56,16 @@ def test_a_criu_worker_in_a_daemon_without_descriptors() -> None:
             worker.close()
             assert more >= 4
             return
+
+
+def test_a_receiver_that_does_not_start(tmp_path: Path) -> None:
+    before = held()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        near = socket.create_connection(server.getsockname())
+        far = server.accept()[0]
+    with pytest.raises(FileNotFoundError) as told:
+        Stream("tree", (near, far), [str(tmp_path / "no program")], True)
+    assert held() == before, told.value
 
 
 def test_a_comparison_whose_second_program_does_not_start(tmp_path: Path) -> None:

@@ -44,8 +44,9 @@ class Stream:
     ) -> None:
         self.what = what
         self._near, far = ends
-        self._before = _sent(self._near)
-        with far:
+        with contextlib.ExitStack() as undo, far:
+            undo.enter_context(self._near)
+            self._before = _sent(self._near)
             argv = [word.replace("{fd}", str(far.fileno())) for word in receiver]
             self._receiver = subprocess.Popen(
                 argv,
@@ -54,6 +55,7 @@ class Stream:
                 stderr=subprocess.PIPE,
                 pass_fds=() if stdin else (far.fileno(),),
             )
+            undo.pop_all()
 
     def fileno(self) -> int:
         """The sending end, for a program that inherits it."""
