@@ -13,6 +13,7 @@ import pytest
 
 from wherry.node.container.criu.rpc import Worker
 from wherry.node.container.integrity import Digest, SumComparison
+from wherry.node.container.streams import Receiver
 
 
 @contextmanager
@@ -55,6 +56,16 @@ def test_a_criu_worker_in_a_daemon_without_descriptors() -> None:
             worker.close()
             assert more >= 4
             return
+
+
+def test_a_receiver_that_does_not_start(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        ours = socket.create_connection(server.getsockname())
+        theirs = server.accept()[0]
+    with pytest.raises(FileNotFoundError):
+        Receiver("tree", theirs, [str(tmp_path / "no program")], True)
+    assert theirs.fileno() == -1
+    ours.close()
 
 
 def test_parts_of_the_integrity_check_that_do_not_start(tmp_path: Path) -> None:

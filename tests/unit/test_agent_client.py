@@ -130,3 +130,7 @@ def test_who_says_a_byte_now_and_then_is_not_waited_for() -> None:
             endpoint.run(["x"], OWNER, {}, 0.5)
         assert time.monotonic() - began < 60  # of 500 s
         over.set()
+
+
+def test_no_text_about_an_endpoint_has_its_key() -> None:
+    assert KEY not in repr(AgentEndpoint("/proc/self/ns/net", "127.0.0.1", KEY))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -145,6 +146,17 @@ def test_a_file_that_another_caller_removes_meanwhile(
     monkeypatch.setattr(Connection, "listVolumes", lambda _connection: ["wherry-tq-c-0.initrd"])
     driver.stop(place("q1"))
     assert world.states()[0] == []
+
+
+def test_events_go_on_after_an_error() -> None:
+    turns = iter([broken, lambda: None, broken])
+
+    def turn() -> None:
+        next(turns, sys.exit)()
+
+    with pytest.raises(SystemExit):
+        libvirt_client._run_events(SimpleNamespace(virEventRunDefaultImpl=turn, libvirtError=Error))
+    assert next(turns, None) is None
 
 
 def test_a_libvirtd_that_hangs_costs_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:

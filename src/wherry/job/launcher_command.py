@@ -8,7 +8,7 @@ not reach the ranks.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pydantic import SecretStr
@@ -82,7 +82,7 @@ class LaunchPlan:
 
     argv: list[str]
     env: dict[str, str]
-    files: dict[str, str]
+    files: dict[str, str] = field(repr=False)  # one has the nodes' keys
 
 
 def slots_by_node(nodes: Sequence[Node], ranks: int) -> list[NodeSlots]:

@@ -127,9 +127,9 @@ class Receiver:
 
     def __init__(self, what: str, end: socket.socket, argv: Sequence[str], stdin: bool) -> None:
         self._what = what
-        self.round_trip = round_trip(end)
-        """Round-trip time in seconds when the program was started."""
         with end:
+            self.round_trip = round_trip(end)
+            """Round-trip time in seconds when the program was started."""
             self._process = subprocess.Popen(
                 [word.replace("{fd}", str(end.fileno())) for word in argv],
                 stdin=end.fileno() if stdin else subprocess.DEVNULL,

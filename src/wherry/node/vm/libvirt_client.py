@@ -7,14 +7,19 @@ keep-alives, so a call to a hung libvirtd ends.
 from __future__ import annotations
 
 import functools
+import logging
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from wherry.base.errors import Code, Failed, LostContact, Refused, WherryError
 
+log = logging.getLogger("wherry.vm")
 _REMEDY = "make setup-vm"
+_EVENT_PAUSE = 0.1
+"""Seconds after an error of the event loop."""
 _OPEN = 60.0
 """Seconds that a libvirtd may take to accept a connection; one that has just started probes its drivers first."""
 _hanging: dict[str, threading.Thread] = {}
@@ -33,13 +38,19 @@ def load() -> Any:
         raise Refused(Code.UNSUPPORTED, "libvirt's Python binding is missing", str(error), _REMEDY) from None
     libvirt.registerErrorHandler(lambda _context, _error: None, None)  # errors are raised, so they need not be printed
     libvirt.virEventRegisterDefaultImpl()
-
-    def run() -> None:
-        while True:
-            libvirt.virEventRunDefaultImpl()
-
-    threading.Thread(target=run, name="libvirt", daemon=True).start()
+    threading.Thread(target=_run_events, args=(libvirt,), name="libvirt", daemon=True).start()
     return libvirt
+
+
+def _run_events(libvirt: Any) -> None:
+    """Runs libvirt's event loop for ever, also after an error: without it no keep-alive is sent, so calls to a hung
+    libvirtd would never end, and no event is told."""
+    while True:
+        try:
+            libvirt.virEventRunDefaultImpl()
+        except libvirt.libvirtError as error:
+            log.warning("libvirt's event loop failed, and goes on: %s", reason(error))
+            time.sleep(_EVENT_PAUSE)
 
 
 def connect(uri: str, seconds: float = _OPEN, count: int = _COUNT) -> Any:

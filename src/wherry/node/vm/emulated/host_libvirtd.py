@@ -183,6 +183,7 @@ class HostDaemon:
             "security_driver": "none", "seccomp_sandbox": 1, "clear_emulator_capabilities": 1,
             "cgroup_controllers": [], "namespaces": [], "stdio_handler": "file", "migration_address": address,
             "keepalive_interval": 2, "keepalive_count": 5,
+            "max_core": 0,  # QEMU has the node's key in its memory
         }  # fmt: skip
         for file, entry in _ENTRIES.items():
             known = Path("/etc", file).read_text()
