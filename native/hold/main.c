@@ -211,7 +211,15 @@ static int64_t next_data_us(int fd)
     return now_us() - ((int64_t)(now.tv_sec - stamp.tv_sec) * 1000000 + (now.tv_nsec - stamp.tv_nsec) / 1000);
 }
 
-/* Tells when the node first sent data of a program's. A peer that waits for the node waits for that. */
+/* No time between `since` and now but one that a set clock has moved; 0 stays 0. */
+static int64_t within(int64_t at, int64_t since)
+{
+    int64_t now = now_us();
+
+    return !at ? 0 : at < since ? since : at > now ? now : at;
+}
+
+/* Reports when the node first sent data of a program. A peer that waits for the node waits for that. */
 static void tell_first_sent(const struct hold *hold)
 {
     struct pollfd wait[2] = {{.fd = hold->watch_fd, .events = POLLIN}, {.fd = STDIN_FILENO, .events = POLLIN}};
@@ -221,7 +229,7 @@ static void tell_first_sent(const struct hold *hold)
         if (poll(wait, 2, (int)(left / 1000 + 1)) < 0 && errno != EINTR)
             break;
         if (wait[0].revents)
-            at = next_data_us(hold->watch_fd);
+            at = within(next_data_us(hold->watch_fd), since);
         left = since + SILENT_MS * 1000 - now_us();
     }
     if (at)

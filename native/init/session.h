@@ -21,7 +21,7 @@
 
 enum { SESSION_POLLS = 5 }; /* socket, verdict, input, output, error output */
 
-/* What a client must know, and whom it may run. */
+/* The key that a client must know, and the user whose programs it may start. */
 struct guard {
     uint8_t key[WIRE_KEY];
     struct owner owner;

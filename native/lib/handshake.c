@@ -25,8 +25,7 @@ static void expand(const uint8_t secret[SHA256_DIGEST_SIZE], const char *info, u
 }
 
 static void derive(const uint8_t key[WIRE_KEY], const uint8_t agent[HANDSHAKE_NONCE],
-                   const uint8_t client[HANDSHAKE_NONCE],
-                   struct proofs *proofs, struct seals *seals)
+                   const uint8_t client[HANDSHAKE_NONCE], struct proofs *proofs, struct seals *seals)
 {
     uint8_t salt[2 * HANDSHAKE_NONCE], secret[SHA256_DIGEST_SIZE];
     struct hmac_sha256_ctx hmac;
@@ -59,8 +58,7 @@ int handshake_challenge(uint8_t payload[WIRE_CHALLENGE])
 }
 
 int handshake_check(const uint8_t key[WIRE_KEY], const uint8_t challenge[WIRE_CHALLENGE],
-                    const struct wire_frame *frame,
-                    uint8_t proof[HANDSHAKE_SIZE], struct seals *seals)
+                    const struct wire_frame *frame, uint8_t proof[HANDSHAKE_SIZE], struct seals *seals)
 {
     struct proofs proofs;
     int error = check_version(frame, 'H', WIRE_ANSWER);
@@ -91,8 +89,8 @@ int handshake_answer(const uint8_t key[WIRE_KEY], const struct wire_frame *frame
 
 int handshake_verify_agent(const uint8_t expected[HANDSHAKE_SIZE], const struct wire_frame *frame)
 {
-    bool same = frame->type == 'A' && frame->length == HANDSHAKE_SIZE && memeql_sec(expected, frame->payload,
-                                                                                    HANDSHAKE_SIZE);
+    bool same = frame->type == 'A' && frame->length == HANDSHAKE_SIZE &&
+                memeql_sec(expected, frame->payload, HANDSHAKE_SIZE);
 
     return same ? 0 : -EACCES;
 }

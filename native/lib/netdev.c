@@ -1,4 +1,4 @@
-/* See netdev.h. ioctl and not netlink: each is one call, and the names need no look-up of their own. */
+/* See netdev.h. By ioctl where there is one: one call each, and the names need no look-up of their own. */
 #include "wherry/netdev.h"
 
 #include <arpa/inet.h>

@@ -2,13 +2,11 @@
 #include "tap.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <linux/if_tun.h>
 #include <linux/virtio_net.h>
 #include <net/if.h>
 #include <netinet/tcp.h>
 #include <netinet/udp.h>
-#include <sched.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
@@ -31,21 +29,9 @@ enum {
     TCP_OFFSET = 12, /* a TCP header has its length in words in the upper four bits of this byte */
 };
 
-static int enter(const char *netns)
-{
-    int fd = open(netns, O_RDONLY | O_CLOEXEC), error = 0;
-
-    if (fd < 0)
-        return -errno;
-    if (setns(fd, CLONE_NEWNET) < 0)
-        error = -errno;
-    close(fd);
-    return error;
-}
-
 int tap_open(const char *netns, const char *name, unsigned mtu)
 {
-    int size = TAP_HEADER, error = enter(netns), fd;
+    int size = TAP_HEADER, error = netdev_enter_namespace(netns), fd;
 
     if (error)
         return error;

@@ -92,8 +92,8 @@ int image_load(int directory, const char *name, struct bytes *image)
         return -errno;
     if (fstat(file, &status) || status.st_size > LARGEST || !(data = malloc((size_t)status.st_size + 1)))
         error = -ENOMEM;
-    while (!error && have < (size_t)status.st_size && (got = read(file, data + have,
-                                                                  (size_t)status.st_size - have)) > 0)
+    while (!error && have < (size_t)status.st_size &&
+           (got = read(file, data + have, (size_t)status.st_size - have)) > 0)
         have += (size_t)got;
     if (!error && got < 0)
         error = -errno;

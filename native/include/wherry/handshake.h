@@ -39,8 +39,7 @@ int handshake_challenge(uint8_t payload[WIRE_CHALLENGE]);
  * Returns 0, -EPROTO (no H), -EPROTONOSUPPORT (another version), -EACCES (the proof is wrong).
  */
 int handshake_check(const uint8_t key[WIRE_KEY], const uint8_t challenge[WIRE_CHALLENGE],
-                    const struct wire_frame *frame,
-                    uint8_t proof[HANDSHAKE_SIZE], struct seals *seals);
+                    const struct wire_frame *frame, uint8_t proof[HANDSHAKE_SIZE], struct seals *seals);
 
 /*
  * The client's part: answers a C with the payload of H; gives the proof that A must have, and the session's keys.

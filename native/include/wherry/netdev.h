@@ -9,8 +9,8 @@
 enum { NETDEV_QUEUE_FRAMES = 10000 }; /* frames that the kernel keeps for us while we are not scheduled */
 
 /*
- * A TAP device of this name, up; it is gone when the descriptor is closed. Reading does not block. `flags` are those of
- * TUNSETIFF besides the usual; `mtu` 0 leaves it as it is.
+ * A TAP device of this name, up, which takes frames from now on; it is gone when the descriptor is closed. Reading does
+ * not block. `flags` are those of TUNSETIFF besides the usual; `mtu` 0 leaves it as it is.
  */
 int netdev_open_tap(const char *name, short flags, unsigned mtu);
 /* A packet socket: a frame that is sent leaves through the link, as if the link's bridge had forwarded it. */

@@ -15,7 +15,7 @@ const struct name *names_find(const struct names *names, const char *name)
     return NULL;
 }
 
-static int channel_name(struct names *names, const char *text, uint32_t process, int port)
+static int link_name(struct names *names, const char *text, uint32_t process, int port)
 {
     const struct name *name = names_find(names, text);
 
@@ -99,7 +99,7 @@ static void execute(struct names *names, uint32_t process, struct server_request
     name = names_find(names, request->name);
     switch (request->what) {
     case SERVER_LINK:
-        answer(names, process, request->reply, channel_name(names, request->name, process, request->number), NULL);
+        answer(names, process, request->reply, link_name(names, request->name, process, request->number), NULL);
         break;
     case SERVER_UNLINK:
         answer(names, process, request->reply, unlink_name(names, request->name, process), NULL);

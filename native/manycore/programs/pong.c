@@ -49,8 +49,8 @@ int main(int argc, char **argv)
     for (long i = -WARM; i < count; i++) {
         int64_t begin = clock_ns();
 
-        if (mail_send(peer, PORT, bytes, (size_t)size) != size || mail_receive(PORT, bytes, sizeof(bytes),
-                                                                               NULL) != size)
+        if (mail_send(peer, PORT, bytes, (size_t)size) != size ||
+            mail_receive(PORT, bytes, sizeof(bytes), NULL) != size)
             return 1;
         if (i >= 0)
             times[i] = clock_ns() - begin;

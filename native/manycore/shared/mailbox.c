@@ -42,8 +42,7 @@ void endpoint_clear(struct shared_memory *shared, uint32_t process)
 }
 
 static int put(struct shared_memory *shared, uint32_t process, uint32_t port, uint32_t from, const void *bytes,
-               uint32_t size,
-               bool is_board)
+               uint32_t size, bool is_board)
 {
     struct endpoint *endpoint = &shared->endpoints[process];
     struct port *to = &endpoint->ports[port];

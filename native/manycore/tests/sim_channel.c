@@ -18,7 +18,7 @@ static uint32_t host_of(const struct channel *channel, uint32_t *to)
 }
 
 void channel_send_iov(struct channel *channel, enum frame_kind kind, uint32_t process, uint32_t host, const void *own,
-                    size_t own_size, const struct iovec *iov, size_t iov_count)
+                      size_t own_size, const struct iovec *iov, size_t iov_count)
 {
     struct flying *frame = calloc(1, sizeof(*frame) + own_size);
     uint32_t to, from = host_of(channel, &to);

@@ -24,15 +24,18 @@ static struct board board;
 static struct buffer sent; /* a STATE */
 static struct process_state spoiled;
 static uint32_t last_kind, frames;
+static int said_meanwhile; /* messages that another tile puts into its port as soon as there is room */
 
 /* The channel: what was sent last. */
 
 void channel_send_iov(struct channel *channel, enum frame_kind kind, uint32_t process, uint32_t host, const void *own,
-                    size_t own_size, const struct iovec *iov, size_t iov_count)
+                      size_t own_size, const struct iovec *iov, size_t iov_count)
 {
     (void)channel, (void)process, (void)host, (void)own, (void)own_size, (void)iov, (void)iov_count;
     last_kind = kind;
     frames++;
+    if (said_meanwhile && said_meanwhile--)
+        CHECK(mailbox_put(board.shared, OTHER, PORT, PROCESS, "x", 1) == 0);
 }
 
 void channel_send_parts(struct channel *channel, enum frame_kind kind, uint32_t process, uint32_t host, const void *one,
@@ -198,6 +201,21 @@ static void test_too_much_to_send(void)
     CHECK(frames == 1 && last_kind == FRAME_STATE);
 }
 
+/* A tile that says something without end keeps nobody frozen: what was there at the beginning is sent. */
+static void test_a_flush_ends(void)
+{
+    struct place there = {.state = PLACE_RUNNING, .slot = NO_SLOT, .tile = 0};
+
+    CHECK(shared_commit(board.shared, OTHER, atomic_load(&board.shared->locations[OTHER].word), there));
+    for (int i = 0; i < MAIL_DEPTH; i++)
+        CHECK(mailbox_put(board.shared, OTHER, PORT, PROCESS, "x", 1) == 0);
+    said_meanwhile = 1000;
+    frames = 0;
+    router_flush(&board.router);
+    CHECK(frames == MAIL_DEPTH);
+    said_meanwhile = 0;
+}
+
 /* Whatever has changed in the sources: what lies where in the shared memory is known to one build only. */
 static void test_another_build(void)
 {
@@ -231,6 +249,7 @@ int main(void)
     test_operations();
     test_a_reason_without_an_end();
     test_too_much_to_send();
+    test_a_flush_ends();
     free(board.proxy.snapshots[PROCESS]);
     free(sent.bytes);
     return 0;

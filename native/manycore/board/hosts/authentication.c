@@ -80,8 +80,7 @@ int auth_answer(int fd, const struct secret *secret, const struct hello *mine, u
     return greet(fd, secret, NAME_OF_LEADER, mine, received, theirs->nonce, nonce);
 }
 
-int auth_join(int fd, const struct secret *secret, const struct hello *mine, uint64_t received,
-              struct greeting *theirs)
+int auth_join(int fd, const struct secret *secret, const struct hello *mine, uint64_t received, struct greeting *theirs)
 {
     uint8_t asked[NONCE_SIZE], nonce[NONCE_SIZE];
     int error = hear(fd, asked, sizeof(asked));

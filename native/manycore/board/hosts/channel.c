@@ -117,7 +117,7 @@ void channel_send_parts(struct channel *channel, enum frame_kind kind, uint32_t 
 }
 
 void channel_send_iov(struct channel *channel, enum frame_kind kind, uint32_t process, uint32_t host, const void *own,
-                    size_t own_size, const struct iovec *iov, size_t iov_count)
+                      size_t own_size, const struct iovec *iov, size_t iov_count)
 {
     struct frame *frame = make_frame(channel, kind, process, host, own_size);
 

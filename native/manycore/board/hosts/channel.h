@@ -99,7 +99,7 @@ void channel_send_parts(struct channel *channel, enum frame_kind kind, uint32_t 
  * tolerate changes.
  */
 void channel_send_iov(struct channel *channel, enum frame_kind kind, uint32_t process, uint32_t host, const void *own,
-                    size_t own_size, const struct iovec *iov, size_t iov_count);
+                      size_t own_size, const struct iovec *iov, size_t iov_count);
 /* Writes what the connection takes. */
 void channel_write(struct channel *channel);
 bool channel_wants_to_write(const struct channel *channel);

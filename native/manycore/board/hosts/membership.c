@@ -70,8 +70,8 @@ int membership_wait_for_all(struct net *net)
     int error = 0; /* of a follower: its last try to reach the leader */
 
     for (uint32_t host = 0; host < net->hosts; ) {
-        bool there = net->hosts == 1 || host == net->host || (net->host != 0 &&
-                                                              host != 0) || net->channels[host].fd >= 0;
+        bool there = net->hosts == 1 || host == net->host || (net->host != 0 && host != 0) ||
+                     net->channels[host].fd >= 0;
 
         host += there;
         if (there)
@@ -100,9 +100,8 @@ int membership_poll(struct net *net, struct pollfd *fds)
         return 0;
     fds[count++] = (struct pollfd){net->listen_fd, POLLIN, 0};
     for (uint32_t host = 0; host < net->hosts; host++)
-        fds[count++] = (struct pollfd){net->channels[host].fd,
-                                       (short)(POLLIN | (channel_wants_to_write(&net->channels[host]) ?
-                                                         POLLOUT : 0)), 0};
+        fds[count++] = (struct pollfd){
+            net->channels[host].fd, (short)(POLLIN | (channel_wants_to_write(&net->channels[host]) ? POLLOUT : 0)), 0};
     for (int i = 0; i < HANDSHAKE_MAX; i++)
         fds[count++] = (struct pollfd){net->handshakes[i].since ? net->handshakes[i].fd : -1, POLLIN, 0};
     return count;
@@ -131,7 +130,7 @@ static void check_leader(struct net *net)
     net->stopping = net->leader_lost = true;
 }
 
-static void check_links(struct net *net)
+static void check_channels(struct net *net)
 {
     for (uint32_t host = 0; host < net->hosts; host++)
         if (net->channels[host].fd >= 0 && is_over(net->channels[host].heard, SILENT_MS))
@@ -160,7 +159,7 @@ void membership_serve(struct net *net, const struct pollfd *fds, int count)
         if (fds[at].revents & (POLLIN | POLLHUP | POLLERR) && channel->fd >= 0 && channel->fd == fds[at].fd)
             channel_read(channel, on_frame, net);
     }
-    check_links(net);
+    check_channels(net);
     if (net->host != 0) /* should this board stand still from here on, its tiles know when to end without it */
         atomic_store(&net->shared->lease, net->channels[0].answered + ALONE_MS * 1000000ll);
 }

@@ -68,7 +68,7 @@ void net_handle(struct net *net, uint32_t from, const struct frame_head *head, c
         net->handlers[head->kind].handle(net->handlers[head->kind].context, from, head, payload);
 }
 
-struct channel *net_link(struct net *net, uint32_t host)
+struct channel *net_channel(struct net *net, uint32_t host)
 {
     return &net->channels[net->host == 0 ? host : 0];
 }
@@ -80,7 +80,7 @@ void net_send(struct net *net, uint32_t host, enum frame_kind kind, uint32_t pro
     if (host == net->host)
         net_handle(net, host, &head, payload);
     else
-        channel_send(net_link(net, host), kind, process, host, payload, size);
+        channel_send(net_channel(net, host), kind, process, host, payload, size);
 }
 
 struct order net_read_order(const struct frame_head *head, const uint8_t *payload)

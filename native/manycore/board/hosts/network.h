@@ -58,7 +58,7 @@ bool net_is_here(const struct net *net, uint32_t process);
 /* Sends to the leader or, as the leader, to a host; what is for this host itself is handled at once. */
 void net_send(struct net *net, uint32_t host, enum frame_kind kind, uint32_t process, const void *payload, size_t size);
 /* The channel on which a frame for the host leaves: the host's own at the leader, else the leader's. */
-struct channel *net_link(struct net *net, uint32_t host);
+struct channel *net_channel(struct net *net, uint32_t host);
 /* A payload that is a struct order; an empty one when the size is wrong. `why` is always terminated. */
 struct order net_read_order(const struct frame_head *head, const uint8_t *payload);
 

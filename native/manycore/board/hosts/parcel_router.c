@@ -42,7 +42,7 @@ static void acknowledge(struct parcel_router *router, uint32_t process, uint32_t
         if (router->credit[process])
             router->credit[process]--;
     } else if (origin < router->net->hosts) {
-        channel_send(net_link(router->net, origin), FRAME_DELIVERED, process, origin, NULL, 0);
+        channel_send(net_channel(router->net, origin), FRAME_DELIVERED, process, origin, NULL, 0);
     }
 }
 
@@ -247,7 +247,7 @@ static void route(struct parcel_router *router, uint32_t process, const struct p
     if (host == net->host)
         deliver(router, process, parcel, bytes);
     else
-        channel_send_parts(net_link(net, host), FRAME_PARCEL, process, 0, parcel, sizeof(*parcel),
+        channel_send_parts(net_channel(net, host), FRAME_PARCEL, process, 0, parcel, sizeof(*parcel),
                            bytes, parcel->size);
 }
 
@@ -257,14 +257,23 @@ static bool has_mail(const struct parcel_router *router, uint32_t process, uint3
     return __atomic_load_n(&router->shared->endpoints[process].ports[port].count, __ATOMIC_ACQUIRE);
 }
 
+/*
+ * Whether one more of a queue is sent, when `count` have been: as far as there is credit or, for `all`, as many as may
+ * have been there at the beginning. A tile that goes on to fill the queue does not keep the board here.
+ */
+static bool may_send(const struct parcel_router *router, uint32_t process, bool all, uint32_t count, uint32_t depth)
+{
+    return all ? count < depth : router->credit[process] < CREDIT;
+}
+
 static void drain_ports(struct parcel_router *router, uint32_t process, bool all)
 {
     struct net *net = router->net;
     struct mail mail;
 
     for (uint32_t port = 0; port < PORT_MAX; port++)
-        while (has_mail(router, process, port) && (all || router->credit[process] < CREDIT) &&
-               mailbox_take(router->shared, process, port, &mail)) {
+        for (uint32_t count = 0; has_mail(router, process, port) && may_send(router, process, all, count, MAIL_DEPTH) &&
+                                 mailbox_take(router->shared, process, port, &mail); count++) {
             struct parcel parcel = {PARCEL_MAIL, (uint8_t)mail.from, (uint8_t)port, (uint8_t)net->host, 0, mail.size,
                                     0};
 
@@ -280,7 +289,7 @@ static void drain_portals(struct parcel_router *router, uint32_t process, bool a
     uint8_t bytes[PAGE_SIZE];
 
     for (uint32_t port = 0; port < PORTAL_MAX; port++)
-        while (all || router->credit[process] < CREDIT) {
+        for (uint32_t count = 0; may_send(router, process, all, count, PIECE_DEPTH); count++) {
             struct portal *portal = &endpoint->portals[port];
             struct parcel parcel = {PARCEL_PIECE, (uint8_t)portal->from, (uint8_t)port, (uint8_t)net->host, 0, 0, 0};
 
@@ -408,7 +417,7 @@ void router_release(struct parcel_router *router, uint32_t process, uint32_t hos
         if (host == 0)
             deliver(router, process, &kept->parcel, kept->bytes);
         else
-            channel_send_parts(net_link(router->net, host), FRAME_PARCEL, process, host, &kept->parcel,
+            channel_send_parts(net_channel(router->net, host), FRAME_PARCEL, process, host, &kept->parcel,
                                sizeof(kept->parcel), kept->bytes, kept->parcel.size);
     router_forget(held);
 }

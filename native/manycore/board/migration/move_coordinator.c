@@ -22,8 +22,7 @@ static void set_step(struct move_coordinator *coordinator, uint32_t process, enu
 }
 
 void coordinator_start(struct move_coordinator *coordinator, uint32_t process, uint32_t tile,
-                       const struct user_area *area,
-                       const uint8_t *image)
+                       const struct user_area *area, const uint8_t *image)
 {
     uint32_t host = net_host_of_tile(coordinator->net, tile);
     struct iovec parts[STATE_PARTS];
@@ -216,8 +215,8 @@ static void pass_on(struct move_coordinator *coordinator, uint32_t from, const s
     uint32_t destination = net_host_of_tile(coordinator->net, coordinated->to), to, step;
     bool is_answer = head->kind == FRAME_WANT || head->kind == FRAME_RUNS;
 
-    if (head->kind == FRAME_RUNS ? coordinated->step != COORDINATION_COMMITTED : !coordinator_is_moving(coordinator,
-                                                                                                        head->process))
+    if (head->kind == FRAME_RUNS ? coordinated->step != COORDINATION_COMMITTED
+                                 : !coordinator_is_moving(coordinator, head->process))
         return;
     if (from != (is_answer ? destination : coordinated->source))
         return;

@@ -23,8 +23,7 @@ void coordinator_init(struct move_coordinator *coordinator, struct move_proxy *p
 /* A move that concerns another host, or a start there. */
 void coordinator_ask(struct move_coordinator *coordinator, struct move *move);
 void coordinator_start(struct move_coordinator *coordinator, uint32_t process, uint32_t tile,
-                       const struct user_area *area,
-                       const uint8_t *image);
+                       const struct user_area *area, const uint8_t *image);
 /* A move between this host and another was called off here. */
 void coordinator_ended(struct move_coordinator *coordinator, const struct move *move);
 /*

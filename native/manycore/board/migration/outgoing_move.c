@@ -75,14 +75,13 @@ void outgoing_want(struct move_proxy *proxy, uint32_t process, const struct want
 
 /* Frames with memory of the process are sent without a copy, past net_send(). */
 static void send_iov(struct move_proxy *proxy, const struct move *move, enum frame_kind kind, const void *own,
-                     size_t size,
-                      const struct iovec *parts, size_t count)
+                     size_t size, const struct iovec *parts, size_t count)
 {
     uint32_t host = proxy->net->host == 0 ? net_host_of_tile(proxy->net, move->to) : 0;
 
     if (proxy->net->host == 0 && !coordinated_move_is_under_way(&proxy->coordinated[move->process]))
         return;
-    channel_send_iov(net_link(proxy->net, host), kind, move->process, host, own, size, parts, count);
+    channel_send_iov(net_channel(proxy->net, host), kind, move->process, host, own, size, parts, count);
 }
 
 static void send_pages(struct move_proxy *proxy, struct move *move)
