@@ -465,14 +465,16 @@ def test_ports_and_placements(world: World) -> None:
     assert lines[-1] == "10.77.1.250 hello-249" and len(lines) == 252 and hosts_file(cluster).endswith("\n")
 
 
-def test_virtual_machines_have_a_tap_in_the_network_of_the_head(world: World) -> None:
-    groups = [{"kind": "vm", "memory": "192MiB", "cpus": 2, "nic": {"queues": 2}}]
+def test_virtual_machines_have_a_tap_in_the_network_of_the_head(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("wherry.cluster.binds.trusted_path", lambda path, _: path)
+    groups = [{"kind": "vm", "memory": "192MiB", "cpus": 2, "nic": {"queues": 2}, "image": "big", "guest": "pv"}]
     clusters = Clusters(world.store, world.fabric, {"vm": FakeDriver("vm")})
     owner = OWNER.model_copy(update={"groups": (4, 5)})
     clusters.apply(clusters.plan(spec(nodes=groups), owner))
     places, node = Placements(world.store, world.fabric), find_node(world.store, "hello-0")
     assert (places.port(node).tap, places.port(node).queues) == (True, 2)
     place = places.place(node)
+    assert (place.image, place.guest, place.binds) == ("big", "pv", ("/home/user",))
     assert (place.netns, place.user, place.nic.queues) == ("/fake/netns/a1/hello-head", "1000:1000:4,5", 2)
 
 
