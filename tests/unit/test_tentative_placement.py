@@ -66,6 +66,10 @@ def test_several_nodes_come_and_go() -> None:
     tried.move(nodes[0], "a2")
     assert tried.cpu_share(node(1, "a1", 1), "a1") == 1 and tried.cpu_share(nodes[2], "a2") == 1
     assert not tried.fits(nodes[3], "a2"), "3 CPUs are taken"
+    three = node(0, "a1", 1), node(1, "a1", 2), node(2, "a1", 2)
+    tried = trial(*three)
+    tried.move(three[0], "a2")
+    assert tried.cpu_share(three[1], "a1") == 0.75, "4 CPUs of 3 cores are left"
     small = node(0, "a1", 1), node(1, "a1", 0.5), node(2, "b1", 1.5), node(3, "b1", 1)
     tried = trial(*small)
     tried.move(small[0], "a2")
