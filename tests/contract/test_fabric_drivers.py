@@ -24,7 +24,7 @@ def port(network: ClusterNetwork, index: int = 0, host: str = "a1") -> Port:
     )
 
 
-def test_hosts_are_as_declared(fabric: Fabric) -> None:
+def test_fabric_has_the_declared_hosts(fabric: Fabric) -> None:
     fabric.up()
     assert fabric.is_up()
     assert [(h.name, h.site, h.cores, h.down) for h in fabric.hosts()] == [
@@ -37,7 +37,7 @@ def test_hosts_are_as_declared(fabric: Fabric) -> None:
         assert host.facts and host.facts.kernel and host.facts.architecture and host.facts.memory > 0
 
 
-def test_every_host_has_its_own(fabric: Fabric) -> None:
+def test_hosts_have_separate_addresses_and_namespaces(fabric: Fabric) -> None:
     names = [host.name for host in fabric.hosts()]
     for what in (fabric.host_netns, fabric.host_address, fabric.cgroup):
         assert len({what(name) for name in names}) == len(names)
@@ -51,7 +51,7 @@ def test_unknown_host_is_refused(fabric: Fabric, method: str) -> None:
     assert caught.value.code == Code.NOT_FOUND
 
 
-def test_missing_files(fabric: Fabric) -> None:
+def test_missing_files_of_a_host_are_named(fabric: Fabric) -> None:
     assert fabric.missing_files("a1", [MISSING]) == []
     assert fabric.missing_files("b1", ["/", MISSING]) == [MISSING]
 
@@ -100,7 +100,7 @@ def test_a_port_is_made_at_two_hosts_and_plugged_at_one(fabric: Fabric, network:
     fabric.port_down(there)
 
 
-def test_a_hold_is_dropped_at_any_time(fabric: Fabric, network: ClusterNetwork) -> None:
+def test_hold_can_be_dropped_at_any_time(fabric: Fabric, network: ClusterNetwork) -> None:
     here, there = port(network), port(network, host="a2")
     fabric.port_up(here)
     fabric.port_plug(here)
@@ -117,7 +117,7 @@ def test_a_hold_is_dropped_at_any_time(fabric: Fabric, network: ClusterNetwork) 
     fabric.port_down(here)
 
 
-def test_a_half_made_port_cannot_be_plugged(fabric: Fabric, network: ClusterNetwork) -> None:
+def test_half_made_port_cannot_be_plugged(fabric: Fabric, network: ClusterNetwork) -> None:
     with pytest.raises(Exception):  # noqa: B017 - which error is the driver's
         fabric.port_plug(port(network, 9))
     fabric.port_down(port(network, 9))

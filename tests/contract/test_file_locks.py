@@ -160,7 +160,7 @@ def on(file: str, *kinds: str, mode: str = "write") -> list[str]:
     return [f"{kind}:{mode}:10:20:{file}.{kind}" for kind in kinds]
 
 
-def test_locks_on_files_of_the_nodes_own(locks: Locks) -> None:
+def test_locks_on_private_files_move_with_the_node(locks: Locks) -> None:
     names = on(PRIVATE, "flock", "posix", "ofd")
     ready = locks.begin("hold", *names)
     for _ in range(2):
@@ -172,7 +172,7 @@ def test_locks_on_files_of_the_nodes_own(locks: Locks) -> None:
 
 
 @pytest.mark.parametrize("act", ["hold", "fork", "map", "nameless"])
-def test_an_exclusive_lock_on_a_shared_file_has_one_holder_at_each_instant(locks: Locks, act: str) -> None:
+def test_exclusive_lock_on_a_shared_file_has_one_holder_at_each_instant(locks: Locks, act: str) -> None:
     names = on(locks.file, "flock", "ofd")
     ready = locks.begin(act, *names)
     watchers = [Watcher(locks, lock, f"watched{number}") for number, lock in enumerate(names)]
@@ -185,7 +185,7 @@ def test_an_exclusive_lock_on_a_shared_file_has_one_holder_at_each_instant(locks
     assert all(locks.is_free(lock) for lock in names)
 
 
-def test_a_shared_lock_on_a_shared_file_is_never_let_go(locks: Locks) -> None:
+def test_shared_lock_on_a_shared_file_is_never_released(locks: Locks) -> None:
     names = on(locks.file, "flock", "posix", "ofd")
     ready = locks.begin("hold", *on(locks.file, "flock", "posix", "ofd", mode="read"))
     watchers = [Watcher(locks, lock, f"watched{number}") for number, lock in enumerate(names)]
@@ -198,7 +198,7 @@ def test_a_shared_lock_on_a_shared_file_is_never_let_go(locks: Locks) -> None:
     assert all(locks.is_free(lock) for lock in names)
 
 
-def test_several_locks_on_one_file(locks: Locks) -> None:
+def test_several_locks_on_one_file_move_with_the_node(locks: Locks) -> None:
     """Two descriptions of one name, each with its own range, a shared flock of one of them, a reader beside them."""
     own = [f"ofd:write:0:10:{locks.file}", f"ofd:write:100:10:{locks.file}", f"flock:read:0:0:{locks.file}"]
     ready = locks.begin("hold", *own, f"posix:read:200:10:{locks.file}")
@@ -214,7 +214,7 @@ def test_several_locks_on_one_file(locks: Locks) -> None:
     assert all(locks.is_free(lock) for lock in watched)
 
 
-def test_the_node_moves_on_after_the_lock_was_released(locks: Locks) -> None:
+def test_node_moves_again_after_the_lock_was_released(locks: Locks) -> None:
     """The description that went along stays one of a mount that is gone, and must still be found at the next move."""
     ready = locks.begin("remap", f"flock:write:0:0:{locks.file}")
     locks.move()
@@ -228,7 +228,7 @@ def test_the_node_moves_on_after_the_lock_was_released(locks: Locks) -> None:
     locks.move()
 
 
-def test_those_that_wait_for_a_lock_wait_on(locks: Locks) -> None:
+def test_waiters_for_a_lock_keep_waiting_after_a_move(locks: Locks) -> None:
     """One program outside holds them all; one in the node waits for each."""
     names = on(locks.file, "flock", "posix", "ofd")
     outside, go = locks.directory / "outside", locks.directory / "go"
@@ -248,7 +248,7 @@ def test_those_that_wait_for_a_lock_wait_on(locks: Locks) -> None:
         locks.end(ready)
 
 
-def test_one_that_waits_for_a_process_of_its_own_node(locks: Locks) -> None:
+def test_waiter_for_a_lock_of_its_own_node_moves_with_it(locks: Locks) -> None:
     names = on(locks.file, "flock", "ofd")
     ready = locks.begin("hold", *names)
     waiting = [locks.begin("wait", lock, name=f"waits{number}") for number, lock in enumerate(names)]
@@ -263,7 +263,7 @@ def test_one_that_waits_for_a_process_of_its_own_node(locks: Locks) -> None:
 
 
 @pytest.mark.parametrize("done", [2, 3, 4])
-def test_a_move_that_is_taken_back_leaves_the_lock_with_the_source(locks: Locks, done: int) -> None:
+def test_rolled_back_move_leaves_the_lock_with_the_source(locks: Locks, done: int) -> None:
     """After the freeze, the transfer and the restore; and the next move goes well."""
     names = [f"flock:write:0:0:{locks.file}", f"ofd:write:0:0:{locks.file}2", f"posix:read:0:0:{locks.file}3"]
     ready = locks.begin("hold", *names)
@@ -282,7 +282,7 @@ def test_a_move_that_is_taken_back_leaves_the_lock_with_the_source(locks: Locks,
 
 
 @pytest.mark.parametrize("done", [3, 4])
-def test_a_mover_made_anew_takes_back_or_finishes(locks: Locks, done: int) -> None:
+def test_new_mover_rolls_back_or_finishes_a_move_with_locks(locks: Locks, done: int) -> None:
     lock = f"flock:write:0:0:{locks.file}"
     ready, stand = locks.begin("hold", lock), locks.stand
     watcher = Watcher(locks, lock)
@@ -315,7 +315,7 @@ REFUSED = [
 ]
 
 
-def test_what_cannot_be_carried_is_refused_by_name(locks: Locks) -> None:
+def test_locks_that_cannot_be_moved_are_refused_by_name(locks: Locks) -> None:
     for number, (act, lock, words) in enumerate(REFUSED):
         names = [text.replace("FILE", locks.file).replace("DIRECTORY", str(locks.directory)) for text in (lock, words)]
         ready = locks.begin(act, names[0], name=f"held{number}")
@@ -326,7 +326,7 @@ def test_what_cannot_be_carried_is_refused_by_name(locks: Locks) -> None:
     locks.move()
 
 
-def test_a_lock_that_is_held_for_a_moment_is_waited_for(locks: Locks) -> None:
+def test_move_waits_for_a_lock_that_is_held_briefly(locks: Locks) -> None:
     """As MPI-IO takes them. The node is frozen while the lock is free; never while a third could slip in."""
     ready = locks.begin("pulse", f"posix:write:0:0:{locks.file}")
     for _ in range(3):
@@ -334,7 +334,7 @@ def test_a_lock_that_is_held_for_a_moment_is_waited_for(locks: Locks) -> None:
         assert locks.runs(ready)
 
 
-def test_a_copy_may_give_a_lock_up_and_take_another_at_once(locks: Locks) -> None:
+def test_restored_copy_may_release_a_lock_and_take_another(locks: Locks) -> None:
     """The killed source, whose memory takes the kernel a while, is not in its way."""
     file, stand = locks.file, locks.stand
     kinds = (f"posix:read:0:0:{file}", f"flock:read:0:0:{file}2", f"flock:write:0:0:{file}3", f"ofd:write:0:0:{file}4")

@@ -57,7 +57,7 @@ def processes(mover: ContainerMover) -> dict[str, int]:
 
 @CONTAINER
 @pytest.mark.parametrize("what", ["pages", "tree", "images", "list", "restore", "compare"])
-def test_a_program_that_hangs_is_given_up(standing: Stand, what: str) -> None:
+def test_hung_program_times_out(standing: Stand, what: str) -> None:
     mover = mover_of(standing)
     prepare, *steps = standing.steps(mover)
     prepare()
@@ -79,7 +79,7 @@ def engine_processes(stand: Stand) -> list[int]:
 
 
 @CONTAINER
-def test_a_restore_whose_criu_is_killed_is_taken_back_at_once(standing: Stand) -> None:
+def test_killed_restore_is_rolled_back_at_once(standing: Stand) -> None:
     """What CRIU had forked holds its end of the socket, and waits for it for ever."""
     mover = mover_of(standing)
     *before, restore = standing.steps(mover)
@@ -109,7 +109,7 @@ def test_a_restore_whose_criu_is_killed_is_taken_back_at_once(standing: Stand) -
 
 
 @CONTAINER
-def test_a_restore_is_cancelled_while_criu_is_at_it(standing: Stand) -> None:
+def test_restore_is_cancelled_while_criu_runs(standing: Stand) -> None:
     mover = mover_of(standing)
     *before, _ = standing.steps(mover)
     for step in before:

@@ -169,7 +169,7 @@ def running(stand: Stand) -> Stand:
     return stand
 
 
-def test_start_and_stop(stand: Stand) -> None:
+def test_node_starts_and_stops(stand: Stand) -> None:
     driver, place = stand.driver, stand.here
     driver.stop(place)
     assert not driver.alive(place)
@@ -185,7 +185,7 @@ def test_start_and_stop(stand: Stand) -> None:
     assert driver.alive(place)
 
 
-def test_saying_whether_it_moves_changes_nothing(stand: Stand) -> None:
+def test_move_obstacle_changes_nothing(stand: Stand) -> None:
     if not stand.driver.alive(stand.here):
         stand.driver.start(stand.here)
     assert isinstance(stand.driver.move_obstacle(stand.here, stand.there), str)
@@ -194,7 +194,7 @@ def test_saying_whether_it_moves_changes_nothing(stand: Stand) -> None:
     stand.assert_runs_at(stand.here)
 
 
-def test_move(running: Stand) -> None:
+def test_node_moves_with_its_state(running: Stand) -> None:
     mover = running.mover()
     for step in running.steps(mover):
         step()
@@ -202,7 +202,7 @@ def test_move(running: Stand) -> None:
     running.assert_runs_at(running.there)
 
 
-def test_rounds(running: Stand) -> None:
+def test_precopy_rounds_send_dirty_memory(running: Stand) -> None:
     mover = running.mover()
     if not mover.can_round():
         pytest.skip("this machine cannot tell which memory was written (soft-dirty)")
@@ -217,7 +217,7 @@ def test_rounds(running: Stand) -> None:
 
 @pytest.mark.parametrize("anew", [False, True], ids=["same mover", "mover made anew"])
 @pytest.mark.parametrize("done", range(5))
-def test_taken_back_after_each_step(running: Stand, done: int, anew: bool) -> None:
+def test_move_rolls_back_after_each_step(running: Stand, done: int, anew: bool) -> None:
     first = running.mover()
     for step in running.steps(first)[:done]:
         step()
@@ -231,7 +231,7 @@ def test_taken_back_after_each_step(running: Stand, done: int, anew: bool) -> No
     running.assert_runs_at(running.here if back else running.there)
 
 
-def test_finished_by_a_mover_made_anew(running: Stand) -> None:
+def test_new_mover_finishes_a_committed_move(running: Stand) -> None:
     first = running.mover()
     for step in running.steps(first):
         step()
@@ -246,7 +246,7 @@ def test_finished_by_a_mover_made_anew(running: Stand) -> None:
     running.assert_runs_at(running.there)
 
 
-def test_moves_on_after_it_was_taken_back(running: Stand) -> None:
+def test_node_moves_again_after_a_rollback(running: Stand) -> None:
     mover = running.mover()
     for step in running.steps(mover):
         step()
@@ -259,7 +259,7 @@ def test_moves_on_after_it_was_taken_back(running: Stand) -> None:
     running.assert_runs_at(running.there)
 
 
-def test_a_node_that_ended_is_not_alive(running: Stand) -> None:
+def test_ended_node_is_not_alive(running: Stand) -> None:
     running.driver.stop(running.here)
     deadline = time.monotonic() + 5
     while running.driver.alive(running.here):
@@ -267,7 +267,7 @@ def test_a_node_that_ended_is_not_alive(running: Stand) -> None:
         time.sleep(0.05)
 
 
-def test_root_of_a_container_cannot_reach_the_kernels_settings_before_and_after_a_move(running: Stand) -> None:
+def test_container_root_cannot_write_kernel_settings_before_and_after_a_move(running: Stand) -> None:
     """It has no user namespace of its own, so its uid is the machine's root to /proc."""
     if not isinstance(running.driver, ContainerDriver):
         pytest.skip("a virtual machine has a kernel of its own, and the fake has none")
@@ -317,7 +317,7 @@ def test_seccomp_filters_of_a_container_move_with_it(running: Stand) -> None:
     assert before.stderr.count(b"denied") == 4 and b"allowed" not in before.stderr
 
 
-def test_qemu_is_nobody_who_could_harm_the_machine(running: Stand) -> None:
+def test_qemu_runs_unprivileged(running: Stand) -> None:
     """A guest that breaks out of it finds itself as a user without rights, at both ends of a move."""
     if not isinstance(running.driver, VmDriver):
         pytest.skip("only virtual machines have a QEMU")
@@ -371,7 +371,7 @@ def shown() -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("exchanged", [False, True])
-def test_a_users_process_never_gets_another_file_by_a_move(
+def test_move_never_substitutes_another_file(
     nodes: tuple[NodeDriver, Fabric], shown: Path, exchanged: bool, request: pytest.FixtureRequest
 ) -> None:
     if not isinstance(nodes[0], ContainerDriver):
@@ -410,7 +410,7 @@ def test_a_users_process_never_gets_another_file_by_a_move(
 
 
 @pytest.mark.parametrize("shared", ["", "socket", "@socket"])
-def test_sockets_of_a_users_process_have_names_of_the_nodes_own(
+def test_unix_sockets_are_named_in_the_nodes_namespace(
     nodes: tuple[NodeDriver, Fabric], shown: Path, shared: str, request: pytest.FixtureRequest
 ) -> None:
     """CRIU makes the names again as root: where others can put a link, they would be given what that leads to. A name

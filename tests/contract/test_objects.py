@@ -145,25 +145,25 @@ REFUSED = {
 }
 
 
-def test_timers_go_on(objects: Objects) -> None:
+def test_periodic_timers_keep_ticking_after_a_move(objects: Objects) -> None:
     objects.make(*TIMERS)
     objects.move()
     assert objects.check(*TIMERS) == {}
 
 
-def test_timers_go_on_where_they_were(objects: Objects) -> None:
+def test_timers_keep_their_remaining_time(objects: Objects) -> None:
     objects.make(*TIMERS)
     objects.move_and_take_back()
     assert objects.check(*TIMERS) == {}
 
 
-def test_objects_are_carried(objects: Objects) -> None:
+def test_kernel_objects_move_with_their_state(objects: Objects) -> None:
     objects.make(*CARRIED)
     objects.move()
     assert objects.check(*CARRIED) == {}
 
 
-def test_what_would_be_lost_is_refused_by_name(objects: Objects) -> None:
+def test_objects_that_a_move_would_lose_are_refused_by_name(objects: Objects) -> None:
     stand, group = objects.stand, Cgroup(objects.stand.here.cgroup)
     before = group.pids()
     for case, word in REFUSED.items():

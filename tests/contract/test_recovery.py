@@ -73,7 +73,9 @@ def killed(act: Callable[[], object]) -> bool:
 
 @pytest.mark.parametrize("nodes", ["container"], indirect=True, scope="module")
 @pytest.mark.parametrize("phase", ["prepare", "rounds", "freeze", "transfer", "restore", "commit", "thaw"])
-def test_killed_daemon(daemon: Callable[[], Daemon], phase: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_new_daemon_recovers_a_move_killed_at_each_step(
+    daemon: Callable[[], Daemon], phase: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("WHERRY_FAULTS", "1")
     assert killed(lambda: daemon().moves.run("hello-1", "b1", fault=f"{phase}:kill"))
     next_one = daemon()

@@ -26,7 +26,7 @@ SEPARATE = """\
 COMOUNTED = "32 31 0:29 / /sys/fs/cgroup/cpu,cpuacct rw,relatime - cgroup cgroup rw,cpu,cpuacct\n"
 
 
-def test_every_controller_may_have_its_own_hierarchy() -> None:
+def test_controllers_with_separate_hierarchies() -> None:
     layout = read_layout(SEPARATE)
     assert layout.root("cpu") == Path("/sys/fs/cgroup/cpu")
     assert layout.root("freezer") == layout.roots()[0] == Path("/sys/fs/cgroup/freezer")
@@ -34,13 +34,13 @@ def test_every_controller_may_have_its_own_hierarchy() -> None:
     assert not layout.is_v2("freezer")
 
 
-def test_controllers_may_share_a_hierarchy() -> None:
+def test_controllers_that_share_a_hierarchy() -> None:
     layout = read_layout(COMOUNTED)
     assert layout.roots() == [Path("/sys/fs/cgroup/cpu,cpuacct")]
     assert layout.missing() == ["memory", "freezer", "pids"]
 
 
-def test_v2_gives_what_v1_does_not(tmp_path: Path) -> None:
+def test_v2_has_controllers_that_v1_lacks(tmp_path: Path) -> None:
     (tmp_path / "cgroup.controllers").write_text("memory pids\n")
     unified = f"41 31 0:38 / {tmp_path} rw,relatime - cgroup2 cgroup2 rw\n"
     both = read_layout(COMOUNTED + unified)
@@ -57,7 +57,7 @@ def v2(tmp_path: Path) -> Layout:
     return Layout({}, tmp_path, frozenset({"cpu", "cpuacct", "memory", "pids", "freezer"}))
 
 
-def test_v2_files(v2: Layout, tmp_path: Path) -> None:
+def test_files_of_a_v2_hierarchy(v2: Layout, tmp_path: Path) -> None:
     node = Cgroup("wherry-x/a1/n-0", v2)
     node.create()
     here = tmp_path / "wherry-x/a1/n-0"
@@ -81,7 +81,7 @@ def test_v2_files(v2: Layout, tmp_path: Path) -> None:
     assert node.freezer_dir() == str(here)
 
 
-def test_a_freeze_that_does_not_come_is_told(v2: Layout, tmp_path: Path) -> None:
+def test_freeze_that_does_not_complete_times_out(v2: Layout, tmp_path: Path) -> None:
     node = Cgroup("wherry-x/n", v2)
     node.create()
     (tmp_path / "wherry-x/n/cgroup.events").write_text("populated 1\nfrozen 0\n")
@@ -111,7 +111,7 @@ def spin(node: Cgroup) -> subprocess.Popen[bytes]:
     return process
 
 
-def test_frozen_processes_stand_and_die(group: Cgroup) -> None:
+def test_frozen_processes_stop_and_can_be_killed(group: Cgroup) -> None:
     process = spin(group)
     assert group.pids() == [process.pid]
     group.freeze()
@@ -154,7 +154,7 @@ def test_a_fork_bomb_stays_within_its_limit(group: Cgroup) -> None:
     assert 10 < len(group.pids()) <= 20
 
 
-def test_a_sweep_takes_one_instance_only(group: Cgroup) -> None:
+def test_sweep_removes_one_instance_only(group: Cgroup) -> None:
     other = Cgroup(f"{TREE}2/a1")
     other.create()
     try:
@@ -169,7 +169,7 @@ def test_a_sweep_takes_one_instance_only(group: Cgroup) -> None:
         sweep(f"{TREE}2")
 
 
-def test_a_process_that_is_gone_is_refused(group: Cgroup) -> None:
+def test_adding_an_ended_process_is_refused(group: Cgroup) -> None:
     process = subprocess.Popen(["/bin/true"])
     process.wait()
     with pytest.raises(Failed, match="was not put into"):

@@ -27,12 +27,14 @@ NAME = f"wherry-{own_name('tnet')}-x"
         ({"reverse": {"latency": "5ms"}}, True),
     ],
 )
-def test_only_latency_fits(monkeypatch: pytest.MonkeyPatch, declared: dict[str, Any], fits: bool) -> None:
+def test_netem_is_used_for_links_with_only_a_latency(
+    monkeypatch: pytest.MonkeyPatch, declared: dict[str, Any], fits: bool
+) -> None:
     monkeypatch.setattr(netem, "available", lambda: True)
     assert netem.fits(LinkSpec.model_validate({"between": ["a", "b"], **declared})) is fits
 
 
-def test_a_kernel_without_it_uses_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernel_without_netem_uses_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(netem, "available", lambda: False)
     assert not netem.fits(LinkSpec.model_validate({"between": ["a", "b"], "latency": "5ms"}))
 
@@ -46,7 +48,7 @@ def wire() -> Iterator[tuple[str, str]]:
     named_netns.remove(NAME)
 
 
-def test_latency_is_set_changed_and_taken_away(wire: tuple[str, str]) -> None:
+def test_netem_latency_is_set_changed_and_removed(wire: tuple[str, str]) -> None:
     def ping() -> float:
         said = subprocess.run(["ip", "netns", "exec", NAME, "ping", "-c2", "-q", "127.0.0.1"], capture_output=True)
         return float(said.stdout.decode().rpartition("= ")[2].split("/")[0])

@@ -55,7 +55,7 @@ def check_verified(done: subprocess.CompletedProcess[str], kernel: str, ranks: i
 @pytest.mark.parametrize("ranks", [1, 4])
 @pytest.mark.parametrize("flavour", sorted(COMMANDS))
 @pytest.mark.parametrize("kernel", ["lu", "sp", "bt"])
-def test_class_s_verifies(kernel: str, flavour: str, ranks: int) -> None:
+def test_applications_verify_class_s(kernel: str, flavour: str, ranks: int) -> None:
     done = run(kernel, flavour, ranks, "S")
     check_verified(done, kernel, ranks)
     compared = re.findall(r"^ (?:Residual|Error) [1-5] .*relative error +(\S+)$", done.stdout, re.MULTILINE)
@@ -63,13 +63,13 @@ def test_class_s_verifies(kernel: str, flavour: str, ranks: int) -> None:
 
 
 @pytest.mark.parametrize(("kernel", "ranks"), [("lu", 6), ("sp", 9)])
-def test_ranks_in_the_middle_verify(kernel: str, ranks: int) -> None:
+def test_applications_verify_with_interior_ranks(kernel: str, ranks: int) -> None:
     """Their two neighbours along an axis are not the same rank, and none of their faces lies on the boundary."""
     check_verified(run(kernel, "openmpi", ranks, "S"), kernel, ranks)
 
 
 @pytest.mark.parametrize(("kernel", "ranks"), [("lu", 5), ("sp", 3), ("bt", 2)])
-def test_a_wrong_count_is_refused(kernel: str, ranks: int) -> None:
+def test_applications_refuse_a_wrong_number_of_ranks(kernel: str, ranks: int) -> None:
     done = run(kernel, "openmpi", ranks, "S")
     assert done.returncode == 2
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("npb: ")]
@@ -78,7 +78,7 @@ def test_a_wrong_count_is_refused(kernel: str, ranks: int) -> None:
 
 
 @pytest.mark.parametrize("kernel", ["lu", "sp", "bt"])
-def test_a_class_without_memory_is_refused(kernel: str) -> None:
+def test_applications_refuse_a_class_larger_than_memory(kernel: str) -> None:
     """Class C takes 0.8 GiB alone; the limit stands for a small machine. A process alone needs no launcher."""
     done = subprocess.run(
         [program(kernel, "mpich"), "C"],

@@ -53,7 +53,7 @@ class Half(Tunnel):
         return True
 
 
-def test_what_is_made_by_half_does_not_pass_for_whole(tmp_path: Path) -> None:
+def test_half_made_tunnel_is_not_reported_as_complete(tmp_path: Path) -> None:
     made = Half(tmp_path / "keys", "a--b", [("one", "s1"), ("other", "s0")], 0, "lan")
     with pytest.raises(Failed):
         made.up()
@@ -71,7 +71,7 @@ def test_what_is_made_by_half_does_not_pass_for_whole(tmp_path: Path) -> None:
     assert not later.alive() and not (tmp_path / "keys").exists()
 
 
-def test_another_process_of_that_number_is_left_alone(tmp_path: Path) -> None:
+def test_process_with_a_reused_pid_is_left_alone(tmp_path: Path) -> None:
     stranger = subprocess.Popen(SLEEP)
     one = Gateway(tmp_path, 0, "")
     one.start(SLEEP)
@@ -88,7 +88,7 @@ def test_another_process_of_that_number_is_left_alone(tmp_path: Path) -> None:
     stranger.wait()
 
 
-def test_a_gateway_is_found_by_who_comes_after_a_daemon_that_was_killed(tmp_path: Path) -> None:
+def test_gateway_is_found_by_the_next_daemon(tmp_path: Path) -> None:
     """At any time: it has written itself who it is. One that cannot even begin is not waited for."""
     one = Gateway(tmp_path, 0, "")
     child = subprocess.Popen(_here("", *SLEEP, number=tmp_path / "0.pid"))  # as if who started it had come no further
@@ -102,9 +102,7 @@ def test_a_gateway_is_found_by_who_comes_after_a_daemon_that_was_killed(tmp_path
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="there is no openssl")
-def test_a_gateway_that_ends_at_once_may_be_looked_at_while_it_starts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_status_of_a_gateway_that_exits_while_it_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made, sleep = Gateway(tmp_path, 0, "one"), time.sleep
 
     def look(_seconds: float) -> None:  # another thread asks for the state of the link
@@ -117,7 +115,7 @@ def test_a_gateway_that_ends_at_once_may_be_looked_at_while_it_starts(
     assert made.pid() is None
 
 
-def test_a_certificate_that_was_made_by_half_is_made_anew(tmp_path: Path) -> None:
+def test_half_made_certificate_is_recreated(tmp_path: Path) -> None:
     """Killed while openssl wrote it: a file that is there counts as whole."""
     keys = tmp_path / "keys"
     keys.mkdir()
@@ -130,7 +128,7 @@ def test_a_certificate_that_was_made_by_half_is_made_anew(tmp_path: Path) -> Non
     assert (keys / "0.key").stat().st_mode & 0o077 == 0
 
 
-def test_a_wireguard_gateway_is_there_when_it_listens(tmp_path: Path) -> None:
+def test_wireguard_gateway_is_up_once_it_listens(tmp_path: Path) -> None:
     """A socket that is bound and does not listen yet must not be shown to `wg`, which removes it."""
     path = tmp_path / "w.sock"
     assert not wireguard._answers(path)

@@ -15,12 +15,12 @@ from wherry.client import daemon_process
 from wherry.lab.study import applications
 from wherry.lab.study.levels import Value
 from wherry.lab.study.testbed import ClusterShape, Testbed
-from wherry.lab.study.workloads import Moving
+from wherry.lab.study.workloads import MoveSchedule
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="clusters are made by root")
 
 PLACE = ClusterShape("three", 3, ("a1", "a2", "b1"))
-MOVING = Moving("three-2", ("b1", "b2"), after=0.3)
+MOVING = MoveSchedule("three-2", ("b1", "b2"), after=0.3)
 
 
 @pytest.fixture(scope="module")
@@ -42,13 +42,13 @@ def testbed(directory: Path) -> Iterator[Testbed]:
 
 @pytest.mark.parametrize("name", sorted(applications.APPLICATIONS))
 def test_a_move_changes_no_digit(directory: Path, testbed: Testbed, name: str) -> None:
-    if why := applications.APPLICATIONS[name].lacks():
+    if why := applications.APPLICATIONS[name].why_missing():
         pytest.skip(why)
 
-    def run(how: str, place: ClusterShape | None, moving: Moving | None = None) -> dict[str, Value]:
+    def run(how: str, cluster: ClusterShape | None, move_schedule: MoveSchedule | None = None) -> dict[str, Value]:
         where = directory / f"{name}-{how}"
         where.mkdir()
-        values = applications.run(testbed, name, place, where, moving, quick=True)
+        values = applications.run(testbed, name, cluster, where, move_schedule, quick=True)
         return {value.metric: value for value in values}
 
     native, moved = run("native", None), run("moved", PLACE, MOVING)

@@ -183,15 +183,15 @@ def untouched(poor: World) -> Iterator[World]:
 
 
 @pytest.mark.parametrize(("words", "code", "says"), COMMANDS, ids=[words for words, _, _ in COMMANDS])
-def test_a_wrong_command(untouched: World, words: str, code: Code, says: str) -> None:
+def test_unknown_commands_and_arguments_are_refused(untouched: World, words: str, code: Code, says: str) -> None:
     assert_refused(untouched, words.split(), code, says)
 
 
 @pytest.mark.parametrize(("case", "command", "text", "code", "says"), FILES, ids=[case[0] for case in FILES])
-def test_a_wrong_file(untouched: World, case: str, command: str, text: str, code: Code, says: str) -> None:
+def test_invalid_files_are_refused(untouched: World, case: str, command: str, text: str, code: Code, says: str) -> None:
     assert_refused(untouched, [*command.split(), untouched.file("wrong.yaml", text)], code, says)
 
 
-def test_a_wrong_plan_is_refused_as_its_cluster_would_be(untouched: World) -> None:
+def test_dry_run_refuses_what_up_refuses(untouched: World) -> None:
     file = untouched.file("wrong.yaml", CLUSTER + "hosts: [a9]\n")
     assert_refused(untouched, ["up", "--dry-run", file], Code.NOT_FOUND, "a9")

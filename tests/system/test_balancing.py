@@ -97,7 +97,7 @@ def all_ended(far: World) -> bool:
         return all(move.ended for move in client.moves())
 
 
-def test_a_job_that_waits_for_the_link_is_packed_when_room_appears(far: World) -> None:
+def test_communication_bound_job_is_packed_when_capacity_appears(far: World) -> None:
     def act(noted: dict[str, Any]) -> None:
         noted["full"] = verdict(far, "--apply")
         far.json("down", "other")
@@ -130,7 +130,7 @@ def lose_everything(far: World) -> None:
 
 
 @pytest.mark.parametrize("fail", [kill_daemon, lose_everything])
-def test_what_fails_while_it_moves_makes_no_storm(far: World, fail: Callable[[World], None]) -> None:
+def test_failed_moves_are_not_retried_in_a_storm(far: World, fail: Callable[[World], None]) -> None:
     def act(noted: dict[str, Any]) -> None:
         before = moves(far)
         far.json("down", "other")
@@ -198,7 +198,7 @@ def cpus(made: World, node: str, host: str) -> float:
     return quota / period
 
 
-def test_a_loaded_rank_gets_the_faster_host(speeds: World) -> None:
+def test_loaded_rank_gets_the_faster_host(speeds: World) -> None:
     """Each of a slow host's CPUs is a part of one of the machine's; the program's ranks wait for the slower one."""
     try:
         shutil.copy(native_program("npb-lu-openmpi"), speeds.directory)
@@ -233,7 +233,7 @@ def bring_ep(far: World) -> None:
         pytest.skip("npb-ep-openmpi is not built: no mpicc of openmpi")
 
 
-def test_a_job_that_computes_stays_apart(far: World) -> None:
+def test_compute_bound_job_is_not_packed(far: World) -> None:
     bring_ep(far)
     with apart(far):
         far.json("down", "other")
@@ -264,7 +264,7 @@ def foreign(far: World, host: str) -> Iterator[None]:
         group.remove()
 
 
-def test_an_overloaded_host_is_relieved(far: World) -> None:
+def test_overloaded_host_is_relieved(far: World) -> None:
     bring_ep(far)
     with apart(far):
         far.json("down", "other")

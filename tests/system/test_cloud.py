@@ -35,7 +35,7 @@ def cloud() -> Iterator[World]:
         yield made
 
 
-def test_a_machine_with_a_disk_is_moved_under_a_job(cloud: World) -> None:
+def test_vm_with_a_disk_is_moved_under_a_job(cloud: World) -> None:
     base = IMAGE.stat()
     disk = cloud.instance.state / "disks" / "cloud-1" / "disk.qcow2"
 
@@ -54,7 +54,7 @@ def test_a_machine_with_a_disk_is_moved_under_a_job(cloud: World) -> None:
     assert (IMAGE.stat().st_mtime, IMAGE.stat().st_size) == (base.st_mtime, base.st_size)  # it is only read
 
 
-def test_its_disk_goes_with_it(cloud: World) -> None:
+def test_disk_is_removed_with_its_node(cloud: World) -> None:
     assert (cloud.instance.state / "disks" / "cloud-1").exists()
     cloud.json("down", "cloud")
     assert not (cloud.instance.state / "disks" / "cloud-1").exists()

@@ -98,7 +98,7 @@ def test_ports_at_two_sites_reach_each_other(fabric: NetnsFabric, network: Clust
         assert accepted.recv(100) == b"over the sites"
 
 
-def test_clusters_do_not_hear_each_other(fabric: NetnsFabric, network: ClusterNetwork) -> None:
+def test_clusters_are_isolated_from_each_other(fabric: NetnsFabric, network: ClusterNetwork) -> None:
     one, other = plugged(fabric, network, 0, "a1"), plugged(fabric, network, 1, "a2")
     second = network_of(fabric.spec.pool, 2)
     fabric.network_up(second)
@@ -109,9 +109,7 @@ def test_clusters_do_not_hear_each_other(fabric: NetnsFabric, network: ClusterNe
 
 @pytest.mark.skipif(shutil.which("nft") is None, reason="there is no nft")
 @pytest.mark.parametrize("host", ["a1", "b1"])
-def test_what_a_guest_sends_does_not_reach_the_hosts_themselves(
-    fabric: NetnsFabric, network: ClusterNetwork, host: str
-) -> None:
+def test_frames_of_a_node_do_not_reach_the_hosts_stack(fabric: NetnsFabric, network: ClusterNetwork, host: str) -> None:
     """A datagram in a frame to all, as from another host to the underlay's address of this one: its own, and others."""
     port = port_of(network, 0, "a1").model_copy(update={"tap": True})
     netns = fabric.host_netns("a1")
@@ -162,7 +160,7 @@ def test_an_unplugged_port_is_silent_and_comes_back(fabric: NetnsFabric, network
     assert not os.path.exists(fabric.port_netns(one))
 
 
-def test_everything_is_found_again_by_name(fabric: NetnsFabric, network: ClusterNetwork) -> None:
+def test_new_driver_finds_everything_by_name(fabric: NetnsFabric, network: ClusterNetwork) -> None:
     one, other = plugged(fabric, network, 0, "a1"), plugged(fabric, network, 1, "b1")
     later = NetnsFabric(fabric.spec, INSTANCE)
     assert later.is_up()
@@ -192,7 +190,7 @@ def test_a_host_that_is_set_down_is_lost(fabric: NetnsFabric, network: ClusterNe
     assert ping(fabric, one, other.address, "-c3", "-i0.3")
 
 
-def test_hosts_have_their_share_of_the_machine(fabric: NetnsFabric) -> None:
+def test_hosts_are_limited_to_their_cores_and_memory(fabric: NetnsFabric) -> None:
     assert fabric.cgroup("a1") == f"{INSTANCE.prefix}/a1"
     assert Cgroup(fabric.cgroup("a1")).exists()
     facts = fabric.facts("a1")
@@ -201,7 +199,7 @@ def test_hosts_have_their_share_of_the_machine(fabric: NetnsFabric) -> None:
         fabric.facts("c9")
 
 
-def test_a_link_that_cannot_be_made_is_refused_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unsupported_link_is_refused_before_anything_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vpn_catalog, "missing_programs", lambda kind: [kind])
     before = left()
     spec = default_fabric().model_copy(update={"links": (LinkSpec(between=("a", "b"), overlay="wireguard"),)})
@@ -211,7 +209,7 @@ def test_a_link_that_cannot_be_made_is_refused_first(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.skipif(shutil.which("nft") is None, reason="there is no nft")
-def test_frames_are_counted_once_however_many_begin_to_count(fabric: NetnsFabric) -> None:
+def test_frames_are_counted_once_with_several_counters(fabric: NetnsFabric) -> None:
     """Each request of a profile has counters of its own, and the daemon's balancing too."""
     place = fabric.host_netns("a1")
     readers = [TrafficMatrix() for _ in range(8)]
@@ -243,7 +241,7 @@ def test_frames_are_counted_once_however_many_begin_to_count(fabric: NetnsFabric
     one.close()
 
 
-def test_a_sweep_finds_the_half_made_and_its_processes(fabric: NetnsFabric, network: ClusterNetwork) -> None:
+def test_sweep_removes_half_made_fabrics_and_their_processes(fabric: NetnsFabric, network: ClusterNetwork) -> None:
     """What a daemon leaves that was killed at any moment: no port, an empty name, processes inside."""
     port = plugged(fabric, network, 0, "a1")
     fabric.port_up(port_of(network, 1, "b1"))
@@ -316,7 +314,7 @@ def carry_over(fabric: NetnsFabric, source: Port, destination: Port) -> None:
     ip("-n", old, "link", "set", "eth0", "up")
 
 
-def test_a_stream_outlives_the_move_of_its_port(fabric: NetnsFabric, network: ClusterNetwork) -> None:
+def test_tcp_stream_survives_the_move_of_its_port(fabric: NetnsFabric, network: ClusterNetwork) -> None:
     source, peer = plugged(fabric, network, 0, "a1"), plugged(fabric, network, 1, "b1")
     destination = port_of(network, 0, "b2")
     with listen(fabric, source) as server, connect(fabric, peer, source) as client:
@@ -345,7 +343,7 @@ def no_hold_is_left(fabric: NetnsFabric, host: str) -> bool:
     return links == {"lo", "up0", "c1", "x1", "p1.0"}
 
 
-def test_datagrams_are_held_in_order_and_answered(fabric: NetnsFabric, network: ClusterNetwork) -> None:
+def test_held_datagrams_arrive_in_order(fabric: NetnsFabric, network: ClusterNetwork) -> None:
     """What was sent into the gap arrives whole and in order, and the new namespace can answer at once."""
     source, peer = plugged(fabric, network, 0, "a1"), plugged(fabric, network, 1, "a1")
     destination = port_of(network, 0, "b2")
@@ -375,7 +373,7 @@ def test_datagrams_are_held_in_order_and_answered(fabric: NetnsFabric, network: 
         assert here.recv(100) == b"answer"
 
 
-def test_what_the_source_still_sends_draws_nothing_back(fabric: NetnsFabric, network: ClusterNetwork) -> None:
+def test_frames_of_the_source_do_not_redirect_traffic_to_it(fabric: NetnsFabric, network: ClusterNetwork) -> None:
     """The kernel of a node that is frozen answers what arrives, and once more before its port is unplugged."""
     source, peer = plugged(fabric, network, 0, "a1"), plugged(fabric, network, 1, "a2")
     destination = port_of(network, 0, "b2")
@@ -394,7 +392,9 @@ def test_what_the_source_still_sends_draws_nothing_back(fabric: NetnsFabric, net
 
 
 @pytest.mark.parametrize("diverted", [False, True])
-def test_a_dropped_hold_gives_the_port_back(fabric: NetnsFabric, network: ClusterNetwork, diverted: bool) -> None:
+def test_dropped_hold_returns_frames_to_the_source(
+    fabric: NetnsFabric, network: ClusterNetwork, diverted: bool
+) -> None:
     source, peer = plugged(fabric, network, 0, "a1"), plugged(fabric, network, 1, "b1")
     destination = port_of(network, 0, "b2")
     fabric.port_up(destination)
@@ -412,7 +412,7 @@ def test_a_dropped_hold_gives_the_port_back(fabric: NetnsFabric, network: Cluste
         hold.release()
 
 
-def test_a_hold_whose_bridge_is_missing_says_so(fabric: NetnsFabric, network: ClusterNetwork) -> None:
+def test_hold_without_its_bridge_fails_with_a_reason(fabric: NetnsFabric, network: ClusterNetwork) -> None:
     fabric.network_down(network)
     hold = fabric.hold(port_of(network, 0, "b2"))
     with pytest.raises(Failed, match="cannot attach to the bridge t1.0"):

@@ -64,7 +64,7 @@ def at_home(two: World) -> None:
 
 
 @pytest.mark.parametrize("kind", ["fail", "kill"])
-def test_each_phase_under_a_job(two: World, kind: str) -> None:
+def test_fault_in_each_phase_under_a_job(two: World, kind: str) -> None:
     """`fail` at a phase, `kill` of the daemon: before the commit the node stays, after it the move is finished."""
 
     def each_phase() -> None:
@@ -169,7 +169,7 @@ BREAKS = {
 
 
 @pytest.mark.parametrize("case", BREAKS)
-def test_what_breaks_during_a_move_is_taken_back(two: World, held: str, case: str) -> None:
+def test_failure_during_a_move_rolls_back(two: World, held: str, case: str) -> None:
     phase, damage, says = BREAKS[case]
 
     def broken() -> None:
@@ -194,7 +194,7 @@ def test_what_breaks_during_a_move_is_taken_back(two: World, held: str, case: st
     two.under_a_ring("two", "openmpi", broken, ranks=2, memory=RANK)
 
 
-def test_a_page_that_differs_is_sent_again(two: World, held: str) -> None:
+def test_page_that_differs_is_sent_again(two: World, held: str) -> None:
     """What the source has at the commit is what the destination goes on with."""
 
     def mended() -> None:
@@ -230,7 +230,7 @@ def dumping(two: World) -> int:
     return dump
 
 
-def test_criu_is_killed_while_it_dumps(two: World, held: str) -> None:
+def test_move_rolls_back_when_criu_is_killed_while_it_dumps(two: World, held: str) -> None:
     """One copy goes on. CRIU had thawed it and held its connections, so the job is not safe, which the error says."""
     with two.ring("two", "openmpi", seconds=60, ranks=2, memory=48):
         operation = two.begin_move(NODE, DESTINATION, f"freeze:{held}")
@@ -243,7 +243,7 @@ def test_criu_is_killed_while_it_dumps(two: World, held: str) -> None:
     two.under_a_ring("two", "openmpi", lambda: two.move(NODE, DESTINATION), ranks=2)
 
 
-def test_the_daemon_is_killed_while_criu_dumps(two: World, held: str) -> None:
+def test_move_is_recovered_when_the_daemon_is_killed_while_criu_dumps(two: World, held: str) -> None:
     """CRIU goes on without it and would freeze the node again at its end: the next daemon waits for that."""
 
     def killed() -> None:

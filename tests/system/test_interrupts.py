@@ -23,7 +23,7 @@ def two() -> Iterator[World]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_takes_a_move_back_while_the_node_stands(two: World, number: signal.Signals) -> None:
+def test_signal_rolls_a_move_back_while_the_node_is_frozen(two: World, number: signal.Signals) -> None:
     """The transfer is so slow that it would take ten times as long as anybody waits here."""
     with two.ring("two", "openmpi", ranks=2, memory=32) as ring:
         client = two.start("move", NODE, "--to", DESTINATION, "--bandwidth", "4Mbit/s", "--max-rounds", "0")
@@ -42,7 +42,7 @@ def test_a_signal_takes_a_move_back_while_the_node_stands(two: World, number: si
         ring.result()
 
 
-def test_a_peers_view_is_what_a_peer_feels(two: World) -> None:
+def test_reported_gap_is_the_gap_that_a_peer_measures(two: World) -> None:
     """The ring's largest gap is that of the move: a peer cannot go on before the node has sent."""
     with two.ring("two", "openmpi", ranks=2) as ring:
         record = two.move(NODE, DESTINATION)

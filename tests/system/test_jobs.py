@@ -78,7 +78,7 @@ def test_a_job_ends_when_a_node_of_it_is_lost(wherry: World, flavour: str) -> No
     assert states() == {"running"}
 
 
-def test_a_ring_on_four_nodes(wherry: World, flavour: str) -> None:
+def test_ring_runs_on_four_nodes(wherry: World, flavour: str) -> None:
     ring = ring_program(flavour, wherry.directory)
     done = wherry("run", "four", "-n", "4", "--", ring, "--seconds", "2", "--json")
     assert done.returncode == 0, done.stderr
@@ -91,7 +91,7 @@ def test_a_ring_on_four_nodes(wherry: World, flavour: str) -> None:
     assert listed["mpi"].startswith(flavour) and listed["state"] == "ended" and listed["exit_code"] == 0
 
 
-def test_streams_stay_apart_and_the_exit_code_is_passed(wherry: World, flavour: str) -> None:
+def test_stdout_stderr_and_exit_code_are_passed_on(wherry: World, flavour: str) -> None:
     script = "echo to stdout; echo to stderr >&2; exit 7"
     done = wherry("run", "four", "-n", "1", "--mpi", flavour, "--", "/bin/sh", "-c", script)
     assert done.returncode == 7
@@ -107,7 +107,7 @@ def repeats() -> bool:
     return "(Open MPI) 5" in said
 
 
-def test_rank_0_reads_what_we_are_given_also_after_its_node_moved(wherry: World, flavour: str) -> None:
+def test_rank_0_reads_standard_input_also_after_its_node_moved(wherry: World, flavour: str) -> None:
     script = "echo up; exec sed -u s/^/got:/"  # -u: line by line
     words = ("run", "two", "-n", "1", "--mpi", flavour, "--", "/bin/sh", "-c", script)
     lines = 20 if flavour == "mpich" else 2_000 if repeats() else 20_000  # MPICH's gives up when rank 0 reads slowly
@@ -151,7 +151,7 @@ def running_job(wherry: World, cluster: str) -> dict[str, object]:
     pytest.fail("the job did not start")
 
 
-def test_ctrl_c_ends_everything(wherry: World, flavour: str) -> None:
+def test_ctrl_c_ends_all_ranks(wherry: World, flavour: str) -> None:
     script = "setsid sleep 3600 & trap '' INT TERM HUP; echo up; while :; do sleep 1; done"
     client = wherry.start("run", "four", "-n", "4", "--mpi", flavour, "--", "/bin/sh", "-c", script)
     assert client.stdout
@@ -178,7 +178,7 @@ def test_two_clusters_and_two_jobs_on_one_of_them_at_once(wherry: World) -> None
         assert json.loads(out)["errors"] == 0
 
 
-def test_a_killed_daemon_loses_neither_job_nor_streams(wherry: World) -> None:
+def test_job_and_its_streams_survive_a_killed_daemon(wherry: World) -> None:
     script = "echo early; read line; echo $line; exit 3"
     client = wherry.start("run", "two", "-n", "1", "--", "/bin/sh", "-c", script, stdin=subprocess.PIPE)
     assert client.stdout and client.stdin
@@ -193,13 +193,13 @@ def test_a_killed_daemon_loses_neither_job_nor_streams(wherry: World) -> None:
     assert job["state"] == "ended" and job["exit_code"] == 3
 
 
-def test_a_detached_job_goes_on_by_itself(wherry: World) -> None:
+def test_detached_job_runs_without_its_client(wherry: World) -> None:
     words = ("run", "two", "-n", "1", "--detach", "--", "/bin/sh", "-c", "cat; sleep 1; echo late")
     id = wherry(*words).stdout.strip()
     assert wherry("logs", "two", "--job", id, "--follow").stdout == "late\n"
 
 
-def test_a_job_of_another_user(wherry: World) -> None:
+def test_job_of_another_user_runs_as_that_user(wherry: World) -> None:
     nobody = pwd.getpwnam("nobody")
     user = {"SUDO_UID": str(nobody.pw_uid), "SUDO_GID": str(nobody.pw_gid)}
     assert wherry("up", cluster_file(wherry, "theirs", 2), **user).returncode == 0
@@ -213,7 +213,7 @@ def test_a_job_of_another_user(wherry: World) -> None:
     assert wherry("down", "theirs").returncode == 0
 
 
-def test_no_temporary_file_of_a_launcher_stays(wherry: World) -> None:
+def test_launchers_leave_no_temporary_files(wherry: World) -> None:
     before = {path.name for path in Path("/tmp").iterdir() if path.name.startswith(("ompi.", "prte.", "openmpi-"))}
     assert wherry("run", "two", "-n", "2", "--", "/bin/true").returncode == 0
     after = {path.name for path in Path("/tmp").iterdir() if path.name.startswith(("ompi.", "prte.", "openmpi-"))}

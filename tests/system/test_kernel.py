@@ -41,7 +41,7 @@ def test_memory_is_sent_in_rounds_while_the_job_runs(two: World) -> None:
 
 
 @pytest.mark.skipif(not _WHOLE and not netem.available(), reason="the kernel has no netem")
-def test_latency_alone_is_the_kernels(two: World) -> None:
+def test_link_with_only_a_latency_uses_netem(two: World) -> None:
     two.json("site", "link", "set", "a", "b", "--latency", "5ms")
     (found,) = two.json("site", "link")["links"]
     assert found["measured"]["latency"] > 0.0045
@@ -52,7 +52,7 @@ def test_latency_alone_is_the_kernels(two: World) -> None:
 
 @pytest.mark.skipif(not _WHOLE and not wireguard.kernel(), reason="the kernel has no WireGuard")
 @pytest.mark.skipif(not _WHOLE and not shutil.which("wg"), reason="wireguard-tools is not installed")
-def test_an_overlay_is_the_kernels(two: World) -> None:
+def test_wireguard_overlay_uses_the_kernel_module(two: World) -> None:
     two.json("site", "link", "set", "a", "b", "--overlay", "wireguard")
     words = ["ip", "-n", f"{two.instance.prefix}-site-a", "-o", "link", "show", "type", "wireguard"]
     assert subprocess.run(words, capture_output=True, timeout=SECONDS, check=True).stdout

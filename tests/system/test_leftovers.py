@@ -23,7 +23,7 @@ def clean() -> Iterator[World]:
         assert eventually(made.everything, before) == before
 
 
-def test_of_a_job_a_move_and_a_killed_daemon(clean: World) -> None:
+def test_down_all_after_a_job_a_move_and_a_killed_daemon(clean: World) -> None:
     clean.up("two", 2)
     with clean.ring("two", "openmpi", ranks=2, seconds=120) as ring:
         assert clean.move("two-1", "b1")["phase"] == "done"
@@ -38,7 +38,7 @@ def test_of_a_job_a_move_and_a_killed_daemon(clean: World) -> None:
 
 
 @pytest.mark.parametrize("done", ["network of two", "1 of 2: "])
-def test_of_a_cluster_half_made(clean: World, done: str) -> None:
+def test_down_all_after_a_half_made_cluster(clean: World, done: str) -> None:
     """The daemon is killed as soon as it has told of a step; the client before it, as it would start the next one."""
     client = clean.start("up", clean.cluster_file("two", 2))
     assert client.stderr
@@ -51,7 +51,7 @@ def test_of_a_cluster_half_made(clean: World, done: str) -> None:
 
 
 @pytest.mark.parametrize("phase", ["restore", "commit"])
-def test_of_a_node_between_two_hosts(clean: World, phase: str) -> None:
+def test_down_all_in_the_middle_of_a_move(clean: World, phase: str) -> None:
     clean.up("two", 2)
     clean.begin_move("two-1", "b1", fault=f"{phase}:kill")
     assert eventually(lambda: clean("daemon", "status").returncode, 7) == 7
@@ -60,7 +60,7 @@ def test_of_a_node_between_two_hosts(clean: World, phase: str) -> None:
     clean.json("down", "--all")
 
 
-def test_of_programs_that_outlive_their_daemon(clean: World) -> None:
+def test_down_all_ends_programs_of_a_killed_daemon(clean: World) -> None:
     """They end by themselves when it is gone, but for those that hang."""
     clean.up("two", 2)
     clean.begin_move("two-1", "b1", fault="prepare:pause:20")
@@ -73,7 +73,7 @@ def test_of_programs_that_outlive_their_daemon(clean: World) -> None:
         os.kill(pid, signal.SIGCONT)
 
 
-def test_of_what_runs_while_it_is_taken_down(clean: World) -> None:
+def test_down_all_while_a_job_runs(clean: World) -> None:
     """A job and a move under way; the daemon is asked to end, not killed."""
     clean.up("two", 2)
     with clean.ring("two", "openmpi", ranks=2, seconds=120):
@@ -81,7 +81,7 @@ def test_of_what_runs_while_it_is_taken_down(clean: World) -> None:
         clean.json("down", "--all")
 
 
-def test_that_it_can_be_repeated_and_touches_no_other_instance(clean: World) -> None:
+def test_down_all_is_idempotent_and_touches_no_other_instance(clean: World) -> None:
     with world("tlfb") as neighbour:
         neighbour.up("two", 2)
         there = neighbour.everything()

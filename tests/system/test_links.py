@@ -72,7 +72,7 @@ def repaired(made: World) -> int:
         return sum(event.kind == "fabric.repaired" for event in client.events())
 
 
-def test_a_job_goes_on_over_a_link_that_changes_fails_and_dies(far: World) -> None:
+def test_job_survives_a_link_that_changes_fails_and_dies(far: World) -> None:
     assert set(far.hosts_of("two").values()) == {"a1", "b1"}
     assert link(far)["latency"] > 0.0095
 
@@ -108,7 +108,7 @@ def test_a_job_goes_on_over_a_link_that_changes_fails_and_dies(far: World) -> No
         for kind, program in GATEWAYS
     ],
 )
-def test_a_job_goes_on_over_a_vpn_whose_gateway_dies(far: World, overlay: str, program: str) -> None:
+def test_job_survives_the_death_of_a_vpn_gateway(far: World, overlay: str, program: str) -> None:
     if overlay == "wireguard" and wireguard.kernel():
         pytest.skip("the kernel's WireGuard has no process that could die")
 
@@ -130,7 +130,7 @@ def test_a_job_goes_on_over_a_vpn_whose_gateway_dies(far: World, overlay: str, p
     far.under_a_ring("two", "openmpi", act, ranks=2)
 
 
-def test_whatever_fails_while_a_node_crosses_there_is_one_copy_of_it(far: World) -> None:
+def test_failed_move_over_a_link_leaves_one_copy(far: World) -> None:
     """Link, emulator, daemon and gateway, each while the node's memory is on its way, which takes some seconds."""
 
     def lost() -> None:
@@ -170,7 +170,7 @@ def test_whatever_fails_while_a_node_crosses_there_is_one_copy_of_it(far: World)
     assert len(moves(far)) % len(faults) == before % len(faults), "nobody has moved it but we"
 
 
-def test_a_large_node_crosses_a_slow_link(far: World) -> None:
+def test_large_node_moves_over_a_slow_link(far: World) -> None:
     """It stands for longer than all of its memory takes within a host, which once was the most that it was given.
 
     When that is cancelled, it goes on at once where it was.
@@ -198,7 +198,7 @@ def test_a_large_node_crosses_a_slow_link(far: World) -> None:
     far.assert_one_copy("two")
 
 
-def test_a_daemon_that_is_killed_between_the_row_and_the_wires_leaves_nothing_in_between(far: World) -> None:
+def test_daemon_killed_between_storing_and_applying_a_link_change_applies_it_later(far: World) -> None:
     change(far, latency="2ms", jitter="0ms")
     far.kill_daemon()
     store = Store(far.instance.state / "wherry.db")
@@ -232,7 +232,7 @@ def fabric() -> Iterator[NetnsFabric]:
     assert named_netns.names(INSTANCE.prefix) == [] and not INSTANCE.run.exists()
 
 
-def test_figures_are_kept_in_each_direction_and_found_again(fabric: NetnsFabric) -> None:
+def test_link_parameters_are_kept_for_each_direction(fabric: NetnsFabric) -> None:
     """Limits that a busy machine keeps: the figures take effect; how exactly is another test's."""
     (plain,) = fabric.links()
     assert plain.emulation == "none" and eventually(lambda: not slowed(fabric), True)
@@ -293,7 +293,7 @@ def tended_within(made: NetnsFabric, seconds: float) -> list[Repair]:
     return found
 
 
-def test_a_link_that_cannot_be_repaired_is_told_once_and_others_are_repaired(
+def test_unrepairable_link_is_reported_once_and_others_are_repaired(
     chain: NetnsFabric, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert [state.overlay for state in chain.links()] == ["up", None] and chain.repair() == []
@@ -314,7 +314,7 @@ def test_a_link_that_cannot_be_repaired_is_told_once_and_others_are_repaired(
     assert eventually(lambda: chain.measure_link(chain.links()[0].link, False).latency is not None, True)
 
 
-def test_a_tunnel_that_was_made_by_half_is_whole_when_the_daemon_is_back(chain: NetnsFabric) -> None:
+def test_half_made_tunnel_is_completed_by_the_next_daemon(chain: NetnsFabric) -> None:
     """Killed after its gateways were started and before their ends were put into the bridge."""
     subprocess.run(["ip", "-n", f"{INSTANCE.prefix}-site-a", "link", "set", "v1", "nomaster"], check=True, timeout=20)
     assert chain.measure_link(chain.links()[0].link, False).latency is None
@@ -338,7 +338,7 @@ MEASURED = [
 
 @exact
 @pytest.mark.parametrize(("latency", "bandwidth"), MEASURED)
-def test_figures_are_exact(
+def test_latency_and_bandwidth_are_exact(
     fabric: NetnsFabric, capsys: pytest.CaptureFixture[str], latency: str | None, bandwidth: str | None
 ) -> None:
     """Latency within 0.2 ms or 3 %, bandwidth within 5 %, in both directions; as measured from outside."""

@@ -45,7 +45,7 @@ def assert_whole(record: dict[str, Any], node: str, source: str, destination: st
 
 
 @pytest.mark.parametrize("flavour", ["openmpi", "mpich"])
-def test_a_job_is_moved_back_and_forth(four: World, flavour: str) -> None:
+def test_nodes_move_back_and_forth_under_a_job(four: World, flavour: str) -> None:
     """Every node in turn, that with rank 0 too; after each move there is one copy, at the right host, and no more."""
     before = four.fabric()
 
@@ -60,7 +60,7 @@ def test_a_job_is_moved_back_and_forth(four: World, flavour: str) -> None:
 
 
 @pytest.mark.parametrize("flavour", ["openmpi", "mpich"])
-def test_every_node_but_one_is_moved_at_once(four: World, flavour: str) -> None:
+def test_all_nodes_but_one_move_at_once(four: World, flavour: str) -> None:
     before = four.fabric()
 
     def all_but_one() -> None:
@@ -94,7 +94,7 @@ def test_a_host_is_drained_and_restored_under_a_job(four: World) -> None:
     four.under_a_ring("four", "openmpi", drain_and_restore)
 
 
-def test_a_prediction_changes_nothing(four: World) -> None:
+def test_dry_run_of_a_move_changes_nothing(four: World) -> None:
     """And it is of the size of what is then sent."""
     with four.ring("four", "openmpi", seconds=120, memory=16) as ring:
         where = four.assert_one_copy("four")
@@ -108,7 +108,7 @@ def test_a_prediction_changes_nothing(four: World) -> None:
         assert ring.running()
 
 
-def test_a_move_that_is_interrupted_goes_back(four: World) -> None:
+def test_interrupted_move_rolls_back(four: World) -> None:
     """Ctrl-C while it is under way: either it was taken back, or it had been committed and is done."""
     with four.ring("four", "openmpi", seconds=8) as ring:
         where = four.hosts_of("four")
@@ -123,7 +123,7 @@ def test_a_move_that_is_interrupted_goes_back(four: World) -> None:
 
 
 @pytest.mark.parametrize("flavour", ["openmpi", "mpich"])
-def test_ranks_lock_files_of_the_jobs_directory_while_they_are_moved(four: World, flavour: str) -> None:
+def test_ranks_keep_file_locks_while_they_are_moved(four: World, flavour: str) -> None:
     """A lock that is held goes along, and nobody gets it meanwhile; one of a moment, as MPI-IO takes, is waited for."""
     compiler = shutil.which(f"mpicc.{flavour}")
     if not compiler:

@@ -96,7 +96,7 @@ def other(host: str) -> str:
     return next(name for name in ADDRESSES if name != host)
 
 
-def test_a_job_runs_while_a_machine_is_moved_there_and_back(pair: World, hosts: Lab, began: dict[str, str]) -> None:
+def test_job_runs_while_a_vm_is_moved_there_and_back(pair: World, hosts: Lab, began: dict[str, str]) -> None:
     """Every byte of the job's messages and memory is checked, by the job itself."""
 
     def move() -> None:
@@ -113,7 +113,7 @@ def test_a_job_runs_while_a_machine_is_moved_there_and_back(pair: World, hosts: 
     assert known(pair, hosts) == began
 
 
-def test_memory_goes_over_tls_or_not_at_all(pair: World, hosts: Lab) -> None:
+def test_memory_is_sent_over_tls_only(pair: World, hosts: Lab) -> None:
     """Where libvirtds are reached by TLS, the QEMUs show each other certificates, too."""
     where = known(pair, hosts)
     with hosts.without_certificates():
@@ -124,14 +124,14 @@ def test_memory_goes_over_tls_or_not_at_all(pair: World, hosts: Lab) -> None:
         ring.result()
 
 
-def test_nothing_secret_stays_at_a_host(pair: World, hosts: Lab) -> None:
+def test_no_secret_is_left_on_a_host(pair: World, hosts: Lab) -> None:
     """Kernels are there, and no RAM disk, which would have the key; other files libvirt was not asked to write."""
     for host in ADDRESSES:
         names = {name.removesuffix(".whole") for name in hosts.shelf(host)}
         assert len(names) == 1 and names.pop().startswith(f"{pair.instance.prefix}-kernel-")
 
 
-def test_what_is_known_of_the_hosts(pair: World, hosts: Lab) -> None:
+def test_host_show_reports_the_facts_of_real_hosts(pair: World, hosts: Lab) -> None:
     found = {host["name"]: host["facts"]["kernel"] for host in pair.json("host", "list")["hosts"]}
     assert found.keys() == ADDRESSES.keys() and all("QEMU" in text and "without KVM" in text for text in found.values())
     said = {finding["name"]: finding for finding in pair.json("doctor")["findings"]}
@@ -139,7 +139,7 @@ def test_what_is_known_of_the_hosts(pair: World, hosts: Lab) -> None:
     assert "pair-0 is at" in pair("logs", "--node", "pair-0").stdout
 
 
-def test_a_host_is_drained(pair: World, hosts: Lab) -> None:
+def test_real_host_is_drained(pair: World, hosts: Lab) -> None:
     host = known(pair, hosts)["pair-0"]
     drained = pair.json("host", "drain", host)["moves"]
     assert drained and all((record["phase"], record["error"]) == ("done", None) for record in drained)
@@ -148,7 +148,7 @@ def test_a_host_is_drained(pair: World, hosts: Lab) -> None:
 
 
 @pytest.mark.parametrize("end", ["source", "destination"])
-def test_a_libvirtd_is_killed_during_a_move(pair: World, hosts: Lab, end: str) -> None:
+def test_move_survives_a_killed_libvirtd(pair: World, hosts: Lab, end: str) -> None:
     """And started anew: the node and its job go on where they were, and nothing is left of the move."""
     where = known(pair, hosts)
     source, destination = where["pair-0"], other(where["pair-0"])
@@ -167,7 +167,7 @@ def test_a_libvirtd_is_killed_during_a_move(pair: World, hosts: Lab, end: str) -
         ring.result()
 
 
-def test_a_daemon_that_is_killed(pair: World, hosts: Lab) -> None:
+def test_move_survives_a_killed_daemon(pair: World, hosts: Lab) -> None:
     """When libvirt has ended the source's copy: the next one finishes the move."""
     source = known(pair, hosts)["pair-1"]
     operation = pair.begin_move("pair-1", other(source), "transfer:kill")
@@ -177,7 +177,7 @@ def test_a_daemon_that_is_killed(pair: World, hosts: Lab) -> None:
         ring.result()
 
 
-def test_a_node_that_is_started_elsewhere_than_it_was_is_found(pair: World, hosts: Lab, began: dict[str, str]) -> None:
+def test_domain_started_on_another_host_is_found(pair: World, hosts: Lab, began: dict[str, str]) -> None:
     """Bridges remember for minutes where an address was."""
     if known(pair, hosts)["pair-1"] == began["pair-1"]:
         pair.move("pair-1", other(began["pair-1"]))
@@ -187,7 +187,7 @@ def test_a_node_that_is_started_elsewhere_than_it_was_is_found(pair: World, host
     assert known(pair, hosts) == began
 
 
-def test_by_ssh(pair: World, hosts: Lab) -> None:
+def test_hosts_are_reached_by_ssh(pair: World, hosts: Lab) -> None:
     """The same hosts, reached in another way; they reach each other in this way, too."""
     if not sshd():
         pytest.skip("there is no sshd (scripts/setup-test)")
@@ -202,7 +202,7 @@ def test_by_ssh(pair: World, hosts: Lab) -> None:
     assert known(pair, hosts) == {"pair-0": destination}
 
 
-def test_down_leaves_nothing(pair: World, hosts: Lab) -> None:
+def test_down_leaves_nothing_on_real_hosts(pair: World, hosts: Lab) -> None:
     """At a host that did not answer the command fails, and remembers where to go on."""
     host = known(pair, hosts)["pair-0"]
     hosts.kill_libvirtd(host)

@@ -86,9 +86,7 @@ def mounts(node: str) -> dict[str, set[str]]:
     pytest.fail(f"{node} has no first process")
 
 
-def test_mounts_of_a_node_allow_no_more_than_those_of_the_host(
-    clusters: dict[str, dict[str, object]], case: Path
-) -> None:
+def test_mounts_of_a_node_keep_the_hosts_mount_flags(clusters: dict[str, dict[str, object]], case: Path) -> None:
     before = mounts("limited-0")
     masked = {*MASKED_FILES, *MASKED_DIRECTORIES}  # by /dev/null and by an empty directory
     for point, options in before.items():
@@ -110,7 +108,7 @@ def test_mounts_of_a_node_allow_no_more_than_those_of_the_host(
     }
 
 
-def test_a_directory_that_is_closed_to_the_user_is_neither_bound_nor_worked_in(
+def test_directory_closed_to_the_user_is_not_bound_into_a_node(
     clusters: dict[str, dict[str, object]], case: Path
 ) -> None:
     assert clusters["closed"]["binds"] == []
@@ -119,7 +117,7 @@ def test_a_directory_that_is_closed_to_the_user_is_neither_bound_nor_worked_in(
     assert done.returncode == 4 and f"{case}/closed is closed to you" in done.stderr and "next: cd " in done.stderr
 
 
-def test_what_the_user_may_not_see_is_not_there(clusters: dict[str, dict[str, object]], case: Path) -> None:
+def test_files_closed_to_the_user_are_hidden_in_nodes(clusters: dict[str, dict[str, object]], case: Path) -> None:
     secret = case / "closed" / "secret"
     secret.write_text("#!/bin/sh\n")
     secret.chmod(0o755)
@@ -140,9 +138,7 @@ def test_only_the_owner_of_a_cluster_runs_jobs_on_it(clusters: dict[str, dict[st
     assert done.returncode == 4 and "does not know your groups" in done.stderr and "next: wherry down" in done.stderr
 
 
-def test_who_reads_the_key_in_the_job_file_is_still_only_a_user(
-    clusters: dict[str, dict[str, object]], case: Path
-) -> None:
+def test_job_key_grants_no_more_than_the_users_rights(clusters: dict[str, dict[str, object]], case: Path) -> None:
     started = wherry("run", "open", "-n", "1", "--detach", "--", "/bin/sleep", "300", cwd=case / "open", **AS_NOBODY)
     assert started.returncode == 0, started.stderr
     id = started.stdout.strip()
@@ -165,7 +161,7 @@ def test_who_reads_the_key_in_the_job_file_is_still_only_a_user(
         wherry("cancel", id, cwd=case, **AS_NOBODY)
 
 
-def test_root_runs_no_library_of_the_users() -> None:
+def test_root_loads_no_library_of_the_user() -> None:
     """The launcher gets the user's variables, LD_PRELOAD among them, through programs that still run as root."""
     for name in ("wherry-ns", "wherry-launch"):
         program = elf.read(native_program(name))

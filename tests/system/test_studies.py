@@ -26,11 +26,11 @@ from wherry.base.errors import Failed
 from wherry.client import daemon_process
 from wherry.lab.study import render, runner, workloads
 from wherry.lab.study.experiment import Page, Study
-from wherry.lab.study.levels import Combination, Factor, Level, SampleFailed, Value
+from wherry.lab.study.levels import Combination, Factor, Level, RunFailed, Value
 from wherry.lab.study.papers.multi_site import MultiSite
 from wherry.lab.study.papers.nic_degradation import NicDegradation
 from wherry.lab.study.papers.xen_migration import XenMigration
-from wherry.lab.study.requirements import lacking
+from wherry.lab.study.requirements import unavailable_features
 from wherry.lab.study.results import Results
 from wherry.lab.study.testbed import FABRIC, ClusterShape, Testbed, program
 
@@ -62,7 +62,7 @@ def case() -> Iterator[Path]:
         assert down.returncode == 0, down.stderr
 
 
-def test_a_quick_study_from_the_command_line(case: Path) -> None:
+def test_quick_study_runs_from_the_command_line(case: Path) -> None:
     done = wherry("study", "run", "colocated", "--quick", "--reps", "1", "--out", "study", "-o", "json", cwd=case)
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout)
@@ -73,8 +73,8 @@ def test_a_quick_study_from_the_command_line(case: Path) -> None:
         rows = list(csv.DictReader(file))
     places = {"native-shm", "native-tcp", "one-node", "one-host", "two-hosts"}
     assert {row["where"] for row in rows} == places and {row["ok"] for row in rows} == {"1"}
-    for place in places:
-        sizes = {float(row["x"]) for row in rows if row["where"] == place and row["metric"] == "latency_median"}
+    for cluster in places:
+        sizes = {float(row["x"]) for row in rows if row["where"] == cluster and row["metric"] == "latency_median"}
         assert sizes == {float(2**power) for power in range(24)} | {float(6 << 20)}
     text = (case / "study" / "report.html").read_text()
     for part in ("180 / 1200", "two VM nodes on one host", "cannot say", "Figures 3 and 4", "<svg", "lapack"):
@@ -91,7 +91,7 @@ def test_a_quick_study_from_the_command_line(case: Path) -> None:
     assert refused.returncode == 4 and "holds another study" in refused.stderr
 
 
-def test_ctrl_c_says_what_there_is_and_takes_everything_down(case: Path) -> None:
+def test_ctrl_c_reports_progress_and_takes_everything_down(case: Path) -> None:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("WHERRY_", "SUDO_"))}
     words = [str(WHERRY), "study", "run", "nic-degradation", "--quick", "--out", "cut"]
     child = subprocess.Popen(
@@ -127,7 +127,7 @@ class Faults(Study):
     def combinations(self) -> Sequence[Combination]:
         return [Combination.of(what="it")]
 
-    def measure(self, testbed: Testbed, cell: Combination, directory: Path) -> list[Value]:
+    def measure(self, testbed: Testbed, combination: Combination, directory: Path) -> list[Value]:
         return self.act(testbed, directory)
 
     def page(self, results: Results) -> Page:
@@ -166,11 +166,11 @@ def first_process(node: str) -> int:
     raise AssertionError(f"no init of {node}")
 
 
-def test_a_node_lost_half_way_fails_its_sample_and_is_repaired(case: Path, testbed: Testbed) -> None:
+def test_node_lost_during_a_run_fails_the_run_and_is_repaired(case: Path, testbed: Testbed) -> None:
     kills = [1]
 
     def act(testbed: Testbed, directory: Path) -> list[Value]:
-        testbed.ready(PLACE)
+        testbed.ensure_cluster(PLACE)
         if kills:
             kills.pop()
             timer = threading.Timer(2.0, lambda: os.kill(first_process("fault-1"), signal.SIGKILL))
@@ -184,14 +184,14 @@ def test_a_node_lost_half_way_fails_its_sample_and_is_repaired(case: Path, testb
     assert results.failed()[0].problem[:20] in render.write(results)[0].read_text()
 
 
-def test_wrong_ranks_a_class_too_large_and_a_hang_fail(case: Path, testbed: Testbed) -> None:
+def test_wrong_ranks_too_large_class_and_hang_fail_their_runs(case: Path, testbed: Testbed) -> None:
     def ranks(testbed: Testbed, directory: Path) -> list[Value]:
-        done = testbed.on(PLACE, [program("pingpong", "openmpi"), "--max", "1"], 3, directory, 60.0)
-        done.verified()
+        done = testbed.run_on_cluster(PLACE, [program("pingpong", "openmpi"), "--max", "1"], 3, directory, 60.0)
+        done.require_success()
         return []
 
     def hang(testbed: Testbed, directory: Path) -> list[Value]:
-        testbed.on(PLACE, ["/bin/sleep", "100"], 1, directory, 2.0, "openmpi")
+        testbed.run_on_cluster(PLACE, ["/bin/sleep", "100"], 1, directory, 2.0, "openmpi")
         return []
 
     def npb_ranks(testbed: Testbed, directory: Path) -> list[Value]:
@@ -211,9 +211,9 @@ def test_wrong_ranks_a_class_too_large_and_a_hang_fail(case: Path, testbed: Test
         assert not results.counted() and says in results.failed()[0].problem, results.failed()[0].problem
 
 
-def test_too_little_memory_fails(case: Path, testbed: Testbed) -> None:
-    with pytest.raises(SampleFailed, match="of memory"):
-        testbed.needs_memory(1 << 50)
+def test_run_that_needs_more_memory_than_available_fails(case: Path, testbed: Testbed) -> None:
+    with pytest.raises(RunFailed, match="of memory"):
+        testbed.require_memory(1 << 50)
 
 
 @pytest.fixture
@@ -229,7 +229,7 @@ def small_disk(case: Path) -> Iterator[Path]:
     raise AssertionError("the small disk stays mounted")
 
 
-def test_a_full_disk_fails_samples_and_leaves_a_report(small_disk: Path, testbed: Testbed) -> None:
+def test_full_disk_fails_runs_and_leaves_a_report(small_disk: Path, testbed: Testbed) -> None:
     fills: list[int] = [0, 0, 1, 1, 1, 1, 1]
 
     def act(_bench: Testbed, directory: Path) -> list[Value]:
@@ -240,15 +240,15 @@ def test_a_full_disk_fails_samples_and_leaves_a_report(small_disk: Path, testbed
     results = results_of(small_disk / "study", act, 7)
     with pytest.raises(Failed, match="in a row failed"):
         run(results, testbed)
-    results.release()
+    results.release_reserve()
     text = render.write(results)[0].read_text()
     assert len(results.counted()) == 2 and len(results.failed()) == 5
     assert "No space left on device" in text and "5 of 7 runs are missing" in text
-    kept = Results(results.directory, results.study, Results.about_of(results.directory))
+    kept = Results(results.directory, results.study, Results.read_manifest(results.directory))
     assert len(kept.counted()) == 2 and len(kept.failed()) == 5
 
 
-def test_a_disk_that_is_full_again_and_again_costs_no_row(small_disk: Path, testbed: Testbed) -> None:
+def test_repeatedly_full_disk_loses_no_row(small_disk: Path, testbed: Testbed) -> None:
     """Each row is longer than a page, so it needs room; and another program takes what there is, then gives it back."""
     other = small_disk / "other"
     turns = iter(range(8))
@@ -266,13 +266,13 @@ def test_a_disk_that_is_full_again_and_again_costs_no_row(small_disk: Path, test
         try:
             fill()
         except OSError as error:
-            raise SampleFailed(f"{error} {'x' * 5000}") from None
+            raise RunFailed(f"{error} {'x' * 5000}") from None
         return []
 
     results = results_of(small_disk / "study", act, 8)
     run(results, testbed)
     assert (len(results.counted()), len(results.failed())) == (4, 4)
-    kept = Results(results.directory, results.study, Results.about_of(results.directory))
+    kept = Results(results.directory, results.study, Results.read_manifest(results.directory))
     assert [one.ok for one in kept.runs] == [False, True] * 4
 
 
@@ -293,12 +293,14 @@ class Pings(NicDegradation):
 
 
 @pytest.mark.parametrize("kind", [Papers, Pings])
-def test_programs_of_the_papers(case: Path, testbed: Testbed, kind: type[Study]) -> None:
-    results = Results.create(case / kind.__name__, kind(True, lacking(daemon_process.examine())), 1)
+def test_programs_of_the_studies_run_on_a_cluster(case: Path, testbed: Testbed, kind: type[Study]) -> None:
+    results = Results.create(case / kind.__name__, kind(True, unavailable_features(daemon_process.examine())), 1)
     run(results, testbed)
     assert len(results.counted()) == len(results.study.combinations()), [one.problem for one in results.runs]
-    moved = [cell for cell in results.study.combinations() if "moved" in dict(cell.levels).values()]
-    assert all(results.values(cell, "downtime")[0] > 0 for cell in moved)
+    moved = [
+        combination for combination in results.study.combinations() if "moved" in dict(combination.levels).values()
+    ]
+    assert all(results.values(combination, "downtime")[0] > 0 for combination in moved)
     text = render.write(results)[0].read_text()
     assert not moved or "wherry move three-2 --to b" in text
 
@@ -307,19 +309,19 @@ class TwoSites(MultiSite):
     """Its smallest cut: a program on limited hosts without nodes, and on nodes, over a link of 10 ms with a VPN."""
 
     def combinations(self) -> Sequence[Combination]:
-        vpn = next((name for name in ("wireguard", "openvpn") if name not in self.lacks), "none")
+        vpn = next((name for name in ("wireguard", "openvpn") if name not in self.unavailable), "none")
         over = {"where": "two", "overlay": vpn, "latency": "10"}
         return [Combination.of(test="ep", how=how, **over) for how in ("native", "nodes")]
 
 
-def test_one_cluster_over_two_sites(case: Path, testbed: Testbed) -> None:
-    results = Results.create(case / "sites", TwoSites(True, lacking(daemon_process.examine())), 1)
+def test_multi_site_programs_run_over_two_sites(case: Path, testbed: Testbed) -> None:
+    results = Results.create(case / "sites", TwoSites(True, unavailable_features(daemon_process.examine())), 1)
     try:
         run(results, testbed)
     finally:
         testbed.close()
-        testbed.stand_on(FABRIC)
+        testbed.use_fabric(FABRIC)
     assert len(results.counted()) == 2, [one.problem for one in results.runs]
-    for cell in results.study.combinations():
-        assert results.values(cell, "seconds") and results.values(cell, "throttled")[0] >= 0
+    for combination in results.study.combinations():
+        assert results.values(combination, "seconds") and results.values(combination, "throttled")[0] >= 0
     assert "NPB on limited hosts" in render.write(results)[0].read_text()

@@ -36,7 +36,7 @@ def move_round(world_: World, process: int, tiles: list[int], modes: list[str]) 
     return done
 
 
-def test_on_this_machine(some: World) -> None:
+def test_tiles_on_this_machine(some: World) -> None:
     rings = f"rings:\n  - - {{name: echo, program: {LIBRARY}/names, words: [serve, echo, '1'], tile: 3}}\n"
     up = some.json("tile", "up", some.file("tiles.yaml", f"kind: tiles\nversion: 1\ntiles: 4\ncores: 3\n{rings}"))
     assert up["tiles"] == 4 and up["servers"] == {"echo": 1}
@@ -58,7 +58,7 @@ def test_on_this_machine(some: World) -> None:
     assert some("tile", "ps").returncode != 0
 
 
-def test_on_two_hosts(some: World) -> None:
+def test_tiles_on_two_hosts(some: World) -> None:
     """Ranks of an MPI program are moved between hosts; it says the same. Only `down --all` takes the hosts away while
     tiles are there: it ends them."""
     some.json("fabric", "up", str(EXAMPLES / "two-sites.yaml"))

@@ -58,7 +58,7 @@ def other(host: str) -> str:
     return {"a": "b", "b": "a"}[host[0]] + host[1]
 
 
-def test_a_machine_is_moved_under_a_job(two: World) -> None:
+def test_vm_is_moved_under_a_job(two: World) -> None:
     """Every byte of the job's messages and memory is checked, by the job itself."""
     refused = two("move", "two-1", "--to", other(two.hosts_of("two")["two-1"]), "--dry-run")
     if refused.returncode == 4 and "QEMU" in refused.stderr:
@@ -74,12 +74,12 @@ def test_a_machine_is_moved_under_a_job(two: World) -> None:
     two.under_a_ring("two", "mpich", move, ranks=2)
 
 
-def test_the_other_mpi(two: World) -> None:
+def test_vm_runs_the_other_mpi(two: World) -> None:
     with two.ring("two", "openmpi", ranks=2, seconds=2) as ring:
         ring.result()
 
 
-def test_what_ranks_in_a_machine_do_is_seen(two: World) -> None:
+def test_usage_of_ranks_in_a_vm_is_measured(two: World) -> None:
     """Its agent tells of the ranks, its port of the messages; so a cluster of machines is balanced as any other."""
     with two.ring("two", "mpich", ranks=2, seconds=25):
         before = two.json("node", "show", "two-1")["usage"]
@@ -94,7 +94,7 @@ def test_what_ranks_in_a_machine_do_is_seen(two: World) -> None:
     assert verdict["kind"] not in ("idle", "unknown"), verdict
 
 
-def test_a_program_finds_its_files(two: World) -> None:
+def test_vm_program_finds_its_files(two: World) -> None:
     """The program, what the cluster's file names, and the working directory, all under their own names."""
     script = two.directory / "look"
     script.write_text(f'#!/bin/sh\necho "$(hostname) $(pwd) $(cat {two.directory}/deck)"\necho result >written\n')
@@ -105,12 +105,12 @@ def test_a_program_finds_its_files(two: World) -> None:
     assert not Path(two.directory, "written").exists()  # what ranks write stays in their node
 
 
-def test_a_program_that_is_not_there_is_refused(two: World) -> None:
+def test_program_missing_in_the_vm_is_refused(two: World) -> None:
     done = two("run", "two", "-n", "2", "--", "./nothing")
     assert done.returncode == 3 and "nothing is not there" in done.stderr
 
 
-def test_the_image_is_told(two: World) -> None:
+def test_image_is_shown(two: World) -> None:
     (found,) = [image for image in two.json("image", "list")["images"] if image["name"] == IMAGE]
     assert found["mpi"] and found["digest"] == two.json("image", "show", IMAGE)["image"]["digest"]
     assert any(name.startswith("linux-image-") for name in found["packages"])
@@ -175,7 +175,7 @@ def switched(two: World, host: str, command: subprocess.Popen[str]) -> None:
 FETCH_SLOWLY = ("--mode", "post-copy", "--max-rounds", "0", "--bandwidth", "64Mbit/s")
 
 
-def test_post_copy(two: World) -> None:
+def test_vm_is_moved_by_post_copy(two: World) -> None:
     """The node runs at its destination before its memory is there, and its job goes on right."""
     with two.ring("two", "mpich", ranks=2, seconds=30) as ring:
         source, destination, command = moving(two, *FETCH_SLOWLY)
@@ -187,7 +187,7 @@ def test_post_copy(two: World) -> None:
         ring.result()
 
 
-def test_hybrid_leaves_the_choice_to_the_policy(two: World) -> None:
+def test_hybrid_mode_follows_the_precopy_policy(two: World) -> None:
     """A node that does little is frozen, as its rounds gain."""
     source = known(two)["two-1"]
     record = two.json("move", "two-1", "--to", other(source), "--mode", "hybrid")
@@ -198,7 +198,7 @@ def test_hybrid_leaves_the_choice_to_the_policy(two: World) -> None:
 
 
 @pytest.mark.skipif(not _LONG, reason="it takes minutes (make test-moves)")
-def test_hybrid_lets_a_node_run_on_that_outruns_its_rounds(two: World) -> None:
+def test_hybrid_mode_switches_when_a_node_outruns_its_rounds(two: World) -> None:
     """It rewrites its memory faster than the link takes it."""
     with two.ring("two", "mpich", ranks=2, seconds=140, memory=32) as ring:
         _, destination, command = moving(two, "--mode", "hybrid", "--bandwidth", "24Mbit/s")
@@ -213,7 +213,7 @@ def test_hybrid_lets_a_node_run_on_that_outruns_its_rounds(two: World) -> None:
 
 
 @pytest.mark.parametrize("end", ["source", "destination"])
-def test_a_libvirtd_is_killed_during_a_move(two: World, end: str) -> None:
+def test_vm_move_survives_a_killed_libvirtd(two: World, end: str) -> None:
     """The node runs on where it was, its job goes on right, and nothing is left of the move."""
     with two.ring("two", "openmpi", ranks=2, seconds=40) as ring:
         source, destination, command = moving(two, "--bandwidth", "16Mbit/s")
@@ -226,7 +226,7 @@ def test_a_libvirtd_is_killed_during_a_move(two: World, end: str) -> None:
         ring.result()
 
 
-def test_the_daemon_is_killed_during_a_move(two: World) -> None:
+def test_vm_move_survives_a_killed_daemon(two: World) -> None:
     """The next one takes it back, or finishes it when libvirt or the commit has decided; the job goes on right."""
 
     def killed() -> None:
@@ -241,7 +241,7 @@ def test_the_daemon_is_killed_during_a_move(two: World) -> None:
     two.under_a_ring("two", "mpich", killed, ranks=2)
 
 
-def test_a_machine_that_panics_is_told(two: World) -> None:
+def test_kernel_panic_of_a_vm_is_reported(two: World) -> None:
     """The event has its last words; its console is kept, and `up` repairs."""
     ends = two("run", "two", "-n", "1", "--mpi", "mpich", "--", "/bin/sh", "-c", "echo c >/proc/sysrq-trigger")
     assert ends.returncode != 0
@@ -256,7 +256,7 @@ def test_a_machine_that_panics_is_told(two: World) -> None:
 
 
 @pytest.mark.skipif(not _LONG, reason="it takes minutes (make test-moves)")
-def test_post_copy_that_breaks_is_told(two: World) -> None:
+def test_post_copy_that_breaks_is_reported(two: World) -> None:
     """The source's QEMU dies with memory that the node has not fetched: it is lost, nothing stays, and `up` repairs."""
     source, destination, command = moving(two, *FETCH_SLOWLY)
     switched(two, destination, command)
@@ -272,7 +272,7 @@ def test_post_copy_that_breaks_is_told(two: World) -> None:
         ring.result()
 
 
-def test_containers_and_machines_in_one_job(two: World) -> None:
+def test_containers_and_vms_run_one_job(two: World) -> None:
     """One node of each kind, each moved by its own driver while the job checks every message; a host is drained."""
     machine = f"{{kind: vm, image: {IMAGE}, memory: 128MiB, nic: {{model: e1000e}}}}"
     nodes = f"nodes:\n  - {{kind: container, memory: 128MiB}}\n  - {machine}\n"
@@ -306,7 +306,7 @@ def test_containers_and_machines_in_one_job(two: World) -> None:
 
 @pytest.mark.skipif(not _LONG, reason="it takes minutes (make test-moves)")
 @pytest.mark.parametrize("model", ["virtio", "e1000"])
-def test_twenty_moves(two: World, model: str) -> None:
+def test_twenty_moves_of_a_vm(two: World, model: str) -> None:
     """Back and forth under a job that checks its memory and every message."""
     text = f"kind: vm\nname: many\nnodes: 2\ncpus: 1\nmemory: 192MiB\nimage: {IMAGE}\nnic: {{model: {model}}}\n"
     two.json("up", two.file("many.yaml", text))
@@ -325,7 +325,7 @@ def test_twenty_moves(two: World, model: str) -> None:
         print(f"{model}: {measure} {sorted(round(record[measure], 3) for record in records)} s")
 
 
-def test_the_guest_sees_its_adapter(two: World) -> None:
+def test_guest_sees_the_declared_network_adapter(two: World) -> None:
     """Bits of a virtio adapter (VIRTIO 1.2): 0 and 1 are checksums of what is sent and received, 22 several queues."""
     look = ("/bin/sh", "-c", "cat /sys/class/net/eth0/device/features; echo /sys/class/net/eth0/queues/tx-*")
 

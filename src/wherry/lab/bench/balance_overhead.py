@@ -25,7 +25,7 @@ from wherry.client import Client, identity
 from wherry.lab.bench.balance import SPREAD
 from wherry.lab.bench.definition import Comparison, Levels, Row
 from wherry.lab.bench.samples import Samples
-from wherry.lab.bench.two_sites_job import JOB, OverTwoSites, ended, wrong
+from wherry.lab.bench.two_sites_job import JOB, TwoSitesBenchmark, await_end, why_invalid
 from wherry.lab.interleave import interleaved
 from wherry.model.records import JobState
 
@@ -35,17 +35,17 @@ _WINDOW = 4.0
 """Seconds of a window: for two measurements the daemon looks without a pause, of which the first began in _SETTLE."""
 _BEGIN = 10.0
 """Seconds that a program is given before it is measured."""
-_PART = 28 / 120
+_SAMPLED_SHARE = 28 / 120
 """Of a job's first two minutes for which the daemon looks, when nothing changes (docs/design/0011); later a sixth."""
 
 
 @dataclass(frozen=True)
-class BalanceOverhead(OverTwoSites):
+class BalanceOverhead(TwoSitesBenchmark):
     """A repetition is a run of the program; it gives as many samples as it lasts for."""
 
     name = "balance-overhead"
     compares = "Time of a job's steps while the daemon looks at it, beside its steps alone (pairs of windows)"
-    lasts = ("forty minutes", "two minutes")
+    duration = ("forty minutes", "two minutes")
     columns: ClassVar[tuple[str, str]] = ("found", "alone")
     repetitions = 10
     quick_repetitions = 1
@@ -62,20 +62,22 @@ class BalanceOverhead(OverTwoSites):
 
     def measure(self, client: Client, levels: Levels, directory: Path) -> Iterable[Row]:
         owner, moves, rows = identity.process_owner(directory), len(client.moves()), list[Row]()
-        self.crowd(client, owner)
-        job = self.start(client, self.job, directory, owner)
+        self.make_clusters(client, owner)
+        job = self.start_program(client, self.job, directory, owner)
         time.sleep(_BEGIN)
         while True:
             rates = dict[bool, float]()
-            for looked in interleaved([True, False], f"{job.id}/{len(rows)}"):
-                client.auto_balance(looked)
+            for balancing in interleaved([True, False], f"{job.id}/{len(rows)}"):
+                client.auto_balance(balancing)
                 time.sleep(_SETTLE)
-                rates[looked] = _rate(client)
+                rates[balancing] = _send_rate(client)
             if client.job(job.id).state != JobState.RUNNING:
                 break
             rows.append({"looked": rates[True], "alone": rates[False], "ratio": rates[False] / rates[True]})
         client.auto_balance(False)
-        problem = wrong(client, ended(client, job)) or ("nodes were moved" if len(client.moves()) > moves else "")
+        problem = why_invalid(client, await_end(client, job)) or (
+            "nodes were moved" if len(client.moves()) > moves else ""
+        )
         if not rows:
             why = problem or f"it was over in {_BEGIN + 2 * (_SETTLE + _WINDOW):g} s"
             raise Failed(Code.FAILED, f"{self.job} is not measured so: {why}", "", "a larger class")
@@ -84,7 +86,7 @@ class BalanceOverhead(OverTwoSites):
     def comparisons(self, samples: Samples) -> Sequence[Comparison]:
         ratios = samples.values("ratio")
         speeds = [Comparison(f"MB/s {kind}", [rate / 1e6 for rate in samples.values(kind)]) for kind in _SPEEDS]
-        whole = [1 + (ratio - 1) * _PART for ratio in ratios]
+        whole = [1 + (ratio - 1) * _SAMPLED_SHARE for ratio in ratios]
         return [
             *speeds,
             Comparison("step's time, looked at : alone", ratios),
@@ -95,12 +97,12 @@ class BalanceOverhead(OverTwoSites):
 _SPEEDS = ("alone", "looked")
 
 
-def _rate(client: Client) -> float:
+def _send_rate(client: Client) -> float:
     """Bytes per second that the job's nodes sent."""
-    before, began = _sent(client), time.monotonic()
+    before, began = _bytes_sent(client), time.monotonic()
     time.sleep(_WINDOW)
-    return (_sent(client) - before) / (time.monotonic() - began)
+    return (_bytes_sent(client) - before) / (time.monotonic() - began)
 
 
-def _sent(client: Client) -> int:
+def _bytes_sent(client: Client) -> int:
     return sum(client.node(node.name)["usage"]["sent"] for node in client.nodes(JOB))

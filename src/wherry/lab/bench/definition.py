@@ -31,13 +31,13 @@ class Goal:
     at_most: float | None = None
     at_least: float | None = None
 
-    def verdict(self, found: Estimate) -> str:
+    def verdict(self, estimate: Estimate) -> str:
         """`met` when the whole interval keeps the goal, `missed` when none of it does, else `not certain`."""
         least = -math.inf if self.at_least is None else self.at_least
         most = math.inf if self.at_most is None else self.at_most
-        if least <= found.low and found.high <= most:
+        if least <= estimate.low and estimate.high <= most:
             return "met"
-        return "missed" if found.high < least or found.low > most else "not certain"
+        return "missed" if estimate.high < least or estimate.low > most else "not certain"
 
     def __str__(self) -> str:
         parts = (("at least", self.at_least), ("at most", self.at_most))
@@ -48,28 +48,37 @@ class Goal:
 class Comparison:
     """One row of a benchmark's table: samples, those of the baseline if there is one, and the goal of their ratio."""
 
-    what: str
+    label: str
     samples: Sequence[float]
-    base: Sequence[float] = ()
+    baseline: Sequence[float] = ()
     goal: Goal | None = None
-    overruled: str = field(default="", kw_only=True)
+    missed_because: str = field(default="", kw_only=True)
     """Why the goal is missed whatever the numbers say."""
 
-    def cells(self) -> tuple[str, ...]:
+    def row(self) -> tuple[str, ...]:
         """Texts of the row."""
-        ours, theirs = (median(found).text() if found else "not measured" for found in (self.samples, self.base))
-        whole = self.estimate()
-        verdict = "" if self.goal is None or whole is None else self.goal.verdict(whole)
-        if self.overruled and verdict:
-            verdict = f"missed: {self.overruled}"
-        against = whole.text() if whole and self.base else "-"
-        return (self.what, ours, theirs if self.base else "-", against, str(self.goal or "-"), verdict or "-")
+        ours, theirs = (
+            median(estimate).text() if estimate else "not measured" for estimate in (self.samples, self.baseline)
+        )
+        estimate = self.estimate()
+        verdict = "" if self.goal is None or estimate is None else self.goal.verdict(estimate)
+        if self.missed_because and verdict:
+            verdict = f"missed: {self.missed_because}"
+        against = estimate.text() if estimate and self.baseline else "-"
+        return (
+            self.label,
+            ours,
+            theirs if self.baseline else "-",
+            against,
+            str(self.goal or "-"),
+            verdict or "-",
+        )
 
     def estimate(self) -> Estimate | None:
         """What the goal is about: the ratio of medians, or the median where there is no baseline."""
         if not self.samples:
             return None
-        return ratio(self.samples, self.base) if self.base else median(self.samples)
+        return ratio(self.samples, self.baseline) if self.baseline else median(self.samples)
 
 
 @dataclass(frozen=True)
@@ -79,7 +88,7 @@ class Benchmark(ABC):
     name: ClassVar[str]
     compares: ClassVar[str]
     """One line: what is measured, beside what."""
-    lasts: ClassVar[tuple[str, str]]
+    duration: ClassVar[tuple[str, str]]
     """How long it takes on two cores: the whole, and with --quick."""
     columns: ClassVar[tuple[str, str]] = ("wherry", "baseline")
     """What samples and baseline are called."""
@@ -111,6 +120,6 @@ class Benchmark(ABC):
         """Further tables."""
         return ()
 
-    def said(self, row: Row) -> str:
+    def describe_sample(self, row: Row) -> str:
         """A sample in a line of progress."""
         return ", ".join(f"{key} {value:.3f}" for key, value in row.items() if isinstance(value, float))

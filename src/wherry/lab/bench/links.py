@@ -22,7 +22,7 @@ _FABRIC = {
 }
 _LATENCIES = ("0ms", "1ms", "5ms", "10ms", "50ms")
 _BANDWIDTHS = (("10Mbit/s", "0ms"), ("100Mbit/s", "0ms"), ("1Gbit/s", "0ms"), ("1Gbit/s", "10ms"))
-_LATE, _LATE_SHARE = 0.2e-3, 0.03
+_MAX_LATE, _LATE_SHARE = 0.2e-3, 0.03
 """A latency's goal: so many seconds late, or so large a share of it."""
 _EXACT = Goal(at_least=0.95, at_most=1.05)
 _CORES = Goal(at_most=1.0)
@@ -38,7 +38,7 @@ class Links(Benchmark):
 
     name = "links"
     compares = "Latency (ms) and bandwidth (Mbit/s) of a link, beside what was declared"
-    lasts = ("three minutes", "a minute")
+    duration = ("three minutes", "a minute")
     columns = ("measured", "declared")
 
     def levels(self) -> Sequence[Levels]:
@@ -55,17 +55,17 @@ class Links(Benchmark):
             yield {"ms": 1e3 * seconds, "late": 1e3 * (seconds - parse_duration(levels["latency"]))}
             return
         began, before = time.monotonic(), client.links()[0]["cpu"]
-        found = client.links(measure=True)[0]["measured"]
+        measured = client.links(measure=True)[0]["measured"]
         cores = (client.links()[0]["cpu"] - before) / (time.monotonic() - began)
-        for way in ("there", "back"):
-            yield {"mbit": found[way] / 1e6, "cores": cores}
+        for direction in ("there", "back"):
+            yield {"mbit": measured[direction] / 1e6, "cores": cores}
 
     def comparisons(self, samples: Samples) -> Sequence[Comparison]:
         rows = []
         for latency in _LATENCIES:
-            most = 1e3 * max(_LATE, _LATE_SHARE * parse_duration(latency))
-            found = samples.values("late", latency=latency, bandwidth="40Gbit/s")
-            rows.append(Comparison(f"{latency}: late by ms", found, goal=Goal(at_most=most)))
+            bound = 1e3 * max(_MAX_LATE, _LATE_SHARE * parse_duration(latency))
+            measured = samples.values("late", latency=latency, bandwidth="40Gbit/s")
+            rows.append(Comparison(f"{latency}: late by ms", measured, goal=Goal(at_most=bound)))
         for bandwidth, latency in _BANDWIDTHS:
             where = {"latency": latency, "bandwidth": bandwidth}
             declared = [parse_rate(bandwidth) / 1e6]

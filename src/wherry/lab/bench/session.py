@@ -14,16 +14,16 @@ from wherry.client import daemon_process
 
 
 @contextmanager
-def own_instance(name: str, *, keep: bool = False) -> Iterator[None]:
+def temporary_instance(name: str, *, keep: bool = False) -> Iterator[None]:
     """Uses an instance of which nothing is left at the end, unless it is to be kept.
 
     It is called `name` unless WHERRY_INSTANCE names another. One that the user has named must not exist yet: everything
     in it would be removed.
     """
     os.environ.setdefault("WHERRY_INSTANCE", name)
-    chosen = instance()
-    if chosen.name != name and (chosen.run.exists() or chosen.state.exists()):
-        what = f"the instance {chosen.name} is in use"
+    selected = instance()
+    if selected.name != name and (selected.run.exists() or selected.state.exists()):
+        what = f"the instance {selected.name} is in use"
         why = f"at its end {name} would remove all that is in it"
         raise Refused(Code.WRONG_STATE, what, why, f"unset WHERRY_INSTANCE, or: {as_root(['down', '--all'])}")
     try:
@@ -37,5 +37,5 @@ def own_instance(name: str, *, keep: bool = False) -> Iterator[None]:
 @contextmanager
 def working_directory() -> Iterator[Path]:
     """A directory that is gone afterwards. Not below /tmp, which is each node's own."""
-    with TemporaryDirectory(prefix="wherry-bench-", dir=Path.home()) as here:
-        yield Path(here)
+    with TemporaryDirectory(prefix="wherry-bench-", dir=Path.home()) as path:
+        yield Path(path)

@@ -21,7 +21,7 @@ JOB = "job"
 
 
 @dataclass(frozen=True)
-class OverTwoSites(Benchmark):
+class TwoSitesBenchmark(Benchmark):
     """The settings of such a job, its fabric and its clusters."""
 
     nodes: int = 6
@@ -34,9 +34,9 @@ class OverTwoSites(Benchmark):
 
     def make_fabric(self, client: Client) -> None:
         """Two sites, each with room for all nodes of the job."""
-        each = -(-2 * self.nodes // _HOSTS)
+        cores = -(-2 * self.nodes // _HOSTS)
         hosts = [
-            {"name": f"{site}{number}", "site": site, "cores": each, "memory": "4GiB"}
+            {"name": f"{site}{number}", "site": site, "cores": cores, "memory": "4GiB"}
             for site in "ab"
             for number in range(1, _HOSTS + 1)
         ]
@@ -44,30 +44,30 @@ class OverTwoSites(Benchmark):
         about = {"kind": "fabric", "version": 1, "name": "two-sites", "sites": [{"name": "a"}, {"name": "b"}]}
         client.wait(client.fabric_up({**about, "hosts": hosts, "links": [link]}, "the benchmark's fabric").id)
 
-    def crowd(self, client: Client, owner: Owner) -> None:
+    def make_clusters(self, client: Client, owner: Owner) -> None:
         """A cluster for the job over both sites, and one at each site that has the rest of it."""
         _up(client, owner, JOB, 2 * self.nodes, {"placement": "spread"})
         for site in ("a", "b"):
             _up(client, owner, f"guest{site}", self.nodes, {"sites": [site], "memory": "32MiB"})
 
-    def start(self, client: Client, name: str, directory: Path, owner: Owner) -> Job:
+    def start_program(self, client: Client, name: str, directory: Path, owner: Owner) -> Job:
         """Starts a program of NPB, `PROGRAM:CLASS`."""
         program, _, size = name.partition(":")
         path = directory / f"npb-{program}"
         shutil.copy(native_program(f"npb-{program}-{self.mpi}"), path)
         return client.run(JOB, [str(path), size], self.ranks, self.mpi, owner=owner)
 
-    def where(self) -> str:
+    def settings_text(self) -> str:
         """The settings in a title."""
         return f"{self.nodes} + {self.nodes} nodes, {self.ranks} ranks, {self.latency}"
 
 
-def _up(client: Client, owner: Owner, name: str, nodes: int, more: dict[str, Any]) -> None:
-    spec = {"name": name, "nodes": nodes, "cpus": 1, "memory": "256MiB", **more}
+def _up(client: Client, owner: Owner, name: str, nodes: int, options: dict[str, Any]) -> None:
+    spec = {"name": name, "nodes": nodes, "cpus": 1, "memory": "256MiB", **options}
     client.wait(client.up(spec, "the benchmark's cluster", owner).id)
 
 
-def ended(client: Client, job: Job) -> Job:
+def await_end(client: Client, job: Job) -> Job:
     """The job when it is over."""
     for _ in client.output(job.id):
         continue
@@ -77,7 +77,7 @@ def ended(client: Client, job: Job) -> Job:
     return job
 
 
-def wrong(client: Client, job: Job) -> str:
+def why_invalid(client: Client, job: Job) -> str:
     """Why the run of a program that is over does not count; empty when it verified its result."""
     text = b"".join(data for stream, _, data in client.output(job.id, follow=False) if stream == "stdout").decode()
     return "" if job.exit_code == 0 and "SUCCESSFUL" in text else f"exit code {job.exit_code}: {text[-200:]}"

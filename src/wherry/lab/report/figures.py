@@ -17,7 +17,7 @@ COLOURS = ("#1f5a8f", "#c25b12", "#2c7d46", "#8a3d8f", "#7a6a1f", "#a02c2c")
 MARKERS = ("o", "s", "^", "D", "v", "P")
 """One for each colour, for readers and printers that see none."""
 _BLACK = "#111"
-_BROAD = 6
+_MAX_HORIZONTAL_NAMES = 6
 """Groups of bars whose names fit side by side."""
 Samples = Mapping[str, Sequence[float]]
 Curves = Mapping[str, Mapping[float, Sequence[float]]]
@@ -70,21 +70,21 @@ def bars(groups: Mapping[str, Samples], label: str, published: Sequence[Publishe
             at = list(groups).index(str(mark.x))
             axes.plot([at - 0.45, at + 0.45], [mark.y] * 2, color=_BLACK, linewidth=1.1, linestyle="--")
             axes.annotate(mark.text, (at + 0.27, mark.y), (0, 2), textcoords="offset points", fontsize=7, color=_BLACK)
-        _name_groups(axes, list(groups))
+        _label_groups(axes, list(groups))
         axes.set_xlim(-0.6, len(groups) - (0.2 if published else 0.4))  # room for the text beside a bar
         axes.set_ylabel(label)
         axes.set_ylim(0, (1.3 if len(names) > 1 else 1.12) * axes.get_ylim()[1])  # room for legend and numbers
         axes.grid(axis="y", alpha=0.3)
         axes.set_axisbelow(True)
         if len(names) > 1:
-            _name_bars(axes, names)
+            _add_bar_legend(axes, names)
 
     return Drawing(draw, 3.4)
 
 
-def _name_groups(axes: Any, names: Sequence[str]) -> None:
+def _label_groups(axes: Any, names: Sequence[str]) -> None:
     """Below the bars: in lines while there is room for them, else aslant."""
-    if len(names) > _BROAD:
+    if len(names) > _MAX_HORIZONTAL_NAMES:
         texts = [", ".join(name.splitlines()) for name in names]
         axes.set_xticks(range(len(names)), texts, rotation=30, ha="right", rotation_mode="anchor", fontsize=8)
         return
@@ -100,7 +100,7 @@ def _bar(axes: Any, at: float, width: float, data: Sequence[float], colour: str)
     axes.annotate(f"{value:.3g}", (at, top), (0, 4), textcoords="offset points", ha="center", fontsize=7.5)
 
 
-def _name_bars(axes: Any, names: Sequence[str]) -> None:
+def _add_bar_legend(axes: Any, names: Sequence[str]) -> None:
     from matplotlib.patches import Patch
 
     handles = [Patch(facecolor=COLOURS[i % len(COLOURS)], alpha=0.45, label=name) for i, name in enumerate(names)]
@@ -183,9 +183,11 @@ def scatter(
 def _curve(axes: Any, label: str, points: Mapping[float, Estimate], number: int) -> None:
     colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
     xs = sorted(points)
-    often = max(1, len(xs) // 10)
+    mark_every = max(1, len(xs) // 10)
     values = [points[x].value for x in xs]
-    axes.plot(xs, values, "-", color=colour, label=label, linewidth=1.4, marker=marker, markersize=4, markevery=often)
+    axes.plot(
+        xs, values, "-", color=colour, label=label, linewidth=1.4, marker=marker, markersize=4, markevery=mark_every
+    )
     low, high = [points[x].low for x in xs], [points[x].high for x in xs]
     axes.fill_between(xs, low, high, color=colour, alpha=0.15, linewidth=0)
 

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 _LEVEL = 0.95
 _RESAMPLES = 10_000
 _SEED = 20_061
-_FEW = 6
+_MIN_FOR_INTERVAL = 6
 """Below so many samples there is no 95 % interval of a median."""
 ORDER, BOOTSTRAP, RANGE = "order statistics", "bootstrap", "range"
 INTERVALS = (
@@ -46,11 +46,11 @@ class Estimate:
 
     def text(self, digits: int = 3) -> str:
         """`1.02 [0.99, 1.05] n=5`."""
-        value, low, high = (_plain(number, digits) for number in (self.value, self.low, self.high))
+        value, low, high = (_rounded(number, digits) for number in (self.value, self.low, self.high))
         return f"{value} [{low}, {high}] n={self.count}"
 
 
-def _plain(number: float, digits: int) -> str:
+def _rounded(number: float, digits: int) -> str:
     """At least `digits` digits that count; without an exponent as far as people read numbers."""
     return f"{number:.0f}" if 10**digits <= abs(number) < 1e9 else f"{number:.{digits}g}"
 
@@ -61,12 +61,12 @@ def median(samples: Sequence[float]) -> Estimate:
     count = len(data)
     if not count:
         raise ValueError("no samples")
-    outside = _left_out(count)
+    outside = _samples_outside(count)
     low, high = float(data[outside]), float(data[count - 1 - outside])
-    return Estimate(float(np.median(data)), low, high, count, RANGE if count < _FEW else ORDER)
+    return Estimate(float(np.median(data)), low, high, count, RANGE if count < _MIN_FOR_INTERVAL else ORDER)
 
 
-def _left_out(count: int) -> int:
+def _samples_outside(count: int) -> int:
     """How many samples the interval of a median leaves out on each side: as many as keep 95 %, none of five or fewer.
 
     That the median is below the (k+1)-th smallest has the probability of at most k heads in `count` throws of a coin.
@@ -80,51 +80,52 @@ def _left_out(count: int) -> int:
     return left_out
 
 
-def ratio(samples: Sequence[float], base: Sequence[float]) -> Estimate:
+def ratio(samples: Sequence[float], baseline: Sequence[float]) -> Estimate:
     """Median of `samples` over median of `base`."""
-    return _of_two(samples, base, lambda ours, theirs: ours / theirs)
+    return _bootstrap_of_two(samples, baseline, lambda data, baseline_data: data / baseline_data)
 
 
-def difference(samples: Sequence[float], base: Sequence[float]) -> Estimate:
+def difference(samples: Sequence[float], baseline: Sequence[float]) -> Estimate:
     """Median of `samples` less median of `base`."""
-    return _of_two(samples, base, lambda ours, theirs: ours - theirs)
+    return _bootstrap_of_two(samples, baseline, lambda data, baseline_data: data - baseline_data)
 
 
-def can_tell(samples: Sequence[float], base: Sequence[float]) -> bool:
+def can_reach_significance(samples: Sequence[float], baseline: Sequence[float]) -> bool:
     """Whether there are so many samples that a test at 5 % could show a difference at all (3 and 3: at best 2/20)."""
-    return math.comb(len(samples) + len(base), len(base)) >= 2 / 0.05
+    return math.comb(len(samples) + len(baseline), len(baseline)) >= 2 / 0.05
 
 
-def mann_whitney(samples: Sequence[float], base: Sequence[float]) -> float | None:
+def mann_whitney(samples: Sequence[float], baseline: Sequence[float]) -> float | None:
     """Probability of a difference as large when both have one distribution (two-sided Mann-Whitney U test).
 
     None with so few samples that even complete separation would not be below 5 %.
     """
-    if not can_tell(samples, base):
+    if not can_reach_significance(samples, baseline):
         return None
     from scipy.stats import mannwhitneyu  # a second to import
 
-    return float(mannwhitneyu(samples, base, alternative="two-sided").pvalue)
+    return float(mannwhitneyu(samples, baseline, alternative="two-sided").pvalue)
 
 
 _Numbers = NDArray[np.float64]
 
 
-def _of_two(
-    samples: Sequence[float], base: Sequence[float], made: Callable[[_Numbers, _Numbers], _Numbers]
+def _bootstrap_of_two(
+    samples: Sequence[float], baseline: Sequence[float], combine: Callable[[_Numbers, _Numbers], _Numbers]
 ) -> Estimate:
     """What is `made` of two medians; it rises with the first and falls with the second."""
-    ours, theirs = np.asarray(samples, dtype=float), np.asarray(base, dtype=float)
-    count = min(len(ours), len(theirs))
+    data, baseline_data = np.asarray(samples, dtype=float), np.asarray(baseline, dtype=float)
+    count = min(len(data), len(baseline_data))
     if not count:
         raise ValueError("no samples")
-    value = float(made(np.median(ours), np.median(theirs)))
-    if count < _FEW:
-        low, high = float(made(ours.min(), theirs.max())), float(made(ours.max(), theirs.min()))
+    value = float(combine(np.median(data), np.median(baseline_data)))
+    if count < _MIN_FOR_INTERVAL:
+        low, high = float(combine(data.min(), baseline_data.max())), float(combine(data.max(), baseline_data.min()))
         return Estimate(value, low, high, count, RANGE)
     generator = np.random.default_rng(_SEED)
     medians = (
-        np.median(data[generator.integers(0, len(data), (_RESAMPLES, len(data)))], axis=-1) for data in (ours, theirs)
+        np.median(data[generator.integers(0, len(data), (_RESAMPLES, len(data)))], axis=-1)
+        for data in (data, baseline_data)
     )
-    low, high = np.percentile(made(*medians), [50 * (1 - _LEVEL), 50 * (1 + _LEVEL)])
+    low, high = np.percentile(combine(*medians), [50 * (1 - _LEVEL), 50 * (1 + _LEVEL)])
     return Estimate(value, float(low), float(high), count, BOOTSTRAP)

@@ -14,20 +14,20 @@ LATENCY = "latency_median"
 """What is compared: the median of a run's repetitions, which what else the machine does disturbs least."""
 
 
-def mpi_factor(quick: bool, lacks: Mapping[str, str]) -> Factor:
+def mpi_factor(quick: bool, unavailable: Mapping[str, str]) -> Factor:
     """Both MPIs as far as they are there; one with --quick."""
-    why = "not with --quick" if quick else lacks.get("mpiexec.mpich", "")
-    openmpi = Level("openmpi", "Open MPI", lacks.get("mpirun.openmpi", ""))
+    why = "not with --quick" if quick else unavailable.get("mpiexec.mpich", "")
+    openmpi = Level("openmpi", "Open MPI", unavailable.get("mpirun.openmpi", ""))
     return Factor("mpi", "the MPI", (openmpi, Level("mpich", "MPICH", why)))
 
 
-def by_size(
-    results: Results, cells: dict[str, Combination], metric: str = LATENCY, most: float = float("inf")
+def curves_by_size(
+    results: Results, combinations: dict[str, Combination], metric: str = LATENCY, max_size: float = float("inf")
 ) -> Curves:
     """Label -> bytes -> samples, one of each run."""
     return {
-        label: {x: results.values(cell, metric, x) for x in results.xs(cell, metric) if x <= most}
-        for label, cell in cells.items()
+        label: {x: results.values(combination, metric, x) for x in results.xs(combination, metric) if x <= max_size}
+        for label, combination in combinations.items()
     }
 
 
@@ -48,29 +48,29 @@ def bandwidth(size: float, seconds: float) -> float:
     return 8e-6 * size / seconds
 
 
-def compare_samples(samples: Sequence[float], base: Sequence[float]) -> Estimate | None:
+def ratio_or_none(samples: Sequence[float], baseline: Sequence[float]) -> Estimate | None:
     """Ratio of medians, or None when either has no sample."""
-    return ratio(samples, base) if samples and base else None
+    return ratio(samples, baseline) if samples and baseline else None
 
 
-def cost(samples: Sequence[float], base: Sequence[float]) -> Estimate | None:
+def difference_or_none(samples: Sequence[float], baseline: Sequence[float]) -> Estimate | None:
     """Difference of medians, or None when either has no sample."""
-    return difference(samples, base) if samples and base else None
+    return difference(samples, baseline) if samples and baseline else None
 
 
-TESTED = ", p = "
+P_VALUE_MARK = ", p = "
 """What a verdict has that a test has decided."""
 
 
-def verdict(samples: Sequence[float], base: Sequence[float]) -> str:
+def significance_text(samples: Sequence[float], baseline: Sequence[float]) -> str:
     """Whether the two differ beyond chance: a two-sided Mann-Whitney test at 5 %."""
-    p = mann_whitney(samples, base)
+    p = mann_whitney(samples, baseline)
     if p is None:
         return "too few runs to tell"
-    return f"{'differs' if p < 0.05 else 'no difference shown'}{TESTED}{p:.2g}"
+    return f"{'differs' if p < 0.05 else 'no difference shown'}{P_VALUE_MARK}{p:.2g}"
 
 
-def by_chance(tests: int) -> list[str]:
+def multiple_testing_remarks(tests: int) -> list[str]:
     """What must be said of several tests, none of which is corrected for the others."""
     if tests < 2:
         return []

@@ -17,9 +17,9 @@ from pathlib import Path
 
 from wherry.base.errors import Code, Refused
 from wherry.lab.study import workloads
-from wherry.lab.study.levels import Level, SampleFailed, Value
+from wherry.lab.study.levels import Level, RunFailed, Value
 from wherry.lab.study.testbed import ClusterShape, Testbed
-from wherry.lab.study.workloads import Moving
+from wherry.lab.study.workloads import MoveSchedule
 
 RANKS = 3
 _EVERY = 100
@@ -93,12 +93,12 @@ def energies(log: str) -> tuple[int, str]:
     return int(found[-1][0]) if found else -1, text
 
 
-def _melt(testbed: Testbed, program: str, steps: int, directory: Path) -> list[str]:
+def _prepare_lammps(testbed: Testbed, program: str, steps: int, directory: Path) -> list[str]:
     (directory / "in.melt").write_text(_MELT.format(cells=10, every=_EVERY, steps=steps))
     return [program, "-in", "in.melt", "-log", "log.lammps", "-screen", "none"]
 
 
-def _water(testbed: Testbed, program: str, steps: int, directory: Path) -> list[str]:
+def _prepare_gromacs(testbed: Testbed, program: str, steps: int, directory: Path) -> list[str]:
     (directory / "topol.top").write_text(_TOPOLOGY)
     (directory / "md.mdp").write_text(_DYNAMICS.format(steps=steps, every=_EVERY))
     box = [f"{_BOX:g}"] * 3
@@ -106,7 +106,7 @@ def _water(testbed: Testbed, program: str, steps: int, directory: Path) -> list[
         ["solvate", "-cs", "spc216.gro", "-box", *box, "-o", "water.gro", "-p", "topol.top"],
         ["grompp", "-f", "md.mdp", "-c", "water.gro", "-p", "topol.top", "-o", "md.tpr"],
     ):
-        testbed.native([program, "-nobackup", *words], 1, directory, _PREPARE).verified()
+        testbed.run_native([program, "-nobackup", *words], 1, directory, _PREPARE).require_success()
     words = ["mdrun", "-s", "md.tpr", "-deffnm", "md", "-reprod", "-ntomp", "1", "-pin", "off"]
     return [program, "-nobackup", *words]
 
@@ -127,7 +127,7 @@ class Application:
     result: Callable[[str], tuple[int, str]]
     """The log's last step, and what it has of energies."""
 
-    def lacks(self) -> str:
+    def why_missing(self) -> str:
         """Why it cannot run here; nothing when it can."""
         return "" if shutil.which(self.program) else f"{self.program} is not installed (make setup-apps)"
 
@@ -137,7 +137,7 @@ APPLICATIONS = {
         text="LAMMPS, a melting crystal, 3 ranks",
         program="lmp",
         steps=(10_000, 2_000),
-        prepare=_melt,
+        prepare=_prepare_lammps,
         log="log.lammps",
         marks=("Per MPI rank memory", "Loop time of"),
         result=thermo,
@@ -146,7 +146,7 @@ APPLICATIONS = {
         text="GROMACS, water, 3 ranks",
         program="gmx_mpi",
         steps=(4_000, 1_000),
-        prepare=_water,
+        prepare=_prepare_gromacs,
         log="md.log",
         marks=("Started mdrun", "Finished mdrun"),
         result=energies,
@@ -154,33 +154,35 @@ APPLICATIONS = {
 }
 
 
-def levels(lacks: Mapping[str, str]) -> list[Level]:
+def levels(why_missing: Mapping[str, str]) -> list[Level]:
     """The applications as levels of a factor."""
-    return [Level(name, one.text, lacks.get(name, "")) for name, one in APPLICATIONS.items()]
+    return [Level(name, application.text, why_missing.get(name, "")) for name, application in APPLICATIONS.items()]
 
 
-def lacking() -> dict[str, str]:
+def missing_applications() -> dict[str, str]:
     """The applications that are not installed: name -> how to have them."""
-    return {name: one.lacks() for name, one in APPLICATIONS.items() if one.lacks()}
+    return {name: application.why_missing() for name, application in APPLICATIONS.items() if application.why_missing()}
 
 
 def run(
     testbed: Testbed,
     name: str,
-    place: ClusterShape | None,
+    cluster: ClusterShape | None,
     directory: Path,
-    moving: Moving | None = None,
+    move_schedule: MoveSchedule | None = None,
     *,
     quick: bool = False,
 ) -> list[Value]:
     """Seconds between its first and its last step, seen from outside, and its result. No place: native."""
-    one = APPLICATIONS[name]
-    if why := one.lacks():
+    application = APPLICATIONS[name]
+    if why := application.why_missing():
         raise Refused(Code.UNSUPPORTED, why, "it is large, so it is optional", "make setup-apps")
-    log, steps = directory / one.log, one.steps[quick]
-    argv = one.prepare(testbed, shutil.which(one.program) or one.program, steps, directory)
-    seconds, moved = workloads.between(testbed, place, argv, RANKS, directory, log, one.marks, moving)
-    last, result = one.result(log.read_text(errors="replace"))
-    if last != steps:
-        raise SampleFailed(f"{name} came to step {last} of {steps}")
+    log, steps = directory / application.log, application.steps[quick]
+    argv = application.prepare(testbed, shutil.which(application.program) or application.program, steps, directory)
+    seconds, moved = workloads.run_timed_by_file(
+        testbed, cluster, argv, RANKS, directory, log, application.marks, move_schedule
+    )
+    last_step, result = application.result(log.read_text(errors="replace"))
+    if last_step != steps:
+        raise RunFailed(f"{name} came to step {last_step} of {steps}")
     return [Value("seconds", seconds, "s"), workloads.fingerprint(result), *workloads.move_values(moved)]

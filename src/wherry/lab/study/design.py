@@ -23,10 +23,10 @@ class Design(ABC):
     """Runs of each combination that a session begins with and that do not count; none with --quick."""
     seed: int = 20_061
 
-    def __init__(self, quick: bool, lacks: Mapping[str, str] | None = None) -> None:
+    def __init__(self, quick: bool, unavailable: Mapping[str, str] | None = None) -> None:
         """`lacks` maps what this machine cannot do to the reason (see `requirements.lacking`)."""
         self.quick = quick
-        self.lacks = dict(lacks or {})
+        self.unavailable = dict(unavailable or {})
 
     @abstractmethod
     def factors(self) -> Sequence[Factor]:
@@ -36,7 +36,7 @@ class Design(ABC):
     def combinations(self) -> Sequence[Combination]:
         """The combinations that are run."""
 
-    def unmoved(self, combination: Combination) -> Combination | None:
+    def without_move(self, combination: Combination) -> Combination | None:
         """For a combination with a move, the one without; None where their results are not compared.
 
         A run whose `RESULT` is none of those that count there does not count.

@@ -17,7 +17,7 @@ from wherry.client import daemon_process, identity
 from wherry.lab.study import render, runner
 from wherry.lab.study.catalog import find
 from wherry.lab.study.experiment import Study
-from wherry.lab.study.requirements import lacking, versions
+from wherry.lab.study.requirements import unavailable_features, versions
 from wherry.lab.study.results import Results
 from wherry.lab.study.testbed import Testbed
 
@@ -26,7 +26,13 @@ _LOCKS = Path("/run")
 
 
 def run(
-    name: str, *, quick: bool, out: Path | None, repetitions: int | None, keep: bool, tell: runner.Tell
+    name: str,
+    *,
+    quick: bool,
+    out: Path | None,
+    repetitions: int | None,
+    keep: bool,
+    on_progress: runner.ProgressCallback,
 ) -> tuple[Results[Study], list[Path]]:
     """Runs what is left of a study and returns its results and the report's files."""
     kind = find(name)
@@ -36,35 +42,37 @@ def run(
         raise Refused(Code.PERMISSION, "a study needs root", "it makes clusters", as_root(["study", "run", name]))
     os.environ.setdefault("WHERRY_INSTANCE", _INSTANCE)
     directory = (out or Path(f"study-{name}{'-quick' if quick else ''}")).resolve()
-    with _alone():
+    with _instance_lock():
         findings = daemon_process.examine()
-        study = kind(quick, _lacks(directory, findings))
+        study = kind(quick, _unavailable_features(directory, findings))
         found = versions(findings)
         results = Results.create(directory, study, repetitions or study.default_repetitions(), found)
         try:
-            return results, _sit(results, found, keep, tell)
+            return results, _run_session(results, found, keep, on_progress)
         except KeyboardInterrupt:
-            counted, missing = len(results.counted()), runner.missing(results)
+            counted, missing = len(results.counted()), runner.count_missing(results)
             what = f"interrupted: {counted} runs count, {len(results.failed())} failed, {missing} are missing"
             again = f"wherry study run {name}{' --quick' if quick else ''}{f' --out {out}' if out else ''}"
             raise Failed(Code.CANCELLED, what, f"see {directory / render.PAGE}", f"{again}   # goes on") from None
 
 
-def _sit(results: Results[Study], found: Mapping[str, str], keep: bool, tell: runner.Tell) -> list[Path]:
+def _run_session(
+    results: Results[Study], found: Mapping[str, str], keep: bool, on_progress: runner.ProgressCallback
+) -> list[Path]:
     try:
         with results.session(found):
-            _run(results, keep, tell)
+            _run_remaining(results, keep, on_progress)
     finally:
-        results.release()
+        results.release_reserve()
         try:
             files = render.write(results)
         finally:
-            _give_to_user(results.directory)
+            _chown_to_user(results.directory)
     return files
 
 
 @contextmanager
-def _alone() -> Iterator[None]:
+def _instance_lock() -> Iterator[None]:
     """One study at a time in an instance: two would change each other's clusters, and measure each other.
 
     The lock file is never removed: a process that opened it before the removal and one that made it anew would lock two
@@ -80,14 +88,14 @@ def _alone() -> Iterator[None]:
         yield
 
 
-def _run(results: Results[Study], keep: bool, tell: runner.Tell) -> None:
+def _run_remaining(results: Results[Study], keep: bool, on_progress: runner.ProgressCallback) -> None:
     testbed = Testbed(results.directory)
     try:
-        runner.run(results, testbed, tell)
+        runner.run(results, testbed, on_progress)
     finally:
         try:
             if fabric := testbed.fabric():
-                results.note("fabric", fabric)
+                results.add_fact("fabric", fabric)
         finally:
             if not keep:
                 _take_down(testbed)
@@ -95,17 +103,17 @@ def _run(results: Results[Study], keep: bool, tell: runner.Tell) -> None:
 
 def load(directory: Path) -> Results[Study]:
     """The results in a directory."""
-    about = Results.about_of(directory)
+    about = Results.read_manifest(directory)
     study: Study = find(about["study"])(about["quick"], about["lacks"])
     return Results(directory, study, about)
 
 
-def _lacks(directory: Path, findings: Sequence[Mapping[str, str]]) -> dict[str, str]:
+def _unavailable_features(directory: Path, findings: Sequence[Mapping[str, str]]) -> dict[str, str]:
     """As it was found when the study began: what was left out then stays left out."""
     if (directory / "study.json").exists():
-        found: dict[str, str] = Results.about_of(directory)["lacks"]
+        found: dict[str, str] = Results.read_manifest(directory)["lacks"]
         return found
-    return lacking(findings)
+    return unavailable_features(findings)
 
 
 def _take_down(testbed: Testbed) -> None:
@@ -118,7 +126,7 @@ def _take_down(testbed: Testbed) -> None:
             daemon_process.sweep()
 
 
-def _give_to_user(directory: Path) -> None:
+def _chown_to_user(directory: Path) -> None:
     """What root wrote belongs to the user who called sudo."""
     user = identity.owner(directory)
     if user.uid != os.getuid():
@@ -128,13 +136,13 @@ def _give_to_user(directory: Path) -> None:
 
 def describe(study: Study) -> dict[str, object]:
     """What `wherry study show` tells."""
-    about = {"lacks": study.lacks, "sessions": [], "repetitions": study.default_repetitions()}
+    about = {"lacks": study.unavailable, "sessions": [], "repetitions": study.default_repetitions()}
     page = study.page(Results(Path("/nonexistent"), study, about))  # as it is before the first run
     return {
         "name": study.name,
         "title": study.title,
         "question": study.question,
-        "lasts": study.lasts[study.quick],
+        "lasts": study.duration[study.quick],
         "repetitions": study.default_repetitions(),
         "warmups": study.default_warmups(),
         "seed": study.seed,
@@ -146,10 +154,10 @@ def describe(study: Study) -> dict[str, object]:
             }
             for factor in study.factors()
         ],
-        "combinations": [str(cell) for cell in study.combinations()],
-        "verified": list(study.verified),
+        "combinations": [str(combination) for combination in study.combinations()],
+        "verified": list(study.validity_checks),
         "tables": [table.title for table in page.tables],
         "figures": [caption for caption, _ in page.figures],
         "shows": list(study.shows),
-        "cannot_show": list(study.cannot),
+        "cannot_show": list(study.limitations),
     }

@@ -33,10 +33,10 @@ class Study(Design):
     title: str
     question: str
     shows: Sequence[str] = ()
-    cannot: Sequence[str] = ()
-    verified: Sequence[str] = ()
+    limitations: Sequence[str] = ()
+    validity_checks: Sequence[str] = ()
     """What a run must have shown to count."""
-    lasts: tuple[str, str] = ("", "")
+    duration: tuple[str, str] = ("", "")
     """How long it takes on two cores: the whole, and with --quick."""
 
     @abstractmethod

@@ -59,9 +59,9 @@ class Value(NamedTuple):
     x: float | None = None
 
 
-RESULT = "result_crc"
+RESULT_CHECKSUM = "result_crc"
 """The metric that names a program's result, whose size says nothing."""
 
 
-class SampleFailed(Exception):
+class RunFailed(Exception):
     """A run that does not count, and why."""

@@ -25,7 +25,7 @@ _VM_NEEDS = ("libvirt", "image")
 """The doctor's findings without which there are none; without KVM they are emulated, and slow."""
 
 
-_BUILT = ("npb-sp-openmpi", "wherry-linpack")
+_OPTIONAL_PROGRAMS = ("npb-sp-openmpi", "wherry-linpack")
 """Programs of ours that a machine may not have been able to build: without an MPI, without LAPACK."""
 INSTALLED = {
     "hpcc": "hpcc",
@@ -45,55 +45,55 @@ def versions(findings: Sequence[Mapping[str, str]]) -> dict[str, str]:
     return {finding["name"]: finding["text"] for finding in findings if finding["name"] in _VERSIONS}
 
 
-def lacking(findings: Sequence[Mapping[str, str]]) -> dict[str, str]:
+def unavailable_features(findings: Sequence[Mapping[str, str]]) -> dict[str, str]:
     """Name -> reason: the doctor's findings, programs that were not built, applications that are not installed."""
-    found = {finding["name"]: finding["text"] for finding in findings if finding["health"] != "ok"}
-    if without := [found[name] for name in _VM_NEEDS if name in found]:
-        found[VM] = without[0]
-    if _KVM in found and "qemu" in found:  # only where it emulates
-        found[VM_MOVES] = found["qemu"]
+    reasons = {finding["name"]: finding["text"] for finding in findings if finding["health"] != "ok"}
+    if missing := [reasons[name] for name in _VM_NEEDS if name in reasons]:
+        reasons[VM] = missing[0]
+    if _KVM in reasons and "qemu" in reasons:  # only where it emulates
+        reasons[VM_MOVES] = reasons["qemu"]
     if not _USERFAULTFD.exists():
-        found[POST_COPY] = "this kernel has no userfaultfd, by which memory that is not there yet is fetched"
-    for name in _BUILT:
+        reasons[POST_COPY] = "this kernel has no userfaultfd, by which memory that is not there yet is fetched"
+    for name in _OPTIONAL_PROGRAMS:
         try:
             native_program(name)
         except Refused as error:
-            found[name] = str(error)
+            reasons[name] = str(error)
     for name, package in INSTALLED.items():
         if not shutil.which(name):
-            found[name] = f"{name} is not installed; it is in Debian's {package}: make setup"
-    return found | applications.lacking()
+            reasons[name] = f"{name} is not installed; it is in Debian's {package}: make setup"
+    return reasons | applications.missing_applications()
 
 
-def emulated(lacks: Mapping[str, str]) -> bool:
+def vms_are_emulated(unavailable: Mapping[str, str]) -> bool:
     """True where virtual machines have no KVM: they are slow, and what is run on them is cut."""
-    return _KVM in lacks
+    return _KVM in unavailable
 
 
-def machines(lacks: Mapping[str, str]) -> str:
+def vm_processor_text(unavailable: Mapping[str, str]) -> str:
     """What the processors of virtual machines are, for the report."""
-    if why := lacks.get(VM, ""):
+    if why := unavailable.get(VM, ""):
         return f"none: {why}"
-    return f"emulated (TCG): {lacks[_KVM]}" if _KVM in lacks else "run by KVM"
+    return f"emulated (TCG): {unavailable[_KVM]}" if _KVM in unavailable else "run by KVM"
 
 
-def emulated_cells(study: Design) -> list[Combination]:
+def emulated_combinations(study: Design) -> list[Combination]:
     """The combinations with virtual machines whose processors were emulated: those that are not there without any."""
-    if _KVM not in study.lacks or VM in study.lacks:
+    if _KVM not in study.unavailable or VM in study.unavailable:
         return []
-    without = type(study)(study.quick, {**study.lacks, VM: "none"}).combinations()
-    return [cell for cell in study.combinations() if cell not in without]
+    missing = type(study)(study.quick, {**study.unavailable, VM: "none"}).combinations()
+    return [combination for combination in study.combinations() if combination not in missing]
 
 
-def no_machines(lacks: Mapping[str, str], quick: bool, *, moved: bool = False, heavy: bool = False) -> str:
+def why_no_vms(unavailable: Mapping[str, str], quick: bool, *, moved: bool = False, heavy: bool = False) -> str:
     """Why a level with virtual machines is left out, empty when it is not: which `moved` ones and `heavy` programs are
     even where others can be measured."""
-    if why := lacks.get(VM, ""):
+    if why := unavailable.get(VM, ""):
         return why
     if quick:
         return "not with --quick: virtual machines take minutes to boot"
-    if moved and (why := lacks.get(VM_MOVES, "")):
+    if moved and (why := unavailable.get(VM_MOVES, "")):
         return why
-    if heavy and (why := lacks.get(_KVM, "")):
+    if heavy and (why := unavailable.get(_KVM, "")):
         return f"{why}, so this program would take hours on them"
     return ""

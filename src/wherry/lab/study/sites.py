@@ -16,21 +16,25 @@ from typing import Any
 
 from wherry.base.errors import Code, Refused
 from wherry.base.paths import instance
-from wherry.lab.study.testbed import Ended, Testbed
+from wherry.lab.study.testbed import ProgramResult, Testbed
 
-SHARE = 0.2
+CPU_SHARE = 0.2
 """Of a CPU that each limited host has: the least that the kernel gives in a period of 5 ms. Nine of them fit on two."""
-NEAR = ("a1", "a2", "a3", "a4", "a5")
-FAR = ("b1", "b2", "b3", "b4")
-QUICK = {"a": ("q1", "q2"), "b": ("q3",)}
+NEAR_HOSTS = ("a1", "a2", "a3", "a4", "a5")
+FAR_HOSTS = ("b1", "b2", "b3", "b4")
+UNLIMITED_HOSTS = {"a": ("q1", "q2"), "b": ("q3",)}
 """Hosts by site that are not limited: a rank that waits for its CPU time would measure that, and not the network."""
 _HOSTS = [
     *(
         # Room for several nodes on each, of which one is busy: it gets all of the host, the least quota there is.
-        {"name": name, "site": name[0], "cores": 1, "speed": SHARE, "memory": "1GiB"}
-        for name in (*NEAR, *FAR)
+        {"name": name, "site": name[0], "cores": 1, "speed": CPU_SHARE, "memory": "1GiB"}
+        for name in (*NEAR_HOSTS, *FAR_HOSTS)
     ),
-    *({"name": name, "site": site, "cores": 4, "memory": "2GiB"} for site, names in QUICK.items() for name in names),
+    *(
+        {"name": name, "site": site, "cores": 4, "memory": "2GiB"}
+        for site, names in UNLIMITED_HOSTS.items()
+        for name in names
+    ),
 ]
 _CGROUPS = Path("/sys/fs/cgroup")
 _MPIRUN = (
@@ -79,40 +83,42 @@ def fabric(overlay: str, latency: str) -> Mapping[str, Any]:
     }
 
 
-def on_hosts(testbed: Testbed, hosts: Sequence[str], argv: Sequence[str], directory: Path, seconds: float) -> Ended:
+def run_on_hosts(
+    testbed: Testbed, hosts: Sequence[str], argv: Sequence[str], directory: Path, seconds: float
+) -> ProgramResult:
     """Runs a program by Open MPI with a rank on each of these hosts, without nodes."""
     if shutil.which(_MPIRUN[0]) is None:
         raise Refused(Code.UNSUPPORTED, f"{_MPIRUN[0]} is not installed", "", "make setup")
-    prefix, addresses = instance().prefix, {host: _address(host) for host in hosts}
+    prefix, addresses = instance().prefix, {host: _host_address(host) for host in hosts}
     agent = directory / "agent"
     cases = "\n".join(f"{address}) host={host} ;;" for host, address in addresses.items())
     agent.write_text(_AGENT.format(hosts=cases, roots=f"{_CGROUPS} {_CGROUPS}/cpu", prefix=prefix))
     agent.chmod(0o755)
     # The first is where the launcher runs: Open MPI 5 knows that one by its name alone.
-    places = ",".join(f"{place}:1" for place in (hosts[0], *list(addresses.values())[1:]))
-    words = [*_MPIRUN, "--mca", "plm_rsh_agent", str(agent), "--host", places, "-n", str(len(hosts)), *argv]
+    slots = ",".join(f"{slot}:1" for slot in (hosts[0], *list(addresses.values())[1:]))
+    words = [*_MPIRUN, "--mca", "plm_rsh_agent", str(agent), "--host", slots, "-n", str(len(hosts)), *argv]
     environment = {"OMPI_MCA_mpi_yield_when_idle": "1"}
-    return testbed.plain([str(agent), addresses[hosts[0]], shlex.join(words)], directory, seconds, environment)
+    return testbed.run_command([str(agent), addresses[hosts[0]], shlex.join(words)], directory, seconds, environment)
 
 
-def _address(host: str) -> str:
+def _host_address(host: str) -> str:
     words = ["ip", "-n", f"{instance().prefix}-{host}", "-json", "address", "show", "up0"]
     found = json.loads(subprocess.run(words, capture_output=True, check=True, timeout=20).stdout)
     address: str = found[0]["addr_info"][0]["local"]
     return address
 
 
-Throttled = Mapping[str, Mapping[Path, float]]
+ThrottledSeconds = Mapping[str, Mapping[Path, float]]
 """By limited host, and there by cgroup, the seconds for which its processes have waited for the next period."""
 
 
-def throttled() -> Throttled:
+def read_throttled() -> ThrottledSeconds:
     """The counters now."""
     root = _CGROUPS / "cpu" if (_CGROUPS / "cpu").is_dir() else _CGROUPS
-    return {host: _throttled(root / instance().prefix / host) for host in (*NEAR, *FAR)}
+    return {host: _read_host_throttled(root / instance().prefix / host) for host in (*NEAR_HOSTS, *FAR_HOSTS)}
 
 
-def waited(before: Throttled, after: Throttled) -> float:
+def throttled_between(before: ThrottledSeconds, after: ThrottledSeconds) -> float:
     """Seconds of waiting between two looks, of all hosts together; on each that of the group that waited most. A rank's
     own limit and its host's hold it back at the same time, and both count that."""
     return sum(
@@ -121,7 +127,7 @@ def waited(before: Throttled, after: Throttled) -> float:
     )
 
 
-def _throttled(host: Path) -> dict[Path, float]:
+def _read_host_throttled(host: Path) -> dict[Path, float]:
     found = {}
     for file in host.rglob("cpu.stat"):
         stat = dict(line.split() for line in file.read_text().splitlines())

@@ -26,7 +26,7 @@ from wherry.base.units import format_size
 from wherry.client import Client, identity
 from wherry.client.client import Chunk
 from wherry.lab import native_mpirun
-from wherry.lab.study.levels import SampleFailed
+from wherry.lab.study.levels import RunFailed
 from wherry.model.records import Job, JobState, Move, Operation
 from wherry.model.spec.fabric import DirectionSpec, LinkSpec
 
@@ -39,27 +39,27 @@ FABRIC: Mapping[str, Any] = {
     "hosts": [{"name": f"{s}{n}", "site": s, "cores": 8, "memory": "16GiB"} for s in "ab" for n in (1, 2)],
     "links": [{"between": ["a", "b"]}],
 }
-_TEXT_MOST = 64 << 20
+_MAX_OUTPUT = 64 << 20
 """Bytes of a program's output: more is a mistake."""
-_LONGEST = 1800.0
+_TIME_LIMIT = 1800.0
 """Seconds for a program, and for one act of the service: a move, a cluster of virtual machines that are emulated."""
-_ENDING = 120.0
+_CANCEL_LIMIT = 120.0
 """Seconds for the end of a job that is cancelled."""
 
 
 @dataclass(frozen=True)
-class Ended:
+class ProgramResult:
     """A program that has ended."""
 
     exit_code: int | None
     stdout: str
     stderr: str
 
-    def verified(self) -> str:
+    def require_success(self) -> str:
         """Its standard output; SampleFailed when it did not end well."""
         if self.exit_code != 0:
-            said = [line for line in (self.stderr or self.stdout).splitlines() if line.strip(" -")]
-            raise SampleFailed(f"exit code {self.exit_code}: {' '.join(said[:3])[:300]}")
+            await_output = [line for line in (self.stderr or self.stdout).splitlines() if line.strip(" -")]
+            raise RunFailed(f"exit code {self.exit_code}: {' '.join(await_output[:3])[:300]}")
         return self.stdout
 
 
@@ -94,7 +94,7 @@ class ClusterShape:
         }
 
 
-_NODES_OWN = ("/tmp", "/run", "/dev")  # noqa: S108 - what a node has of its own
+_PRIVATE_DIRECTORIES = ("/tmp", "/run", "/dev")  # noqa: S108 - what a node has of its own
 
 
 class Testbed:
@@ -104,10 +104,10 @@ class Testbed:
         self._out = out
         self._client: Client | None = None
         self._stack = ExitStack()
-        self._up: dict[str, ClusterShape] = {}
-        self._suspects = set[str]()
-        self._fabric, self._asked = FABRIC, False
-        self._stood: dict[str, None] = {}
+        self._clusters: dict[str, ClusterShape] = {}
+        self._unchecked = set[str]()
+        self._fabric, self._fabric_chosen = FABRIC, False
+        self._fabric_texts: dict[str, None] = {}
 
     @property
     def client(self) -> Client:
@@ -121,29 +121,32 @@ class Testbed:
 
     def fabric(self) -> list[str]:
         """What the clusters stood on, with every state of its links, for the report; nothing when there were none."""
-        return list(self._stood)
+        return list(self._fabric_texts)
 
     def _note_fabric(self, client: Client) -> None:
-        found = client.fabric()["fabric"]
-        hosts = ", ".join(f"{host['name']} at {host['site']}" for host in found["hosts"])
-        for text in (f"{found['name']} ({found['driver']}): hosts {hosts}", *map(_link_text, found["links"])):
-            self._stood[text] = None
+        fabric = client.fabric()["fabric"]
+        hosts = ", ".join(f"{host['name']} at {host['site']}" for host in fabric["hosts"])
+        for text in (
+            f"{fabric['name']} ({fabric['driver']}): hosts {hosts}",
+            *map(_link_text, fabric["links"]),
+        ):
+            self._fabric_texts[text] = None
 
-    def _done(self, operation: Operation) -> Operation:
+    def _await_operation(self, operation: Operation) -> Operation:
         """The operation when it is done. One that ended well although Ctrl-C came ends the run nevertheless."""
-        done = self.client.wait(operation.id, seconds=_LONGEST)
-        self._heed()
+        done = self.client.wait(operation.id, seconds=_TIME_LIMIT)
+        self._raise_if_interrupted()
         return done
 
-    def _heed(self) -> None:
+    def _raise_if_interrupted(self) -> None:
         if self.client.interrupted:
             raise KeyboardInterrupt
 
-    def stand_on(self, fabric: Mapping[str, Any]) -> None:
+    def use_fabric(self, fabric: Mapping[str, Any]) -> None:
         """Makes the study's fabric into this one; while clusters stand on it only its links' figures may change."""
-        if self._asked and fabric == self._fabric:
+        if self._fabric_chosen and fabric == self._fabric:
             return
-        self._fabric, self._asked = fabric, True
+        self._fabric, self._fabric_chosen = fabric, True
         if self._client is None:
             self._connect()
         else:
@@ -151,8 +154,8 @@ class Testbed:
 
     def _make_fabric(self, client: Client) -> None:
         """The one that was asked for; when none was, the studies' own, unless this instance has one already."""
-        if self._asked or not _is_up(client):
-            self._done(client.fabric_up(dict(self._fabric), "the study's fabric"))
+        if self._fabric_chosen or not _fabric_is_up(client):
+            self._await_operation(client.fabric_up(dict(self._fabric), "the study's fabric"))
         self._note_fabric(client)
 
     def close(self) -> None:
@@ -163,8 +166,8 @@ class Testbed:
         try:
             for cluster in client.clusters():
                 try:
-                    if cluster["name"] in self._up:
-                        client.wait(client.down(cluster["name"]).id, seconds=_LONGEST)
+                    if cluster["name"] in self._clusters:
+                        client.wait(client.down(cluster["name"]).id, seconds=_TIME_LIMIT)
                 except WherryError as error:
                     problem = error
             if problem:
@@ -173,42 +176,42 @@ class Testbed:
             self._client = None
             self._stack.close()
 
-    def suspect(self) -> None:
+    def recheck_clusters(self) -> None:
         """A run failed: every cluster is looked at, and repaired, before it is used again."""
-        self._suspects = set(self._up)
+        self._unchecked = set(self._clusters)
 
-    def needs_memory(self, size: int) -> None:
+    def require_memory(self, size: int) -> None:
         """SampleFailed when less than `size` bytes are available."""
         for line in Path("/proc/meminfo").read_text().splitlines():
             if line.startswith("MemAvailable:"):
-                have = int(line.split()[1]) << 10
-                if have < size:
-                    raise SampleFailed(f"it needs {format_size(size)} of memory, {format_size(have)} are available")
+                available = int(line.split()[1]) << 10
+                if available < size:
+                    raise RunFailed(f"it needs {format_size(size)} of memory, {format_size(available)} are available")
 
-    def ready(self, place: ClusterShape) -> None:
+    def ensure_cluster(self, cluster: ClusterShape) -> None:
         """Makes the cluster, or repairs it; one that runs is left alone."""
-        if self._up.get(place.name) == place and place.name not in self._suspects:
+        if self._clusters.get(cluster.name) == cluster and cluster.name not in self._unchecked:
             return
-        self._up[place.name] = place
-        self._suspects.add(place.name)
-        self._done(
-            self.client.up(place.spec(), "the study", identity.process_owner(self._out))
+        self._clusters[cluster.name] = cluster
+        self._unchecked.add(cluster.name)
+        self._await_operation(
+            self.client.up(cluster.spec(), "the study", identity.process_owner(self._out))
         )  # which looks at each node
-        self._end_jobs(place)
-        self._suspects.remove(place.name)
+        self._end_jobs(cluster)
+        self._unchecked.remove(cluster.name)
 
-    def _end_jobs(self, place: ClusterShape) -> None:
+    def _end_jobs(self, cluster: ClusterShape) -> None:
         """Those of a session that was killed; they would run beside what is measured."""
-        for job in self.client.jobs(place.name):
+        for job in self.client.jobs(cluster.name):
             if job.state.under_way:
-                Running(self.client, job, self._out).cancel()
+                RunningJob(self.client, job, self._out).cancel()
 
-    def addresses(self, place: ClusterShape) -> list[str]:
+    def addresses(self, cluster: ClusterShape) -> list[str]:
         """The nodes' addresses, by index."""
-        self.ready(place)
-        return [node.address for node in self.client.nodes(place.name)]
+        self.ensure_cluster(cluster)
+        return [node.address for node in self.client.nodes(cluster.name)]
 
-    def native(
+    def run_native(
         self,
         argv: Sequence[str],
         ranks: int,
@@ -217,21 +220,21 @@ class Testbed:
         transport: str = "tcp",
         mpi: str = "openmpi",
         env: Mapping[str, str] | None = None,
-    ) -> Ended:
+    ) -> ProgramResult:
         """Runs a program on this machine by MPI's launcher, over loopback TCP or shared memory (`shm`)."""
         launcher = shutil.which(native_mpirun.LAUNCHERS[mpi])
         if launcher is None:
             raise Refused(Code.UNSUPPORTED, f"{native_mpirun.LAUNCHERS[mpi]} is not installed", "", "make setup")
         words = [launcher, *native_mpirun.options(mpi, transport), "-n", str(ranks)]
-        return self.plain(
+        return self.run_command(
             [*words, *argv], directory, seconds, {**native_mpirun.environment(mpi, transport), **(env or {})}
         )
 
-    def plain(
+    def run_command(
         self, argv: Sequence[str], directory: Path, seconds: float, env: Mapping[str, str] | None = None
-    ) -> Ended:
+    ) -> ProgramResult:
         """Runs a program on this machine as it is."""
-        _keep_command(directory, argv, env)
+        _record_command(directory, argv, env)
         with (directory / "stdout").open("wb") as out, (directory / "stderr").open("wb") as err:
             child = subprocess.Popen(
                 list(argv),
@@ -246,48 +249,48 @@ class Testbed:
                 code = child.wait(seconds)
             finally:
                 _end_session(child)
-        return Ended(code, _text(directory / "stdout"), _text(directory / "stderr"))
+        return ProgramResult(code, _text(directory / "stdout"), _text(directory / "stderr"))
 
-    def on(
+    def run_on_cluster(
         self,
-        place: ClusterShape,
+        cluster: ClusterShape,
         argv: Sequence[str],
         ranks: int,
         directory: Path,
         seconds: float,
         mpi: str | None = None,
         env: Mapping[str, str] | None = None,
-    ) -> Ended:
+    ) -> ProgramResult:
         """Runs a program on a cluster."""
-        return self.start(place, argv, ranks, directory, mpi, env).wait(seconds)
+        return self.start_job(cluster, argv, ranks, directory, mpi, env).wait(seconds)
 
-    def start(
+    def start_job(
         self,
-        place: ClusterShape,
+        cluster: ClusterShape,
         argv: Sequence[str],
         ranks: int,
         directory: Path,
         mpi: str | None = None,
         env: Mapping[str, str] | None = None,
-    ) -> Running:
+    ) -> RunningJob:
         """Starts a program on a cluster, in `directory`."""
-        self.ready(place)
-        argv = [self._shown(argv[0]), *argv[1:]]
+        self.ensure_cluster(cluster)
+        argv = [self._path_seen_by_nodes(argv[0]), *argv[1:]]
         chosen = ["--mpi", mpi] if mpi else []
-        _keep_command(directory, ["wherry", "run", place.name, "-n", str(ranks), *chosen, "--", *argv], env)
+        _record_command(directory, ["wherry", "run", cluster.name, "-n", str(ranks), *chosen, "--", *argv], env)
         job = self.client.run(
-            place.name, list(argv), ranks, mpi, {**os.environ, **(env or {})}, owner=identity.process_owner(directory)
+            cluster.name, list(argv), ranks, mpi, {**os.environ, **(env or {})}, owner=identity.process_owner(directory)
         )
-        started = Running(self.client, job, directory)
+        started = RunningJob(self.client, job, directory)
         if self.client.interrupted:
             started.cancel()
-        self._heed()
+        self._raise_if_interrupted()
         return started
 
-    def _shown(self, program: str) -> str:
+    def _path_seen_by_nodes(self, program: str) -> str:
         """The program, or its copy among the results: of a checkout below /tmp or /run nodes see nothing else."""
         path = Path(program)
-        if path.is_relative_to(self._out) or not any(path.is_relative_to(own) for own in _NODES_OWN):
+        if path.is_relative_to(self._out) or not any(path.is_relative_to(own) for own in _PRIVATE_DIRECTORIES):
             return program
         copy = self._out / "programs" / path.name
         copy.parent.mkdir(exist_ok=True)
@@ -305,61 +308,61 @@ class Testbed:
         after: float = 0.0,
     ) -> Move:
         """Moves a node to that one of two hosts where it is not, after some seconds; a virtual machine in this mode."""
-        here = next(found.host for found in self.client.nodes() if found.name == node)
-        to = hosts[here == hosts[0]]
-        way: dict[str, object] | None = {"mode": mode} if mode else None
+        current = next(node_record.host for node_record in self.client.nodes() if node_record.name == node)
+        to = hosts[current == hosts[0]]
+        parameters: dict[str, object] | None = {"mode": mode} if mode else None
         options = [
             *(["--max-rounds", str(max_rounds)] if max_rounds is not None else []),
             *(["--mode", mode] if mode else []),
         ]
-        waits = [["sleep", f"{after:g}"]] if after else []
-        for words in (*waits, ["wherry", "move", node, "--to", to, *options]):
-            _keep_command(directory, words, None)
+        delay = [["sleep", f"{after:g}"]] if after else []
+        for words in (*delay, ["wherry", "move", node, "--to", to, *options]):
+            _record_command(directory, words, None)
         time.sleep(after)
-        operation = self.client.begin_move(node, to, max_rounds, way=way)
-        return self.client.moved(self._done(operation))
+        operation = self.client.begin_move(node, to, max_rounds, way=parameters)
+        return self.client.moved(self._await_operation(operation))
 
 
-class Running:
+class RunningJob:
     """A job of a study. Its limits of time count from its start."""
 
     def __init__(self, client: Client, job: Job, directory: Path) -> None:
         self.client, self.job, self.directory = client, job, directory
-        self._began = time.monotonic()
+        self._started = time.monotonic()
         self.ended: float | None = None
 
-    def wait(self, seconds: float) -> Ended:
+    def wait(self, seconds: float) -> ProgramResult:
         """Waits for its end; the job is cancelled and TimeoutExpired raised after `seconds`."""
         texts = {"stdout": bytearray(), "stderr": bytearray()}
         try:
             with self._output(seconds) as chunks:
                 for stream, _, data in chunks:
-                    if len(texts[stream]) < _TEXT_MOST:
+                    if len(texts[stream]) < _MAX_OUTPUT:
                         texts[stream] += data
         finally:
             for name, text in texts.items():
                 (self.directory / name).write_bytes(text)
-        return self._ended(texts["stdout"].decode(errors="replace"), texts["stderr"].decode(errors="replace"))
+        return self._result(texts["stdout"].decode(errors="replace"), texts["stderr"].decode(errors="replace"))
 
     @contextmanager
     def _output(self, seconds: float) -> Iterator[Iterator[Chunk]]:
         """What it writes until its end. Whatever else ends the reading ends the job."""
         try:
-            yield self.client.output(self.job.id, seconds=self._began + seconds - time.monotonic())
+            yield self.client.output(self.job.id, seconds=self._started + seconds - time.monotonic())
         except BaseException as error:
             self.cancel()
             if isinstance(error, Failed) and error.code == Code.TIMED_OUT:
                 raise subprocess.TimeoutExpired(self.job.argv, seconds) from None
             raise
 
-    def _ended(self, stdout: str, stderr: str) -> Ended:
+    def _result(self, stdout: str, stderr: str) -> ProgramResult:
         job = self.client.job(self.job.id)
         if job.state != JobState.ENDED:
-            raise SampleFailed(f"the job is {job.state}: {job.reason or 'no reason given'}")
+            raise RunFailed(f"the job is {job.state}: {job.reason or 'no reason given'}")
         self.ended = job.ended
-        return Ended(job.exit_code, stdout, stderr)
+        return ProgramResult(job.exit_code, stdout, stderr)
 
-    def said(self, text: bytes, seconds: float = _LONGEST) -> None:
+    def await_output(self, text: bytes, seconds: float = _TIME_LIMIT) -> None:
         """Returns when its standard output has `text`; SampleFailed when it ends without. As `wait` after `seconds`."""
         seen = b""
         with self._output(seconds) as chunks:
@@ -367,21 +370,21 @@ class Running:
                 seen += data if stream == "stdout" else b""
                 if text in seen:
                     return
-        raise SampleFailed(f"the program ended without {text.decode()!r} in its output")
+        raise RunFailed(f"the program ended without {text.decode()!r} in its output")
 
-    def over(self) -> bool:
+    def has_ended(self) -> bool:
         """True when it runs no more."""
         return not self.client.job(self.job.id).state.under_way
 
     def cancel(self) -> None:
         """Ends the job, if it still runs."""
         try:
-            self.client.cancel_job(self.job.id, seconds=_ENDING)
+            self.client.cancel_job(self.job.id, seconds=_CANCEL_LIMIT)
         except WherryError:
             return
 
 
-def _is_up(client: Client) -> bool:
+def _fabric_is_up(client: Client) -> bool:
     try:
         return bool(client.fabric()["up"])
     except Refused as error:
@@ -396,7 +399,7 @@ def _link_text(link: Mapping[str, Any]) -> str:
     return f"link {spec.name}: {spec.described()}"
 
 
-def _keep_command(directory: Path, argv: Sequence[str], env: Mapping[str, str] | None) -> None:
+def _record_command(directory: Path, argv: Sequence[str], env: Mapping[str, str] | None) -> None:
     """As it can be typed again, behind those of the same run before it."""
     added = [f"{name}={shlex.quote(value)}" for name, value in (env or {}).items()]
     with (directory / "command").open("a") as file:
@@ -410,10 +413,10 @@ def program(name: str, mpi: str | None = None) -> str:
 
 def installed(name: str, package: str) -> str:
     """Path of a program of the distribution. UNSUPPORTED when it is not there."""
-    found = shutil.which(name)
-    if found is None:
+    node_record = shutil.which(name)
+    if node_record is None:
         raise Refused(Code.UNSUPPORTED, f"{name} is not installed", f"it is in Debian's {package}", "make setup")
-    return found
+    return node_record
 
 
 def _end_session(child: subprocess.Popen[bytes]) -> None:
@@ -429,4 +432,4 @@ def _end_session(child: subprocess.Popen[bytes]) -> None:
 
 def _text(path: Path) -> str:
     with path.open("rb") as file:
-        return file.read(_TEXT_MOST).decode(errors="replace")
+        return file.read(_MAX_OUTPUT).decode(errors="replace")

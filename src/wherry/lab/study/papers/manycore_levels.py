@@ -14,7 +14,7 @@ TCP = ("tcp-direct", "tcp-precopy", "tcp-faithful")
 """Between hosts in those modes; `handoff` needs memory that both tiles share."""
 
 
-def cell_of(
+def combination_of(
     what: str, how: str, threads: str = "-", pages: str = "-", written: str = "", pairs: str = "-"
 ) -> Combination:
     """One combination; all of the pages are written unless `written` says otherwise."""

@@ -35,7 +35,7 @@ STARS = "Stars are the paper's 1200 and 180 Mbps at 6 MB, taken as NetPIPE's of 
 
 
 @dataclass(frozen=True)
-class Beside:
+class PaperComparison:
     """A published value, ours (None: not measured), and what may and may not be compared.
 
     `test` says whether what ours compares differs beyond chance, where it compares two samples.
@@ -43,26 +43,29 @@ class Beside:
 
     quantity: str
     published: str
-    where: str
+    location: str
     ours: Estimate | str | None
-    may: str
+    comparable: str
     test: str = ""
 
 
 def ratio(
-    quantity: str, published: str, where: str, samples: Sequence[float], base: Sequence[float], may: str
-) -> Beside:
+    quantity: str, published: str, location: str, samples: Sequence[float], baseline: Sequence[float], comparable: str
+) -> PaperComparison:
     """A published ratio with ours of two samples, and its test."""
-    found = analysis.compare_samples(samples, base)
-    return Beside(quantity, published, where, found, may, analysis.verdict(samples, base) if found else "")
+    found = analysis.ratio_or_none(samples, baseline)
+    return PaperComparison(
+        quantity, published, location, found, comparable, analysis.significance_text(samples, baseline) if found else ""
+    )
 
 
-def table(rows: Sequence[Beside], source: str = "") -> Table:
+def table(rows: Sequence[PaperComparison], source: str = "") -> Table:
     """The table of published values that have one of ours beside them; `source` is what all of them are from."""
     ours = [(row, row.ours if isinstance(row.ours, str) else row.ours.text()) for row in rows if row.ours is not None]
     tested = any(row.test for row in rows)
     shown = [
-        (row.quantity, row.published, row.where, text, *([row.test] if tested else []), row.may) for row, text in ours
+        (row.quantity, row.published, row.location, text, *([row.test] if tested else []), row.comparable)
+        for row, text in ours
     ]
     if len(ours) < len(rows):
         shown.append((f"and {len(rows) - len(ours)} more", "", "", "not measured", *([""] if tested else []), ""))

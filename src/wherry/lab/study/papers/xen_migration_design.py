@@ -8,7 +8,7 @@ from wherry.lab import hpcc
 from wherry.lab.study.design import Design
 from wherry.lab.study.levels import Combination, Factor, Level
 from wherry.lab.study.papers.migration_cost import problem
-from wherry.lab.study.requirements import emulated, no_machines
+from wherry.lab.study.requirements import vms_are_emulated, why_no_vms
 
 NATIVE, NATIVE_TCP, NODES, MOVED = "native", "native-tcp", "nodes", "moved"
 VM, VM_MOVED, VM_NODES, VM_NODES_MOVED = "vm", "vm-idle-moved", "vms", "vms-moved"
@@ -35,7 +35,7 @@ COMBINATIONS = {
     "idle": (MOVED, VM_MOVED),
 }
 """Programs on nodes talk over TCP, so the native runs that they are compared with do; shared memory is a second row."""
-UNMOVED = {MOVED: NODES, VM_NODES_MOVED: VM_NODES}
+LEVEL_WITHOUT_MOVE = {MOVED: NODES, VM_NODES_MOVED: VM_NODES}
 """What a run with a move is compared with."""
 _NO_XEN = (
     "a study makes its own hosts, and these run QEMU; Wherry's nodes on hosts of yours that run Xen are moved as others"
@@ -46,26 +46,30 @@ class XenDesign(Design):
     """Factors, combinations and sizes."""
 
     def factors(self) -> Sequence[Factor]:
-        no_vm, no_moves = no_machines(self.lacks, self.quick), no_machines(self.lacks, self.quick, moved=True)
-        too_heavy = no_machines(self.lacks, self.quick, moved=True, heavy=True)
-        no_heavy = no_machines(self.lacks, self.quick, heavy=True)
+        no_vm, no_moves = why_no_vms(self.unavailable, self.quick), why_no_vms(self.unavailable, self.quick, moved=True)
+        too_heavy = why_no_vms(self.unavailable, self.quick, moved=True, heavy=True)
+        no_heavy = why_no_vms(self.unavailable, self.quick, heavy=True)
         too_long = "six ranks of hpcc on few cores take minutes: not with --quick" if self.quick else ""
-        long, no_hpcc = "not with --quick" if self.quick else "", self.lacks.get("hpcc", "")
+        full_only, no_hpcc = "not with --quick" if self.quick else "", self.unavailable.get("hpcc", "")
         tests = (
-            Level("linpack", f"Linpack; n = {self.linpack_order()}, one process", self.lacks.get("wherry-linpack", "")),
-            Level("netpipe", "NetPIPE, Open MPI", self.lacks.get("NPopenmpi", "")),
-            Level("netpipe-mpich", "NetPIPE, MPICH", long or self.lacks.get("NPmpich2", "")),
+            Level(
+                "linpack",
+                f"Linpack; n = {self.linpack_order()}, one process",
+                self.unavailable.get("wherry-linpack", ""),
+            ),
+            Level("netpipe", "NetPIPE, Open MPI", self.unavailable.get("NPopenmpi", "")),
+            Level("netpipe-mpich", "NetPIPE, MPICH", full_only or self.unavailable.get("NPmpich2", "")),
             Level("hpl3", self._hpl_text("hpl3", "HPL, 3 nodes"), no_hpcc),
             Level(
                 "hpl3-long",
                 self._hpl_text("hpl3-long", "HPL, 3 nodes, more often"),
-                long or no_hpcc,
+                full_only or no_hpcc,
             ),
             Level("hpl6", self._hpl_text("hpl6", "HPL, 6 nodes on 3 hosts"), too_long or no_hpcc),
             Level(
                 "sp",
                 f"NPB SP, 4 nodes; class {self.sp_class()}, a move {self.after('sp'):g} s after its first step",
-                self.lacks.get("npb-sp-openmpi", ""),
+                self.unavailable.get("npb-sp-openmpi", ""),
             ),
             Level("idle", "an idle node's move"),
         )
@@ -104,15 +108,19 @@ class XenDesign(Design):
 
     def _hpl_text(self, test: str, short: str) -> str:
         move = f", a move {self.after(test):g} s after it began" if MOVED in COMBINATIONS[test] else ""
-        return f"{short}; {self.problem(test).said}{move}"
+        return f"{short}; {self.problem(test).description}{move}"
 
     def exchanges(self, how: str) -> int:
         """NetPIPE's measurements of each size; the paper made 300."""
-        return 10 if self.quick or how in VM_TALK and emulated(self.lacks) else 300
+        return 10 if self.quick or how in VM_TALK and vms_are_emulated(self.unavailable) else 300
 
-    def unmoved(self, cell: Combination) -> Combination | None:
-        base = UNMOVED.get(cell["how"], "")
-        return Combination.of(test=cell["test"], how=base) if base in COMBINATIONS[cell["test"]] else None
+    def without_move(self, combination: Combination) -> Combination | None:
+        baseline = LEVEL_WITHOUT_MOVE.get(combination["how"], "")
+        return (
+            Combination.of(test=combination["test"], how=baseline)
+            if baseline in COMBINATIONS[combination["test"]]
+            else None
+        )
 
     def combinations(self) -> Sequence[Combination]:
         tests, hows = (factor.measured() for factor in self.factors())
