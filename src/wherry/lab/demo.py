@@ -1,8 +1,8 @@
-"""`wherry demo`: HPL natively, on a virtual cluster, and there with one node moved live while it factors.
+"""`wherry demo`: HPL natively, on a virtual cluster, and on the cluster while one node moves live.
 
-The four variants are run in turn, three times and more, so that what else the machine does falls on all alike. HPL's
-own residual checks must pass in every run that counts. Seconds are between two lines of HPL's output as they appear in
-its file, by a clock outside the nodes. Everything it makes belongs to the instance `demo` and is taken down at the end.
+The four variants are interleaved, at least three times, so that background load affects all alike. A run counts only
+when HPL's residual checks pass. Times are measured outside the nodes, between two lines of HPL's output file.
+Everything belongs to the instance `demo`, which is removed at the end.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _RANKS = 4
 _CLUSTER = {"kind": "container", "version": 1, "name": "demo", "nodes": _RANKS, "cpus": 1.0, "memory": "512MiB"}
 _MOVED = "demo-2"
 _HOSTS = ("a1", "b1")
-"""Where the moved node goes in turn; it starts on the second."""
+"""The node moves back and forth between these; it starts on the second."""
 _SEED = 4
 _POLL = 0.005
-"""Seconds between two looks at the output file: the error of a time."""
+"""Seconds between two polls of the output file: the error of a time."""
 _RUN_LIMIT = 600.0
 _OUTPUT_FILE = "output"
-"""File with what a native run says."""
-# Ranks share cores here; one that waits gives its core to one that computes, in every variant alike.
+"""File with the output of a native run."""
+# Ranks share cores: in every variant a waiting rank yields its core to a computing one.
 _SHARED_CORES = {"OMPI_MCA_mpi_yield_when_idle": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
@@ -62,7 +62,7 @@ VARIANTS = (NATIVE, SHARED, CLUSTER, MOVED)
 
 
 def run(out: Path, reps: int, n: int, keep: bool) -> None:
-    """Runs every variant `reps` times and reports; the instance is removed at the end unless it is to be kept."""
+    """Runs every variant `reps` times and reports. Unless `keep`, the instance is removed at the end."""
     if reps < 3:
         raise Refused(Code.USAGE, f"--reps {reps} is too few for a median", "", "wherry demo --reps 3")
     if not 100 <= n <= 1500:
@@ -87,7 +87,7 @@ class Demo:
         self._environment = dict(self._samples.header["environment"])
 
     def run(self) -> None:
-        """All runs, interleaved, the order of each turn drawn with a kept seed."""
+        """Makes all runs, in a random order within each turn that depends on a fixed seed."""
         with Client() as client:
             client.wait(client.up(dict(_CLUSTER), "the demo's cluster", identity.owner(self._out)).id, _print_progress)
             for turn in range(self._reps):
@@ -210,7 +210,7 @@ class Demo:
 
 
 class _OutputWatcher:
-    """Looks at an output file in a thread of its own; starts the move when HPL begins."""
+    """Polls an output file in a thread, and starts the move when HPL begins."""
 
     def __init__(self, output: Path, move: Any) -> None:
         self._output, self._move = output, move
@@ -225,11 +225,11 @@ class _OutputWatcher:
 
     @property
     def seconds(self) -> float | None:
-        """From the begin to the end of HPL's section."""
+        """Duration of HPL's section of the output."""
         return None if self._begin is None or self._end is None else self._end - self._begin
 
     def stop(self) -> None:
-        """Ends the watch; the move, if there is one, has ended too."""
+        """Ends polling, and waits for the move if there is one."""
         self._stop.set()
         self._thread.join()
         if self._mover is not None:

@@ -1,11 +1,11 @@
-"""`balance`: what moving a job together by itself gains and costs.
+"""`balance`: gain and cost of automatic balancing that packs a job at one site.
 
-A job starts spread over two sites, as neither has room for all its nodes: other clusters have the rest. Some seconds
-later the one at the first site goes, and room appears there. In half of the runs the daemon balances by itself, in the
-other half nothing is moved, measured or counted: the fabric is made anew for each run. A node may use one CPU and the
-machine's are all that there are, at one site as at two: packing a job loses nothing, and what a second site's
-processors would gain cannot be seen here. Runs must be long: room appears after ten seconds, two measurements take
-eight. The time until the nodes are together is part of the ratio.
+A job starts spread over two sites, because other clusters occupy the rest of both. After some seconds the cluster at
+the first site is removed, which frees capacity there. In half of the runs automatic balancing is on; in the other half
+nothing is moved or measured. The fabric is recreated for each run. All emulated hosts share this machine's CPUs, so
+packing costs no compute capacity, and what a second site's processors would gain cannot be shown. Runs must be long:
+capacity appears after ten seconds, two measurements take eight. The time until the nodes are packed is part of the
+ratio.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from wherry.lab.report.statistics import median
 from wherry.model.records import Job
 
 _NETWORK_BOUND = frozenset({"cg"})
-"""Programs that are to be packed; any other is to stay spread."""
+"""Programs that should be packed; all others should stay spread."""
 _PACKED, SPREAD = Goal(at_most=0.6), Goal(at_most=1.05)
-"""Total time with the balancer over that without, of a network-bound program and of any other."""
+"""Goals for total time with over without balancing: of a network-bound program, and of any other."""
 
 
 @dataclass(frozen=True)
 class Balance(TwoSitesBenchmark):
-    """A sample is the job's total time, moves included, and what the daemon decided and why."""
+    """A sample is the job's total time, moves included, and the daemon's decisions with their reasons."""
 
     name = "balance"
     compares = "Total time (s) of a job that the daemon may move together, beside the same job left alone"
@@ -45,9 +45,9 @@ class Balance(TwoSitesBenchmark):
     remarks = ("break-evens: how often the predicted cost is earned back in the time the job still had, left alone.",)
 
     jobs: str = "cg:B,ep:C,lu:B"
-    """NPB programs with their classes, separated by commas."""
+    """NPB programs as PROGRAM:CLASS, separated by commas."""
     after: float = 10.0
-    """Seconds until room appears."""
+    """Seconds until capacity appears."""
 
     def levels(self) -> Sequence[Levels]:
         return [{"job": job, "balanced": balanced} for job in self.jobs.split(",") for balanced in (False, True)]
@@ -71,7 +71,7 @@ class Balance(TwoSitesBenchmark):
 
     @staticmethod
     def _comparison(samples: Samples, job: str) -> Comparison:
-        """A program's row: its goal is known before, whatever the daemon did."""
+        """The row of one program. The goal depends on the program, not on the daemon's decision."""
         balanced, left = (samples.values("total", job=job, balanced=kind) for kind in (True, False))
         packed = sum(row["together"] for row in samples.good(job=job, balanced=True))
         pack = job.partition(":")[0] in _NETWORK_BOUND
@@ -111,7 +111,8 @@ def _sample(client: Client, job: Job, last_event: int, moves: int) -> Row:
 
 
 def _prediction(run: Row, left: float) -> tuple[str, ...]:
-    """Of the decision to move, or else of the last one: the predicted step (1: as it was) and what moving costs."""
+    """Numbers of the decision to move, or of the last decision: predicted step time (1: unchanged) and cost of
+    moving."""
     acting = [decision_ for decision_ in run["decisions"] if decision_["data"]["moves"]]
     decision = (acting or run["decisions"] or [None])[-1]
     numbers: dict[str, Any] = (

@@ -1,15 +1,14 @@
-"""`balance-overhead`: what it costs a job that the daemon looks at it and leaves it where it is.
+"""`balance-overhead`: slowdown of a job by the daemon's measurements when nothing is moved.
 
-A job runs over two sites that are full, so nothing is moved. While it runs the daemon's balancing is on for a while and
-off for a while, in pairs of windows in drawn order: on, it measures, decides, and has frames counted; off, it does
-nothing of that. How fast the job goes on is told by the bytes that its nodes send, as each of its steps sends as many.
-A pair is one sample: the job's speed alone over that when it is looked at. A window lies within the daemon's first two
-measurements, between which it makes no pause, so what is found is the cost of looking itself; with its pauses it looks
-for a part of a job's time only. Runs that did not verify their result do not count, nor does the pair in which a run
-ends.
+A job runs over two sites that are full, so nothing can be moved. Balancing is switched on and off for pairs of time
+windows in random order: on, the daemon measures, decides and counts frames. The job's speed is the rate at which its
+nodes send bytes, since each of its steps sends the same amount. A pair is one sample: speed with balancing off over
+speed with balancing on. A window lies within the daemon's first two measurements, which follow each other without a
+pause, so it shows the cost of measuring itself; in normal operation the daemon measures during a part of the time only.
+Runs that did not verify their result, and the pair in which a run ends, do not count.
 
-Whole runs, as `balance` compares, differ by a fifth among themselves when 16 ranks share two processors: a cost of a
-few hundredths is not seen there. Here both halves of a sample are of one run, seconds apart.
+Total times of runs, as in `balance`, vary by a fifth when 16 ranks share two processors, so an overhead of a few
+percent would not be detected. Here both windows of a sample are from one run, seconds apart.
 """
 
 from __future__ import annotations
@@ -30,18 +29,18 @@ from wherry.lab.interleave import interleaved
 from wherry.model.records import JobState
 
 _SETTLE = 4.0
-"""Seconds after which the daemon, which wakes every four, has begun to look, or has ended."""
+"""Seconds until the daemon, which wakes every four, has started or stopped measuring."""
 _WINDOW = 4.0
-"""Seconds of a window: for two measurements the daemon looks without a pause, of which the first began in _SETTLE."""
+"""Length of a window in seconds; within the daemon's first two measurements, of which the first began in _SETTLE."""
 _BEGIN = 10.0
-"""Seconds that a program is given before it is measured."""
+"""Seconds that a program runs before it is measured."""
 _SAMPLED_SHARE = 28 / 120
-"""Of a job's first two minutes for which the daemon looks, when nothing changes (docs/design/0011); later a sixth."""
+"""Share of a job's first two minutes in which the daemon measures if nothing changes (docs/design/0011); later 1/6."""
 
 
 @dataclass(frozen=True)
 class BalanceOverhead(TwoSitesBenchmark):
-    """A repetition is a run of the program; it gives as many samples as it lasts for."""
+    """A repetition is one run of the program, with one sample for each pair of windows that fits into it."""
 
     name = "balance-overhead"
     compares = "Time of a job's steps while the daemon looks at it, beside its steps alone (pairs of windows)"
@@ -52,7 +51,7 @@ class BalanceOverhead(TwoSitesBenchmark):
     quick_settings = {"job": "lu:A", "nodes": 2, "ranks": 4}
 
     job: str = "lu:B"
-    """A program of NPB with its class."""
+    """An NPB program as PROGRAM:CLASS."""
 
     def levels(self) -> Sequence[Levels]:
         return [{"job": self.job}]
@@ -98,7 +97,7 @@ _SPEEDS = ("alone", "looked")
 
 
 def _send_rate(client: Client) -> float:
-    """Bytes per second that the job's nodes sent."""
+    """Bytes per second that the job's nodes send, measured over one window."""
     before, began = _bytes_sent(client), time.monotonic()
     time.sleep(_WINDOW)
     return (_bytes_sent(client) - before) / (time.monotonic() - began)

@@ -1,8 +1,8 @@
-"""One node moved by hand: `runc checkpoint`, copy, `runc restore`; what `wherry move` is compared with.
+"""Baseline for `wherry move`: one node moved by `runc checkpoint`, copy and `runc restore`.
 
-The expert at the keyboard is a good one: the destination's network namespace, mounts and configuration are ready before
-the checkpoint, everything lies on tmpfs, and the commands follow one another without a pause. The node must be where
-it was started, as runc knows no other place of it.
+The destination's network namespace, mounts and configuration are prepared before the checkpoint, all files are on
+tmpfs, and the commands run without pauses. The node must be on the host where it was started, because runc has its
+state only there.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LIMIT = 300.0
 
 
 class BaselineRunc:
-    """The move of one node by hand. `run` measures it, `close` takes away all that it made."""
+    """The move of one node by hand. `run` measures it, `close` removes everything that was made for it."""
 
     def __init__(self, instance: Instance, node: Node) -> None:
         self._node = node
@@ -35,7 +35,7 @@ class BaselineRunc:
         self._from, self._to = f"{node.name}.{node.host}", "by-hand"
 
     def prepare(self) -> None:
-        """Everything at the destination that can be ready before the node stops."""
+        """Makes everything at the destination that can be made before the checkpoint."""
         self._destination.mkdir(mode=0o700)
         _run("mount", "-t", "tmpfs", "-o", "mode=0700", "wherry", str(self._destination))
         for name in ("root", "private", "bundle", "images", "copy"):
@@ -51,7 +51,7 @@ class BaselineRunc:
             _run("ip", "-n", self._netns, "link", "set", "dev", interface, "up")
 
     def run(self) -> float:
-        """Seconds from the first command to the end of the last: the node stands still for as long."""
+        """Seconds from the start of the first to the end of the last command, which is the node's downtime."""
         images, copy = self._destination / "images", self._destination / "copy"
         options = ["--tcp-established", "--file-locks"]
         began = time.monotonic()

@@ -1,7 +1,7 @@
-"""One virtual machine moved by hand: `virsh migrate --live` with its defaults; what `wherry move` is compared with.
+"""Baseline for `wherry move`: one VM moved by `virsh migrate --live` with default options.
 
-The expert at the keyboard has everything at the destination ready before: the TAP device in the cluster's bridge, and
-the files that the machine is described with. The destination's libvirtd must run; another node there sees to that.
+Everything that can be prepared at the destination (TAP device in the cluster's bridge, files of the domain) is made
+before the measurement. The destination's libvirtd must run, for instance because another node is there.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from wherry.model.records import CONTROL_PORT, Node
 
 _LIMIT = 300.0
 _ANSWER_LIMIT = 60.0
-"""Seconds until a moved machine counts as lost."""
+"""Seconds after which a moved VM that does not answer counts as lost."""
 
 
 class BaselineVirsh:
-    """The move of one node by hand. `run` measures it, `close` takes away all that it made."""
+    """The move of one node by hand. `run` measures it, `close` removes everything that was made for it."""
 
     def __init__(self, instance: Instance, node: Node, network: int, host: str) -> None:
         self._node = node
@@ -33,15 +33,14 @@ class BaselineVirsh:
         self._bridge, self._tap = f"c{network}", f"p{network}.{node.index}"
 
     def prepare(self) -> None:
-        """Everything at the destination that can be ready before the machine stops."""
+        """Makes everything at the destination that can be made before the VM is moved."""
         shutil.copytree(self._node_files(self._source), self._node_files(self._destination), dirs_exist_ok=True)
         self._ip("tuntap", "add", "dev", self._tap, "mode", "tap")
         self._ip("link", "set", "dev", self._tap, "master", self._bridge, "up")
 
     def run(self) -> tuple[float, float]:
-        """Seconds until the command has ended and the machine answers, and those that it stood as QEMU measured them.
-
-        The answer is asked for when the command has ended, as the expert would: libvirt ends the source before that.
+        """Seconds until the command has ended and the VM answers, and the downtime that QEMU measured. The VM is probed
+        after the command, at whose end libvirt has ended the source.
         """
         address = self._listen_address()
         began = time.monotonic()
@@ -58,7 +57,7 @@ class BaselineVirsh:
         return total, int(found[1]) / 1000
 
     def _await_answer(self) -> None:
-        """Until the machine accepts a connection from the cluster's head."""
+        """Returns when the VM accepts a connection from the cluster's head."""
         deadline = time.monotonic() + _ANSWER_LIMIT
         head = next(Path("/run/netns").glob(self._heads)).name
         connect = ["bash", "-c", "exec 3<>/dev/tcp/$0/$1", self._node.address, str(CONTROL_PORT)]
@@ -72,12 +71,12 @@ class BaselineVirsh:
                 )
 
     def close(self) -> None:
-        """Ends the machine at the destination and removes what was made for it. Idempotent."""
+        """Destroys the VM at the destination and removes what was made for it. Idempotent."""
         for arguments in (
             ["virsh", "-c", _uri(self._destination), "destroy", self._node.name],
             ["ip", "-n", self._netns, "link", "delete", "dev", self._tap],
         ):
-            with suppress(Failed):  # it is not there
+            with suppress(Failed):  # it does not exist
                 _run(*arguments)
         shutil.rmtree(self._node_files(self._destination), ignore_errors=True)
 
@@ -85,7 +84,7 @@ class BaselineVirsh:
         return host / "run" / "wherry-nodes" / self._node.name
 
     def _listen_address(self) -> str:
-        """Where the destination's libvirtd listens."""
+        """Address that the destination's libvirtd listens on."""
         found = re.search(r'^listen_addr = "([^"]+)"', (self._destination / "etc" / "libvirtd.conf").read_text(), re.M)
         if found is None:
             raise Failed(Code.FAILED, "the destination's libvirtd listens nowhere", str(self._destination))

@@ -1,7 +1,8 @@
-"""A benchmark: what it compares, at which levels, how often, and the goals that its ratios must keep.
+"""A benchmark definition: factors and levels, repetitions, comparisons with a baseline, and goals for the ratios.
 
-A definition is a dataclass whose fields are its settings (`wherry bench run NAME --set FIELD=VALUE`). It starts nothing
-by itself: order, repetition, keeping of samples, taking down and the report are `runner`'s, the same for all.
+A definition is a dataclass whose fields are its settings (`wherry bench run NAME --set FIELD=VALUE`). A definition
+starts nothing: order, repetition, storage of samples, clean-up and report are the same for all benchmarks and belong to
+`runner`.
 """
 
 from __future__ import annotations
@@ -19,20 +20,20 @@ from wherry.lab.report.page import Table
 from wherry.lab.report.statistics import Estimate, median, ratio
 
 Levels = Mapping[str, Any]
-"""One combination that is measured: factor -> level, as it stands in each of its samples."""
+"""One treatment: factor -> level, stored in each of its samples."""
 Row = dict[str, Any]
-"""One sample: its numbers, and `ok: False` with a `problem` when it does not count."""
+"""One sample: its numbers, or `ok: False` with a `problem` when it does not count."""
 
 
 @dataclass(frozen=True)
 class Goal:
-    """What a ratio, or a number without a baseline, must keep: `at_most` or `at_least` some value."""
+    """Bounds of a ratio, or of a median without a baseline: `at_most`, `at_least` or both."""
 
     at_most: float | None = None
     at_least: float | None = None
 
     def verdict(self, estimate: Estimate) -> str:
-        """`met` when the whole interval keeps the goal, `missed` when none of it does, else `not certain`."""
+        """`met` if the whole interval is within the bounds, `missed` if none of it is, else `not certain`."""
         least = -math.inf if self.at_least is None else self.at_least
         most = math.inf if self.at_most is None else self.at_most
         if least <= estimate.low and estimate.high <= most:
@@ -46,17 +47,17 @@ class Goal:
 
 @dataclass(frozen=True)
 class Comparison:
-    """One row of a benchmark's table: samples, those of the baseline if there is one, and the goal of their ratio."""
+    """One row of a benchmark's table: samples, samples of the baseline if it has one, goal of the ratio of medians."""
 
     label: str
     samples: Sequence[float]
     baseline: Sequence[float] = ()
     goal: Goal | None = None
     missed_because: str = field(default="", kw_only=True)
-    """Why the goal is missed whatever the numbers say."""
+    """A reason why the goal is missed regardless of the numbers."""
 
     def row(self) -> tuple[str, ...]:
-        """Texts of the row."""
+        """The texts of the row's cells."""
         ours, theirs = (
             median(estimate).text() if estimate else "not measured" for estimate in (self.samples, self.baseline)
         )
@@ -75,7 +76,7 @@ class Comparison:
         )
 
     def estimate(self) -> Estimate | None:
-        """What the goal is about: the ratio of medians, or the median where there is no baseline."""
+        """The quantity that the goal bounds: the ratio of medians, or the median if there is no baseline."""
         if not self.samples:
             return None
         return ratio(self.samples, self.baseline) if self.baseline else median(self.samples)
@@ -83,43 +84,45 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Benchmark(ABC):
-    """A definition. Subclasses add their settings as fields."""
+    """Base class of definitions. Subclasses declare their settings as fields."""
 
     name: ClassVar[str]
     compares: ClassVar[str]
-    """One line: what is measured, beside what."""
+    """One line: the measured quantity and its baseline."""
     duration: ClassVar[tuple[str, str]]
-    """How long it takes on two cores: the whole, and with --quick."""
+    """Duration on two cores: full, and with --quick."""
     columns: ClassVar[tuple[str, str]] = ("wherry", "baseline")
-    """What samples and baseline are called."""
+    """Column names of samples and baseline."""
     repetitions: ClassVar[int] = 5
     quick_repetitions: ClassVar[int] = 2
     quick_settings: ClassVar[Mapping[str, Any]] = {}
-    """Fields that --quick changes."""
+    """Settings that --quick changes."""
     fresh_fabric: ClassVar[bool] = False
-    """Whether each run has a fabric of its own, so that nothing is left of what the daemon knew."""
+    """Whether each run gets a new fabric, so that the daemon has no measurements of earlier runs."""
     remarks: ClassVar[Sequence[str]] = ()
 
     @abstractmethod
     def levels(self) -> Sequence[Levels]:
-        """The combinations, each measured once in a turn."""
+        """The treatments, each measured once in a turn."""
 
     def prepare(self, client: Client) -> None:
-        """Makes the fabric, once or for each run (`fresh_fabric`); the embedded one is made by the first cluster."""
+        """Makes the fabric, once or before each run (`fresh_fabric`). Default: none; the first cluster makes the
+        embedded one."""
         return
 
     @abstractmethod
     def measure(self, client: Client, levels: Levels, directory: Path) -> Iterable[Row]:
-        """The samples of one run. Clusters that it makes are removed behind it; its jobs may write to `directory`."""
+        """Makes one run and yields its samples. The runner removes its clusters afterwards; jobs may write to
+        `directory`."""
 
     @abstractmethod
     def comparisons(self, samples: Samples) -> Sequence[Comparison]:
         """The rows of the table."""
 
     def tables(self, samples: Samples) -> Sequence[Table]:
-        """Further tables."""
+        """Additional tables of the report."""
         return ()
 
     def describe_sample(self, row: Row) -> str:
-        """A sample in a line of progress."""
+        """A sample as text for the progress line."""
         return ", ".join(f"{key} {value:.3f}" for key, value in row.items() if isinstance(value, float))

@@ -1,4 +1,4 @@
-"""`link-moves`: a live move over a link between sites, beside moves inside a site and the bound of its bandwidth."""
+"""`link-moves`: live moves over a link between sites, compared with moves inside a site and with a bandwidth bound."""
 
 from __future__ import annotations
 
@@ -17,16 +17,15 @@ from wherry.lab.bench.samples import Samples
 from wherry.lab.report.statistics import median
 
 _ITINERARY = ("b2", "a2", "a3", "b1")
-"""Hosts in the order in which the node comes by them; it begins at b1."""
+"""The node's destinations in order; it starts at b1."""
 _SLACK, _ROUND_TRIPS = 1.25, 10
 _JOB_SECONDS = 36_000
 
 
 @dataclass(frozen=True)
 class LinkMoves(Benchmark):
-    """Under a running ring a node goes round four hosts: inside a site, over the link, inside the other, and back.
-
-    So a round has two local moves and two over the link, in turns.
+    """A node moves around four hosts while a ring of messages runs: inside a site, over the link, inside the other
+    site, and back. So each run has two local moves and two over the link, alternating.
     """
 
     name = "link-moves"
@@ -38,9 +37,9 @@ class LinkMoves(Benchmark):
     quick_settings = {"memory": "16"}
 
     memory: str = "16,64,256"
-    """MiB that each rank rewrites, separated by commas."""
+    """MiB that each rank rewrites; several values are separated by commas."""
     latency: str = "10ms"
-    """Of one way."""
+    """One-way latency of the link."""
     bandwidth: str = "1Gbit/s"
     overlay: Literal["none", "openvpn", "wireguard"] = "none"
 
@@ -83,7 +82,7 @@ class LinkMoves(Benchmark):
         return [{**row, "bound": self._bound(row["bytes"], local)} for row in rows]
 
     def _bound(self, size: float, local: float) -> float:
-        """Seconds that a move over the link shall take at most."""
+        """Upper bound for the seconds of a move over the link."""
         wire = _SLACK * 8 * size / parse_rate(self.bandwidth)
         return wire + local + _ROUND_TRIPS * 2 * parse_duration(self.latency)
 

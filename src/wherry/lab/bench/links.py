@@ -1,4 +1,4 @@
-"""`links`: how exactly an emulated link keeps the latency and the bandwidth that it was given."""
+"""`links`: accuracy of the latency and bandwidth of an emulated link."""
 
 from __future__ import annotations
 
@@ -23,17 +23,16 @@ _FABRIC = {
 _LATENCIES = ("0ms", "1ms", "5ms", "10ms", "50ms")
 _BANDWIDTHS = (("10Mbit/s", "0ms"), ("100Mbit/s", "0ms"), ("1Gbit/s", "0ms"), ("1Gbit/s", "10ms"))
 _MAX_LATE, _LATE_SHARE = 0.2e-3, 0.03
-"""A latency's goal: so many seconds late, or so large a share of it."""
+"""Goal for a latency's excess: the larger of an absolute bound in seconds and a share of the latency."""
 _EXACT = Goal(at_least=0.95, at_most=1.05)
 _CORES = Goal(at_most=1.0)
 
 
 @dataclass(frozen=True)
 class Links(Benchmark):
-    """Measured from the link's two hosts as `wherry site link --measure` does: timed datagrams, and TCP that fills it.
-
-    A latency's sample is the median of several datagrams; a bandwidth gives one of each direction, and the cores that
-    the emulator took meanwhile.
+    """Measured between the link's two hosts as by `wherry site link --measure`: timed datagrams and a saturating TCP
+    stream. A latency sample is the median of several datagrams. A bandwidth run gives one sample for each direction,
+    with the CPU cores that the emulator used.
     """
 
     name = "links"

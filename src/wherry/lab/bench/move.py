@@ -1,4 +1,4 @@
-"""`move`: downtime and total time of a container node's move by memory size, beside the same move by hand with runc."""
+"""`move`: downtime and total time of a container node's move by memory size, compared with runc by hand."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _PROGRAM = (
     "print('holding', flush=True)\n"
     "time.sleep(600)\n"
 )
-"""Fills its memory with what no page has twice in a row, and waits."""
+"""Python program that fills its memory with random data and sleeps."""
 _READY = 120.0
 
 
 @dataclass(frozen=True)
 class MoveByRunc(Benchmark):
-    """Each sample is a node made anew that holds so much memory, moved once."""
+    """Each sample is one move of a new node whose program holds the given amount of memory."""
 
     name = "move"
     compares = "Downtime and total time of a move in seconds, beside runc checkpoint, copy and restore by hand"
@@ -46,7 +46,7 @@ class MoveByRunc(Benchmark):
     )
 
     sizes: str = "8MiB,64MiB,256MiB,1GiB"
-    """Memory that the node's program holds, separated by commas."""
+    """Sizes of the program's memory, separated by commas."""
 
     def __post_init__(self) -> None:
         self._sizes()
@@ -77,7 +77,7 @@ class MoveByRunc(Benchmark):
 
 
 def await_output(client: Client, job: str, text: bytes, seconds: float) -> None:
-    """Returns when the job has written `text`. TIMED_OUT when it has not after so many seconds."""
+    """Returns when the job has written `text`. Raises TIMED_OUT after `seconds`."""
     deadline = time.monotonic() + seconds
     while text not in b"".join(data for _, _, data in client.output(job, follow=False)):
         if time.monotonic() > deadline:

@@ -1,7 +1,7 @@
-"""Runs a benchmark: every combination once in each turn, in the turn's own order, in an instance of its own.
+"""Runs a benchmark: every treatment once in each turn, in an order drawn for the turn, in a temporary instance.
 
-Invariants: each sample is a line of the file as soon as its run is over, failed ones included; after each run no
-cluster of the instance is left; whatever ends the benchmark, its samples are kept and the instance is removed.
+Invariants: each sample, also a failed one, is written to the file when its run ends; no cluster of the instance is left
+after a run; however the benchmark ends, the samples are kept and the instance is removed.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from wherry.lab.report.statistics import INTERVALS
 
 SEED = 20_061
 _MAX_CONSECUTIVE_FAILURES = 5
-"""After so many the machine is at fault rather than the run."""
+"""The benchmark stops after this many: the machine is then likely at fault."""
 ProgressCallback = Callable[[int, int, str], None]
-"""Called after each run: runs done, runs in all, what happened."""
+"""Called after each run with: runs done, runs in all, outcome."""
 
 
 def run(benchmark: Benchmark, repetitions: int, out: Path, keep: bool, on_progress: ProgressCallback) -> Samples:
-    """Makes all runs and returns their samples, which are in `out`. Failed when none of them counts."""
+    """Makes all runs and returns their samples, which are stored in `out`. Raises Failed when none counts."""
     name = benchmark.name
     if repetitions < 1:
         raise Refused(Code.USAGE, f"--reps {repetitions}: at least one run of each", "", f"wherry bench run {name}")
@@ -72,7 +72,7 @@ def _rows(benchmark: Benchmark, client: Client, levels: Levels, directory: Path)
     try:
         yield from benchmark.measure(client, levels, directory)
     except WherryError as error:
-        if error.code == Code.CANCELLED:  # Ctrl-C while an operation was waited for
+        if error.code == Code.CANCELLED:  # Ctrl-C during a wait for an operation
             raise KeyboardInterrupt from error
         yield {"ok": False, "problem": str(error)}
     except subprocess.TimeoutExpired as error:
@@ -83,7 +83,7 @@ def _rows(benchmark: Benchmark, client: Client, levels: Levels, directory: Path)
 
 def _remove_clusters(client: Client) -> None:
     client.auto_balance(False)
-    for operation in client.operations(running=True):  # a node may be on its way when the job ends
+    for operation in client.operations(running=True):  # a node may still be moving when the job ends
         with suppress(WherryError):
             client.wait(operation.id)
     for cluster in client.clusters():
@@ -95,7 +95,7 @@ def _levels_text(levels: Levels) -> str:
 
 
 def report(benchmark: Benchmark, samples: Samples) -> Report:
-    """The tables and the page, from the samples alone."""
+    """The report, computed from the samples alone."""
     head = ("", *benchmark.columns, "ratio", "goal", "verdict")
     rows = [comparison.row() for comparison in benchmark.comparisons(samples)]
     used = [index for index in range(len(head)) if index == 0 or any(row[index] != "-" for row in rows)]

@@ -1,4 +1,4 @@
-"""`vm-move`: a virtual machine moved under an MPI job that writes to memory, beside `virsh migrate --live`."""
+"""`vm-move`: live move of a VM under an MPI job that dirties memory, compared with `virsh migrate --live`."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ _MEASURES = {
     "gap": "longest pause between two messages, as a rank saw it",
 }
 _SYSTEM_MEMORY = 176
-"""MiB of a machine beside what the job's ranks write to."""
+"""MiB of a VM's memory besides what the job's ranks write to."""
 _SETTLE = 3.0
-"""Seconds that the job runs before the move."""
+"""Seconds between the job's start and the move."""
 _READY = 180.0
 
 
 @dataclass(frozen=True)
 class MoveByVirsh(Benchmark):
-    """Each sample is a cluster of two machines made anew and one move of the second under a ring of messages."""
+    """Each sample is a new cluster of two VMs and one move of the second while a ring of messages runs."""
 
     name = "vm-move"
     compares = "A virtual machine's move under an MPI job, beside virsh migrate --live with its defaults"
@@ -50,9 +50,9 @@ class MoveByVirsh(Benchmark):
     )
 
     memory: int = 32
-    """MiB that each rank writes to, over and over."""
+    """MiB that each rank rewrites continuously."""
     seconds: int = 40
-    """How long each job runs; it must outlast the move."""
+    """Duration of each job; it must exceed that of the move."""
 
     def __post_init__(self) -> None:
         if self.memory < 1 or self.seconds < 1:
@@ -91,7 +91,7 @@ class MoveByVirsh(Benchmark):
 
 
 def _job_result(client: Client, job: str) -> dict[str, Any]:
-    """What the job says at its end. Failed when it, or anything that it checked, was wrong."""
+    """The job's result line. Raises Failed when the job failed or printed none."""
     output = b"".join(data for _, _, data in client.output(job)).decode(errors="replace").splitlines()
     ended = client.job(job)
     if ended.exit_code != 0 or not output or not output[-1].startswith("{"):
@@ -110,7 +110,7 @@ def _move_by_wherry(client: Client) -> Row:
 
 @contextmanager
 def _move_by_hand(client: Client) -> Iterator[Row]:
-    """The move by hand; at the end the machine is taken away, as the service does not know where it is."""
+    """The move by hand. The VM is destroyed at the end, because the service does not know its new host."""
     node = next(node for node in client.nodes(_CLUSTER) if node.name == _NODE)
     network = next(cluster["network"] for cluster in client.clusters() if cluster["name"] == _CLUSTER)
     baseline = BaselineVirsh(instance(), node, network, _TO)

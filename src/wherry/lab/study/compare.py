@@ -1,7 +1,7 @@
-"""Two studies beside each other: each number of the new one as a ratio to the old one's, also across machines.
+"""Compares two results of one study, possibly from different machines: each metric as a ratio of new to old.
 
-Invariant: nothing that only one of them measured goes without a word, and neither does anything that the two were not
-measured alike in.
+Invariant: every metric that only one of them has, and every difference of the environments, is mentioned in the
+caveats.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _NOT_COMPARED = (RESULT_CHECKSUM, "repetitions")
 
 @dataclass(frozen=True)
 class Difference:
-    """New over old of one number of one combination. `p` is None with too few runs."""
+    """Ratio of new to old for one metric of one combination (`cell`). `p` is None with too few runs."""
 
     cell: str
     metric: str
@@ -35,12 +35,12 @@ class Difference:
     p: float | None
 
     def as_json(self) -> dict[str, Any]:
-        """The fields."""
+        """The fields as a JSON object."""
         return asdict(self)
 
 
 def differences(old: Results, new: Results) -> list[Difference]:
-    """Every number that both have. Refused when the two are not of one study, or not of one size."""
+    """One Difference for each metric that both have. Refused for different studies, or quick with full."""
     if old.study.name != new.study.name:
         what = f"{old.directory} holds {old.study.name}, {new.directory} holds {new.study.name}"
         raise Refused(Code.USAGE, "two different studies cannot be compared", what, "wherry study compare --help")
@@ -54,7 +54,7 @@ def differences(old: Results, new: Results) -> list[Difference]:
 
 @dataclass(frozen=True)
 class _PairedMetric:
-    """The samples of one number of one cell, of which either may have none."""
+    """Samples of one metric of one combination from both results; either may be empty."""
 
     combination: Combination
     metric: str
@@ -64,7 +64,7 @@ class _PairedMetric:
 
     @property
     def has_ratio(self) -> bool:
-        """False where one of them is zero: rounds, for instance."""
+        """False if any sample is zero, e.g. a number of rounds."""
         return all(value > 0 for value in (*self.before, *self.after))
 
 
@@ -89,7 +89,7 @@ def _differences(old: Results, new: Results) -> Iterator[Difference]:
 
 
 def caveats(old: Results, new: Results) -> list[str]:
-    """What the reader of a comparison must know."""
+    """Remarks that a reader needs to interpret the comparison."""
     remarks = ["The two were not run in turns: what the machine did meanwhile is in the ratios."]
     numbers = list(_paired_metrics(old, new))
     both = [number for number in numbers if number.before and number.after]

@@ -1,6 +1,6 @@
-"""Executes a study: an instance of its own, the runs that are left, the report, everything taken down.
+"""Executes a study in an instance of its own: remaining runs, report, clean-up.
 
-Invariant: however it ends, the report of what was measured is written and nothing of the study is left running.
+Invariant: however it ends, the report of completed runs is written and nothing of the study is left running.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def run(
     keep: bool,
     on_progress: runner.ProgressCallback,
 ) -> tuple[Results[Study], list[Path]]:
-    """Runs what is left of a study and returns its results and the report's files."""
+    """Makes the remaining runs of a study and returns its results and the report's files."""
     kind = find(name)
     if repetitions is not None and repetitions < 1:
         raise Refused(Code.USAGE, f"--reps {repetitions} is no number of runs", "", f"wherry study run {name} --reps 5")
@@ -73,10 +73,9 @@ def _run_session(
 
 @contextmanager
 def _instance_lock() -> Iterator[None]:
-    """One study at a time in an instance: two would change each other's clusters, and measure each other.
-
-    The lock file is never removed: a process that opened it before the removal and one that made it anew would lock two
-    files, and both would run.
+    """Excludes a second study in the instance, which would change this one's clusters and disturb its measurements. The
+    lock file is never unlinked: a process that opened it before and one that recreated it would lock different files,
+    and both would run.
     """
     path = _LOCKS / f"wherry-study-{instance().name}"
     with path.open("w") as lock:
@@ -102,14 +101,14 @@ def _run_remaining(results: Results[Study], keep: bool, on_progress: runner.Prog
 
 
 def load(directory: Path) -> Results[Study]:
-    """The results in a directory."""
+    """Loads the results in a directory."""
     about = Results.read_manifest(directory)
     study: Study = find(about["study"])(about["quick"], about["lacks"])
     return Results(directory, study, about)
 
 
 def _unavailable_features(directory: Path, findings: Sequence[Mapping[str, str]]) -> dict[str, str]:
-    """As it was found when the study began: what was left out then stays left out."""
+    """As found when the study was created, so that all its sessions leave out the same levels."""
     if (directory / "study.json").exists():
         found: dict[str, str] = Results.read_manifest(directory)["lacks"]
         return found
@@ -117,7 +116,7 @@ def _unavailable_features(directory: Path, findings: Sequence[Mapping[str, str]]
 
 
 def _take_down(testbed: Testbed) -> None:
-    """The clusters; and when the instance is the lab's own, all of it."""
+    """Removes the clusters, and the whole instance if it is the study's default one."""
     try:
         testbed.close()
     finally:
@@ -127,7 +126,7 @@ def _take_down(testbed: Testbed) -> None:
 
 
 def _chown_to_user(directory: Path) -> None:
-    """What root wrote belongs to the user who called sudo."""
+    """Gives the files that root wrote to the user who called sudo."""
     user = identity.owner(directory)
     if user.uid != os.getuid():
         for path in (directory, *directory.rglob("*")):
@@ -135,9 +134,9 @@ def _chown_to_user(directory: Path) -> None:
 
 
 def describe(study: Study) -> dict[str, object]:
-    """What `wherry study show` tells."""
+    """The document of `wherry study show`."""
     about = {"lacks": study.unavailable, "sessions": [], "repetitions": study.default_repetitions()}
-    page = study.page(Results(Path("/nonexistent"), study, about))  # as it is before the first run
+    page = study.page(Results(Path("/nonexistent"), study, about))  # as before the first run
     return {
         "name": study.name,
         "title": study.title,

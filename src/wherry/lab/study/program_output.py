@@ -1,4 +1,4 @@
-"""What the measuring programs print, as values. A text that lacks what it must have is a failed sample."""
+"""Parsers for the output of measuring programs. Output that is incomplete raises RunFailed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LATENCIES = ("mean", "median", "min", "p95", "max")
 
 
 def json_lines(text: str) -> Iterator[dict[str, Any]]:
-    """The JSON documents in a program's output, one a line; other lines are left out."""
+    """The JSON documents in a program's output, one on each line; other lines are skipped."""
     for line in text.splitlines():
         if line.startswith("{"):
             try:
@@ -26,7 +26,7 @@ def json_lines(text: str) -> Iterator[dict[str, Any]]:
 
 
 def pingpong(text: str, sizes: int) -> list[Value]:
-    """Latencies (half a round trip) by bytes, from wherry-pingpong; `sizes` lines are expected."""
+    """Latencies (half a round trip) by message size, from wherry-pingpong, which must print `sizes` lines."""
     lines = list(json_lines(text))
     if len(lines) != sizes:
         raise RunFailed(f"the ping-pong printed {len(lines)} sizes, {sizes} were asked for")
@@ -40,7 +40,7 @@ def pingpong(text: str, sizes: int) -> list[Value]:
 
 
 def flood_ping(text: str, count: int) -> list[Value]:
-    """Round trips of `ping -f -q`; every packet must have come back."""
+    """Round-trip times from `ping -f -q`; no packet may be lost."""
     received, times = _RECEIVED.search(text), _RTT.search(text)
     if not received or not times:
         raise RunFailed("ping printed no round-trip times")
@@ -51,7 +51,7 @@ def flood_ping(text: str, count: int) -> list[Value]:
 
 
 def linpack(text: str) -> list[Value]:
-    """Seconds of factoring and solving, from wherry-linpack, which checks the residual itself."""
+    """Seconds of factorisation and solution from wherry-linpack, which checks the residual itself."""
     for line in json_lines(text):
         return [
             Value("factor", line["factor_seconds"], "s"),
@@ -62,7 +62,7 @@ def linpack(text: str) -> list[Value]:
 
 
 def netpipe_progress(text: str) -> list[Value]:
-    """The same from what NetPIPE says while it runs, with fewer digits: where no file can be had."""
+    """As `netpipe`, but from NetPIPE's progress output, with fewer digits: for nodes whose files cannot be read."""
     found = _NETPIPE_LINE.findall(text)
     if not found:
         raise RunFailed("NetPIPE said nothing of times")
@@ -70,9 +70,8 @@ def netpipe_progress(text: str) -> list[Value]:
 
 
 def netpipe(text: str) -> list[Value]:
-    """Latencies by bytes, from NetPIPE's file of bytes, Mbps and seconds (half a round trip).
-
-    The seconds count: from 256 MiB on its Mbps overflow.
+    """Latencies by message size, from NetPIPE's output file: bytes, Mbps, seconds (half a round trip). The seconds are
+    used, because Mbps overflow from 256 MiB on.
     """
     rows = [line.split() for line in text.splitlines()]
     if not rows or any(len(row) != 3 for row in rows):

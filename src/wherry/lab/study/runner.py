@@ -1,8 +1,8 @@
-"""Runs a study: turn after turn, every cell once in each, in the turn's own order; skips what is there already.
+"""Runs a study turn by turn, each combination once in a turn in the turn's order, and skips runs that already count.
 
-Invariants: a run that raised, whatever it raised, is kept as failed and the study goes on; whatever ends the study
-(Ctrl-C, a full disk, kill -9), the runs that ended before are kept, and the next session goes on behind them. A failed
-run is tried again by the next session, never by the same one.
+Invariants: a run that raises any exception is recorded as failed and the study continues; however the study ends
+(Ctrl-C, full disk, kill -9), completed runs are kept and the next session resumes after them. A failed run is retried
+by the next session, never by the same one.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from wherry.lab.study.results import Results, Run
 from wherry.lab.study.testbed import Testbed
 
 ProgressCallback = Callable[[int, int, str, float | None], None]
-"""Called after each run: runs done, runs in all, what happened, seconds left (None: not known yet)."""
+"""Called after each run with: runs done, runs in all, outcome, estimated seconds left (None: unknown)."""
 _MAX_CONSECUTIVE_FAILURES = 5
-"""After so many the machine is at fault rather than the run."""
+"""The study stops after this many: the machine is then likely at fault."""
 
 
 def remaining_runs(results: Results[Study]) -> list[tuple[int, Combination]]:
-    """Turn and cell of every run that is still to be made, in order; warm-ups have turns below zero."""
+    """Turn and combination of every run that is still missing, in order; warm-up runs have negative turns."""
     study, done = results.study, results.completed()
     left = [
         (n, combination)
@@ -48,7 +48,7 @@ def remaining_runs(results: Results[Study]) -> list[tuple[int, Combination]]:
 
 
 def run(results: Results[Study], testbed: Testbed, on_progress: ProgressCallback) -> None:
-    """Makes the runs that are left. Failed when nothing works any more; what was measured is kept."""
+    """Makes the remaining runs. Raises Failed after too many consecutive failures; completed runs are kept."""
     remaining = remaining_runs(results)
     times: dict[Combination, list[float]] = {}
     for past in results.runs:
@@ -80,31 +80,31 @@ def _run_once(results: Results[Study], testbed: Testbed, turn: int, combination:
     except RunFailed as error:
         kept.problem = str(error)
     except WherryError as error:
-        if error.code == Code.CANCELLED:  # Ctrl-C while an operation was waited for
+        if error.code == Code.CANCELLED:  # Ctrl-C during a wait for an operation
             raise KeyboardInterrupt from error
         kept.problem = str(error)
     except subprocess.TimeoutExpired as error:
         kept.problem = f"did not end within {error.timeout:.0f} s"
-    except Exception as error:  # a full disk, output that is cut off, a mistake of ours
+    except Exception as error:  # e.g. a full disk, truncated output, a bug
         kept.problem = f"{type(error).__name__}: {error}"
         with suppress(OSError):
             (directory / "traceback").write_text(traceback.format_exc())
     kept.seconds = time.monotonic() - begin
     testbed.recheck_clusters()
-    _delete_large_files(directory)  # first: its row may need the room
+    _delete_large_files(directory)  # first: writing the run's row may need the space
     results.add_failed(kept)
     return kept
 
 
 def _delete_large_files(directory: Path) -> None:
-    """A failed run may have filled the disk with what nobody needs."""
+    """Deletes large files of a failed run, which may have filled the disk."""
     for file in directory.glob("*") if directory.exists() else ():
         if file.is_file() and file.stat().st_size > 1 << 20:
             file.unlink()
 
 
 def _seconds_left(times: dict[Combination, list[float]], cells: list[Combination]) -> float | None:
-    """A cell that has not run yet is taken to last as the mean of the others."""
+    """Estimated from the mean duration of each combination; of one that has not run, from the mean of all."""
     known = [seconds for runs in times.values() for seconds in runs]
     if not known:
         return None
@@ -115,5 +115,5 @@ def _seconds_left(times: dict[Combination, list[float]], cells: list[Combination
 
 
 def count_missing(results: Results[Study]) -> int:
-    """How many runs of those asked for do not count yet."""
+    """Number of requested runs that do not count yet."""
     return sum(turn >= 0 for turn, _ in remaining_runs(results))
