@@ -45,7 +45,7 @@ def test_unexpected_exception_fails_the_run_and_not_the_study(tmp_path: Path, er
     assert len(results.counted()) == 7
     (failed,) = results.failed()
     assert failed.problem.startswith(type(error).__name__)
-    assert "in act" in (results.directory_of(failed) / "traceback").read_text()
+    assert "in measure_run" in (results.directory_of(failed) / "traceback").read_text()
 
 
 def test_the_files_of_a_failed_run_are_removed_before_its_row_is_written(tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     def run(measure_run: Act, *words: str) -> tuple[int, str]:
         fake = type("Said", (FakeStudy,), {"act": staticmethod(measure_run)})
         monkeypatch.setattr(catalog, "STUDIES", (fake,))
-        code = main._run_remaining(["study", *words])
+        code = main._run(["study", *words])
         return code, capsys.readouterr().err
 
     monkeypatch.chdir(tmp_path)

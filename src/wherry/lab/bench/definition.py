@@ -58,9 +58,7 @@ class Comparison:
 
     def row(self) -> tuple[str, ...]:
         """The texts of the row's cells."""
-        ours, theirs = (
-            median(estimate).text() if estimate else "not measured" for estimate in (self.samples, self.baseline)
-        )
+        ours, theirs = (median(data).text() if data else "not measured" for data in (self.samples, self.baseline))
         estimate = self.estimate()
         verdict = "" if self.goal is None or estimate is None else self.goal.verdict(estimate)
         if self.missed_because and verdict:

@@ -33,7 +33,7 @@ class Drawing:
     height: float = 3.6
     """Inches, at a width of 7."""
 
-    def alone(self) -> Any:
+    def as_figure(self) -> Any:
         """Draws it into a new matplotlib figure."""
         import matplotlib
 

@@ -120,8 +120,8 @@ def _bootstrap_of_two(
         return Estimate(value, low, high, count, RANGE)
     generator = np.random.default_rng(_SEED)
     medians = (
-        np.median(data[generator.integers(0, len(data), (_RESAMPLES, len(data)))], axis=-1)
-        for data in (data, baseline_data)
+        np.median(sample[generator.integers(0, len(sample), (_RESAMPLES, len(sample)))], axis=-1)
+        for sample in (data, baseline_data)
     )
     low, high = np.percentile(combine(*medians), [50 * (1 - _LEVEL), 50 * (1 + _LEVEL)])
     return Estimate(value, float(low), float(high), count, BOOTSTRAP)

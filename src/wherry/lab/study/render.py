@@ -61,7 +61,7 @@ def report(results: Results[Study]) -> Report:
         title=results.study.title,
         summary=_summary(results),
         tables=list(compress(page.tables, before_figures)),
-        figures=[(caption, svg(drawing.alone())) for caption, drawing in page.figures],
+        figures=[(caption, svg(drawing.as_figure())) for caption, drawing in page.figures],
         details=[*compress(page.tables, map(not_, before_figures)), *_detail_tables(results)],
         remarks=[
             *results.study.shows,

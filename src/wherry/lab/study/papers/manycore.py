@@ -328,13 +328,13 @@ def _threads(client: Client, build: str) -> list[Value]:
             assert counter.stdout
             counts = json.loads(counter.stdout.readline())["counted"]
             text = _output(client, "forkjoin", "17", str(_ROUNDS))
-            text, _ = counter.communicate(timeout=_SECONDS)
+            counted, _ = counter.communicate(timeout=_SECONDS)
     rounds = [[int(word) for word in line.split()] for line in text.splitlines()]
     values = [
         Value(name, sorted(one[i] for one in rounds)[_ROUNDS // 2] / 1e9, "s")
         for i, name in enumerate(("create", "join"))
     ]
-    events = json.loads(text) if counts else {}
+    events = json.loads(counted) if counts else {}
     return values + [Value(name, count / _ROUNDS, "") for name, count in events.items()]
 
 

@@ -160,10 +160,10 @@ class MigrationCost(Study):
             if name != RING
         ]
         return [
-            _with_levels(unmoved, mode=mode)
-            for unmoved in unmoved
-            for mode in _MODES[unmoved["kind"]]
-            if mode in modes and not (mode == STOP and unmoved["workload"] != RING and self._short_of_time())
+            _with_levels(base, mode=mode)
+            for base in unmoved
+            for mode in _MODES[base["kind"]]
+            if mode in modes and not (mode == STOP and base["workload"] != RING and self._short_of_time())
         ]
 
     def _too_far_text(self) -> str:
@@ -186,7 +186,7 @@ class MigrationCost(Study):
             return True
         return memory == _SMALLEST if self.quick else int(memory) <= _MAX_OVER_A_LINK
 
-    def unmoved_results(self, combination: Combination) -> Combination | None:
+    def without_move(self, combination: Combination) -> Combination | None:
         return (
             None
             if combination["workload"] == RING or combination["mode"] == NONE
@@ -246,7 +246,7 @@ class MigrationCost(Study):
         for combination in self._combinations_with_move():
             longer, costs, tested = _slowdown(results, combination)
             texts = [found.text() if found else "not measured" for found in (longer, costs)]
-            rows.append((label(combination), combination["mode"], *texts, tested))
+            rows.append((label_of(combination), combination["mode"], *texts, tested))
         head = ("workload", "mode", "with : without", "a move costs, s", "test")
         return Table("Slowdown of the job (1: none), and what a move costs it", head, rows, main=True)
 
@@ -258,7 +258,7 @@ class MigrationCost(Study):
             if data["downtime"]:
                 written = [1e-6 * y for y in results.values(_with_levels(combination, mode=NONE), "written")]
                 texts = [median(found).text() if found else "-" for found in (written, *data.values())]
-                rows.append((label(combination), combination["mode"], *texts))
+                rows.append((label_of(combination), combination["mode"], *texts))
         head = ("workload", "mode", "written, MB/s", "downtime, s", "total, s", "largest gap seen by the program, s")
         return Table("The moves", (*head, "sent, MB", "rounds"), rows, main=True)
 
@@ -292,7 +292,7 @@ class MigrationCost(Study):
         parts: dict[str, dict[str, figures.Samples]] = {}
         for combination in self._combinations_with_move():
             data = {name: results.values(combination, name) for name in ("downtime", "total")}
-            parts.setdefault(_figure_name(combination), {})[f"{label(combination)}\n{combination['mode']}"] = data
+            parts.setdefault(_figure_name(combination), {})[f"{label_of(combination)}\n{combination['mode']}"] = data
         found = [
             (f"Downtime and total time of a move: {what}.", figures.bars(groups, "seconds"))
             for what, groups in parts.items()
@@ -379,7 +379,7 @@ def _figure_name(combination: Combination) -> str:
     return f"the ring on containers{'' if combination['link'] == _BARE else ', over links'}"
 
 
-def label(combination: Combination) -> str:
+def label_of(combination: Combination) -> str:
     """What ran, for tables and figures; how its node moved stands beside."""
     if combination["workload"] != RING:
         return combination["workload"]

@@ -255,17 +255,17 @@ class XenPage:
 
     def _costs(self) -> Table:
         rows = []
-        for test, how, moved, without_move in self._pairs():
+        for test, how, moved, unmoved in self._pairs():
             costs, longer = (
-                analysis.difference_or_none(moved, without_move),
-                analysis.ratio_or_none(moved, without_move),
+                analysis.difference_or_none(moved, unmoved),
+                analysis.ratio_or_none(moved, unmoved),
             )
             if costs and longer:
                 texts = (
-                    median(without_move).text(),
+                    median(unmoved).text(),
                     costs.text(),
                     longer.text(),
-                    analysis.significance_text(moved, without_move),
+                    analysis.significance_text(moved, unmoved),
                 )
                 rows.append((self._test(test), self._label(how), *texts))
         head = ("during", "how", "without a move, s", "a move costs, s", "with : without", "test")
@@ -322,9 +322,9 @@ class XenPage:
         """The paper's law: a move costs about the same, so its share falls with the length of the run."""
         groups: dict[str, list[tuple[float, float]]] = {}
         found: dict[str, list[tuple[float, float]]] = {}
-        for test, how, moved, without_move in self._pairs():
-            if moved and without_move:
-                length = median(without_move).value
+        for test, how, moved, unmoved in self._pairs():
+            if moved and unmoved:
+                length = median(unmoved).value
                 kind = "containers" if how == MOVED else "VMs"
                 groups[f"{self._test(test)}, {kind}"] = [(length, 100 * (one / length - 1)) for one in moved]
                 found.setdefault(kind, []).append((length, median(moved).value - length))
