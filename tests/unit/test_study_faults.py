@@ -150,7 +150,7 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     """The command line, with one fake study, whose runs stand on nothing."""
 
     def run(measure_run: Act, *words: str) -> tuple[int, str]:
-        fake = type("Said", (FakeStudy,), {"act": staticmethod(measure_run)})
+        fake = type("FakeStudyOfTest", (FakeStudy,), {"measure_run": staticmethod(measure_run)})
         monkeypatch.setattr(catalog, "STUDIES", (fake,))
         code = main._run(["study", *words])
         return code, capsys.readouterr().err

@@ -1,6 +1,5 @@
-"""A study's results as report.html, report.pdf and summary.csv.
-
-Invariant: made from the directory alone, so a report can be made again, anywhere, and says the same.
+"""Writes a study's results as report.html, report.pdf and summary.csv. Invariant: reports depend on the study's
+directory alone, so they are reproducible on any machine.
 """
 
 from __future__ import annotations
@@ -27,17 +26,17 @@ from wherry.lab.study.results import Results, counts_table
 
 _MAX_PROBLEMS = 20
 _MAX_ROWS_BEFORE_FIGURES = 16
-"""Rows of a table that stands before the figures; longer ones are behind them, but for those that are `main`."""
+"""Tables with more rows are placed after the figures, unless they are `main`."""
 _BUSY_LOAD = 1.5
-"""Load for each CPU from which a report says that ranks waited for CPUs. Two ranks alone make 1 on two CPUs."""
+"""Load per CPU above which the report remarks that ranks competed for CPUs. Two ranks alone make 1 on two CPUs."""
 _IDLE_LOAD = 0.5
-"""Load for each CPU before a session from which a report says that something else ran."""
+"""Load per CPU before a session above which the report remarks that something else was running."""
 PAGE = "report.html"
 _STATISTICS = ("median", "low", "high", "method", "q1", "q3", "mean", "sd")
 
 
 def write(results: Results[Study]) -> list[Path]:
-    """Writes the report's files and returns their paths. Failed or Refused when they cannot be written."""
+    """Writes the report's files and returns their paths. Raises Failed or Refused if they cannot be written."""
     html = report(results).html()
     files = [results.directory / name for name in (PAGE, "report.pdf", "summary.csv")]
     try:
@@ -54,7 +53,7 @@ def write(results: Results[Study]) -> list[Path]:
 
 
 def report(results: Results[Study]) -> Report:
-    """The study's page: what it shows, and what must be said of how it was made."""
+    """The study's page with the standard remarks on how it was measured."""
     page = results.study.page(results)
     before_figures = [table.main or len(table.rows) <= _MAX_ROWS_BEFORE_FIGURES for table in page.tables]
     return Report(
@@ -114,12 +113,12 @@ def _detail_tables(results: Results[Study]) -> Iterator[Table]:
 
 
 def _commands(results: Results[Study]) -> list[tuple[str, str]]:
-    """What was run for each combination, by one of its runs, of those that count if there are such."""
+    """Command of one run for each combination, preferably of a run that counts."""
     found: dict[Combination, str] = {}
     for run in sorted(results.runs, key=lambda run: not run.counts):
         kept = results.directory_of(run) / "command"
         if run.combination not in found and kept.exists():
-            # Wherever the study was when it ran: a run's files are the same everywhere.
+            # Replaces the run's directory, which depends on where the study was stored.
             found[run.combination] = re.sub(rf"[^\s='\"]*/{kept.parent.name}\b", "RUN", kept.read_text().strip())
     same: dict[str, list[str]] = {}
     for combination in results.study.combinations():
@@ -175,7 +174,7 @@ def _machines(results: Results[Study]) -> list[str]:
 
 
 def _load(results: Results[Study]) -> list[str]:
-    """What else the machine did, as far as that can be told."""
+    """Remarks on background load."""
     remarks = []
     sessions, counted = results.manifest["sessions"], results.counted()
     cpus = float(sessions[-1]["before"]["cpus"]) if sessions else 1.0
@@ -208,7 +207,7 @@ def _environment_rows(results: Results[Study]) -> dict[str, str]:
 
 
 def _summary_csv(results: Results[Study], path: Path) -> None:
-    """One row for each cell, metric and x that has samples."""
+    """One row for each combination, metric and x with samples."""
     study: Study = results.study
     factors = [factor.name for factor in study.factors()]
     with path.open("w", newline="") as file:

@@ -1,11 +1,11 @@
-"""The directory of a study: `study.json` (what was asked, on what machine), `samples.csv` (every number), `runs/`.
+"""Storage of a study: a directory with `study.json` (manifest and environment), `samples.csv` (all values), `runs/`.
 
-Invariants: a run is in samples.csv wholly or not at all: its rows are appended at once and end with the row `run`,
-and a run without that row does not count. What was appended is never changed. A failed run has that row only,
-with its problem, and no number of it is ever counted. Nor is one of a run with a move whose result is another than
-without: that is known only when both are there, and then a row `judged` of that run follows, whose `ok` is the last
-word. A small file is kept in reserve, so that a full disk leaves room to say that it is full. Who only reads changes
-nothing; who writes holds the lock. All sessions were taken on one machine, with the same kernel and the same libraries.
+Invariants: samples.csv is append-only, and a run is recorded atomically: its rows are appended at once and end with the
+row `run`, without which it does not count. A failed run has that row only, with its problem. A run with a move whose
+result differs from that of runs without a move does not count either; since this is known only when both exist, a later
+row `judged` of the run overrides its `ok`. A reserve file is deleted on a full disk, so that the failure can still be
+recorded. Readers write nothing; writers hold the lock. All sessions are from one machine with the same kernel and
+libraries.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ SCHEMA = "wherry/study/1"
 _COLUMNS_BEFORE = ("run", "turn", "warmup", "ok")
 _COLUMNS_AFTER = ("metric", "x", "value", "unit", "started", "load", "problem")
 _RUN_ROW, _VERDICT_ROW = "run", "judged"
-"""Metrics of the last row of each run, its seconds in all, and of what was found of it later."""
+"""Metric names of a run's last row (value: total seconds), and of a later row that overrides its `ok`."""
 _RESULT_DIFFERS = "its result is another than without a move"
 _RESERVE = 4 << 20
-"""Bytes: a report and its figures."""
+"""Size of the reserve file in bytes: enough for a report with its figures."""
 _CONSTANT_FACTS = ("cpu", "cpus", "kernel", "open mpi", "mpich", "lapack, blas", "wherry")
-"""Of the environment: what no two sessions of a study may differ in. Of the rest the report says what changed."""
+"""Facts of the environment that must be the same in all sessions; changes of others are reported."""
 _LOAD = "load"
-"""Of the environment: what differs at any time."""
+"""Fact of the environment that always varies."""
 
 
 @dataclass
 class Run:
-    """One run as it was kept. `turn` is below zero for a warm-up."""
+    """A recorded run. `turn` is negative for a warm-up run."""
 
     number: int
     turn: int
@@ -61,37 +61,37 @@ class Run:
 
     @property
     def result(self) -> float | None:
-        """What names the program's result, if it has one."""
+        """Checksum of the program's result, if it has one."""
         return next((value.value for value in self.values if value.metric == RESULT_CHECKSUM), None)
 
     @property
     def counts(self) -> bool:
-        """True when its numbers may be used."""
+        """True if its values may be used: it succeeded and is no warm-up run."""
         return self.ok and not self.warmup
 
 
 class Results(Generic[D]):
-    """The kept runs of one study, whose design says which combinations there are."""
+    """The recorded runs of one study."""
 
     def __init__(self, directory: Path, study: D, manifest: dict[str, Any]) -> None:
         self.directory, self.study, self.manifest = directory, study, manifest
         self._factors = [factor.name for factor in study.factors()]
         self.runs: list[Run] = []
         self._by_combination: dict[Combination, list[Run]] = {}
-        """The same by cell: a study has thousands of them, and a report asks for each again and again."""
+        """Index of `runs`, because reports look up each of thousands of combinations many times."""
         self._recorded_ok: dict[int, bool] = {}
-        """Number of a run -> whether it is right by the last word of samples.csv."""
+        """Number of a run -> its latest `ok` in samples.csv."""
         self._last_number = 0
         self._load_samples()
 
     @property
     def samples_file(self) -> Path:
-        """The file of all numbers."""
+        """The file with all values."""
         return self.directory / "samples.csv"
 
     @staticmethod
     def read_manifest(directory: Path) -> dict[str, Any]:
-        """What study.json says. NOT_FOUND when the directory is not a study's."""
+        """Reads study.json. Raises NOT_FOUND if the directory has none."""
         try:
             manifest: dict[str, Any] = json.loads((directory / "study.json").read_text())
         except (FileNotFoundError, NotADirectoryError):
@@ -106,8 +106,8 @@ class Results(Generic[D]):
 
     @staticmethod
     def create(directory: Path, study: D, repetitions: int, versions: Mapping[str, str] | None = None) -> Results[D]:
-        """The results in a directory, begun or continued. Refused when it holds those of something else, or of another
-        machine; `versions` is what else is known of this one."""
+        """Creates or opens the results in a directory. Refused if it holds another study, or one of another machine;
+        `versions` are additional facts of this machine's environment."""
         request = {"study": study.name, "quick": study.quick, "seed": study.seed}
         try:
             directory.mkdir(parents=True, exist_ok=True)
@@ -132,8 +132,8 @@ class Results(Generic[D]):
 
     @contextmanager
     def session(self, versions: Mapping[str, str] | None = None) -> Iterator[None]:
-        """Notes the environment before, with what else is known of its `versions`, and after; only one session at a
-        time works in the directory. Refused when the sessions before were on another machine."""
+        """Holds the directory's lock during a session and records the environment before (with `versions`) and after
+        it. Refused if earlier sessions were on another machine."""
         with _directory_lock(self.directory):
             session: dict[str, Any] = {"started": time.time(), "before": {**environment(), **(versions or {})}}
             self._require_same_machine(session["before"])
@@ -146,7 +146,7 @@ class Results(Generic[D]):
                 self._with_reserve(self.save)
 
     def _require_same_machine(self, now: Mapping[str, str]) -> None:
-        """What was measured there and what is measured here would be one median."""
+        """Refuses a changed machine, because its samples would be mixed into the same medians."""
         for session in self.manifest["sessions"]:
             before = session["before"]
             changed = [
@@ -160,7 +160,7 @@ class Results(Generic[D]):
                 raise Refused(Code.WRONG_STATE, what, "; ".join(changed), after)
 
     def machine_facts(self) -> dict[str, list[str]]:
-        """What the numbers were taken on: each fact with its texts, one unless it changed between sessions."""
+        """Facts of the environment -> texts; more than one if the fact changed between sessions."""
         found = {"virtual machines": [vm_processor_text(self.manifest["lacks"])]} if self._uses_vms() else {}
         for session in self.manifest["sessions"]:
             for key, text in session["before"].items():
@@ -171,29 +171,29 @@ class Results(Generic[D]):
         return found
 
     def _uses_vms(self) -> bool:
-        """True when a run on virtual machines counts, or they are not there."""
+        """True if a run on VMs counts, or if VMs are unavailable."""
         without = type(self.study)(self.study.quick, {**self.study.unavailable, VM: "none"}).combinations()
         return VM in self.study.unavailable or any(run.combination not in without for run in self.counted())
 
     def sessions_with_runs(self) -> int:
-        """In how many sessions the runs that count were made."""
+        """Number of sessions with runs that count."""
         begun = [session["started"] for session in self.manifest["sessions"]]
         return len({bisect_right(begun, run.started) for run in self.counted()})
 
     def save(self) -> None:
-        """Writes study.json, whole or not at all."""
+        """Writes study.json atomically."""
         new = self.directory / "study.json.new"
         new.write_text(json.dumps(self.manifest, indent=1))
         os.replace(new, self.directory / "study.json")
 
     def add_fact(self, fact: str, texts: Sequence[str]) -> None:
-        """A fact for the report, beside what earlier sessions noted of it."""
+        """Adds texts to a fact of the manifest, without duplicates."""
         kept = self.manifest.setdefault(fact, [])
         kept += [text for text in texts if text not in kept]
         self._with_reserve(self.save)
 
     def add(self, run: Run) -> None:
-        """Appends a run, with the load of this minute. Failed with nothing appended when the disk is full."""
+        """Appends a run with the current load. On a full disk it raises Failed and appends nothing."""
         run.load = os.getloadavg()[0]
         self._append(self._csv_rows(run))
         self._recorded_ok[run.number] = run.ok
@@ -201,7 +201,7 @@ class Results(Generic[D]):
         self._check_results()
         for other in self.runs:
             if other.ok != self._recorded_ok[other.number]:
-                with suppress(Failed):  # the disk is full; it is tried again behind the next run
+                with suppress(Failed):  # the disk is full: retried after the next run
                     self._append(self._csv_rows(other, verdict=True))
                     self._recorded_ok[other.number] = other.ok
 
@@ -223,34 +223,34 @@ class Results(Generic[D]):
             ) from error
 
     def add_failed(self, run: Run) -> None:
-        """Appends a run that does not count, from the reserve if need be."""
+        """Appends a failed run, with the space of the reserve if necessary."""
         run.ok, run.values = False, []
         self._with_reserve(lambda: self.add(run))
 
     def refill_reserve(self) -> None:
-        """Keeps the reserve again, when it was used and there is room by now."""
+        """Allocates the reserve again if it was used and there is space."""
         with suppress(OSError):
             self._allocate_reserve()
 
     def release_reserve(self) -> None:
-        """Gives the reserve back to the disk."""
+        """Deletes the reserve."""
         (self.directory / ".reserve").unlink(missing_ok=True)
 
     def directory_of(self, run: Run) -> Path:
-        """Where its command and its output are."""
+        """Directory with the run's command and output."""
         return self.directory / "runs" / f"{run.number:04d}-{'-'.join(level for _, level in run.combination.levels)}"
 
     def next_number(self) -> int:
-        """A number that no run has had."""
+        """An unused run number."""
         self._last_number += 1
         return self._last_number
 
     def completed(self) -> set[tuple[int, Combination]]:
-        """Turns and cells that have a run which counts."""
+        """(turn, combination) of all runs that count."""
         return {(run.turn, run.combination) for run in self.runs if run.counts}
 
     def counted(self, combination: Combination | None = None) -> list[Run]:
-        """Runs that count, of one cell or of all."""
+        """Runs that count, of one combination or of all."""
         return [
             run
             for run in (self.runs if combination is None else self._by_combination.get(combination, []))
@@ -258,15 +258,15 @@ class Results(Generic[D]):
         ]
 
     def failed(self) -> list[Run]:
-        """Runs that failed; they do not count."""
+        """Failed runs, which do not count."""
         return [run for run in self.runs if not run.ok]
 
     def values(self, combination: Combination, metric: str, x: float | None = None) -> list[float]:
-        """One number of each run that counts and has it."""
+        """The value of a metric from each run that counts and has it."""
         return [v.value for run in self.counted(combination) for v in run.values if (v.metric, v.x) == (metric, x)]
 
     def xs(self, combination: Combination, metric: str) -> list[float]:
-        """Where a metric was measured, ascending."""
+        """The x values at which a metric was measured, ascending."""
         found = {v.x for run in self.counted(combination) for v in run.values if v.metric == metric and v.x is not None}
         return sorted(found)
 
@@ -274,7 +274,7 @@ class Results(Generic[D]):
         return [*_COLUMNS_BEFORE, *self._factors, *_COLUMNS_AFTER]
 
     def _complete_lines(self) -> str:
-        """The lines of samples.csv that are whole; nothing when there is no such file yet."""
+        """The complete lines of samples.csv; empty if it does not exist."""
         try:
             data = self.samples_file.read_bytes()
             return data[: data.rfind(b"\n") + 1].decode()
@@ -284,7 +284,7 @@ class Results(Generic[D]):
             raise Refused(Code.INVALID_FILE, f"{self.samples_file} cannot be read", str(error)) from None
 
     def _truncate_torn_line(self) -> None:
-        """Begins samples.csv, and cuts off a line that a power cut tore: its run has no end and does not count."""
+        """Creates samples.csv, or truncates an incomplete last line (power failure), whose run does not count."""
         whole = self._complete_lines().encode()
         if not whole:
             self.samples_file.write_text(",".join(self._columns()) + "\n")
@@ -304,7 +304,7 @@ class Results(Generic[D]):
             if row["metric"] == _VERDICT_ROW:
                 self._recorded_ok[int(row["run"])] = row["ok"] == "1"
                 continue
-            if int(row["run"]) != self._last_number:  # also when the one before was torn: its number is not used again
+            if int(row["run"]) != self._last_number:  # also after an incomplete run, whose number is not reused
                 self._last_number, values = int(row["run"]), []
             if row["metric"] != _RUN_ROW:
                 values.append(Value(row["metric"], float(row["value"]), row["unit"], _number(row["x"])))
@@ -314,7 +314,7 @@ class Results(Generic[D]):
         self._check_results()
 
     def _check_results(self) -> None:
-        """Fails runs with a move whose result is none of those without; says nothing while there is none of these."""
+        """Fails runs whose result differs from that of runs without a move, as soon as there is one of these."""
         for run in self.runs:
             unmoved = self.study.without_move(run.combination) if run.problem in ("", _RESULT_DIFFERS) else None
             if unmoved and (expected := set(self.values(unmoved, RESULT_CHECKSUM))):
@@ -394,7 +394,7 @@ def _study_text(request: dict[str, Any]) -> str:
 
 
 def counts_table(results: Results) -> Sequence[tuple[str, str, str, str]]:
-    """Rows of cell, counted, failed, seconds of a run."""
+    """Rows of: combination, counted runs, failed runs, median seconds."""
     rows = []
     for combination in results.study.combinations():
         runs = results.counted(combination)

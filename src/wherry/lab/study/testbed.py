@@ -1,9 +1,8 @@
-"""Where runs are made: natively on this machine, or on clusters of the study's instance.
-
-Invariants: nothing polls while a program is measured (the end of a job is waited for by one long request); every
-program and every act of the service has a limit of time, and Ctrl-C ends the run that it meets; what was started is
-ended, and what was made is taken down by `close`. Programs run as root here and there, whoever called sudo, so that
-flood pings and moves are allowed and both sides are alike. The command of each is kept with its variables.
+"""Runs programs for a study: natively on this machine, or on clusters of the study's instance. Invariants: nothing
+polls while a program is measured (one long request waits for a job's end); every program and every operation of the
+service has a time limit, and Ctrl-C ends the current run; programs are ended when their run ends, and clusters are
+removed by `close`. Programs run as root natively and on clusters, so that flood pings and moves are permitted and both
+are alike. Each command is recorded with its environment variables.
 """
 
 from __future__ import annotations
@@ -35,28 +34,28 @@ FABRIC: Mapping[str, Any] = {
     "version": 1,
     "name": "study",
     "sites": [{"name": "a"}, {"name": "b"}],
-    # More cores than the machine has: a host's quota shall never be what a study measures, only its nodes' own.
+    # More cores than the machine has, so that programs are limited by the quotas of nodes and never by that of a host.
     "hosts": [{"name": f"{s}{n}", "site": s, "cores": 8, "memory": "16GiB"} for s in "ab" for n in (1, 2)],
     "links": [{"between": ["a", "b"]}],
 }
 _MAX_OUTPUT = 64 << 20
-"""Bytes of a program's output: more is a mistake."""
+"""Limit for a program's output in bytes; the rest is dropped."""
 _TIME_LIMIT = 1800.0
-"""Seconds for a program, and for one act of the service: a move, a cluster of virtual machines that are emulated."""
+"""Time limit in seconds for a program, and for an operation of the service, e.g. booting emulated VMs."""
 _CANCEL_LIMIT = 120.0
-"""Seconds for the end of a job that is cancelled."""
+"""Time limit in seconds for cancelling a job."""
 
 
 @dataclass(frozen=True)
 class ProgramResult:
-    """A program that has ended."""
+    """Exit code and output of an ended program."""
 
     exit_code: int | None
     stdout: str
     stderr: str
 
     def require_success(self) -> str:
-        """Its standard output; SampleFailed when it did not end well."""
+        """Returns its standard output. Raises RunFailed if its exit code is not 0."""
         if self.exit_code != 0:
             await_output = [line for line in (self.stderr or self.stdout).splitlines() if line.strip(" -")]
             raise RunFailed(f"exit code {self.exit_code}: {' '.join(await_output[:3])[:300]}")
@@ -65,9 +64,8 @@ class ProgramResult:
 
 @dataclass(frozen=True)
 class ClusterShape:
-    """A cluster that a study runs on: its name, how many nodes with what, and the hosts they go to.
-
-    With a `nic`, its nodes are virtual machines with that model of network adapter; they are given the files `needs`.
+    """Specification of a study's cluster: name, number and size of nodes, hosts. With a `nic` the nodes are VMs with
+    that network adapter, which get the files `needs`.
     """
 
     name: str
@@ -94,11 +92,11 @@ class ClusterShape:
         }
 
 
-_PRIVATE_DIRECTORIES = ("/tmp", "/run", "/dev")  # noqa: S108 - what a node has of its own
+_PRIVATE_DIRECTORIES = ("/tmp", "/run", "/dev")  # noqa: S108 - directories that are private to a node
 
 
 class Testbed:
-    """Runs programs for a study. `out` is where clusters may write."""
+    """Runs programs for a study. `out` is the directory that jobs may write to."""
 
     def __init__(self, out: Path) -> None:
         self._out = out
@@ -111,7 +109,7 @@ class Testbed:
 
     @property
     def client(self) -> Client:
-        """The connection to the service, made when it is first needed."""
+        """The client, connected at first use."""
         return self._client or self._connect()
 
     def _connect(self) -> Client:
@@ -120,7 +118,7 @@ class Testbed:
         return self._client
 
     def fabric(self) -> list[str]:
-        """What the clusters stood on, with every state of its links, for the report; nothing when there were none."""
+        """Texts for the report: fabrics that were used, with every setting of their links."""
         return list(self._fabric_texts)
 
     def _note_fabric(self, client: Client) -> None:
@@ -133,7 +131,7 @@ class Testbed:
             self._fabric_texts[text] = None
 
     def _await_operation(self, operation: Operation) -> Operation:
-        """The operation when it is done. One that ended well although Ctrl-C came ends the run nevertheless."""
+        """Waits for an operation. After Ctrl-C the run ends even if the operation succeeded."""
         done = self.client.wait(operation.id, seconds=_TIME_LIMIT)
         self._raise_if_interrupted()
         return done
@@ -143,7 +141,7 @@ class Testbed:
             raise KeyboardInterrupt
 
     def use_fabric(self, fabric: Mapping[str, Any]) -> None:
-        """Makes the study's fabric into this one; while clusters stand on it only its links' figures may change."""
+        """Makes or changes the study's fabric; while clusters exist on it only link parameters may change."""
         if self._fabric_chosen and fabric == self._fabric:
             return
         self._fabric, self._fabric_chosen = fabric, True
@@ -153,13 +151,13 @@ class Testbed:
             self._make_fabric(self._client)
 
     def _make_fabric(self, client: Client) -> None:
-        """The one that was asked for; when none was, the studies' own, unless this instance has one already."""
+        """Makes the chosen fabric; if none was chosen, the default one unless the instance has a fabric already."""
         if self._fabric_chosen or not _fabric_is_up(client):
             self._await_operation(client.fabric_up(dict(self._fabric), "the study's fabric"))
         self._note_fabric(client)
 
     def close(self) -> None:
-        """Takes the clusters down; the others, too, when one of them cannot be."""
+        """Removes the clusters. If one cannot be removed, the others are and the error is raised."""
         if self._client is None:
             return
         client, problem = self._client, None
@@ -177,11 +175,11 @@ class Testbed:
             self._stack.close()
 
     def recheck_clusters(self) -> None:
-        """A run failed: every cluster is looked at, and repaired, before it is used again."""
+        """Called after a failed run: every cluster is checked and repaired before its next use."""
         self._unchecked = set(self._clusters)
 
     def require_memory(self, size: int) -> None:
-        """SampleFailed when less than `size` bytes are available."""
+        """Raises RunFailed if less than `size` bytes of memory are available."""
         for line in Path("/proc/meminfo").read_text().splitlines():
             if line.startswith("MemAvailable:"):
                 available = int(line.split()[1]) << 10
@@ -189,25 +187,25 @@ class Testbed:
                     raise RunFailed(f"it needs {format_size(size)} of memory, {format_size(available)} are available")
 
     def ensure_cluster(self, cluster: ClusterShape) -> None:
-        """Makes the cluster, or repairs it; one that runs is left alone."""
+        """Makes or repairs the cluster; a known good one is left alone."""
         if self._clusters.get(cluster.name) == cluster and cluster.name not in self._unchecked:
             return
         self._clusters[cluster.name] = cluster
         self._unchecked.add(cluster.name)
         self._await_operation(
             self.client.up(cluster.spec(), "the study", identity.process_owner(self._out))
-        )  # which looks at each node
+        )  # checks each node
         self._end_jobs(cluster)
         self._unchecked.remove(cluster.name)
 
     def _end_jobs(self, cluster: ClusterShape) -> None:
-        """Those of a session that was killed; they would run beside what is measured."""
+        """Cancels jobs that a killed session left, which would disturb the measurement."""
         for job in self.client.jobs(cluster.name):
             if job.state.under_way:
                 RunningJob(self.client, job, self._out).cancel()
 
     def addresses(self, cluster: ClusterShape) -> list[str]:
-        """The nodes' addresses, by index."""
+        """Addresses of the nodes by index."""
         self.ensure_cluster(cluster)
         return [node.address for node in self.client.nodes(cluster.name)]
 
@@ -221,7 +219,7 @@ class Testbed:
         mpi: str = "openmpi",
         env: Mapping[str, str] | None = None,
     ) -> ProgramResult:
-        """Runs a program on this machine by MPI's launcher, over loopback TCP or shared memory (`shm`)."""
+        """Runs an MPI program natively on this machine, over loopback TCP or shared memory (`shm`)."""
         launcher = shutil.which(native_mpirun.LAUNCHERS[mpi])
         if launcher is None:
             raise Refused(Code.UNSUPPORTED, f"{native_mpirun.LAUNCHERS[mpi]} is not installed", "", "make setup")
@@ -233,7 +231,7 @@ class Testbed:
     def run_command(
         self, argv: Sequence[str], directory: Path, seconds: float, env: Mapping[str, str] | None = None
     ) -> ProgramResult:
-        """Runs a program on this machine as it is."""
+        """Runs a command on this machine without MPI."""
         _record_command(directory, argv, env)
         with (directory / "stdout").open("wb") as out, (directory / "stderr").open("wb") as err:
             child = subprocess.Popen(
@@ -261,7 +259,7 @@ class Testbed:
         mpi: str | None = None,
         env: Mapping[str, str] | None = None,
     ) -> ProgramResult:
-        """Runs a program on a cluster."""
+        """Runs an MPI program on a cluster and waits for its end."""
         return self.start_job(cluster, argv, ranks, directory, mpi, env).wait(seconds)
 
     def start_job(
@@ -273,7 +271,7 @@ class Testbed:
         mpi: str | None = None,
         env: Mapping[str, str] | None = None,
     ) -> RunningJob:
-        """Starts a program on a cluster, in `directory`."""
+        """Starts an MPI program on a cluster, in `directory`."""
         self.ensure_cluster(cluster)
         argv = [self._path_seen_by_nodes(argv[0]), *argv[1:]]
         chosen = ["--mpi", mpi] if mpi else []
@@ -288,14 +286,15 @@ class Testbed:
         return started
 
     def _path_seen_by_nodes(self, program: str) -> str:
-        """The program, or its copy among the results: of a checkout below /tmp or /run nodes see nothing else."""
+        """The program's path, or that of a copy in `out` if it is in a directory that nodes have private versions
+        of."""
         path = Path(program)
         if path.is_relative_to(self._out) or not any(path.is_relative_to(own) for own in _PRIVATE_DIRECTORIES):
             return program
         copy = self._out / "programs" / path.name
         copy.parent.mkdir(exist_ok=True)
         shutil.copy(path, copy.with_suffix(".new"))
-        copy.with_suffix(".new").replace(copy)  # one that runs keeps its own
+        copy.with_suffix(".new").replace(copy)  # a running program keeps the old file
         return str(copy)
 
     def move(
@@ -307,7 +306,7 @@ class Testbed:
         mode: str | None = None,
         after: float = 0.0,
     ) -> Move:
-        """Moves a node to that one of two hosts where it is not, after some seconds; a virtual machine in this mode."""
+        """Moves a node, after `after` seconds, to the one of two hosts where it is not; `mode` is for VMs."""
         current = next(node_record.host for node_record in self.client.nodes() if node_record.name == node)
         to = hosts[current == hosts[0]]
         parameters: dict[str, object] | None = {"mode": mode} if mode else None
@@ -324,7 +323,7 @@ class Testbed:
 
 
 class RunningJob:
-    """A job of a study. Its limits of time count from its start."""
+    """A job of a study. Its time limits count from its start."""
 
     def __init__(self, client: Client, job: Job, directory: Path) -> None:
         self.client, self.job, self.directory = client, job, directory
@@ -332,7 +331,7 @@ class RunningJob:
         self.ended: float | None = None
 
     def wait(self, seconds: float) -> ProgramResult:
-        """Waits for its end; the job is cancelled and TimeoutExpired raised after `seconds`."""
+        """Waits for its end. After `seconds` the job is cancelled and TimeoutExpired raised."""
         texts = {"stdout": bytearray(), "stderr": bytearray()}
         try:
             with self._output(seconds) as chunks:
@@ -346,7 +345,7 @@ class RunningJob:
 
     @contextmanager
     def _output(self, seconds: float) -> Iterator[Iterator[Chunk]]:
-        """What it writes until its end. Whatever else ends the reading ends the job."""
+        """Yields the job's output until its end. Any exception while it is read cancels the job."""
         try:
             yield self.client.output(self.job.id, seconds=self._started + seconds - time.monotonic())
         except BaseException as error:
@@ -363,7 +362,8 @@ class RunningJob:
         return ProgramResult(job.exit_code, stdout, stderr)
 
     def await_output(self, text: bytes, seconds: float = _TIME_LIMIT) -> None:
-        """Returns when its standard output has `text`; SampleFailed when it ends without. As `wait` after `seconds`."""
+        """Returns when its standard output contains `text`; raises RunFailed if it ends without. Time limit as in
+        `wait`."""
         seen = b""
         with self._output(seconds) as chunks:
             for stream, _, data in chunks:
@@ -373,11 +373,11 @@ class RunningJob:
         raise RunFailed(f"the program ended without {text.decode()!r} in its output")
 
     def has_ended(self) -> bool:
-        """True when it runs no more."""
+        """True when it is no longer running."""
         return not self.client.job(self.job.id).state.under_way
 
     def cancel(self) -> None:
-        """Ends the job, if it still runs."""
+        """Cancels the job if it is still running."""
         try:
             self.client.cancel_job(self.job.id, seconds=_CANCEL_LIMIT)
         except WherryError:
@@ -394,25 +394,25 @@ def _fabric_is_up(client: Client) -> bool:
 
 
 def _link_text(link: Mapping[str, Any]) -> str:
-    """A link of a fabric as the service tells it, with what is declared of it."""
+    """Describes a link of the service's fabric document by its declared parameters."""
     spec = LinkSpec.model_construct(**{**link, "reverse": DirectionSpec.model_construct(**link["reverse"])})
     return f"link {spec.name}: {spec.described()}"
 
 
 def _record_command(directory: Path, argv: Sequence[str], env: Mapping[str, str] | None) -> None:
-    """As it can be typed again, behind those of the same run before it."""
+    """Appends the command to the run's file `command`, quoted for a shell."""
     added = [f"{name}={shlex.quote(value)}" for name, value in (env or {}).items()]
     with (directory / "command").open("a") as file:
         file.write(" ".join([*added, shlex.join(argv)]) + "\n")
 
 
 def program(name: str, mpi: str | None = None) -> str:
-    """Path of one of the measuring programs, for one MPI if it uses one."""
+    """Path of a measuring program, in the version for `mpi` if it uses MPI."""
     return str(native_program(f"wherry-{name}-{mpi}" if mpi else f"wherry-{name}"))
 
 
 def installed(name: str, package: str) -> str:
-    """Path of a program of the distribution. UNSUPPORTED when it is not there."""
+    """Path of a program of the distribution. Raises UNSUPPORTED if it is not installed."""
     node_record = shutil.which(name)
     if node_record is None:
         raise Refused(Code.UNSUPPORTED, f"{name} is not installed", f"it is in Debian's {package}", "make setup")
@@ -420,7 +420,7 @@ def installed(name: str, package: str) -> str:
 
 
 def _end_session(child: subprocess.Popen[bytes]) -> None:
-    """Ends the launcher and what it started."""
+    """Terminates the launcher and its process group."""
     if child.poll() is None:
         os.killpg(child.pid, signal.SIGTERM)
         try:

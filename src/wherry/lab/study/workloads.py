@@ -1,7 +1,6 @@
-"""Programs that run for a while, natively or on a cluster, there with or without a move of one node at a fixed time.
-
-Invariant: a run counts only when its program says that its result is right, and when a move that was asked for both
-began after the measured part did and ended before it: else the numbers would not show what a move costs.
+"""Workloads of studies: programs that run natively or on a cluster, there optionally with a scheduled move of one node.
+Invariant: a run counts only if the program verified its result and if the move, if any, lies completely within the
+measured part; otherwise the numbers would not show the cost of a move.
 """
 
 from __future__ import annotations
@@ -22,24 +21,23 @@ from wherry.lab.study.program_output import json_lines
 from wherry.lab.study.testbed import ClusterShape, ProgramResult, RunningJob, Testbed, installed, program
 from wherry.model.records import Move
 
-# Ranks share cores here; one that waits gives its core to one that computes, in every variant alike.
+# Ranks share cores: in every variant a waiting rank yields its core to a computing one.
 SHARED_CORES = {"OMPI_MCA_mpi_yield_when_idle": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 _TIME_LIMIT = 1800.0
-"""Seconds for one run."""
+"""Time limit of one run in seconds."""
 _POLL = 0.01
-"""Seconds between two looks at an output file: the error of a moment."""
+"""Seconds between two polls of an output file: the error of a time stamp."""
 _RESIDUAL = re.compile(r"^\|\|Ax-b\|\|.*$", re.MULTILINE)
 _NPB_STARTED, _RING_STARTED = b"Time step", b"iteration"
-"""What NPB's LU, SP and BT, and wherry-ring print when they have begun."""
+"""Texts that NPB's LU, SP and BT, and wherry-ring, print after their start."""
 _NPB_TIME = re.compile(r"Time in seconds\s*=\s*([\d.]+)")
 _NPB_RESULT = re.compile(r"^.*relative error.*$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class MoveSchedule:
-    """Which node goes to and fro between two hosts, how many seconds after the start, with how many rounds at most.
-
-    `mode` is how a virtual machine's memory is sent (see `wherry.model.migration_parameters`); containers have one way.
+    """A scheduled move: node, the two hosts it alternates between, seconds after the start, maximum number of rounds.
+    `mode` selects how a VM's memory is sent (see `wherry.model.migration_parameters`).
     """
 
     node: str
@@ -57,8 +55,8 @@ def hpl(
     move_schedule: MoveSchedule | None = None,
     transport: str = "tcp",
 ) -> list[Value]:
-    """HPL in Debian's hpcc: seconds of HPL's part, seen from outside, its rate, and its residuals. No place: native,
-    its messages over `transport`."""
+    """HPL in Debian's hpcc: seconds of HPL timed from outside, flop rate, checksum of residuals. Without a cluster:
+    native, over `transport`."""
     output, ranks, argv = directory / hpcc.OUTPUT, problem.p * problem.q, [installed("hpcc", "hpcc")]
     marks = (hpcc.BEGIN, hpcc.END)
     if cluster and cluster.nic:
@@ -94,10 +92,9 @@ def run_timed_by_file(
     move_schedule: MoveSchedule | None = None,
     transport: str = "tcp",
 ) -> tuple[float, Move | None]:
-    """Runs a program that writes `log`; seconds between the moments when two texts appear in it, seen from outside.
-
-    A move begins its time after the first of them. SampleFailed when the program fails, when a text never appears, or
-    when the move is not over by the second. No place: native.
+    """Runs a program that writes `log` and returns the seconds between the appearances of two texts in it. The move
+    starts `after` seconds after the first. Raises RunFailed if the program fails, a text does not appear, or the move
+    ends after the second text. Without a cluster: native.
     """
     begin, end = marks
     watch, move = _FileWatcher(log, marks), None
@@ -129,7 +126,7 @@ def run_timed_by_stdout(
     marks: tuple[str, str],
     move_schedule: MoveSchedule | None = None,
 ) -> tuple[float, Move | None]:
-    """As `between`, where the texts are on the program's standard output: virtual machines keep their files."""
+    """As `run_timed_by_file`, with the texts on standard output, because files in a VM cannot be read from outside."""
     job = testbed.start_job(cluster, argv, ranks, directory, mpi="openmpi", env=SHARED_CORES)
     try:
         job.await_output(marks[0].encode())
@@ -163,16 +160,14 @@ def npb(
     move_schedule: MoveSchedule | None = None,
     transport: str = "tcp",
 ) -> list[Value]:
-    """An NPB program of class `letter`: its own seconds (by the time of day) and its result. No place: native, its
-    messages over `transport`.
-
-    Its seconds are those of the slowest rank. So they are right also when a virtual machine moves, whose clock stands
-    meanwhile: the ranks on the others have counted the time for which they waited for it.
+    """An NPB program of class `npb_class`: its own time and a checksum of its result. Without a cluster: native, over
+    `transport`. The time is that of the slowest rank. It is correct also when a VM moves, whose clock stops meanwhile,
+    because ranks on other nodes count the time that they wait for it.
     """
     argv = [str(native_program(f"npb-{kernel}-openmpi")), npb_class]
     if cluster is None:
         return npb_values(testbed.run_native(argv, ranks, directory, _TIME_LIMIT, transport, env=SHARED_CORES))
-    # A node does not see its own limit, and a rank that exceeds it is killed without a word.
+    # A node cannot see its own memory limit, and the kernel kills a rank that exceeds it.
     env = {**SHARED_CORES, "NPB_NODE_MEMORY": str(parse_size(cluster.memory))}
     job = testbed.start_job(cluster, argv, ranks, directory, "openmpi", env)
     move = _run_move(testbed, job, move_schedule, lambda: job.await_output(_NPB_STARTED)) if move_schedule else None
@@ -182,8 +177,8 @@ def npb(
 
 
 def npb_values(done: ProgramResult) -> list[Value]:
-    """What an NPB program printed: its seconds and its result."""
-    if "UNSUCCESSFUL" in done.stdout:  # before the exit code, which says less
+    """Parses the output of an NPB program: seconds and checksum of the result."""
+    if "UNSUCCESSFUL" in done.stdout:  # checked before the exit code, because it is more specific
         raise RunFailed("the program's verification did not succeed")
     text = done.require_success()
     found = _NPB_TIME.search(text)
@@ -203,8 +198,8 @@ def ring(
     move_schedule: MoveSchedule | None = None,
     pages: int = 16,
 ) -> list[Value]:
-    """wherry-ring with `memory` MiB a rank, of which it writes so many `pages` in each iteration: iterations and bytes
-    written per second (of a rank), the largest gap, and every byte checked."""
+    """wherry-ring with `memory` MiB for each rank, which writes `pages` pages in each iteration and checks every byte.
+    Values: iterations per second, bytes written per second and rank, largest gap."""
     argv = [program("ring", "openmpi"), "--seconds", f"{seconds:g}", "--memory", str(memory), "--pages", str(pages)]
     job = testbed.start_job(cluster, argv, ranks, directory, env=SHARED_CORES)
     move = _run_move(testbed, job, move_schedule, lambda: job.await_output(_RING_STARTED)) if move_schedule else None
@@ -227,7 +222,7 @@ def ring(
 def move_idle_node(
     testbed: Testbed, cluster: ClusterShape, directory: Path, move_schedule: MoveSchedule
 ) -> list[Value]:
-    """A move of a node on which nothing runs."""
+    """Moves a node on which no job runs."""
     testbed.ensure_cluster(cluster)
     return move_values(
         testbed.move(move_schedule.node, move_schedule.hosts, directory, move_schedule.max_rounds, move_schedule.mode)
@@ -235,7 +230,7 @@ def move_idle_node(
 
 
 def move_values(move: Move | None) -> list[Value]:
-    """What a move cost; nothing when there was none. SampleFailed when it did not come to its end."""
+    """The values of a move; none if there was no move. Raises RunFailed if the move was not completed."""
     if move is None:
         return []
     if move.downtime is None or move.total is None:
@@ -272,14 +267,14 @@ def _require_end_after_move(move: Move | None, ended: float | None) -> None:
 
 
 def fingerprint(text: str) -> Value:
-    """The result as printed, as a number that is the same only when every digit is."""
+    """Checksum of the printed result, which differs if any digit does."""
     if not text:
         raise RunFailed("the program printed no result")
     return Value(RESULT_CHECKSUM, zlib.crc32(text.encode()), "")
 
 
 class _FileWatcher:
-    """Notes when texts first appear in a file that grows, by the time of day."""
+    """Polls a growing file in a thread and records the wall-clock time of the first appearance of each text."""
 
     def __init__(self, path: Path, marks: Sequence[str]) -> None:
         self._path, self._marks = path, marks
@@ -289,7 +284,7 @@ class _FileWatcher:
         self._thread.start()
 
     def wait(self, mark: str, job: RunningJob) -> None:
-        """Returns when the mark has appeared; SampleFailed when the job is over before."""
+        """Returns when the mark has appeared; raises RunFailed if the job ends first."""
         deadline, polls = time.monotonic() + _TIME_LIMIT, 0
         while mark not in self.moments:
             polls += 1
@@ -298,7 +293,7 @@ class _FileWatcher:
             time.sleep(_POLL)
 
     def stop(self) -> None:
-        """Looks once more and ends."""
+        """Polls once more and ends the thread."""
         self._ended.set()
         self._thread.join()
 
@@ -307,7 +302,7 @@ class _FileWatcher:
         while True:
             final = self._ended.is_set()
             size_now = self._path.stat().st_size if self._path.exists() else 0
-            if final or size_now != size:  # one that was written anew may be as long as the one before
+            if final or size_now != size:  # a rewritten file may have the same size
                 moment, size = time.time(), size_now
                 text = self._path.read_text(errors="replace") if size_now else ""
                 for mark in self._marks:

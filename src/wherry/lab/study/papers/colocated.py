@@ -1,7 +1,5 @@
-"""`colocated`: is it worth bringing two nodes that talk much onto one host?
-
-Ping-pong between two ranks, by where they are. The paper on Xen saw 180 of 1200 Mbit/s between two machines on a host.
-"""
+"""`colocated`: does placing two communicating nodes on one host pay? Ping-pong between two ranks by their location. The
+paper on Xen measured 180 Mbit/s between two VMs on a host, and 1200 Mbit/s natively."""
 
 from __future__ import annotations
 
@@ -21,7 +19,7 @@ from wherry.lab.study.results import Results
 from wherry.lab.study.testbed import ClusterShape, Testbed, program
 
 _SIX_MEGABYTES = 6 << 20
-"""Bytes at which the paper states its numbers."""
+"""Message size of the paper's numbers."""
 NATIVE_SHM = Level("native-shm", "native, shared memory")
 NATIVE_TCP = Level("native-tcp", "native, TCP")
 ONE_NODE = Level("one-node", "two ranks in one node")
@@ -30,13 +28,13 @@ TWO_HOSTS = Level("two-hosts", "two nodes on two hosts")
 VM_ONE_HOST = Level("vm-one-host", "two VM nodes on one host")
 _VM = VM_ONE_HOST.name
 _EMULATED_LARGEST = 1 << 20
-"""Bytes; and those of the paper's numbers. Without KVM a virtual machine moves some ten MB a second."""
+"""Largest message in bytes without KVM (besides the paper's size): an emulated VM transfers about 10 MB/s."""
 _VM_LEAST = 256
-"""MiB of a virtual machine."""
+"""Least memory of a VM in MiB."""
 
 
 def cluster_shapes(largest: int) -> dict[str, ClusterShape]:
-    """The clusters of these levels, for messages of `largest` bytes: each rank has one, and as much is on its way."""
+    """Level -> cluster, with memory for messages of `largest` bytes in each rank's buffer and in transit."""
     rank = (largest + largest // 2 >> 20) + 192
     memory, both = f"{rank}MiB", f"{2 * rank}MiB"
     return {
@@ -48,7 +46,7 @@ def cluster_shapes(largest: int) -> dict[str, ClusterShape]:
 
 
 class Colocated(Study):
-    """The experiment."""
+    """Design, runs and report of the study."""
 
     name = "colocated"
     title = "Two ranks that talk: in one node, on one host, on two hosts"
@@ -91,7 +89,7 @@ class Colocated(Study):
         return pingpong(done.require_success(), largest.bit_length() + 1)
 
     def _largest(self, where: str) -> int:
-        """Bytes of the largest message."""
+        """Largest message in bytes."""
         if where == _VM and vms_are_emulated(self.unavailable):
             return _EMULATED_LARGEST
         return 8 << 20 if self.quick else 1 << 30
@@ -155,7 +153,7 @@ class Colocated(Study):
 def _paper_comparison(
     results: Results, mpi: str, label: str, measured: Sequence[str]
 ) -> Iterator[reference_values.PaperComparison]:
-    """The paper's bandwidths at 6 MB, with one MPI here: bandwidth is the inverse of the time."""
+    """Comparison with the paper's bandwidths at 6 MB for one MPI; bandwidth is inversely proportional to time."""
     compared = (
         (
             ONE_HOST,

@@ -1,8 +1,6 @@
-"""`manycore`: the experiments of the paper on the multikernel, on tiles, beside what the machine can do at best.
-
-Q1: threads. Q2: downtime of a move over threads and pages. Q3: moves at the same time. And what they are held against
-in the same minute: a copy of 2 MiB, CRIU moving an ordinary process, pthreads, messages of Open MPI and MPICH over
-shared memory.
+"""`manycore`: the multikernel paper's experiments on tiles, with lower bounds and alternatives on the same machine. Q1:
+threads. Q2: downtime of a move over threads and pages. Q3: concurrent moves. Baselines, measured within the same
+minute: a copy of 2 MiB, CRIU moving an ordinary process, pthreads, messages of Open MPI and MPICH over shared memory.
 """
 
 from __future__ import annotations
@@ -30,22 +28,22 @@ from wherry.lab.study.testbed import Testbed, program
 from wherry.model.tiles import MODES
 
 PROCESS_SIZE = 2 << 20
-"""Bytes of a tile process at most, and of the copy that its move is held against."""
+"""Maximum size of a tile process in bytes, and size of the copy that is the baseline of its move."""
 _MPIS = ("openmpi", "mpich")
 _HOSTS = ("a1", "a2")
-"""Of the studies' fabric: those between which moves are measured."""
+"""The hosts between which moves over TCP are measured."""
 _ROUNDS = 20
 _ATTEMPTS = 10
-"""How often moves are begun together until two of the processes have stood at the same time."""
+"""Attempts at concurrent moves until two of the processes were frozen at the same time."""
 _STACK = 32 << 10
-"""Bytes of a tile's thread's stack."""
+"""Stack size in bytes of a thread on a tile."""
 _SECONDS = 120.0
-"""Longest time of one run, with seventeen threads on each of eight tiles and two CPUs."""
+"""Time limit of one run; the longest has 17 threads on each of eight tiles and two CPUs."""
 _READY = 60.0
 
 
 class Manycore(Study):
-    """The experiment."""
+    """Design, runs and report of the study."""
 
     name = "manycore"
     title = "Tiles: threads, moves, moves at the same time"
@@ -170,7 +168,7 @@ class Manycore(Study):
 def _tiles(
     client: Client, tiles: int, cores: int, hosts: Sequence[str] = (), build: str = "separated"
 ) -> Iterator[None]:
-    """Tiles of this run alone. What they said is an error."""
+    """Starts tiles for one run and stops them at the end. Raises RunFailed if they printed anything."""
     client.tiles_up({"tiles": tiles, "cores": cores, "hosts": list(hosts)}, "the study", build=build)
     try:
         yield
@@ -185,7 +183,7 @@ def _program(name: str) -> Path:
 
 
 def _cores(threads: int) -> int:
-    """The master's, and one for each thread, the first included, as far as there are."""
+    """Cores of a tile: the master's and one for each thread, the first included, up to the maximum."""
     return 1 + min(SLAVES, threads + 1)
 
 
@@ -194,7 +192,7 @@ def _start_program(client: Client, name: str, words: Sequence[str], tile: int | 
 
 
 def _await_ready(client: Client, process: int) -> None:
-    """Waits until the program has said that it is."""
+    """Waits until the program has printed `ready`."""
     text, limit = "", time.monotonic() + _READY
     for event in client.tile_output([process]):
         text += event.get("text", "")
@@ -206,7 +204,7 @@ def _await_ready(client: Client, process: int) -> None:
 
 
 def _output(client: Client, name: str, *words: str) -> str:
-    """What a program says until it ends well; nothing asks for it meanwhile."""
+    """Runs a program and returns its output. It is read by one request at the end, so nothing polls while it runs."""
     events = list(client.tile_output([_start_program(client, name, words)], to_end=True))
     if events[-1]["event"] != "ended" or events[-1]["status"] != 0:
         raise RunFailed(f"{name} did not end well: {events[-1]}")
@@ -219,11 +217,9 @@ def _run_beside(testbed: Testbed, directory: Path, *words: str) -> dict[str, Any
 
 
 def _move_values(event: dict[str, Any]) -> list[Value]:
-    """What a move cost; `seen` is from the request to the name server until its answer, as the service sees it.
-
-    `observed` is from the request until a thread runs: nearest to the paper's definition, which ends with a signal of
-    the process at its destination and takes the time of such a signal off.
-    """
+    """The times and sizes of a move. `seen`: from the request to the name server until its answer, measured by the
+    service. `observed`: from the request until a thread runs. It is closest to the paper's definition, which ends with
+    a signal of the process at its destination and subtracts the time of such a signal."""
     ns = {key: event[f"{key}_ns"] for key in ("prepare", "freeze", "copy", "commit", "first", "all", "seen")}
     ns["resume"] = ns["first"] - ns["freeze"] - ns["copy"] - ns["commit"]
     ns["observed"] = ns["prepare"] + ns["first"]
@@ -233,11 +229,9 @@ def _move_values(event: dict[str, Any]) -> list[Value]:
 
 
 def _single_move(testbed: Testbed, directory: Path, mode: str, threads: int, pages: int, written: int) -> list[Value]:
-    """There and back, the way back counts: both tiles have then been used.
-
-    `memcpy` is a copy of all that a process can have, `memcpy_same` of what this one had; `wire` is what was sent
-    while it stood, over a TCP connection between the same hosts.
-    """
+    """Moves a process there and back; the move back is measured, since both tiles are then warm. `memcpy`: copy of the
+    maximum process size; `memcpy_same`: copy of this process's size; `wire`: sending the bytes that were sent during
+    the freeze over a TCP connection between the same hosts."""
     copy_seconds = _copy_seconds(testbed, directory, PROCESS_SIZE)
     client, hosts = testbed.client, _HOSTS if mode in TCP else ()
     mode = mode.removeprefix("tcp-")
@@ -245,13 +239,13 @@ def _single_move(testbed: Testbed, directory: Path, mode: str, threads: int, pag
         process = _start_program(client, "busy", _busy_arguments(threads, pages, written), 0)
         _await_ready(client, process)
         client.move_tile_process(process, 1, mode)
-        time.sleep(0.02)  # it runs, and writes `written` pages again and again
+        time.sleep(0.02)  # it runs and keeps rewriting `written` pages
         event = client.move_tile_process(process, 0, mode)
     values = _move_values(event)
     if event["at_most"]:
         raise RunFailed("the two hosts have two clocks, so what was measured between them are bounds")
     values.append(Value("memcpy", copy_seconds, "s"))
-    if moved := min(PROCESS_SIZE, event["bytes"] + event["before"]):  # what was copied in several rounds is there once
+    if moved := min(PROCESS_SIZE, event["bytes"] + event["before"]):  # pages sent in several rounds count once
         values.append(Value("memcpy_same", _copy_seconds(testbed, directory, moved), "s"))
     if hosts and event["bytes"]:
         values.append(Value("wire", _send_seconds(testbed, directory, event["bytes"]), "s"))
@@ -259,17 +253,17 @@ def _single_move(testbed: Testbed, directory: Path, mode: str, threads: int, pag
 
 
 def _busy_arguments(threads: int, pages: int, written: int) -> list[str]:
-    """Words for a program that computes for ever."""
+    """Arguments for the program `busy` without an end."""
     return [str(threads), str(pages), "0", str(written)]
 
 
 def _copy_seconds(testbed: Testbed, directory: Path, size: int) -> float:
-    """Seconds of a copy within memory."""
+    """Seconds of a memory copy of `size` bytes."""
     return float(_run_beside(testbed, directory, "memcpy", str(size), "51")["nanoseconds"]) / 1e9
 
 
 def _send_seconds(testbed: Testbed, directory: Path, size: int) -> float:
-    """Seconds of a send from the second host to the first, the way that the move went."""
+    """Seconds to send `size` bytes from the second host to the first, the direction of the measured move."""
     places = testbed.client.fabric()["places"]
     to, source = (places[name] for name in _HOSTS)
     words = (source["netns"], to["netns"], to["address"], str(size), "51")
@@ -277,7 +271,8 @@ def _send_seconds(testbed: Testbed, directory: Path, size: int) -> float:
 
 
 def _parallel_moves(client: Client, mode: str, threads: int, pages: int, pairs: int) -> list[Value]:
-    """There, then back and there again until two have stood at the same time; `overlap` is how many have at most."""
+    """Moves all processes back and forth until two were frozen at the same time. `overlap`: the largest number frozen
+    at once."""
     with _tiles(client, 2 * pairs, _cores(threads)):
         words = _busy_arguments(threads, pages, pages)
         processes = [_start_program(client, "busy", words, 2 * pair) for pair in range(pairs)]
@@ -303,7 +298,8 @@ def _parallel_moves(client: Client, mode: str, threads: int, pages: int, pairs: 
 def _move_together(
     client: Client, processes: Sequence[int], side: int, mode: str
 ) -> list[tuple[tuple[int, int], list[Value]]]:
-    """Moves each to that tile of its pair, all begun by one command: from when to when it stood (ns), what it cost."""
+    """Moves each process to tile `side` of its pair by one command. Returns for each its freeze interval (ns) and
+    values."""
     moves = []
     for event in client.move_tile_processes({process: 2 * i + side for i, process in enumerate(processes)}, mode):
         froze = event["asked_ns"] + event["prepare_ns"]
@@ -312,13 +308,13 @@ def _move_together(
 
 
 def max_overlap(spans: Iterable[tuple[int, int]]) -> int:
-    """How many of the spans of time have a moment in common, at most."""
+    """The largest number of half-open intervals that contain a common point."""
     spans = list(spans)
     return max(sum(begin <= at < end for begin, end in spans) for at, _ in spans)
 
 
 def _threads(client: Client, build: str) -> list[Value]:
-    """Each round's time, and for all of them what the machine counts, if it does."""
+    """Median time of a round, and the hardware counters over all rounds if the machine has them."""
     cpus = len(os.sched_getaffinity(0))
     with _tiles(client, 1, min(16, cpus + 1), build=build):
         _output(client, "forkjoin", "17", "5")
@@ -350,7 +346,8 @@ def _measure_messages(client: Client) -> list[Value]:
 
 
 def _move_by_criu(directory: Path) -> list[Value]:
-    """Dumps and restores an ordinary process that writes as much memory; it keeps the longest time that it stood."""
+    """Dumps and restores an ordinary process with the same memory size, which records the longest gap of its
+    execution."""
     result = json.loads(_run([sys.executable, "-P", "-m", "wherry.node.container.criu.probe"], directory))
     counters, images = directory / "told", directory / "images"
     images.mkdir()
@@ -402,7 +399,7 @@ def _longest_gap(counters: Path) -> float:
 
 
 def _await_running(counters: Path, before: int) -> None:
-    """Waits until the process goes on."""
+    """Waits until the process has run more than ten rounds beyond `before`."""
     limit = time.monotonic() + _READY
     while _round_count(counters) <= before + 10:
         if time.monotonic() > limit:

@@ -1,4 +1,4 @@
-"""What the study `manycore` shows: what was to be reached, the three questions, and the paper's numbers beside ours."""
+"""Report of the study `manycore`: goals, the three questions, comparison with the paper."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _EVENTS = ("branches", "data_misses", "instruction_misses")
 
 
 def page(combinations: Sequence[Combination], results: Results) -> Page:
-    """Tables and figures of what has been measured so far of these combinations."""
+    """Tables and figures of the results so far."""
     page_ = Page()
     page_.tables += [_goals(results), _threads(results), *_split(results, combinations), _grid(results, combinations)]
     page_.tables += [
@@ -97,13 +97,13 @@ def _text(results: Results, combination: Combination, metric: str, scale: float 
 
 
 def _bars(groups: dict[str, dict[str, list[float]]]) -> figures.Drawing:
-    """`faithful` is out of scale beside the others: it is in the tables."""
+    """Bar chart without `faithful`, whose values are out of scale and are in the tables."""
     shown = {name: {how: data for how, data in bars.items() if how != "faithful"} for name, bars in groups.items()}
     return figures.bars(shown, "us")
 
 
 def _goals(results: Results) -> Table:
-    """For one thread on its own core, with as much memory as a program can have, of which it writes more or less."""
+    """Table of goals: one thread on its own core, maximum memory, by size of the working set."""
     rows = []
     for how, at_most in (("precopy", 2), ("direct", 6), ("tcp-precopy", 25), ("tcp-direct", 25)):
         for written in WORKING_SETS:
@@ -143,7 +143,8 @@ def _pages(written: str) -> str:
 
 
 def goal_verdict(found: Estimate | None, at_most: float = math.inf, at_least: float = -math.inf) -> tuple[str, str]:
-    """A ratio, and whether it is within: reached or missed only when the whole interval is, else not certain."""
+    """A ratio as text, and `reached` or `missed` if its whole interval is within or outside the bounds, else `not
+    certain`."""
     if found is None:
         return "not measured", ""
     if at_least <= found.low and found.high <= at_most:
@@ -227,11 +228,9 @@ def _grid(results: Results, combinations: Sequence[Combination]) -> Table:
 
 
 def _scheduling(results: Results, combinations: Sequence[Combination]) -> Table:
-    """After the first thread nothing is copied or decided: who does not run yet waits for a CPU, or a core of ours.
-
-    In the freeze each core that runs a thread has to stop it: what that takes longer than with one thread is Linux's,
-    which does not run them all at once.
-    """
+    """Table of scheduling delays. After the first thread runs nothing is copied or decided, so later threads wait for a
+    CPU or for a core of the tile. During the freeze each core must stop its thread; the excess over one thread is due
+    to Linux, which does not run all cores at once."""
     rows = []
     for threads in _axis(combinations, "threads"):
         waits_for = "Linux: a CPU" if int(threads) < SLAVES else f"the tile: one of its {SLAVES} cores, and Linux"

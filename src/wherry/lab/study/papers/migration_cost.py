@@ -1,10 +1,7 @@
-"""`migration-cost`: what the move of one node costs the job that runs on it.
-
-Workload x memory x how fast that is written x mode of the move x link that it crosses, on container nodes and on
-virtual machines, which have modes of their own. Each move has its run without a move in the same turn, so the slowdown
-is a ratio of runs made side by side. Not everything is combined with everything (`_combined`), and the report says what
-is not.
-"""
+"""`migration-cost`: cost of moving one node for the job that runs on it. Factors: kind of node, workload, memory, dirty
+rate, mode of the move, link between the hosts. Each run with a move has one without in the same turn (block), so
+slowdowns are ratios within a block. The design is not full factorial (`_is_combined`); the report lists what is left
+out."""
 
 from __future__ import annotations
 
@@ -31,22 +28,22 @@ _VM_MODES = ("pre-copy", "auto-converge", "post-copy")
 _MODES = {CONTAINER: (NONE, STOP, ROUNDS), VM: (NONE, *_VM_MODES)}
 RING = "ring"
 OWN = "own"
-"""Memory and dirty rate of a program that has its own."""
+"""Level of memory and dirty rate for programs that determine their own."""
 _MEMORIES = ("16", "64", "256", "1024")
 _SMALLEST, VARIED = "16", "64"
-"""The memory that crosses a link with --quick, and that of which different amounts are written in a step."""
+"""The memory level for links with --quick, and the one that is combined with all dirty rates."""
 _FEW_PAGES, USUAL_PAGES, MANY_PAGES = "1", "16", "256"
-"""Pages in a step: some ten MB/s, some hundred, and as fast as a core can, while messages wait for no link."""
+"""Pages written in each step: without a link about 10 MB/s, about 100 MB/s, and as fast as a core can write."""
 _BARE = "bare"
 _LINKS: dict[str, dict[str, str]] = {_BARE: {}, "fast": {"bandwidth": "1Gbit/s"}, "slow": {"bandwidth": "100Mbit/s"}}
 _MAX_OVER_A_LINK = 64
-"""MiB of the ring's memory that are moved over links with a bandwidth: more would take minutes."""
+"""Largest memory level (MiB) for links with a limited bandwidth: more would take minutes."""
 _LATENCY = "10ms"
-"""Of the links that have a bandwidth."""
+"""One-way latency of the links with a limited bandwidth."""
 
 
 class MigrationCost(Study):
-    """The experiment."""
+    """Design, runs and report of the study."""
 
     name = "migration-cost"
     title = "What a move costs the job"
@@ -167,18 +164,19 @@ class MigrationCost(Study):
         ]
 
     def _too_far_text(self) -> str:
-        """What does not cross a link."""
+        """Text for the memory levels that are not combined with links."""
         return (
             f"more than {_SMALLEST} MiB over a link" if self.quick else f"more than {_MAX_OVER_A_LINK} MiB over a link"
         )
 
     def _short_of_time(self) -> bool:
-        """With rounds as well --quick would take more than its five minutes."""
+        """True if a second mode for programs would exceed the five minutes of --quick."""
         return self.quick and not self.unavailable.get("soft-dirty", "")
 
     def _is_combined(self, kind: str, memory: str, pages: str, link: str) -> bool:
-        """Whether the ring is run so. Every memory at one dirty rate, every dirty rate with one memory."""
-        if kind == VM:  # over 100 Mbit/s 256 pages a step are more than can be sent, which is what its modes are for
+        """Whether the ring is run with these levels: every memory at one dirty rate, every dirty rate with one
+        memory."""
+        if kind == VM:  # 256 pages a step exceed 100 Mbit/s, which the modes of VMs are for
             return memory == VARIED and pages != _FEW_PAGES and link != "fast"
         if pages != USUAL_PAGES and memory != VARIED:
             return False
@@ -216,9 +214,9 @@ class MigrationCost(Study):
         cluster = _cluster(combination)
         move_schedule = _move_schedule(combination, f"{cluster.name}-{cluster.nodes - 1}", 1.5 if self.quick else 5.0)
         seconds = 5.0 if self.quick else 20.0
-        if combination["kind"] == VM:  # without KVM a move takes ten seconds, by auto-converge over the link a hundred
+        if combination["kind"] == VM:  # without KVM a move takes about 10 s, by auto-converge over the link about 100 s
             seconds = 40.0 if combination["link"] == _BARE else 150.0
-        if combination["link"] == "slow":  # a megabyte takes 0.1 s
+        if combination["link"] == "slow":  # sending a megabyte takes 0.1 s
             seconds += 0.2 * memory
         return workloads.ring(
             testbed, cluster, memory, seconds, cluster.nodes, directory, move_schedule, int(combination["dirty"])
@@ -313,7 +311,7 @@ class MigrationCost(Study):
 
 
 def _slowdown(results: Results, combination: Combination) -> tuple[Estimate | None, Estimate | None, str]:
-    """How many times as long, how many seconds more, and whether that is beyond chance."""
+    """Slowdown as a ratio, cost in seconds, and the result of the significance test."""
     unmoved = _with_levels(combination, mode=NONE)
     if combination["workload"] != RING:
         data = [results.values(each, "seconds") for each in (combination, unmoved)]
@@ -335,15 +333,16 @@ def _slowdown(results: Results, combination: Combination) -> tuple[Estimate | No
 def problem(quick: bool, factor: int = 1) -> hpcc.Problem:
     """HPL for three ranks, 1 x 3 as in the paper; `factor` times as many factorisations.
 
-    Small with --quick: hpcc's test of random access before it takes long on a number of ranks that is no power of two.
-    """
+    Small with --quick, because hpcc's random-access test before HPL is slow when the number of ranks is no power of
+    two."""
     if quick:
         return hpcc.Problem(n=500, p=1, q=3, pfacts=3, rfacts=3, bcasts=3 * factor, depths=2)
     return hpcc.Problem(n=3000, p=1, q=3, pfacts=1, rfacts=1, bcasts=3 * factor, depths=1)
 
 
 def _cluster(combination: Combination) -> ClusterShape:
-    """Where the ring runs: with its third node at either site it crosses a link twice."""
+    """The ring's cluster. Over a link it has three nodes, so that the ring crosses the link twice wherever the third
+    is."""
     memory, on_vms = int(combination["memory"]), combination["kind"] == VM
     cluster = ClusterShape(f"ring-{memory}", 2, ("a1", "b1"), memory=f"{max(256, memory + 192)}MiB")
     if combination["link"] != _BARE:
@@ -361,7 +360,7 @@ def _move_schedule(combination: Combination, node: str, after: float) -> MoveSch
 
 
 def _fabric(link: str) -> Mapping[str, Any]:
-    """The studies' fabric with this link between its sites."""
+    """The studies' fabric with the given link between its sites."""
     figures = {"latency": _LATENCY, **_LINKS[link]} if _LINKS[link] else {}
     return {**FABRIC, "links": [{"between": ["a", "b"], **figures}]}
 
@@ -371,7 +370,7 @@ def _with_levels(combination: Combination, **levels: str) -> Combination:
 
 
 def _figure_name(combination: Combination) -> str:
-    """The figure that shows it: one for all would have too many bars."""
+    """Name of the figure that shows a combination; a single figure would have too many bars."""
     if combination["workload"] != RING:
         return "programs on containers"
     if combination["kind"] == VM:
@@ -380,7 +379,7 @@ def _figure_name(combination: Combination) -> str:
 
 
 def label_of(combination: Combination) -> str:
-    """What ran, for tables and figures; how its node moved stands beside."""
+    """Label of a combination without its mode, which has a column of its own."""
     if combination["workload"] != RING:
         return combination["workload"]
     over = {_BARE: "", "fast": ", 1 Gbit/s", "slow": ", 100 Mbit/s"}[combination["link"]]

@@ -1,8 +1,6 @@
-"""`multi-site`: what a job loses and gains when its nodes are at two sites: the paper on wide-area MPI again.
-
-NetPIPE and NPB by where the ranks are, what the link is like, and whether there are nodes. NPB runs on hosts that are
-limited to a share of a CPU, so that twice the hosts compute twice as much on the same machine.
-"""
+"""`multi-site`: cost and gain of spreading a job over two sites; replicates the paper on wide-area MPI. Factors:
+program (NetPIPE, NPB), nodes or native, number of sites, overlay, latency of the link. NPB runs on hosts with a CPU
+quota, so that twice the hosts have twice the compute capacity on the same machine."""
 
 from __future__ import annotations
 
@@ -33,19 +31,19 @@ _NETPIPE = {
     "netpipe-mpich": ("mpich", "NPmpich2", "netpipe-mpich2"),
 }
 _KERNELS = {"ep": ("W", "A"), "lu": ("S", "W"), "cg": ("S", "A"), "bt": ("S", "W")}
-"""NPB programs, each with its class with --quick and without."""
+"""NPB program -> problem class with --quick, and without."""
 _RANKS = {_ONE: 4, _TWO: 8}
 _SQUARES = {_ONE: 4, _TWO: 9}
-"""BT takes only squares."""
+"""Ranks for BT, which needs a square number."""
 _PAPER_GAIN = {"ep": "gains", "lu": "gains", "cg": "less likely to gain", "bt": "a figure without numbers"}
-"""By the paper, of a second site with as many nodes."""
+"""The paper's statement about doubling the nodes with a second site."""
 _MEMORY = "160MiB"
 _TIME_LIMIT = 1200.0
 _LATENCY = "latency_mean"
 
 
 class MultiSite(Study):
-    """The experiment."""
+    """Design, runs and report of the study."""
 
     name = "multi-site"
     title = "One cluster over two sites"
@@ -122,7 +120,8 @@ class MultiSite(Study):
     def _variants(
         self, test: str, overlays: Sequence[str], latencies: Sequence[str]
     ) -> Iterator[tuple[str, str, str, str]]:
-        """What is combined with a test: all of it for NetPIPE; VPNs at two latencies for NPB; a cut with --quick."""
+        """The levels that a test is combined with: all for NetPIPE, VPNs at two latencies only for NPB, fewer with
+        --quick."""
         hows = (_NODES,) if test == "netpipe-mpich" or self.quick and test != "netpipe" else (_NATIVE, _NODES)
         for how in (*hows, _VMS if test in _NETPIPE else _NPB_VMS):
             yield how, _ONE, _NONE, "0"
@@ -200,7 +199,7 @@ class MultiSite(Study):
         directory: Path,
         mpi: str,
     ) -> ProgramResult:
-        """A rank on each host of the place, on its nodes or without."""
+        """Runs a program with one rank on each host of the cluster shape: on its nodes, or natively on the hosts."""
         if combination["how"] != _NATIVE:
             return testbed.run_on_cluster(
                 cluster, argv, cluster.nodes, directory, _TIME_LIMIT, mpi, workloads.SHARED_CORES
@@ -238,7 +237,7 @@ class MultiSite(Study):
         return Combination.of(test=test, how=how, where=where, overlay=overlay, latency=latency)
 
     def _label(self, combination: Combination) -> str:
-        """Where the ranks are and what is between them."""
+        """Text for the ranks' locations and the link between them."""
         _, how, where, overlay, latency = self.factors()
         if combination["where"] == _ONE:
             return f"{how.label(combination['how'])}, {where.label(_ONE)}"
@@ -261,7 +260,7 @@ class MultiSite(Study):
             seconds = results.values(combination, "seconds")
             if combination["test"] in _NETPIPE or not seconds:
                 continue
-            walls = results.values(combination, "wall")  # the launch too, in which ranks wait for their quota as well
+            walls = results.values(combination, "wall")  # includes the launch, in which ranks are throttled too
             waits = [wait / wall for wait, wall in zip(results.values(combination, "throttled"), walls, strict=False)]
             gain, tested = self._gain(results, combination)
             share = f"{100 * min(1.0, median(waits).value):.0f} %" if waits else "-"
@@ -282,7 +281,7 @@ class MultiSite(Study):
         return Table("NPB on limited hosts", head, rows)
 
     def _gain(self, results: Results, combination: Combination) -> tuple[Estimate | None, str]:
-        """How many times as fast as on one site, and whether that is beyond chance."""
+        """Speedup over one site, and the result of its significance test."""
         if combination["where"] == _ONE:
             return None, ""
         one = results.values(self._combination(combination["test"], combination["how"]), "seconds")

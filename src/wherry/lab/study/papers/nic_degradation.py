@@ -1,4 +1,4 @@
-"""`nic-degradation`: what a virtual network card costs, by message size, and in the round trip of a flood ping."""
+"""`nic-degradation`: overhead of virtual network adapters by message size, and in the round trip of a flood ping."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ _PINGS = 10_000
 _PING_BYTES = 16
 _SMALL = 65536
 _SECONDS = 1200.0
-"""For one ping-pong."""
+"""Time limit of one ping-pong."""
 _NATIVE = Level("native", "native (loopback TCP)")
 _CONTAINER = Level("container", "container nodes on two hosts")
 _MODELS = ("virtio", "e1000", "e1000e", "rtl8139")
-"""Network adapters of virtual machines; the paper has the first two."""
+"""VM network adapters; the paper has the first two."""
 _VM_LARGEST = {True: 1 << 20, False: 8 << 20}
-"""Bytes, by whether machines are emulated: then they move some ten MB a second. With KVM, too, the slower cards would
-take hours for 1 GiB, and the paper looks at 64 KiB and less."""
+"""Largest message in bytes, by whether VMs are emulated (then about 10 MB/s). Even with KVM the slower adapters would
+take hours for 1 GiB, and the paper stops at 64 KiB."""
 _DIRECTION, _DRIVERS = (
     "The direction.",
     "The direction; drivers and emulation have changed since, so the reverse would be no surprise.",
 )
-"""What may be compared of ratios."""
+"""Texts for the column `what may be compared`."""
 
 
 class NicDegradation(Study):
-    """The experiment."""
+    """Design, runs and report of the study."""
 
     name = "nic-degradation"
     title = "Degradation of messages by virtual networks"
@@ -64,7 +64,7 @@ class NicDegradation(Study):
         return [nic, tool, analysis.mpi_factor(self.quick, self.unavailable)]
 
     def _virtual(self) -> list[Level]:
-        """What is compared with the native level."""
+        """The measured levels other than native."""
         nic = self.factors()[0]
         return [level for level in nic.levels if level is not _NATIVE and not level.left_out]
 
@@ -90,7 +90,7 @@ class NicDegradation(Study):
         return pingpong(done.require_success(), largest.bit_length())
 
     def _largest(self, nic: str) -> int:
-        """Bytes of the largest message."""
+        """Largest message in bytes."""
         if self.quick:
             return 1 << 20
         return _VM_LARGEST[vms_are_emulated(self.unavailable)] if nic in _MODELS else 1 << 30
@@ -109,7 +109,7 @@ class NicDegradation(Study):
             done = testbed.run_command([*argv, "127.0.0.1"], directory, 120.0, {"LC_ALL": "C"})
         else:
             cluster = self._cluster(nic)
-            to = testbed.addresses(cluster)[1]  # the only rank is on the first node
+            to = testbed.addresses(cluster)[1]  # the only rank runs on the first node
             done = testbed.run_on_cluster(cluster, [*argv, to], 1, directory, 120.0, "openmpi", {"LC_ALL": "C"})
         return flood_ping(done.require_success(), _PINGS)
 
@@ -197,7 +197,7 @@ class NicDegradation(Study):
 
     @staticmethod
     def _adapter_comparison(results: Results, size: float) -> reference_values.PaperComparison:
-        """The paper's two adapters by a message of this size."""
+        """Comparison of the paper's two adapters at a message size."""
         virtio, e1000 = (
             results.values(_pingpong_combination(model, "openmpi"), analysis.LATENCY, size) for model in _MODELS[:2]
         )
@@ -206,13 +206,13 @@ class NicDegradation(Study):
 
 
 def _each(data: Sequence[tuple[str, list[float]]], find: Callable[[list[float]], Estimate | None]) -> str | None:
-    """The estimate of each that has samples, as one text."""
+    """One text with the estimate of each entry that has samples; None if none has."""
     found = [(name, find(samples)) for name, samples in data if samples]
     return "; ".join(f"{name} {estimate.text()}" for name, estimate in found if estimate) or None
 
 
 def _flood_combination(nic: str) -> Combination:
-    return Combination.of(nic=nic, tool="flood", mpi="openmpi")  # only its launcher starts the ping
+    return Combination.of(nic=nic, tool="flood", mpi="openmpi")  # the launcher only starts the ping, which uses no MPI
 
 
 def _pingpong_combination(nic: str, mpi: str) -> Combination:
@@ -220,7 +220,7 @@ def _pingpong_combination(nic: str, mpi: str) -> Combination:
 
 
 def _degradation(results: Results, native: Combination, virtual: Combination) -> dict[float, Estimate]:
-    """Bytes -> degradation in percent: 100 (1 - native / virtual). The ratio's interval gives that of the share."""
+    """Message size -> degradation in percent: 100 (1 - native / virtual), with its interval from that of the ratio."""
     found = {}
     for x in results.xs(virtual, analysis.LATENCY):
         data = [results.values(combination, analysis.LATENCY, x) for combination in (native, virtual)]

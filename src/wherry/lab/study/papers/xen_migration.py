@@ -1,6 +1,5 @@
-"""`xen-migration`: the paper on Xen again: computing, messages, HPL, and what one move costs HPL and SP.
-
-Its Figures 2 to 8, each a test here; the levels of a test are where its ranks run and whether a node moves meanwhile.
+"""`xen-migration`: replicates the paper on Xen: Linpack, NetPIPE, HPL, and the cost of one move for HPL and SP. Each of
+its Figures 2 to 8 is a test; the levels of a test are where its ranks run and whether a node moves.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from wherry.lab.study.testbed import ClusterShape, Testbed, installed, program
 from wherry.lab.study.workloads import MoveSchedule
 
 _NETPIPE = {"openmpi": ("NPopenmpi", "netpipe-openmpi"), "mpich": ("NPmpich2", "netpipe-mpich2")}
-"""Each MPI's program and package."""
+"""MPI -> NetPIPE's program and package."""
 _HPCC = ("/usr/bin/hpcc",)
 _CLUSTERS = {
     "two-hosts": ClusterShape("two-hosts", 2, ("a1", "a2"), memory="256MiB"),
@@ -50,7 +49,7 @@ _MOVED_HOSTS = ("b1", "b2")
 
 
 class XenMigration(XenDesign, Study):
-    """The experiment."""
+    """Design, runs and report of the study."""
 
     name = "xen-migration"
     title = "Computing, messages and moves: the paper on Xen, with container nodes and virtual machines"
@@ -103,7 +102,7 @@ class XenMigration(XenDesign, Study):
         argv = [installed(*_NETPIPE[mpi]), "-u", str(largest), "-n", str(count), "-p", "0", "-o", str(out)]
         if how.startswith("native"):
             testbed.run_native(argv, 2, directory, 900.0, _transport(how), mpi).require_success()
-        elif how in VM_TALK:  # its files stay in the node
+        elif how in VM_TALK:  # its files cannot be read from outside the node
             done = testbed.run_on_cluster(_CLUSTERS[how], argv, 2, directory, 1800.0, mpi)
             return netpipe_progress(done.require_success() + done.stderr)
         else:
@@ -128,7 +127,7 @@ class XenMigration(XenDesign, Study):
 
     @staticmethod
     def _cluster_and_move(name: str, how: str, after: float) -> tuple[ClusterShape | None, MoveSchedule | None]:
-        """The cluster, none natively; and the move of its third node, if there is one."""
+        """The cluster (None: native) and the scheduled move of its third node (None: no move)."""
         if how in (NATIVE, NATIVE_TCP):
             return None, None
         cluster = _CLUSTERS[f"vm-{name}" if how in (VM_NODES, VM_NODES_MOVED) else name]
@@ -140,5 +139,5 @@ class XenMigration(XenDesign, Study):
 
 
 def _transport(how: str) -> str:
-    """Of a native run."""
+    """Transport of a native run."""
     return "shm" if how == NATIVE else "tcp"

@@ -1,4 +1,4 @@
-"""What `xen-migration` varies: the paper's tests, where their ranks run, and how large the problems are."""
+"""Design of `xen-migration`: the paper's tests, where their ranks run, problem sizes."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ COMBINATIONS = {
     "sp": (NATIVE_TCP, NATIVE, NODES, MOVED, VM_NODES, VM_NODES_MOVED),
     "idle": (MOVED, VM_MOVED),
 }
-"""Programs on nodes talk over TCP, so the native runs that they are compared with do; shared memory is a second row."""
+"""Test -> its levels. Native baselines use TCP, as programs on nodes do; shared memory is an additional level."""
 LEVEL_WITHOUT_MOVE = {MOVED: NODES, VM_NODES_MOVED: VM_NODES}
-"""What a run with a move is compared with."""
+"""Level with a move -> the level without that it is compared with."""
 _NO_XEN = (
     "a study makes its own hosts, and these run QEMU; Wherry's nodes on hosts of yours that run Xen are moved as others"
 )
@@ -91,18 +91,18 @@ class XenDesign(Design):
         return 1000 if self.quick else 3000
 
     def sp_class(self) -> str:
-        """SP's."""
+        """Problem class of SP."""
         return "W" if self.quick else "B"
 
     def problem(self, test: str) -> hpcc.Problem:
-        """Of a test with HPL."""
+        """HPL's parameters for a test."""
         if test == "hpl6":
             return hpcc.Problem(n=3000, p=2, q=3, pfacts=1, rfacts=1)
         return problem(self.quick, 2 if test == "hpl3-long" else 1)
 
     def after(self, test: str) -> float:
-        """Seconds from a program's begin to its move."""
-        if test == "sp":  # 4.7 % into the run, as the paper's 60 s of 1267 s were, when it lasts a minute
+        """Seconds from the program's start to the move."""
+        if test == "sp":  # 4.7 % of a run of a minute, as the paper's 60 s of 1267 s
             return 1.0 if self.quick else 2.8
         return 0.3 if self.quick else 2.0
 
@@ -111,7 +111,7 @@ class XenDesign(Design):
         return f"{short}; {self.problem(test).description}{move}"
 
     def exchanges(self, how: str) -> int:
-        """NetPIPE's measurements of each size; the paper made 300."""
+        """NetPIPE's repetitions for each size; the paper made 300."""
         return 10 if self.quick or how in VM_TALK and vms_are_emulated(self.unavailable) else 300
 
     def without_move(self, combination: Combination) -> Combination | None:

@@ -1,7 +1,5 @@
-"""What the study `xen-migration` shows: the paper's Figures 2 to 8 with ours, and the law of a move's cost.
-
-The paper's nodes were virtual machines, so its ratios stand beside both kinds of ours.
-"""
+"""Report of the study `xen-migration`: the paper's Figures 2 to 8 with our measurements, and the cost of a move over
+run length. The paper's nodes were VMs; its ratios are compared with those of both container and VM nodes."""
 
 from __future__ import annotations
 
@@ -30,15 +28,15 @@ from wherry.lab.study.papers.xen_migration_design import (
 from wherry.lab.study.results import Results
 
 _SIX_MEGABYTES = 6 << 20
-"""Bytes at which the paper states the bandwidth on one host; NetPIPE itself measures beside it."""
+"""Message size of the paper's bandwidth on one host; NetPIPE's nearest size is compared."""
 _LATENCY = "latency_mean"
 _LAW = ("hpl3", "hpl3-long", "sp")
-"""Tests whose cost of a move is shown over their length."""
+"""Tests in the figure of a move's cost over run length."""
 _KVM = "The direction; the ratio only with KVM, as without it a VM's processor is emulated."
 
 
 class XenPage:
-    """The page of one study's results."""
+    """Builds the page from a study's results."""
 
     def __init__(self, study: XenDesign, results: Results) -> None:
         self._study, self._results = study, results
@@ -46,7 +44,7 @@ class XenPage:
         self._combinations = study.combinations()
 
     def page(self) -> Page:
-        """Tables and figures of what has been measured so far."""
+        """Tables and figures of the results so far."""
         page = Page()
         page.tables += [self._paper_comparison(), self._costs(), self._times(), self._moves(), self._b_eff()]
         labels = {how: "native" if how == NATIVE else self._label(how) for how in self._measured("linpack")}
@@ -119,7 +117,7 @@ class XenPage:
         return self._hows.label(how)
 
     def _test(self, name: str) -> str:
-        """Its name; what is behind it, sizes and moments, is in the captions."""
+        """Short name of a test, without the sizes and times that captions state."""
         return self._tests.label(name).partition(";")[0]
 
     def _six_megabyte_times(self, test: str, how: str) -> list[float]:
@@ -244,7 +242,7 @@ class XenPage:
         return rows
 
     def _pairs(self) -> list[tuple[str, str, list[float], list[float]]]:
-        """Test, level with a move, its seconds and those without."""
+        """(test, level with a move, seconds with the move, seconds without) for each measured pair."""
         return [
             (test, how, self._values(test, how, "seconds"), self._values(test, baseline, "seconds"))
             for test in _LAW
@@ -285,7 +283,7 @@ class XenPage:
                     )
                     test, how = self._test(combination["test"]), self._label(combination["how"])
                     if combination["test"] == "linpack" and combination["how"] == NATIVE:
-                        how = "native"  # one process: it sends no message
+                        how = "native"  # one process, which sends no messages
                     rows.append((test, how, metric, median(data).text(), ratio, tested))
         title = "Times, and their ratios to native runs (HPL, SP: over TCP)"
         return Table(title, ("test", "how", "what", "seconds", ": native", "test of the ratio"), rows)
@@ -300,7 +298,8 @@ class XenPage:
         return Table("The moves", ("during", "how", "downtime, s", "total, s", "bytes"), rows)
 
     def _b_eff(self) -> Table:
-        """hpcc measures messages before HPL: the latency of pairs, and of a ring in random order, and its bandwidth."""
+        """Table of b_eff, which hpcc runs before HPL: latency of pairs, latency and bandwidth of a random-order
+        ring."""
         rows = []
         for combination in self._combinations:
             data = [
@@ -319,7 +318,8 @@ class XenPage:
         return Table("b_eff: messages as hpcc measures them before HPL", head, rows)
 
     def _cost_over_length(self) -> tuple[str, figures.Drawing]:
-        """The paper's law: a move costs about the same, so its share falls with the length of the run."""
+        """Figure for the paper's model: a move has a constant cost, so its share is inversely proportional to run
+        length."""
         groups: dict[str, list[tuple[float, float]]] = {}
         found: dict[str, list[tuple[float, float]]] = {}
         for test, how, moved, unmoved in self._pairs():
