@@ -1,4 +1,4 @@
-"""What every fabric does, by the words of its protocol."""
+"""Contract of wherry.fabric.protocol.Fabric, for all fabric drivers."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_host_goes_down_and_comes_back(fabric: Fabric) -> None:
     for _ in range(2):
         fabric.set_down("a2", True)
     assert not fabric.reachable("a2") and fabric.reachable("a1")
-    assert not any(host.down for host in fabric.hosts())  # it asks none of them
+    assert not any(host.down for host in fabric.hosts())  # does not contact the hosts
     fabric.set_down("a2", False)
     assert fabric.reachable("a2")
 
@@ -86,35 +86,40 @@ def test_calls_are_idempotent(fabric: Fabric, network: ClusterNetwork) -> None:
 
 
 def test_a_port_is_made_at_two_hosts_and_plugged_at_one(fabric: Fabric, network: ClusterNetwork) -> None:
-    here, there = port(network), port(network, host="b1")
-    assert fabric.port_up(here) == fabric.port_netns(here) != fabric.port_up(there) == fabric.port_netns(there)
-    for source, destination in ((here, there), (there, here)):
-        fabric.port_plug(source)
-        hold = fabric.hold(destination)
+    source, destination = port(network), port(network, host="b1")
+    assert (
+        fabric.port_up(source)
+        == fabric.port_netns(source)
+        != fabric.port_up(destination)
+        == fabric.port_netns(destination)
+    )
+    for plugged, other in ((source, destination), (destination, source)):
+        fabric.port_plug(plugged)
+        hold = fabric.hold(other)
         hold.divert()
-        fabric.port_unplug(source)
+        fabric.port_unplug(plugged)
         report = hold.release()
         assert report.held is not None and report.held >= 0 and report.frames >= 0
-        fabric.port_unplug(destination)
-    fabric.port_down(here)
-    fabric.port_down(there)
+        fabric.port_unplug(other)
+    fabric.port_down(source)
+    fabric.port_down(destination)
 
 
 def test_hold_can_be_dropped_at_any_time(fabric: Fabric, network: ClusterNetwork) -> None:
-    here, there = port(network), port(network, host="a2")
-    fabric.port_up(here)
-    fabric.port_plug(here)
-    fabric.port_up(there)
+    source, destination = port(network), port(network, host="a2")
+    fabric.port_up(source)
+    fabric.port_plug(source)
+    fabric.port_up(destination)
     for diverted in (False, True):
-        hold = fabric.hold(there)
+        hold = fabric.hold(destination)
         if diverted:
             hold.divert()
-            fabric.port_unplug(here)
+            fabric.port_unplug(source)
         hold.drop()
         hold.drop()
-        fabric.port_plug(here)
-    fabric.port_down(there)
-    fabric.port_down(here)
+        fabric.port_plug(source)
+    fabric.port_down(destination)
+    fabric.port_down(source)
 
 
 def test_half_made_port_cannot_be_plugged(fabric: Fabric, network: ClusterNetwork) -> None:

@@ -1,4 +1,4 @@
-"""A checkout may lie anywhere: its tools take paths with spaces."""
+"""The tools of a checkout work in paths with spaces."""
 
 from __future__ import annotations
 

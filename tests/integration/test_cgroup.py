@@ -1,4 +1,4 @@
-"""Cgroups: layouts read from mountinfo, v2 against a directory that stands in for it, and the machine's own as root."""
+"""Cgroups: layouts parsed from mountinfo, v2 on a plain directory, and the machine's own hierarchy (root)."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_v2_has_controllers_that_v1_lacks(tmp_path: Path) -> None:
 
 @pytest.fixture
 def v2(tmp_path: Path) -> Layout:
-    """A directory in the place of a v2 hierarchy: what is written is read back, nothing is carried out."""
+    """A plain directory in place of a v2 hierarchy, to check which files are written."""
     return Layout({}, tmp_path, frozenset({"cpu", "cpuacct", "memory", "pids", "freezer"}))
 
 
@@ -130,7 +130,7 @@ def test_frozen_processes_stop_and_can_be_killed(group: Cgroup) -> None:
 def test_limits_reach_the_kernel(group: Cgroup) -> None:
     host = Cgroup(f"{TREE}/a1")
     host.limit(cpus=1, memory=2**29)
-    group.limit(cpus=4, memory=2**28)  # more than its host has: the host's limit then counts
+    group.limit(cpus=4, memory=2**28)  # more than its host has: the host's limit applies
     group.limit(cpus=0.2, memory=2**28)
     group.weight(1)
     process = spin(group)

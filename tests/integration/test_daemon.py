@@ -1,4 +1,4 @@
-"""The end of `wherryd`: nobody else is the instance's daemon while a thread of this one may still write."""
+"""Shutdown of `wherryd`: its instance lock is held until no thread can write any more."""
 
 from __future__ import annotations
 

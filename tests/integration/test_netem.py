@@ -1,4 +1,4 @@
-"""netem is used for latency alone, where the kernel has it, and takes its figures."""
+"""netem is used for links with only a latency, if the kernel has it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""NPB's kernels EP, CG, MG, FT, IS on this machine alone: class S verifies under each MPI, and bad input is refused."""
+"""NPB kernels EP, CG, MG, FT, IS natively: class S verifies with each MPI, and invalid input is refused."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ def run(kernel: str, flavour: str, ranks: int, *arguments: str) -> subprocess.Co
 
 
 def field(output: str, label: str) -> str:
-    found = re.search(rf"^ {re.escape(label)} *= *(\S.*)$", output, re.MULTILINE)
-    assert found, f"no {label!r} in:\n{output}"
-    return found[1]
+    match = re.search(rf"^ {re.escape(label)} *= *(\S.*)$", output, re.MULTILINE)
+    assert match, f"no {label!r} in:\n{output}"
+    return match[1]
 
 
 def test_kernels_report_a_wrong_result(tmp_path: Path) -> None:
-    """EP with another reference value than the published one, in the program's file."""
+    """EP with a modified reference value in the program file."""
     published = struct.pack("<d", -3.247834652034740e3)
     whole = Path(program("ep", "openmpi")).read_bytes()
     assert whole.count(published) == 1
@@ -105,7 +105,7 @@ def test_kernels_refuse_an_unknown_class(arguments: tuple[str, ...]) -> None:
 
 
 def test_kernels_refuse_a_class_larger_than_memory() -> None:
-    """FT class C takes 4 GiB alone; the limit stands for a small machine. A process alone needs no launcher."""
+    """FT class C needs 4 GiB on one rank; the limit simulates a small machine. A single process needs no launcher."""
     done = subprocess.run(
         [program("ft", "mpich"), "C"],
         capture_output=True,
@@ -117,13 +117,15 @@ def test_kernels_refuse_a_class_larger_than_memory() -> None:
     assert re.search(r"class C needs 4\.\d GiB where rank 0 runs, and there are 3\.0 GiB; type a smaller", done.stderr)
 
 
-@pytest.mark.parametrize(("told", "says"), [("1e8", "needs 0.3 GiB where rank 0 runs"), ("much", "no number of bytes")])
-def test_kernels_obey_the_memory_limit_in_the_environment(told: str, says: str) -> None:
+@pytest.mark.parametrize(
+    ("limit", "expected"), [("1e8", "needs 0.3 GiB where rank 0 runs"), ("much", "no number of bytes")]
+)
+def test_kernels_obey_the_memory_limit_in_the_environment(limit: str, expected: str) -> None:
     done = subprocess.run(
         [program("ft", "mpich"), "A"],
         capture_output=True,
         text=True,
         timeout=60,
-        env=ENVIRONMENT | {"NPB_NODE_MEMORY": told},
+        env=ENVIRONMENT | {"NPB_NODE_MEMORY": limit},
     )
-    assert done.returncode == 2 and says in done.stderr, done.stderr
+    assert done.returncode == 2 and expected in done.stderr, done.stderr

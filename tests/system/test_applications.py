@@ -1,4 +1,4 @@
-"""LAMMPS and GROMACS as Debian builds them: natively, and on a cluster whose node moves, to the same digits."""
+"""LAMMPS and GROMACS of Debian: results on a cluster with a move are identical to native ones."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ MOVING = MoveSchedule("three-2", ("b1", "b2"), after=0.3)
 
 @pytest.fixture(scope="module")
 def directory() -> Iterator[Path]:
-    """With an instance of its own, which is gone afterwards."""
-    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory(prefix="wherry-tapps-") as made:
+    """A testbed with an instance that is removed afterwards."""
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory(prefix="wherry-tapps-") as created:
         patch.setenv("WHERRY_INSTANCE", own_name("tapp"))
-        yield Path(made)
+        yield Path(created)
         daemon_process.stop(instance())
         daemon_process.sweep()
 
 
 @pytest.fixture(scope="module")
 def testbed(directory: Path) -> Iterator[Testbed]:
-    made = Testbed(directory)
-    yield made
-    made.close()
+    created = Testbed(directory)
+    yield created
+    created.close()
 
 
 @pytest.mark.parametrize("name", sorted(applications.APPLICATIONS))

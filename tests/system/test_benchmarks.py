@@ -1,4 +1,4 @@
-"""A benchmark by the command line: two real moves, by Wherry and by runc, a file of samples, a page, nothing left."""
+"""A benchmark from the command line: real moves by Wherry and by runc, samples, report, and complete clean-up."""
 
 from __future__ import annotations
 

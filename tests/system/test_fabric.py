@@ -1,4 +1,4 @@
-"""The netns fabric on this machine: frames between sites, a port's move under a TCP stream, and nothing left behind."""
+"""The netns fabric on this machine: frames between sites, move of a port under a TCP stream, clean-up."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces ar
 
 
 def left() -> set[str]:
-    """Whatever carries the instance's prefix: namespaces, cgroups; and this machine's own links."""
+    """Namespaces and cgroups with the instance's prefix, and the machine's own interfaces."""
     groups = {str(path) for path in Path("/sys/fs/cgroup").glob(f"**/{INSTANCE.prefix}")}
     return set(named_netns.names(INSTANCE.prefix)) | groups | {f"link {name}" for _, name in socket.if_nameindex()}
 
@@ -45,11 +45,11 @@ def left() -> set[str]:
 def fabric() -> Iterator[NetnsFabric]:
     sweep(INSTANCE)
     before = left()
-    made = NetnsFabric(default_fabric(), INSTANCE)
-    made.up()
-    yield made
+    created = NetnsFabric(default_fabric(), INSTANCE)
+    created.up()
+    yield created
     inside = [pid for name in named_netns.names(INSTANCE.prefix) for pid in named_netns.processes(name)]
-    made.down()
+    created.down()
     assert left() == before
     assert not [pid for pid in inside if os.path.exists(f"/proc/{pid}/ns/net")]
 
@@ -110,7 +110,7 @@ def test_clusters_are_isolated_from_each_other(fabric: NetnsFabric, network: Clu
 @pytest.mark.skipif(shutil.which("nft") is None, reason="there is no nft")
 @pytest.mark.parametrize("host", ["a1", "b1"])
 def test_frames_of_a_node_do_not_reach_the_hosts_stack(fabric: NetnsFabric, network: ClusterNetwork, host: str) -> None:
-    """A datagram in a frame to all, as from another host to the underlay's address of this one: its own, and others."""
+    """Broadcast frames with a datagram to an underlay address of this or another host, with a forged source address."""
     port = port_of(network, 0, "a1").model_copy(update={"tap": True})
     netns = fabric.host_netns("a1")
     assert fabric.port_up(port) == netns
@@ -210,7 +210,7 @@ def test_unsupported_link_is_refused_before_anything_is_made(monkeypatch: pytest
 
 @pytest.mark.skipif(shutil.which("nft") is None, reason="there is no nft")
 def test_frames_are_counted_once_with_several_counters(fabric: NetnsFabric) -> None:
-    """Each request of a profile has counters of its own, and the daemon's balancing too."""
+    """Each profile request, and the daemon's balancing, has counters of its own."""
     place = fabric.host_netns("a1")
     readers = [TrafficMatrix() for _ in range(8)]
     with ThreadPoolExecutor(len(readers)) as pool:
@@ -242,7 +242,7 @@ def test_frames_are_counted_once_with_several_counters(fabric: NetnsFabric) -> N
 
 
 def test_sweep_removes_half_made_fabrics_and_their_processes(fabric: NetnsFabric, network: ClusterNetwork) -> None:
-    """What a daemon leaves that was killed at any moment: no port, an empty name, processes inside."""
+    """A killed daemon may leave a half-made port, a netns name without a namespace, and processes in namespaces."""
     port = plugged(fabric, network, 0, "a1")
     fabric.port_up(port_of(network, 1, "b1"))
     (named_netns.DIRECTORY / f"{INSTANCE.prefix}-a1-half").touch()
@@ -259,7 +259,7 @@ def test_sweep_removes_half_made_fabrics_and_their_processes(fabric: NetnsFabric
 
 
 class Stream:
-    """A peer that sends numbered blocks to a server, which gives back their digest when the peer has ended."""
+    """A client that sends numbered blocks to a server, which returns their digest at the end."""
 
     def __init__(self, server: socket.socket, client: socket.socket) -> None:
         self._server, self._client = server, client
@@ -287,14 +287,14 @@ class Stream:
                 self.received += len(data)
 
     def wait_for(self, count: int) -> None:
-        """Until the server has `count` more bytes."""
-        wanted, deadline = self.received + count, time.monotonic() + 30
-        while self.received < wanted:
+        """Waits until the server has received `count` more bytes."""
+        expected, deadline = self.received + count, time.monotonic() + 30
+        while self.received < expected:
             assert time.monotonic() < deadline, "the stream stands still"
             time.sleep(0.001)
 
     def end(self) -> bool:
-        """True when the server got exactly what was sent."""
+        """True if the server received exactly what was sent."""
         self._stop.set()
         for thread in self._threads:
             thread.join(30)
@@ -306,7 +306,7 @@ def ip(*arguments: str) -> None:
 
 
 def carry_over(fabric: NetnsFabric, source: Port, destination: Port) -> None:
-    """In place of a process's move, which takes CRIU: the destination's eth0 goes to where the process is."""
+    """Replaces moving the process by CRIU: the destination's eth0 is moved into the process's namespace."""
     old, new = Path(fabric.port_netns(source)).name, Path(fabric.port_netns(destination)).name
     ip("-n", old, "link", "del", "eth0")
     ip("-n", new, "link", "set", "eth0", "netns", old)
@@ -322,11 +322,11 @@ def test_tcp_stream_survives_the_move_of_its_port(fabric: NetnsFabric, network: 
         stream.wait_for(100_000)
         fabric.port_up(destination)
         hold = fabric.hold(destination)
-        stream.wait_for(100_000)  # a hold that does not divert yet is in nobody's way
+        stream.wait_for(100_000)  # a hold has no effect until it diverts frames
         fabric.port_unplug(source)
         hold.divert()
         carry_over(fabric, source, destination)
-        time.sleep(0.1)  # the peer sends into the gap
+        time.sleep(0.1)  # the client sends during the gap
         report = hold.release()
         stream.wait_for(1_000_000)
         assert stream.end()
@@ -335,7 +335,7 @@ def test_tcp_stream_survives_the_move_of_its_port(fabric: NetnsFabric, network: 
 
 
 def no_hold_is_left(fabric: NetnsFabric, host: str) -> bool:
-    """True as soon as the host's links are those of a cluster with one port; a hold's TAP goes a little after it."""
+    """True when the host has the interfaces of a cluster with one port; a hold's TAP is removed asynchronously."""
     links: set[str] = set()
     deadline = time.monotonic() + 10
     while links != {"lo", "up0", "c1", "x1", "p1.0"} and time.monotonic() < deadline:
@@ -344,16 +344,16 @@ def no_hold_is_left(fabric: NetnsFabric, host: str) -> bool:
 
 
 def test_held_datagrams_arrive_in_order(fabric: NetnsFabric, network: ClusterNetwork) -> None:
-    """What was sent into the gap arrives whole and in order, and the new namespace can answer at once."""
+    """Datagrams sent during the gap arrive completely and in order, and the new namespace can answer at once."""
     source, peer = plugged(fabric, network, 0, "a1"), plugged(fabric, network, 1, "a1")
     destination = port_of(network, 0, "b2")
     assert ping(fabric, peer, source.address)
 
     def bound(port: Port) -> socket.socket:
-        made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        made.settimeout(10)
-        made.bind((port.address, 5001))
-        return made
+        created = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        created.settimeout(10)
+        created.bind((port.address, 5001))
+        return created
 
     fabric.port_up(destination)
     with (
@@ -374,7 +374,7 @@ def test_held_datagrams_arrive_in_order(fabric: NetnsFabric, network: ClusterNet
 
 
 def test_frames_of_the_source_do_not_redirect_traffic_to_it(fabric: NetnsFabric, network: ClusterNetwork) -> None:
-    """The kernel of a node that is frozen answers what arrives, and once more before its port is unplugged."""
+    """The kernel of a frozen node still answers frames until its port is unplugged."""
     source, peer = plugged(fabric, network, 0, "a1"), plugged(fabric, network, 1, "a2")
     destination = port_of(network, 0, "b2")
     fabric.port_up(destination)

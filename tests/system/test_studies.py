@@ -1,8 +1,5 @@
-"""Studies for real: a quick one through the command line, and runs that go wrong on a testbed of our own.
-
-A node that is killed half-way, a wrong number of ranks and a full disk each fail their sample, which is kept
-and not counted, and the study goes on.
-"""
+"""Real studies: a quick one from the command line, and failing runs on a testbed. A node killed during a run, a wrong
+number of ranks and a full disk each fail the run, which is recorded and not counted, and the study continues."""
 
 from __future__ import annotations
 
@@ -42,11 +39,11 @@ PLACE = ClusterShape("fault", 2, ("a1", "a2"), cpus=0.5, memory="128MiB")
 
 
 def wherry(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("WHERRY_", "SUDO_"))}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("WHERRY_", "SUDO_"))}
     return subprocess.run(
         [str(WHERRY), *words],
         cwd=cwd,
-        env={**kept, "WHERRY_INSTANCE": INSTANCE},
+        env={**inherited, "WHERRY_INSTANCE": INSTANCE},
         capture_output=True,
         text=True,
         timeout=550,
@@ -65,8 +62,8 @@ def case() -> Iterator[Path]:
 def test_quick_study_runs_from_the_command_line(case: Path) -> None:
     done = wherry("study", "run", "colocated", "--quick", "--reps", "1", "--out", "study", "-o", "json", cwd=case)
     assert done.returncode == 0, done.stderr
-    said = json.loads(done.stdout)
-    assert (said["counted"], said["failed"], said["missing"]) == (5, 0, 0)
+    document = json.loads(done.stdout)
+    assert (document["counted"], document["failed"], document["missing"]) == (5, 0, 0)
     assert "left" in done.stderr
 
     with (case / "study" / "samples.csv").open() as file:
@@ -92,34 +89,34 @@ def test_quick_study_runs_from_the_command_line(case: Path) -> None:
 
 
 def test_ctrl_c_reports_progress_and_takes_everything_down(case: Path) -> None:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("WHERRY_", "SUDO_"))}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("WHERRY_", "SUDO_"))}
     words = [str(WHERRY), "study", "run", "nic-degradation", "--quick", "--out", "cut"]
     child = subprocess.Popen(
-        words, cwd=case, env={**kept, "WHERRY_INSTANCE": INSTANCE}, stderr=subprocess.PIPE, text=True
+        words, cwd=case, env={**inherited, "WHERRY_INSTANCE": INSTANCE}, stderr=subprocess.PIPE, text=True
     )
     with child:
         assert child.stderr
-        said = child.stderr.readline()
+        document = child.stderr.readline()
         child.send_signal(signal.SIGINT)
-        said += child.stderr.read()
-    assert child.returncode == 130, said
-    assert "error CANCELLED: interrupted: " in said and "Traceback" not in said
-    assert "wherry study run nic-degradation --quick --out cut" in said
+        document += child.stderr.read()
+    assert child.returncode == 130, document
+    assert "error CANCELLED: interrupted: " in document and "Traceback" not in document
+    assert "wherry study run nic-degradation --quick --out cut" in document
     assert "runs are missing" in (case / "cut" / "report.html").read_text()
     assert json.loads((case / "cut" / "study.json").read_text())["sessions"][0]["before"]["criu"]
     assert json.loads(wherry("status", "-o", "json", cwd=case).stdout)["clusters"] == []
 
 
-Act = Callable[[Testbed, Path], list[Value]]
+MeasureRun = Callable[[Testbed, Path], list[Value]]
 
 
 class Faults(Study):
-    """One cell; what it does is the test's."""
+    """A study with one combination whose run is defined by the test."""
 
     name = "faults"
     title = "Faults"
     question = "What happens then?"
-    act: Act
+    measure_run: MeasureRun
 
     def factors(self) -> Sequence[Factor]:
         return [Factor("what", "what", (Level("it", "it"),))]
@@ -128,15 +125,15 @@ class Faults(Study):
         return [Combination.of(what="it")]
 
     def measure(self, testbed: Testbed, combination: Combination, directory: Path) -> list[Value]:
-        return self.act(testbed, directory)
+        return self.measure_run(testbed, directory)
 
     def page(self, results: Results) -> Page:
         return Page()
 
 
-def results_of(directory: Path, act: Act, repetitions: int) -> Results:
+def results_of(directory: Path, measure_run: MeasureRun, repetitions: int) -> Results:
     study = Faults(quick=True)
-    study.act = act  # type: ignore[method-assign]
+    study.measure_run = measure_run  # type: ignore[method-assign]
     return Results.create(directory, study, repetitions)
 
 
@@ -148,13 +145,13 @@ def run(results: Results, testbed: Any) -> None:
 @pytest.fixture
 def testbed(case: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Testbed]:
     monkeypatch.setenv("WHERRY_INSTANCE", INSTANCE)
-    made = Testbed(case)
-    yield made
-    made.close()
+    testbed_ = Testbed(case)
+    yield testbed_
+    testbed_.close()
 
 
 def first_process(node: str) -> int:
-    """The process on this machine that is the node's init."""
+    """PID on this machine of the node's init process."""
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             if node in (entry / "cgroup").read_text() and INSTANCE in (entry / "cgroup").read_text():
@@ -169,7 +166,7 @@ def first_process(node: str) -> int:
 def test_node_lost_during_a_run_fails_the_run_and_is_repaired(case: Path, testbed: Testbed) -> None:
     kills = [1]
 
-    def act(testbed: Testbed, directory: Path) -> list[Value]:
+    def measure_run(testbed: Testbed, directory: Path) -> list[Value]:
         testbed.ensure_cluster(PLACE)
         if kills:
             kills.pop()
@@ -177,7 +174,7 @@ def test_node_lost_during_a_run_fails_the_run_and_is_repaired(case: Path, testbe
             timer.start()
         return workloads.ring(testbed, PLACE, 1, 4.0, 2, directory)
 
-    results = results_of(case / "lost", act, 2)
+    results = results_of(case / "lost", measure_run, 2)
     run(results, testbed)
     assert len(results.failed()) == 1 and len(results.counted()) == 1, [run.problem for run in results.runs]
     assert results.failed()[0].problem
@@ -200,15 +197,15 @@ def test_wrong_ranks_too_large_class_and_hang_fail_their_runs(case: Path, testbe
     def npb_class(testbed: Testbed, directory: Path) -> list[Value]:
         return workloads.npb(testbed, PLACE, "ft", "C", 2, directory)
 
-    for name, act, says in (
+    for name, measure_run, expected in (
         ("ranks", ranks, "exactly two ranks"),
         ("npb-ranks", npb_ranks, "runs on 1, 4, 9, 16, ... processes, not on 3"),
         ("npb-class", npb_class, "class C needs 3.0 GiB where rank 0 runs, and there are 0.1 GiB"),
         ("hang", hang, "within 2 s"),
     ):
-        results = results_of(case / name, act, 1)
+        results = results_of(case / name, measure_run, 1)
         run(results, testbed)
-        assert not results.counted() and says in results.failed()[0].problem, results.failed()[0].problem
+        assert not results.counted() and expected in results.failed()[0].problem, results.failed()[0].problem
 
 
 def test_run_that_needs_more_memory_than_available_fails(case: Path, testbed: Testbed) -> None:
@@ -232,24 +229,24 @@ def small_disk(case: Path) -> Iterator[Path]:
 def test_full_disk_fails_runs_and_leaves_a_report(small_disk: Path, testbed: Testbed) -> None:
     fills: list[int] = [0, 0, 1, 1, 1, 1, 1]
 
-    def act(_bench: Testbed, directory: Path) -> list[Value]:
+    def measure_run(_bench: Testbed, directory: Path) -> list[Value]:
         if fills.pop(0):
             (directory / "big").write_bytes(bytes(16 << 20))
         return [Value("seconds", 1.0, "s")]
 
-    results = results_of(small_disk / "study", act, 7)
+    results = results_of(small_disk / "study", measure_run, 7)
     with pytest.raises(Failed, match="in a row failed"):
         run(results, testbed)
     results.release_reserve()
     text = render.write(results)[0].read_text()
     assert len(results.counted()) == 2 and len(results.failed()) == 5
     assert "No space left on device" in text and "5 of 7 runs are missing" in text
-    kept = Results(results.directory, results.study, Results.read_manifest(results.directory))
-    assert len(kept.counted()) == 2 and len(kept.failed()) == 5
+    inherited = Results(results.directory, results.study, Results.read_manifest(results.directory))
+    assert len(inherited.counted()) == 2 and len(inherited.failed()) == 5
 
 
 def test_repeatedly_full_disk_loses_no_row(small_disk: Path, testbed: Testbed) -> None:
-    """Each row is longer than a page, so it needs room; and another program takes what there is, then gives it back."""
+    """Each row is longer than a page, so it needs a new block, while another program fills and frees the disk."""
     other = small_disk / "other"
     turns = iter(range(8))
 
@@ -259,7 +256,7 @@ def test_repeatedly_full_disk_loses_no_row(small_disk: Path, testbed: Testbed) -
                 file.write(bytes(4096))
                 file.flush()
 
-    def act(_bench: Testbed, directory: Path) -> list[Value]:
+    def measure_run(_bench: Testbed, directory: Path) -> list[Value]:
         if next(turns) % 2:
             other.unlink()
             return [Value("seconds", 1.0, "s")]
@@ -269,15 +266,15 @@ def test_repeatedly_full_disk_loses_no_row(small_disk: Path, testbed: Testbed) -
             raise RunFailed(f"{error} {'x' * 5000}") from None
         return []
 
-    results = results_of(small_disk / "study", act, 8)
+    results = results_of(small_disk / "study", measure_run, 8)
     run(results, testbed)
     assert (len(results.counted()), len(results.failed())) == (4, 4)
-    kept = Results(results.directory, results.study, Results.read_manifest(results.directory))
-    assert [one.ok for one in kept.runs] == [False, True] * 4
+    inherited = Results(results.directory, results.study, Results.read_manifest(results.directory))
+    assert [one.ok for one in inherited.runs] == [False, True] * 4
 
 
 class Papers(XenMigration):
-    """Of each of its programs the runs on nodes, and those with a move."""
+    """The combinations on nodes and with a move, one for each program."""
 
     def combinations(self) -> Sequence[Combination]:
         moved = [Combination.of(test=test, how=how) for test in ("hpl3", "sp") for how in ("nodes", "moved")]
@@ -306,7 +303,7 @@ def test_programs_of_the_studies_run_on_a_cluster(case: Path, testbed: Testbed, 
 
 
 class TwoSites(MultiSite):
-    """Its smallest cut: a program on limited hosts without nodes, and on nodes, over a link of 10 ms with a VPN."""
+    """A minimal subset: one program natively and on nodes of limited hosts, over a link of 10 ms with a VPN."""
 
     def combinations(self) -> Sequence[Combination]:
         vpn = next((name for name in ("wireguard", "openvpn") if name not in self.unavailable), "none")
