@@ -1,4 +1,4 @@
-"""A study whose runs do what a test wants, on nothing."""
+"""A fake study whose runs are defined by the test and use no testbed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def constant_values(combination: Combination) -> list[Value]:
 
 
 class FakeStudy(Study):
-    """Two factors; what a run does is the test's."""
+    """A study with two factors; `measure_run` is set by the test."""
 
     name = "fake"
     title = "A fake"
@@ -49,7 +49,7 @@ class FakeStudy(Study):
 
 
 class NoTestbed:
-    """Nothing to run on."""
+    """A testbed that runs nothing."""
 
     def recheck_clusters(self) -> None:
         pass

@@ -1,4 +1,4 @@
-"""Benchmarks: what all of them share, with a made-up one; and what each definition compares."""
+"""Benchmarks: the runner with a synthetic definition, and the comparisons of each real definition."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from wherry.lab.report.statistics import median
 
 
 class FakeClient:
-    """A service with one cluster, which is taken down behind each run."""
+    """A client of a service with one cluster; counts how often it is removed."""
 
     def __init__(self) -> None:
         self.removed_clusters = 0
@@ -53,7 +53,7 @@ class FakeClient:
 
 @dataclass(frozen=True)
 class MadeUpBenchmark(Benchmark):
-    """A is twice B; what `wrong` names fails."""
+    """A takes twice as long as B; the levels named in `failing` fail."""
 
     name = "made"
     compares = "A beside B"

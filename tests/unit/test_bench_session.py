@@ -1,4 +1,4 @@
-"""A bench takes down the instance that it made, and no other; what is to be typed as root names the instance."""
+"""A benchmark removes the instance that it made and no other; suggested root commands name the instance."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from wherry.lab.bench.session import temporary_instance
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
-    """What was stopped and swept, which here nothing is."""
+    """Records the calls that stop and remove an instance instead of making them."""
     calls_made: list[str] = []
     monkeypatch.setenv("WHERRY_STATE", str(tmp_path / "state"))
     monkeypatch.setattr(daemon_process, "stop", lambda instance: calls_made.append(f"stop {instance.name}"))

@@ -1,4 +1,4 @@
-"""The command line against a service in memory: what goes where, exit codes, errors in three parts, JSON documents."""
+"""The command line with a service in memory: output streams, exit codes, errors in three parts, JSON documents."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Service
 
 @pytest.fixture
 def wherry_(capfdbinary: pytest.CaptureFixture[bytes]) -> Said:
-    """Runs a command; gives exit code, standard output, standard error."""
+    """Runs a command; returns exit code, standard output, standard error."""
 
     def run(*words: str) -> tuple[int, str, str]:
         code = _run(list(words))
@@ -259,7 +259,7 @@ def test_profile_shows_messages_and_answers_over_links(capsys: pytest.CaptureFix
 def test_unreadable_standard_input_ends_the_input(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Else the job would wait for its end for ever."""
+    """Otherwise the job would wait for the end of its input forever."""
 
     def read(_fd: int, _size: int) -> bytes:
         raise OSError(errno.EIO, "Input/output error")

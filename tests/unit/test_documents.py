@@ -1,4 +1,4 @@
-"""The documents agree with each other, and what checks them finds what is wrong. `make docs` builds the site."""
+"""Consistency of the documents, and tests of the scripts that check them. `make docs` builds the site."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TOP = Path(__file__).resolve().parent.parent.parent
 
 
 def script(name: str) -> ModuleType:
-    """A script of the checkout as a module."""
+    """Loads a script of the checkout as a module."""
     loader = SourceFileLoader(name.replace("-", "_"), str(TOP / "scripts" / name))
     spec = importlib.util.spec_from_loader(loader.name, loader)
     assert spec is not None

@@ -1,4 +1,5 @@
-"""The lab's libraries are an extra: everyday commands do without, the lab's own say how to install it."""
+"""The lab's libraries are an extra: everyday commands do not import them, the lab's commands say how to install
+them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records, addresses and errors: what is stored and sent comes back as it was."""
+"""Records, addresses, units and errors; pre-copy policy and forecast."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_addresses_and_macs_are_unique(one: int, two: int, first: int, second: i
 
 
 def test_macs_of_different_pools_differ() -> None:
-    """The first cluster of each, say: two instances that use the same hosts."""
+    """Two instances may use the same hosts, each with a cluster number 1."""
     pools = ("10.77.0.0/16", "10.78.0.0/16", "192.168.0.0/20")
     macs = [mac_of(network_of(pool, number), index) for pool in pools for number in (1, 2) for index in (0, HEAD_INDEX)]
     assert len(set(macs)) == len(macs)
@@ -116,29 +116,32 @@ def test_precopy_continues_while_rounds_gain() -> None:
 
 
 def test_hybrid_switches_to_post_copy_at_a_high_dirty_rate() -> None:
-    """Dirty rate over bandwidth: what a round left over what it sent."""
+    """The ratio of dirty rate to bandwidth is that of dirtied to sent bytes in a round."""
     sizes = 100 * 2**20
     for mode, written, more, switched in (
-        ("pre-copy", 0.95, False, False),  # stands for it
+        ("pre-copy", 0.95, False, False),  # is frozen instead
         ("hybrid", 0.95, False, True),
-        ("hybrid", 0.85, False, False),  # gains too little, and is no more than as much again
+        ("hybrid", 0.85, False, False),  # gains too little, but does not outrun the rounds
         ("hybrid", 0.5, True, False),
         ("post-copy", 0.5, True, True),
     ):
-        way = MigrationParameters.model_validate({"mode": mode})
+        parameters = MigrationParameters.model_validate({"mode": mode})
         seen = [Round(number=1, bytes=sizes, seconds=1, dirty=int(written * sizes))]
-        assert (another_round(seen, way=way), switches_to_post_copy(seen, way)) == (more, switched), (mode, written)
+        assert (another_round(seen, parameters=parameters), switches_to_post_copy(seen, parameters)) == (
+            more,
+            switched,
+        ), (mode, written)
     hybrid = MigrationParameters.model_validate({"mode": "hybrid", "downtime": "2s"})
     assert not switches_to_post_copy(
         [Round(number=1, bytes=sizes, seconds=1, dirty=sizes)], hybrid
-    )  # it may stand so long
+    )  # fits into the permitted downtime
     assert not switches_to_post_copy([], MigrationParameters(mode="hybrid")) and not switches_to_post_copy(
         rounds(2**19), MigrationParameters(mode="hybrid")
     )
 
 
 def test_precopy_policy_without_dirty_counts() -> None:
-    """CRIU does not say what is dirty: a round's own size tells what the one before it left."""
+    """CRIU does not report dirty pages: the size of a round shows what its predecessor left."""
 
     def sent(*sizes: int) -> list[Round]:
         return [Round(number=i + 1, bytes=size, seconds=1) for i, size in enumerate(sizes)]

@@ -1,4 +1,4 @@
-"""What a user may write in a file, and what the error says when it is something else."""
+"""Parsing of users' files, and errors for invalid ones."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CLUSTER: dict[str, Any] = {"name": "hello", "nodes": 4}
 
 
 def refused(kind: type[Spec], data: Any) -> str:
-    """Why `data` is refused."""
+    """The reason for which `data` is refused."""
     with pytest.raises(Refused) as caught:
         parse(kind, data, "FILE")
     assert caught.value.code == Code.INVALID_FILE and "FILE" in caught.value.what
@@ -90,7 +90,7 @@ def test_invalid_cluster_file_is_refused(change: dict[str, Any], words: str) -> 
 
 
 def test_groups_of_nodes() -> None:
-    """What a group does not say is as the file says for all."""
+    """Keys that a group lacks are inherited from the file's top level."""
     groups = [{"count": 2, "cpus": 0.5}, {"kind": "vm", "memory": "1GiB"}]
     spec = parse(ClusterSpec, CLUSTER | {"nodes": groups, "memory": "256MiB", "nic": {"model": "e1000"}}, "FILE")
     assert (spec.size, spec.kinds) == (3, {"container", "vm"})
@@ -142,7 +142,7 @@ LINK = {"between": ["a", "b"]}
         ({"pool": "10.76.0.0/16"}, "overlap"),
         ({"pool": "10.0.0.0/8"}, "overlap"),
         ({"pool": "127.0.0.0/8"}, "is loopback, link-local or reserved"),
-        ({"underlay": "100.64.0.0/16"}, "is not a private IPv4 network"),  # where gateways have their addresses
+        ({"underlay": "100.64.0.0/16"}, "is not a private IPv4 network"),  # overlaps the gateways' addresses
         ({"kind": "cluster"}, "kind: "),
         ({"driver": "kubernetes"}, "driver: "),
     ],

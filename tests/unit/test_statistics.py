@@ -1,4 +1,4 @@
-"""Intervals: the exact one of a median, and how often each kind encloses what it should, by simulation."""
+"""Intervals: the exact interval of a median, and the coverage of each kind by simulation."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ DISTRIBUTIONS: dict[str, tuple[Callable[[random.Random], float], float]] = {
     "exponential": (lambda draw: 1.0 + draw.expovariate(2.0), 1.0 + math.log(2) / 2),
     "normal": (lambda draw: draw.gauss(10.0, 1.0), 10.0),
 }
-"""How a sample is drawn, and the median of the distribution: what runs of a program look like."""
+"""Generator of a sample and true median, for distributions that resemble run times."""
 
 
 @pytest.mark.parametrize("count, first, last", [(6, 1, 6), (8, 1, 8), (9, 2, 8), (10, 2, 9), (20, 6, 15), (30, 10, 21)])
 def test_median_interval_agrees_with_published_tables(count: int, first: int, last: int) -> None:
-    """Ranks of the interval as in Conover, Practical Nonparametric Statistics, for 95 %."""
+    """Ranks of the 95 % interval from Conover, Practical Nonparametric Statistics."""
     estimate = median([float(rank) for rank in range(count, 0, -1)])
     assert (estimate.low, estimate.high, estimate.method) == (first, last, "order statistics")
 
 
 def test_median_interval_is_the_narrowest() -> None:
-    """With one rank less on each side the probability would be below 95 %."""
+    """With one rank less on each side the coverage would be below 95 %."""
     for count in range(6, 60):
         left_out = int(median([float(rank) for rank in range(count)]).low)
         outside = [2 * sum(math.comb(count, k) for k in range(left_out + 1 + more)) / 2**count for more in (0, 1)]
@@ -37,10 +37,8 @@ def test_median_interval_is_the_narrowest() -> None:
 @pytest.mark.parametrize("name", DISTRIBUTIONS)
 @pytest.mark.parametrize("count", [6, 8, 10])
 def test_coverage_of_intervals_with_few_samples(name: str, count: int) -> None:
-    """1000 drawn studies: the median's interval holds the true median, the ratio's the true ratio, in 95 % of them.
-
-    A percentile bootstrap of the median covers 91 to 94 % here and fails the first bound: three standard deviations of
-    a binomial count below 95 %.
+    """1000 simulated studies: intervals of the median and of the ratio have a coverage of 95 %. The bound is three
+    standard deviations of a binomial count below 95 %, which a percentile bootstrap of the median (91 to 94 %) fails.
     """
     draw, true = DISTRIBUTIONS[name]
     generator = random.Random(f"{name}/{count}")

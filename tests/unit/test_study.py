@@ -1,4 +1,4 @@
-"""Studies on fake workloads: order, keeping, resuming, extending, failures, reports. Nothing is run on a cluster."""
+"""Studies with fake workloads: order, storage, resuming, extending, failures, reports. No cluster is used."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_failed_run_is_recorded_and_not_counted(tmp_path: Path) -> None:
     assert {row["metric"] for row in failed} == {"run"}
     text = page_text(results)
     assert "verification did not succeed" in text and "Runs that failed and do not count: 3" in text
-    run(results)  # the next session tries them again
+    run(results)  # the next session retries them
     assert len(results.counted()) == 8 and len(results.failed()) == 3
 
 
@@ -110,7 +110,7 @@ def test_torn_run_is_not_counted_and_its_number_not_reused(tmp_path: Path) -> No
     results = make(tmp_path)
     run(results)
     text = results.samples_file.read_text()
-    results.samples_file.write_text(text[: text.rindex("seconds") + 10])  # in the midst of run 8
+    results.samples_file.write_text(text[: text.rindex("seconds") + 10])  # in the middle of run 8
     again = make(tmp_path)
     assert len(again.counted()) == 7
     run(again)
@@ -170,14 +170,14 @@ def test_every_study_renders_with_no_some_and_all_samples(tmp_path: Path, kind: 
     assert study.page(results).tables
     for combination in study.combinations():
         results.add(made_up_run(results, combination, 2))
-    if not quick:  # the other parametrisation's pages differ in their sizes alone
+    if not quick:  # pages of the full study differ only in sizes
         return
     text = page_text(results)
     assert "Left out" in text and any(why in text for why in ("no VM nodes", *unavailable.values())) and "n=2" in text
 
 
 def test_vm_levels_depend_on_what_the_machine_supports(tmp_path: Path) -> None:
-    """Without KVM what would take hours is left out by name, and so are moves that the emulator does not survive."""
+    """Without KVM, levels that would take hours or that crash the emulator are left out by name."""
 
     def left_out(kind: str, quick: bool, **unavailable: str) -> dict[str, str]:
         levels = (level for factor in find(kind)(quick, unavailable).factors() for level in factor.levels)

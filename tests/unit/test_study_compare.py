@@ -1,4 +1,4 @@
-"""Two sessions of a study beside each other: what is divided, what is refused, and what is said beside it."""
+"""Comparison of two results of a study: ratios, refusals and caveats."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_result_checksums_are_compared_for_equality(tmp_path: Path) -> None:
 
 
 def test_quick_and_full_studies_are_not_compared(tmp_path: Path) -> None:
-    """Their combinations have the same names, and not the same problems."""
+    """Their combinations have the same names but different problem sizes."""
     old, new = run_study(tmp_path / "old", seconds(1.0), quick=True), run_study(tmp_path / "new", seconds(9.0))
     for pair in ((old, new), (new, old)):
         with pytest.raises(Refused, match="short study") as raised:

@@ -1,4 +1,4 @@
-"""What goes wrong around a study: mistakes of ours, full disks, torn files, other machines, Ctrl-C, files of others."""
+"""Failures of studies: bugs, full disks, truncated files, changed machines, Ctrl-C, missing permissions."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ def test_unexpected_exception_fails_the_run_and_not_the_study(tmp_path: Path, er
 
 
 def test_the_files_of_a_failed_run_are_removed_before_its_row_is_written(tmp_path: Path) -> None:
-    """On a full disk they have the room that the row needs."""
+    """On a full disk they occupy the space that the row needs."""
     results = make(tmp_path)
 
     def fills(combination: Combination) -> list[Value]:
-        found = max(tmp_path.glob("runs/*"))  # the newest: their names begin with a number
+        found = max(tmp_path.glob("runs/*"))  # the newest: names begin with the run's number
         (found / "big").write_bytes(bytes(2 << 20))
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -89,7 +89,7 @@ def test_reserve_that_does_not_fit_leaves_no_file(tmp_path: Path, monkeypatch: p
 
 
 def test_reading_results_writes_nothing(tmp_path: Path) -> None:
-    """A report, or a comparison, may be asked for while a run is being written."""
+    """A report or comparison may be made while a run is written."""
     results = make(tmp_path)
     run(results)
     with results.samples_file.open("a") as file:
@@ -121,7 +121,7 @@ def test_sessions_on_different_machines_are_refused(tmp_path: Path, fact: str) -
         make(tmp_path, repetitions=2)
     assert f"{fact}: another then, " in raised.value.why and "compare" in raised.value.next
     assert json.loads((tmp_path / "study.json").read_text()) == manifest
-    manifest["sessions"][0]["before"] = {"load": "0 0 0"}  # of a version that noted less
+    manifest["sessions"][0]["before"] = {"load": "0 0 0"}  # written by a version that recorded fewer facts
     (tmp_path / "study.json").write_text(json.dumps(manifest))
     again = make(tmp_path, repetitions=2)
     run(again)
@@ -147,7 +147,7 @@ Command = Callable[..., tuple[int, str]]
 
 @pytest.fixture
 def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    """The command line, with one fake study, whose runs stand on nothing."""
+    """The command line with one fake study that uses no testbed."""
 
     def run(measure_run: Act, *words: str) -> tuple[int, str]:
         fake = type("FakeStudyOfTest", (FakeStudy,), {"measure_run": staticmethod(measure_run)})
@@ -250,7 +250,7 @@ with open(sys.argv[1], "w") as lock:
 def test_instance_lock_excludes_a_study_that_opened_the_lock_file_earlier(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another process has opened the lock file before the first study ends, and locks it after that."""
+    """Another process opens the lock file before the first study ends, and locks it afterwards."""
     monkeypatch.setattr(execution, "_LOCKS", tmp_path)
     with execution._instance_lock():
         (path,) = tmp_path.iterdir()

@@ -1,4 +1,4 @@
-"""Limits of time and Ctrl-C: nothing that a study waits for lasts for ever, and what was started is ended."""
+"""Time limits and Ctrl-C of studies: every wait is bounded, and everything that was started is ended."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_await_output_returns_when_the_text_appears(client: Client, tmp_path: Pa
 
 
 class InterruptedClient(Client):
-    """Ctrl-C strikes it once, while it waits for an operation."""
+    """A client that receives Ctrl-C once during a wait for an operation."""
 
     _interrupted = False
 
@@ -73,7 +73,7 @@ class InterruptedClient(Client):
 def test_ctrl_c_ends_a_run_whose_operation_succeeded(
     service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Making a fabric cannot be cancelled: it is done, and the study must end nevertheless."""
+    """Making a fabric cannot be cancelled: the operation succeeds, and the study must end nevertheless."""
     monkeypatch.setattr(testbed_module, "Client", lambda: InterruptedClient(service.place))
     testbed = Testbed(tmp_path)
     with pytest.raises(KeyboardInterrupt):

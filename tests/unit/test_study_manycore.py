@@ -1,4 +1,4 @@
-"""What the study `manycore` varies, how it judges, and what it says of who waits for what."""
+"""The study `manycore`: its design, goals and report."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_goal_is_reached_only_by_the_whole_interval() -> None:
 
 def test_max_overlap_of_intervals() -> None:
     assert max_overlap([(0, 10)]) == 1
-    assert max_overlap([(0, 10), (10, 20), (20, 30)]) == 1  # one ends where the next begins
+    assert max_overlap([(0, 10), (10, 20), (20, 30)]) == 1  # half-open intervals that touch do not overlap
     assert max_overlap([(0, 10), (9, 20), (8, 9)]) == 2
     assert max_overlap([(0, 10), (2, 3), (2, 9), (8, 12)]) == 3
 
@@ -54,7 +54,7 @@ def test_manycore_covers_all_threads_pages_and_working_sets() -> None:
 
 
 def filled(directory: Path, quick: bool = True) -> Results:
-    """Every cell twice, with numbers."""
+    """Results with two runs of every combination."""
     study = Manycore(quick)
     results = Results.create(directory, study, 2)
     for combination in study.combinations():
@@ -77,7 +77,7 @@ def test_page_names_working_sets_and_what_the_last_thread_waits_for(tmp_path: Pa
     goals = tables["What was to be reached"].rows
     assert [row[1] for row in goals] == [f"8 of {LARGEST}", f"64 of {LARGEST}", f"{LARGEST} (all)"] * 4 + ["all"] * 2
     assert all(row[3].startswith("1.5 ") and row[6].startswith("3 ") for row in goals[:-2])
-    assert {row[5].split()[0] for row in goals[:-2]} == {"4"}  # KiB that were copied while it stood
+    assert {row[5].split()[0] for row in goals[:-2]} == {"4"}  # KiB copied during the freeze
     assert [row[0].split(" : ")[1] for row in goals[-2:]] == ["precopy", "direct"]
     waits = {row[0]: row[-1] for row in tables["From the first thread to the last"].rows}
     assert waits["14"] == "Linux: a CPU" and waits["15"].startswith("the tile: one of its 15 cores")

@@ -1,4 +1,4 @@
-"""What a report says of how its numbers were taken: sessions, machines, load, tests, warm-ups, commands."""
+"""Statements of reports about the measurement: sessions, machines, load, tests, warm-up runs, commands."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from wherry.lab.study.results import Results, Run
 
 
 def test_interval_of_few_samples_is_called_a_range() -> None:
-    """The range of five samples encloses their median in 93.75 % of all cases, which is less than 95."""
+    """The range of five samples has a coverage of 93.75 %, which is less than 95 %."""
     data = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0]
     for few in (median(data[:5]), ratio(data, data[:5])):
         assert few.method == "range" and few.count == 5
@@ -68,7 +68,7 @@ def test_report_states_the_number_of_sessions(tmp_path: Path) -> None:
     text = page_text(again)
     assert "made in 2 sessions" in text and "one session" not in text
     assert "was not the same in all sessions. governor: powersave; then " in text
-    run(again)  # in which nothing was left to be done
+    run(again)  # a session without remaining runs
     assert len(again.manifest["sessions"]) == 3 and "made in 2 sessions" in page_text(again)
 
 
@@ -106,7 +106,7 @@ def test_load_remark_separates_the_study_from_other_programs(tmp_path: Path) -> 
 
 
 class Long(FakeStudy):
-    """Two long tables, of which one is what the page is there for, with so many tests."""
+    """A page with two long tables, of which one is `main` and has `tests` significance tests."""
 
     def page(self, results: Results) -> Page:
         rows = [(str(n), "differs, p = 0.03") for n in range(40)]
@@ -144,7 +144,7 @@ def test_figure_states_how_many_values_are_out_of_range() -> None:
 
 @pytest.mark.parametrize("kind", STUDIES, ids=lambda kind: kind.name)
 def test_interrupted_study_has_a_report(tmp_path: Path, kind: type[Study]) -> None:
-    """Ctrl-C may come before a figure has its first number, or its second curve."""
+    """Ctrl-C may come before a figure has its first value or its second curve."""
     study = kind(True)
     results = Results.create(tmp_path, study, 1)
     assert "no run counts" in page_text(results)

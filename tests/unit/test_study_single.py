@@ -1,4 +1,4 @@
-"""The single studies, each on made-up numbers: what they combine, what they compare with what, and what they say."""
+"""The individual studies with synthetic values: designs, comparisons and reports."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NO_KVM = {"kvm": "no KVM here"}
 
 
 def add_run(results: Results, combination: Combination, turn: int, problem: str = "", **values: float) -> None:
-    """One run with these numbers, or one that failed."""
+    """Adds one run with these values, or a failed one."""
     run = Run(results.next_number(), turn, False, True, combination, 0.0, 1.0)
     if problem:
         run.problem = problem
@@ -95,7 +95,7 @@ def test_vms_and_containers_are_moved_in_all_their_modes() -> None:
 
 
 def test_quick_migration_cost_moves_programs_in_one_mode() -> None:
-    """Where rounds can be made it would take longer than five minutes else, and its report says so."""
+    """With both modes it would exceed five minutes; the report states it."""
 
     def programs(**unavailable: str) -> set[str]:
         return {
@@ -126,7 +126,7 @@ def test_post_copy_is_unavailable_without_userfaultfd(tmp_path: Path, monkeypatc
 
 
 def test_run_whose_result_differs_from_unmoved_runs_fails(tmp_path: Path) -> None:
-    """Also when the run without a move came later, and when the study is opened again."""
+    """Also if the run without a move comes later, and when the results are loaded again."""
     study = MigrationCost(True, {"soft-dirty": "no"})
     results = Results.create(tmp_path, study, 2)
     moved, without_move = program("lammps", "stop"), program("lammps", "none")
@@ -174,7 +174,7 @@ def test_cost_of_a_move_is_reported_in_seconds(tmp_path: Path) -> None:
 
 
 class RecordingTestbed(Testbed):
-    """Runs nothing: keeps what it was asked for; programs print what the test says."""
+    """Runs nothing: records requests, and returns the output that the test gives."""
 
     def __init__(self, stdout: str = "") -> None:
         self.stdout = stdout
@@ -235,7 +235,7 @@ SP = """ Time in seconds = 12.5
 
 
 def test_npb_on_vms_is_timed_by_its_own_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By themselves: seconds from outside would have what comes before and after their timed part."""
+    """Timing from outside would include what runs before and after the timed part."""
     monkeypatch.setattr(workloads, "native_program", Path)
     cluster = ClusterShape("vm", 4, ("a1",), nic="virtio")
     for move_schedule in (None, MoveSchedule("vm-2", ("b1", "b2"), 0.0)):
@@ -366,11 +366,11 @@ def test_netpipe_repeats_as_often_on_vms_with_kvm(tmp_path: Path, monkeypatch: p
         assert any(f"between VM nodes {repeats};" in remark for remark in remarks)
 
 
-# what they share
+# shared by all studies
 
 
 def test_native_mpich_has_the_same_settings_as_on_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Over TCP: the barrier before the end, and no peer given up that stands."""
+    """Over TCP: a barrier in MPI_Finalize, and no connection timeout for a paused peer."""
     monkeypatch.setattr(native_mpirun, "native_library", lambda name: Path("/lib") / name)
     monkeypatch.setenv("LD_PRELOAD", "theirs.so")
     monkeypatch.setenv("LD_LIBRARY_PATH", "/theirs")

@@ -1,4 +1,4 @@
-"""What `multi-site` says that ranks waited for their hosts' quota."""
+"""Throttled time of ranks in the study `multi-site`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from wherry.lab.study import sites
 
 
 def test_throttling_by_nested_cgroups_counts_once(tmp_path: Path) -> None:
-    """A node's and its host's quota hold the same rank back at the same time; of what was before nothing counts."""
+    """Quotas of a node and of its host throttle a rank at the same time; earlier throttling is subtracted."""
 
     def look(host: dict[str, int]) -> dict[Path, float]:
         for group, nanoseconds in host.items():

@@ -1,4 +1,4 @@
-"""What makes a run count: programs that fail their verification, stop early or print nothing are failed samples."""
+"""When runs count: programs that fail their verification, stop early or print nothing fail their run."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ Finished mdrun on rank 0 Sun Jan  1 00:00:01 2026
 
 
 class FinishedTestbed(Testbed):
-    """Runs nothing: writes a file as the program would, and says how it ended."""
+    """Runs nothing: writes the program's file and returns a given result."""
 
     def __init__(self, stdout: str = "", code: int = 0, file: str = "", text: str = "") -> None:
         self._result, self._file, self._text = ProgramResult(code, stdout, "stderr's own words"), file, text
@@ -60,7 +60,7 @@ class FinishedTestbed(Testbed):
 
 @pytest.fixture(autouse=True)
 def _programs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All are said to be installed: none is run."""
+    """Pretends that all programs are installed; none is run."""
     monkeypatch.setattr(workloads, "installed", lambda name, package: name)
     monkeypatch.setattr(workloads, "native_program", lambda name: Path(name))
     monkeypatch.setattr(applications.shutil, "which", lambda name: name)
