@@ -233,8 +233,8 @@ def fabric() -> Iterator[NetnsFabric]:
 
 def test_link_parameters_are_kept_for_each_direction(fabric: NetnsFabric) -> None:
     """Wide bounds that hold on a busy machine: parameters take effect. Accuracy is another test's subject."""
-    (link_,) = fabric.links()
-    assert link_.emulation == "none" and eventually(lambda: not slowed(fabric), True)
+    (undeclared,) = fabric.links()
+    assert undeclared.emulation == "none" and eventually(lambda: not slowed(fabric), True)
     slow = {"between": ("a", "b"), "latency": "20ms", "bandwidth": "40Mbit/s", "reverse": {"bandwidth": "5Mbit/s"}}
     fabric.set_link(LinkSpec.model_validate(slow))
     figures = fabric.measure_link(fabric.spec.effective_links()[0], True)

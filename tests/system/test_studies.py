@@ -145,9 +145,9 @@ def run(results: Results, testbed: Any) -> None:
 @pytest.fixture
 def testbed(case: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Testbed]:
     monkeypatch.setenv("WHERRY_INSTANCE", INSTANCE)
-    testbed_ = Testbed(case)
-    yield testbed_
-    testbed_.close()
+    created = Testbed(case)
+    yield created
+    created.close()
 
 
 def first_process(node: str) -> int:

@@ -60,9 +60,9 @@ def test_the_files_of_a_failed_run_are_removed_before_its_row_is_written(tmp_pat
     add = results.add_failed
     seen: list[list[Path]] = []
 
-    def watched(run_: Any) -> None:
+    def watched(failed: Any) -> None:
         seen.append(list(tmp_path.glob("runs/*/big")))
-        add(run_)
+        add(failed)
 
     results.study.measure_run = fills  # type: ignore[attr-defined]
     results.add_failed = watched  # type: ignore[method-assign]

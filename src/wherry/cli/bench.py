@@ -111,6 +111,6 @@ def _run(name: str, settings: Sequence[str], quick: bool, reps: int | None, out:
         samples = runner.run(benchmark, default if reps is None else reps, out.resolve(), keep, progress)
     report = runner.report(benchmark, samples)
     report.write(page)
-    for table_ in report.tables:
-        print_table(table_)
+    for report_table in report.tables:
+        print_table(report_table)
     print(f"\nreport: {page}\nsamples: {out}")

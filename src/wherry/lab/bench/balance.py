@@ -113,7 +113,7 @@ def _sample(client: Client, job: Job, last_event: int, moves: int) -> Row:
 def _prediction(run: Row, left: float) -> tuple[str, ...]:
     """Numbers of the decision to move, or of the last decision: predicted step time (1: unchanged) and cost of
     moving."""
-    acting = [decision_ for decision_ in run["decisions"] if decision_["data"]["moves"]]
+    acting = [candidate for candidate in run["decisions"] if candidate["data"]["moves"]]
     decision = (acting or run["decisions"] or [None])[-1]
     numbers: dict[str, Any] = (
         decision["data"]["numbers"] if decision else {"kind": "none", "link": 0.0, "step": 1.0, "cost": 0.0}

@@ -55,45 +55,47 @@ def run(results: Results[Study], testbed: Testbed, on_progress: ProgressCallback
         times.setdefault(past.combination, []).append(past.seconds)
     consecutive_failures = 0
     for index, (turn, combination) in enumerate(remaining):
-        kept = _run_once(results, testbed, turn, combination)
-        times.setdefault(combination, []).append(kept.seconds)
+        record = _run_once(results, testbed, turn, combination)
+        times.setdefault(combination, []).append(record.seconds)
         left = _seconds_left(times, [later for _, later in remaining[index + 1 :]])
-        on_progress(index + 1, len(remaining), f"{combination}: {kept.problem or format_duration(kept.seconds)}", left)
-        consecutive_failures = 0 if kept.ok else consecutive_failures + 1
+        on_progress(
+            index + 1, len(remaining), f"{combination}: {record.problem or format_duration(record.seconds)}", left
+        )
+        consecutive_failures = 0 if record.ok else consecutive_failures + 1
         if consecutive_failures >= _MAX_CONSECUTIVE_FAILURES:
             what = f"{consecutive_failures} runs in a row failed, so the study stops here"
-            raise Failed(Code.FAILED, what, kept.problem, "mend it, then repeat the command: it goes on from here")
+            raise Failed(Code.FAILED, what, record.problem, "mend it, then repeat the command: it goes on from here")
 
 
 def _run_once(results: Results[Study], testbed: Testbed, turn: int, combination: Combination) -> Run:
-    kept = Run(results.next_number(), turn, warmup=turn < 0, ok=True, combination=combination, started=time.time())
-    directory = results.directory_of(kept)
+    record = Run(results.next_number(), turn, warmup=turn < 0, ok=True, combination=combination, started=time.time())
+    directory = results.directory_of(record)
     results.refill_reserve()
     begin = time.monotonic()
     try:
         shutil.rmtree(directory, ignore_errors=True)
         directory.mkdir(parents=True)
-        kept.values = results.study.measure(testbed, combination, directory)
-        kept.seconds = time.monotonic() - begin
-        results.add(kept)
-        return kept
+        record.values = results.study.measure(testbed, combination, directory)
+        record.seconds = time.monotonic() - begin
+        results.add(record)
+        return record
     except RunFailed as error:
-        kept.problem = str(error)
+        record.problem = str(error)
     except WherryError as error:
         if error.code == Code.CANCELLED:  # Ctrl-C during a wait for an operation
             raise KeyboardInterrupt from error
-        kept.problem = str(error)
+        record.problem = str(error)
     except subprocess.TimeoutExpired as error:
-        kept.problem = f"did not end within {error.timeout:.0f} s"
+        record.problem = f"did not end within {error.timeout:.0f} s"
     except Exception as error:  # e.g. a full disk, truncated output, a bug
-        kept.problem = f"{type(error).__name__}: {error}"
+        record.problem = f"{type(error).__name__}: {error}"
         with suppress(OSError):
             (directory / "traceback").write_text(traceback.format_exc())
-    kept.seconds = time.monotonic() - begin
+    record.seconds = time.monotonic() - begin
     testbed.recheck_clusters()
     _delete_large_files(directory)  # first: writing the run's row may need the space
-    results.add_failed(kept)
-    return kept
+    results.add_failed(record)
+    return record
 
 
 def _delete_large_files(directory: Path) -> None:
@@ -103,14 +105,15 @@ def _delete_large_files(directory: Path) -> None:
             file.unlink()
 
 
-def _seconds_left(times: dict[Combination, list[float]], cells: list[Combination]) -> float | None:
+def _seconds_left(times: dict[Combination, list[float]], combinations: list[Combination]) -> float | None:
     """Estimated from the mean duration of each combination; of one that has not run, from the mean of all."""
     known = [seconds for runs in times.values() for seconds in runs]
     if not known:
         return None
     mean = sum(known) / len(known)
     return sum(
-        sum(times[combination]) / len(times[combination]) if combination in times else mean for combination in cells
+        sum(times[combination]) / len(times[combination]) if combination in times else mean
+        for combination in combinations
     )
 
 

@@ -26,9 +26,14 @@ _EVENTS = ("branches", "data_misses", "instruction_misses")
 
 def page(combinations: Sequence[Combination], results: Results) -> Page:
     """Tables and figures of the results so far."""
-    page_ = Page()
-    page_.tables += [_goals(results), _threads(results), *_split(results, combinations), _grid(results, combinations)]
-    page_.tables += [
+    contents = Page()
+    contents.tables += [
+        _goals(results),
+        _threads(results),
+        *_split(results, combinations),
+        _grid(results, combinations),
+    ]
+    contents.tables += [
         _scheduling(results, combinations),
         _parallel(results, combinations),
         _messages(results),
@@ -38,14 +43,16 @@ def page(combinations: Sequence[Combination], results: Results) -> Page:
         t: {how: _scaled(results, _move(how, t, "32"), "first") for how in MODES}
         for t in _axis(combinations, "threads")
     }
-    page_.figures.append(
+    contents.figures.append(
         ("Downtime of one move until the first thread runs, 32 pages, over threads.", _bars(downtimes))
     )
     parallel_downtimes = {
         n: {how: _scaled(results, _parallel_move(how, n), "first_mean") for how in MODES} for n in ("1", "2", "4", "8")
     }
-    page_.figures.append(("Mean downtime of moves at the same time, over pairs of tiles.", _bars(parallel_downtimes)))
-    page_.remarks += [
+    contents.figures.append(
+        ("Mean downtime of moves at the same time, over pairs of tiles.", _bars(parallel_downtimes))
+    )
+    contents.remarks += [
         "Downtime is from the moment before the source's cores are asked to stop until a thread runs at the "
         "destination: the first one, or the last of those that were ready. `observed` is from the request to the first "
         "thread, preparation included: the paper's observer measured until a signal of the process at its destination "
@@ -67,7 +74,7 @@ def page(combinations: Sequence[Combination], results: Results) -> Page:
         "waits for one of them to be taken from another thread, which we do every 10 ms: that is our own waiting, not "
         "Linux's.",
     ]
-    return page_
+    return contents
 
 
 def _move(how: str, threads: str, pages: str, written: str = "all") -> Combination:
@@ -160,12 +167,11 @@ def _threads(results: Results) -> Table:
         ("pthreads", "pthreads, stacks of 8 MiB"),
         ("pthreads-small", "pthreads, stacks of 32 KiB as of tiles"),
     ):
-        combination_ = _threads_combination(how)
+        threads = _threads_combination(how)
         counts = [
-            _text(results, combination_, event, 1) if results.values(combination_, event) else "not counted"
-            for event in _EVENTS
+            _text(results, threads, event, 1) if results.values(threads, event) else "not counted" for event in _EVENTS
         ]
-        rows.append((text, _text(results, combination_, "create"), _text(results, combination_, "join"), *counts))
+        rows.append((text, _text(results, threads, "create"), _text(results, threads, "join"), *counts))
     for how in ("joined", "pthreads", "pthreads-small"):
         if results.values(_threads_combination(how), "create"):
             rows.append((f"separated : {how}", *_ratios(results, how), "-", "-", "-"))
@@ -203,7 +209,7 @@ def _split(results: Results, combinations: Sequence[Combination]) -> tuple[Table
                     threads,
                     pages,
                     written,
-                    *(_text(results, move, combination_) for combination_ in _SUMS),
+                    *(_text(results, move, total) for total in _SUMS),
                     sent,
                     rounds,
                 )
@@ -276,10 +282,7 @@ def _messages(results: Results) -> Table:
         rows.append(
             (
                 text,
-                *(
-                    median([_US * v for v in combination_]).text() if combination_ else "not measured"
-                    for combination_ in data
-                ),
+                *(median([_US * v for v in samples]).text() if samples else "not measured" for samples in data),
             )
         )
     return Table("Half of the round trip of a message, us", ("way", "8 bytes", "128 bytes"), rows)

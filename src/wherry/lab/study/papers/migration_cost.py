@@ -263,13 +263,13 @@ class MigrationCost(Study):
     def _identical(self, results: Results) -> Table:
         rows = []
         for workload in self.factors()[1].measured():
-            cells = [combination for combination in self.combinations() if combination["workload"] == workload]
-            moved = [combination for combination in cells if combination["mode"] != NONE]
+            combinations = [combination for combination in self.combinations() if combination["workload"] == workload]
+            moved = [combination for combination in combinations if combination["mode"] != NONE]
             correct = sum(len(results.counted(combination)) for combination in moved)
             runs = correct + sum(run.combination in moved and not run.warmup for run in results.failed())
             unmoved_results = {
                 crc
-                for combination in cells
+                for combination in combinations
                 if combination["mode"] == NONE
                 for crc in results.values(combination, RESULT_CHECKSUM)
             }
