@@ -60,25 +60,25 @@ def v2(tmp_path: Path) -> Layout:
 def test_files_of_a_v2_hierarchy(v2: Layout, tmp_path: Path) -> None:
     node = Cgroup("wherry-x/a1/n-0", v2)
     node.create()
-    here = tmp_path / "wherry-x/a1/n-0"
+    directory = tmp_path / "wherry-x/a1/n-0"
     assert (tmp_path / "wherry-x/cgroup.subtree_control").exists()
-    assert not (here / "cgroup.subtree_control").exists(), "a node is a leaf"
+    assert not (directory / "cgroup.subtree_control").exists(), "a node is a leaf"
     node.limit(cpus=1.5, memory=2**28)
-    assert (here / "cpu.max").read_text() == f"{PERIOD * 3 // 2} {PERIOD}"
-    assert (here / "memory.max").read_text() == str(2**28)
-    assert (here / "pids.max").read_text() == str(TASKS)
+    assert (directory / "cpu.max").read_text() == f"{PERIOD * 3 // 2} {PERIOD}"
+    assert (directory / "memory.max").read_text() == str(2**28)
+    assert (directory / "pids.max").read_text() == str(TASKS)
     node.limit(cpus=None, memory=None)
-    assert (here / "pids.max").read_text() == "max", "on its way a node has those that restore it, too"
-    assert (here / "cpu.max").read_text() == f"max {PERIOD}"
+    assert (directory / "pids.max").read_text() == "max", "on its way a node has those that restore it, too"
+    assert (directory / "cpu.max").read_text() == f"max {PERIOD}"
     node.weight(2)
     node.prefer(True)
     node.prefer(True)
-    assert (here / "cpu.weight").read_text() == "2000"
+    assert (directory / "cpu.weight").read_text() == "2000"
     node.prefer(False)
-    assert (here / "cpu.weight").read_text() == "200"
-    (here / "cpu.stat").write_text("usage_usec 2500000\nthrottled_usec 500000\n")
+    assert (directory / "cpu.weight").read_text() == "200"
+    (directory / "cpu.stat").write_text("usage_usec 2500000\nthrottled_usec 500000\n")
     assert (node.cpu_seconds(), node.throttled()) == (2.5, 0.5)
-    assert node.freezer_dir() == str(here)
+    assert node.freezer_dir() == str(directory)
 
 
 def test_freeze_that_does_not_complete_times_out(v2: Layout, tmp_path: Path) -> None:
@@ -149,8 +149,8 @@ def test_a_fork_bomb_stays_within_its_limit(group: Cgroup) -> None:
     bomb = "for i in $(seq 60); do sleep 60 2>/dev/null & done"
     process = subprocess.Popen(["/bin/sh", "-c", f"read line; {bomb}"], stdin=subprocess.PIPE, stderr=subprocess.PIPE)
     group.add(process.pid)
-    said = process.communicate(b"go\n", timeout=60)[1]
-    assert b"fork" in said, "the twentieth process is refused"
+    output = process.communicate(b"go\n", timeout=60)[1]
+    assert b"fork" in output, "the twentieth process is refused"
     assert 10 < len(group.pids()) <= 20
 
 

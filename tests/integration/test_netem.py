@@ -50,15 +50,15 @@ def wire() -> Iterator[tuple[str, str]]:
 
 def test_netem_latency_is_set_changed_and_removed(wire: tuple[str, str]) -> None:
     def ping() -> float:
-        said = subprocess.run(["ip", "netns", "exec", NAME, "ping", "-c2", "-q", "127.0.0.1"], capture_output=True)
-        return float(said.stdout.decode().rpartition("= ")[2].split("/")[0])
+        output = subprocess.run(["ip", "netns", "exec", NAME, "ping", "-c2", "-q", "127.0.0.1"], capture_output=True)
+        return float(output.stdout.decode().rpartition("= ")[2].split("/")[0])
 
     subprocess.run(["ip", "-n", NAME, "link", "set", "lo", "up"], check=True)
     netem.clear(wire)
     for seconds in (0.02, 0.005):
         netem.set_latency(wire, seconds)
         assert 2 * seconds <= ping() / 1e3 < 2 * seconds + 0.2
-    found = netem.traffic(wire)
-    assert found and found.frames >= 4
+    commands = netem.traffic(wire)
+    assert commands and commands.frames >= 4
     netem.clear(wire)
     assert netem.traffic(wire) is None

@@ -242,10 +242,10 @@ def test_compute_bound_job_is_not_packed(far: RealInstance) -> None:
         job = far("run", "job", "-n", "2", "--detach", "--", "./npb-ep-openmpi", "B").stdout.strip()
         computes = eventually(lambda: verdict(far)["kind"], "CPU-bound", pause=0)
         stays = verdict(far, "--apply")
-        seen = far.json("job", "profile", job)
+        profile = far.json("job", "profile", job)
         assert computes == "CPU-bound" and stays["moves"] == [] and stays["link"] < 0.1 and not packed(far)
-        assert [rank["rank"] for rank in seen["ranks"]] == [0, 1] and seen["uncounted"] == ""
-        assert all(load["computing"] > 0.5 for load in seen["nodes"])
+        assert [rank["rank"] for rank in profile["ranks"]] == [0, 1] and profile["uncounted"] == ""
+        assert all(load["computing"] > 0.5 for load in profile["nodes"])
         far.json("job", "cancel", job)
 
 

@@ -28,8 +28,8 @@ def cloud() -> Iterator[RealInstance]:
         group = f"{{kind: vm, image: {IMAGE}, memory: 512MiB}}"
         text = f"name: cloud\nhosts: [a1, b1]\nnodes:\n  - {{memory: 128MiB}}\n  - {group}\n"
         up = created.start("up", created.file("cloud.yaml", text))
-        said = up.communicate(timeout=_BOOT)
-        assert up.returncode == 0, said
+        output = up.communicate(timeout=_BOOT)
+        assert up.returncode == 0, output
         yield created
 
 

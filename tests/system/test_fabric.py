@@ -357,20 +357,20 @@ def test_held_datagrams_arrive_in_order(fabric: NetnsFabric, network: ClusterNet
 
     fabric.port_up(destination)
     with (
-        named_netns.inside(fabric.port_netns(peer), lambda: bound(peer)) as here,
-        named_netns.inside(fabric.port_netns(destination), lambda: bound(destination)) as there,
+        named_netns.inside(fabric.port_netns(peer), lambda: bound(peer)) as peer_socket,
+        named_netns.inside(fabric.port_netns(destination), lambda: bound(destination)) as destination_socket,
     ):
         hold = fabric.hold(destination)
         fabric.port_unplug(source)
         hold.divert()
         for number in range(100):
-            here.sendto(str(number).encode(), (destination.address, 5001))
+            peer_socket.sendto(str(number).encode(), (destination.address, 5001))
             time.sleep(0.0001)
         report = hold.release()
-        assert [int(there.recv(100)) for _ in range(100)] == list(range(100))
+        assert [int(destination_socket.recv(100)) for _ in range(100)] == list(range(100))
         assert report.frames >= 100
-        there.sendto(b"answer", (peer.address, 5001))
-        assert here.recv(100) == b"answer"
+        destination_socket.sendto(b"answer", (peer.address, 5001))
+        assert peer_socket.recv(100) == b"answer"
 
 
 def test_frames_of_the_source_do_not_redirect_traffic_to_it(fabric: NetnsFabric, network: ClusterNetwork) -> None:
@@ -378,11 +378,15 @@ def test_frames_of_the_source_do_not_redirect_traffic_to_it(fabric: NetnsFabric,
     source, peer = plugged(fabric, network, 0, "a1"), plugged(fabric, network, 1, "a2")
     destination = port_of(network, 0, "b2")
     fabric.port_up(destination)
-    with listen(fabric, source) as listening, connect(fabric, peer, source) as client, listening.accept()[0] as there:
+    with (
+        listen(fabric, source) as listening,
+        connect(fabric, peer, source) as client,
+        listening.accept()[0] as destination_socket,
+    ):
         client.sendall(b"before")
         hold = fabric.hold(destination)
         hold.divert()
-        there.sendall(b"late")
+        destination_socket.sendall(b"late")
         fabric.port_unplug(source)
         assert client.recv(10) == b"late"
         time.sleep(0.1)

@@ -88,11 +88,11 @@ def images(two: RealInstance, host: str) -> Path:
 
 def move_processes(two: RealInstance, sign: str, host: str = "") -> list[int]:
     """Processes of the move whose command line contains `sign`, optionally only in a host's network namespace."""
-    found = [pid for pid, words in two.move_processes().items() if sign in words]
+    pids = [pid for pid, words in two.move_processes().items() if sign in words]
     if not host:
-        return found
+        return pids
     network = os.stat(f"/run/netns/{two.instance.prefix}-{host}").st_ino
-    return [pid for pid in found if os.stat(f"/proc/{pid}/ns/net").st_ino == network]
+    return [pid for pid in pids if os.stat(f"/proc/{pid}/ns/net").st_ino == network]
 
 
 def kill(pids: list[int]) -> None:
@@ -205,11 +205,11 @@ def test_page_that_differs_is_sent_again(two: RealInstance, held: str) -> None:
         assert eventually(lambda: bool(list(images(two, DESTINATION).glob("*/core-*.img"))), True, pause=0.01)
         sent = environment(two, SOURCE)
         damage_page(two)
-        there = environment(two, SOURCE)
-        assert there != sent
+        environment_at_source = environment(two, SOURCE)
+        assert environment_at_source != sent
         done = two("op", "wait", operation)
         assert done.returncode == 0, (done.stdout, done.stderr)
-        assert environment(two, DESTINATION) == there
+        assert environment(two, DESTINATION) == environment_at_source
         assert "sent again: the memory of process" in (two.instance.state / "log").read_text()
 
     two.run_under_ring("two", "openmpi", mended, ranks=2, memory=RANK)

@@ -23,15 +23,15 @@ LAUNCHERS = {"openmpi": "/usr/bin/mpirun.openmpi", "mpich": "/usr/bin/mpiexec.mp
 
 def processes_with(mark: str) -> list[str]:
     """Command lines of processes on this machine, nodes included, whose environment or arguments contain `mark`."""
-    found = []
+    commands = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             text = (entry / "environ").read_bytes() + (entry / "cmdline").read_bytes()
             if mark.encode() in text and entry.name != str(os.getpid()):
-                found.append((entry / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+                commands.append((entry / "cmdline").read_bytes().replace(b"\0", b" ").decode())
         except OSError:
             continue
-    return found
+    return commands
 
 
 @pytest.fixture(scope="module")
@@ -104,8 +104,8 @@ def test_stdout_stderr_and_exit_code_are_passed_on(wherry: RealInstance, flavour
 def repeats() -> bool:
     """True for Open MPI 5, whose launcher duplicates input that it cannot forward at once
     (docs/design/0005-jobs.md)."""
-    said = subprocess.run(["mpirun.openmpi", "--version"], capture_output=True, text=True, check=True).stdout
-    return "(Open MPI) 5" in said
+    output = subprocess.run(["mpirun.openmpi", "--version"], capture_output=True, text=True, check=True).stdout
+    return "(Open MPI) 5" in output
 
 
 def test_rank_0_reads_standard_input_also_after_its_node_moved(wherry: RealInstance, flavour: str) -> None:
@@ -188,8 +188,8 @@ def test_job_and_its_streams_survive_a_killed_daemon(wherry: RealInstance) -> No
     wherry.kill_daemon()
     out, _ = client.communicate("late\n", timeout=SECONDS)
     assert (out, client.returncode) == ("late\n", 3)
-    seen = wherry("logs", "two", "--job", id)
-    assert seen.stdout == "early\nlate\n"
+    output = wherry("logs", "two", "--job", id)
+    assert output.stdout == "early\nlate\n"
     job = wherry.json("job", "show", id)
     assert job["state"] == "ended" and job["exit_code"] == 3
 

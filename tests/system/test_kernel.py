@@ -43,8 +43,8 @@ def test_memory_is_sent_in_rounds_while_the_job_runs(two: RealInstance) -> None:
 @pytest.mark.skipif(not _WHOLE and not netem.available(), reason="the kernel has no netem")
 def test_link_with_only_a_latency_uses_netem(two: RealInstance) -> None:
     two.json("site", "link", "set", "a", "b", "--latency", "5ms")
-    (found,) = two.json("site", "link")["links"]
-    assert found["measured"]["latency"] > 0.0045
+    (link,) = two.json("site", "link")["links"]
+    assert link["measured"]["latency"] > 0.0045
     assert not any("wherry-link" in words for words in two.processes().values())
     two.run_under_ring("two", "mpich", lambda: move_there_and_back(two), ranks=2)
     two.json("site", "link", "set", "a", "b", "--latency", "0ms")

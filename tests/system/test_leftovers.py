@@ -27,14 +27,14 @@ def test_down_all_after_a_job_a_move_and_a_killed_daemon(clean: RealInstance) ->
     clean.up("two", 2)
     with clean.ring("two", "openmpi", ranks=2, seconds=120) as ring:
         assert clean.move("two-1", "b1")["phase"] == "done"
-        there = clean.all_resources()
-        assert all(there.values()), there
+        before = clean.all_resources()
+        assert all(before.values()), before
         clean.kill_daemon()
         assert ring.running()
         down = clean.json("down", "--all")
         assert down["removed"]["namespaces"] and down["removed"]["processes"]
         assert eventually(ring.running, False) is False
-        assert not any(found for kind, found in clean.all_resources().items() if kind != "interfaces")
+        assert not any(resources for kind, resources in clean.all_resources().items() if kind != "interfaces")
 
 
 @pytest.mark.parametrize("done", ["network of two", "1 of 2: "])
@@ -85,10 +85,10 @@ def test_down_all_during_a_job_and_a_move(clean: RealInstance) -> None:
 def test_down_all_is_idempotent_and_touches_no_other_instance(clean: RealInstance) -> None:
     with real_instance("tlfb") as neighbour:
         neighbour.up("two", 2)
-        there = neighbour.all_resources()
+        before = neighbour.all_resources()
         clean.up("two", 2)
         clean.json("down", "--all")
         again = clean("down", "--all")
         assert again.returncode == 0 and "nothing" in again.stdout
-        assert neighbour.all_resources() == there
+        assert neighbour.all_resources() == before
         assert set(neighbour.assert_one_copy("two")) == {"two-0", "two-1"}

@@ -178,9 +178,9 @@ def test_large_node_moves_over_a_slow_link(far: RealInstance) -> None:
     def action() -> None:
         change(far, latency="1ms", jitter="0ms", bandwidth="10Mbit/s", overlay="none")
         (home,) = (host for node, host in far.hosts_of("two").items() if node == "two-0")
-        there = "b2" if home == "a1" else "a1"
+        other_host = "b2" if home == "a1" else "a1"
         with Client(far.instance) as client:
-            begun = client.begin_move("two-0", there).id
+            begun = client.begin_move("two-0", other_host).id
             assert eventually(lambda: Phase.FREEZE in [one.phase for one in client.moves()], True)
             time.sleep(5)
             client.cancel(begun)
@@ -189,7 +189,7 @@ def test_large_node_moves_over_a_slow_link(far: RealInstance) -> None:
                 client.wait(begun)
             assert time.monotonic() - cancelled < 20, "of the fifty seconds that it would have taken"
         assert far.hosts_of("two")["two-0"] == home
-        move = far.move("two-0", there)
+        move = far.move("two-0", other_host)
         assert move["downtime"] > 50 and move["bytes"] > 50e6, move
         change(far, bandwidth="1Gbit/s")
 
@@ -346,9 +346,9 @@ def test_latency_and_bandwidth_are_exact(
 
     def look() -> tuple[float, ...]:
         figures = fabric.measure_link(link, bandwidth is not None)
-        there, back = (figures.there, figures.back) if bandwidth else (figures.latency, figures.latency_back)
-        assert there is not None and back is not None
-        return there, back
+        forth, back = (figures.there, figures.back) if bandwidth else (figures.latency, figures.latency_back)
+        assert forth is not None and back is not None
+        return forth, back
 
     declared = float(link.bandwidth or link.latency or 0.0)
     bound = 0.05 * declared if bandwidth else max(0.0002, 0.03 * declared)
@@ -382,10 +382,10 @@ def test_loss_and_jitter_are_exact(fabric: NetnsFabric, capsys: pytest.CaptureFi
     def look() -> tuple[float, ...]:
         with ThreadPoolExecutor(2) as both:
             ways = [both.submit(link_probe.delays, *ends, count, 0.012, 0.03) for ends in ((one, other), (other, one))]
-            there, back = (way.result() for way in ways)
+            forth, back = (way.result() for way in ways)
         exact = [delay - 0.005 + 0.0001 * step for delay in back for step in range(101)]
-        off = (a - b for a, b in zip(statistics.quantiles(there, n=4), statistics.quantiles(exact, n=4), strict=True))
-        return (1 - len(there) / count, min(there), *off, 1 - len(back) / count, min(back))
+        off = (a - b for a, b in zip(statistics.quantiles(forth, n=4), statistics.quantiles(exact, n=4), strict=True))
+        return (1 - len(forth) / count, min(forth), *off, 1 - len(back) / count, min(back))
 
     def is_within_bounds(figures: list[tuple[float, ...]]) -> bool:
         lost, least, *off, back_lost, back_least = figures[-1]

@@ -81,14 +81,14 @@ def test_a_host_is_drained_and_restored_under_a_job(four: RealInstance) -> None:
     def drain_and_restore() -> None:
         before = four.hosts_of("four")
         host = before["four-0"]
-        there = {node for node, where in before.items() if where == host}
+        nodes_on_host = {node for node, where in before.items() if where == host}
         moved = four.json("host", "drain", host)["moves"]
-        assert {record["node"] for record in moved} == there
+        assert {record["node"] for record in moved} == nodes_on_host
         assert host not in four.assert_one_copy("four").values()
         refused = four("move", "four-0", "--to", host)
         assert refused.returncode == 5 and "drained" in refused.stderr
         back = four.json("host", "restore", host)["moves"]
-        assert {record["node"] for record in back} == there
+        assert {record["node"] for record in back} == nodes_on_host
         assert four.assert_one_copy("four") == before
 
     four.run_under_ring("four", "openmpi", drain_and_restore)
@@ -98,11 +98,11 @@ def test_dry_run_of_a_move_changes_nothing(four: RealInstance) -> None:
     """The predicted size agrees with the size of the actual move."""
     with four.ring("four", "openmpi", seconds=120, memory=16) as ring:
         where = four.assert_one_copy("four")
-        seen = [four.json("node", "show", "four-3")["moves"], four.json("op", "list"), four.fabric()]
+        state = [four.json("node", "show", "four-3")["moves"], four.json("op", "list"), four.fabric()]
         predicted = four.json("move", "four-3", "--to", other(where["four-3"]), "--dry-run")
         assert predicted["bytes"] >= 16 << 20 and predicted["seconds"] >= predicted["downtime"] > 0
         assert four.assert_one_copy("four") == where
-        assert [four.json("node", "show", "four-3")["moves"], four.json("op", "list"), four.fabric()] == seen
+        assert [four.json("node", "show", "four-3")["moves"], four.json("op", "list"), four.fabric()] == state
         done = four.move("four-3", other(where["four-3"]))
         assert done["bytes"] / 4 < predicted["bytes"] < done["bytes"] * 4
         assert ring.running()

@@ -132,10 +132,12 @@ def test_no_secret_is_left_on_a_host(pair: RealInstance, hosts: QemuLab) -> None
 
 
 def test_host_show_reports_the_facts_of_real_hosts(pair: RealInstance, hosts: QemuLab) -> None:
-    found = {host["name"]: host["facts"]["kernel"] for host in pair.json("host", "list")["hosts"]}
-    assert found.keys() == ADDRESSES.keys() and all("QEMU" in text and "without KVM" in text for text in found.values())
-    said = {finding["name"]: finding for finding in pair.json("doctor")["findings"]}
-    assert all(said[f"host {host}"]["health"] == "limited" for host in ADDRESSES)
+    kernels = {host["name"]: host["facts"]["kernel"] for host in pair.json("host", "list")["hosts"]}
+    assert kernels.keys() == ADDRESSES.keys() and all(
+        "QEMU" in text and "without KVM" in text for text in kernels.values()
+    )
+    message = {finding["name"]: finding for finding in pair.json("doctor")["findings"]}
+    assert all(message[f"host {host}"]["health"] == "limited" for host in ADDRESSES)
     assert "pair-0 is at" in pair("logs", "--node", "pair-0").stdout
 
 
@@ -158,8 +160,8 @@ def test_move_survives_a_killed_libvirtd(pair: RealInstance, hosts: QemuLab, end
         assert eventually(lambda: hosts.receives(destination), True)
         hosts.kill_libvirtd(killed)
         _, err = moving.communicate(timeout=SECONDS)
-        said = "is not rolled back yet" if end == "source" else f"runs on {source} as before"
-        assert moving.returncode == 1 and said in err, err
+        message = "is not rolled back yet" if end == "source" else f"runs on {source} as before"
+        assert moving.returncode == 1 and message in err, err
         hosts.start_libvirtd(killed)
         assert eventually(lambda: silent(pair), []) == []
         assert eventually(lambda: states(pair), {"running"}) == {"running"}

@@ -85,8 +85,10 @@ def test_tiles_on_two_hosts(some: RealInstance) -> None:
         assert refused.returncode != 0 and "hosts" in refused.stderr
         for mode in ("faithful", "direct", "precopy"):
             for process, tile in at.items():
-                there = [other for other in range(6) if other not in at.values()]
-                free = min(there, key=lambda other: other // 3 == tile // 3)  # on the other host, if it has a free tile
+                free_tiles = [other for other in range(6) if other not in at.values()]
+                free = min(
+                    free_tiles, key=lambda other: other // 3 == tile // 3
+                )  # on the other host, if it has a free tile
                 cost = client.move_tile_process(process, free, mode)
                 assert (cost["from"], cost["to"]) == (tile, free)
                 at[process] = free

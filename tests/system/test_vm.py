@@ -293,12 +293,12 @@ def test_containers_and_vms_run_one_job(two: RealInstance) -> None:
             for node, host in two.hosts_of("mixed").items():
                 record = two.move(node, other(host))
                 assert (record["phase"], record["error"]) == ("done", None)
-            there = two.hosts_of("mixed")
-            drained = two.json("host", "drain", there["mixed-1"])["moves"]
+            hosts = two.hosts_of("mixed")
+            drained = two.json("host", "drain", hosts["mixed-1"])["moves"]
             assert "mixed-1" in {record["node"] for record in drained}
-            assert two.hosts_of("mixed")["mixed-1"] != there["mixed-1"]
-            two.json("host", "restore", there["mixed-1"])
-            assert two.hosts_of("mixed") == there
+            assert two.hosts_of("mixed")["mixed-1"] != hosts["mixed-1"]
+            two.json("host", "restore", hosts["mixed-1"])
+            assert two.hosts_of("mixed") == hosts
 
         two.run_under_ring("mixed", "openmpi", moves, ranks=2)
         done = two("run", "mixed", "-n", "2", "--mpi", "mpich", "--", "/bin/hostname")

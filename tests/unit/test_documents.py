@@ -27,18 +27,18 @@ def script(name: str) -> ModuleType:
 
 def pages_of(nav: list[Any]) -> list[str]:
     """The pages that mkdocs.yml lists, in order."""
-    found = []
+    faults_found = []
     for item in nav:
         entries = list(item.values()) if isinstance(item, dict) else [item]
         for entry in entries:
-            found += pages_of(entry) if isinstance(entry, list) else [entry]
-    return found
+            faults_found += pages_of(entry) if isinstance(entry, list) else [entry]
+    return faults_found
 
 
 def test_the_site_lists_every_page_once() -> None:
     listed = pages_of(yaml.safe_load((TOP / "mkdocs.yml").read_text())["nav"])
-    there = [str(page.relative_to(TOP / "docs")) for page in (TOP / "docs").rglob("*.md")]
-    assert sorted(listed) == sorted([*there, "CONTRIBUTING.md", "CHANGELOG.md"])
+    existing = [str(page.relative_to(TOP / "docs")) for page in (TOP / "docs").rglob("*.md")]
+    assert sorted(listed) == sorted([*existing, "CONTRIBUTING.md", "CHANGELOG.md"])
 
 
 def test_the_index_of_design_has_each_page_with_a_line() -> None:
@@ -82,9 +82,9 @@ def checkout(tmp_path: Path) -> Path:
 )
 def test_specification_checker_finds_faults(checkout: Path, item: str, fault: str) -> None:
     (checkout / "docs/specification.md").write_text(f"# What it promises\n\n## Group\n\n{item}\n")
-    found = list(script("check-specification").faults(checkout))
-    assert len(found) == bool(fault), found
-    assert not fault or fault in found[0]
+    faults_found = list(script("check-specification").faults(checkout))
+    assert len(faults_found) == bool(fault), faults_found
+    assert not fault or fault in faults_found[0]
 
 
 @pytest.mark.parametrize(

@@ -126,8 +126,11 @@ def test_hybrid_switches_to_post_copy_at_a_high_dirty_rate() -> None:
         ("post-copy", 0.5, True, True),
     ):
         parameters = MigrationParameters.model_validate({"mode": mode})
-        seen = [Round(number=1, bytes=sizes, seconds=1, dirty=int(written * sizes))]
-        assert (another_round(seen, parameters=parameters), switches_to_post_copy(seen, parameters)) == (
+        rounds_so_far = [Round(number=1, bytes=sizes, seconds=1, dirty=int(written * sizes))]
+        assert (
+            another_round(rounds_so_far, parameters=parameters),
+            switches_to_post_copy(rounds_so_far, parameters),
+        ) == (
             more,
             switched,
         ), (mode, written)

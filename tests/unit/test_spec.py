@@ -165,8 +165,8 @@ def test_loop_of_links_is_refused_beside_an_isolated_site() -> None:
 def test_reverse_overrides_only_its_own_keys() -> None:
     link = LINK | {"latency": "10ms", "bandwidth": "1Gbit/s", "loss": "1%", "reverse": {"bandwidth": "10Mbit/s"}}
     spec = parse(FabricSpec, FABRIC | {"sites": FABRIC["sites"][:2], "links": [link]}, "FILE")
-    there, back = spec.effective_links()[0].directions()
-    assert (there.latency, there.bandwidth, there.loss) == (0.01, 10**9, 0.01)
+    forth, back = spec.effective_links()[0].directions()
+    assert (forth.latency, forth.bandwidth, forth.loss) == (0.01, 10**9, 0.01)
     assert (back.latency, back.bandwidth, back.loss) == (0.01, 10**7, 0.01)
 
 

@@ -53,22 +53,22 @@ def test_the_files_of_a_failed_run_are_removed_before_its_row_is_written(tmp_pat
     results = make(tmp_path)
 
     def fills(combination: Combination) -> list[Value]:
-        found = max(tmp_path.glob("runs/*"))  # the newest: names begin with the run's number
-        (found / "big").write_bytes(bytes(2 << 20))
+        newest = max(tmp_path.glob("runs/*"))  # the newest: names begin with the run's number
+        (newest / "big").write_bytes(bytes(2 << 20))
         raise OSError(errno.ENOSPC, "No space left on device")
 
     add = results.add_failed
-    seen: list[list[Path]] = []
+    large_files: list[list[Path]] = []
 
     def watched(failed: Any) -> None:
-        seen.append(list(tmp_path.glob("runs/*/big")))
+        large_files.append(list(tmp_path.glob("runs/*/big")))
         add(failed)
 
     results.study.measure_run = fills  # type: ignore[attr-defined]
     results.add_failed = watched  # type: ignore[method-assign]
     with pytest.raises(Failed, match="in a row"):
         run(results)
-    assert seen == [[]] * 5
+    assert large_files == [[]] * 5
 
 
 def test_reserve_is_refilled_when_there_is_space(tmp_path: Path) -> None:

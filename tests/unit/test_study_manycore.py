@@ -86,8 +86,8 @@ def test_page_names_working_sets_and_what_the_last_thread_waits_for(tmp_path: Pa
 @pytest.mark.parametrize(("stack", "has"), [([], 8 << 20), (["32768"], 32768)])
 def test_pthreads_have_the_requested_stack_size(stack: list[str], has: int) -> None:
     command = [str(native_program("wherry-beside")), "threads", "17", "2", *stack]
-    found = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-    assert (found["threads"], found["stack"]) == (17, has) and found["create_ns"] > 0
+    result = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    assert (result["threads"], result["stack"]) == (17, has) and result["create_ns"] > 0
 
 
 def test_invalid_stack_size_is_refused() -> None:
@@ -98,9 +98,9 @@ def test_invalid_stack_size_is_refused() -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="it enters network namespaces")
 def test_tcp_transfer_is_timed() -> None:
-    here = "/proc/self/ns/net"
-    command = [str(native_program("wherry-beside")), "wire", here, here, "127.0.0.1", "65536", "5"]
-    found = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-    assert found["bytes"] == 65536 and 0 < found["nanoseconds"] < 1e9
+    netns = "/proc/self/ns/net"
+    command = [str(native_program("wherry-beside")), "wire", netns, netns, "127.0.0.1", "65536", "5"]
+    result = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    assert result["bytes"] == 65536 and 0 < result["nanoseconds"] < 1e9
     refused = subprocess.run([*command[:4], "192.0.2.1", "65536", "5"], check=False, capture_output=True, text=True)
     assert refused.returncode == 1 and "192.0.2.1" in refused.stderr

@@ -100,10 +100,10 @@ def _packages(*names: str) -> str:
 def _compiler() -> str:
     """Compiler of the measuring programs, read from one of them."""
     try:
-        found = _BUILT_BY.search(native_program("wherry-linpack").read_bytes())
+        match = _BUILT_BY.search(native_program("wherry-linpack").read_bytes())
     except (WherryError, OSError):
         return "the measuring programs are not built"
-    return found[1].decode(errors="replace") if found else "not noted in the measuring programs"
+    return match[1].decode(errors="replace") if match else "not noted in the measuring programs"
 
 
 def _first_line(*command: str) -> str:

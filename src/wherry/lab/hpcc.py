@@ -133,8 +133,8 @@ def read(output: Path) -> Result:
         times=tuple(float(row[1]) for row in _RESULT_ROW.findall(hpl)),
         finished=END in hpl,
         b_eff={
-            ours: float(found[1]) * unit
+            ours: float(match[1]) * unit
             for ours, (theirs, unit) in _B_EFF.items()
-            if (found := re.search(rf"^{theirs}=([\d.e+-]+)$", hpl, re.MULTILINE))
+            if (match := re.search(rf"^{theirs}=([\d.e+-]+)$", hpl, re.MULTILINE))
         },
     )

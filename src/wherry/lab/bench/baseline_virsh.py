@@ -51,10 +51,10 @@ class BaselineVirsh:
         output = _run(
             "virsh", "-c", _uri(self._destination), "domjobinfo", self._node.name, "--completed", "--rawstats"
         )
-        found = re.search(r"^\s*downtime:\s*(\d+)", output, re.M)
-        if found is None:
+        match = re.search(r"^\s*downtime:\s*(\d+)", output, re.M)
+        if match is None:
             raise Failed(Code.FAILED, "libvirt does not tell the downtime of the move by hand", output.strip()[-200:])
-        return total, int(found[1]) / 1000
+        return total, int(match[1]) / 1000
 
     def _await_answer(self) -> None:
         """Returns when the VM accepts a connection from the cluster's head."""
@@ -85,10 +85,10 @@ class BaselineVirsh:
 
     def _listen_address(self) -> str:
         """Address that the destination's libvirtd listens on."""
-        found = re.search(r'^listen_addr = "([^"]+)"', (self._destination / "etc" / "libvirtd.conf").read_text(), re.M)
-        if found is None:
+        match = re.search(r'^listen_addr = "([^"]+)"', (self._destination / "etc" / "libvirtd.conf").read_text(), re.M)
+        if match is None:
             raise Failed(Code.FAILED, "the destination's libvirtd listens nowhere", str(self._destination))
-        return found[1]
+        return match[1]
 
     def _ip(self, *arguments: str) -> None:
         _run("ip", "-n", self._netns, *arguments)

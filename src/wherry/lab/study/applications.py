@@ -86,9 +86,9 @@ def thermo(log: str) -> tuple[int, str]:
 
 def energies(log: str) -> tuple[int, str]:
     """Parses GROMACS's log: last step and blocks of energies, without the averages."""
-    found = _ENERGIES.findall(log)
-    text = "\n".join(f"{step} {' '.join(block.split())}" for step, block in found)
-    return int(found[-1][0]) if found else -1, text
+    match = _ENERGIES.findall(log)
+    text = "\n".join(f"{step} {' '.join(block.split())}" for step, block in match)
+    return int(match[-1][0]) if match else -1, text
 
 
 def _prepare_lammps(testbed: Testbed, program: str, steps: int, directory: Path) -> list[str]:

@@ -81,10 +81,17 @@ def _paired_metrics(old: Results, new: Results) -> Iterator[_PairedMetric]:
 def _differences(old: Results, new: Results) -> Iterator[Difference]:
     for number in _paired_metrics(old, new):
         if number.before and number.after and number.has_ratio:
-            found, p = ratio(number.after, number.before), mann_whitney(number.after, number.before)
+            estimate, p = ratio(number.after, number.before), mann_whitney(number.after, number.before)
             counts = (len(number.before), len(number.after))
             yield Difference(
-                str(number.combination), number.metric, number.x, found.value, found.low, found.high, *counts, p
+                str(number.combination),
+                number.metric,
+                number.x,
+                estimate.value,
+                estimate.low,
+                estimate.high,
+                *counts,
+                p,
             )
 
 
@@ -100,7 +107,7 @@ def caveats(old: Results, new: Results) -> list[str]:
     remarks += [f"{metric}: {count} without a ratio, as some runs have 0 there" for metric, count in zero.items()]
     before, after = old.machine_facts(), new.machine_facts()
     for key in dict.fromkeys([*before, *after]):
-        texts = ["; then ".join(found.get(key, ["not noted"])) for found in (before, after)]
+        texts = ["; then ".join(estimate.get(key, ["not noted"])) for estimate in (before, after)]
         if texts[0] != texts[1]:
             remarks.append(f"{key}: {texts[0]} before, {texts[1]} now")
     for combination in dict.fromkeys([*new.study.combinations(), *old.study.combinations()]):

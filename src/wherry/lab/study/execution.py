@@ -45,10 +45,10 @@ def run(
     with _instance_lock():
         findings = daemon_process.examine()
         study = kind(quick, _unavailable_features(directory, findings))
-        found = versions(findings)
-        results = Results.create(directory, study, repetitions or study.default_repetitions(), found)
+        facts = versions(findings)
+        results = Results.create(directory, study, repetitions or study.default_repetitions(), facts)
         try:
-            return results, _run_session(results, found, keep, on_progress)
+            return results, _run_session(results, facts, keep, on_progress)
         except KeyboardInterrupt:
             counted, missing = len(results.counted()), runner.count_missing(results)
             what = f"interrupted: {counted} runs count, {len(results.failed())} failed, {missing} are missing"
@@ -57,10 +57,10 @@ def run(
 
 
 def _run_session(
-    results: Results[Study], found: Mapping[str, str], keep: bool, on_progress: runner.ProgressCallback
+    results: Results[Study], facts: Mapping[str, str], keep: bool, on_progress: runner.ProgressCallback
 ) -> list[Path]:
     try:
-        with results.session(found):
+        with results.session(facts):
             _run_remaining(results, keep, on_progress)
     finally:
         results.release_reserve()
@@ -110,8 +110,8 @@ def load(directory: Path) -> Results[Study]:
 def _unavailable_features(directory: Path, findings: Sequence[Mapping[str, str]]) -> dict[str, str]:
     """As found when the study was created, so that all its sessions leave out the same levels."""
     if (directory / "study.json").exists():
-        found: dict[str, str] = Results.read_manifest(directory)["lacks"]
-        return found
+        facts: dict[str, str] = Results.read_manifest(directory)["lacks"]
+        return facts
     return unavailable_features(findings)
 
 

@@ -63,10 +63,10 @@ def linpack(text: str) -> list[Value]:
 
 def netpipe_progress(text: str) -> list[Value]:
     """As `netpipe`, but from NetPIPE's progress output, with fewer digits: for nodes whose files cannot be read."""
-    found = _NETPIPE_LINE.findall(text)
-    if not found:
+    match = _NETPIPE_LINE.findall(text)
+    if not match:
         raise RunFailed("NetPIPE said nothing of times")
-    return [Value("latency_mean", float(microseconds) * 1e-6, "s", float(size)) for size, microseconds in found]
+    return [Value("latency_mean", float(microseconds) * 1e-6, "s", float(size)) for size, microseconds in match]
 
 
 def netpipe(text: str) -> list[Value]:

@@ -114,16 +114,18 @@ def _detail_tables(results: Results[Study]) -> Iterator[Table]:
 
 def _commands(results: Results[Study]) -> list[tuple[str, str]]:
     """Command of one run for each combination, preferably of a run that counts."""
-    found: dict[Combination, str] = {}
+    commands_found: dict[Combination, str] = {}
     for run in sorted(results.runs, key=lambda run: not run.counts):
         kept = results.directory_of(run) / "command"
-        if run.combination not in found and kept.exists():
+        if run.combination not in commands_found and kept.exists():
             # Replaces the run's directory, which depends on where the study was stored.
-            found[run.combination] = re.sub(rf"[^\s='\"]*/{kept.parent.name}\b", "RUN", kept.read_text().strip())
+            commands_found[run.combination] = re.sub(
+                rf"[^\s='\"]*/{kept.parent.name}\b", "RUN", kept.read_text().strip()
+            )
     same: dict[str, list[str]] = {}
     for combination in results.study.combinations():
-        if combination in found:
-            same.setdefault("; ".join(found[combination].splitlines()), []).append(str(combination))
+        if combination in commands_found:
+            same.setdefault("; ".join(commands_found[combination].splitlines()), []).append(str(combination))
     return [("; ".join(cells), command) for command, cells in same.items()]
 
 
@@ -217,8 +219,14 @@ def _summary_csv(results: Results[Study], path: Path) -> None:
             seen = {(v.metric, v.x): v.unit for run in results.counted(combination) for v in run.values}
             for (metric, x), unit in seen.items():
                 data = results.values(combination, metric, x)
-                found = median(data)
-                numbers = (found.value, found.low, found.high, found.method, *_dispersion(data))
+                commands_found = median(data)
+                numbers = (
+                    commands_found.value,
+                    commands_found.low,
+                    commands_found.high,
+                    commands_found.method,
+                    *_dispersion(data),
+                )
                 at = "" if x is None else f"{x:.10g}"
                 writer.writerow(
                     [*(combination[name] for name in factors), metric, at, unit, len(data), *map(_text, numbers)]

@@ -114,9 +114,9 @@ class Results(Generic[D]):
             with _directory_lock(directory):
                 if (directory / "study.json").exists():
                     manifest = Results.read_manifest(directory)
-                    found = {key: manifest.get(key) for key in request}
-                    if found != request:
-                        why = f"it holds {_study_text(found)}, this is {_study_text(request)}"
+                    existing = {key: manifest.get(key) for key in request}
+                    if existing != request:
+                        why = f"it holds {_study_text(existing)}, this is {_study_text(request)}"
                         raise Refused(Code.NAME_TAKEN, f"{directory} holds another study", why, "choose another --out")
                 else:
                     manifest = {"schema": SCHEMA, **request, "lacks": study.unavailable, "sessions": []}
@@ -161,14 +161,14 @@ class Results(Generic[D]):
 
     def machine_facts(self) -> dict[str, list[str]]:
         """Facts of the environment -> texts; more than one if the fact changed between sessions."""
-        found = {"virtual machines": [vm_processor_text(self.manifest["lacks"])]} if self._uses_vms() else {}
+        existing = {"virtual machines": [vm_processor_text(self.manifest["lacks"])]} if self._uses_vms() else {}
         for session in self.manifest["sessions"]:
             for key, text in session["before"].items():
-                if key != _LOAD and text not in found.setdefault(key, []):
-                    found[key].append(text)
+                if key != _LOAD and text not in existing.setdefault(key, []):
+                    existing[key].append(text)
         if fabric := self.manifest.get("fabric"):
-            found["fabric"] = ["; ".join(fabric)]
-        return found
+            existing["fabric"] = ["; ".join(fabric)]
+        return existing
 
     def _uses_vms(self) -> bool:
         """True if a run on VMs counts, or if VMs are unavailable."""
@@ -267,8 +267,10 @@ class Results(Generic[D]):
 
     def xs(self, combination: Combination, metric: str) -> list[float]:
         """The x values at which a metric was measured, ascending."""
-        found = {v.x for run in self.counted(combination) for v in run.values if v.metric == metric and v.x is not None}
-        return sorted(found)
+        existing = {
+            v.x for run in self.counted(combination) for v in run.values if v.metric == metric and v.x is not None
+        }
+        return sorted(existing)
 
     def _columns(self) -> list[str]:
         return [*_COLUMNS_BEFORE, *self._factors, *_COLUMNS_AFTER]

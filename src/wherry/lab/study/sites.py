@@ -103,8 +103,8 @@ def run_on_hosts(
 
 def _host_address(host: str) -> str:
     words = ["ip", "-n", f"{instance().prefix}-{host}", "-json", "address", "show", "up0"]
-    found = json.loads(subprocess.run(words, capture_output=True, check=True, timeout=20).stdout)
-    address: str = found[0]["addr_info"][0]["local"]
+    parsed = json.loads(subprocess.run(words, capture_output=True, check=True, timeout=20).stdout)
+    address: str = parsed[0]["addr_info"][0]["local"]
     return address
 
 
@@ -128,9 +128,9 @@ def throttled_between(before: ThrottledSeconds, after: ThrottledSeconds) -> floa
 
 
 def _read_host_throttled(host: Path) -> dict[Path, float]:
-    found = {}
+    parsed = {}
     for file in host.rglob("cpu.stat"):
         stat = dict(line.split() for line in file.read_text().splitlines())
         nanoseconds, microseconds = int(stat.get("throttled_time", 0)), int(stat.get("throttled_usec", 0))
-        found[file.parent] = nanoseconds * 1e-9 + microseconds * 1e-6
-    return found
+        parsed[file.parent] = nanoseconds * 1e-9 + microseconds * 1e-6
+    return parsed

@@ -181,11 +181,11 @@ def npb_values(done: ProgramResult) -> list[Value]:
     if "UNSUCCESSFUL" in done.stdout:  # checked before the exit code, because it is more specific
         raise RunFailed("the program's verification did not succeed")
     text = done.require_success()
-    found = _NPB_TIME.search(text)
-    if not found or "SUCCESSFUL" not in text:
+    match = _NPB_TIME.search(text)
+    if not match or "SUCCESSFUL" not in text:
         raise RunFailed("the program printed no verification")
     results = "\n".join(line.strip() for line in _NPB_RESULT.findall(text))
-    return [Value("seconds", float(found[1]), "s"), fingerprint(results)]
+    return [Value("seconds", float(match[1]), "s"), fingerprint(results)]
 
 
 def ring(

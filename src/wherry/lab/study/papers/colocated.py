@@ -127,12 +127,12 @@ class Colocated(Study):
 
     def _paper_comparison(self, results: Results) -> Table:
         where, mpi = self.factors()
-        found = (
+        rows = (
             row
             for name in mpi.measured()
             for row in _paper_comparison(results, name, mpi.label(name), where.measured())
         )
-        return reference_values.table(list(found), reference_values.XEN)
+        return reference_values.table(list(rows), reference_values.XEN)
 
     def _ratios(self, results: Results, mpi: str) -> Table:
         rows = []
@@ -140,11 +140,11 @@ class Colocated(Study):
             for level, baseline in ((ONE_HOST, ONE_NODE), (ONE_HOST, NATIVE_TCP), (ONE_HOST, TWO_HOSTS)):
                 combinations = [Combination.of(where=one.name, mpi=mpi) for one in (level, baseline)]
                 data = [results.values(combination, analysis.LATENCY, x) for combination in combinations]
-                found = analysis.ratio_or_none(data[0], data[1])
-                if found:
+                estimate = analysis.ratio_or_none(data[0], data[1])
+                if estimate:
                     text = f"{level.text} : {baseline.text}"
                     rows.append(
-                        (figures.size_text(x), text, found.text(), analysis.significance_text(data[0], data[1]))
+                        (figures.size_text(x), text, estimate.text(), analysis.significance_text(data[0], data[1]))
                     )
         title = f"Times with {self.factors()[1].label(mpi)} as ratios (above 1: slower)"
         return Table(title, ("size", "what", "ratio", "test"), rows)

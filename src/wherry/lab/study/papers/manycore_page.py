@@ -86,12 +86,12 @@ def _parallel_move(how: str, pairs: str, threads: str = "1") -> Combination:
 
 
 def _axis(combinations: Sequence[Combination], factor: str) -> list[str]:
-    found = {
+    estimate = {
         combination[factor]
         for combination in combinations
         if combination["what"] == "move" and combination["pages"] != LARGEST
     }
-    return sorted(found, key=int)
+    return sorted(estimate, key=int)
 
 
 def _scaled(results: Results, combination: Combination, metric: str, scale: float = _US) -> list[float]:
@@ -137,9 +137,9 @@ def _goals(results: Results) -> Table:
             )
     criu = results.values(combination_of("beside", "criu"), "downtime")
     for how in ("precopy", "direct"):
-        found = analysis.ratio_or_none(criu, results.values(_move(how, "0", LARGEST), "first"))
+        estimate = analysis.ratio_or_none(criu, results.values(_move(how, "0", LARGEST), "first"))
         what = f"downtime with CRIU, an ordinary process : {how}"
-        rows.append((what, "all", "at least 100", *goal_verdict(found, at_least=100), "-", "-", "-"))
+        rows.append((what, "all", "at least 100", *goal_verdict(estimate, at_least=100), "-", "-", "-"))
     copied, sent = "to a copy of the same bytes", "to those KiB sent over TCP"
     head = ("quantity", "pages being written", "goal", "here", "", "KiB while it stood", copied, sent)
     return Table("What was to be reached", head, rows)
@@ -149,14 +149,14 @@ def _pages(written: str) -> str:
     return f"{LARGEST} (all)" if written == "all" else f"{written} of {LARGEST}"
 
 
-def goal_verdict(found: Estimate | None, at_most: float = math.inf, at_least: float = -math.inf) -> tuple[str, str]:
+def goal_verdict(estimate: Estimate | None, at_most: float = math.inf, at_least: float = -math.inf) -> tuple[str, str]:
     """A ratio as text, and `reached` or `missed` if its whole interval is within or outside the bounds, else `not
     certain`."""
-    if found is None:
+    if estimate is None:
         return "not measured", ""
-    if at_least <= found.low and found.high <= at_most:
-        return found.text(), "reached"
-    return found.text(), "missed" if found.low > at_most or found.high < at_least else "not certain"
+    if at_least <= estimate.low and estimate.high <= at_most:
+        return estimate.text(), "reached"
+    return estimate.text(), "missed" if estimate.low > at_most or estimate.high < at_least else "not certain"
 
 
 def _threads(results: Results) -> Table:
@@ -187,8 +187,8 @@ def _ratios(results: Results, base: str) -> tuple[str, str]:
     texts = []
     for metric in ("create", "join"):
         data = [results.values(_threads_combination(how), metric) for how in ("separated", base)]
-        found = analysis.ratio_or_none(*data)
-        texts.append(f"{found.text()} ({analysis.significance_text(*data)})" if found else "not measured")
+        estimate = analysis.ratio_or_none(*data)
+        texts.append(f"{estimate.text()} ({analysis.significance_text(*data)})" if estimate else "not measured")
     return texts[0], texts[1]
 
 

@@ -243,7 +243,7 @@ class MigrationCost(Study):
         rows = []
         for combination in self._combinations_with_move():
             longer, costs, tested = _slowdown(results, combination)
-            texts = [found.text() if found else "not measured" for found in (longer, costs)]
+            texts = [captioned.text() if captioned else "not measured" for captioned in (longer, costs)]
             rows.append((label_of(combination), combination["mode"], *texts, tested))
         head = ("workload", "mode", "with : without", "a move costs, s", "test")
         return Table("Slowdown of the job (1: none), and what a move costs it", head, rows, main=True)
@@ -255,7 +255,7 @@ class MigrationCost(Study):
             data = {name: [by * y for y in results.values(combination, name)] for name, by in scales.items()}
             if data["downtime"]:
                 written = [1e-6 * y for y in results.values(_with_levels(combination, mode=NONE), "written")]
-                texts = [median(found).text() if found else "-" for found in (written, *data.values())]
+                texts = [median(captioned).text() if captioned else "-" for captioned in (written, *data.values())]
                 rows.append((label_of(combination), combination["mode"], *texts))
         head = ("workload", "mode", "written, MB/s", "downtime, s", "total, s", "largest gap seen by the program, s")
         return Table("The moves", (*head, "sent, MB", "rounds"), rows, main=True)
@@ -291,7 +291,7 @@ class MigrationCost(Study):
         for combination in self._combinations_with_move():
             data = {name: results.values(combination, name) for name in ("downtime", "total")}
             parts.setdefault(_figure_name(combination), {})[f"{label_of(combination)}\n{combination['mode']}"] = data
-        found = [
+        captioned = [
             (f"Downtime and total time of a move: {what}.", figures.bars(groups, "seconds"))
             for what, groups in parts.items()
         ]
@@ -306,8 +306,8 @@ class MigrationCost(Study):
         points = {label: pairs for label, pairs in points.items() if pairs}
         if points:
             caption = f"Downtime over what a rank writes to its {VARIED} MiB; by nodes and mode, without a link."
-            found.append((caption, figures.scatter(points, "written without a move, MB/s", "downtime, s")))
-        return found
+            captioned.append((caption, figures.scatter(points, "written without a move, MB/s", "downtime, s")))
+        return captioned
 
 
 def _slowdown(results: Results, combination: Combination) -> tuple[Estimate | None, Estimate | None, str]:

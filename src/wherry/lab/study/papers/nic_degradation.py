@@ -207,8 +207,8 @@ class NicDegradation(Study):
 
 def _each(data: Sequence[tuple[str, list[float]]], find: Callable[[list[float]], Estimate | None]) -> str | None:
     """One text with the estimate of each entry that has samples; None if none has."""
-    found = [(name, find(samples)) for name, samples in data if samples]
-    return "; ".join(f"{name} {estimate.text()}" for name, estimate in found if estimate) or None
+    estimates = [(name, find(samples)) for name, samples in data if samples]
+    return "; ".join(f"{name} {estimate.text()}" for name, estimate in estimates if estimate) or None
 
 
 def _flood_combination(nic: str) -> Combination:
@@ -221,14 +221,14 @@ def _pingpong_combination(nic: str, mpi: str) -> Combination:
 
 def _degradation(results: Results, native: Combination, virtual: Combination) -> dict[float, Estimate]:
     """Message size -> degradation in percent: 100 (1 - native / virtual), with its interval from that of the ratio."""
-    found = {}
+    estimates = {}
     for x in results.xs(virtual, analysis.LATENCY):
         data = [results.values(combination, analysis.LATENCY, x) for combination in (native, virtual)]
         ratio = analysis.ratio_or_none(data[0], data[1])
         if ratio:
             low, high = 100 * (1 - ratio.high), 100 * (1 - ratio.low)
-            found[x] = Estimate(100 * (1 - ratio.value), low, high, ratio.count, ratio.method)
-    return found
+            estimates[x] = Estimate(100 * (1 - ratio.value), low, high, ratio.count, ratio.method)
+    return estimates
 
 
 def _degradation_table(title: str, results: Results, native: Combination, virtual: Combination) -> Table:

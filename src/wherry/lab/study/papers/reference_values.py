@@ -51,9 +51,14 @@ def ratio(
     quantity: str, published: str, location: str, samples: Sequence[float], baseline: Sequence[float], comparable: str
 ) -> PaperComparison:
     """A published ratio beside our ratio of two samples, with its significance."""
-    found = analysis.ratio_or_none(samples, baseline)
+    estimate = analysis.ratio_or_none(samples, baseline)
     return PaperComparison(
-        quantity, published, location, found, comparable, analysis.significance_text(samples, baseline) if found else ""
+        quantity,
+        published,
+        location,
+        estimate,
+        comparable,
+        analysis.significance_text(samples, baseline) if estimate else "",
     )
 
 

@@ -321,15 +321,15 @@ class XenPage:
         """Figure for the paper's model: a move has a constant cost, so its share is inversely proportional to run
         length."""
         groups: dict[str, list[tuple[float, float]]] = {}
-        found: dict[str, list[tuple[float, float]]] = {}
+        costs_by_kind: dict[str, list[tuple[float, float]]] = {}
         for test, how, moved, unmoved in self._pairs():
             if moved and unmoved:
                 length = median(unmoved).value
                 kind = "containers" if how == MOVED else "VMs"
                 groups[f"{self._test(test)}, {kind}"] = [(length, 100 * (one / length - 1)) for one in moved]
-                found.setdefault(kind, []).append((length, median(moved).value - length))
+                costs_by_kind.setdefault(kind, []).append((length, median(moved).value - length))
         lines = {}
-        for kind, costs in found.items():
+        for kind, costs in costs_by_kind.items():
             cost = median([seconds for _, seconds in costs]).value
             shortest, longest = (end(length for length, _ in costs) for end in (min, max))
             lengths = [shortest * (longest / shortest) ** (step / 50) for step in range(51)]
