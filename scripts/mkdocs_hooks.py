@@ -1,6 +1,5 @@
-"""Hooks of mkdocs: pages that lie above docs/ are part of the site, and Markdown means what it means to GitHub.
-
-The files stay as they are: their links hold where they lie, and are rewritten here for where they stand in the site.
+"""mkdocs hooks: adds pages from above docs/ to the site, and adapts Markdown in which GitHub and mkdocs differ. The
+files themselves are not changed: their links are valid in the repository and rewritten for the site here.
 """
 
 from __future__ import annotations
@@ -18,14 +17,15 @@ _LIST_BEHIND_TEXT = re.compile(r"^(?![-#|>\s])(?!\d+\. )(.*\S)\n(?=- |\|)", re.M
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Adds the pages that lie above docs/."""
+    """Adds the pages from above docs/ to the site."""
     for name in ABOVE:
         files.append(File.generated(config, name, abs_src_path=str(_TOP / name)))
     return files
 
 
 def on_page_markdown(markdown: str, page: Any, **_more: Any) -> str:
-    """Links between docs/ and the pages above it; a list or table right behind a line of text."""
+    """Rewrites links between docs/ and the pages above it, and separates lists and tables from a preceding line of
+    text."""
     if page.file.src_uri in ABOVE:
         markdown = markdown.replace("](docs/", "](")
     else:

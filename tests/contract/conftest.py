@@ -1,4 +1,4 @@
-"""The drivers that the contract tests run over; one that this machine cannot run is skipped with its reason."""
+"""Drivers for the contract tests; those that this machine cannot run are skipped with the reason."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from wherry.node.vm.image.catalog import remove_image
 INSTANCE = Instance(own_name("tcon"))
 IMAGE = INSTANCE.name
 MISSING = "/bin/sh"
-"""A file that every machine has, and that host b1 is said to lack."""
+"""A file that exists everywhere and that host b1 is declared to lack."""
 
 
 def _spec() -> FabricSpec:
@@ -71,7 +71,7 @@ def _driver(kind: str, fabric: Fabric) -> NodeDriver:
 
 @contextmanager
 def _image() -> Iterator[None]:
-    """An image of the tests' own: other tests, which run at the same time, must not see it come and go."""
+    """A private image, so that tests running at the same time are not affected."""
     try:
         build(IMAGE, [], lambda text: None, lambda: None)
     except WherryError as error:
@@ -82,7 +82,7 @@ def _image() -> Iterator[None]:
 
 @pytest.fixture(scope="module", params=["fake", "container", "vm"])
 def nodes(request: pytest.FixtureRequest) -> Iterator[tuple[NodeDriver, Fabric]]:
-    """A node driver, and a fabric that its nodes can stand on."""
+    """A node driver and a fabric for its nodes."""
     fake = request.param == "fake"
     for fabric in _make("fake" if fake else "netns"):
         driver = _driver(request.param, fabric)
@@ -102,7 +102,7 @@ def nodes(request: pytest.FixtureRequest) -> Iterator[tuple[NodeDriver, Fabric]]
 
 @pytest.fixture
 def network(fabric: Fabric) -> Iterator[ClusterNetwork]:
-    """A cluster's network on all hosts of the fabric."""
+    """A cluster network that is up on all hosts of the fabric."""
     network = network_of(fabric.spec.pool, 7)
     fabric.network_up(network)
     yield network

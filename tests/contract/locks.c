@@ -7,11 +7,12 @@
  *   fork READY GO LOCK...   the same as hold, but a child, which inherits the descriptions, counts; the parent ends
  *   pulse READY GO LOCK     takes and releases it without end: 2 ms with it, 6 ms without
  *   remap READY GO LOCK     as hold; afterwards, each time that READY.on is there, removes it and maps the file anew
- *   upgrade READY GO LOCK.. holds them until it was moved; then closes and opens each file and asks for a write lock; READY then has "upgraded" or "busy"
+ *   upgrade READY GO LOCK.. holds them until it was moved; then reopens each file and requests a write lock; READY gets "upgraded" or
+ *                           "busy"
  *   nameless READY GO LOCK  as hold, with descriptors of memory, of a process and of a namespace
  *   wait READY GO LOCK      writes READY, waits for the lock, then goes on as hold
- *   try LOCK                ends with 0 when it can be had at once, with 1 when another holds it
- *   watch READY GO LOCK     tries every 100 us until GO is there; READY then has "TRIES GOT"
+ *   try LOCK                exits with 0 if it can be acquired at once, with 1 if another process holds it
+ *   watch READY GO LOCK     tries every 100 us until GO is there; READY then has "ATTEMPTS ACQUIRED"
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -132,7 +133,7 @@ static void remap(const char *ready, const struct lock *lock)
     }
 }
 
-/* The device of the node's own /tmp, which is another one once the node was moved. */
+/* Device number of the node's private /tmp, which changes when the node is moved. */
 static dev_t here(void)
 {
     struct stat found;

@@ -1,4 +1,4 @@
-"""What every fabric does, by the words of its protocol."""
+"""Contract of wherry.fabric.protocol.Fabric, for all fabric drivers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def port(network: ClusterNetwork, index: int = 0, host: str = "a1") -> Port:
     )
 
 
-def test_hosts_are_as_declared(fabric: Fabric) -> None:
+def test_fabric_has_the_declared_hosts(fabric: Fabric) -> None:
     fabric.up()
     assert fabric.is_up()
     assert [(h.name, h.site, h.cores, h.down) for h in fabric.hosts()] == [
@@ -37,7 +37,7 @@ def test_hosts_are_as_declared(fabric: Fabric) -> None:
         assert host.facts and host.facts.kernel and host.facts.architecture and host.facts.memory > 0
 
 
-def test_every_host_has_its_own(fabric: Fabric) -> None:
+def test_hosts_have_separate_addresses_and_namespaces(fabric: Fabric) -> None:
     names = [host.name for host in fabric.hosts()]
     for what in (fabric.host_netns, fabric.host_address, fabric.cgroup):
         assert len({what(name) for name in names}) == len(names)
@@ -51,7 +51,7 @@ def test_unknown_host_is_refused(fabric: Fabric, method: str) -> None:
     assert caught.value.code == Code.NOT_FOUND
 
 
-def test_missing_files(fabric: Fabric) -> None:
+def test_missing_files_of_a_host_are_named(fabric: Fabric) -> None:
     assert fabric.missing_files("a1", [MISSING]) == []
     assert fabric.missing_files("b1", ["/", MISSING]) == [MISSING]
 
@@ -60,7 +60,7 @@ def test_a_host_goes_down_and_comes_back(fabric: Fabric) -> None:
     for _ in range(2):
         fabric.set_down("a2", True)
     assert not fabric.reachable("a2") and fabric.reachable("a1")
-    assert not any(host.down for host in fabric.hosts())  # it asks none of them
+    assert not any(host.down for host in fabric.hosts())  # does not contact the hosts
     fabric.set_down("a2", False)
     assert fabric.reachable("a2")
 
@@ -86,38 +86,43 @@ def test_calls_are_idempotent(fabric: Fabric, network: ClusterNetwork) -> None:
 
 
 def test_a_port_is_made_at_two_hosts_and_plugged_at_one(fabric: Fabric, network: ClusterNetwork) -> None:
-    here, there = port(network), port(network, host="b1")
-    assert fabric.port_up(here) == fabric.port_netns(here) != fabric.port_up(there) == fabric.port_netns(there)
-    for source, destination in ((here, there), (there, here)):
-        fabric.port_plug(source)
-        hold = fabric.hold(destination)
+    source, destination = port(network), port(network, host="b1")
+    assert (
+        fabric.port_up(source)
+        == fabric.port_netns(source)
+        != fabric.port_up(destination)
+        == fabric.port_netns(destination)
+    )
+    for plugged, other in ((source, destination), (destination, source)):
+        fabric.port_plug(plugged)
+        hold = fabric.hold(other)
         hold.divert()
-        fabric.port_unplug(source)
+        fabric.port_unplug(plugged)
         report = hold.release()
         assert report.held is not None and report.held >= 0 and report.frames >= 0
-        fabric.port_unplug(destination)
-    fabric.port_down(here)
-    fabric.port_down(there)
+        fabric.port_unplug(other)
+    fabric.port_down(source)
+    fabric.port_down(destination)
 
 
-def test_a_hold_is_dropped_at_any_time(fabric: Fabric, network: ClusterNetwork) -> None:
-    here, there = port(network), port(network, host="a2")
-    fabric.port_up(here)
-    fabric.port_plug(here)
-    fabric.port_up(there)
+def test_hold_can_be_dropped_at_any_time(fabric: Fabric, network: ClusterNetwork) -> None:
+    source, destination = port(network), port(network, host="a2")
+    fabric.port_up(source)
+    fabric.port_plug(source)
+    fabric.port_up(destination)
     for diverted in (False, True):
-        hold = fabric.hold(there)
+        hold = fabric.hold(destination)
         if diverted:
             hold.divert()
-            fabric.port_unplug(here)
+            fabric.port_unplug(source)
         hold.drop()
         hold.drop()
-        fabric.port_plug(here)
-    fabric.port_down(there)
-    fabric.port_down(here)
+        fabric.port_plug(source)
+    fabric.port_down(destination)
+    fabric.port_down(source)
 
 
-def test_a_half_made_port_cannot_be_plugged(fabric: Fabric, network: ClusterNetwork) -> None:
+def test_half_made_port_cannot_be_plugged(fabric: Fabric, network: ClusterNetwork) -> None:
     with pytest.raises(Exception):  # noqa: B017 - which error is the driver's
         fabric.port_plug(port(network, 9))
     fabric.port_down(port(network, 9))

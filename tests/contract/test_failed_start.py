@@ -8,23 +8,24 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from test_node import Stand
+from test_node import NodeUnderTest
 
+from conftest import INSTANCE
 from wherry.base.errors import Code, Failed
 from wherry.fabric.protocol import Fabric
-from wherry.node.container import driver as container_driver
-from wherry.node.container.driver import ContainerDriver
+from wherry.node.container import local_host
+from wherry.node.container.local_host import LocalHosts
 from wherry.node.protocol import NodeDriver
 
 CONTAINER = pytest.mark.parametrize("nodes", ["container"], indirect=True)
 
 
 @pytest.fixture
-def stand(nodes: tuple[NodeDriver, Fabric]) -> Iterator[Stand]:
+def node_under_test(nodes: tuple[NodeDriver, Fabric]) -> Iterator[NodeUnderTest]:
     """A node that is not started."""
-    stand = Stand(*nodes)
-    yield stand
-    stand.remove()
+    node_under_test = NodeUnderTest(*nodes)
+    yield node_under_test
+    node_under_test.remove()
 
 
 def runtime(monkeypatch: pytest.MonkeyPatch, directory: Path, script: str) -> None:
@@ -37,17 +38,17 @@ def runtime(monkeypatch: pytest.MonkeyPatch, directory: Path, script: str) -> No
 
 @CONTAINER
 def test_a_failed_clean_up_does_not_hide_why_the_start_failed(
-    stand: Stand, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    node_under_test: NodeUnderTest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     runtime(monkeypatch, tmp_path, 'umount -l "$place" && mkdir "$place/in-the-way"; exit 7')
-    assert isinstance(stand.driver, ContainerDriver)
-    directory = stand.driver.layout(stand.here).directory
+    source = node_under_test.source
+    directory = LocalHosts(INSTANCE, node_under_test.fabric).of(source.host).layout(source).directory
     try:
         with (
             caplog.at_level(logging.ERROR),
             pytest.raises(Failed, match="did not start on host a1: runtime exited with 7"),
         ):
-            stand.driver.start(stand.here)
+            node_under_test.driver.start(node_under_test.source)
         assert (directory / "in-the-way").exists(), "the clean-up failed, too"
         assert "node c-0 on host a1 could not be removed" in caplog.text
     finally:
@@ -56,11 +57,11 @@ def test_a_failed_clean_up_does_not_hide_why_the_start_failed(
 
 @CONTAINER
 def test_a_runtime_that_hangs_is_an_error_of_ours(
-    stand: Stand, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    node_under_test: NodeUnderTest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(container_driver, "_RUNTIME_TIMEOUT", 0.3)
+    monkeypatch.setattr(local_host, "_RUNTIME_TIMEOUT", 0.3)
     runtime(monkeypatch, tmp_path, "exec sleep 60")
     with pytest.raises(Failed, match="runtime did not end within 0.3 s") as told:
-        stand.driver.start(stand.here)
+        node_under_test.driver.start(node_under_test.source)
     assert told.value.code == Code.TIMED_OUT
-    assert not stand.driver.alive(stand.here)
+    assert not node_under_test.driver.alive(node_under_test.source)

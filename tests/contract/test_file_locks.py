@@ -1,4 +1,4 @@
-"""Locks on files, held while a container is moved: carried over without a moment without them, or refused by name."""
+"""File locks held during the move of a container: handed over without a gap, or refused by name."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from test_node import Stand
+from test_node import NodeUnderTest
 
 from wherry.base.errors import WherryError
 from wherry.fabric.protocol import Fabric
@@ -32,24 +32,25 @@ ROOT = Owner(uid=0, gid=0, home="/", cwd="/")
 SECONDS = 20
 
 
-def await_true(what: Callable[[], bool]) -> None:
+def wait_until(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + SECONDS
-    while not what():
+    while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.005)
 
 
-class Locks:
-    """A node that is shown a directory, and programs in it and beside it that take locks."""
+class NodeWithLocks:
+    """A node with a shared directory, and programs inside and outside of it that take locks."""
 
-    def __init__(self, stand: Stand, directory: Path, program: Path) -> None:
-        self.stand, self.directory = stand, directory
+    def __init__(self, node_under_test: NodeUnderTest, directory: Path, program: Path) -> None:
+        self.node_under_test, self.directory = node_under_test, directory
         self.outside: list[subprocess.Popen[bytes]] = []
         shutil.copy(program, self.program)
-        stand.here, stand.there = (
-            place.model_copy(update={"binds": (str(directory),)}) for place in (stand.here, stand.there)
+        node_under_test.source, node_under_test.destination = (
+            placement.model_copy(update={"binds": (str(directory),)})
+            for placement in (node_under_test.source, node_under_test.destination)
         )
-        stand.driver.start(stand.here)
+        node_under_test.driver.start(node_under_test.source)
 
     @property
     def program(self) -> str:
@@ -59,74 +60,74 @@ class Locks:
     def file(self) -> str:
         return str(self.directory / "file")
 
-    def inside(self, script: str) -> int:
-        node = self.stand.here
+    def run_in_node(self, script: str) -> int:
+        node = self.node_under_test.source
         agent = AgentEndpoint(node.netns, node.node.address, node.key.get_secret_value())
         return agent.run(["/bin/sh", "-c", script], ROOT, {"PATH": "/usr/bin:/bin"}, SECONDS).code
 
-    def begin(self, act: str, *locks: str, name: str = "held") -> Path:
-        """Starts a program in the node; its report."""
-        ready = self.directory / name
-        words = " ".join([self.program, act, str(ready), f"{ready}.go", *locks])
-        assert self.inside(f"setsid {words} </dev/null >/dev/null 2>{ready}.err &") == 0
-        await_true(ready.exists)
-        return ready
+    def start_program(self, mode_of_holding: str, *locks: str, name: str = "held") -> Path:
+        """Starts a locking program in the node; returns its report file."""
+        report = self.directory / name
+        arguments = " ".join([self.program, mode_of_holding, str(report), f"{report}.go", *locks])
+        assert self.run_in_node(f"setsid {arguments} </dev/null >/dev/null 2>{report}.err &") == 0
+        wait_until(report.exists)
+        return report
 
-    def end(self, ready: Path) -> None:
-        Path(f"{ready}.go").touch()
-        await_true(lambda: ready.read_text() == "released\n")
+    def release_locks(self, report: Path) -> None:
+        Path(f"{report}.go").touch()
+        wait_until(lambda: report.read_text() == "released\n")
 
-    def runs(self, ready: Path) -> bool:
-        before = ready.read_text()
+    def is_counting(self, report: Path) -> bool:
+        before = report.read_text()
         deadline = time.monotonic() + SECONDS
-        while ready.read_text() == before and time.monotonic() < deadline:
+        while report.read_text() == before and time.monotonic() < deadline:
             time.sleep(0.01)
-        return ready.read_text() != before
+        return report.read_text() != before
 
-    def is_free(self, lock: str) -> bool:
-        """True when one outside of the node can have it."""
+    def can_be_locked(self, lock: str) -> bool:
+        """True if a program outside the node can acquire the lock."""
         return subprocess.run([self.program, "try", lock], check=False).returncode == 0
 
     def move(self) -> None:
-        stand = self.stand
-        mover = stand.mover()
+        node_under_test = self.node_under_test
+        mover = node_under_test.mover()
         try:
-            for step in stand.steps(mover):
+            for step in node_under_test.steps(mover):
                 step()
         except WherryError:
-            stand.take_back(mover)
+            node_under_test.roll_back(mover)
             raise
-        stand.finish(mover)
-        stand.assert_runs_at(stand.there)
-        stand.here, stand.there = stand.there, stand.here
+        node_under_test.finish(mover)
+        node_under_test.assert_runs_only_at(node_under_test.destination)
+        node_under_test.source, node_under_test.destination = node_under_test.destination, node_under_test.source
 
-    def refused(self) -> str:
-        """Why a move is refused; the node must not have stood for it."""
-        mover = self.stand.mover()
+    def move_refusal(self) -> str:
+        """The error of a refused move, which must not have frozen the node."""
+        mover = self.node_under_test.mover()
         with pytest.raises(WherryError) as caught:
             mover.prepare()
-        self.stand.take_back(mover)
-        self.stand.assert_runs_at(self.stand.here)
+        self.node_under_test.roll_back(mover)
+        self.node_under_test.assert_runs_only_at(self.node_under_test.source)
         assert caught.value.next
         return str(caught.value)
 
 
-class Watcher:
-    """A program outside of the node that tries to get a lock every 100 us."""
+class LockProber:
+    """A program outside the node that tries to acquire a lock every 100 us."""
 
-    def __init__(self, locks: Locks, lock: str, name: str = "watched") -> None:
-        self._ready = locks.directory / name
-        words = [locks.program, "watch", str(self._ready), f"{self._ready}.go", lock]
-        self._process = subprocess.Popen(words)
+    def __init__(self, locks: NodeWithLocks, lock: str, name: str = "watched") -> None:
+        self._report = locks.directory / name
+        arguments = [locks.program, "watch", str(self._report), f"{self._report}.go", lock]
+        self._process = subprocess.Popen(arguments)
         locks.outside.append(self._process)
-        await_true(self._ready.exists)
+        wait_until(self._report.exists)
 
     def result(self) -> tuple[int, int]:
-        """How often it tried, and how often it got it."""
-        Path(f"{self._ready}.go").touch()
+        """Numbers of attempts and of successful ones."""
+        Path(f"{self._report}.go").touch()
         assert self._process.wait(SECONDS) == 0
-        tries, got = self._ready.read_text().split()
-        return int(tries), int(got)
+        attempts, acquired = self._report.read_text().split()
+        return int(attempts), int(acquired)
 
 
 @pytest.fixture(scope="module")
@@ -138,171 +139,173 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def locks(nodes: tuple[NodeDriver, Fabric], program: Path) -> Iterator[Locks]:
+def locks(nodes: tuple[NodeDriver, Fabric], program: Path) -> Iterator[NodeWithLocks]:
     assert isinstance(nodes[0], ContainerDriver)
     with tempfile.TemporaryDirectory(prefix="wherry-", dir="/var/tmp") as name:  # noqa: S108 - shared with the node
-        stand = Stand(*nodes)
+        node_under_test = NodeUnderTest(*nodes)
         try:
-            if reason := stand.driver.move_obstacle(stand.here, stand.there):
+            if reason := node_under_test.driver.move_obstacle(node_under_test.source, node_under_test.destination):
                 pytest.skip(reason)
-            made = Locks(stand, Path(name), program)
+            node_with_locks = NodeWithLocks(node_under_test, Path(name), program)
             try:
-                yield made
+                yield node_with_locks
             finally:
-                for process in made.outside:
+                for process in node_with_locks.outside:
                     process.kill()
                     process.wait()
         finally:
-            stand.remove()
+            node_under_test.remove()
 
 
 def on(file: str, *kinds: str, mode: str = "write") -> list[str]:
-    """A lock of each kind, on a file of its own."""
+    """Specifications of one lock of each kind, each on its own file."""
     return [f"{kind}:{mode}:10:20:{file}.{kind}" for kind in kinds]
 
 
-def test_locks_on_files_of_the_nodes_own(locks: Locks) -> None:
-    names = on(PRIVATE, "flock", "posix", "ofd")
-    ready = locks.begin("hold", *names)
+def test_locks_on_private_files_move_with_the_node(locks: NodeWithLocks) -> None:
+    lock_names = on(PRIVATE, "flock", "posix", "ofd")
+    report = locks.start_program("hold", *lock_names)
     for _ in range(2):
         locks.move()
-        assert locks.runs(ready)
-        assert [locks.inside(f"{locks.program} try {lock}") for lock in names] == [1, 1, 1]
-    locks.end(ready)
-    assert [locks.inside(f"{locks.program} try {lock}") for lock in names] == [0, 0, 0]
+        assert locks.is_counting(report)
+        assert [locks.run_in_node(f"{locks.program} try {lock}") for lock in lock_names] == [1, 1, 1]
+    locks.release_locks(report)
+    assert [locks.run_in_node(f"{locks.program} try {lock}") for lock in lock_names] == [0, 0, 0]
 
 
-@pytest.mark.parametrize("act", ["hold", "fork", "map", "nameless"])
-def test_an_exclusive_lock_on_a_shared_file_has_one_holder_at_each_instant(locks: Locks, act: str) -> None:
-    names = on(locks.file, "flock", "ofd")
-    ready = locks.begin(act, *names)
-    watchers = [Watcher(locks, lock, f"watched{number}") for number, lock in enumerate(names)]
+@pytest.mark.parametrize("mode_of_holding", ["hold", "fork", "map", "nameless"])
+def test_exclusive_lock_on_a_shared_file_has_one_holder_at_each_instant(
+    locks: NodeWithLocks, mode_of_holding: str
+) -> None:
+    lock_names = on(locks.file, "flock", "ofd")
+    report = locks.start_program(mode_of_holding, *lock_names)
+    probers = [LockProber(locks, lock, f"watched{number}") for number, lock in enumerate(lock_names)]
     for _ in range(3):
         locks.move()
-        assert locks.runs(ready)
-    results = [watcher.result() for watcher in watchers]
-    assert all(tries > 500 and got == 0 for tries, got in results), results
-    locks.end(ready)
-    assert all(locks.is_free(lock) for lock in names)
+        assert locks.is_counting(report)
+    results = [watcher.result() for watcher in probers]
+    assert all(attempts > 500 and acquired == 0 for attempts, acquired in results), results
+    locks.release_locks(report)
+    assert all(locks.can_be_locked(lock) for lock in lock_names)
 
 
-def test_a_shared_lock_on_a_shared_file_is_never_let_go(locks: Locks) -> None:
-    names = on(locks.file, "flock", "posix", "ofd")
-    ready = locks.begin("hold", *on(locks.file, "flock", "posix", "ofd", mode="read"))
-    watchers = [Watcher(locks, lock, f"watched{number}") for number, lock in enumerate(names)]
+def test_shared_lock_on_a_shared_file_is_never_released(locks: NodeWithLocks) -> None:
+    lock_names = on(locks.file, "flock", "posix", "ofd")
+    report = locks.start_program("hold", *on(locks.file, "flock", "posix", "ofd", mode="read"))
+    probers = [LockProber(locks, lock, f"watched{number}") for number, lock in enumerate(lock_names)]
     for _ in range(2):
         locks.move()
-        assert locks.runs(ready)
-    results = [watcher.result() for watcher in watchers]
-    assert all(tries > 300 and got == 0 for tries, got in results), results
-    locks.end(ready)
-    assert all(locks.is_free(lock) for lock in names)
+        assert locks.is_counting(report)
+    results = [watcher.result() for watcher in probers]
+    assert all(attempts > 300 and acquired == 0 for attempts, acquired in results), results
+    locks.release_locks(report)
+    assert all(locks.can_be_locked(lock) for lock in lock_names)
 
 
-def test_several_locks_on_one_file(locks: Locks) -> None:
-    """Two descriptions of one name, each with its own range, a shared flock of one of them, a reader beside them."""
+def test_several_locks_on_one_file_move_with_the_node(locks: NodeWithLocks) -> None:
+    """Two open file descriptions of one file with different ranges, a shared flock on one of them, and a read lock."""
     own = [f"ofd:write:0:10:{locks.file}", f"ofd:write:100:10:{locks.file}", f"flock:read:0:0:{locks.file}"]
-    ready = locks.begin("hold", *own, f"posix:read:200:10:{locks.file}")
-    watched = [*own[:2], f"flock:write:0:0:{locks.file}", f"posix:write:200:10:{locks.file}"]
-    watchers = [Watcher(locks, lock, f"watched{number}") for number, lock in enumerate(watched)]
-    free = Watcher(locks, f"ofd:write:50:10:{locks.file}", "free")
+    report = locks.start_program("hold", *own, f"posix:read:200:10:{locks.file}")
+    probed = [*own[:2], f"flock:write:0:0:{locks.file}", f"posix:write:200:10:{locks.file}"]
+    probers = [LockProber(locks, lock, f"watched{number}") for number, lock in enumerate(probed)]
+    free_prober = LockProber(locks, f"ofd:write:50:10:{locks.file}", "free")
     for _ in range(2):
         locks.move()
-        assert locks.runs(ready)
-    assert [watcher.result()[1] for watcher in watchers] == [0, 0, 0, 0]
-    assert free.result()[1] > 0, "what nobody locked stays free"
-    locks.end(ready)
-    assert all(locks.is_free(lock) for lock in watched)
+        assert locks.is_counting(report)
+    assert [watcher.result()[1] for watcher in probers] == [0, 0, 0, 0]
+    assert free_prober.result()[1] > 0, "what nobody locked stays free"
+    locks.release_locks(report)
+    assert all(locks.can_be_locked(lock) for lock in probed)
 
 
-def test_the_node_moves_on_after_the_lock_was_released(locks: Locks) -> None:
-    """The description that went along stays one of a mount that is gone, and must still be found at the next move."""
-    ready = locks.begin("remap", f"flock:write:0:0:{locks.file}")
+def test_node_moves_again_after_the_lock_was_released(locks: NodeWithLocks) -> None:
+    """The moved file description belongs to an unmounted mount and must still be resolvable in the next move."""
+    report = locks.start_program("remap", f"flock:write:0:0:{locks.file}")
     locks.move()
-    Path(f"{ready}.go").touch()
-    await_true(lambda: ready.read_text() == "released\n")
+    Path(f"{report}.go").touch()
+    wait_until(lambda: report.read_text() == "released\n")
     for _ in range(2):
         locks.move()
-        assert locks.is_free(f"flock:write:0:0:{locks.file}")
-        Path(f"{ready}.on").touch()
-        await_true(lambda: ready.read_text() == "mapped\n")
+        assert locks.can_be_locked(f"flock:write:0:0:{locks.file}")
+        Path(f"{report}.on").touch()
+        wait_until(lambda: report.read_text() == "mapped\n")
     locks.move()
 
 
-def test_those_that_wait_for_a_lock_wait_on(locks: Locks) -> None:
-    """One program outside holds them all; one in the node waits for each."""
-    names = on(locks.file, "flock", "posix", "ofd")
+def test_waiters_for_a_lock_keep_waiting_after_a_move(locks: NodeWithLocks) -> None:
+    """A program outside holds all locks; programs in the node wait for them."""
+    lock_names = on(locks.file, "flock", "posix", "ofd")
     outside, go = locks.directory / "outside", locks.directory / "go"
-    holder = subprocess.Popen([locks.program, "hold", str(outside), str(go), *names])
+    holder = subprocess.Popen([locks.program, "hold", str(outside), str(go), *lock_names])
     locks.outside.append(holder)
-    await_true(outside.exists)
-    waiting = [locks.begin("wait", lock, name=f"waits{number}") for number, lock in enumerate(names)]
+    wait_until(outside.exists)
+    waiting = [locks.start_program("wait", lock, name=f"waits{number}") for number, lock in enumerate(lock_names)]
     time.sleep(0.1)
     for _ in range(2):
         locks.move()
         time.sleep(0.1)
-        assert [ready.read_text() for ready in waiting] == ["waits\n"] * 3
+        assert [report.read_text() for report in waiting] == ["waits\n"] * 3
     go.touch()
     assert holder.wait(SECONDS) == 0
-    for ready in waiting:
-        assert locks.runs(ready)
-        locks.end(ready)
+    for report in waiting:
+        assert locks.is_counting(report)
+        locks.release_locks(report)
 
 
-def test_one_that_waits_for_a_process_of_its_own_node(locks: Locks) -> None:
-    names = on(locks.file, "flock", "ofd")
-    ready = locks.begin("hold", *names)
-    waiting = [locks.begin("wait", lock, name=f"waits{number}") for number, lock in enumerate(names)]
+def test_waiter_for_a_lock_of_its_own_node_moves_with_it(locks: NodeWithLocks) -> None:
+    lock_names = on(locks.file, "flock", "ofd")
+    report = locks.start_program("hold", *lock_names)
+    waiting = [locks.start_program("wait", lock, name=f"waits{number}") for number, lock in enumerate(lock_names)]
     for _ in range(2):
         locks.move()
-        assert locks.runs(ready)
+        assert locks.is_counting(report)
     assert [one.read_text() for one in waiting] == ["waits\n"] * 2
-    locks.end(ready)
+    locks.release_locks(report)
     for one in waiting:
-        assert locks.runs(one)
-        locks.end(one)
+        assert locks.is_counting(one)
+        locks.release_locks(one)
 
 
-@pytest.mark.parametrize("done", [2, 3, 4])
-def test_a_move_that_is_taken_back_leaves_the_lock_with_the_source(locks: Locks, done: int) -> None:
-    """After the freeze, the transfer and the restore; and the next move goes well."""
-    names = [f"flock:write:0:0:{locks.file}", f"ofd:write:0:0:{locks.file}2", f"posix:read:0:0:{locks.file}3"]
-    ready = locks.begin("hold", *names)
-    others = [*names[:2], f"posix:write:0:0:{locks.file}3"]
-    watchers = [Watcher(locks, lock, f"watched{number}") for number, lock in enumerate(others)]
-    mover = locks.stand.mover()
-    for step in locks.stand.steps(mover)[:done]:
+@pytest.mark.parametrize("steps_done", [2, 3, 4])
+def test_rolled_back_move_leaves_the_lock_with_the_source(locks: NodeWithLocks, steps_done: int) -> None:
+    """Rollback after freeze, transfer and restore; the next move succeeds."""
+    lock_names = [f"flock:write:0:0:{locks.file}", f"ofd:write:0:0:{locks.file}2", f"posix:read:0:0:{locks.file}3"]
+    report = locks.start_program("hold", *lock_names)
+    other_locks = [*lock_names[:2], f"posix:write:0:0:{locks.file}3"]
+    probers = [LockProber(locks, lock, f"watched{number}") for number, lock in enumerate(other_locks)]
+    mover = locks.node_under_test.mover()
+    for step in locks.node_under_test.steps(mover)[:steps_done]:
         step()
-    locks.stand.take_back(mover)
-    assert locks.runs(ready)
+    locks.node_under_test.roll_back(mover)
+    assert locks.is_counting(report)
     locks.move()
-    assert locks.runs(ready)
-    assert [watcher.result()[1] for watcher in watchers] == [0, 0, 0]
-    locks.end(ready)
-    assert all(locks.is_free(lock) for lock in others)
+    assert locks.is_counting(report)
+    assert [watcher.result()[1] for watcher in probers] == [0, 0, 0]
+    locks.release_locks(report)
+    assert all(locks.can_be_locked(lock) for lock in other_locks)
 
 
-@pytest.mark.parametrize("done", [3, 4])
-def test_a_mover_made_anew_takes_back_or_finishes(locks: Locks, done: int) -> None:
+@pytest.mark.parametrize("steps_done", [3, 4])
+def test_new_mover_rolls_back_or_finishes_a_move_with_locks(locks: NodeWithLocks, steps_done: int) -> None:
     lock = f"flock:write:0:0:{locks.file}"
-    ready, stand = locks.begin("hold", lock), locks.stand
-    watcher = Watcher(locks, lock)
-    first = stand.mover()
-    for step in stand.steps(first)[:done]:
+    report, node_under_test = locks.start_program("hold", lock), locks.node_under_test
+    watcher = LockProber(locks, lock)
+    first = node_under_test.mover()
+    for step in node_under_test.steps(first)[:steps_done]:
         step()
     assert isinstance(first, ContainerMover)
     assert isinstance(first._departure, LocalDeparture)
     first._departure._locks.close()  # as the kernel does when the daemon is killed
-    anew = stand.mover()
-    if done == 3:
-        stand.take_back(anew)
+    new_mover = node_under_test.mover()
+    if steps_done == 3:
+        node_under_test.roll_back(new_mover)
     else:
-        stand.finish(anew)
-        stand.here, stand.there = stand.there, stand.here
+        node_under_test.finish(new_mover)
+        node_under_test.source, node_under_test.destination = node_under_test.destination, node_under_test.source
     first.close()
-    assert locks.runs(ready) and watcher.result()[1] == 0
-    locks.end(ready)
-    assert locks.is_free(lock)
+    assert locks.is_counting(report) and watcher.result()[1] == 0
+    locks.release_locks(report)
+    assert locks.can_be_locked(lock)
 
 
 REFUSED = [
@@ -317,35 +320,38 @@ REFUSED = [
 ]
 
 
-def test_what_cannot_be_carried_is_refused_by_name(locks: Locks) -> None:
-    for number, (act, lock, words) in enumerate(REFUSED):
-        names = [text.replace("FILE", locks.file).replace("DIRECTORY", str(locks.directory)) for text in (lock, words)]
-        ready = locks.begin(act, names[0], name=f"held{number}")
-        why = locks.refused()
-        assert names[1] in why
-        assert locks.runs(ready)
-        locks.end(ready)
+def test_locks_that_cannot_be_moved_are_refused_by_name(locks: NodeWithLocks) -> None:
+    for number, (mode_of_holding, lock, arguments) in enumerate(REFUSED):
+        lock_names = [
+            text.replace("FILE", locks.file).replace("DIRECTORY", str(locks.directory)) for text in (lock, arguments)
+        ]
+        report = locks.start_program(mode_of_holding, lock_names[0], name=f"held{number}")
+        why = locks.move_refusal()
+        assert lock_names[1] in why
+        assert locks.is_counting(report)
+        locks.release_locks(report)
     locks.move()
 
 
-def test_a_lock_that_is_held_for_a_moment_is_waited_for(locks: Locks) -> None:
-    """As MPI-IO takes them. The node is frozen while the lock is free; never while a third could slip in."""
-    ready = locks.begin("pulse", f"posix:write:0:0:{locks.file}")
+def test_move_waits_for_a_lock_that_is_held_briefly(locks: NodeWithLocks) -> None:
+    """Short locks as of MPI-IO. The node is frozen while the lock is free, so no third process can acquire a held
+    one."""
+    report = locks.start_program("pulse", f"posix:write:0:0:{locks.file}")
     for _ in range(3):
         locks.move()
-        assert locks.runs(ready)
+        assert locks.is_counting(report)
 
 
-def test_a_copy_may_give_a_lock_up_and_take_another_at_once(locks: Locks) -> None:
-    """The killed source, whose memory takes the kernel a while, is not in its way."""
-    file, stand = locks.file, locks.stand
+def test_restored_copy_may_release_a_lock_and_take_another(locks: NodeWithLocks) -> None:
+    """The killed source, whose memory the kernel frees slowly, does not block the copy."""
+    file, node_under_test = locks.file, locks.node_under_test
     kinds = (f"posix:read:0:0:{file}", f"flock:read:0:0:{file}2", f"flock:write:0:0:{file}3", f"ofd:write:0:0:{file}4")
-    ready = locks.begin("upgrade", *kinds)
-    mover = stand.mover()
-    for step in stand.steps(mover):
+    report = locks.start_program("upgrade", *kinds)
+    mover = node_under_test.mover()
+    for step in node_under_test.steps(mover):
         step()
     mover.release()
-    mover.thaw()  # before the network, so that the copy comes as soon as it can
-    await_true(lambda: ready.read_text() != "holds\n")
-    stand.finish(mover)
-    assert ready.read_text() == "upgraded\n"
+    mover.thaw()  # before the network, so that the copy starts as early as possible
+    wait_until(lambda: report.read_text() != "holds\n")
+    node_under_test.finish(mover)
+    assert report.read_text() == "upgraded\n"

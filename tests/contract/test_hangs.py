@@ -1,8 +1,6 @@
-"""A container's move in which something hangs, dies or is cancelled on purpose: the node stands for a moment only.
-
-What hangs is stopped by SIGSTOP, which no program notices. The limits are those of a loaded machine, and a fraction of
-what a hang cost when only the whole time of a step was bounded (36 s for such a node).
-"""
+"""Moves of a container in which a program hangs or dies, or which are cancelled: the node is frozen only briefly. Hangs
+are made by SIGSTOP. The bounds hold on a loaded machine and are a fraction of the time limit of a whole step (36 s for
+such a node)."""
 
 from __future__ import annotations
 
@@ -13,7 +11,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from test_node import Stand
+from test_node import NodeUnderTest
 
 from conftest import INSTANCE
 from wherry.base.errors import Code, Failed
@@ -29,26 +27,26 @@ CONTAINER = pytest.mark.parametrize("nodes", ["container"], indirect=True)
 
 
 @pytest.fixture
-def standing(nodes: tuple[NodeDriver, Fabric]) -> Iterator[Stand]:
-    """A container that runs."""
-    stand = Stand(*nodes)
+def standing(nodes: tuple[NodeDriver, Fabric]) -> Iterator[NodeUnderTest]:
+    """A running container."""
+    node_under_test = NodeUnderTest(*nodes)
     try:
-        stand.driver.start(stand.here)
-        if reason := stand.driver.move_obstacle(stand.here, stand.there):
+        node_under_test.driver.start(node_under_test.source)
+        if reason := node_under_test.driver.move_obstacle(node_under_test.source, node_under_test.destination):
             pytest.skip(reason)
-        yield stand
+        yield node_under_test
     finally:
-        stand.remove()
+        node_under_test.remove()
 
 
-def mover_of(stand: Stand) -> ContainerMover:
-    mover = stand.mover()
+def mover_of(node_under_test: NodeUnderTest) -> ContainerMover:
+    mover = node_under_test.mover()
     assert isinstance(mover, ContainerMover)
     return mover
 
 
 def processes(mover: ContainerMover) -> dict[str, int]:
-    """The programs of a move that is prepared."""
+    """PIDs of the programs of a prepared move."""
     departure, arrival = mover._departure, mover._arrival
     assert isinstance(departure, LocalDeparture) and isinstance(arrival, LocalArrival)
     assert departure._comparison and arrival._sums and arrival._engine and arrival._engine.worker
@@ -62,29 +60,30 @@ def processes(mover: ContainerMover) -> dict[str, int]:
 
 @CONTAINER
 @pytest.mark.parametrize("what", ["pages", "tree", "images", "digest", "restore", "compare"])
-def test_a_program_that_hangs_is_given_up(standing: Stand, what: str) -> None:
+def test_hung_program_times_out(standing: NodeUnderTest, what: str) -> None:
     mover = mover_of(standing)
     prepare, *steps = standing.steps(mover)
     prepare()
     os.kill(processes(mover)[what], signal.SIGSTOP)
     began = time.monotonic()
-    with pytest.raises(Failed, match="stalled") as told:
+    with pytest.raises(Failed, match="stalled") as error_info:
         for step in steps:
             step()
-    assert told.value.code == Code.TIMED_OUT
-    standing.take_back(mover)
+    assert error_info.value.code == Code.TIMED_OUT
+    standing.roll_back(mover)
     assert time.monotonic() - began < SOON
-    standing.assert_runs_at(standing.here)
+    standing.assert_runs_only_at(standing.source)
     assert not engine_processes(standing)
 
 
-def engine_processes(stand: Stand) -> list[int]:
-    return LocalHosts(INSTANCE, stand.fabric).of(stand.there.host).engine_group(stand.there).pids()
+def engine_processes(node_under_test: NodeUnderTest) -> list[int]:
+    destination = node_under_test.destination
+    return LocalHosts(INSTANCE, node_under_test.fabric).of(destination.host).engine_group(destination).pids()
 
 
 @CONTAINER
-def test_a_restore_whose_criu_is_killed_is_taken_back_at_once(standing: Stand) -> None:
-    """What CRIU had forked holds its end of the socket, and waits for it for ever."""
+def test_killed_restore_is_rolled_back_at_once(standing: NodeUnderTest) -> None:
+    """Children of CRIU keep its end of the socket open and would wait for it forever."""
     mover = mover_of(standing)
     *before, restore = standing.steps(mover)
     for step in before:
@@ -95,7 +94,7 @@ def test_a_restore_whose_criu_is_killed_is_taken_back_at_once(standing: Stand) -
     def kill() -> None:
         while True:
             if len(pids := engine_processes(standing)) > 1:
-                for pid in pids:  # those it forked stay as they are, like a child that waits for its parent
+                for pid in pids:  # its children stay stopped, like a child that waits for its parent
                     os.kill(pid, signal.SIGKILL if pid == criu else signal.SIGSTOP)
                 struck.set()
                 return
@@ -106,27 +105,27 @@ def test_a_restore_whose_criu_is_killed_is_taken_back_at_once(standing: Stand) -
     with pytest.raises(Failed, match="could not restore"):
         restore()
     assert struck.wait(10)
-    standing.take_back(mover)
+    standing.roll_back(mover)
     assert time.monotonic() - began < SOON
     assert not engine_processes(standing)
-    standing.assert_runs_at(standing.here)
+    standing.assert_runs_only_at(standing.source)
 
 
 @CONTAINER
-def test_a_restore_is_cancelled_while_criu_is_at_it(standing: Stand) -> None:
+def test_restore_is_cancelled_while_criu_runs(standing: NodeUnderTest) -> None:
     mover = mover_of(standing)
     *before, _ = standing.steps(mover)
     for step in before:
         step()
     os.kill(processes(mover)["restore"], signal.SIGSTOP)
-    asked: list[float] = []
+    polls: list[float] = []
 
     def cancelled(_text: str) -> None:
-        asked.append(time.monotonic())
-        if len(asked) > 3:
+        polls.append(time.monotonic())
+        if len(polls) > 3:
             raise Failed(Code.CANCELLED, "it was cancelled")
 
     with pytest.raises(Failed, match="it was cancelled"):
         mover.restore(cancelled)
-    standing.take_back(mover)
-    standing.assert_runs_at(standing.here)
+    standing.roll_back(mover)
+    standing.assert_runs_only_at(standing.source)

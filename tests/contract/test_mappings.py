@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from test_node import Stand
+from test_node import NodeUnderTest
 
+from conftest import INSTANCE
 from wherry.fabric.protocol import Fabric
 from wherry.job.agent_client import AgentEndpoint
 from wherry.model.owner import Owner
-from wherry.node.container.driver import ContainerDriver
+from wherry.node.container.local_host import LocalHosts
 from wherry.node.protocol import NodeDriver, Placement
 
 pytestmark = pytest.mark.parametrize("nodes", ["container"], indirect=True)
@@ -40,16 +41,16 @@ while True:
 
 
 @pytest.fixture
-def running(nodes: tuple[NodeDriver, Fabric]) -> Iterator[Stand]:
+def running(nodes: tuple[NodeDriver, Fabric]) -> Iterator[NodeUnderTest]:
     """A container that runs and that this machine can move."""
-    stand = Stand(*nodes)
+    node_under_test = NodeUnderTest(*nodes)
     try:
-        stand.driver.start(stand.here)
-        if reason := stand.driver.move_obstacle(stand.here, stand.there):
+        node_under_test.driver.start(node_under_test.source)
+        if reason := node_under_test.driver.move_obstacle(node_under_test.source, node_under_test.destination):
             pytest.skip(reason)
-        yield stand
+        yield node_under_test
     finally:
-        stand.remove()
+        node_under_test.remove()
 
 
 def eventually(true: Callable[[], bool]) -> None:
@@ -59,34 +60,33 @@ def eventually(true: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def test_a_mapping_at_the_place_of_another_is_restored_as_it_is(running: Stand) -> None:
+def test_a_mapping_at_the_place_of_another_is_restored_as_it_is(running: NodeUnderTest) -> None:
     """The kernel's /proc remembers how a mapping of this range was opened when one looked at it the last time."""
 
     def file(place: Placement, name: str) -> Path:
-        assert isinstance(running.driver, ContainerDriver)
-        return running.driver.layout(place).private / "tmp" / name
+        return LocalHosts(INSTANCE, running.fabric).of(place.host).layout(place).private / "tmp" / name
 
     def grows(place: Placement) -> bool:
         before = file(place, "written").read_bytes()
         time.sleep(0.1)
         return file(place, "written").read_bytes() != before
 
-    file(running.here, "remap.py").write_text(REMAPS)
-    file(running.here, "stage").touch()
-    node = running.here.node
-    agent = AgentEndpoint(running.here.netns, node.address, running.here.key.get_secret_value())
+    file(running.source, "remap.py").write_text(REMAPS)
+    file(running.source, "stage").touch()
+    node = running.source.node
+    agent = AgentEndpoint(running.source.netns, node.address, running.source.key.get_secret_value())
     start = ["/bin/sh", "-c", "setsid python3 remap.py </dev/null >remap.log 2>&1 &"]
     assert agent.run(start, ROOT, {"PATH": "/usr/bin:/bin"}, 20).code == 0
-    eventually(file(running.here, "mapped").exists)
+    eventually(file(running.source, "mapped").exists)
     mover = running.mover()
     for step in running.steps(mover)[:-1]:
         step()
-    running.take_back(mover)
-    file(running.here, "go").touch()
-    eventually(lambda: any(file(running.here, "written").read_bytes()[:8]))
+    running.roll_back(mover)
+    file(running.source, "go").touch()
+    eventually(lambda: any(file(running.source, "written").read_bytes()[:8]))
     mover = running.mover()
     for step in running.steps(mover):
         step()
     running.finish(mover)
-    running.assert_runs_at(running.there)
-    eventually(lambda: grows(running.there))
+    running.assert_runs_only_at(running.destination)
+    eventually(lambda: grows(running.destination))

@@ -1,4 +1,5 @@
-"""What every kind of node does, by the words of its protocol; and that its move can be taken back from every step."""
+"""Contract of wherry.node.protocol for all kinds of nodes; a move can be rolled back after every step before the
+commit."""
 
 from __future__ import annotations
 
@@ -28,8 +29,8 @@ from wherry.node.vm.emulated.driver import VmDriver
 from wherry.node.vm.qemu_user import QEMU_UID
 
 
-class Stand:
-    """One node with a port at each of two hosts, the network's part of its moves, and the head that reaches it."""
+class NodeUnderTest:
+    """One node with a port on each of two hosts, the network's part of its moves, and the cluster's head."""
 
     def __init__(self, driver: NodeDriver, fabric: Fabric, image: str = IMAGE) -> None:
         self.driver, self.fabric, self.image = driver, fabric, image
@@ -42,51 +43,53 @@ class Stand:
         fabric.network_up(self.network)
         fabric.port_up(self.head)
         fabric.port_plug(self.head)
-        self.here, self.there = self._place("a1"), self._place("b1")
+        self.source, self.destination = self._placement("a1"), self._placement("b1")
         self.hold: Hold | None = None
         self.plug()
 
     def plug(self) -> None:
-        """The port of where the node is to be."""
-        self.fabric.port_up(self.port(self.here))
-        self.fabric.port_plug(self.port(self.here))
+        """Makes and plugs the port at the source."""
+        self.fabric.port_up(self.port(self.source))
+        self.fabric.port_plug(self.port(self.source))
 
-    def _place(self, host: str) -> Placement:
+    def _placement(self, host: str) -> Placement:
         node = Node(
             name="c-0", cluster="c", index=0, host=host, cpus=1, memory=(256 if self.vm else 128) * 2**20,
             address=address_of(self.network, 0), mac=mac_of(self.network, 0),
         )  # fmt: skip
         cgroup, key = f"{self.fabric.cgroup(host)}/{node.name}", SecretStr("ab" * 32)
         hosts_file = "127.0.0.1 localhost\n"
-        place = Placement(node=node, host=host, netns="", cgroup=cgroup, key=key, user="0:0:", hosts_file=hosts_file)
-        place = place.model_copy(update={"image": self.image})
-        port = self.port(place)
+        placement = Placement(
+            node=node, host=host, netns="", cgroup=cgroup, key=key, user="0:0:", hosts_file=hosts_file
+        )
+        placement = placement.model_copy(update={"image": self.image})
+        port = self.port(placement)
         netns = self.fabric.port_netns(self.head if self.vm else port)
-        return place.model_copy(update={"netns": netns, "device": self.fabric.port_device(port)})
+        return placement.model_copy(update={"netns": netns, "device": self.fabric.port_device(port)})
 
-    def port(self, place: Placement) -> Port:
-        node = place.node
+    def port(self, placement: Placement) -> Port:
+        node = placement.node
         return Port(
-            owner=node.name, index=0, host=place.host, network=self.network, address=node.address, mac=node.mac,
+            owner=node.name, index=0, host=placement.host, network=self.network, address=node.address, mac=node.mac,
             tap=self.vm,
         )  # fmt: skip
 
     def mover(self) -> NodeMover:
-        return self.driver.mover(self.here, self.there)
+        return self.driver.mover(self.source, self.destination)
 
     def steps(self, mover: NodeMover) -> list[Callable[[], object]]:
-        """The steps before the commit, the network's with them."""
+        """The steps of a move before the commit, with those of the network."""
 
         def prepare() -> None:
-            self.fabric.port_up(self.port(self.there))
+            self.fabric.port_up(self.port(self.destination))
             mover.prepare()
-            self.hold = self.fabric.hold(self.port(self.there))
+            self.hold = self.fabric.hold(self.port(self.destination))
 
         def freeze() -> None:
             mover.freeze()
             assert self.hold
             self.hold.divert()
-            self.fabric.port_unplug(self.port(self.here))
+            self.fabric.port_unplug(self.port(self.source))
 
         return [prepare, freeze, mover.transfer, mover.restore]
 
@@ -96,113 +99,113 @@ class Stand:
             self.hold.release()
             self.hold.drop()
         else:
-            self.fabric.port_plug(self.port(self.there))
+            self.fabric.port_plug(self.port(self.destination))
         mover.thaw()
-        self.fabric.port_down(self.port(self.here))
+        self.fabric.port_down(self.port(self.source))
         mover.close()
         self.hold = None
 
-    def take_back(self, mover: NodeMover) -> bool:
-        """False when the engine had switched by itself: then the move goes on."""
+    def roll_back(self, mover: NodeMover) -> bool:
+        """Rolls the move back. Returns False if the engine had already switched; the move is then finished."""
         if mover.switched():
-            self.fabric.port_unplug(self.port(self.here))
+            self.fabric.port_unplug(self.port(self.source))
             self.finish(mover)
             return False
         if self.hold:
             self.hold.drop()
-        self.fabric.port_plug(self.port(self.here))
+        self.fabric.port_plug(self.port(self.source))
         mover.roll_back()
-        self.fabric.port_down(self.port(self.there))
+        self.fabric.port_down(self.port(self.destination))
         mover.close()
         self.hold = None
         return True
 
-    def assert_runs_at(self, place: Placement) -> None:
-        other = self.there if place is self.here else self.here
-        assert self.driver.alive(place) and not self.driver.alive(other)
-        assert self.driver.usage(place).processes >= 1
+    def assert_runs_only_at(self, placement: Placement) -> None:
+        other = self.destination if placement is self.source else self.source
+        assert self.driver.alive(placement) and not self.driver.alive(other)
+        assert self.driver.usage(placement).processes >= 1
 
     def remove(self) -> None:
-        for place in (self.here, self.there):
-            self.driver.stop(place)
-            self.fabric.port_down(self.port(place))
+        for placement in (self.source, self.destination):
+            self.driver.stop(placement)
+            self.fabric.port_down(self.port(placement))
         self.fabric.port_down(self.head)
         self.fabric.network_down(self.network)
 
 
 @pytest.fixture(scope="module")
-def kept(nodes: tuple[NodeDriver, Fabric]) -> Iterator[list[Stand]]:
-    """Virtual machines take long to boot: they share one stand, with a node that may run already."""
-    kept: list[Stand] = []
-    yield kept
-    for stand in kept:
-        stand.remove()
+def shared_nodes(nodes: tuple[NodeDriver, Fabric]) -> Iterator[list[NodeUnderTest]]:
+    """VMs boot slowly, so tests share one node, which may be running already."""
+    shared_nodes: list[NodeUnderTest] = []
+    yield shared_nodes
+    for node_under_test in shared_nodes:
+        node_under_test.remove()
 
 
 @pytest.fixture
-def stand(nodes: tuple[NodeDriver, Fabric], kept: list[Stand]) -> Iterator[Stand]:
-    """A node that does not run yet, or runs at `here`."""
-    stand = kept[0] if kept else Stand(*nodes, IMAGE)
-    if not stand.vm:
+def node_under_test(nodes: tuple[NodeDriver, Fabric], shared_nodes: list[NodeUnderTest]) -> Iterator[NodeUnderTest]:
+    """A node that is stopped, or running at `source`."""
+    node_under_test = shared_nodes[0] if shared_nodes else NodeUnderTest(*nodes, IMAGE)
+    if not node_under_test.vm:
         try:
-            yield stand
+            yield node_under_test
         finally:
-            stand.remove()
+            node_under_test.remove()
         return
-    kept[:] = [stand]
-    if stand.driver.alive(stand.there):
-        stand.here, stand.there = stand.there, stand.here
-    stand.plug()
-    yield stand
-    if stand.hold:
-        stand.hold.drop()
-        stand.hold = None
+    shared_nodes[:] = [node_under_test]
+    if node_under_test.driver.alive(node_under_test.destination):
+        node_under_test.source, node_under_test.destination = node_under_test.destination, node_under_test.source
+    node_under_test.plug()
+    yield node_under_test
+    if node_under_test.hold:
+        node_under_test.hold.drop()
+        node_under_test.hold = None
 
 
 @pytest.fixture
-def running(stand: Stand) -> Stand:
-    """A node that runs and that this machine can move."""
-    if not stand.driver.alive(stand.here):
-        stand.driver.start(stand.here)
-    if reason := stand.driver.move_obstacle(stand.here, stand.there):
+def running(node_under_test: NodeUnderTest) -> NodeUnderTest:
+    """A running node that this machine can move."""
+    if not node_under_test.driver.alive(node_under_test.source):
+        node_under_test.driver.start(node_under_test.source)
+    if reason := node_under_test.driver.move_obstacle(node_under_test.source, node_under_test.destination):
         pytest.skip(reason)
-    return stand
+    return node_under_test
 
 
-def test_start_and_stop(stand: Stand) -> None:
-    driver, place = stand.driver, stand.here
-    driver.stop(place)
-    assert not driver.alive(place)
-    driver.stop(place)
-    driver.start(place)
-    assert driver.alive(place)
-    usage = driver.usage(place)
+def test_node_starts_and_stops(node_under_test: NodeUnderTest) -> None:
+    driver, placement = node_under_test.driver, node_under_test.source
+    driver.stop(placement)
+    assert not driver.alive(placement)
+    driver.stop(placement)
+    driver.start(placement)
+    assert driver.alive(placement)
+    usage = driver.usage(placement)
     assert usage.processes >= 1 and usage.memory > 0 and usage.cpu >= 0
-    driver.stop(place)
-    assert not driver.alive(place)
-    driver.stop(place)
-    driver.start(place)
-    assert driver.alive(place)
+    driver.stop(placement)
+    assert not driver.alive(placement)
+    driver.stop(placement)
+    driver.start(placement)
+    assert driver.alive(placement)
 
 
-def test_saying_whether_it_moves_changes_nothing(stand: Stand) -> None:
-    if not stand.driver.alive(stand.here):
-        stand.driver.start(stand.here)
-    assert isinstance(stand.driver.move_obstacle(stand.here, stand.there), str)
-    size, seconds = stand.mover().predict()
+def test_move_obstacle_changes_nothing(node_under_test: NodeUnderTest) -> None:
+    if not node_under_test.driver.alive(node_under_test.source):
+        node_under_test.driver.start(node_under_test.source)
+    assert isinstance(node_under_test.driver.move_obstacle(node_under_test.source, node_under_test.destination), str)
+    size, seconds = node_under_test.mover().predict()
     assert size > 0 and seconds >= 0
-    stand.assert_runs_at(stand.here)
+    node_under_test.assert_runs_only_at(node_under_test.source)
 
 
-def test_move(running: Stand) -> None:
+def test_node_moves_with_its_state(running: NodeUnderTest) -> None:
     mover = running.mover()
     for step in running.steps(mover):
         step()
     running.finish(mover)
-    running.assert_runs_at(running.there)
+    running.assert_runs_only_at(running.destination)
 
 
-def test_rounds(running: Stand) -> None:
+def test_precopy_rounds_send_dirty_memory(running: NodeUnderTest) -> None:
     mover = running.mover()
     if not mover.can_round():
         pytest.skip("this machine cannot tell which memory was written (soft-dirty)")
@@ -212,26 +215,26 @@ def test_rounds(running: Stand) -> None:
     for step in rest:
         step()
     running.finish(mover)
-    running.assert_runs_at(running.there)
+    running.assert_runs_only_at(running.destination)
 
 
-@pytest.mark.parametrize("anew", [False, True], ids=["same mover", "mover made anew"])
-@pytest.mark.parametrize("done", range(5))
-def test_taken_back_after_each_step(running: Stand, done: int, anew: bool) -> None:
+@pytest.mark.parametrize("new_mover", [False, True], ids=["same mover", "new mover"])
+@pytest.mark.parametrize("steps_done", range(5))
+def test_move_rolls_back_after_each_step(running: NodeUnderTest, steps_done: int, new_mover: bool) -> None:
     first = running.mover()
-    for step in running.steps(first)[:done]:
+    for step in running.steps(first)[:steps_done]:
         step()
-    mover = running.mover() if anew else first
-    back = running.take_back(mover)
-    assert back != (running.vm and done >= 3)  # libvirt's point of no return
-    if back:
-        running.take_back(mover)
-    running.assert_runs_at(running.here if back else running.there)
+    mover = running.mover() if new_mover else first
+    rolled_back = running.roll_back(mover)
+    assert rolled_back != (running.vm and steps_done >= 3)  # libvirt cannot roll back from here
+    if rolled_back:
+        running.roll_back(mover)
+    running.assert_runs_only_at(running.source if rolled_back else running.destination)
     first.close()
-    running.assert_runs_at(running.here if back else running.there)
+    running.assert_runs_only_at(running.source if rolled_back else running.destination)
 
 
-def test_finished_by_a_mover_made_anew(running: Stand) -> None:
+def test_new_mover_finishes_a_committed_move(running: NodeUnderTest) -> None:
     first = running.mover()
     for step in running.steps(first):
         step()
@@ -241,34 +244,34 @@ def test_finished_by_a_mover_made_anew(running: Stand) -> None:
     mover = running.mover()
     running.finish(mover)
     running.finish(mover)
-    running.assert_runs_at(running.there)
+    running.assert_runs_only_at(running.destination)
     first.close()
-    running.assert_runs_at(running.there)
+    running.assert_runs_only_at(running.destination)
 
 
-def test_moves_on_after_it_was_taken_back(running: Stand) -> None:
+def test_node_moves_again_after_a_rollback(running: NodeUnderTest) -> None:
     mover = running.mover()
     for step in running.steps(mover):
         step()
-    if not running.take_back(mover):
-        running.here, running.there = running.there, running.here
+    if not running.roll_back(mover):
+        running.source, running.destination = running.destination, running.source
     mover = running.mover()
     for step in running.steps(mover):
         step()
     running.finish(mover)
-    running.assert_runs_at(running.there)
+    running.assert_runs_only_at(running.destination)
 
 
-def test_a_node_that_ended_is_not_alive(running: Stand) -> None:
-    running.driver.stop(running.here)
+def test_ended_node_is_not_alive(running: NodeUnderTest) -> None:
+    running.driver.stop(running.source)
     deadline = time.monotonic() + 5
-    while running.driver.alive(running.here):
+    while running.driver.alive(running.source):
         assert time.monotonic() < deadline
         time.sleep(0.05)
 
 
-def test_root_of_a_container_cannot_reach_the_kernels_settings_before_and_after_a_move(running: Stand) -> None:
-    """It has no user namespace of its own, so its uid is the machine's root to /proc."""
+def test_container_root_cannot_write_kernel_settings_before_and_after_a_move(running: NodeUnderTest) -> None:
+    """Containers have no user namespace, so their root is the machine's root to /proc."""
     if not isinstance(running.driver, ContainerDriver):
         pytest.skip("a virtual machine has a kernel of its own, and the fake has none")
     written = "/proc/sysrq-trigger /proc/sys/kernel/threads-max /proc/sys/kernel/core_pattern /proc/irq/*/smp_affinity"
@@ -279,15 +282,15 @@ for d in /proc/acpi /proc/scsi /sys/firmware; do
 ls -A $d 2>/dev/null; (: >$d/x) 2>/dev/null && echo $d can be written; done
 awk '$5 ~ "^/(proc|sys)" {{print $5, substr($6, 1, 2)}}' /proc/self/mountinfo | sort >&2
 """
-    seen = [_as_root(running.here, script)]
+    outputs = [_run_as_root(running.source, script)]
     mover = running.mover()
     for step in running.steps(mover):
         step()
     running.finish(mover)
-    seen.append(_as_root(running.there, script))
-    assert [ended.stdout for ended in seen] == [b"", b""]
-    assert b"/proc/sys ro" in seen[0].stderr and seen[0].stderr == seen[1].stderr
-    assert not Path("/proc/sysrq-trigger").exists() or b"/proc/sysrq-trigger ro" in seen[0].stderr
+    outputs.append(_run_as_root(running.destination, script))
+    assert [ended.stdout for ended in outputs] == [b"", b""]
+    assert b"/proc/sys ro" in outputs[0].stderr and outputs[0].stderr == outputs[1].stderr
+    assert not Path("/proc/sysrq-trigger").exists() or b"/proc/sysrq-trigger ro" in outputs[0].stderr
 
 
 _DENIED_CALLS = """
@@ -300,55 +303,55 @@ print("processes", "run" if os.fork() == 0 or os.wait()[1] == 0 else "fail", fil
 """
 
 
-def test_seccomp_filters_of_a_container_move_with_it(running: Stand) -> None:
+def test_seccomp_filters_of_a_container_move_with_it(running: NodeUnderTest) -> None:
     if not isinstance(running.driver, ContainerDriver):
         pytest.skip("only containers share the machine's kernel")
     if seccomp.profile() is None:
         pytest.skip("this process is under a seccomp filter, or the runtime has no libseccomp")
     script = f"{sys.executable} -c '{_DENIED_CALLS}'; grep ^Seccomp: /proc/1/status"
-    before = _as_root(running.here, script)
+    before = _run_as_root(running.source, script)
     mover = running.mover()
     for step in running.steps(mover):
         step()
     running.finish(mover)
-    after = _as_root(running.there, script)
+    after = _run_as_root(running.destination, script)
     assert before == after
     assert before.stdout == b"Seccomp:\t2\n", before.stderr
     assert before.stderr.count(b"denied") == 4 and b"allowed" not in before.stderr
 
 
-def test_qemu_is_nobody_who_could_harm_the_machine(running: Stand) -> None:
-    """A guest that breaks out of it finds itself as a user without rights, at both ends of a move."""
+def test_qemu_runs_unprivileged(running: NodeUnderTest) -> None:
+    """A guest that escapes from QEMU has no privileges, at both ends of a move."""
     if not isinstance(running.driver, VmDriver):
         pytest.skip("only virtual machines have a QEMU")
-    _assert_harmless(running.driver, running.here)
+    _assert_unprivileged(running.driver, running.source)
     mover = running.mover()
     for step in running.steps(mover):
         step()
     running.finish(mover)
-    _assert_harmless(running.driver, running.there)
+    _assert_unprivileged(running.driver, running.destination)
 
 
-def test_qemu_opens_the_disk_of_a_node(stand: Stand, shown: Path) -> None:
-    if not isinstance(stand.driver, VmDriver):
+def test_qemu_opens_the_disk_of_a_node(node_under_test: NodeUnderTest, readable_directory: Path) -> None:
+    if not isinstance(node_under_test.driver, VmDriver):
         pytest.skip("only virtual machines have disks")
     if not shutil.which("genisoimage"):
         pytest.skip("there is no genisoimage (make setup-vm)")
-    image = shown / "image.qcow2"
+    image = readable_directory / "image.qcow2"
     subprocess.run(["qemu-img", "create", "-q", "-f", "qcow2", str(image), "8M"], check=True)
-    driver, place = stand.driver, stand.here.model_copy(update={"image": str(image)})
+    driver, placement = node_under_test.driver, node_under_test.source.model_copy(update={"image": str(image)})
     try:
-        driver.stop(place)
-        driver.prepare_host(place)
-        driver._make_disk(place, inspect(image))
-        driver._define(driver.daemon(place.host).connect(), place, inspect(image))
-        _assert_harmless(driver, place)
+        driver.stop(placement)
+        driver.prepare_host(placement)
+        driver._make_disk(placement, inspect(image))
+        driver._define(driver.daemon(placement.host).connect(), placement, inspect(image))
+        _assert_unprivileged(driver, placement)
     finally:
-        driver.stop(place)
+        driver.stop(placement)
 
 
-def _assert_harmless(driver: VmDriver, place: Placement) -> None:
-    pid = driver.daemon(place.host).qemu(place.node.name)
+def _assert_unprivileged(driver: VmDriver, placement: Placement) -> None:
+    pid = driver.daemon(placement.host).qemu(placement.node.name)
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     status = {name: value.split() for name, _, value in (line.partition(":") for line in lines)}
     assert status["Uid"] == status["Gid"] == [str(QEMU_UID)] * 4
@@ -357,93 +360,99 @@ def _assert_harmless(driver: VmDriver, place: Placement) -> None:
     assert (status["NoNewPrivs"], status["Seccomp"]) == (["1"], ["2"])
 
 
-def _as_root(place: Placement, script: str) -> Ended:
-    node = AgentEndpoint(place.netns, place.node.address, place.key.get_secret_value())
+def _run_as_root(placement: Placement, script: str) -> Ended:
+    node = AgentEndpoint(placement.netns, placement.node.address, placement.key.get_secret_value())
     return node.run(["/bin/sh", "-c", script], Owner(uid=0, gid=0, home="/", cwd="/"), {"PATH": "/usr/bin:/bin"}, 30)
 
 
 @pytest.fixture
-def shown() -> Iterator[Path]:
-    """A directory that any user may enter."""
+def readable_directory() -> Iterator[Path]:
+    """A directory that all users can read."""
     with tempfile.TemporaryDirectory(prefix="wherry-") as name:
         Path(name).chmod(0o755)
         yield Path(name)
 
 
-@pytest.mark.parametrize("exchanged", [False, True])
-def test_a_users_process_never_gets_another_file_by_a_move(
-    nodes: tuple[NodeDriver, Fabric], shown: Path, exchanged: bool, request: pytest.FixtureRequest
+@pytest.mark.parametrize("replaced", [False, True])
+def test_move_never_substitutes_another_file(
+    nodes: tuple[NodeDriver, Fabric], readable_directory: Path, replaced: bool, request: pytest.FixtureRequest
 ) -> None:
     if not isinstance(nodes[0], ContainerDriver):
         pytest.skip("only containers hold files of their host")
-    running: Stand = request.getfixturevalue("running")
-    file, secret = shown / "file", shown / "secret"
+    running: NodeUnderTest = request.getfixturevalue("running")
+    file, secret = readable_directory / "file", readable_directory / "secret"
     file.write_text("mine")
     secret.write_text("root")
-    running.driver.stop(running.here)
-    running.here, running.there = (
-        place.model_copy(update={"binds": (str(shown),)}) for place in (running.here, running.there)
+    running.driver.stop(running.source)
+    running.source, running.destination = (
+        placement.model_copy(update={"binds": (str(readable_directory),)})
+        for placement in (running.source, running.destination)
     )
-    running.driver.start(running.here)
+    running.driver.start(running.source)
     script = "exec 8<file 9<deleted; rm deleted; setsid sleep 300 >/dev/null 2>&1 &"
-    (shown / "deleted").write_text("gone")
-    node = AgentEndpoint(running.here.netns, running.here.node.address, running.here.key.get_secret_value())
-    who = Owner(uid=0, gid=0, home="/", cwd=str(shown))
-    assert node.run(["/bin/sh", "-c", script], who, {"PATH": "/usr/bin:/bin"}, 30).code == 0
-    # Processes of root's, as not every machine can dump others; the mover believes that the node is a user's.
-    theirs = [place.model_copy(update={"user": "65534:65534:"}) for place in (running.here, running.there)]
-    mover = running.driver.mover(*theirs)
+    (readable_directory / "deleted").write_text("gone")
+    node = AgentEndpoint(running.source.netns, running.source.node.address, running.source.key.get_secret_value())
+    owner = Owner(uid=0, gid=0, home="/", cwd=str(readable_directory))
+    assert node.run(["/bin/sh", "-c", script], owner, {"PATH": "/usr/bin:/bin"}, 30).code == 0
+    # The processes are root's, because not every machine can dump others; the mover is told that the node is a user's.
+    users_placements = [
+        placement.model_copy(update={"user": "65534:65534:"}) for placement in (running.source, running.destination)
+    ]
+    mover = running.driver.mover(*users_placements)
     *before, restore = running.steps(mover)
     for step in before:
         step()
-    if exchanged:
+    if replaced:
         file.unlink()
         file.symlink_to(secret)
         with pytest.raises(Failed, match="replaced during"):
             restore()
-        running.take_back(mover)
-        running.assert_runs_at(running.here)
+        running.roll_back(mover)
+        running.assert_runs_only_at(running.source)
     else:
         restore()
         running.finish(mover)
-        running.assert_runs_at(running.there)
+        running.assert_runs_only_at(running.destination)
 
 
 @pytest.mark.parametrize("shared", ["", "socket", "@socket"])
-def test_sockets_of_a_users_process_have_names_of_the_nodes_own(
-    nodes: tuple[NodeDriver, Fabric], shown: Path, shared: str, request: pytest.FixtureRequest
+def test_unix_sockets_are_named_in_the_nodes_namespace(
+    nodes: tuple[NodeDriver, Fabric], readable_directory: Path, shared: str, request: pytest.FixtureRequest
 ) -> None:
-    """CRIU makes the names again as root: where others can put a link, they would be given what that leads to. A name
+    """CRIU recreates socket names as root, so in a shared directory a user's symbolic link could redirect it. A name
     that begins with @ looks like an abstract one."""
     if not isinstance(nodes[0], ContainerDriver):
         pytest.skip("only containers share directories with their host")
-    running: Stand = request.getfixturevalue("running")
-    running.driver.stop(running.here)
-    running.here, running.there = (
-        place.model_copy(update={"binds": (str(shown),)}) for place in (running.here, running.there)
+    running: NodeUnderTest = request.getfixturevalue("running")
+    running.driver.stop(running.source)
+    running.source, running.destination = (
+        placement.model_copy(update={"binds": (str(readable_directory),)})
+        for placement in (running.source, running.destination)
     )
-    running.driver.start(running.here)
-    directory, name = (str(shown), shared) if shared else ("/tmp/inner", "socket")  # noqa: S108 - the node's own
+    running.driver.start(running.source)
+    directory, name = (str(readable_directory), shared) if shared else ("/tmp/inner", "socket")  # noqa: S108 - the node's own
     program = (
         f"import os, socket, time; os.makedirs({directory!r}, exist_ok=True); os.chdir({directory!r}); "
         f"s = socket.socket(socket.AF_UNIX); s.bind({name!r}); s.listen(); time.sleep(300)"
     )
-    # The machine's Python: a node does not see a checkout that lies below /tmp.
+    # The machine's Python, because nodes do not see a checkout below /tmp.
     script = f'setsid /usr/bin/python3 -c "{program}" >/dev/null 2>&1 & '
     script += f"while [ ! -S {directory}/{name} ]; do kill -0 $! || exit 9; sleep 0.05; done"
-    node = AgentEndpoint(running.here.netns, running.here.node.address, running.here.key.get_secret_value())
-    who = Owner(uid=0, gid=0, home="/", cwd="/")
-    assert node.run(["/bin/bash", "-c", script], who, {"PATH": "/usr/bin:/bin"}, 60).code == 0
-    theirs = [place.model_copy(update={"user": "65534:65534:"}) for place in (running.here, running.there)]
-    mover = running.driver.mover(*theirs)
+    node = AgentEndpoint(running.source.netns, running.source.node.address, running.source.key.get_secret_value())
+    owner = Owner(uid=0, gid=0, home="/", cwd="/")
+    assert node.run(["/bin/bash", "-c", script], owner, {"PATH": "/usr/bin:/bin"}, 60).code == 0
+    users_placements = [
+        placement.model_copy(update={"user": "65534:65534:"}) for placement in (running.source, running.destination)
+    ]
+    mover = running.driver.mover(*users_placements)
     if shared:
         with pytest.raises(Failed, match="Unix socket"):
             for step in running.steps(mover):
                 step()
-        running.take_back(mover)
-        running.assert_runs_at(running.here)
+        running.roll_back(mover)
+        running.assert_runs_only_at(running.source)
     else:
         for step in running.steps(mover):
             step()
         running.finish(mover)
-        running.assert_runs_at(running.there)
+        running.assert_runs_only_at(running.destination)

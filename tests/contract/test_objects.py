@@ -1,4 +1,4 @@
-"""What a move carries of the kernel objects that a container's processes hold, and what it refuses: tests/objects."""
+"""Kernel objects of a container's processes that a move carries or refuses; the program is in tests/objects."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from test_node import Stand
+from test_node import NodeUnderTest
 
 from conftest import INSTANCE
 from wherry.base.errors import Refused
@@ -32,63 +32,79 @@ _ROOT = Owner(uid=0, gid=0, home="/", cwd="/tmp")  # noqa: S108 - the node's own
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The program of tests/objects."""
+    """Builds the program of tests/objects."""
     binary = tmp_path_factory.mktemp("objects") / "objects"
     sources = map(str, sorted(SOURCES.glob("*.c")))
-    words = ["gcc", "-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread", "-o", str(binary), *sources, "-lrt"]
-    subprocess.run(words, check=True)
+    arguments = [
+        "gcc",
+        "-std=gnu11",
+        "-O1",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "-pthread",
+        "-o",
+        str(binary),
+        *sources,
+        "-lrt",
+    ]
+    subprocess.run(arguments, check=True)
     return binary
 
 
 class Objects:
-    """A node whose processes hold objects, one process and one object for each case."""
+    """A node with one process and one kernel object for each case."""
 
-    def __init__(self, stand: Stand, program: Path) -> None:
-        self.stand, self._program = stand, program
-        self._hosts = LocalHosts(INSTANCE, stand.fabric)
+    def __init__(self, node_under_test: NodeUnderTest, program: Path) -> None:
+        self.node_under_test, self._program = node_under_test, program
+        self._hosts = LocalHosts(INSTANCE, node_under_test.fabric)
 
-    def directory(self, place: Placement) -> Path:
-        return self._hosts.of(place.host).layout(place).private / "tmp"
+    def directory(self, placement: Placement) -> Path:
+        return self._hosts.of(placement.host).layout(placement).private / "tmp"
 
-    def run(self, *words: str) -> None:
-        place = self.stand.here
-        node = AgentEndpoint(place.netns, place.node.address, place.key.get_secret_value())
-        ended = node.run(list(words), _ROOT, {"PATH": "/usr/bin:/bin"}, 60)
+    def run(self, *arguments: str) -> None:
+        placement = self.node_under_test.source
+        node = AgentEndpoint(placement.netns, placement.node.address, placement.key.get_secret_value())
+        ended = node.run(list(arguments), _ROOT, {"PATH": "/usr/bin:/bin"}, 60)
         assert ended.code == 0, ended
 
     def make(self, *cases: str) -> bool:
-        """Starts the cases; returns when each has its object. False when this kernel has none of an optional kind."""
-        directory = self.directory(self.stand.here)
+        """Starts the cases and waits until each has its object. Returns False if the kernel lacks an optional kind."""
+        directory = self.directory(self.node_under_test.source)
         shutil.copy(self._program, directory / "objects")
         self.run("/tmp/objects", "/tmp", *cases)  # noqa: S108
-        made = {case: _said(directory / f"{case}.ready") for case in cases}
-        assert not any(why for case, why in made.items() if case not in OPTIONAL), made
-        return not any(made.values())
+        problems_by_case = {case: _report_of(directory / f"{case}.ready") for case in cases}
+        assert not any(why for case, why in problems_by_case.items() if case not in OPTIONAL), problems_by_case
+        return not any(problems_by_case.values())
 
     def check(self, *cases: str) -> dict[str, str]:
-        """What is wrong with each case's object by now."""
-        place = self.stand.there if self.stand.driver.alive(self.stand.there) else self.stand.here
-        directory = self.directory(place)
+        """Case -> what is wrong with its object."""
+        placement = (
+            self.node_under_test.destination
+            if self.node_under_test.driver.alive(self.node_under_test.destination)
+            else self.node_under_test.source
+        )
+        directory = self.directory(placement)
         (directory / "go").touch()
-        return {case: said for case in cases if (said := _said(directory / f"{case}.result"))}
+        return {case: obstacle for case in cases if (obstacle := _report_of(directory / f"{case}.result"))}
 
     def move(self) -> None:
-        """Stop and copy."""
-        mover = self.stand.mover()
-        for step in self.stand.steps(mover):
+        """A stop-and-copy move."""
+        mover = self.node_under_test.mover()
+        for step in self.node_under_test.steps(mover):
             step()
-        self.stand.finish(mover)
-        self.stand.assert_runs_at(self.stand.there)
+        self.node_under_test.finish(mover)
+        self.node_under_test.assert_runs_only_at(self.node_under_test.destination)
 
     def move_and_take_back(self) -> None:
-        mover = self.stand.mover()
-        for step in self.stand.steps(mover):
+        mover = self.node_under_test.mover()
+        for step in self.node_under_test.steps(mover):
             step()
-        self.stand.take_back(mover)
-        self.stand.assert_runs_at(self.stand.here)
+        self.node_under_test.roll_back(mover)
+        self.node_under_test.assert_runs_only_at(self.node_under_test.source)
 
 
-def _said(file: Path) -> str:
+def _report_of(file: Path) -> str:
     deadline = time.monotonic() + 40
     while not file.exists():
         if time.monotonic() > deadline:
@@ -99,17 +115,17 @@ def _said(file: Path) -> str:
 
 @pytest.fixture
 def objects(nodes: tuple[NodeDriver, Fabric], program: Path) -> Iterator[Objects]:
-    stand = Stand(*nodes)
+    node_under_test = NodeUnderTest(*nodes)
     try:
-        stand.driver.start(stand.here)
-        if reason := stand.driver.move_obstacle(stand.here, stand.there):
+        node_under_test.driver.start(node_under_test.source)
+        if reason := node_under_test.driver.move_obstacle(node_under_test.source, node_under_test.destination):
             pytest.skip(reason)
-        yield Objects(stand, program)
+        yield Objects(node_under_test, program)
     finally:
-        for place in (stand.here, stand.there):
-            if Cgroup(place.cgroup).exists():
-                Cgroup(place.cgroup).thaw()
-        stand.remove()
+        for placement in (node_under_test.source, node_under_test.destination):
+            if Cgroup(placement.cgroup).exists():
+                Cgroup(placement.cgroup).thaw()
+        node_under_test.remove()
 
 
 TIMERS = (
@@ -129,7 +145,7 @@ CARRIED = (
     *("tcp_half_closed", "fanotify", "pidfd", "raw", "packet", "netlink", "proc_file", "device"),
 )
 OPTIONAL = ("io_uring", "userfaultfd", "perf", "landlock")
-"""Kinds that a kernel may be built or told to do without."""
+"""Kinds that a kernel may be built or configured without."""
 REFUSED = {
     "io_uring": "io_uring",
     "userfaultfd": "userfaultfd",
@@ -144,38 +160,38 @@ REFUSED = {
 }
 
 
-def test_timers_go_on(objects: Objects) -> None:
+def test_periodic_timers_keep_ticking_after_a_move(objects: Objects) -> None:
     objects.make(*TIMERS)
     objects.move()
     assert objects.check(*TIMERS) == {}
 
 
-def test_timers_go_on_where_they_were(objects: Objects) -> None:
+def test_timers_keep_their_remaining_time(objects: Objects) -> None:
     objects.make(*TIMERS)
     objects.move_and_take_back()
     assert objects.check(*TIMERS) == {}
 
 
-def test_objects_are_carried(objects: Objects) -> None:
+def test_kernel_objects_move_with_their_state(objects: Objects) -> None:
     objects.make(*CARRIED)
     objects.move()
     assert objects.check(*CARRIED) == {}
 
 
-def test_what_would_be_lost_is_refused_by_name(objects: Objects) -> None:
-    stand, group = objects.stand, Cgroup(objects.stand.here.cgroup)
+def test_objects_that_a_move_would_lose_are_refused_by_name(objects: Objects) -> None:
+    node_under_test, group = objects.node_under_test, Cgroup(objects.node_under_test.source.cgroup)
     before = group.pids()
-    for case, word in REFUSED.items():
+    for case, expected in REFUSED.items():
         if not objects.make(case):
             continue
-        said = stand.driver.move_obstacle(stand.here, stand.there)
-        assert word in said and ("(objects)" in said or case == "multicast"), (case, said)
+        obstacle = node_under_test.driver.move_obstacle(node_under_test.source, node_under_test.destination)
+        assert expected in obstacle and ("(objects)" in obstacle or case == "multicast"), (case, obstacle)
         with pytest.raises(Refused, match="cannot be moved"):
-            stand.mover().prepare()
-        assert not Cgroup(stand.there.cgroup).exists(), "nothing is made before the refusal"
+            node_under_test.mover().prepare()
+        assert not Cgroup(node_under_test.destination.cgroup).exists(), "nothing is made before the refusal"
         ended = set(group.pids()) - set(before)
         for pid in ended:
             os.kill(pid, signal.SIGKILL)
         while set(group.pids()) & ended:
             time.sleep(0.01)
-    assert not stand.driver.move_obstacle(stand.here, stand.there)
+    assert not node_under_test.driver.move_obstacle(node_under_test.source, node_under_test.destination)

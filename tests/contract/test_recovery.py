@@ -1,9 +1,6 @@
-"""The daemon is killed at each phase of a container's move; another one finishes the move or takes it back.
-
-The fakes have this at every single call (tests/unit/test_move_state_machine.py); here it is the real driver's turn to
-find all of a node again by names alone. Not so with virtual machines: libvirt's connections do not outlive the fork
-that dies here.
-"""
+"""The daemon is killed at each phase of a container's move; the next one finishes the move or rolls it back. With fakes
+this is tested at every call (tests/unit/test_move_state_machine.py); here the real driver must find all parts of a node
+by names alone. VMs are not covered, because libvirt connections do not survive the fork that is killed here."""
 
 from __future__ import annotations
 
@@ -33,7 +30,7 @@ OWNER = Owner(uid=0, gid=0, home="/", cwd="/")
 
 
 class Daemon:
-    """What a daemon knows when it starts: the rows, and the names that follow from them."""
+    """The state of a starting daemon: stored records, and names derived from them."""
 
     def __init__(self, path: Path, driver: NodeDriver, fabric: Fabric) -> None:
         self.driver, self.fabric = driver, fabric
@@ -45,7 +42,7 @@ class Daemon:
 
 @pytest.fixture
 def daemon(nodes: tuple[NodeDriver, Fabric], tmp_path: Path) -> Iterator[Callable[[], Daemon]]:
-    """Makes daemons over the same rows; a cluster of two nodes on hosts a1 and a2 is up."""
+    """Makes daemons with the same store; a cluster of two nodes on hosts a1 and a2 is up."""
     driver, fabric = nodes
     if not criu_probe.find().works:
         pytest.skip(criu_probe.find().reason)
@@ -59,12 +56,12 @@ def daemon(nodes: tuple[NodeDriver, Fabric], tmp_path: Path) -> Iterator[Callabl
     start().clusters.down("hello")
 
 
-def killed(act: Callable[[], object]) -> bool:
-    """Runs `act` in a child; True when the child was killed."""
+def killed(action: Callable[[], object]) -> bool:
+    """Runs `action` in a child process; returns True if it was killed."""
     child = os.fork()
     if child == 0:
         try:
-            act()
+            action()
         except BaseException:
             traceback.print_exc()
         os._exit(1)
@@ -73,7 +70,9 @@ def killed(act: Callable[[], object]) -> bool:
 
 @pytest.mark.parametrize("nodes", ["container"], indirect=True, scope="module")
 @pytest.mark.parametrize("phase", ["prepare", "rounds", "freeze", "transfer", "restore", "commit", "thaw"])
-def test_killed_daemon(daemon: Callable[[], Daemon], phase: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_new_daemon_recovers_a_move_killed_at_each_step(
+    daemon: Callable[[], Daemon], phase: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("WHERRY_FAULTS", "1")
     assert killed(lambda: daemon().moves.run("hello-1", "b1", fault=f"{phase}:kill"))
     next_one = daemon()
@@ -85,14 +84,14 @@ def test_killed_daemon(daemon: Callable[[], Daemon], phase: str, monkeypatch: py
     host, other = ("b1", "a2") if committed else ("a2", "b1")
     node = next_one.store.node("hello-1")
     assert node is not None and (node.host, node.state) == (host, "running")
-    assert next_one.driver.alive(next_one.places.place(node))
-    assert not next_one.driver.alive(next_one.places.place(node, other))
-    assert not os.path.exists(next_one.places.place(node, other).netns)
+    assert next_one.driver.alive(next_one.places.placement(node))
+    assert not next_one.driver.alive(next_one.places.placement(node, other))
+    assert not os.path.exists(next_one.places.placement(node, other).netns)
     assert not (INSTANCE.run / "nodes" / f"hello-1@{other}").exists()
 
     peer = next_one.store.node("hello-0")
     assert peer is not None
     in_netns(
-        next_one.places.place(peer).netns,
+        next_one.places.placement(peer).netns,
         lambda: socket.create_connection((node.address, CONTROL_PORT), timeout=10).close(),
     )

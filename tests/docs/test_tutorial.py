@@ -1,8 +1,6 @@
-"""The tutorial is true: its commands are run in order, and the output that it shows is looked for in theirs.
-
-In a ```console block a line that begins with `$ ` is a command, what follows is its output, abridged by `...`, and
-`[exit code N]` stands for a code other than 0. Numbers, times, identifiers and spaces may differ.
-"""
+"""Runs the tutorial's commands in order and compares their output with that in the text. In a ```console block a line
+that begins with `$ ` is a command, the lines below are its output, abridged by `...`, and `[exit code N]` is an exit
+code other than 0. Numbers, times, identifiers and spaces may differ."""
 
 from __future__ import annotations
 
@@ -23,7 +21,7 @@ TOP = Path(__file__).resolve().parents[2]
 TUTORIAL = TOP / "docs" / "tutorial.md"
 INSTANCE = own_name("ttut")
 SECONDS = 400
-"""For one command, on a loaded machine."""
+"""Time limit of one command on a loaded machine."""
 
 pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="clusters are made by root"),
@@ -34,7 +32,7 @@ pytestmark = [
 
 @dataclass
 class Step:
-    """One command of the text: what it shows, and the exit code that it should have."""
+    """One command of the text with its expected output and exit code."""
 
     line: int
     command: str
@@ -72,7 +70,7 @@ STANDS_FOR = {"any": ".*", "word": ".+", "number": r"[\d.:/e-]+[smhd]?", "unit":
 
 
 def pattern(shown: str) -> str:
-    """A shown line as a regular expression."""
+    """A line of expected output as a regular expression."""
     result, end = "", 0
     for found in VARIES.finditer(shown):
         result += re.escape(shown[end : found.start()])
@@ -82,7 +80,7 @@ def pattern(shown: str) -> str:
 
 
 def missing(shown: list[str], output: str) -> str:
-    """The first line shown that is not in the output, after those before it; empty when all are."""
+    """The first expected line that does not follow the earlier ones in the output; empty if all do."""
     lines = iter(output.splitlines())
     for line in shown:
         if line.strip() and line.strip() != "...":
@@ -94,7 +92,7 @@ def missing(shown: list[str], output: str) -> str:
 
 @pytest.fixture
 def environment(tmp_path: Path) -> Iterator[dict[str, str]]:
-    """A shell in a directory that has the examples, with this checkout's commands and an instance of its own."""
+    """A shell in a copy of the examples, with this checkout's commands and an instance of its own."""
     shutil.copytree(TOP / "examples", tmp_path / "examples")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("WHERRY_", "SUDO_"))}
     path = f"{Path(sys.executable).parent}:{kept['PATH']}"

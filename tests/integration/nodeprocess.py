@@ -1,7 +1,5 @@
-"""A wherry-init in a PID namespace of its own, as built and with ASan and UBSan, and a client that speaks its protocol.
-
-Invariant of every test: the node ends by SIGTERM with exit code 0 and no sanitizer had anything to say.
-"""
+"""A wherry-init in a PID namespace, as built and with ASan and UBSan, and a client for its protocol. Invariant of every
+test: the node ends on SIGTERM with exit code 0 and without a sanitizer report."""
 
 from __future__ import annotations
 
@@ -22,7 +20,7 @@ from wherry.base.paths import native_program
 from wherry.job import sealed_frames
 
 KEY = "0123456789abcdef" * 4
-WAIT = 30.0  # seconds for what takes milliseconds, on a loaded machine
+WAIT = 30.0  # time limit in seconds for what takes milliseconds on an idle machine
 ENVIRONMENT = ["PATH=/usr/local/bin:/usr/bin:/bin", "GREETING=a b  c"]
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="PID namespaces are root's")
@@ -44,7 +42,7 @@ def wait_until(condition: Callable[[], object], what: str) -> None:
 
 
 def children(pid: int) -> list[int]:
-    """Processes below a process."""
+    """Descendants of a process."""
     try:
         return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     except FileNotFoundError:
@@ -52,7 +50,7 @@ def children(pid: int) -> list[int]:
 
 
 def names(pid: int) -> list[str]:
-    """Command lines of the processes below a process."""
+    """Command lines of the descendants of a process."""
     found = []
     for child in children(pid):
         try:
@@ -63,12 +61,12 @@ def names(pid: int) -> list[str]:
 
 
 def silent(port: int, source: str = "127.0.0.1") -> socket.socket:
-    """A connection over which nothing is said."""
+    """An open connection without any traffic."""
     return socket.create_connection(("127.0.0.1", port), timeout=WAIT, source_address=(source, 0))
 
 
 class Client:
-    """A connection to the init."""
+    """A client connection to the init."""
 
     def __init__(self, port: int, key: str = KEY, source: str = "127.0.0.1", answered: bool = True) -> None:
         self.socket = silent(port, source)
@@ -114,7 +112,7 @@ class Client:
         return kind.decode(), self.session.to_client.open(header, rest) if self.session else rest
 
     def rest(self) -> dict[str, bytes]:
-        """All payloads up to the end, joined by type."""
+        """Type -> concatenated payloads of all frames up to the end."""
         found: dict[str, bytes] = {}
         while (frame := self.receive())[0]:
             found[frame[0]] = found.get(frame[0], b"") + frame[1]

@@ -1,4 +1,4 @@
-"""A checkout may lie anywhere: its tools take paths with spaces."""
+"""The tools of a checkout work in paths with spaces."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NATIVE = Path(__file__).resolve().parents[2] / "native"
 
 
 @pytest.mark.parametrize("words", [["programs/count.c"], ["--mpi", "mpi/examples/ep.c"]], ids=["tile", "mpi"])
-def test_tilecc(tmp_path: Path, words: list[str]) -> None:
+def test_tilecc_works_in_a_path_with_a_space(tmp_path: Path, words: list[str]) -> None:
     if not shutil.which("cc"):
         pytest.skip("no C compiler")
     here = tmp_path / "a checkout" / "manycore"

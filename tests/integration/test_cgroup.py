@@ -1,4 +1,4 @@
-"""Cgroups: layouts read from mountinfo, v2 against a directory that stands in for it, and the machine's own as root."""
+"""Cgroups: layouts parsed from mountinfo, v2 on a plain directory, and the machine's own hierarchy (root)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SEPARATE = """\
 COMOUNTED = "32 31 0:29 / /sys/fs/cgroup/cpu,cpuacct rw,relatime - cgroup cgroup rw,cpu,cpuacct\n"
 
 
-def test_every_controller_may_have_its_own_hierarchy() -> None:
+def test_controllers_with_separate_hierarchies() -> None:
     layout = read_layout(SEPARATE)
     assert layout.root("cpu") == Path("/sys/fs/cgroup/cpu")
     assert layout.root("freezer") == layout.roots()[0] == Path("/sys/fs/cgroup/freezer")
@@ -34,13 +34,13 @@ def test_every_controller_may_have_its_own_hierarchy() -> None:
     assert not layout.is_v2("freezer")
 
 
-def test_controllers_may_share_a_hierarchy() -> None:
+def test_controllers_that_share_a_hierarchy() -> None:
     layout = read_layout(COMOUNTED)
     assert layout.roots() == [Path("/sys/fs/cgroup/cpu,cpuacct")]
     assert layout.missing() == ["memory", "freezer", "pids"]
 
 
-def test_v2_gives_what_v1_does_not(tmp_path: Path) -> None:
+def test_v2_has_controllers_that_v1_lacks(tmp_path: Path) -> None:
     (tmp_path / "cgroup.controllers").write_text("memory pids\n")
     unified = f"41 31 0:38 / {tmp_path} rw,relatime - cgroup2 cgroup2 rw\n"
     both = read_layout(COMOUNTED + unified)
@@ -53,35 +53,35 @@ def test_v2_gives_what_v1_does_not(tmp_path: Path) -> None:
 
 @pytest.fixture
 def v2(tmp_path: Path) -> Layout:
-    """A directory in the place of a v2 hierarchy: what is written is read back, nothing is carried out."""
+    """A plain directory in place of a v2 hierarchy, to check which files are written."""
     return Layout({}, tmp_path, frozenset({"cpu", "cpuacct", "memory", "pids", "freezer"}))
 
 
-def test_v2_files(v2: Layout, tmp_path: Path) -> None:
+def test_files_of_a_v2_hierarchy(v2: Layout, tmp_path: Path) -> None:
     node = Cgroup("wherry-x/a1/n-0", v2)
     node.create()
-    here = tmp_path / "wherry-x/a1/n-0"
+    directory = tmp_path / "wherry-x/a1/n-0"
     assert (tmp_path / "wherry-x/cgroup.subtree_control").exists()
-    assert not (here / "cgroup.subtree_control").exists(), "a node is a leaf"
+    assert not (directory / "cgroup.subtree_control").exists(), "a node is a leaf"
     node.limit(cpus=1.5, memory=2**28)
-    assert (here / "cpu.max").read_text() == f"{PERIOD * 3 // 2} {PERIOD}"
-    assert (here / "memory.max").read_text() == str(2**28)
-    assert (here / "pids.max").read_text() == str(TASKS)
+    assert (directory / "cpu.max").read_text() == f"{PERIOD * 3 // 2} {PERIOD}"
+    assert (directory / "memory.max").read_text() == str(2**28)
+    assert (directory / "pids.max").read_text() == str(TASKS)
     node.limit(cpus=None, memory=None)
-    assert (here / "pids.max").read_text() == "max", "on its way a node has those that restore it, too"
-    assert (here / "cpu.max").read_text() == f"max {PERIOD}"
+    assert (directory / "pids.max").read_text() == "max", "on its way a node has those that restore it, too"
+    assert (directory / "cpu.max").read_text() == f"max {PERIOD}"
     node.weight(2)
     node.prefer(True)
     node.prefer(True)
-    assert (here / "cpu.weight").read_text() == "2000"
+    assert (directory / "cpu.weight").read_text() == "2000"
     node.prefer(False)
-    assert (here / "cpu.weight").read_text() == "200"
-    (here / "cpu.stat").write_text("usage_usec 2500000\nthrottled_usec 500000\n")
+    assert (directory / "cpu.weight").read_text() == "200"
+    (directory / "cpu.stat").write_text("usage_usec 2500000\nthrottled_usec 500000\n")
     assert (node.cpu_seconds(), node.throttled()) == (2.5, 0.5)
-    assert node.freezer_dir() == str(here)
+    assert node.freezer_dir() == str(directory)
 
 
-def test_a_freeze_that_does_not_come_is_told(v2: Layout, tmp_path: Path) -> None:
+def test_freeze_that_does_not_complete_times_out(v2: Layout, tmp_path: Path) -> None:
     node = Cgroup("wherry-x/n", v2)
     node.create()
     (tmp_path / "wherry-x/n/cgroup.events").write_text("populated 1\nfrozen 0\n")
@@ -111,7 +111,7 @@ def spin(node: Cgroup) -> subprocess.Popen[bytes]:
     return process
 
 
-def test_frozen_processes_stand_and_die(group: Cgroup) -> None:
+def test_frozen_processes_stop_and_can_be_killed(group: Cgroup) -> None:
     process = spin(group)
     assert group.pids() == [process.pid]
     group.freeze()
@@ -130,7 +130,7 @@ def test_frozen_processes_stand_and_die(group: Cgroup) -> None:
 def test_limits_reach_the_kernel(group: Cgroup) -> None:
     host = Cgroup(f"{TREE}/a1")
     host.limit(cpus=1, memory=2**29)
-    group.limit(cpus=4, memory=2**28)  # more than its host has: the host's limit then counts
+    group.limit(cpus=4, memory=2**28)  # more than its host has: the host's limit applies
     group.limit(cpus=0.2, memory=2**28)
     group.weight(1)
     process = spin(group)
@@ -149,12 +149,12 @@ def test_a_fork_bomb_stays_within_its_limit(group: Cgroup) -> None:
     bomb = "for i in $(seq 60); do sleep 60 2>/dev/null & done"
     process = subprocess.Popen(["/bin/sh", "-c", f"read line; {bomb}"], stdin=subprocess.PIPE, stderr=subprocess.PIPE)
     group.add(process.pid)
-    said = process.communicate(b"go\n", timeout=60)[1]
-    assert b"fork" in said, "the twentieth process is refused"
+    output = process.communicate(b"go\n", timeout=60)[1]
+    assert b"fork" in output, "the twentieth process is refused"
     assert 10 < len(group.pids()) <= 20
 
 
-def test_a_sweep_takes_one_instance_only(group: Cgroup) -> None:
+def test_sweep_removes_one_instance_only(group: Cgroup) -> None:
     other = Cgroup(f"{TREE}2/a1")
     other.create()
     try:
@@ -169,7 +169,7 @@ def test_a_sweep_takes_one_instance_only(group: Cgroup) -> None:
         sweep(f"{TREE}2")
 
 
-def test_a_process_that_is_gone_is_refused(group: Cgroup) -> None:
+def test_adding_an_ended_process_is_refused(group: Cgroup) -> None:
     process = subprocess.Popen(["/bin/true"])
     process.wait()
     with pytest.raises(Failed, match="was not put into"):

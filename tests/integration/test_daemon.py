@@ -1,4 +1,4 @@
-"""The end of `wherryd`: nobody else is the instance's daemon while a thread of this one may still write."""
+"""Shutdown of `wherryd`: its instance lock is held until no thread can write any more."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ daemon.main()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="the daemon is root's")
-def test_it_ends_at_once_and_holds_the_lock_until_then(tmp_path: Path) -> None:
+def test_daemon_stops_at_once_and_holds_its_lock_until_then(tmp_path: Path) -> None:
     environment = os.environ | {"WHERRY_INSTANCE": PLACE.name, "WHERRY_STATE": str(tmp_path)}
     try:
         done = subprocess.run(

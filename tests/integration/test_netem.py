@@ -1,4 +1,4 @@
-"""netem is used for latency alone, where the kernel has it, and takes its figures."""
+"""netem is used for links with only a latency, if the kernel has it."""
 
 from __future__ import annotations
 
@@ -27,12 +27,14 @@ NAME = f"wherry-{own_name('tnet')}-x"
         ({"reverse": {"latency": "5ms"}}, True),
     ],
 )
-def test_only_latency_fits(monkeypatch: pytest.MonkeyPatch, declared: dict[str, Any], fits: bool) -> None:
+def test_netem_is_used_for_links_with_only_a_latency(
+    monkeypatch: pytest.MonkeyPatch, declared: dict[str, Any], fits: bool
+) -> None:
     monkeypatch.setattr(netem, "available", lambda: True)
     assert netem.fits(LinkSpec.model_validate({"between": ["a", "b"], **declared})) is fits
 
 
-def test_a_kernel_without_it_uses_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernel_without_netem_uses_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(netem, "available", lambda: False)
     assert not netem.fits(LinkSpec.model_validate({"between": ["a", "b"], "latency": "5ms"}))
 
@@ -46,17 +48,17 @@ def wire() -> Iterator[tuple[str, str]]:
     named_netns.remove(NAME)
 
 
-def test_latency_is_set_changed_and_taken_away(wire: tuple[str, str]) -> None:
+def test_netem_latency_is_set_changed_and_removed(wire: tuple[str, str]) -> None:
     def ping() -> float:
-        said = subprocess.run(["ip", "netns", "exec", NAME, "ping", "-c2", "-q", "127.0.0.1"], capture_output=True)
-        return float(said.stdout.decode().rpartition("= ")[2].split("/")[0])
+        output = subprocess.run(["ip", "netns", "exec", NAME, "ping", "-c2", "-q", "127.0.0.1"], capture_output=True)
+        return float(output.stdout.decode().rpartition("= ")[2].split("/")[0])
 
     subprocess.run(["ip", "-n", NAME, "link", "set", "lo", "up"], check=True)
     netem.clear(wire)
     for seconds in (0.02, 0.005):
         netem.set_latency(wire, seconds)
         assert 2 * seconds <= ping() / 1e3 < 2 * seconds + 0.2
-    found = netem.traffic(wire)
-    assert found and found.frames >= 4
+    commands = netem.traffic(wire)
+    assert commands and commands.frames >= 4
     netem.clear(wire)
     assert netem.traffic(wire) is None

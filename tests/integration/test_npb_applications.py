@@ -1,4 +1,5 @@
-"""NPB's pseudo-applications LU, SP, BT on this machine alone: class S verifies in every cut, or is refused."""
+"""NPB pseudo-applications LU, SP, BT natively: class S verifies with every supported decomposition, others are
+refused."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ import pytest
 from wherry.base.errors import Refused
 from wherry.base.paths import native_library, native_program
 
-# Debian 12's MPICH hangs in MPI_Finalize now and then without our library.
+# Debian 12's MPICH occasionally hangs in MPI_Finalize without our library.
 COMMANDS = {
     "openmpi": "mpirun.openmpi --allow-run-as-root --oversubscribe --mca btl vader,self -n {ranks}",
     "mpich": "mpiexec.mpich -genv LD_PRELOAD libwherry-finalize.so -n {ranks}",
@@ -38,7 +39,7 @@ def run(kernel: str, flavour: str, ranks: int, letter: str) -> subprocess.Comple
     if not shutil.which(launcher[0]):
         pytest.skip(f"no {launcher[0]} on this machine")
     command = [*launcher, program(kernel, flavour), letter]
-    # By name, as LD_PRELOAD is a list with blanks and the checkout's path may have some.
+    # By name, because LD_PRELOAD is separated by blanks, which the checkout's path may contain.
     env = ENVIRONMENT | {"LD_LIBRARY_PATH": str(native_library("libwherry-finalize.so").parent)}
     return subprocess.run(command, capture_output=True, text=True, timeout=120, env=env)
 
@@ -55,7 +56,7 @@ def check_verified(done: subprocess.CompletedProcess[str], kernel: str, ranks: i
 @pytest.mark.parametrize("ranks", [1, 4])
 @pytest.mark.parametrize("flavour", sorted(COMMANDS))
 @pytest.mark.parametrize("kernel", ["lu", "sp", "bt"])
-def test_class_s_verifies(kernel: str, flavour: str, ranks: int) -> None:
+def test_applications_verify_class_s(kernel: str, flavour: str, ranks: int) -> None:
     done = run(kernel, flavour, ranks, "S")
     check_verified(done, kernel, ranks)
     compared = re.findall(r"^ (?:Residual|Error) [1-5] .*relative error +(\S+)$", done.stdout, re.MULTILINE)
@@ -63,13 +64,13 @@ def test_class_s_verifies(kernel: str, flavour: str, ranks: int) -> None:
 
 
 @pytest.mark.parametrize(("kernel", "ranks"), [("lu", 6), ("sp", 9)])
-def test_ranks_in_the_middle_verify(kernel: str, ranks: int) -> None:
-    """Their two neighbours along an axis are not the same rank, and none of their faces lies on the boundary."""
+def test_applications_verify_with_interior_ranks(kernel: str, ranks: int) -> None:
+    """Interior ranks have two different neighbours along each axis and no face on the boundary."""
     check_verified(run(kernel, "openmpi", ranks, "S"), kernel, ranks)
 
 
 @pytest.mark.parametrize(("kernel", "ranks"), [("lu", 5), ("sp", 3), ("bt", 2)])
-def test_a_wrong_count_is_refused(kernel: str, ranks: int) -> None:
+def test_applications_refuse_a_wrong_number_of_ranks(kernel: str, ranks: int) -> None:
     done = run(kernel, "openmpi", ranks, "S")
     assert done.returncode == 2
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("npb: ")]
@@ -78,8 +79,8 @@ def test_a_wrong_count_is_refused(kernel: str, ranks: int) -> None:
 
 
 @pytest.mark.parametrize("kernel", ["lu", "sp", "bt"])
-def test_a_class_without_memory_is_refused(kernel: str) -> None:
-    """Class C takes 0.8 GiB alone; the limit stands for a small machine. A process alone needs no launcher."""
+def test_applications_refuse_a_class_larger_than_memory(kernel: str) -> None:
+    """Class C needs 0.8 GiB on one rank; the limit simulates a small machine. A single process needs no launcher."""
     done = subprocess.run(
         [program(kernel, "mpich"), "C"],
         capture_output=True,

@@ -1,4 +1,4 @@
-"""NPB's kernels EP, CG, MG, FT, IS on this machine alone: class S verifies under each MPI, and bad input is refused."""
+"""NPB kernels EP, CG, MG, FT, IS natively: class S verifies with each MPI, and invalid input is refused."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ def run(kernel: str, flavour: str, ranks: int, *arguments: str) -> subprocess.Co
 
 
 def field(output: str, label: str) -> str:
-    found = re.search(rf"^ {re.escape(label)} *= *(\S.*)$", output, re.MULTILINE)
-    assert found, f"no {label!r} in:\n{output}"
-    return found[1]
+    match = re.search(rf"^ {re.escape(label)} *= *(\S.*)$", output, re.MULTILINE)
+    assert match, f"no {label!r} in:\n{output}"
+    return match[1]
 
 
-def test_a_result_that_is_wrong_is_told(tmp_path: Path) -> None:
-    """EP with another reference value than the published one, in the program's file."""
+def test_kernels_report_a_wrong_result(tmp_path: Path) -> None:
+    """EP with a modified reference value in the program file."""
     published = struct.pack("<d", -3.247834652034740e3)
     whole = Path(program("ep", "openmpi")).read_bytes()
     assert whole.count(published) == 1
@@ -66,7 +66,7 @@ def test_a_result_that_is_wrong_is_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 @pytest.mark.parametrize("flavour", sorted(COMMANDS))
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_class_s_verifies(kernel: str, flavour: str, ranks: int) -> None:
+def test_kernels_verify_class_s(kernel: str, flavour: str, ranks: int) -> None:
     if (kernel, flavour) == ("cg", "mpich") and ranks > len(os.sched_getaffinity(0)):
         pytest.skip("MPICH's ranks spin while they wait, which CG does 2000 times: it needs a processor for each rank")
     done = run(kernel, flavour, ranks, "S")
@@ -80,7 +80,7 @@ def test_class_s_verifies(kernel: str, flavour: str, ranks: int) -> None:
     assert each == pytest.approx(total / ranks, abs=0.01)
 
 
-def test_ep_takes_any_count() -> None:
+def test_ep_runs_on_any_number_of_ranks() -> None:
     done = run("ep", "openmpi", 3, "S")
     assert done.returncode == 0, done.stderr
     assert field(done.stdout, "Verification") == "SUCCESSFUL"
@@ -89,7 +89,7 @@ def test_ep_takes_any_count() -> None:
 @pytest.mark.parametrize(
     ("kernel", "flavour"), [("cg", "openmpi"), ("cg", "mpich"), ("mg", "mpich"), ("ft", "mpich"), ("is", "mpich")]
 )
-def test_a_wrong_count_is_refused(kernel: str, flavour: str) -> None:
+def test_kernels_refuse_a_wrong_number_of_ranks(kernel: str, flavour: str) -> None:
     done = run(kernel, flavour, 3, "S")
     assert done.returncode == 2
     line = "npb: this kernel runs on 1, 2, 4, 8, ... processes, not on 3; type: mpirun -n 2 or -n 4\n"
@@ -98,14 +98,14 @@ def test_a_wrong_count_is_refused(kernel: str, flavour: str) -> None:
 
 
 @pytest.mark.parametrize("arguments", [(), ("X",), (" ",), ("S", "S")])
-def test_a_wrong_class_is_refused(arguments: tuple[str, ...]) -> None:
+def test_kernels_refuse_an_unknown_class(arguments: tuple[str, ...]) -> None:
     done = run("is", "mpich", 1, *arguments)
     assert done.returncode == 2
     assert "type one of S, W, A, B, C" in done.stderr
 
 
-def test_a_class_without_memory_is_refused() -> None:
-    """FT class C takes 4 GiB alone; the limit stands for a small machine. A process alone needs no launcher."""
+def test_kernels_refuse_a_class_larger_than_memory() -> None:
+    """FT class C needs 4 GiB on one rank; the limit simulates a small machine. A single process needs no launcher."""
     done = subprocess.run(
         [program("ft", "mpich"), "C"],
         capture_output=True,
@@ -117,13 +117,15 @@ def test_a_class_without_memory_is_refused() -> None:
     assert re.search(r"class C needs 4\.\d GiB where rank 0 runs, and there are 3\.0 GiB; type a smaller", done.stderr)
 
 
-@pytest.mark.parametrize(("told", "says"), [("1e8", "needs 0.3 GiB where rank 0 runs"), ("much", "no number of bytes")])
-def test_a_node_that_cannot_see_its_limit_is_told(told: str, says: str) -> None:
+@pytest.mark.parametrize(
+    ("limit", "expected"), [("1e8", "needs 0.3 GiB where rank 0 runs"), ("much", "no number of bytes")]
+)
+def test_kernels_obey_the_memory_limit_in_the_environment(limit: str, expected: str) -> None:
     done = subprocess.run(
         [program("ft", "mpich"), "A"],
         capture_output=True,
         text=True,
         timeout=60,
-        env=ENVIRONMENT | {"NPB_NODE_MEMORY": told},
+        env=ENVIRONMENT | {"NPB_NODE_MEMORY": limit},
     )
-    assert done.returncode == 2 and says in done.stderr, done.stderr
+    assert done.returncode == 2 and expected in done.stderr, done.stderr

@@ -1,4 +1,4 @@
-"""A tunnel that could only be made by half is made anew by whoever looks next; a gateway is told from a stranger."""
+"""Half-made tunnels are completed by the next repair; a gateway's PID file is not confused with a reused PID."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ SLEEP = [sys.executable, "-c", "import time; time.sleep(100)"]
 
 @pytest.fixture(autouse=True)
 def _no_namespaces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vpn_gateway, "inside", _here)
-    monkeypatch.setattr(vpn_tunnel.netns_links, "inside", lambda netns, act: None)
+    monkeypatch.setattr(vpn_gateway, "inside", _run_unwrapped)
+    monkeypatch.setattr(vpn_tunnel.netns_links, "inside", lambda netns, action: None)
 
 
-def _here(_netns: str, *words: str, number: Path) -> list[str]:
+def _run_unwrapped(_netns: str, *words: str, number: Path) -> list[str]:
     return [str(native_program("wherry-ns")), "--number", str(number), "--", *words]
 
 
-class Half(Tunnel):
-    """Starts its gateways and fails then, as often as told."""
+class HalfMadeTunnel(Tunnel):
+    """A tunnel that fails a given number of times after starting its gateways."""
 
     fails = 1
 
@@ -53,25 +53,25 @@ class Half(Tunnel):
         return True
 
 
-def test_what_is_made_by_half_does_not_pass_for_whole(tmp_path: Path) -> None:
-    made = Half(tmp_path / "keys", "a--b", [("one", "s1"), ("other", "s0")], 0, "lan")
+def test_half_made_tunnel_is_not_reported_as_complete(tmp_path: Path) -> None:
+    tunnel = HalfMadeTunnel(tmp_path / "keys", "a--b", [("one", "s1"), ("other", "s0")], 0, "lan")
     with pytest.raises(Failed):
-        made.up()
-    assert not made.alive()
-    made.up()
-    assert made.alive() and os.stat(tmp_path / "keys").st_mode & 0o077 == 0
+        tunnel.up()
+    assert not tunnel.alive()
+    tunnel.up()
+    assert tunnel.alive() and os.stat(tmp_path / "keys").st_mode & 0o077 == 0
     before = [int((tmp_path / "keys" / f"{side}.pid").read_text().split()[0]) for side in (0, 1)]
-    made.fails = 1
+    tunnel.fails = 1
     with pytest.raises(Failed):
-        made.up()
-    assert made.alive(), "who ran before is not ended"
-    later = Half(tmp_path / "keys", "a--b", [("one", "s1"), ("other", "s0")], 0, "lan")
+        tunnel.up()
+    assert tunnel.alive(), "who ran before is not ended"
+    later = HalfMadeTunnel(tmp_path / "keys", "a--b", [("one", "s1"), ("other", "s0")], 0, "lan")
     assert [one.pid() for one in later._gateways] == before, "a new daemon finds them"
-    made.down()
+    tunnel.down()
     assert not later.alive() and not (tmp_path / "keys").exists()
 
 
-def test_another_process_of_that_number_is_left_alone(tmp_path: Path) -> None:
+def test_process_with_a_reused_pid_is_left_alone(tmp_path: Path) -> None:
     stranger = subprocess.Popen(SLEEP)
     one = Gateway(tmp_path, 0, "")
     one.start(SLEEP)
@@ -80,7 +80,7 @@ def test_another_process_of_that_number_is_left_alone(tmp_path: Path) -> None:
     one.end()
     (tmp_path / "0.pid").write_text(f"{stranger.pid} {int(started) + 1000}")
     assert one.pid() is None
-    (tmp_path / "0.pid").write_text(f"2 {started}")  # the kernel's thread that starts all others, which has no words
+    (tmp_path / "0.pid").write_text(f"2 {started}")  # kthreadd, which has no command line
     assert one.pid() is None
     one.end()
     assert stranger.poll() is None
@@ -88,10 +88,12 @@ def test_another_process_of_that_number_is_left_alone(tmp_path: Path) -> None:
     stranger.wait()
 
 
-def test_a_gateway_is_found_by_who_comes_after_a_daemon_that_was_killed(tmp_path: Path) -> None:
-    """At any time: it has written itself who it is. One that cannot even begin is not waited for."""
+def test_gateway_is_found_by_the_next_daemon(tmp_path: Path) -> None:
+    """A gateway writes its own PID file, so its status can be read at any time; one that exits is not waited for."""
     one = Gateway(tmp_path, 0, "")
-    child = subprocess.Popen(_here("", *SLEEP, number=tmp_path / "0.pid"))  # as if who started it had come no further
+    child = subprocess.Popen(
+        _run_unwrapped("", *SLEEP, number=tmp_path / "0.pid")
+    )  # as if its starter had been killed here
     while not (tmp_path / "0.pid").exists():
         assert child.poll() is None
     assert one.pid() == child.pid
@@ -112,36 +114,34 @@ def test_a_gateway_that_hangs_before_it_begins_is_given_up(tmp_path: Path, monke
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="there is no openssl")
-def test_a_gateway_that_ends_at_once_may_be_looked_at_while_it_starts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made, sleep = Gateway(tmp_path, 0, "one"), time.sleep
+def test_status_of_a_gateway_that_exits_while_it_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tunnel, sleep = Gateway(tmp_path, 0, "one"), time.sleep
 
-    def look(_seconds: float) -> None:  # another thread asks for the state of the link
+    def look(_seconds: float) -> None:  # a concurrent status request of the link
         sleep(0.1)
-        made.pid()
+        tunnel.pid()
 
     monkeypatch.setattr(vpn_gateway, "inside", lambda netns, *words, number: ["sleep", "0.05"])
     monkeypatch.setattr(vpn_gateway.time, "sleep", look)
-    made.start([])
-    assert made.pid() is None
+    tunnel.start([])
+    assert tunnel.pid() is None
 
 
-def test_a_certificate_that_was_made_by_half_is_made_anew(tmp_path: Path) -> None:
-    """Killed while openssl wrote it: a file that is there counts as whole."""
+def test_half_made_certificate_is_recreated(tmp_path: Path) -> None:
+    """The daemon was killed while openssl wrote the file; existing files count as complete."""
     keys = tmp_path / "keys"
     keys.mkdir()
-    made = OpenVpn(keys, "a--b", [("one", "s1"), ("other", "s0")], 0, "lan")
+    tunnel = OpenVpn(keys, "a--b", [("one", "s1"), ("other", "s0")], 0, "lan")
     for name in ("0.key.new", "0.crt.new"):
         (keys / name).write_text("-----BEGIN")
-    fingerprint = made._certificate(0)
-    assert len(fingerprint) == 95 and made._certificate(0) == fingerprint
+    fingerprint = tunnel._certificate(0)
+    assert len(fingerprint) == 95 and tunnel._certificate(0) == fingerprint
     assert sorted(path.name for path in keys.iterdir()) == ["0.crt", "0.key"]
     assert (keys / "0.key").stat().st_mode & 0o077 == 0
 
 
-def test_a_wireguard_gateway_is_there_when_it_listens(tmp_path: Path) -> None:
-    """A socket that is bound and does not listen yet must not be shown to `wg`, which removes it."""
+def test_wireguard_gateway_is_up_once_it_listens(tmp_path: Path) -> None:
+    """`wg` removes a control socket that is bound but not listening yet, so it must not be used before."""
     path = tmp_path / "w.sock"
     assert not wireguard._answers(path)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as vpn_gateway:

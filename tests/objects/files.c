@@ -1,4 +1,4 @@
-/* Open files, and descriptors that watch others. */
+/* Open files, and descriptors that watch others (epoll, inotify). */
 #include "objects.h"
 
 #include <dirent.h>
@@ -93,7 +93,7 @@ static const char *check_signalfd(void)
     return OK;
 }
 
-/* The set is level, edge, one shot used up, nested; each with its data. */
+/* An epoll set with a level-triggered, edge-triggered, disarmed one-shot and nested entry, each with its data. */
 static const char *make_epoll(void)
 {
     struct epoll_event level = {EPOLLIN, {.u64 = 11}}, once = {EPOLLIN | EPOLLONESHOT, {.u64 = 22}},

@@ -1,4 +1,4 @@
-/* Pipes, FIFOs, queues and shared memory: what is in them travels with them. */
+/* Pipes, FIFOs, queues and shared memory, with their contents. */
 #include "objects.h"
 
 #include <mqueue.h>

@@ -1,5 +1,5 @@
 /*
- * Kernel objects that a move must carry. Each case makes one, waits for the move, and looks at it again.
+ * Kernel objects that a move must preserve. Each case makes one, waits for the move, and checks it.
  *
  * A case runs in a process of its own: make() and check() return "" or what is wrong. Between the two the process does
  * nothing but sleep, so that whatever happens to the object meanwhile is the kernel's doing or the move's.

@@ -1,4 +1,4 @@
-/* What belongs to a process or thread itself. */
+/* Attributes of processes and threads. */
 #include "objects.h"
 
 #include <sched.h>
@@ -51,7 +51,7 @@ static const char *check_scheduling(void)
     return OK;
 }
 
-static int last; /* CPU that this process may use */
+static int last; /* a CPU of this process's affinity mask */
 static const char *make_affinity(void)
 {
     cpu_set_t cpus;

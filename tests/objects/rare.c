@@ -1,4 +1,4 @@
-/* Descriptors of rarer kinds: those that cannot be moved, where check() is never reached, and some that can. */
+/* Rare kinds of descriptors: some that cannot be moved (check() is never reached), and some that can. */
 #include "objects.h"
 
 #include <linux/netlink.h>

@@ -1,4 +1,4 @@
-/* Sockets with what is in them. */
+/* Sockets with the contents of their buffers. */
 #include "objects.h"
 
 #include <arpa/inet.h>

@@ -1,4 +1,4 @@
-/* Timers of every clock and mode. A periodic one goes on by its interval, on its own grid. */
+/* Timers of every clock and mode. A periodic timer continues on its grid of intervals. */
 #include "objects.h"
 
 #include <poll.h>
@@ -19,7 +19,7 @@ static struct timespec spec(double seconds)
 
 static int fd;
 static clockid_t clock_of;
-static double period, first; /* when it expires first, on its clock */
+static double period, first; /* first expiry on its clock */
 
 static const char *timer_fd(clockid_t clock, double interval, int flags, int settime, double after)
 {
@@ -40,7 +40,7 @@ static int readable(int ms)
     return poll(&look, 1, ms) == 1;
 }
 
-/* As Linux would for a process that was not scheduled: all ticks are told, and the next is on the grid. */
+/* As for a process that was not scheduled: all missed expirations are counted, and the next one is on the grid. */
 static const char *goes_on(void)
 {
     uint64_t ticks, sum = 0;
@@ -55,7 +55,7 @@ static const char *goes_on(void)
         NEED(read(fd, &ticks, sizeof ticks) == sizeof ticks);
         sum += ticks;
         now = now_on(clock_of);
-        told = first + (double)(sum - 1) * period; /* when the last of them was due */
+        told = first + (double)(sum - 1) * period; /* when the last expiration was due */
         late = now - told;
         if (late < -0.003 || late > period + 0.5)
             return wrong("tick %lu is %.3f s late, period %.3f s", (unsigned long)sum, late, period);
@@ -179,7 +179,7 @@ static const char *check_signals(void)
 
     burn(0.5);
     for (int i = 0; seen - before < 5 && i < 100; i++)
-        burn(0.05); /* a busy machine */
+        burn(0.05); /* more time on a busy machine */
     return seen - before < 5 ? wrong("%d signals", seen - before) : OK;
 }
 
@@ -198,7 +198,7 @@ static const char *check_itimer_pending(void)
 }
 
 static double alarm_due;
-/* What was left at the dump is left after the restore: it is late by that time. */
+/* The remaining time is the same after the restore as at the dump, so the timer is late by the freeze. */
 static const char *make_alarm(void)
 {
     NEED(!catch(SIGALRM));
@@ -274,7 +274,7 @@ static const char *check_posix_pending(void)
     return check_posix();
 }
 
-/* A clock that stands still during a move makes a program measure less than its peers do. */
+/* A program whose clock stops during a move measures less time than its peers. */
 static const clockid_t steady[] = {CLOCK_MONOTONIC, CLOCK_MONOTONIC_RAW, CLOCK_BOOTTIME};
 static double ahead[3];
 

@@ -1,8 +1,8 @@
 /* An MPI program that locks files of its directory while it is moved, until the file `stop` is there.
  *
  * Rank 0 holds a flock on `held`, as HDF5 does for as long as a file is open; the others try for it again and again. All
- * write to `shared` in MPI-IO's atomic mode, under fcntl locks of a moment each. Rank 0 says at the end how often another
- * got `held`, how often they tried, and how many blocks of `shared` are not what was written last. */
+ * write to `shared` in MPI-IO's atomic mode, under fcntl locks of a moment each. At the end rank 0 prints how often another
+ * rank acquired `held`, how often they tried, and how many blocks of `shared` differ from what was written last. */
 #include <fcntl.h>
 #include <mpi.h>
 #include <stdio.h>

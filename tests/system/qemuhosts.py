@@ -4,10 +4,10 @@
     wherryd ── lan0 (bridge) ─────── veth ────── eth0 ── br0 (bridge) ── tap ── a node
                                                  libvirtd: 10.79.0.11, TLS (16514); sshd, where there is one
 
-Nothing of Wherry's is there: these are strangers' hosts, set up as libvirt's own pages say
-(https://libvirt.org/kbase/tlscerts.html), with QEMU as a user other than root, and
-without KVM, which is there on some machines and does not work. Invariant: a host is a PID namespace
-that ends with this process, and takes its libvirtd and its QEMUs with it; all that it writes is in one directory.
+Nothing of Wherry is installed there: the hosts are configured as in libvirt's documentation
+(https://libvirt.org/kbase/tlscerts.html), with QEMU as an unprivileged user, and without KVM, which some machines have
+and cannot use. Invariant: a host is a PID namespace that ends with this process, and with it its libvirtd and QEMUs;
+all its files are in one directory.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _ENTRIES = {
     "passwd": [f"{QEMUS_USER}:x:{_ID}:{_ID}::/:/usr/sbin/nologin", "sshd:x:64056:65534::/run/sshd:/usr/sbin/nologin"],
     "group": [f"{QEMUS_USER}:x:{_ID}:"],
 }
-"""What packages that are not needed otherwise would add."""
+"""Users and groups that packages which are not needed otherwise would create."""
 _TLS = """\
 listen_tls = 1
 listen_tcp = 0
@@ -57,7 +57,7 @@ cgroup_controllers = []
 namespaces = []
 stdio_handler = "file"
 """
-"""What a host that is no machine cannot have: security by the kernel, cgroups, a keeper of logs."""
+"""Turns off what a set of namespaces cannot provide: security modules, cgroups, virtlogd."""
 _HOST = """
 hostname {name}
 [ ! -e /dev/kvm ] || mount --bind {etc}/nothing /dev/kvm
@@ -88,7 +88,7 @@ Host *
     UserKnownHostsFile /etc/ssh/lab.known
     BatchMode yes
 """
-"""One key is everybody's, the hosts' own, too."""
+"""One key pair is used by all users and hosts."""
 _LIBVIRTD = ("libvirtd", "--daemon", "--listen", "--pid-file", "/run/libvirtd.pid")
 _LAB = """
 mount --bind {etc} /etc
@@ -99,11 +99,9 @@ ip link set lan0 up
 """
 
 
-class Room:
-    """A set of namespaces that lasts as long as this object's process, which sleeps.
-
-    Where it is the first process of its own it also inherits children, which the kernel buries as it ignores SIGCHLD.
-    """
+class NamespaceSet:
+    """A set of namespaces that exists as long as this object's sleeping process. In a PID namespace of its own the
+    process is also the reaper of orphans: it ignores SIGCHLD, so the kernel reaps them."""
 
     def __init__(self, *kinds: str) -> None:
         words = ["setpriv", "--pdeathsig", "KILL", "unshare", "--propagation", "private", *kinds, "--", "sh", "-c"]
@@ -111,12 +109,12 @@ class Room:
         self._process = subprocess.Popen([*words, wait], stdout=subprocess.PIPE, text=True)
         assert self._process.stdout
         first = self._process.stdout.readline().strip()
-        own = "--pid" in kinds  # there it calls itself 1
+        own = "--pid" in kinds  # its PID in its own namespace is 1
         self.pid = _child(self._process.pid) if own else int(first)
         self.enter = ("nsenter", f"--target={self.pid}", "--net", "--mount", *(["--pid", "--uts"] if own else []), "--")
 
     def run(self, *words: str, seconds: float = 60) -> str:
-        """A command inside, which must go well; what it said."""
+        """Runs a command inside, which must succeed; returns its output."""
         done = subprocess.run(
             [*self.enter, *words], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=seconds
         )
@@ -124,69 +122,69 @@ class Room:
         return done.stdout
 
     def close(self) -> None:
-        """Ends it; of one with processes of its own, these too."""
+        """Ends the namespaces and all processes in them."""
         self._process.kill()
         self._process.wait()
 
 
-class Lab:
-    """The rooms: where the daemon lives, and the hosts."""
+class QemuLab:
+    """The namespaces of the daemon and of the hosts."""
 
-    def __init__(self, directory: Path, lab: Room, hosts: dict[str, Room]) -> None:
+    def __init__(self, directory: Path, qemu_lab: NamespaceSet, hosts: dict[str, NamespaceSet]) -> None:
         self.directory = directory
-        self.room = lab
+        self.namespaces = qemu_lab
         self.hosts = hosts
 
     def virsh(self, host: str, *words: str) -> str:
-        """What virsh says of a host, asked there."""
+        """Runs virsh on a host; returns its output."""
         return self.hosts[host].run("virsh", "-q", *words)
 
     def domains(self) -> dict[str, str]:
-        """The host of each running domain, by its name."""
+        """Name of each running domain -> its host."""
         return {name: host for host in self.hosts for name in self.virsh(host, "list", "--name").split()}
 
     def receives(self, host: str) -> bool:
-        """True when a node's memory comes in there."""
+        """True while a node's memory is received there."""
         return "paused" in self.virsh(host, "list", "--state-paused")
 
     def start_libvirtd(self, host: str) -> None:
-        """Returns when it answers."""
+        """Starts libvirtd and returns when it answers."""
         self.hosts[host].run(*_LIBVIRTD)
         self.virsh(host, "version")
 
     def start_sshd(self) -> None:
-        """On every host, until the host ends."""
+        """Starts sshd on every host, until the host ends."""
         for host in self.hosts.values():
             host.run(str(sshd()), "-f", "/etc/ssh/sshd_config")
 
     @contextmanager
-    def without_certificates(self) -> Iterator[None]:
-        """For the time of this, QEMUs find none."""
-        there = self.directory / "etc/pki/qemu"
-        away = there.rename(there.with_name("away"))
+    def hidden_certificates(self) -> Iterator[None]:
+        """Hides QEMU's certificates during the block."""
+        directory = self.directory / "etc/pki/qemu"
+        renamed = directory.rename(directory.with_name("away"))
         try:
             yield
         finally:
-            away.rename(there)
+            renamed.rename(directory)
 
     def kill_libvirtd(self, host: str) -> None:
-        """As `kill -9` does. Its machines run on."""
+        """Kills libvirtd by SIGKILL. Its VMs keep running."""
         self.hosts[host].run("sh", "-c", "kill -9 $(cat /run/libvirtd.pid)")
 
-    def shelf(self, host: str) -> list[str]:
-        """The files that Wherry keeps at a host."""
+    def wherry_files(self, host: str) -> list[str]:
+        """Wherry's files on a host."""
         return sorted(path.name for path in (self.directory / host / "lib" / "wherry").glob("*"))
 
 
 def sshd() -> str | None:
-    """The path of the SSH daemon, if it is installed, or unpacked by scripts/setup-test."""
+    """Path of the SSH daemon that is installed, or unpacked by scripts/setup-test."""
     unpacked = Path(__file__).resolve().parents[2] / "build/sshd/usr/sbin"
     return shutil.which("sshd", path=f"/usr/sbin:/usr/local/sbin:{unpacked}")
 
 
 @contextmanager
-def lab(directory: Path) -> Iterator[Lab]:
-    """The hosts, whose libvirtds answer by `qemu+tls://` and know each other."""
+def qemu_lab(directory: Path) -> Iterator[QemuLab]:
+    """The hosts, whose libvirtds accept `qemu+tls://` and trust each other."""
     etc = directory / "etc"
     shutil.copytree("/etc", etc, symlinks=True)
     for file, entries in _ENTRIES.items():
@@ -194,47 +192,47 @@ def lab(directory: Path) -> Iterator[Lab]:
         missing = [entry for entry in entries if f"{entry.split(':')[0]}:" not in known]
         (etc / file).write_text("\n".join([known.rstrip("\n"), *missing, ""]))
     (etc / "nothing").touch(0)
-    _certify(etc / "pki")
+    _make_certificates(etc / "pki")
     _exchange_keys(etc / "ssh")
     for name in ("cache", "lib", "log"):
         Path("/var", name, "libvirt").mkdir(exist_ok=True)
     (directory / "cache").mkdir()
     (etc / "libvirt").mkdir(exist_ok=True)
     with ExitStack() as stack:
-        lab = _room(stack, "--mount", "--net")
-        _script(lab, _LAB, etc=etc, address=LAB)
+        qemu_lab = _namespace_set(stack, "--mount", "--net")
+        _script(qemu_lab, _LAB, etc=etc, address=LAB)
         hosts = {
-            name: _room(stack, "--mount", "--net", "--uts", "--pid", "--kill-child", "--mount-proc")
+            name: _namespace_set(stack, "--mount", "--net", "--uts", "--pid", "--kill-child", "--mount-proc")
             for name in ADDRESSES
         }
         for name, host in hosts.items():
             wire = f"link add {name} master lan0 type veth peer name eth0 netns {host.pid}"
-            lab.run("ip", *wire.split())
-            lab.run("ip", "link", "set", name, "up")
+            qemu_lab.run("ip", *wire.split())
+            qemu_lab.run("ip", "link", "set", name, "up")
             own = directory / name
             for part in ("etc", "lib", "log"):
                 (own / part).mkdir(parents=True)
             (own / "etc/libvirtd.conf").write_text(_TLS.format(uuid=uuid.uuid4()))
             (own / "etc/qemu.conf").write_text(_QEMU)
             _script(host, _HOST, name=name, directory=own, etc=etc, cache=directory / "cache", address=ADDRESSES[name])
-        made = Lab(directory, lab, hosts)
+        created = QemuLab(directory, qemu_lab, hosts)
         for name in hosts:
-            made.start_libvirtd(name)
-        yield made
+            created.start_libvirtd(name)
+        yield created
 
 
-def _room(stack: ExitStack, *kinds: str) -> Room:
-    made = Room(*kinds)
-    stack.callback(made.close)
-    return made
+def _namespace_set(stack: ExitStack, *kinds: str) -> NamespaceSet:
+    created = NamespaceSet(*kinds)
+    stack.callback(created.close)
+    return created
 
 
-def _script(room: Room, text: str, **words: Any) -> None:
-    room.run("sh", "-ec", text.format(**words), seconds=120)
+def _script(namespaces: NamespaceSet, text: str, **words: Any) -> None:
+    namespaces.run("sh", "-ec", text.format(**words), seconds=120)
 
 
-def _certify(pki: Path) -> None:
-    """An authority, and one certificate for all, which names the hosts' addresses."""
+def _make_certificates(pki: Path) -> None:
+    """Makes a CA and one certificate for all hosts, with their addresses as alternative names."""
     private = pki / "libvirt/private"
     private.mkdir(parents=True)
     (pki / "CA").mkdir()
@@ -250,7 +248,7 @@ def _certify(pki: Path) -> None:
         subprocess.run(words, check=True, capture_output=True, timeout=60)
     shutil.copy(own, pki / "libvirt/clientcert.pem")
     shutil.copy(own_key, private / "clientkey.pem")
-    qemu = pki / "qemu"  # what QEMU reads itself, as its user
+    qemu = pki / "qemu"  # read by QEMU itself, as its user
     qemu.mkdir()
     for name, file in (("ca-cert", authority), ("server-cert", own), ("client-cert", own)):
         shutil.copy(file, qemu / f"{name}.pem")
@@ -259,7 +257,7 @@ def _certify(pki: Path) -> None:
 
 
 def _exchange_keys(directory: Path) -> None:
-    """Everybody lets everybody in."""
+    """Every host accepts the key of every other."""
     directory.mkdir(exist_ok=True)
     key = directory / "lab"
     subprocess.run(("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key), check=True, timeout=60)
@@ -267,7 +265,7 @@ def _exchange_keys(directory: Path) -> None:
     (directory / "lab.known").write_text("".join(f"{address} {public}\n" for address in ADDRESSES.values()))
     (directory / "ssh_config").write_text(_SSH)
     (directory / "sshd_config").write_text(_SSHD)
-    shadow = directory.parent / "shadow"  # an account that is locked lets nobody in
+    shadow = directory.parent / "shadow"  # sshd refuses locked accounts
     shadow.write_text(re.sub("^root:[^:]*:", "root:*:", shadow.read_text(), flags=re.MULTILINE))
 
 

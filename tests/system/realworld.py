@@ -1,8 +1,6 @@
-"""The whole system as a user has it: the real command line on an instance of its own, its jobs, what is on the machine.
-
-Invariant: everything is told apart by the instance's name, so tests, demos and users' clusters can be up at the same
-time. No limit here is a measurement: each is long enough for a loaded machine.
-"""
+"""Helpers of system tests: the real command line on an instance of its own, jobs, and the instance's resources on the
+machine. Invariant: all resources are identified by the instance's name, so tests, demos and users' clusters can run at
+the same time. No time limit here is a measurement: each is sufficient for a loaded machine."""
 
 from __future__ import annotations
 
@@ -36,8 +34,8 @@ from wherry.node.container.mounts import mounted
 
 WHERRY = Path(sys.executable).parent / "wherry"
 SECONDS = 240
-"""For one command, on a loaded machine."""
-_FOR_EVER = 36_000
+"""Time limit of one command on a loaded machine."""
+_UNLIMITED = 36_000
 Value = TypeVar("Value")
 Completed = subprocess.CompletedProcess[str]
 
@@ -51,7 +49,7 @@ class Ring:
         assert first.startswith(b"iteration"), (first, self._rest())
 
     def _first_line(self) -> bytes:
-        """Not a byte more: `communicate` knows nothing of what a file object has read ahead."""
+        """Reads exactly one line: `communicate` would lose what a file object has buffered."""
         assert self._client.stdout
         line, descriptor = b"", self._client.stdout.fileno()
         while not line.endswith(b"\n") and (more := os.read(descriptor, 1)):
@@ -62,48 +60,49 @@ class Ring:
         return self._client.poll() is None
 
     def result(self) -> dict[str, Any]:
-        """What it says at its end, which must be right; its last line is JSON. Its input ends here (`communicate`)."""
+        """Ends its input (`communicate`) and returns its JSON result, which must be correct."""
         out, err = self._rest()
         assert self._client.returncode == 0, (out[-500:], err)
         result: dict[str, Any] = json.loads(out.splitlines()[-1])
         assert result["errors"] == 0 and result["checked_bytes"] > 0, (result, err)
         return result
 
-    def said(self) -> str:
-        """The end of what one that has ended said."""
+    def output_tail(self) -> str:
+        """The last 2000 characters of an ended ring's output."""
         return " ".join(self._rest())[-2000:]
 
     def _rest(self) -> tuple[str, str]:
         try:
             return self._client.communicate(timeout=SECONDS)
-        except subprocess.TimeoutExpired as hung:  # whether it stands or goes on: it says a line a second
-            lines = (hung.output or b"").splitlines()
-            raise AssertionError(f"it did not end in {SECONDS} s; it said {len(lines)} lines: {lines[-3:]}") from hung
+        except subprocess.TimeoutExpired as error:  # it prints a line a second while it runs
+            lines = (error.output or b"").splitlines()
+            raise AssertionError(
+                f"it did not end in {SECONDS} s; it printed {len(lines)} lines: {lines[-3:]}"
+            ) from error
 
-    def end(self) -> None:
-        """As Ctrl-C does."""
+    def interrupt(self) -> None:
+        """Ends it as Ctrl-C does."""
         if self.running():
             self._client.send_signal(signal.SIGINT)
             self._rest()
 
 
-class World:
-    """One instance. `directory` is where commands are given; nodes see it. `enter` are words that bring a command into
-    namespaces of its own, if it is to be run in some.
-    """
+class RealInstance:
+    """A Wherry instance and its command line. Commands run in `directory`, which nodes see. `enter`: command prefix
+    that enters namespaces, if commands are to run in some."""
 
     def __init__(self, name: str, directory: Path, enter: tuple[str, ...] = (), **environment: str) -> None:
         self.instance = Instance(name)
         self.directory = directory
         self._enter = enter
         self._wherry = (*enter, "env", f"--chdir={directory}", str(WHERRY)) if enter else (str(WHERRY),)
-        kept = {key: value for key, value in os.environ.items() if not key.startswith(("WHERRY_", "SUDO_"))}
-        self.environment = {**kept, "WHERRY_INSTANCE": name, **environment}
+        inherited = {key: value for key, value in os.environ.items() if not key.startswith(("WHERRY_", "SUDO_"))}
+        self.environment = {**inherited, "WHERRY_INSTANCE": name, **environment}
 
     # Commands.
 
     def __call__(self, *words: str, **more: str) -> Completed:
-        """One command, whatever becomes of it."""
+        """Runs one command, whatever its exit code."""
         if not self._enter:
             return forked.run(words, self.directory, {**self.environment, **more}, SECONDS)
         return subprocess.run(
@@ -118,14 +117,14 @@ class World:
         )
 
     def json(self, *words: str) -> dict[str, Any]:
-        """The document of a command that must go well."""
+        """Runs a command that must succeed; returns its JSON document."""
         done = self(*words, "-o", "json")
         assert done.returncode == 0, (words, done.stderr)
         document: dict[str, Any] = json.loads(done.stdout)
         return document
 
     def start(self, *words: str, stdin: int = subprocess.DEVNULL) -> subprocess.Popen[str]:
-        """A command that goes on."""
+        """Starts a command in the background."""
         return subprocess.Popen(
             [*self._wherry, *words],
             cwd=self.directory,
@@ -137,7 +136,7 @@ class World:
         )
 
     def file(self, name: str, text: str) -> str:
-        """A file in the directory; its name, as a command takes it."""
+        """Writes a file in the directory; returns its name, as an argument of commands."""
         (self.directory / name).write_text(text)
         return name
 
@@ -149,16 +148,16 @@ class World:
         self.json("up", self.cluster_file(name, nodes, memory, more))
 
     def move(self, node: str, host: str) -> dict[str, Any]:
-        """The record of a move that must go well."""
+        """Moves a node, which must succeed; returns the move's record."""
         return self.json("move", node, "--to", host)
 
     def begin_move(self, node: str, host: str, fault: str | None = None) -> str:
-        """Begins a move, with a fault if one is named; the operation. Needs a daemon that runs."""
+        """Begins a move, optionally with a fault; returns the operation's id. Needs a running daemon."""
         with Client(self.instance, start=False) as client:
             return client.begin_move(node, host, fault=fault).id
 
     def kill_daemon(self) -> None:
-        """As `kill -9` does."""
+        """Kills the daemon by SIGKILL."""
         os.kill(int((self.instance.run / "lock").read_text()), signal.SIGKILL)
 
     # Jobs.
@@ -174,12 +173,10 @@ class World:
         memory: int = 4,
         pause: int = 0,
     ) -> Iterator[Ring]:
-        """A ring that runs for so long, or until its result is asked for; else it is ended.
-
-        `memory` is MiB for each rank. Without a `pause`, of so many ms in each iteration, it uses all of its nodes' CPU
-        and has nearly always a message under way; what is not about that leaves the CPU to the tests beside it.
-        """
-        options = ["--seconds", str(seconds or _FOR_EVER), "--memory", str(memory), "--size", "16384"]
+        """Runs a ring for `seconds`, or until `result` is called; it is interrupted at the end of the block. `memory`:
+        MiB for each rank. Without a `pause` (ms in each iteration) it uses all of its nodes' CPU and nearly always has
+        a message in flight; tests that do not need that leave the CPU to the tests that run beside them."""
+        options = ["--seconds", str(seconds or _UNLIMITED), "--memory", str(memory), "--size", "16384"]
         options += ["--pause", str(pause)] if pause else []
         options += [] if seconds else ["--input"]
         words = ("run", cluster, "-n", str(ranks), "--", ring_program(flavour, self.directory), *options)
@@ -187,59 +184,57 @@ class World:
         try:
             yield ring
         finally:
-            ring.end()
+            ring.interrupt()
 
-    def under_a_ring(self, cluster: str, flavour: str, act: Callable[[], object], **more: int) -> dict[str, Any]:
-        """Does `act` while a ring runs, which must be right at its end."""
+    def run_under_ring(self, cluster: str, flavour: str, action: Callable[[], object], **more: int) -> dict[str, Any]:
+        """Runs `action` while a ring runs; the ring's result must be correct."""
         with self.ring(cluster, flavour, **more) as ring:
-            act()
-            assert ring.running(), ring.said()
+            action()
+            assert ring.running(), ring.output_tail()
             return ring.result()
 
-    # What is there.
+    # State of the machine.
 
     def hosts_of(self, cluster: str) -> dict[str, str]:
-        """The host of each node, all of which run."""
+        """Node -> host; all nodes must be running."""
         with Client(self.instance) as client:
             nodes = client.nodes(cluster)
         assert {node.state for node in nodes} == {NodeState.RUNNING}, nodes
         return {node.name: node.host for node in nodes}
 
     def hosts(self) -> list[str]:
-        """The hosts of the fabric."""
+        """Names of the fabric's hosts."""
         with Client(self.instance) as client:
             return [host.name for host in client.hosts()]
 
     def assert_one_copy(self, cluster: str) -> dict[str, str]:
-        """Each node has one place, one first process and one plugged port, at the host of its row; returns the hosts.
-
-        Nothing of a move is left: no images, no program of its.
-        """
+        """Asserts that each node has exactly one placement, init process and plugged port, on the host of its record,
+        and that no images or processes of a move are left. Returns node -> host."""
         where = self.hosts_of(cluster)
-        found = eventually(lambda: self._troubles(cluster, where), [])
-        assert found == []
+        problems = eventually(lambda: self._inconsistencies(cluster, where), [])
+        assert problems == []
         return where
 
-    def _troubles(self, cluster: str, where: dict[str, str]) -> list[str]:
-        prefix, hosts, found = self.instance.prefix, self.hosts(), list[str]()
+    def _inconsistencies(self, cluster: str, where: dict[str, str]) -> list[str]:
+        prefix, hosts, problems = self.instance.prefix, self.hosts(), list[str]()
         with Client(self.instance) as client:
             (number,) = (c["network"] for c in client.clusters() if c["name"] == cluster)
-        places = {path.name for path in (self.instance.run / "nodes").glob(f"{cluster}-*@*")}
-        if places != {f"{node}@{host}" for node, host in where.items()}:
-            found.append(f"places: {sorted(places)}")
+        placements = {path.name for path in (self.instance.run / "nodes").glob(f"{cluster}-*@*")}
+        if placements != {f"{node}@{host}" for node, host in where.items()}:
+            problems.append(f"places: {sorted(placements)}")
         for node, host in where.items():
             port = f"p{number}.{node.rpartition('-')[2]}"
             groups = [other for other in hosts if Cgroup(f"{prefix}/{other}/{node}").exists()]
-            spaces = [other for other in hosts if named_netns.exists(f"{prefix}-{other}-{node}")]
+            namespaces = [other for other in hosts if named_netns.exists(f"{prefix}-{other}-{node}")]
             copies = [pid for other in groups for pid in _first_processes(f"{prefix}/{other}/{node}")]
             ports = [other for other in hosts if self.links(other).get(port) == f"c{number}"]
-            if not groups == spaces == ports == [host] or len(copies) != 1:
-                found.append(f"{node} on {host}: {groups=} {spaces=} {ports=} {copies=}")
-        found += [f"mount {point}" for point in self.mounts() if point.endswith("/images")]
-        return found + [f"process {words}" for words in self.movers().values()]
+            if not groups == namespaces == ports == [host] or len(copies) != 1:
+                problems.append(f"{node} on {host}: {groups=} {namespaces=} {ports=} {copies=}")
+        problems += [f"mount {point}" for point in self.mounts() if point.endswith("/images")]
+        return problems + [f"process {words}" for words in self.move_processes().values()]
 
     def links(self, host: str) -> dict[str, str]:
-        """The interfaces of a host, each with the bridge that it is plugged at."""
+        """Interfaces of a host -> the bridge that each is attached to."""
         done = subprocess.run(
             ["ip", "-n", f"{self.instance.prefix}-{host}", "-j", "link"],
             capture_output=True,
@@ -249,36 +244,36 @@ class World:
         return {link["ifname"]: link.get("master", "") for link in json.loads(done.stdout)}
 
     def fabric(self) -> dict[str, dict[str, str]]:
-        """Each host's interfaces but those of nodes: what no move changes."""
-        return {host: {k: v for k, v in self.links(host).items() if not _of_a_node(k)} for host in self.hosts()}
+        """Interfaces of all hosts except those of nodes: the part that moves do not change."""
+        return {host: {k: v for k, v in self.links(host).items() if not _belongs_to_node(k)} for host in self.hosts()}
 
     def mounts(self) -> list[str]:
         """Mount points of this instance."""
-        places = (f"{self.instance.run}/", f"/run/netns/{self.instance.prefix}-")
-        return [point for point, _, _ in mounted() if point.startswith(places)]
+        placements = (f"{self.instance.run}/", f"/run/netns/{self.instance.prefix}-")
+        return [point for point, _, _ in mounted() if point.startswith(placements)]
 
     def processes(self) -> dict[int, str]:
-        """Processes of this instance: started with its environment, or in its cgroups or namespaces."""
+        """Processes of this instance: those with its environment variable, and those in its cgroups or namespaces."""
         mark = f"WHERRY_INSTANCE={self.instance.name}\0".encode()
         inside = set(Cgroup(self.instance.prefix).pids())
         for name in named_netns.names(self.instance.prefix):
             inside |= set(named_netns.processes(name) if named_netns.exists(name) else [])
-        found = {}
+        problems = {}
         for entry in Path("/proc").glob("[0-9]*"):
             try:
                 if int(entry.name) in inside or mark in (entry / "environ").read_bytes():
-                    found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
+                    problems[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
             except OSError:  # it has ended
                 continue
-        return found
+        return problems
 
-    def movers(self) -> dict[int, str]:
-        """Those processes that exist only while a move is under way."""
+    def move_processes(self) -> dict[int, str]:
+        """Processes that exist only during a move."""
         signs = ("criu", "tar --extract", "tar --create", "wherry-hold")
         return {pid: words for pid, words in self.processes().items() if any(sign in words for sign in signs)}
 
-    def everything(self) -> dict[str, list[str]]:
-        """All that there is of the instance on this machine, and the machine's own interfaces."""
+    def all_resources(self) -> dict[str, list[str]]:
+        """All resources of the instance on this machine, and the machine's own interfaces."""
         prefix = self.instance.prefix
         roots = sorted({Path(point) for point, kind, _ in mounted() if kind in ("cgroup", "cgroup2")})
         groups = [
@@ -295,23 +290,23 @@ class World:
 
 
 @contextmanager
-def world(role: str, enter: tuple[str, ...] = (), **environment: str) -> Iterator[World]:
-    """An instance that is gone before and after, whatever happened to it. Another checkout's has another name."""
+def real_instance(role: str, enter: tuple[str, ...] = (), **environment: str) -> Iterator[RealInstance]:
+    """An instance that is removed before and after the block. Its name differs between checkouts and test workers."""
     name = own_name(role)
     with tempfile.TemporaryDirectory(prefix=f"wherry-{name}-") as directory:
         os.chmod(directory, 0o755)
-        made = World(name, Path(directory), enter, **environment)
-        if any(there for kind, there in made.everything().items() if kind != "interfaces"):
-            made("down", "--all")
+        created = RealInstance(name, Path(directory), enter, **environment)
+        if any(found for kind, found in created.everything().items() if kind != "interfaces"):
+            created("down", "--all")
         try:
-            yield made
+            yield created
         finally:
-            down = made("down", "--all")
+            down = created("down", "--all")
         assert down.returncode == 0, down.stderr
 
 
-def no_machines(programs: Iterable[str]) -> str:
-    """What virtual machines need and this machine lacks; empty when it has all."""
+def missing_for_vms(programs: Iterable[str]) -> str:
+    """Reason why this machine cannot run VMs; empty if it can."""
     path = f"{os.environ.get('PATH', '')}:/usr/sbin"
     missing = [name for name in programs if not shutil.which(name, path=path)]
     missing += [] if importlib.util.find_spec("libvirt") else ["libvirt's Python binding"]
@@ -319,32 +314,32 @@ def no_machines(programs: Iterable[str]) -> str:
 
 
 def ring_program(flavour: str, directory: Path) -> str:
-    """The ring of an MPI family, in a directory that nodes see; skips the test where it is not built."""
+    """Path of wherry-ring for an MPI, copied into a directory that nodes see. Skips the test where it is not built."""
     try:
         built = native_program(f"wherry-ring-{flavour}")
     except Refused:
         pytest.skip(f"wherry-ring-{flavour} is not built: no mpicc of {flavour}")
-    copy = directory / built.name  # the checkout may lie below /tmp, which a node has of its own
+    copy = directory / built.name  # the checkout may be below /tmp, which nodes have a private version of
     if not copy.exists():
         shutil.copy(built, copy)
     return str(copy)
 
 
-def eventually(look: Callable[[], Value], wanted: Value, seconds: float = 60.0, pause: float = 0.2) -> Value:
-    """What `look` sees when that is `wanted`, or when the time is up: some things end a little after they are told."""
+def eventually(probe: Callable[[], Value], expected: Value, seconds: float = 60.0, pause: float = 0.2) -> Value:
+    """Polls `probe` until it returns `expected` or the time is up; returns its last value."""
     deadline = time.monotonic() + seconds
-    while (seen := look()) != wanted and time.monotonic() < deadline:
+    while (value := probe()) != expected and time.monotonic() < deadline:
         time.sleep(pause)
-    return seen
+    return value
 
 
-def _of_a_node(link: str) -> bool:
+def _belongs_to_node(link: str) -> bool:
     return link.startswith("p") and not link.endswith(f".{HEAD_INDEX}")
 
 
 def _first_processes(cgroup: str) -> list[int]:
-    """Processes that are the first of a PID namespace of their own."""
-    found = []
+    """Processes in a cgroup that are PID 1 of a PID namespace."""
+    problems = []
     for pid in Cgroup(cgroup).pids():
         try:
             status = Path(f"/proc/{pid}/status").read_text()
@@ -352,5 +347,5 @@ def _first_processes(cgroup: str) -> list[int]:
             continue
         (ids,) = (line.split()[1:] for line in status.splitlines() if line.startswith("NSpid:"))
         if len(ids) > 1 and ids[-1] == "1":
-            found.append(pid)
-    return found
+            problems.append(pid)
+    return problems

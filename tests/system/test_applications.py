@@ -1,4 +1,4 @@
-"""LAMMPS and GROMACS as Debian builds them: natively, and on a cluster whose node moves, to the same digits."""
+"""LAMMPS and GROMACS of Debian: results on a cluster with a move are identical to native ones."""
 
 from __future__ import annotations
 
@@ -15,40 +15,40 @@ from wherry.client import daemon_process
 from wherry.lab.study import applications
 from wherry.lab.study.levels import Value
 from wherry.lab.study.testbed import ClusterShape, Testbed
-from wherry.lab.study.workloads import Moving
+from wherry.lab.study.workloads import MoveSchedule
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="clusters are made by root")
 
 PLACE = ClusterShape("three", 3, ("a1", "a2", "b1"))
-MOVING = Moving("three-2", ("b1", "b2"), after=0.3)
+MOVING = MoveSchedule("three-2", ("b1", "b2"), after=0.3)
 
 
 @pytest.fixture(scope="module")
 def directory() -> Iterator[Path]:
-    """With an instance of its own, which is gone afterwards."""
-    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory(prefix="wherry-tapps-") as made:
+    """A testbed with an instance that is removed afterwards."""
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory(prefix="wherry-tapps-") as created:
         patch.setenv("WHERRY_INSTANCE", own_name("tapp"))
-        yield Path(made)
+        yield Path(created)
         daemon_process.stop(instance())
         daemon_process.sweep()
 
 
 @pytest.fixture(scope="module")
 def testbed(directory: Path) -> Iterator[Testbed]:
-    made = Testbed(directory)
-    yield made
-    made.close()
+    created = Testbed(directory)
+    yield created
+    created.close()
 
 
 @pytest.mark.parametrize("name", sorted(applications.APPLICATIONS))
 def test_a_move_changes_no_digit(directory: Path, testbed: Testbed, name: str) -> None:
-    if why := applications.APPLICATIONS[name].lacks():
+    if why := applications.APPLICATIONS[name].why_missing():
         pytest.skip(why)
 
-    def run(how: str, place: ClusterShape | None, moving: Moving | None = None) -> dict[str, Value]:
+    def run(how: str, cluster: ClusterShape | None, move_schedule: MoveSchedule | None = None) -> dict[str, Value]:
         where = directory / f"{name}-{how}"
         where.mkdir()
-        values = applications.run(testbed, name, place, where, moving, quick=True)
+        values = applications.run(testbed, name, cluster, where, move_schedule, quick=True)
         return {value.metric: value for value in values}
 
     native, moved = run("native", None), run("moved", PLACE, MOVING)

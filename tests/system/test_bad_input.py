@@ -1,4 +1,4 @@
-"""Wrong names, files, programs, hosts and states: one error with a code and a next step, nothing changed."""
+"""Invalid names, files, programs, hosts and states give one error with a code and a next step, and change nothing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from realworld import SECONDS, World, world
+from realworld import SECONDS, RealInstance, real_instance
 
 from wherry.base.errors import Code
 
@@ -30,9 +30,9 @@ hosts:
   - {name: down, site: a, cores: 2, memory: 1GiB}
 """
 LINKED = FABRIC.replace("{name: a}", "{name: a}, {name: b}").replace("a2, site: a", "a2, site: b")
-"""Two sites, for links; a link more makes it bad."""
+"""A valid fabric file with two sites, to which cases add an invalid link."""
 CLUSTER = "kind: container\nversion: 1\nname: bad\nnodes: 2\ncpus: 0.25\nmemory: 128MiB\n"
-"""A good cluster file, to be made bad by a line more or another one."""
+"""A valid cluster file, which cases make invalid by one line."""
 
 COMMANDS: list[tuple[str, Code, str]] = [
     ("launch", Code.USAGE, ""),
@@ -137,34 +137,34 @@ FILES: list[tuple[str, str, str, Code, str]] = [
 
 
 @pytest.fixture(scope="module")
-def poor() -> Iterator[World]:
-    """Two nodes on a1 and a2, beside four hosts of which each lacks something."""
-    with world("tbad") as made:
-        made.json("fabric", "up", made.file("poor.yaml", FABRIC))
-        made.file("other.yaml", FABRIC.replace("poor", "other").replace("a2", "a3"))
-        made.up("two", 2, more="hosts: [a1, a2]\nneeds: [/etc/passwd]\n")
-        words = ["ip", "-n", f"{made.instance.prefix}-down", "link", "set", "up0", "down"]
+def poor() -> Iterator[RealInstance]:
+    """Two nodes on a1 and a2, and four further hosts that each lack something."""
+    with real_instance("tbad") as created:
+        created.json("fabric", "up", created.file("poor.yaml", FABRIC))
+        created.file("other.yaml", FABRIC.replace("poor", "other").replace("a2", "a3"))
+        created.up("two", 2, more="hosts: [a1, a2]\nneeds: [/etc/passwd]\n")
+        words = ["ip", "-n", f"{created.instance.prefix}-down", "link", "set", "up0", "down"]
         subprocess.run(words, check=True, timeout=SECONDS)
-        yield made
+        yield created
 
 
-def known(world: World) -> list[Any]:
-    """All that a wrong command must leave as it is."""
+def known(real_instance: RealInstance) -> list[Any]:
+    """The state that a refused command must not change."""
     lists = ("status", "node list", "job list", "host list", "op list", "event list")
-    rows: list[Any] = [world.json(*words.split()) for words in lists]
-    return [*rows, world.fabric(), world.mounts(), sorted(world.processes().values())]
+    rows: list[Any] = [real_instance.json(*words.split()) for words in lists]
+    return [*rows, real_instance.fabric(), real_instance.mounts(), sorted(real_instance.processes().values())]
 
 
-def assert_refused(world: World, words: list[str], code: Code, says: str) -> None:
-    """One error, for people and as a document; and the exit code of its code."""
+def assert_refused(real_instance: RealInstance, words: list[str], code: Code, expected: str) -> None:
+    """Asserts one error as text and as JSON, with the exit code of its error code."""
     before_program = words.index("--") if "--" in words else len(words)
     as_json = [] if "-o" in words else ["-o", "json"]
-    done = world(*words[:before_program], *as_json, *words[before_program:])
+    done = real_instance(*words[:before_program], *as_json, *words[before_program:])
     assert done.returncode == code.exit_code, (done.stdout, done.stderr)
     lines = done.stderr.splitlines()
     assert lines[0].startswith(f"error {code}: ") and done.stderr.count("error ") == 1, done.stderr
     assert any(line.startswith("  next: ") and len(line) > 10 for line in lines), done.stderr
-    assert says in done.stderr and "Traceback" not in done.stderr
+    assert expected in done.stderr and "Traceback" not in done.stderr
     if as_json:
         document = json.loads(done.stdout)
         assert document["schema"] == "wherry/error/1" and document["error"]["code"] == code
@@ -174,24 +174,28 @@ def assert_refused(world: World, words: list[str], code: Code, says: str) -> Non
 
 
 @pytest.fixture(scope="module")
-def untouched(poor: World) -> Iterator[World]:
-    """The same before and after all the wrong commands."""
+def unchanged_instance(poor: RealInstance) -> Iterator[RealInstance]:
+    """An instance whose state must be the same before and after all refused commands."""
     before = known(poor)
     yield poor
     for then, now in zip(before, known(poor), strict=True):
         assert now == then
 
 
-@pytest.mark.parametrize(("words", "code", "says"), COMMANDS, ids=[words for words, _, _ in COMMANDS])
-def test_a_wrong_command(untouched: World, words: str, code: Code, says: str) -> None:
-    assert_refused(untouched, words.split(), code, says)
+@pytest.mark.parametrize(("words", "code", "expected"), COMMANDS, ids=[words for words, _, _ in COMMANDS])
+def test_unknown_commands_and_arguments_are_refused(
+    unchanged_instance: RealInstance, words: str, code: Code, expected: str
+) -> None:
+    assert_refused(unchanged_instance, words.split(), code, expected)
 
 
-@pytest.mark.parametrize(("case", "command", "text", "code", "says"), FILES, ids=[case[0] for case in FILES])
-def test_a_wrong_file(untouched: World, case: str, command: str, text: str, code: Code, says: str) -> None:
-    assert_refused(untouched, [*command.split(), untouched.file("wrong.yaml", text)], code, says)
+@pytest.mark.parametrize(("case", "command", "text", "code", "expected"), FILES, ids=[case[0] for case in FILES])
+def test_invalid_files_are_refused(
+    unchanged_instance: RealInstance, case: str, command: str, text: str, code: Code, expected: str
+) -> None:
+    assert_refused(unchanged_instance, [*command.split(), unchanged_instance.file("wrong.yaml", text)], code, expected)
 
 
-def test_a_wrong_plan_is_refused_as_its_cluster_would_be(untouched: World) -> None:
-    file = untouched.file("wrong.yaml", CLUSTER + "hosts: [a9]\n")
-    assert_refused(untouched, ["up", "--dry-run", file], Code.NOT_FOUND, "a9")
+def test_dry_run_refuses_what_up_refuses(unchanged_instance: RealInstance) -> None:
+    file = unchanged_instance.file("wrong.yaml", CLUSTER + "hosts: [a9]\n")
+    assert_refused(unchanged_instance, ["up", "--dry-run", file], Code.NOT_FOUND, "a9")

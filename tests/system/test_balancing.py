@@ -1,4 +1,4 @@
-"""Balancing for real: a job that waits for the link is packed when room appears, one that computes stays apart."""
+"""Balancing of real jobs: communication-bound jobs are packed when capacity appears, compute-bound ones stay spread."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from realworld import World, eventually, world
+from realworld import RealInstance, eventually, real_instance
 
 from wherry.base.errors import Refused
 from wherry.base.paths import native_program
@@ -42,19 +42,19 @@ links:
 
 
 @pytest.fixture(scope="module")
-def far() -> Iterator[World]:
-    """Two sites of two hosts that hold one node each; after the tests there is nothing of it."""
-    with world("tbal") as made:
-        before = made.everything()
-        made.json("fabric", "up", made.file("far.yaml", FABRIC))
-        yield made
-        assert made("down", "--all").returncode == 0
-        assert eventually(made.everything, before) == before
+def far() -> Iterator[RealInstance]:
+    """Two sites of two hosts with capacity for one node each."""
+    with real_instance("tbal") as created:
+        before = created.all_resources()
+        created.json("fabric", "up", created.file("far.yaml", FABRIC))
+        yield created
+        assert created("down", "--all").returncode == 0
+        assert eventually(created.all_resources, before) == before
 
 
 @contextmanager
-def apart(far: World) -> Iterator[None]:
-    """A cluster of two nodes, one at each site, that fills the fabric together with another."""
+def apart(far: RealInstance) -> Iterator[None]:
+    """Makes a cluster with one node at each site, and another that occupies the rest of the fabric."""
     far.up("job", 2, more="placement: spread\n")
     far.up("other", 2, memory="32MiB", more="placement: spread\n")
     try:
@@ -65,102 +65,102 @@ def apart(far: World) -> Iterator[None]:
             far("down", name)
 
 
-def under_a_ring(far: World, act: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
-    """What `act` noted while a ring ran on the cluster, which must be right."""
-    noted = dict[str, Any]()
+def run_under_ring(far: RealInstance, action: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+    """Runs `action` with a dict for observations while a ring runs, whose result must be correct; returns the dict."""
+    observations = dict[str, Any]()
     with apart(far):
-        far.under_a_ring("job", "openmpi", lambda: act(noted), ranks=2)
+        far.run_under_ring("job", "openmpi", lambda: action(observations), ranks=2)
         far.assert_one_copy("job")
-    return noted
+    return observations
 
 
-def verdict(far: World, *words: str) -> dict[str, Any]:
-    """What `wherry balance` says of the job."""
-    (found,) = far.json("balance", "job", "--remaining", "10m", "--seconds", "2s", *words)["plan"]["verdicts"]
-    assert found["text"]
-    return dict(found)
+def verdict(far: RealInstance, *words: str) -> dict[str, Any]:
+    """The verdict of `wherry balance` on the job."""
+    (verdict_found,) = far.json("balance", "job", "--remaining", "10m", "--seconds", "2s", *words)["plan"]["verdicts"]
+    assert verdict_found["text"]
+    return dict(verdict_found)
 
 
-def packed(far: World) -> bool:
+def packed(far: RealInstance) -> bool:
     with Client(far.instance) as client:
         return len({node.host[0] for node in client.nodes("job")}) == 1
 
 
-def moves(far: World) -> int:
-    """Those of this job; earlier ones' clusters had the same name."""
+def moves(far: RealInstance) -> int:
+    """Moves of this job's cluster; earlier clusters had the same name."""
     with Client(far.instance) as client:
         return sum(move.cluster == "job" for move in client.moves())
 
 
-def all_ended(far: World) -> bool:
+def all_ended(far: RealInstance) -> bool:
     with Client(far.instance) as client:
         return all(move.ended for move in client.moves())
 
 
-def test_a_job_that_waits_for_the_link_is_packed_when_room_appears(far: World) -> None:
-    def act(noted: dict[str, Any]) -> None:
-        noted["full"] = verdict(far, "--apply")
+def test_communication_bound_job_is_packed_when_capacity_appears(far: RealInstance) -> None:
+    def action(observations: dict[str, Any]) -> None:
+        observations["full"] = verdict(far, "--apply")
         far.json("down", "other")
-        noted["room"], noted["dry"] = verdict(far), packed(far)
+        observations["room"], observations["dry"] = verdict(far), packed(far)
         far.json("balance", "--auto", "on")
-        noted["packed"] = eventually(lambda: packed(far) and all_ended(far), True, seconds=40)
-        noted["again"] = verdict(far)
+        observations["packed"] = eventually(lambda: packed(far) and all_ended(far), True, seconds=40)
+        observations["again"] = verdict(far)
 
-    noted = under_a_ring(far, act)
-    assert noted["full"]["kind"] == "network-bound" and noted["full"]["moves"] == []
-    assert "has room for 0 of the 1 nodes" in noted["full"]["text"]
-    assert len(noted["room"]["moves"]) == 1 and noted["room"]["after"] < noted["room"]["before"]
-    assert not noted["dry"], "without --apply nothing moves"
-    assert noted["packed"] and noted["again"]["moves"] == [], "a plan that was done plans nothing"
-    assert "are left alone" not in noted["again"]["text"], "there is nothing to gain; not: it was only just done"
+    observations = run_under_ring(far, action)
+    assert observations["full"]["kind"] == "network-bound" and observations["full"]["moves"] == []
+    assert "has room for 0 of the 1 nodes" in observations["full"]["text"]
+    assert len(observations["room"]["moves"]) == 1 and observations["room"]["after"] < observations["room"]["before"]
+    assert not observations["dry"], "without --apply nothing moves"
+    assert observations["packed"] and observations["again"]["moves"] == [], "a plan that was done plans nothing"
+    assert "are left alone" not in observations["again"]["text"], "there is nothing to gain; not: it was only just done"
     with Client(far.instance) as client:
-        said = [event.data for event in client.events() if event.kind == "balance.decision"]
-    assert any(data["moves"] for data in said) and any(not data["moves"] for data in said)
+        decisions_made = [event.data for event in client.events() if event.kind == "balance.decision"]
+    assert any(data["moves"] for data in decisions_made) and any(not data["moves"] for data in decisions_made)
 
 
-def kill_daemon(far: World) -> None:
+def kill_daemon(far: RealInstance) -> None:
     far.kill_daemon()
     assert far("status").returncode == 0, "a new daemon"
 
 
-def lose_everything(far: World) -> None:
+def lose_everything(far: RealInstance) -> None:
     far.json("site", "link", "set", "a", "b", "--loss", "100%")
     time.sleep(5)
     far.json("site", "link", "set", "a", "b", "--loss", "0%")
 
 
 @pytest.mark.parametrize("fail", [kill_daemon, lose_everything])
-def test_what_fails_while_it_moves_makes_no_storm(far: World, fail: Callable[[World], None]) -> None:
-    def act(noted: dict[str, Any]) -> None:
+def test_failed_moves_are_not_retried_in_a_storm(far: RealInstance, fail: Callable[[RealInstance], None]) -> None:
+    def action(observations: dict[str, Any]) -> None:
         before = moves(far)
         far.json("down", "other")
         far.json("balance", "--auto", "on")
         far.json("balance", "job", "--remaining", "10m", "--seconds", "2s", "--apply", "--detach")
-        noted["began"] = eventually(lambda: moves(far) > before, True, pause=0.05, seconds=30)
+        observations["began"] = eventually(lambda: moves(far) > before, True, pause=0.05, seconds=30)
         fail(far)
-        noted["ended"] = eventually(lambda: all_ended(far), True)
-        noted["moves"], noted["auto"], said = moves(far) - before, auto(far), decisions(far)
-        noted["looked"] = eventually(lambda: decisions(far) > said, True, seconds=60)
-        time.sleep(2 * LOOK + 1)  # two measurements that say the same are acted on
-        noted["later"] = moves(far) - before
+        observations["ended"] = eventually(lambda: all_ended(far), True)
+        observations["moves"], observations["auto"], decisions_made = moves(far) - before, auto(far), decisions(far)
+        observations["looked"] = eventually(lambda: decisions(far) > decisions_made, True, seconds=60)
+        time.sleep(2 * LOOK + 1)  # the daemon acts when two measurements agree
+        observations["later"] = moves(far) - before
 
-    noted = under_a_ring(far, act)
-    assert noted["began"] and noted["ended"]
-    assert noted["auto"], "the setting outlives the daemon"
-    assert noted["looked"], "the daemon has measured the job since it was moved"
-    assert noted["moves"] == noted["later"] == 1, "no move storm: what has just moved is left alone"
+    observations = run_under_ring(far, action)
+    assert observations["began"] and observations["ended"]
+    assert observations["auto"], "the setting outlives the daemon"
+    assert observations["looked"], "the daemon has measured the job since it was moved"
+    assert observations["moves"] == observations["later"] == 1, "no move storm: what has just moved is left alone"
 
 
 LOOK = 4.0
-"""Seconds of one of the daemon's measurements."""
+"""Length of one of the daemon's measurements in seconds."""
 
 
-def decisions(far: World) -> int:
+def decisions(far: RealInstance) -> int:
     with Client(far.instance) as client:
         return sum(event.kind == "balance.decision" for event in client.events())
 
 
-def auto(far: World) -> bool:
+def auto(far: RealInstance) -> bool:
     with Client(far.instance) as client:
         return client.auto_balance()
 
@@ -178,16 +178,16 @@ hosts:
 
 
 @pytest.fixture
-def speeds() -> Iterator[World]:
-    """A site of three hosts, one at half speed; after the test there is nothing of it."""
-    with world("tspd") as made:
-        made.json("fabric", "up", made.file("speeds.yaml", SPEEDS))
-        yield made
+def speeds() -> Iterator[RealInstance]:
+    """A site of three hosts, one at half speed."""
+    with real_instance("tspd") as created:
+        created.json("fabric", "up", created.file("speeds.yaml", SPEEDS))
+        yield created
 
 
-def cpus(made: World, node: str, host: str) -> float:
-    """What the node may use of the machine's CPUs: quota over period, which is 5 ms at most."""
-    place = f"{made.instance.prefix}/{host}/{node}"
+def cpus(created: RealInstance, node: str, host: str) -> float:
+    """The node's CPU limit: quota over period, which is 5 ms at most."""
+    place = f"{created.instance.prefix}/{host}/{node}"
     root = machine_layout().root("cpu")
     assert root is not None
     if machine_layout().is_v2("cpu"):
@@ -198,8 +198,8 @@ def cpus(made: World, node: str, host: str) -> float:
     return quota / period
 
 
-def test_a_loaded_rank_gets_the_faster_host(speeds: World) -> None:
-    """Each of a slow host's CPUs is a part of one of the machine's; the program's ranks wait for the slower one."""
+def test_loaded_rank_gets_the_faster_host(speeds: RealInstance) -> None:
+    """A slow host has a reduced CPU quota, so all ranks of the program wait for the rank there."""
     try:
         shutil.copy(native_program("npb-lu-openmpi"), speeds.directory)
     except Refused:
@@ -215,8 +215,10 @@ def test_a_loaded_rank_gets_the_faster_host(speeds: World) -> None:
     job = speeds("run", "job", "-n", "2", "--detach", "--", "./npb-lu-openmpi", "A").stdout.strip()
 
     def planned() -> list[Any]:
-        (found,) = speeds.json("balance", "job", "--remaining", "10m", "--seconds", "3s", "--apply")["plan"]["verdicts"]
-        return [(move["node"], move["source"], move["destination"]) for move in found["moves"]]
+        (verdict_found,) = speeds.json("balance", "job", "--remaining", "10m", "--seconds", "3s", "--apply")["plan"][
+            "verdicts"
+        ]
+        return [(move["node"], move["source"], move["destination"]) for move in verdict_found["moves"]]
 
     assert eventually(planned, [(loaded, "slow", "free")], pause=0) == [(loaded, "slow", "free")]
     assert cpus(speeds, loaded, "free") == 0.6
@@ -225,31 +227,31 @@ def test_a_loaded_rank_gets_the_faster_host(speeds: World) -> None:
     speeds.json("job", "cancel", job)
 
 
-def bring_ep(far: World) -> None:
-    """A program that computes and sends next to nothing."""
+def bring_ep(far: RealInstance) -> None:
+    """A program that computes and sends almost nothing."""
     try:
         shutil.copy(native_program("npb-ep-openmpi"), far.directory)
     except Refused:
         pytest.skip("npb-ep-openmpi is not built: no mpicc of openmpi")
 
 
-def test_a_job_that_computes_stays_apart(far: World) -> None:
+def test_compute_bound_job_is_not_packed(far: RealInstance) -> None:
     bring_ep(far)
     with apart(far):
         far.json("down", "other")
         job = far("run", "job", "-n", "2", "--detach", "--", "./npb-ep-openmpi", "B").stdout.strip()
         computes = eventually(lambda: verdict(far)["kind"], "CPU-bound", pause=0)
         stays = verdict(far, "--apply")
-        seen = far.json("job", "profile", job)
+        profile = far.json("job", "profile", job)
         assert computes == "CPU-bound" and stays["moves"] == [] and stays["link"] < 0.1 and not packed(far)
-        assert [rank["rank"] for rank in seen["ranks"]] == [0, 1] and seen["uncounted"] == ""
-        assert all(load["computing"] > 0.5 for load in seen["nodes"])
+        assert [rank["rank"] for rank in profile["ranks"]] == [0, 1] and profile["uncounted"] == ""
+        assert all(load["computing"] > 0.5 for load in profile["nodes"])
         far.json("job", "cancel", job)
 
 
 @contextmanager
-def foreign(far: World, host: str) -> Iterator[None]:
-    """Two processes that compute without end on a host, beside its nodes."""
+def foreign(far: RealInstance, host: str) -> Iterator[None]:
+    """Two busy processes on a host that belong to no node."""
     group = Cgroup(f"{far.instance.prefix}/{host}/others")
     group.create()
     spinning = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2)]
@@ -264,7 +266,7 @@ def foreign(far: World, host: str) -> Iterator[None]:
         group.remove()
 
 
-def test_an_overloaded_host_is_relieved(far: World) -> None:
+def test_overloaded_host_is_relieved(far: RealInstance) -> None:
     bring_ep(far)
     with apart(far):
         far.json("down", "other")

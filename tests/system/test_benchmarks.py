@@ -1,6 +1,6 @@
-"""A benchmark by the command line: two real moves, by Wherry and by runc, a file of samples, a page, nothing left.
+"""A benchmark from the command line: real moves by Wherry and by runc, samples, report, and complete clean-up.
 
-And the demo, with a smaller problem than its command has.
+And the demo, with a smaller problem than the command's.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ WHERRY = Path(sys.executable).parent / "wherry"
 INSTANCE = own_name("tben")
 
 
-def test_a_move_beside_runc_by_hand(tmp_path: Path) -> None:
+def test_move_benchmark_runs_beside_runc(tmp_path: Path) -> None:
     words = ["bench", "run", "move", "--set", "sizes=8MiB", "--reps", "1", "--out", str(tmp_path / "moves.jsonl")]
     done = subprocess.run(
         [WHERRY, *words], env={**os.environ, "WHERRY_INSTANCE": INSTANCE}, capture_output=True, text=True, timeout=500

@@ -1,7 +1,5 @@
-"""Nodes that boot a cloud's image from a disk: cloud-init starts the agent, a job runs, and one is moved meanwhile.
-
-The image is made by `make test-cloud`, which takes minutes, and so does the boot of a whole system without KVM.
-"""
+"""VM nodes that boot a cloud image from a disk: cloud-init starts the agent, a job runs, and a node is moved. `make
+test-cloud` builds the image, which takes minutes, as does booting a full system without KVM."""
 
 from __future__ import annotations
 
@@ -10,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from realworld import World, world
+from realworld import RealInstance, real_instance
 
 IMAGE = Path(os.environ.get("WHERRY_CLOUD_IMAGE") or Path(__file__).resolve().parents[2] / "build" / "cloud.qcow2")
 pytestmark = [
@@ -20,22 +18,22 @@ pytestmark = [
 ]
 
 _BOOT = 1800
-"""Seconds for the boot of a whole system."""
+"""Time limit for booting a full system."""
 
 
 @pytest.fixture(scope="module")
-def cloud() -> Iterator[World]:
-    """A container and a machine with a disk."""
-    with world("tcld") as made:
+def cloud() -> Iterator[RealInstance]:
+    """A cluster of a container and a VM with a disk."""
+    with real_instance("tcld") as created:
         group = f"{{kind: vm, image: {IMAGE}, memory: 512MiB}}"
         text = f"name: cloud\nhosts: [a1, b1]\nnodes:\n  - {{memory: 128MiB}}\n  - {group}\n"
-        up = made.start("up", made.file("cloud.yaml", text))
-        said = up.communicate(timeout=_BOOT)
-        assert up.returncode == 0, said
-        yield made
+        up = created.start("up", created.file("cloud.yaml", text))
+        output = up.communicate(timeout=_BOOT)
+        assert up.returncode == 0, output
+        yield created
 
 
-def test_a_machine_with_a_disk_is_moved_under_a_job(cloud: World) -> None:
+def test_vm_with_a_disk_is_moved_under_a_job(cloud: RealInstance) -> None:
     base = IMAGE.stat()
     disk = cloud.instance.state / "disks" / "cloud-1" / "disk.qcow2"
 
@@ -46,15 +44,15 @@ def test_a_machine_with_a_disk_is_moved_under_a_job(cloud: World) -> None:
             assert cloud.hosts_of("cloud")["cloud-1"] == host
         assert disk.exists()
 
-    cloud.under_a_ring("cloud", "mpich", move, ranks=2)
+    cloud.run_under_ring("cloud", "mpich", move, ranks=2)
     done = cloud(
         "run", "cloud", "-n", "2", "--mpi", "mpich", "--", "/bin/sh", "-c", "echo $(hostname) $(ls /var/lib/cloud)"
     )
     assert "cloud-0" in done.stdout and "cloud-1 data" in done.stdout, (done.stdout, done.stderr)
-    assert (IMAGE.stat().st_mtime, IMAGE.stat().st_size) == (base.st_mtime, base.st_size)  # it is only read
+    assert (IMAGE.stat().st_mtime, IMAGE.stat().st_size) == (base.st_mtime, base.st_size)  # opened read-only
 
 
-def test_its_disk_goes_with_it(cloud: World) -> None:
+def test_disk_is_removed_with_its_node(cloud: RealInstance) -> None:
     assert (cloud.instance.state / "disks" / "cloud-1").exists()
     cloud.json("down", "cloud")
     assert not (cloud.instance.state / "disks" / "cloud-1").exists()

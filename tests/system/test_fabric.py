@@ -1,4 +1,4 @@
-"""The netns fabric on this machine: frames between sites, a port's move under a TCP stream, and nothing left behind."""
+"""The netns fabric on this machine: frames between sites, move of a port under a TCP stream, clean-up."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces ar
 
 
 def left() -> set[str]:
-    """Whatever carries the instance's prefix: namespaces, cgroups; and this machine's own links."""
+    """Namespaces and cgroups with the instance's prefix, and the machine's own interfaces."""
     groups = {str(path) for path in Path("/sys/fs/cgroup").glob(f"**/{INSTANCE.prefix}")}
     return set(named_netns.names(INSTANCE.prefix)) | groups | {f"link {name}" for _, name in socket.if_nameindex()}
 
@@ -45,11 +45,11 @@ def left() -> set[str]:
 def fabric() -> Iterator[NetnsFabric]:
     sweep(INSTANCE)
     before = left()
-    made = NetnsFabric(default_fabric(), INSTANCE)
-    made.up()
-    yield made
+    created = NetnsFabric(default_fabric(), INSTANCE)
+    created.up()
+    yield created
     inside = [pid for name in named_netns.names(INSTANCE.prefix) for pid in named_netns.processes(name)]
-    made.down()
+    created.down()
     assert left() == before
     assert not [pid for pid in inside if os.path.exists(f"/proc/{pid}/ns/net")]
 
@@ -98,7 +98,7 @@ def test_ports_at_two_sites_reach_each_other(fabric: NetnsFabric, network: Clust
         assert accepted.recv(100) == b"over the sites"
 
 
-def test_clusters_do_not_hear_each_other(fabric: NetnsFabric, network: ClusterNetwork) -> None:
+def test_clusters_are_isolated_from_each_other(fabric: NetnsFabric, network: ClusterNetwork) -> None:
     one, other = plugged(fabric, network, 0, "a1"), plugged(fabric, network, 1, "a2")
     second = network_of(fabric.spec.pool, 2)
     fabric.network_up(second)
@@ -109,10 +109,8 @@ def test_clusters_do_not_hear_each_other(fabric: NetnsFabric, network: ClusterNe
 
 @pytest.mark.skipif(shutil.which("nft") is None, reason="there is no nft")
 @pytest.mark.parametrize("host", ["a1", "b1"])
-def test_what_a_guest_sends_does_not_reach_the_hosts_themselves(
-    fabric: NetnsFabric, network: ClusterNetwork, host: str
-) -> None:
-    """A datagram in a frame to all, as from another host to the underlay's address of this one: its own, and others."""
+def test_frames_of_a_node_do_not_reach_the_hosts_stack(fabric: NetnsFabric, network: ClusterNetwork, host: str) -> None:
+    """Broadcast frames with a datagram to an underlay address of this or another host, with a forged source address."""
     port = port_of(network, 0, "a1").model_copy(update={"tap": True})
     netns = fabric.host_netns("a1")
     assert fabric.port_up(port) == netns
@@ -162,7 +160,7 @@ def test_an_unplugged_port_is_silent_and_comes_back(fabric: NetnsFabric, network
     assert not os.path.exists(fabric.port_netns(one))
 
 
-def test_everything_is_found_again_by_name(fabric: NetnsFabric, network: ClusterNetwork) -> None:
+def test_new_driver_finds_everything_by_name(fabric: NetnsFabric, network: ClusterNetwork) -> None:
     one, other = plugged(fabric, network, 0, "a1"), plugged(fabric, network, 1, "b1")
     later = NetnsFabric(fabric.spec, INSTANCE)
     assert later.is_up()
@@ -192,7 +190,7 @@ def test_a_host_that_is_set_down_is_lost(fabric: NetnsFabric, network: ClusterNe
     assert ping(fabric, one, other.address, "-c3", "-i0.3")
 
 
-def test_hosts_have_their_share_of_the_machine(fabric: NetnsFabric) -> None:
+def test_hosts_are_limited_to_their_cores_and_memory(fabric: NetnsFabric) -> None:
     assert fabric.cgroup("a1") == f"{INSTANCE.prefix}/a1"
     assert Cgroup(fabric.cgroup("a1")).exists()
     facts = fabric.facts("a1")
@@ -201,7 +199,7 @@ def test_hosts_have_their_share_of_the_machine(fabric: NetnsFabric) -> None:
         fabric.facts("c9")
 
 
-def test_a_link_that_cannot_be_made_is_refused_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unsupported_link_is_refused_before_anything_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vpn_catalog, "missing_programs", lambda kind: [kind])
     before = left()
     spec = default_fabric().model_copy(update={"links": (LinkSpec(between=("a", "b"), overlay="wireguard"),)})
@@ -211,8 +209,8 @@ def test_a_link_that_cannot_be_made_is_refused_first(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.skipif(shutil.which("nft") is None, reason="there is no nft")
-def test_frames_are_counted_once_however_many_begin_to_count(fabric: NetnsFabric) -> None:
-    """Each request of a profile has counters of its own, and the daemon's balancing too."""
+def test_frames_are_counted_once_with_several_counters(fabric: NetnsFabric) -> None:
+    """Each profile request, and the daemon's balancing, has counters of its own."""
     place = fabric.host_netns("a1")
     readers = [TrafficMatrix() for _ in range(8)]
     with ThreadPoolExecutor(len(readers)) as pool:
@@ -267,8 +265,8 @@ def test_a_host_whose_nft_hangs_does_not_hold_up_the_readers_of_others(
         closing.result()
 
 
-def test_a_sweep_finds_the_half_made_and_its_processes(fabric: NetnsFabric, network: ClusterNetwork) -> None:
-    """What a daemon leaves that was killed at any moment: no port, an empty name, processes inside."""
+def test_sweep_removes_half_made_fabrics_and_their_processes(fabric: NetnsFabric, network: ClusterNetwork) -> None:
+    """A killed daemon may leave a half-made port, a netns name without a namespace, and processes in namespaces."""
     port = plugged(fabric, network, 0, "a1")
     fabric.port_up(port_of(network, 1, "b1"))
     (named_netns.DIRECTORY / f"{INSTANCE.prefix}-a1-half").touch()
@@ -285,7 +283,7 @@ def test_a_sweep_finds_the_half_made_and_its_processes(fabric: NetnsFabric, netw
 
 
 class Stream:
-    """A peer that sends numbered blocks to a server, which gives back their digest when the peer has ended."""
+    """A client that sends numbered blocks to a server, which returns their digest at the end."""
 
     def __init__(self, server: socket.socket, client: socket.socket) -> None:
         self._server, self._client = server, client
@@ -313,14 +311,14 @@ class Stream:
                 self.received += len(data)
 
     def wait_for(self, count: int) -> None:
-        """Until the server has `count` more bytes."""
-        wanted, deadline = self.received + count, time.monotonic() + 30
-        while self.received < wanted:
+        """Waits until the server has received `count` more bytes."""
+        expected, deadline = self.received + count, time.monotonic() + 30
+        while self.received < expected:
             assert time.monotonic() < deadline, "the stream stands still"
             time.sleep(0.001)
 
     def end(self) -> bool:
-        """True when the server got exactly what was sent."""
+        """True if the server received exactly what was sent."""
         self._stop.set()
         for thread in self._threads:
             thread.join(30)
@@ -332,7 +330,7 @@ def ip(*arguments: str) -> None:
 
 
 def carry_over(fabric: NetnsFabric, source: Port, destination: Port) -> None:
-    """In place of a process's move, which takes CRIU: the destination's eth0 goes to where the process is."""
+    """Replaces moving the process by CRIU: the destination's eth0 is moved into the process's namespace."""
     old, new = Path(fabric.port_netns(source)).name, Path(fabric.port_netns(destination)).name
     ip("-n", old, "link", "del", "eth0")
     ip("-n", new, "link", "set", "eth0", "netns", old)
@@ -340,7 +338,7 @@ def carry_over(fabric: NetnsFabric, source: Port, destination: Port) -> None:
     ip("-n", old, "link", "set", "eth0", "up")
 
 
-def test_a_stream_outlives_the_move_of_its_port(fabric: NetnsFabric, network: ClusterNetwork) -> None:
+def test_tcp_stream_survives_the_move_of_its_port(fabric: NetnsFabric, network: ClusterNetwork) -> None:
     source, peer = plugged(fabric, network, 0, "a1"), plugged(fabric, network, 1, "b1")
     destination = port_of(network, 0, "b2")
     with listen(fabric, source) as server, connect(fabric, peer, source) as client:
@@ -348,11 +346,11 @@ def test_a_stream_outlives_the_move_of_its_port(fabric: NetnsFabric, network: Cl
         stream.wait_for(100_000)
         fabric.port_up(destination)
         hold = fabric.hold(destination)
-        stream.wait_for(100_000)  # a hold that does not divert yet is in nobody's way
+        stream.wait_for(100_000)  # a hold has no effect until it diverts frames
         fabric.port_unplug(source)
         hold.divert()
         carry_over(fabric, source, destination)
-        time.sleep(0.1)  # the peer sends into the gap
+        time.sleep(0.1)  # the client sends during the gap
         report = hold.release()
         stream.wait_for(1_000_000)
         assert stream.end()
@@ -361,7 +359,7 @@ def test_a_stream_outlives_the_move_of_its_port(fabric: NetnsFabric, network: Cl
 
 
 def no_hold_is_left(fabric: NetnsFabric, host: str) -> bool:
-    """True as soon as the host's links are those of a cluster with one port; a hold's TAP goes a little after it."""
+    """True when the host has the interfaces of a cluster with one port; a hold's TAP is removed asynchronously."""
     links: set[str] = set()
     deadline = time.monotonic() + 10
     while links != {"lo", "up0", "c1", "x1", "p1.0"} and time.monotonic() < deadline:
@@ -369,46 +367,50 @@ def no_hold_is_left(fabric: NetnsFabric, host: str) -> bool:
     return links == {"lo", "up0", "c1", "x1", "p1.0"}
 
 
-def test_datagrams_are_held_in_order_and_answered(fabric: NetnsFabric, network: ClusterNetwork) -> None:
-    """What was sent into the gap arrives whole and in order, and the new namespace can answer at once."""
+def test_held_datagrams_arrive_in_order(fabric: NetnsFabric, network: ClusterNetwork) -> None:
+    """Datagrams sent during the gap arrive completely and in order, and the new namespace can answer at once."""
     source, peer = plugged(fabric, network, 0, "a1"), plugged(fabric, network, 1, "a1")
     destination = port_of(network, 0, "b2")
     assert ping(fabric, peer, source.address)
 
     def bound(port: Port) -> socket.socket:
-        made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        made.settimeout(10)
-        made.bind((port.address, 5001))
-        return made
+        created = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        created.settimeout(10)
+        created.bind((port.address, 5001))
+        return created
 
     fabric.port_up(destination)
     with (
-        named_netns.inside(fabric.port_netns(peer), lambda: bound(peer)) as here,
-        named_netns.inside(fabric.port_netns(destination), lambda: bound(destination)) as there,
+        named_netns.inside(fabric.port_netns(peer), lambda: bound(peer)) as peer_socket,
+        named_netns.inside(fabric.port_netns(destination), lambda: bound(destination)) as destination_socket,
     ):
         hold = fabric.hold(destination)
         fabric.port_unplug(source)
         hold.divert()
         for number in range(100):
-            here.sendto(str(number).encode(), (destination.address, 5001))
+            peer_socket.sendto(str(number).encode(), (destination.address, 5001))
             time.sleep(0.0001)
         report = hold.release()
-        assert [int(there.recv(100)) for _ in range(100)] == list(range(100))
+        assert [int(destination_socket.recv(100)) for _ in range(100)] == list(range(100))
         assert report.frames >= 100
-        there.sendto(b"answer", (peer.address, 5001))
-        assert here.recv(100) == b"answer"
+        destination_socket.sendto(b"answer", (peer.address, 5001))
+        assert peer_socket.recv(100) == b"answer"
 
 
-def test_what_the_source_still_sends_draws_nothing_back(fabric: NetnsFabric, network: ClusterNetwork) -> None:
-    """The kernel of a node that is frozen answers what arrives, and once more before its port is unplugged."""
+def test_frames_of_the_source_do_not_redirect_traffic_to_it(fabric: NetnsFabric, network: ClusterNetwork) -> None:
+    """The kernel of a frozen node still answers frames until its port is unplugged."""
     source, peer = plugged(fabric, network, 0, "a1"), plugged(fabric, network, 1, "a2")
     destination = port_of(network, 0, "b2")
     fabric.port_up(destination)
-    with listen(fabric, source) as listening, connect(fabric, peer, source) as client, listening.accept()[0] as there:
+    with (
+        listen(fabric, source) as listening,
+        connect(fabric, peer, source) as client,
+        listening.accept()[0] as destination_socket,
+    ):
         client.sendall(b"before")
         hold = fabric.hold(destination)
         hold.divert()
-        there.sendall(b"late")
+        destination_socket.sendall(b"late")
         fabric.port_unplug(source)
         assert client.recv(10) == b"late"
         time.sleep(0.1)
@@ -418,7 +420,9 @@ def test_what_the_source_still_sends_draws_nothing_back(fabric: NetnsFabric, net
 
 
 @pytest.mark.parametrize("diverted", [False, True])
-def test_a_dropped_hold_gives_the_port_back(fabric: NetnsFabric, network: ClusterNetwork, diverted: bool) -> None:
+def test_dropped_hold_returns_frames_to_the_source(
+    fabric: NetnsFabric, network: ClusterNetwork, diverted: bool
+) -> None:
     source, peer = plugged(fabric, network, 0, "a1"), plugged(fabric, network, 1, "b1")
     destination = port_of(network, 0, "b2")
     fabric.port_up(destination)
@@ -436,7 +440,7 @@ def test_a_dropped_hold_gives_the_port_back(fabric: NetnsFabric, network: Cluste
         hold.release()
 
 
-def test_a_hold_whose_bridge_is_missing_says_so(fabric: NetnsFabric, network: ClusterNetwork) -> None:
+def test_hold_without_its_bridge_fails_with_a_reason(fabric: NetnsFabric, network: ClusterNetwork) -> None:
     fabric.network_down(network)
     hold = fabric.hold(port_of(network, 0, "b2"))
     with pytest.raises(Failed, match="cannot attach to the bridge t1.0"):

@@ -1,8 +1,6 @@
-"""Moves under a running job that go wrong on purpose: afterwards one copy runs, nothing is left, the job ends right.
-
-Faults of WHERRY_FAULTS (see wherry.move.faults) fail a phase, kill the daemon at its end, or hold it so that something
-can be broken from outside.
-"""
+"""Fault injection into moves under a running job: afterwards one copy runs, nothing is left, the job's result is
+correct. Faults (WHERRY_FAULTS, see wherry.move.faults) fail a phase, kill the daemon at its end, or pause it so that
+the test can break something."""
 
 from __future__ import annotations
 
@@ -15,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from realworld import SECONDS, World, eventually, world
+from realworld import SECONDS, RealInstance, eventually, real_instance
 
 from wherry.fabric.cgroup import Cgroup
 
@@ -23,51 +21,52 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="clusters are made by 
 
 BEFORE = ["prepare", "rounds", "freeze", "transfer", "restore"]
 AFTER = ["commit", "thaw"]
-"""The phases that end before the point of no return, and those after it."""
+"""The phases before and after the commit."""
 NODE, SOURCE, DESTINATION = "two-1", "a2", "b1"
 ENV_END = 51
-"""Where the environment ends: a field of /proc/PID/stat, counted from 1 (proc(5))."""
+"""Field `env_end` of /proc/PID/stat, counted from 1 (proc(5))."""
 RANK = 16
-"""MiB of memory of a rank that checks it."""
+"""MiB of memory that a rank checks."""
 PAUSE = 4
-"""Milliseconds that a rank sleeps in each iteration, where the test is of what breaks and not of messages under way."""
+"""Milliseconds that a rank sleeps in each iteration, in tests that do not need messages in flight."""
 
 
 @pytest.fixture(scope="module")
-def two() -> Iterator[World]:
-    """Two nodes on a1 and a2; the second is the one that moves."""
-    with world("tflt", WHERRY_FAULTS="1") as made:
-        made.up("two", 2)
-        yield made
+def two() -> Iterator[RealInstance]:
+    """Two nodes on a1 and a2, of which the second is moved."""
+    with real_instance("tflt", WHERRY_FAULTS="1") as created:
+        created.up("two", 2)
+        yield created
 
 
 @pytest.fixture(scope="module")
-def held(two: World) -> str:
-    """The fault that holds a move for as long as breaking it may take: longer where programs start slowly."""
+def held(two: RealInstance) -> str:
+    """The fault that pauses a move long enough to break something."""
     began = time.monotonic()
     two.start("version").communicate(timeout=SECONDS)
     return f"pause:{max(2.0, 5 * (time.monotonic() - began)):.1f}"
 
 
-def where(two: World) -> str:
+def where(two: RealInstance) -> str:
     return two.hosts_of("two")[NODE]
 
 
-def go_home(two: World) -> None:
-    """Moves the node back to where it started, when it is not there."""
+def go_home(two: RealInstance) -> None:
+    """Moves the node back to its initial host if it is elsewhere."""
     if where(two) != SOURCE:
         two.move(NODE, SOURCE)
 
 
 @pytest.fixture(autouse=True)
-def at_home(two: World) -> None:
-    """One test that fails does not fail those after it."""
+def at_home(two: RealInstance) -> None:
+    """Restores the initial host, so that a failed test does not affect the next."""
     go_home(two)
 
 
 @pytest.mark.parametrize("kind", ["fail", "kill"])
-def test_each_phase_under_a_job(two: World, kind: str) -> None:
-    """`fail` at a phase, `kill` of the daemon: before the commit the node stays, after it the move is finished."""
+def test_fault_in_each_phase_under_a_job(two: RealInstance, kind: str) -> None:
+    """After `fail` at a phase or `kill` of the daemon the node is at the source before the commit, else at the
+    destination."""
 
     def each_phase() -> None:
         for phase in (*BEFORE, *AFTER):
@@ -82,20 +81,20 @@ def test_each_phase_under_a_job(two: World, kind: str) -> None:
                 (*_, record) = two.json("node", "show", NODE)["moves"]
                 assert record["phase"] == "rolled-back" and record["error"]["code"] == "MOVE_FAILED"
 
-    two.under_a_ring("two", "openmpi", each_phase, ranks=2, memory=RANK)
+    two.run_under_ring("two", "openmpi", each_phase, ranks=2, memory=RANK)
 
 
-def images(two: World, host: str) -> Path:
+def images(two: RealInstance, host: str) -> Path:
     return two.instance.run / "nodes" / f"{NODE}@{host}" / "images"
 
 
-def movers(two: World, sign: str, host: str = "") -> list[int]:
-    """The processes of the move whose command holds `sign`; those in a host's network namespace when one is named."""
-    found = [pid for pid, words in two.movers().items() if sign in words]
+def move_processes(two: RealInstance, sign: str, host: str = "") -> list[int]:
+    """Processes of the move whose command line contains `sign`, optionally only in a host's network namespace."""
+    pids = [pid for pid, words in two.move_processes().items() if sign in words]
     if not host:
-        return found
+        return pids
     network = os.stat(f"/run/netns/{two.instance.prefix}-{host}").st_ino
-    return [pid for pid in found if os.stat(f"/proc/{pid}/ns/net").st_ino == network]
+    return [pid for pid in pids if os.stat(f"/proc/{pid}/ns/net").st_ino == network]
 
 
 def kill(pids: list[int]) -> None:
@@ -104,39 +103,39 @@ def kill(pids: list[int]) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-def fill_destination(two: World) -> None:
-    """What holds the images takes no more."""
+def fill_destination(two: RealInstance) -> None:
+    """Makes the file system of the images full."""
     words = ["mount", "-o", "remount,size=2M", str(images(two, DESTINATION))]
     subprocess.run(words, check=True, timeout=SECONDS)
 
 
-def starve_destination(two: World) -> None:
-    """Somebody else has the destination's memory."""
+def starve_destination(two: RealInstance) -> None:
+    """Occupies the destination's memory."""
     Cgroup(f"{two.instance.prefix}/{DESTINATION}").limit(None, 8 << 20)
 
 
-def lose_destination(two: World, word: str = "down") -> None:
-    """No frame comes from there any more, and none says so."""
+def lose_destination(two: RealInstance, word: str = "down") -> None:
+    """Cuts the destination off silently."""
     words = ["ip", "-n", f"{two.instance.prefix}-{DESTINATION}", "link", "set", "up0", word]
     subprocess.run(words, check=True, timeout=SECONDS)
 
 
-def corrupt_image(two: World) -> None:
+def corrupt_image(two: RealInstance) -> None:
     files = list(images(two, DESTINATION).glob("*/core-*.img"))
     assert files
     for file in files:
         file.write_bytes(bytes(file.stat().st_size))
 
 
-def rank_at(two: World, host: str) -> int:
-    """The process of the rank on the node that moves."""
+def rank_at(two: RealInstance, host: str) -> int:
+    """PID of the rank on the moving node."""
     node = Cgroup(f"{two.instance.prefix}/{host}/{NODE}").pids()
     (rank,) = [pid for pid in node if b"/wherry-ring" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0]]
     return rank
 
 
-def damage_page(two: World) -> None:
-    """One bit of a rank's memory is not as it arrived: in its environment, which it has read long ago."""
+def damage_page(two: RealInstance) -> None:
+    """Flips one bit of a rank's memory, in its environment, which it no longer reads."""
     rank = rank_at(two, SOURCE)
     fields = Path(f"/proc/{rank}/stat").read_text().rpartition(")")[2].split()
     last = int(fields[ENV_END - 3]) - 2
@@ -147,31 +146,35 @@ def damage_page(two: World) -> None:
         memory.write(bytes([byte ^ 4]))
 
 
-def damage_file(two: World) -> None:
-    """A private file is not as it arrived."""
+def damage_file(two: RealInstance) -> None:
+    """Changes a private file at the destination."""
     with (images(two, SOURCE).parent / "private" / "etc" / "hosts").open("ab") as hosts:
         hosts.write(b"\n")
 
 
 SENDS = "(rounds|transfer): "
-"""The first phase in which memory is sent: rounds where the kernel tracks what is written."""
+"""The first phase that sends memory: rounds if the kernel tracks dirty pages."""
 BREAKS = {
-    # name: (phase that is held at its end, what breaks meanwhile, what the error says: a pattern)
+    # name: (phase that is paused at its end, action that breaks something, pattern of the error)
     "no room for images": ("prepare", fill_destination, SENDS),
     "no memory": ("transfer", starve_destination, "out of memory"),
-    "tree cut": ("prepare", lambda two: kill(movers(two, "/private")), "the tree could not be sent: "),
-    "pages cut": ("prepare", lambda two: kill(movers(two, "page-server")), "page"),
-    "images cut": ("freeze", lambda two: kill(movers(two, f"--directory={images(two, DESTINATION)}")), "transfer: "),
+    "tree cut": ("prepare", lambda two: kill(move_processes(two, "/private")), "the tree could not be sent: "),
+    "pages cut": ("prepare", lambda two: kill(move_processes(two, "page-server")), "page"),
+    "images cut": (
+        "freeze",
+        lambda two: kill(move_processes(two, f"--directory={images(two, DESTINATION)}")),
+        "transfer: ",
+    ),
     "host lost": ("prepare", lose_destination, SENDS),
     "image corrupted": ("transfer", corrupt_image, "the images cannot be read"),
     "file damaged": ("transfer", damage_file, "differs from the source"),
-    "dump killed": ("freeze", lambda two: kill(movers(two, " swrk ", SOURCE)), "could not dump"),
-    "restore killed": ("transfer", lambda two: kill(movers(two, " swrk ", DESTINATION)), "could not restore"),
+    "dump killed": ("freeze", lambda two: kill(move_processes(two, " swrk ", SOURCE)), "could not dump"),
+    "restore killed": ("transfer", lambda two: kill(move_processes(two, " swrk ", DESTINATION)), "could not restore"),
 }
 
 
 @pytest.mark.parametrize("case", BREAKS)
-def test_what_breaks_during_a_move_is_taken_back(two: World, held: str, case: str) -> None:
+def test_failure_during_a_move_rolls_back(two: RealInstance, held: str, case: str) -> None:
     phase, damage, says = BREAKS[case]
 
     def broken() -> None:
@@ -181,7 +184,7 @@ def test_what_breaks_during_a_move_is_taken_back(two: World, held: str, case: st
         elif phase == "freeze":
             assert eventually(lambda: stands(two), True, pause=0.01)
         else:
-            assert eventually(lambda: bool(movers(two, "wherry-hold")), True)
+            assert eventually(lambda: bool(move_processes(two, "wherry-hold")), True)
         try:
             damage(two)
             done = two("op", "wait", operation)
@@ -193,47 +196,48 @@ def test_what_breaks_during_a_move_is_taken_back(two: World, held: str, case: st
         assert re.search(says, done.stderr) and "  next: " in done.stderr, done.stderr
         assert two.assert_one_copy("two")[NODE] == SOURCE
 
-    two.under_a_ring("two", "openmpi", broken, ranks=2, memory=RANK, pause=PAUSE)
+    two.run_under_ring("two", "openmpi", broken, ranks=2, memory=RANK, pause=PAUSE)
 
 
-def test_a_page_that_differs_is_sent_again(two: World, held: str) -> None:
-    """What the source has at the commit is what the destination goes on with."""
+def test_page_that_differs_is_sent_again(two: RealInstance, held: str) -> None:
+    """The destination resumes with the memory that the source had at the commit."""
 
     def mended() -> None:
         operation = two.begin_move(NODE, DESTINATION, f"transfer:{held}")
         assert eventually(lambda: bool(list(images(two, DESTINATION).glob("*/core-*.img"))), True, pause=0.01)
         sent = environment(two, SOURCE)
         damage_page(two)
-        there = environment(two, SOURCE)
-        assert there != sent
+        environment_at_source = environment(two, SOURCE)
+        assert environment_at_source != sent
         done = two("op", "wait", operation)
         assert done.returncode == 0, (done.stdout, done.stderr)
-        assert environment(two, DESTINATION) == there
+        assert environment(two, DESTINATION) == environment_at_source
         assert "sent again: the memory of process" in (two.instance.state / "log").read_text()
 
-    two.under_a_ring("two", "openmpi", mended, ranks=2, memory=RANK, pause=PAUSE)
+    two.run_under_ring("two", "openmpi", mended, ranks=2, memory=RANK, pause=PAUSE)
 
 
-def environment(two: World, host: str) -> bytes:
-    """Of the rank, as it lies in its memory."""
+def environment(two: RealInstance, host: str) -> bytes:
+    """The rank's environment as it is in its memory."""
     return Path(f"/proc/{rank_at(two, host)}/environ").read_bytes()
 
 
-def stands(two: World) -> bool:
+def stands(two: RealInstance) -> bool:
     return Cgroup(f"{two.instance.prefix}/{SOURCE}/{NODE}").frozen()
 
 
-def dumping(two: World) -> int:
-    """The process that dumps, when it has sent some of what the frozen node has."""
+def dumping(two: RealInstance) -> int:
+    """PID of the dumping process once it has sent a part of the frozen node's memory."""
     assert eventually(lambda: stands(two), True, pause=0.01)
-    (dump,) = movers(two, " swrk ", SOURCE)
+    (dump,) = move_processes(two, " swrk ", SOURCE)
     before = arrived(two)  # in rounds
     assert eventually(lambda: arrived(two) >= before + (2 << 20), True, pause=0.001)
     return dump
 
 
-def test_criu_is_killed_while_it_dumps(two: World, held: str) -> None:
-    """One copy goes on. CRIU had thawed it and held its connections, so the job is not safe, which the error says."""
+def test_move_rolls_back_when_criu_is_killed_while_it_dumps(two: RealInstance, held: str) -> None:
+    """One copy resumes. CRIU had thawed it with locked connections, so the job may be damaged, which the error
+    states."""
     with two.ring("two", "openmpi", seconds=60, ranks=2, memory=48, pause=PAUSE):
         operation = two.begin_move(NODE, DESTINATION, f"freeze:{held}")
         dump = dumping(two)
@@ -242,11 +246,11 @@ def test_criu_is_killed_while_it_dumps(two: World, held: str) -> None:
         assert done.returncode == 1 and "could not dump" in done.stderr, done.stderr
         assert "in repair mode, so messages may be lost" in done.stderr, done.stderr
         assert two.assert_one_copy("two")[NODE] == SOURCE
-    two.under_a_ring("two", "openmpi", lambda: two.move(NODE, DESTINATION), ranks=2)
+    two.run_under_ring("two", "openmpi", lambda: two.move(NODE, DESTINATION), ranks=2)
 
 
-def test_the_daemon_is_killed_while_criu_dumps(two: World, held: str) -> None:
-    """CRIU goes on without it and would freeze the node again at its end: the next daemon waits for that."""
+def test_move_is_recovered_when_the_daemon_is_killed_while_criu_dumps(two: RealInstance, held: str) -> None:
+    """The orphaned CRIU would change the node's state at its end, so the next daemon waits for it."""
 
     def killed() -> None:
         operation = two.begin_move(NODE, DESTINATION, f"freeze:{held}")
@@ -263,9 +267,9 @@ def test_the_daemon_is_killed_while_criu_dumps(two: World, held: str) -> None:
         assert client.returncode == 1 and "the daemon was stopped" in error
         assert two.assert_one_copy("two")[NODE] == SOURCE
 
-    two.under_a_ring("two", "openmpi", killed, ranks=2, memory=48, pause=PAUSE)
+    two.run_under_ring("two", "openmpi", killed, ranks=2, memory=48, pause=PAUSE)
 
 
-def arrived(two: World) -> int:
-    """Bytes of memory that the destination has."""
+def arrived(two: RealInstance) -> int:
+    """Bytes of memory that the destination has received."""
     return sum(file.stat().st_size for file in images(two, DESTINATION).glob("*/pages-*.img"))

@@ -1,4 +1,4 @@
-"""`wherry move` that is ended from outside under a job, and what a record says that a peer felt."""
+"""Signals to `wherry move` under a job, and the peer's gap in the record of a move."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from realworld import SECONDS, World, world
+from realworld import SECONDS, RealInstance, real_instance
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="clusters are made by root")
 
@@ -16,15 +16,15 @@ NODE, SOURCE, DESTINATION = "two-1", "a2", "b1"
 
 
 @pytest.fixture(scope="module")
-def two() -> Iterator[World]:
-    with world("tint") as made:
-        made.up("two", 2)
-        yield made
+def two() -> Iterator[RealInstance]:
+    with real_instance("tint") as created:
+        created.up("two", 2)
+        yield created
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_takes_a_move_back_while_the_node_stands(two: World, number: signal.Signals) -> None:
-    """The transfer is so slow that it would take ten times as long as anybody waits here."""
+def test_signal_rolls_a_move_back_while_the_node_is_frozen(two: RealInstance, number: signal.Signals) -> None:
+    """The transfer is slowed down to ten times the test's time limit."""
     with two.ring("two", "openmpi", ranks=2, memory=32) as ring:
         client = two.start("move", NODE, "--to", DESTINATION, "--bandwidth", "4Mbit/s", "--max-rounds", "0")
         assert client.stderr
@@ -42,8 +42,8 @@ def test_a_signal_takes_a_move_back_while_the_node_stands(two: World, number: si
         ring.result()
 
 
-def test_a_peers_view_is_what_a_peer_feels(two: World) -> None:
-    """The ring's largest gap is that of the move: a peer cannot go on before the node has sent."""
+def test_reported_gap_is_the_gap_that_a_peer_measures(two: RealInstance) -> None:
+    """The ring's largest gap is that of the move, because a peer waits for the node's message."""
     with two.ring("two", "openmpi", ranks=2) as ring:
         record = two.move(NODE, DESTINATION)
         felt = ring.result()["max_gap_ms"] / 1e3

@@ -1,4 +1,4 @@
-"""Jobs through the command line on real nodes: both MPIs, streams, exit codes, Ctrl-C, several at once, other users."""
+"""Jobs from the command line on real nodes: both MPIs, streams, exit codes, Ctrl-C, concurrent jobs, other users."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from realworld import SECONDS, World, eventually, ring_program, world
+from realworld import SECONDS, RealInstance, eventually, real_instance, ring_program
 
 from wherry.fabric.cgroup import TASKS, Cgroup, machine_layout
 
@@ -22,43 +22,43 @@ LAUNCHERS = {"openmpi": "/usr/bin/mpirun.openmpi", "mpich": "/usr/bin/mpiexec.mp
 
 
 def processes_with(mark: str) -> list[str]:
-    """Command lines of this machine's processes (those on nodes too) whose environment or arguments hold `mark`."""
-    found = []
+    """Command lines of processes on this machine, nodes included, whose environment or arguments contain `mark`."""
+    commands = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             text = (entry / "environ").read_bytes() + (entry / "cmdline").read_bytes()
             if mark.encode() in text and entry.name != str(os.getpid()):
-                found.append((entry / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+                commands.append((entry / "cmdline").read_bytes().replace(b"\0", b" ").decode())
         except OSError:
             continue
-    return found
+    return commands
 
 
 @pytest.fixture(scope="module")
-def wherry() -> Iterator[World]:
+def wherry() -> Iterator[RealInstance]:
     """A cluster of four nodes and one of two."""
-    with world("tjob") as made:
+    with real_instance("tjob") as created:
         for name, nodes in (("four", 4), ("two", 2)):
-            made.json("up", cluster_file(made, name, nodes))
-        yield made
+            created.json("up", cluster_file(created, name, nodes))
+        yield created
 
 
-def cluster_file(wherry: World, name: str, nodes: int) -> str:
+def cluster_file(wherry: RealInstance, name: str, nodes: int) -> str:
     text = f"kind: container\nversion: 1\nname: {name}\nnodes: {nodes}\ncpus: 0.5\nmemory: 256MiB\n"
     return wherry.file(f"{name}.yaml", text)
 
 
 @pytest.fixture(params=list(LAUNCHERS))
 def flavour(request: pytest.FixtureRequest) -> str:
-    """Each MPI that this machine has."""
+    """Each installed MPI."""
     flavour = str(request.param)
     if not Path(LAUNCHERS[flavour]).exists():
         pytest.skip(f"{LAUNCHERS[flavour]} is not installed")
     return flavour
 
 
-def test_a_job_ends_when_a_node_of_it_is_lost(wherry: World, flavour: str) -> None:
-    """At once, by its launcher or by us, and `up` repairs; a job that has no rank there goes on."""
+def test_a_job_ends_when_a_node_of_it_is_lost(wherry: RealInstance, flavour: str) -> None:
+    """The job ends at once and `up` repairs the cluster; a job without ranks on the lost node continues."""
     elsewhere = wherry.start("run", "two", "-n", "1", "--", "/bin/sleep", "12")
     with wherry.ring("two", flavour, ranks=2, seconds=600) as ring:
         (node,) = [node for node in wherry.json("status", "two")["nodes"] if node["name"] == "two-1"]
@@ -67,7 +67,7 @@ def test_a_job_ends_when_a_node_of_it_is_lost(wherry: World, flavour: str) -> No
         assert not ring.running()
     (job,) = [job for job in wherry.json("job", "list", "two")["jobs"] if job["ranks"] == 2][-1:]
     assert job["state"] == "ended" and job["exit_code"] != 0
-    assert job["reason"] == "" or "two-1" in job["reason"]  # the launcher may have ended it before we looked
+    assert job["reason"] == "" or "two-1" in job["reason"]  # the launcher may have ended the job first
     assert elsewhere.wait(SECONDS) == 0
 
     def states() -> set[str]:
@@ -78,7 +78,7 @@ def test_a_job_ends_when_a_node_of_it_is_lost(wherry: World, flavour: str) -> No
     assert states() == {"running"}
 
 
-def test_a_ring_on_four_nodes(wherry: World, flavour: str) -> None:
+def test_ring_runs_on_four_nodes(wherry: RealInstance, flavour: str) -> None:
     ring = ring_program(flavour, wherry.directory)
     done = wherry("run", "four", "-n", "4", "--", ring, "--seconds", "2", "--json")
     assert done.returncode == 0, done.stderr
@@ -91,7 +91,7 @@ def test_a_ring_on_four_nodes(wherry: World, flavour: str) -> None:
     assert listed["mpi"].startswith(flavour) and listed["state"] == "ended" and listed["exit_code"] == 0
 
 
-def test_streams_stay_apart_and_the_exit_code_is_passed(wherry: World, flavour: str) -> None:
+def test_stdout_stderr_and_exit_code_are_passed_on(wherry: RealInstance, flavour: str) -> None:
     script = "echo to stdout; echo to stderr >&2; exit 7"
     done = wherry("run", "four", "-n", "1", "--mpi", flavour, "--", "/bin/sh", "-c", script)
     assert done.returncode == 7
@@ -102,15 +102,16 @@ def test_streams_stay_apart_and_the_exit_code_is_passed(wherry: World, flavour: 
 
 
 def repeats() -> bool:
-    """True for Open MPI 5, whose launcher repeats input that it cannot pass on at once (docs/design/0005-jobs.md)."""
-    said = subprocess.run(["mpirun.openmpi", "--version"], capture_output=True, text=True, check=True).stdout
-    return "(Open MPI) 5" in said
+    """True for Open MPI 5, whose launcher duplicates input that it cannot forward at once
+    (docs/design/0005-jobs.md)."""
+    output = subprocess.run(["mpirun.openmpi", "--version"], capture_output=True, text=True, check=True).stdout
+    return "(Open MPI) 5" in output
 
 
-def test_rank_0_reads_what_we_are_given_also_after_its_node_moved(wherry: World, flavour: str) -> None:
-    script = "echo up; exec sed -u s/^/got:/"  # -u: line by line
+def test_rank_0_reads_standard_input_also_after_its_node_moved(wherry: RealInstance, flavour: str) -> None:
+    script = "echo up; exec sed -u s/^/got:/"  # -u: line-buffered
     words = ("run", "two", "-n", "1", "--mpi", flavour, "--", "/bin/sh", "-c", script)
-    lines = 20 if flavour == "mpich" else 2_000 if repeats() else 20_000  # MPICH's gives up when rank 0 reads slowly
+    lines = 20 if flavour == "mpich" else 2_000 if repeats() else 20_000  # MPICH's fails with more
     client = wherry.start(*words, stdin=subprocess.PIPE)
     try:
         assert client.stdin and client.stdout
@@ -129,19 +130,19 @@ def test_rank_0_reads_what_we_are_given_also_after_its_node_moved(wherry: World,
 
 
 def max_tasks(group: str) -> str | None:
-    """What the kernel says; None where it does not count tasks."""
+    """The cgroup's task limit; None where the kernel has no pids controller."""
     root = machine_layout().root("pids")
     return (root / Cgroup(group).name / "pids.max").read_text().strip() if root else None
 
 
-def test_ranks_spread_over_the_nodes_as_root_of_the_cluster(wherry: World) -> None:
+def test_ranks_spread_over_the_nodes_as_root_of_the_cluster(wherry: RealInstance) -> None:
     script = "echo $(hostname) $(id -u) $OMP_NUM_THREADS $OWN"
     done = wherry("run", "four", "-n", "6", "--", "/bin/sh", "-c", script, OWN="mine")
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.splitlines()) == sorted(f"four-{index} 0 1 mine" for index in (0, 0, 1, 1, 2, 3))
 
 
-def running_job(wherry: World, cluster: str) -> dict[str, object]:
+def running_job(wherry: RealInstance, cluster: str) -> dict[str, object]:
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         for job in wherry.json("job", "list", cluster)["jobs"]:
@@ -151,7 +152,7 @@ def running_job(wherry: World, cluster: str) -> dict[str, object]:
     pytest.fail("the job did not start")
 
 
-def test_ctrl_c_ends_everything(wherry: World, flavour: str) -> None:
+def test_ctrl_c_ends_all_ranks(wherry: RealInstance, flavour: str) -> None:
     script = "setsid sleep 3600 & trap '' INT TERM HUP; echo up; while :; do sleep 1; done"
     client = wherry.start("run", "four", "-n", "4", "--mpi", flavour, "--", "/bin/sh", "-c", script)
     assert client.stdout
@@ -166,7 +167,7 @@ def test_ctrl_c_ends_everything(wherry: World, flavour: str) -> None:
     assert wherry.json("job", "show", str(job["id"]))["state"] == "cancelled"
 
 
-def test_two_clusters_and_two_jobs_on_one_of_them_at_once(wherry: World) -> None:
+def test_two_clusters_and_two_jobs_on_one_of_them_at_once(wherry: RealInstance) -> None:
     ring = ring_program("openmpi", wherry.directory)
     started = [
         wherry.start("run", cluster, "-n", "2", "--", ring, "--seconds", "3", "--json")
@@ -178,7 +179,7 @@ def test_two_clusters_and_two_jobs_on_one_of_them_at_once(wherry: World) -> None
         assert json.loads(out)["errors"] == 0
 
 
-def test_a_killed_daemon_loses_neither_job_nor_streams(wherry: World) -> None:
+def test_job_and_its_streams_survive_a_killed_daemon(wherry: RealInstance) -> None:
     script = "echo early; read line; echo $line; exit 3"
     client = wherry.start("run", "two", "-n", "1", "--", "/bin/sh", "-c", script, stdin=subprocess.PIPE)
     assert client.stdout and client.stdin
@@ -187,19 +188,19 @@ def test_a_killed_daemon_loses_neither_job_nor_streams(wherry: World) -> None:
     wherry.kill_daemon()
     out, _ = client.communicate("late\n", timeout=SECONDS)
     assert (out, client.returncode) == ("late\n", 3)
-    seen = wherry("logs", "two", "--job", id)
-    assert seen.stdout == "early\nlate\n"
+    output = wherry("logs", "two", "--job", id)
+    assert output.stdout == "early\nlate\n"
     job = wherry.json("job", "show", id)
     assert job["state"] == "ended" and job["exit_code"] == 3
 
 
-def test_a_detached_job_goes_on_by_itself(wherry: World) -> None:
+def test_detached_job_runs_without_its_client(wherry: RealInstance) -> None:
     words = ("run", "two", "-n", "1", "--detach", "--", "/bin/sh", "-c", "cat; sleep 1; echo late")
     id = wherry(*words).stdout.strip()
     assert wherry("logs", "two", "--job", id, "--follow").stdout == "late\n"
 
 
-def test_a_job_of_another_user(wherry: World) -> None:
+def test_job_of_another_user_runs_as_that_user(wherry: RealInstance) -> None:
     nobody = pwd.getpwnam("nobody")
     user = {"SUDO_UID": str(nobody.pw_uid), "SUDO_GID": str(nobody.pw_gid)}
     assert wherry("up", cluster_file(wherry, "theirs", 2), **user).returncode == 0
@@ -213,7 +214,7 @@ def test_a_job_of_another_user(wherry: World) -> None:
     assert wherry("down", "theirs").returncode == 0
 
 
-def test_no_temporary_file_of_a_launcher_stays(wherry: World) -> None:
+def test_launchers_leave_no_temporary_files(wherry: RealInstance) -> None:
     before = {path.name for path in Path("/tmp").iterdir() if path.name.startswith(("ompi.", "prte.", "openmpi-"))}
     assert wherry("run", "two", "-n", "2", "--", "/bin/true").returncode == 0
     after = {path.name for path in Path("/tmp").iterdir() if path.name.startswith(("ompi.", "prte.", "openmpi-"))}

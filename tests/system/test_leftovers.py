@@ -1,4 +1,4 @@
-"""`wherry down --all` leaves nothing of an instance on the machine, whatever was under way and whoever was killed."""
+"""`wherry down --all` removes all resources of an instance, whatever was running or killed."""
 
 from __future__ import annotations
 
@@ -7,39 +7,40 @@ import signal
 from collections.abc import Iterator
 
 import pytest
-from realworld import World, eventually, world
+from realworld import RealInstance, eventually, real_instance
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="clusters are made by root")
 
 
 @pytest.fixture
-def clean() -> Iterator[World]:
-    """An instance of which there is nothing, and after the test again nothing."""
-    with world("tlft", WHERRY_FAULTS="1") as made:
-        before = made.everything()
+def clean() -> Iterator[RealInstance]:
+    """An instance without any resources, which must have none after the test."""
+    with real_instance("tlft", WHERRY_FAULTS="1") as created:
+        before = created.all_resources()
         assert not any(names for kind, names in before.items() if kind != "interfaces"), before
-        yield made
-        assert made("down", "--all").returncode == 0
-        assert eventually(made.everything, before) == before
+        yield created
+        assert created("down", "--all").returncode == 0
+        assert eventually(created.all_resources, before) == before
 
 
-def test_of_a_job_a_move_and_a_killed_daemon(clean: World) -> None:
+def test_down_all_after_a_job_a_move_and_a_killed_daemon(clean: RealInstance) -> None:
     clean.up("two", 2)
     with clean.ring("two", "openmpi", ranks=2, seconds=120) as ring:
         assert clean.move("two-1", "b1")["phase"] == "done"
-        there = clean.everything()
-        assert all(there.values()), there
+        before = clean.all_resources()
+        assert all(before.values()), before
         clean.kill_daemon()
         assert ring.running()
         down = clean.json("down", "--all")
         assert down["removed"]["namespaces"] and down["removed"]["processes"]
         assert eventually(ring.running, False) is False
-        assert not any(found for kind, found in clean.everything().items() if kind != "interfaces")
+        assert not any(resources for kind, resources in clean.all_resources().items() if kind != "interfaces")
 
 
 @pytest.mark.parametrize("done", ["network of two", "1 of 2: "])
-def test_of_a_cluster_half_made(clean: World, done: str) -> None:
-    """The daemon is killed as soon as it has told of a step; the client before it, as it would start the next one."""
+def test_down_all_after_a_half_made_cluster(clean: RealInstance, done: str) -> None:
+    """The client and then the daemon are killed after a progress message; the client first, because it would start a
+    new daemon."""
     client = clean.start("up", clean.cluster_file("two", 2))
     assert client.stderr
     assert any(line.startswith(done) for line in iter(client.stderr.readline, ""))
@@ -51,7 +52,7 @@ def test_of_a_cluster_half_made(clean: World, done: str) -> None:
 
 
 @pytest.mark.parametrize("phase", ["restore", "commit"])
-def test_of_a_node_between_two_hosts(clean: World, phase: str) -> None:
+def test_down_all_in_the_middle_of_a_move(clean: RealInstance, phase: str) -> None:
     clean.up("two", 2)
     clean.begin_move("two-1", "b1", fault=f"{phase}:kill")
     assert eventually(lambda: clean("daemon", "status").returncode, 7) == 7
@@ -60,34 +61,34 @@ def test_of_a_node_between_two_hosts(clean: World, phase: str) -> None:
     clean.json("down", "--all")
 
 
-def test_of_programs_that_outlive_their_daemon(clean: World) -> None:
-    """They end by themselves when it is gone, but for those that hang."""
+def test_down_all_ends_programs_of_a_killed_daemon(clean: RealInstance) -> None:
+    """Programs end by themselves when their daemon is gone, except for hung ones."""
     clean.up("two", 2)
     clean.begin_move("two-1", "b1", fault="prepare:pause:20")
-    assert eventually(lambda: any("wherry-hold" in words for words in clean.movers().values()), True)
-    for pid in clean.movers():
+    assert eventually(lambda: any("wherry-hold" in words for words in clean.move_processes().values()), True)
+    for pid in clean.move_processes():
         os.kill(pid, signal.SIGSTOP)
     clean.kill_daemon()
     clean.json("down", "--all")
-    for pid in clean.movers():  # those that wait for their first request end when they can
+    for pid in clean.move_processes():  # idle ones end by themselves
         os.kill(pid, signal.SIGCONT)
 
 
-def test_of_what_runs_while_it_is_taken_down(clean: World) -> None:
-    """A job and a move under way; the daemon is asked to end, not killed."""
+def test_down_all_during_a_job_and_a_move(clean: RealInstance) -> None:
+    """A job and a move are running; the daemon is stopped regularly."""
     clean.up("two", 2)
     with clean.ring("two", "openmpi", ranks=2, seconds=120):
         clean.begin_move("two-1", "b1", fault="transfer:pause:5")
         clean.json("down", "--all")
 
 
-def test_that_it_can_be_repeated_and_touches_no_other_instance(clean: World) -> None:
-    with world("tlfb") as neighbour:
+def test_down_all_is_idempotent_and_touches_no_other_instance(clean: RealInstance) -> None:
+    with real_instance("tlfb") as neighbour:
         neighbour.up("two", 2)
-        there = neighbour.everything()
+        before = neighbour.all_resources()
         clean.up("two", 2)
         clean.json("down", "--all")
         again = clean("down", "--all")
         assert again.returncode == 0 and "nothing" in again.stdout
-        assert neighbour.everything() == there
+        assert neighbour.all_resources() == before
         assert set(neighbour.assert_one_copy("two")) == {"two-0", "two-1"}

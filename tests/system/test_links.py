@@ -1,4 +1,4 @@
-"""Links between sites: their figures, under jobs and moves; what dies is started anew, and nothing is left."""
+"""Links between sites: parameters, links under jobs and moves, repair of dead programs, clean-up."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import pytest
-from realworld import World, eventually, world
+from realworld import RealInstance, eventually, real_instance
 
 from names import own_name
 from wherry.base.errors import WherryError
@@ -43,41 +43,41 @@ links:
   - {between: [a, b], latency: 10ms, bandwidth: 1Gbit/s}
 """
 GATEWAYS = (("openvpn", "openvpn"), ("wireguard", "wireguard-go"))
-"""Overlays, and the program that is a gateway of each; of WireGuard where the kernel has none."""
+"""Overlay -> its gateway program (WireGuard: the user-space one, where the kernel has no module)."""
 
 
 @pytest.fixture(scope="module")
-def far() -> Iterator[World]:
-    """Two sites 10 ms apart with a node at each; after the tests there is nothing of it."""
-    with world("tlnk") as made:
-        before = made.everything()
-        made.json("fabric", "up", made.file("far.yaml", FABRIC))
-        made.up("two", 2, more="placement: {spread: site}\n")
-        yield made
-        assert made("down", "--all").returncode == 0
-        assert eventually(made.everything, before) == before
+def far() -> Iterator[RealInstance]:
+    """Two sites 10 ms apart with a node at each."""
+    with real_instance("tlnk") as created:
+        before = created.all_resources()
+        created.json("fabric", "up", created.file("far.yaml", FABRIC))
+        created.up("two", 2, more="placement: {spread: site}\n")
+        yield created
+        assert created("down", "--all").returncode == 0
+        assert eventually(created.all_resources, before) == before
 
 
-def processes(made: World, program: str) -> list[int]:
-    return [pid for pid, words in made.processes().items() if words.startswith(program) or f"/{program} " in words]
+def processes(created: RealInstance, program: str) -> list[int]:
+    return [pid for pid, words in created.processes().items() if words.startswith(program) or f"/{program} " in words]
 
 
-def link(made: World) -> dict[str, float]:
-    """The measured latency, and what was lost there."""
-    (found,) = made.json("site", "link")["links"]
-    return {"latency": found["measured"]["latency"], "lost": found["there"]["lost"] + found["back"]["lost"]}
+def link(created: RealInstance) -> dict[str, float]:
+    """The measured latency and loss of the link."""
+    (figures,) = created.json("site", "link")["links"]
+    return {"latency": figures["measured"]["latency"], "lost": figures["there"]["lost"] + figures["back"]["lost"]}
 
 
-def repaired(made: World) -> int:
-    with Client(made.instance) as client:
+def repaired(created: RealInstance) -> int:
+    with Client(created.instance) as client:
         return sum(event.kind == "fabric.repaired" for event in client.events())
 
 
-def test_a_job_goes_on_over_a_link_that_changes_fails_and_dies(far: World) -> None:
+def test_job_survives_a_link_that_changes_fails_and_dies(far: RealInstance) -> None:
     assert set(far.hosts_of("two").values()) == {"a1", "b1"}
     assert link(far)["latency"] > 0.0095
 
-    def act() -> None:
+    def action() -> None:
         before = repaired(far)
         far.move("two-0", "b2")
         far.move("two-0", "a1")
@@ -94,7 +94,7 @@ def test_a_job_goes_on_over_a_link_that_changes_fails_and_dies(far: World) -> No
         assert len(processes(far, "wherry-link")) == 1
         assert eventually(lambda: 0.0005 < (link(far)["latency"] or 0) < 0.0095, True), "with the figures set last"
 
-    far.under_a_ring("two", "openmpi", act, ranks=2, pause=4)
+    far.run_under_ring("two", "openmpi", action, ranks=2, pause=4)
     far.assert_one_copy("two")
 
 
@@ -109,11 +109,11 @@ def test_a_job_goes_on_over_a_link_that_changes_fails_and_dies(far: World) -> No
         for kind, program in GATEWAYS
     ],
 )
-def test_a_job_goes_on_over_a_vpn_whose_gateway_dies(far: World, overlay: str, program: str) -> None:
+def test_job_survives_the_death_of_a_vpn_gateway(far: RealInstance, overlay: str, program: str) -> None:
     if overlay == "wireguard" and wireguard.kernel():
         pytest.skip("the kernel's WireGuard has no process that could die")
 
-    def act() -> None:
+    def action() -> None:
         before = repaired(far)
         far.json("site", "link", "set", "a", "b", "--latency", "1ms", "--overlay", overlay)
         gateways = processes(far, program)
@@ -128,11 +128,12 @@ def test_a_job_goes_on_over_a_vpn_whose_gateway_dies(far: World, overlay: str, p
         far.json("site", "link", "set", "a", "b", "--overlay", "none")
         assert processes(far, program) == [] and not list((far.instance.run / "links").glob("*.*/*.key"))
 
-    far.under_a_ring("two", "openmpi", act, ranks=2, pause=4)
+    far.run_under_ring("two", "openmpi", action, ranks=2, pause=4)
 
 
-def test_whatever_fails_while_a_node_crosses_there_is_one_copy_of_it(far: World) -> None:
-    """Link, emulator, daemon and gateway, each while the node's memory is on its way, which takes some seconds."""
+def test_failed_move_over_a_link_leaves_one_copy(far: RealInstance) -> None:
+    """Link, emulator, daemon and gateway fail, each during the transfer of the node's memory, which takes some
+    seconds."""
 
     def lost() -> None:
         change(far, loss="100%")
@@ -144,7 +145,7 @@ def test_whatever_fails_while_a_node_crosses_there_is_one_copy_of_it(far: World)
 
     def daemon() -> None:
         far.kill_daemon()
-        assert far("status").returncode == 0  # another one starts
+        assert far("status").returncode == 0  # the next command starts a new daemon
 
     overlay = "none" if missing_programs("openvpn") else "openvpn"
     faults = [(overlay, fail) for fail in (lost, partial(kill, "wherry-link"), daemon)]
@@ -152,7 +153,7 @@ def test_whatever_fails_while_a_node_crosses_there_is_one_copy_of_it(far: World)
         if not missing_programs(kind) and not (kind == "wireguard" and wireguard.kernel()):
             faults.append((kind, partial(kill, program)))
 
-    def act() -> None:
+    def action() -> None:
         for kind, fail in faults:
             change(far, latency="5ms", jitter="0ms", bandwidth="40Mbit/s", overlay=kind)
             with Client(far.instance) as client:
@@ -166,23 +167,21 @@ def test_whatever_fails_while_a_node_crosses_there_is_one_copy_of_it(far: World)
         change(far, bandwidth="1Gbit/s", overlay="none")
 
     before = len(moves(far))
-    far.under_a_ring("two", "openmpi", act, ranks=2, pause=4, memory=12)
+    far.run_under_ring("two", "openmpi", action, ranks=2, memory=12, pause=4)
     far.assert_one_copy("two")
     assert len(moves(far)) % len(faults) == before % len(faults), "nobody has moved it but we"
 
 
-def test_a_large_node_crosses_a_slow_link(far: World) -> None:
-    """It stands for longer than all of its memory takes within a host, which once was the most that it was given.
+def test_large_node_moves_over_a_slow_link(far: RealInstance) -> None:
+    """The freeze lasts longer than sending all memory within a host, which once was the time limit. When the move is
+    cancelled, the node resumes at once at the source."""
 
-    When that is cancelled, it goes on at once where it was.
-    """
-
-    def act() -> None:
+    def action() -> None:
         change(far, latency="1ms", jitter="0ms", bandwidth="10Mbit/s", overlay="none")
         (home,) = (host for node, host in far.hosts_of("two").items() if node == "two-0")
-        there = "b2" if home == "a1" else "a1"
+        other_host = "b2" if home == "a1" else "a1"
         with Client(far.instance) as client:
-            begun = client.begin_move("two-0", there).id
+            begun = client.begin_move("two-0", other_host).id
             assert eventually(lambda: Phase.FREEZE in [one.phase for one in client.moves()], True)
             time.sleep(2)
             client.cancel(begun)
@@ -191,15 +190,15 @@ def test_a_large_node_crosses_a_slow_link(far: World) -> None:
                 client.wait(begun)
             assert time.monotonic() - cancelled < 12, "of the twenty seconds that it would have taken"
         assert far.hosts_of("two")["two-0"] == home
-        move = far.move("two-0", there)
+        move = far.move("two-0", other_host)
         assert move["downtime"] > progress_bounds.total(128 << 20) and move["bytes"] > 24e6, move
         change(far, bandwidth="1Gbit/s")
 
-    far.under_a_ring("two", "openmpi", act, ranks=2, pause=4, memory=28)
+    far.run_under_ring("two", "openmpi", action, ranks=2, pause=4, memory=28)
     far.assert_one_copy("two")
 
 
-def test_a_daemon_that_is_killed_between_the_row_and_the_wires_leaves_nothing_in_between(far: World) -> None:
+def test_daemon_killed_between_storing_and_applying_a_link_change_applies_it_later(far: RealInstance) -> None:
     change(far, latency="2ms", jitter="0ms")
     far.kill_daemon()
     store = Store(far.instance.state / "wherry.db")
@@ -207,42 +206,42 @@ def test_a_daemon_that_is_killed_between_the_row_and_the_wires_leaves_nothing_in
     assert spec is not None
     store.put_fabric(spec.with_link(spec.link("a", "b").model_copy(update={"latency": 0.025})))
     store.close()
-    assert far("status").returncode == 0  # another one starts
+    assert far("status").returncode == 0  # the next command starts a new daemon
     assert link(far)["latency"] > 0.024
     change(far, latency="2ms")
 
 
-def moves(made: World) -> list[Move]:
-    with Client(made.instance) as client:
+def moves(created: RealInstance) -> list[Move]:
+    with Client(created.instance) as client:
         return client.moves()
 
 
-def change(made: World, **figures: str) -> None:
-    """As `wherry site link set a b` does."""
-    with Client(made.instance) as client:
+def change(created: RealInstance, **figures: str) -> None:
+    """Changes the link by `wherry site link set a b`."""
+    with Client(created.instance) as client:
         client.wait(client.set_link("a", "b", figures).id)
 
 
 @pytest.fixture
 def fabric() -> Iterator[NetnsFabric]:
     sweep(INSTANCE)
-    made = NetnsFabric(default_fabric(), INSTANCE)
-    made.up()
-    yield made
-    made.down()
+    created = NetnsFabric(default_fabric(), INSTANCE)
+    created.up()
+    yield created
+    created.down()
     assert named_netns.names(INSTANCE.prefix) == [] and not INSTANCE.run.exists()
 
 
-def test_figures_are_kept_in_each_direction_and_found_again(fabric: NetnsFabric) -> None:
-    """Limits that a busy machine keeps: the figures take effect; how exactly is another test's."""
-    (plain,) = fabric.links()
-    assert plain.emulation == "none" and eventually(lambda: not slowed(fabric), True)
+def test_link_parameters_are_kept_for_each_direction(fabric: NetnsFabric) -> None:
+    """Wide bounds that hold on a busy machine: parameters take effect. Accuracy is another test's subject."""
+    (undeclared,) = fabric.links()
+    assert undeclared.emulation == "none" and eventually(lambda: not slowed(fabric), True)
     slow = {"between": ("a", "b"), "latency": "20ms", "bandwidth": "40Mbit/s", "reverse": {"bandwidth": "5Mbit/s"}}
     fabric.set_link(LinkSpec.model_validate(slow))
-    found = fabric.measure_link(fabric.spec.effective_links()[0], True)
-    assert found.latency and found.there and found.back
-    assert found.latency > 0.019
-    assert 1e6 < found.there < 46e6 and 1e6 < found.back < 6e6
+    figures = fabric.measure_link(fabric.spec.effective_links()[0], True)
+    assert figures.latency and figures.there and figures.back
+    assert figures.latency > 0.019
+    assert 1e6 < figures.there < 46e6 and 1e6 < figures.back < 6e6
     later = NetnsFabric(fabric.spec, INSTANCE)
     (state,) = later.links()
     assert state.emulation == "wherry-link" and state.there and state.there.bytes > 1e6 and later.repair() == []
@@ -251,7 +250,7 @@ def test_figures_are_kept_in_each_direction_and_found_again(fabric: NetnsFabric)
 
 
 def slowed(fabric: NetnsFabric) -> bool:
-    """A link of 20 ms is; one without emulation may be now and then, on a busy machine."""
+    """True for a link of 20 ms; on a busy machine a link without emulation may exceed the bound occasionally."""
     latency = fabric.measure_link(fabric.spec.effective_links()[0], False).latency
     return latency is None or latency > 0.019
 
@@ -271,30 +270,30 @@ CHAIN = {
 
 @pytest.fixture
 def chain() -> Iterator[NetnsFabric]:
-    """Three sites: an OpenVPN, then a link that is emulated."""
+    """Three sites in a chain: an OpenVPN link and an emulated link."""
     if missing_programs("openvpn"):
         pytest.skip(f"{missing_programs('openvpn')}: not installed")
     sweep(INSTANCE)
-    made = NetnsFabric(FabricSpec.model_validate(CHAIN), INSTANCE)
-    made.up()
-    yield made
-    made.down()
+    created = NetnsFabric(FabricSpec.model_validate(CHAIN), INSTANCE)
+    created.up()
+    yield created
+    created.down()
 
 
 def gateway(which: int) -> int:
-    """Process id of a gateway of the OpenVPN."""
+    """PID of a gateway of the OpenVPN."""
     return int((INSTANCE.run / "links" / "a--b.openvpn" / f"{which}.pid").read_text().split()[0])
 
 
-def tended_within(made: NetnsFabric, seconds: float) -> list[Repair]:
-    """What the monitor's looks find first, if they find anything."""
+def first_repair_within(created: NetnsFabric, seconds: float) -> list[Repair]:
+    """The first non-empty result of repeated repairs."""
     deadline = time.monotonic() + seconds
-    while not (found := made.repair()) and time.monotonic() < deadline:
+    while not (figures := created.repair()) and time.monotonic() < deadline:
         time.sleep(0.5)
-    return found
+    return figures
 
 
-def test_a_link_that_cannot_be_repaired_is_told_once_and_others_are_repaired(
+def test_unrepairable_link_is_reported_once_and_others_are_repaired(
     chain: NetnsFabric, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert [state.overlay for state in chain.links()] == ["up", None] and chain.repair() == []
@@ -309,14 +308,14 @@ def test_a_link_that_cannot_be_repaired_is_told_once_and_others_are_repaired(
         assert [tended.failed for tended in first] == [True, False], first
         assert "a--b could not be repaired" in first[0].text and "emulator of the link b--c" in first[1].text
         assert chain.links()[1].emulation == "wherry-link"
-        assert tended_within(chain, 5) == [], "the same reason, although it was tried again"
-    (again,) = tended_within(chain, 30)
+        assert first_repair_within(chain, 5) == [], "the same reason, although it was tried again"
+    (again,) = first_repair_within(chain, 30)
     assert not again.failed and "was restarted" in again.text
     assert eventually(lambda: chain.measure_link(chain.links()[0].link, False).latency is not None, True)
 
 
-def test_a_tunnel_that_was_made_by_half_is_whole_when_the_daemon_is_back(chain: NetnsFabric) -> None:
-    """Killed after its gateways were started and before their ends were put into the bridge."""
+def test_half_made_tunnel_is_completed_by_the_next_daemon(chain: NetnsFabric) -> None:
+    """The daemon is killed after starting the gateways and before attaching them to the bridge."""
     subprocess.run(["ip", "-n", f"{INSTANCE.prefix}-site-a", "link", "set", "v1", "nomaster"], check=True, timeout=20)
     assert chain.measure_link(chain.links()[0].link, False).latency is None
     assert chain.repair() == [], "it passes for alive"
@@ -329,8 +328,8 @@ exact = pytest.mark.measures(
     "which is milliseconds beside other programs; the median of three looks helps only against short ones"
 )
 LOOKS, TRIES = 3, 9
-"""The median of so many looks in a row, for each direction, has to be within the bounds after so many at the latest:
-others may use the machine meanwhile."""
+"""The medians of LOOKS consecutive measurements must be within the bounds in one of at most TRIES measurements, because
+other programs may use the machine."""
 MEASURED = [
     *((f"{ms}ms", None) for ms in (0, 1, 5, 10, 50)),
     *((None, rate) for rate in ("10Mbit/s", "100Mbit/s", "1Gbit/s")),
@@ -339,33 +338,33 @@ MEASURED = [
 
 @exact
 @pytest.mark.parametrize(("latency", "bandwidth"), MEASURED)
-def test_figures_are_exact(
+def test_latency_and_bandwidth_are_exact(
     fabric: NetnsFabric, capsys: pytest.CaptureFixture[str], latency: str | None, bandwidth: str | None
 ) -> None:
-    """Latency within 0.2 ms or 3 %, bandwidth within 5 %, in both directions; as measured from outside."""
+    """Latency within 0.2 ms or 3 % and bandwidth within 5 % in both directions, measured from outside."""
     link = LinkSpec.model_validate({"between": ("a", "b"), "latency": latency, "bandwidth": bandwidth})
     fabric.set_link(link)
 
     def look() -> tuple[float, ...]:
-        found = fabric.measure_link(link, bandwidth is not None)
-        there, back = (found.there, found.back) if bandwidth else (found.latency, found.latency_back)
-        assert there is not None and back is not None
-        return there, back
+        figures = fabric.measure_link(link, bandwidth is not None)
+        forth, back = (figures.there, figures.back) if bandwidth else (figures.latency, figures.latency_back)
+        assert forth is not None and back is not None
+        return forth, back
 
     declared = float(link.bandwidth or link.latency or 0.0)
     bound = 0.05 * declared if bandwidth else max(0.0002, 0.03 * declared)
 
-    def right(found: list[tuple[float, ...]]) -> bool:
-        return len(found) >= LOOKS and all(
-            abs(statistics.median(way) - declared) <= bound for way in zip(*found[-LOOKS:], strict=True)
+    def is_within_bounds(figures: list[tuple[float, ...]]) -> bool:
+        return len(figures) >= LOOKS and all(
+            abs(statistics.median(way) - declared) <= bound for way in zip(*figures[-LOOKS:], strict=True)
         )
 
-    seen = measured(look, right)
+    measurements = measured(look, is_within_bounds)
     with capsys.disabled():
         name, unit, factor = ("bandwidth", "Mbit/s", 1e-6) if bandwidth else ("latency", "ms", 1e3)
-        text = "; ".join(" and ".join(f"{one * factor:.4g}" for one in found) for found in seen)
+        text = "; ".join(" and ".join(f"{one * factor:.4g}" for one in figures) for figures in measurements)
         print(f"\n{name} {declared * factor:g} {unit}, there and back: {text} (+- {bound * factor:.3g})")
-    assert right(seen)
+    assert is_within_bounds(measurements)
 
 
 @pytest.mark.measures(
@@ -373,8 +372,8 @@ def test_figures_are_exact(
     "for a CPU"
 )
 def test_loss_and_jitter_are_exact(fabric: NetnsFabric, capsys: pytest.CaptureFixture[str]) -> None:
-    """A tenth of the frames, and any delay within 5 ms of 10 ms as likely as any other; none of it on the way back,
-    which shows meanwhile how long the machine itself lets frames wait."""
+    """Loss of 10 % and delays uniform within 10 +- 5 ms in one direction; the other direction has neither and shows the
+    delays of the machine itself."""
     figures = {"latency": "10ms", "jitter": "5ms", "loss": "10%", "reverse": {"jitter": "0ms", "loss": "0%"}}
     link = LinkSpec.model_validate({"between": ("a", "b"), **figures})
     fabric.set_link(link)
@@ -384,14 +383,14 @@ def test_loss_and_jitter_are_exact(fabric: NetnsFabric, capsys: pytest.CaptureFi
     def look() -> tuple[float, ...]:
         with ThreadPoolExecutor(2) as both:
             ways = [both.submit(link_probe.delays, *ends, count, 0.012, 0.03) for ends in ((one, other), (other, one))]
-            there, back = (way.result() for way in ways)
+            forth, back = (way.result() for way in ways)
         exact = [delay - 0.005 + 0.0001 * step for delay in back for step in range(101)]
-        off = (a - b for a, b in zip(statistics.quantiles(there, n=4), statistics.quantiles(exact, n=4), strict=True))
-        return (1 - len(there) / count, min(there), *off, 1 - len(back) / count, min(back))
+        off = (a - b for a, b in zip(statistics.quantiles(forth, n=4), statistics.quantiles(exact, n=4), strict=True))
+        return (1 - len(forth) / count, min(forth), *off, 1 - len(back) / count, min(back))
 
-    def right(found: list[tuple[float, ...]]) -> bool:
-        lost, least, *off, back_lost, back_least = found[-1]
-        # four standard deviations of 600 frames; the quarters of 540 delays are that well known, too
+    def is_within_bounds(figures: list[tuple[float, ...]]) -> bool:
+        lost, least, *off, back_lost, back_least = figures[-1]
+        # four standard deviations for 600 frames, and for the quartiles of 540 delays
         return (
             abs(lost - 0.1) <= 0.05
             and 0.0048 <= least <= 0.0055
@@ -400,20 +399,20 @@ def test_loss_and_jitter_are_exact(fabric: NetnsFabric, capsys: pytest.CaptureFi
             and 0.0098 <= back_least <= 0.0103
         )
 
-    seen = measured(look, right)
+    measurements = measured(look, is_within_bounds)
     with capsys.disabled():
-        for lost, least, *off, _, _ in seen:
+        for lost, least, *off, _, _ in measurements:
             quarters = ", ".join(f"{quarter * 1e3:+.2f}" for quarter in off)
             print(f"\nloss 10 %: {lost:.1%}; latency 10 ms, jitter 5 ms: least {least * 1e3:.2f} ms, "
                   f"quarters off by {quarters} ms")  # fmt: skip
-    assert right(seen), seen
+    assert is_within_bounds(measurements), measurements
 
 
 def measured(
-    look: Callable[[], tuple[float, ...]], right: Callable[[list[tuple[float, ...]]], bool]
+    look: Callable[[], tuple[float, ...]], is_within_bounds: Callable[[list[tuple[float, ...]]], bool]
 ) -> list[tuple[float, ...]]:
-    """What is seen, until it is right or has been looked for often enough."""
-    seen = [look()]
-    while not right(seen) and len(seen) < TRIES:
-        seen.append(look())
-    return seen
+    """Repeats a measurement until it is within bounds, at most TRIES times; returns all measurements."""
+    measurements = [look()]
+    while not is_within_bounds(measurements) and len(measurements) < TRIES:
+        measurements.append(look())
+    return measurements

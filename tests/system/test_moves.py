@@ -1,4 +1,4 @@
-"""Moves of nodes of running jobs through the command line: many, several at once, off a host and back, predicted."""
+"""Moves under running jobs from the command line: repeated, concurrent, drain and restore, dry run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from realworld import SECONDS, World, world
+from realworld import SECONDS, RealInstance, real_instance
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="clusters are made by root")
 
@@ -21,11 +21,11 @@ PHASES = ["prepare", "rounds", "freeze", "transfer", "restore", "commit", "thaw"
 
 
 @pytest.fixture(scope="module")
-def four() -> Iterator[World]:
-    """A cluster of four nodes on the embedded fabric, one on each host."""
-    with world("tmov") as made:
-        made.up("four", 4)
-        yield made
+def four() -> Iterator[RealInstance]:
+    """A cluster of four nodes, one on each host of the embedded fabric."""
+    with real_instance("tmov") as created:
+        created.up("four", 4)
+        yield created
 
 
 def other(host: str) -> str:
@@ -34,7 +34,7 @@ def other(host: str) -> str:
 
 
 def assert_whole(record: dict[str, Any], node: str, source: str, destination: str) -> None:
-    """A record that tells where the node went and what that cost."""
+    """Asserts that a move's record has the hosts and costs."""
     assert (record["node"], record["source"], record["destination"]) == (node, source, destination)
     assert record["phase"] == "done" and record["error"] is None
     assert list(record["phases"]) == PHASES
@@ -45,8 +45,8 @@ def assert_whole(record: dict[str, Any], node: str, source: str, destination: st
 
 
 @pytest.mark.parametrize("flavour", ["openmpi", "mpich"])
-def test_a_job_is_moved_back_and_forth(four: World, flavour: str) -> None:
-    """Every node in turn, that with rank 0 too; after each move there is one copy, at the right host, and no more."""
+def test_nodes_move_back_and_forth_under_a_job(four: RealInstance, flavour: str) -> None:
+    """Moves each node, also that of rank 0; after each move there is exactly one copy, on the right host."""
     before = four.fabric()
 
     def back_and_forth() -> None:
@@ -55,61 +55,61 @@ def test_a_job_is_moved_back_and_forth(four: World, flavour: str) -> None:
             assert_whole(four.move(node, other(source)), node, source, other(source))
             assert four.assert_one_copy("four")[node] == other(source)
 
-    four.under_a_ring("four", flavour, back_and_forth)
+    four.run_under_ring("four", flavour, back_and_forth)
     assert four.fabric() == before
 
 
 @pytest.mark.parametrize("flavour", ["openmpi", "mpich"])
-def test_every_node_but_one_is_moved_at_once(four: World, flavour: str) -> None:
+def test_all_nodes_but_one_move_at_once(four: RealInstance, flavour: str) -> None:
     before = four.fabric()
 
     def all_but_one() -> None:
         where = four.hosts_of("four")
-        wanted = {node: other(host) for node, host in where.items() if node != "four-1"}
-        clients = {node: four.start("move", node, "--to", host, "-o", "json") for node, host in wanted.items()}
+        expected = {node: other(host) for node, host in where.items() if node != "four-1"}
+        clients = {node: four.start("move", node, "--to", host, "-o", "json") for node, host in expected.items()}
         for node, client in clients.items():
             out, err = client.communicate(timeout=SECONDS)
             assert client.returncode == 0, err
-            assert_whole(json.loads(out), node, where[node], wanted[node])
-        assert four.assert_one_copy("four") == where | wanted
+            assert_whole(json.loads(out), node, where[node], expected[node])
+        assert four.assert_one_copy("four") == where | expected
 
-    four.under_a_ring("four", flavour, all_but_one)
+    four.run_under_ring("four", flavour, all_but_one)
     assert four.fabric() == before
 
 
-def test_a_host_is_drained_and_restored_under_a_job(four: World) -> None:
+def test_a_host_is_drained_and_restored_under_a_job(four: RealInstance) -> None:
     def drain_and_restore() -> None:
         before = four.hosts_of("four")
         host = before["four-0"]
-        there = {node for node, where in before.items() if where == host}
+        nodes_on_host = {node for node, where in before.items() if where == host}
         moved = four.json("host", "drain", host)["moves"]
-        assert {record["node"] for record in moved} == there
+        assert {record["node"] for record in moved} == nodes_on_host
         assert host not in four.assert_one_copy("four").values()
         refused = four("move", "four-0", "--to", host)
         assert refused.returncode == 5 and "drained" in refused.stderr
         back = four.json("host", "restore", host)["moves"]
-        assert {record["node"] for record in back} == there
+        assert {record["node"] for record in back} == nodes_on_host
         assert four.assert_one_copy("four") == before
 
-    four.under_a_ring("four", "openmpi", drain_and_restore)
+    four.run_under_ring("four", "openmpi", drain_and_restore)
 
 
-def test_a_prediction_changes_nothing(four: World) -> None:
-    """And it is of the size of what is then sent."""
+def test_dry_run_of_a_move_changes_nothing(four: RealInstance) -> None:
+    """The predicted size agrees with the size of the actual move."""
     with four.ring("four", "openmpi", seconds=120, memory=16) as ring:
         where = four.assert_one_copy("four")
-        seen = [four.json("node", "show", "four-3")["moves"], four.json("op", "list"), four.fabric()]
+        state = [four.json("node", "show", "four-3")["moves"], four.json("op", "list"), four.fabric()]
         predicted = four.json("move", "four-3", "--to", other(where["four-3"]), "--dry-run")
         assert predicted["bytes"] >= 16 << 20 and predicted["seconds"] >= predicted["downtime"] > 0
         assert four.assert_one_copy("four") == where
-        assert [four.json("node", "show", "four-3")["moves"], four.json("op", "list"), four.fabric()] == seen
+        assert [four.json("node", "show", "four-3")["moves"], four.json("op", "list"), four.fabric()] == state
         done = four.move("four-3", other(where["four-3"]))
         assert done["bytes"] / 4 < predicted["bytes"] < done["bytes"] * 4
         assert ring.running()
 
 
-def test_a_move_that_is_interrupted_goes_back(four: World) -> None:
-    """Ctrl-C while it is under way: either it was taken back, or it had been committed and is done."""
+def test_interrupted_move_rolls_back(four: RealInstance) -> None:
+    """Ctrl-C during a move: it is rolled back, or completed if it was committed."""
     with four.ring("four", "openmpi", seconds=8) as ring:
         where = four.hosts_of("four")
         client = four.start("move", "four-1", "--to", other(where["four-1"]))
@@ -123,8 +123,8 @@ def test_a_move_that_is_interrupted_goes_back(four: World) -> None:
 
 
 @pytest.mark.parametrize("flavour", ["openmpi", "mpich"])
-def test_ranks_lock_files_of_the_jobs_directory_while_they_are_moved(four: World, flavour: str) -> None:
-    """A lock that is held goes along, and nobody gets it meanwhile; one of a moment, as MPI-IO takes, is waited for."""
+def test_ranks_keep_file_locks_while_they_are_moved(four: RealInstance, flavour: str) -> None:
+    """A held lock moves with its rank and cannot be acquired meanwhile; short locks, as of MPI-IO, delay the freeze."""
     compiler = shutil.which(f"mpicc.{flavour}")
     if not compiler:
         pytest.skip(f"there is no compiler for {flavour}")

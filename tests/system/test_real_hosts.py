@@ -1,4 +1,4 @@
-"""Nodes on hosts that are not Wherry's: two libvirtds that run QEMU, reached by TLS, a job, moves, a drain, the end."""
+"""Nodes on real hosts: two libvirtds with QEMU, reached by TLS; jobs, moves, drain, removal."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from qemuhosts import ADDRESSES, PROGRAMS, Lab, lab, sshd
-from realworld import SECONDS, World, eventually, no_machines, world
+from qemuhosts import ADDRESSES, PROGRAMS, QemuLab, qemu_lab, sshd
+from realworld import SECONDS, RealInstance, eventually, missing_for_vms, real_instance
 
 from names import own_name
 
@@ -30,37 +30,37 @@ hosts:
 
 
 @pytest.fixture(scope="module")
-def hosts() -> Iterator[Lab]:
-    """The hosts; what they write goes with the directory."""
-    if reason := no_machines(PROGRAMS):
+def hosts() -> Iterator[QemuLab]:
+    """The hosts, whose files are removed with the directory."""
+    if reason := missing_for_vms(PROGRAMS):
         pytest.skip(reason)
     with tempfile.TemporaryDirectory(prefix=f"wherry-{IMAGE}-", dir="/var/tmp") as directory:
         os.chmod(directory, 0o755)
-        with lab(Path(directory)) as made:
-            yield made
+        with qemu_lab(Path(directory)) as created:
+            yield created
 
 
 @pytest.fixture(scope="module")
-def pair(hosts: Lab) -> Iterator[World]:
-    """A machine on each host."""
-    with world("tqh") as outside:  # the lab has no way to Debian's archive
+def pair(hosts: QemuLab) -> Iterator[RealInstance]:
+    """A cluster with one VM on each host."""
+    with real_instance("tqh") as outside:  # the lab has no route to Debian's archive
         built = outside("image", "build", IMAGE)
         if built.returncode and "apt" in built.stderr:
             pytest.skip(f"no kernel for the image: {built.stderr}")
         assert built.returncode == 0, built.stderr
-    with world("tqh", hosts.room.enter, WHERRY_FAULTS="1") as made:
+    with real_instance("tqh", hosts.namespaces.enter, WHERRY_FAULTS="1") as created:
         try:
-            fabric_up(made, "qemu+tls://")
+            fabric_up(created, "qemu+tls://")
             text = f"kind: vm\nname: pair\nnodes: 2\ncpus: 1\nmemory: 192MiB\nimage: {IMAGE}\n"
-            up = made("up", made.file("pair.yaml", text))
+            up = created("up", created.file("pair.yaml", text))
             assert up.returncode == 0, up.stderr
-            yield made
+            yield created
         finally:
-            made("image", "remove", IMAGE)
+            created("image", "remove", IMAGE)
 
 
-def fabric_up(pair: World, by: str) -> None:
-    """The hosts, reached in this way."""
+def fabric_up(pair: RealInstance, by: str) -> None:
+    """Brings up the fabric with hosts reached by a libvirt transport."""
     rows = [
         f'  - {{name: {host}, site: q, cores: 2, memory: 1GiB, uri: "{by}{address}/system"}}\n'
         for host, address in ADDRESSES.items()
@@ -69,26 +69,26 @@ def fabric_up(pair: World, by: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def began(pair: World) -> dict[str, str]:
-    """Where the nodes were first."""
+def began(pair: RealInstance) -> dict[str, str]:
+    """Initial node -> host."""
     return pair.hosts_of("pair")
 
 
-def known(pair: World, hosts: Lab) -> dict[str, str]:
-    """Where the nodes are by Wherry's word, which must be the hosts' word."""
+def known(pair: RealInstance, hosts: QemuLab) -> dict[str, str]:
+    """Node -> host by Wherry's records, which must agree with the hosts' libvirtds."""
     where = pair.hosts_of("pair")
     names = {f"{pair.instance.prefix}-{node}": host for node, host in where.items()}
     assert eventually(hosts.domains, names) == names
     return where
 
 
-def silent(pair: World) -> list[str]:
-    """The hosts that do not answer, by Wherry's word."""
+def silent(pair: RealInstance) -> list[str]:
+    """Hosts that Wherry reports as down."""
     return [host["name"] for host in pair.json("host", "list")["hosts"] if host["down"]]
 
 
-def states(pair: World) -> set[str]:
-    """Of the nodes, by Wherry's word."""
+def states(pair: RealInstance) -> set[str]:
+    """States of the nodes by Wherry's records."""
     return {node["state"] for node in pair.json("status", "pair")["nodes"]}
 
 
@@ -96,8 +96,8 @@ def other(host: str) -> str:
     return next(name for name in ADDRESSES if name != host)
 
 
-def test_a_job_runs_while_a_machine_is_moved_there_and_back(pair: World, hosts: Lab, began: dict[str, str]) -> None:
-    """Every byte of the job's messages and memory is checked, by the job itself."""
+def test_job_runs_while_a_vm_is_moved_there_and_back(pair: RealInstance, hosts: QemuLab, began: dict[str, str]) -> None:
+    """The job itself checks every byte of its messages and memory."""
 
     def move() -> None:
         for options in ((), ("--mode", "auto-converge", "--parallel", "2")):
@@ -109,14 +109,14 @@ def test_a_job_runs_while_a_machine_is_moved_there_and_back(pair: World, hosts: 
             usage = pair.json("node", "show", "pair-1")["usage"]
             assert usage["memory"] > 0 and usage["sent"] > 0 and usage["received"] > 0, usage
 
-    pair.under_a_ring("pair", "mpich", move, ranks=2)
+    pair.run_under_ring("pair", "mpich", move, ranks=2)
     assert known(pair, hosts) == began
 
 
-def test_memory_goes_over_tls_or_not_at_all(pair: World, hosts: Lab) -> None:
-    """Where libvirtds are reached by TLS, the QEMUs show each other certificates, too."""
+def test_memory_is_sent_over_tls_only(pair: RealInstance, hosts: QemuLab) -> None:
+    """With libvirtds reached by TLS, memory is also sent between QEMUs by TLS with certificates."""
     where = known(pair, hosts)
-    with hosts.without_certificates():
+    with hosts.hidden_certificates():
         refused = pair("move", "pair-1", "--to", other(where["pair-1"]))
     assert refused.returncode == 1 and "/etc/pki/qemu" in refused.stderr, refused.stderr
     assert known(pair, hosts) == where
@@ -124,22 +124,24 @@ def test_memory_goes_over_tls_or_not_at_all(pair: World, hosts: Lab) -> None:
         ring.result()
 
 
-def test_nothing_secret_stays_at_a_host(pair: World, hosts: Lab) -> None:
-    """Kernels are there, and no RAM disk, which would have the key; other files libvirt was not asked to write."""
+def test_no_secret_is_left_on_a_host(pair: RealInstance, hosts: QemuLab) -> None:
+    """Hosts keep kernels, but no initial RAM disk, which contains the key."""
     for host in ADDRESSES:
-        names = {name.removesuffix(".whole") for name in hosts.shelf(host)}
+        names = {name.removesuffix(".whole") for name in hosts.wherry_files(host)}
         assert len(names) == 1 and names.pop().startswith(f"{pair.instance.prefix}-kernel-")
 
 
-def test_what_is_known_of_the_hosts(pair: World, hosts: Lab) -> None:
-    found = {host["name"]: host["facts"]["kernel"] for host in pair.json("host", "list")["hosts"]}
-    assert found.keys() == ADDRESSES.keys() and all("QEMU" in text and "without KVM" in text for text in found.values())
-    said = {finding["name"]: finding for finding in pair.json("doctor")["findings"]}
-    assert all(said[f"host {host}"]["health"] == "limited" for host in ADDRESSES)
+def test_host_show_reports_the_facts_of_real_hosts(pair: RealInstance, hosts: QemuLab) -> None:
+    kernels = {host["name"]: host["facts"]["kernel"] for host in pair.json("host", "list")["hosts"]}
+    assert kernels.keys() == ADDRESSES.keys() and all(
+        "QEMU" in text and "without KVM" in text for text in kernels.values()
+    )
+    message = {finding["name"]: finding for finding in pair.json("doctor")["findings"]}
+    assert all(message[f"host {host}"]["health"] == "limited" for host in ADDRESSES)
     assert "pair-0 is at" in pair("logs", "--node", "pair-0").stdout
 
 
-def test_a_host_is_drained(pair: World, hosts: Lab) -> None:
+def test_real_host_is_drained(pair: RealInstance, hosts: QemuLab) -> None:
     host = known(pair, hosts)["pair-0"]
     drained = pair.json("host", "drain", host)["moves"]
     assert drained and all((record["phase"], record["error"]) == ("done", None) for record in drained)
@@ -148,8 +150,8 @@ def test_a_host_is_drained(pair: World, hosts: Lab) -> None:
 
 
 @pytest.mark.parametrize("end", ["source", "destination"])
-def test_a_libvirtd_is_killed_during_a_move(pair: World, hosts: Lab, end: str) -> None:
-    """And started anew: the node and its job go on where they were, and nothing is left of the move."""
+def test_move_survives_a_killed_libvirtd(pair: RealInstance, hosts: QemuLab, end: str) -> None:
+    """libvirtd is restarted: node and job continue at the source, and nothing is left of the move."""
     where = known(pair, hosts)
     source, destination = where["pair-0"], other(where["pair-0"])
     killed = source if end == "source" else destination
@@ -158,8 +160,8 @@ def test_a_libvirtd_is_killed_during_a_move(pair: World, hosts: Lab, end: str) -
         assert eventually(lambda: hosts.receives(destination), True)
         hosts.kill_libvirtd(killed)
         _, err = moving.communicate(timeout=SECONDS)
-        said = "is not rolled back yet" if end == "source" else f"runs on {source} as before"
-        assert moving.returncode == 1 and said in err, err
+        message = "is not rolled back yet" if end == "source" else f"runs on {source} as before"
+        assert moving.returncode == 1 and message in err, err
         hosts.start_libvirtd(killed)
         assert eventually(lambda: silent(pair), []) == []
         assert eventually(lambda: states(pair), {"running"}) == {"running"}
@@ -167,8 +169,8 @@ def test_a_libvirtd_is_killed_during_a_move(pair: World, hosts: Lab, end: str) -
         ring.result()
 
 
-def test_a_daemon_that_is_killed(pair: World, hosts: Lab) -> None:
-    """When libvirt has ended the source's copy: the next one finishes the move."""
+def test_move_survives_a_killed_daemon(pair: RealInstance, hosts: QemuLab) -> None:
+    """The daemon is killed after libvirt ended the source's copy; the next daemon finishes the move."""
     source = known(pair, hosts)["pair-1"]
     operation = pair.begin_move("pair-1", other(source), "transfer:kill")
     pair("op", "wait", operation)
@@ -177,8 +179,8 @@ def test_a_daemon_that_is_killed(pair: World, hosts: Lab) -> None:
         ring.result()
 
 
-def test_a_node_that_is_started_elsewhere_than_it_was_is_found(pair: World, hosts: Lab, began: dict[str, str]) -> None:
-    """Bridges remember for minutes where an address was."""
+def test_domain_started_on_another_host_is_found(pair: RealInstance, hosts: QemuLab, began: dict[str, str]) -> None:
+    """Bridges cache the port of a MAC address for minutes."""
     if known(pair, hosts)["pair-1"] == began["pair-1"]:
         pair.move("pair-1", other(began["pair-1"]))
     assert pair("down", "pair").returncode == 0
@@ -187,8 +189,8 @@ def test_a_node_that_is_started_elsewhere_than_it_was_is_found(pair: World, host
     assert known(pair, hosts) == began
 
 
-def test_by_ssh(pair: World, hosts: Lab) -> None:
-    """The same hosts, reached in another way; they reach each other in this way, too."""
+def test_hosts_are_reached_by_ssh(pair: RealInstance, hosts: QemuLab) -> None:
+    """The same hosts with SSH as transport, also between each other."""
     if not sshd():
         pytest.skip("there is no sshd (scripts/setup-test)")
     hosts.start_sshd()
@@ -202,8 +204,8 @@ def test_by_ssh(pair: World, hosts: Lab) -> None:
     assert known(pair, hosts) == {"pair-0": destination}
 
 
-def test_down_leaves_nothing(pair: World, hosts: Lab) -> None:
-    """At a host that did not answer the command fails, and remembers where to go on."""
+def test_down_leaves_nothing_on_real_hosts(pair: RealInstance, hosts: QemuLab) -> None:
+    """While a host does not answer, `down` fails and can be repeated later."""
     host = known(pair, hosts)["pair-0"]
     hosts.kill_libvirtd(host)
     failed = pair("down", "--all")
@@ -212,5 +214,5 @@ def test_down_leaves_nothing(pair: World, hosts: Lab) -> None:
     assert hosts.domains() != {}
     done = pair("down", "--all")
     assert done.returncode == 0, done.stderr
-    assert hosts.domains() == {} and not any(hosts.shelf(host) for host in ADDRESSES)
-    assert not any(pair.everything()[kind] for kind in ("processes", "namespaces", "cgroups", "directories"))
+    assert hosts.domains() == {} and not any(hosts.wherry_files(host) for host in ADDRESSES)
+    assert not any(pair.all_resources()[kind] for kind in ("processes", "namespaces", "cgroups", "directories"))

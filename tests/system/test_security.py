@@ -1,4 +1,4 @@
-"""What a user who is not root gets through the daemon, which is: nothing that the user does not have outside."""
+"""An unprivileged user gains no rights through the daemon."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="clusters are made by 
 
 WHERRY = Path(sys.executable).parent / "wherry"
 INSTANCE = own_name("tsec")
-SECONDS = 240  # for one command, on a loaded machine
+SECONDS = 240  # time limit of one command on a loaded machine
 NOBODY = 65534
 AS_NOBODY = {"SUDO_UID": str(NOBODY), "SUDO_GID": str(NOBODY)}
 
 
 def wherry(*words: str, cwd: Path, **more: str) -> subprocess.CompletedProcess[str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("WHERRY_", "SUDO_"))}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("WHERRY_", "SUDO_"))}
     return subprocess.run(
-        [str(WHERRY), *words], cwd=cwd, env={**kept, "WHERRY_INSTANCE": INSTANCE, **more}, capture_output=True,
+        [str(WHERRY), *words], cwd=cwd, env={**inherited, "WHERRY_INSTANCE": INSTANCE, **more}, capture_output=True,
         text=True, timeout=SECONDS, check=False,
     )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def case() -> Iterator[Path]:
-    """Directories of nobody's: `open`, and `limited`, a mount without writing and programs; and `closed`, root's."""
+    """Directories of user nobody: `open`, and `limited` (mounted read-only and noexec); and `closed` of root."""
     with tempfile.TemporaryDirectory(prefix="wherry-tsec-") as name:
         top = Path(name)
         top.chmod(0o755)
@@ -57,7 +57,7 @@ def case() -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def clusters(case: Path) -> Iterator[dict[str, dict[str, object]]]:
-    """Clusters of nobody's, made in the directory of the same name, of one node each."""
+    """One-node clusters of user nobody, each made in the directory of its name."""
     wherry("down", "--all", cwd=case)
     for name in ("open", "limited", "closed"):
         file = case / f"{name}.yaml"
@@ -71,7 +71,7 @@ def clusters(case: Path) -> Iterator[dict[str, dict[str, object]]]:
 
 
 def mounts(node: str) -> dict[str, set[str]]:
-    """Mount points inside the node, each with its options."""
+    """Mount points inside the node -> their options."""
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             if (entry / "cmdline").read_bytes().startswith(b"/run/wherry/init"):
@@ -86,11 +86,9 @@ def mounts(node: str) -> dict[str, set[str]]:
     pytest.fail(f"{node} has no first process")
 
 
-def test_mounts_of_a_node_allow_no_more_than_those_of_the_host(
-    clusters: dict[str, dict[str, object]], case: Path
-) -> None:
+def test_mounts_of_a_node_keep_the_hosts_mount_flags(clusters: dict[str, dict[str, object]], case: Path) -> None:
     before = mounts("limited-0")
-    masked = {*MASKED_FILES, *MASKED_DIRECTORIES}  # by /dev/null and by an empty directory
+    masked = {*MASKED_FILES, *MASKED_DIRECTORIES}  # masked by /dev/null and by an empty directory
     for point, options in before.items():
         assert "nosuid" in options or point in masked, point
         assert "nodev" in options or point == "/dev" or point in masked, point
@@ -110,7 +108,7 @@ def test_mounts_of_a_node_allow_no_more_than_those_of_the_host(
     }
 
 
-def test_a_directory_that_is_closed_to_the_user_is_neither_bound_nor_worked_in(
+def test_directory_closed_to_the_user_is_not_bound_into_a_node(
     clusters: dict[str, dict[str, object]], case: Path
 ) -> None:
     assert clusters["closed"]["binds"] == []
@@ -119,17 +117,17 @@ def test_a_directory_that_is_closed_to_the_user_is_neither_bound_nor_worked_in(
     assert done.returncode == 4 and f"{case}/closed is closed to you" in done.stderr and "next: cd " in done.stderr
 
 
-def test_what_the_user_may_not_see_is_not_there(clusters: dict[str, dict[str, object]], case: Path) -> None:
+def test_files_closed_to_the_user_are_hidden_in_nodes(clusters: dict[str, dict[str, object]], case: Path) -> None:
     secret = case / "closed" / "secret"
     secret.write_text("#!/bin/sh\n")
     secret.chmod(0o755)
-    said = {}
+    outputs = {}
     for name in ("secret", "missing"):
         word = str(case / "closed" / name)
         done = wherry("run", "open", "-n", "1", "--", word, cwd=case / "open", **AS_NOBODY)
         assert done.returncode == 3, done.stderr
-        said[name] = done.stderr.replace(name, "X")
-    assert said["secret"] == said["missing"]
+        outputs[name] = done.stderr.replace(name, "X")
+    assert outputs["secret"] == outputs["missing"]
 
 
 def test_only_the_owner_of_a_cluster_runs_jobs_on_it(clusters: dict[str, dict[str, object]], case: Path) -> None:
@@ -140,9 +138,7 @@ def test_only_the_owner_of_a_cluster_runs_jobs_on_it(clusters: dict[str, dict[st
     assert done.returncode == 4 and "does not know your groups" in done.stderr and "next: wherry down" in done.stderr
 
 
-def test_who_reads_the_key_in_the_job_file_is_still_only_a_user(
-    clusters: dict[str, dict[str, object]], case: Path
-) -> None:
+def test_job_key_grants_no_more_than_the_users_rights(clusters: dict[str, dict[str, object]], case: Path) -> None:
     started = wherry("run", "open", "-n", "1", "--detach", "--", "/bin/sleep", "300", cwd=case / "open", **AS_NOBODY)
     assert started.returncode == 0, started.stderr
     id = started.stdout.strip()
@@ -165,8 +161,8 @@ def test_who_reads_the_key_in_the_job_file_is_still_only_a_user(
         wherry("cancel", id, cwd=case, **AS_NOBODY)
 
 
-def test_root_runs_no_library_of_the_users() -> None:
-    """The launcher gets the user's variables, LD_PRELOAD among them, through programs that still run as root."""
+def test_root_loads_no_library_of_the_user() -> None:
+    """User variables such as LD_PRELOAD reach the launcher through programs that still run as root."""
     for name in ("wherry-ns", "wherry-launch"):
         program = elf.read(native_program(name))
         assert program is not None and program.needed == ()

@@ -1,8 +1,5 @@
-"""Studies for real: a quick one through the command line, and runs that go wrong on a testbed of our own.
-
-A node that is killed half-way, a wrong number of ranks and a full disk each fail their sample, which is kept
-and not counted, and the study goes on.
-"""
+"""Real studies: a quick one from the command line, and failing runs on a testbed. A node killed during a run, a wrong
+number of ranks and a full disk each fail the run, which is recorded and not counted, and the study continues."""
 
 from __future__ import annotations
 
@@ -26,13 +23,13 @@ from wherry.base.errors import Failed
 from wherry.client import daemon_process
 from wherry.lab.study import render, runner, workloads
 from wherry.lab.study.experiment import Page, Study
-from wherry.lab.study.levels import Combination, Factor, Level, SampleFailed, Value
+from wherry.lab.study.levels import Combination, Factor, Level, RunFailed, Value
 from wherry.lab.study.papers.manycore import Manycore
-from wherry.lab.study.papers.manycore_levels import cell_of
+from wherry.lab.study.papers.manycore_levels import combination_of
 from wherry.lab.study.papers.multi_site import MultiSite
 from wherry.lab.study.papers.nic_degradation import NicDegradation
 from wherry.lab.study.papers.xen_migration import XenMigration
-from wherry.lab.study.requirements import lacking
+from wherry.lab.study.requirements import unavailable_features
 from wherry.lab.study.results import Results
 from wherry.lab.study.testbed import FABRIC, ClusterShape, Testbed, program
 
@@ -44,11 +41,11 @@ PLACE = ClusterShape("fault", 2, ("a1", "a2"), cpus=0.5, memory="128MiB")
 
 
 def wherry(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("WHERRY_", "SUDO_"))}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("WHERRY_", "SUDO_"))}
     return subprocess.run(
         [str(WHERRY), *words],
         cwd=cwd,
-        env={**kept, "WHERRY_INSTANCE": INSTANCE},
+        env={**inherited, "WHERRY_INSTANCE": INSTANCE},
         capture_output=True,
         text=True,
         timeout=550,
@@ -64,19 +61,19 @@ def case() -> Iterator[Path]:
         assert down.returncode == 0, down.stderr
 
 
-def test_a_quick_study_from_the_command_line(case: Path) -> None:
+def test_quick_study_runs_from_the_command_line(case: Path) -> None:
     done = wherry("study", "run", "colocated", "--quick", "--reps", "1", "--out", "study", "-o", "json", cwd=case)
     assert done.returncode == 0, done.stderr
-    said = json.loads(done.stdout)
-    assert (said["counted"], said["failed"], said["missing"]) == (5, 0, 0)
+    document = json.loads(done.stdout)
+    assert (document["counted"], document["failed"], document["missing"]) == (5, 0, 0)
     assert "left" in done.stderr
 
     with (case / "study" / "samples.csv").open() as file:
         rows = list(csv.DictReader(file))
     places = {"native-shm", "native-tcp", "one-node", "one-host", "two-hosts"}
     assert {row["where"] for row in rows} == places and {row["ok"] for row in rows} == {"1"}
-    for place in places:
-        sizes = {float(row["x"]) for row in rows if row["where"] == place and row["metric"] == "latency_median"}
+    for cluster in places:
+        sizes = {float(row["x"]) for row in rows if row["where"] == cluster and row["metric"] == "latency_median"}
         assert sizes == {float(2**power) for power in range(24)} | {float(6 << 20)}
     text = (case / "study" / "report.html").read_text()
     for part in ("180 / 1200", "two VM nodes on one host", "cannot say", "Figures 3 and 4", "<svg", "lapack"):
@@ -93,35 +90,35 @@ def test_a_quick_study_from_the_command_line(case: Path) -> None:
     assert refused.returncode == 4 and "holds another study" in refused.stderr
 
 
-def test_ctrl_c_says_what_there_is_and_takes_everything_down(case: Path) -> None:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("WHERRY_", "SUDO_"))}
+def test_ctrl_c_reports_progress_and_takes_everything_down(case: Path) -> None:
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("WHERRY_", "SUDO_"))}
     words = [str(WHERRY), "study", "run", "nic-degradation", "--quick", "--out", "cut"]
     child = subprocess.Popen(
-        words, cwd=case, env={**kept, "WHERRY_INSTANCE": INSTANCE}, stderr=subprocess.PIPE, text=True
+        words, cwd=case, env={**inherited, "WHERRY_INSTANCE": INSTANCE}, stderr=subprocess.PIPE, text=True
     )
     with child:
         assert child.stderr
-        said = child.stderr.readline()
+        document = child.stderr.readline()
         child.send_signal(signal.SIGINT)
-        said += child.stderr.read()
-    assert child.returncode == 130, said
-    assert "error CANCELLED: interrupted: " in said and "Traceback" not in said
-    assert "wherry study run nic-degradation --quick --out cut" in said
+        document += child.stderr.read()
+    assert child.returncode == 130, document
+    assert "error CANCELLED: interrupted: " in document and "Traceback" not in document
+    assert "wherry study run nic-degradation --quick --out cut" in document
     assert "runs are missing" in (case / "cut" / "report.html").read_text()
     assert json.loads((case / "cut" / "study.json").read_text())["sessions"][0]["before"]["criu"]
     assert json.loads(wherry("status", "-o", "json", cwd=case).stdout)["clusters"] == []
 
 
-Act = Callable[[Testbed, Path], list[Value]]
+MeasureRun = Callable[[Testbed, Path], list[Value]]
 
 
 class Faults(Study):
-    """One cell; what it does is the test's."""
+    """A study with one combination whose run is defined by the test."""
 
     name = "faults"
     title = "Faults"
     question = "What happens then?"
-    act: Act
+    measure_run: MeasureRun
 
     def factors(self) -> Sequence[Factor]:
         return [Factor("what", "what", (Level("it", "it"),))]
@@ -129,16 +126,16 @@ class Faults(Study):
     def combinations(self) -> Sequence[Combination]:
         return [Combination.of(what="it")]
 
-    def measure(self, testbed: Testbed, cell: Combination, directory: Path) -> list[Value]:
-        return self.act(testbed, directory)
+    def measure(self, testbed: Testbed, combination: Combination, directory: Path) -> list[Value]:
+        return self.measure_run(testbed, directory)
 
     def page(self, results: Results) -> Page:
         return Page()
 
 
-def results_of(directory: Path, act: Act, repetitions: int) -> Results:
+def results_of(directory: Path, measure_run: MeasureRun, repetitions: int) -> Results:
     study = Faults(quick=True)
-    study.act = act  # type: ignore[method-assign]
+    study.measure_run = measure_run  # type: ignore[method-assign]
     return Results.create(directory, study, repetitions)
 
 
@@ -150,13 +147,13 @@ def run(results: Results, testbed: Any) -> None:
 @pytest.fixture
 def testbed(case: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Testbed]:
     monkeypatch.setenv("WHERRY_INSTANCE", INSTANCE)
-    made = Testbed(case)
-    yield made
-    made.close()
+    created = Testbed(case)
+    yield created
+    created.close()
 
 
 def first_process(node: str) -> int:
-    """The process on this machine that is the node's init."""
+    """PID on this machine of the node's init process."""
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             if node in (entry / "cgroup").read_text() and INSTANCE in (entry / "cgroup").read_text():
@@ -168,32 +165,32 @@ def first_process(node: str) -> int:
     raise AssertionError(f"no init of {node}")
 
 
-def test_a_node_lost_half_way_fails_its_sample_and_is_repaired(case: Path, testbed: Testbed) -> None:
+def test_node_lost_during_a_run_fails_the_run_and_is_repaired(case: Path, testbed: Testbed) -> None:
     kills = [1]
 
-    def act(testbed: Testbed, directory: Path) -> list[Value]:
-        testbed.ready(PLACE)
+    def measure_run(testbed: Testbed, directory: Path) -> list[Value]:
+        testbed.ensure_cluster(PLACE)
         if kills:
             kills.pop()
             timer = threading.Timer(2.0, lambda: os.kill(first_process("fault-1"), signal.SIGKILL))
             timer.start()
         return workloads.ring(testbed, PLACE, 1, 4.0, 2, directory)
 
-    results = results_of(case / "lost", act, 2)
+    results = results_of(case / "lost", measure_run, 2)
     run(results, testbed)
     assert len(results.failed()) == 1 and len(results.counted()) == 1, [run.problem for run in results.runs]
     assert results.failed()[0].problem
     assert results.failed()[0].problem[:20] in render.write(results)[0].read_text()
 
 
-def test_wrong_ranks_a_class_too_large_and_a_hang_fail(case: Path, testbed: Testbed) -> None:
+def test_wrong_ranks_too_large_class_and_hang_fail_their_runs(case: Path, testbed: Testbed) -> None:
     def ranks(testbed: Testbed, directory: Path) -> list[Value]:
-        done = testbed.on(PLACE, [program("pingpong", "openmpi"), "--max", "1"], 3, directory, 60.0)
-        done.verified()
+        done = testbed.run_on_cluster(PLACE, [program("pingpong", "openmpi"), "--max", "1"], 3, directory, 60.0)
+        done.require_success()
         return []
 
     def hang(testbed: Testbed, directory: Path) -> list[Value]:
-        testbed.on(PLACE, ["/bin/sleep", "100"], 1, directory, 2.0, "openmpi")
+        testbed.run_on_cluster(PLACE, ["/bin/sleep", "100"], 1, directory, 2.0, "openmpi")
         return []
 
     def npb_ranks(testbed: Testbed, directory: Path) -> list[Value]:
@@ -202,20 +199,20 @@ def test_wrong_ranks_a_class_too_large_and_a_hang_fail(case: Path, testbed: Test
     def npb_class(testbed: Testbed, directory: Path) -> list[Value]:
         return workloads.npb(testbed, PLACE, "ft", "C", 2, directory)
 
-    for name, act, says in (
+    for name, measure_run, expected in (
         ("ranks", ranks, "exactly two ranks"),
         ("npb-ranks", npb_ranks, "runs on 1, 4, 9, 16, ... processes, not on 3"),
         ("npb-class", npb_class, "class C needs 3.0 GiB where rank 0 runs, and there are 0.1 GiB"),
         ("hang", hang, "within 2 s"),
     ):
-        results = results_of(case / name, act, 1)
+        results = results_of(case / name, measure_run, 1)
         run(results, testbed)
-        assert not results.counted() and says in results.failed()[0].problem, results.failed()[0].problem
+        assert not results.counted() and expected in results.failed()[0].problem, results.failed()[0].problem
 
 
-def test_too_little_memory_fails(case: Path, testbed: Testbed) -> None:
-    with pytest.raises(SampleFailed, match="of memory"):
-        testbed.needs_memory(1 << 50)
+def test_run_that_needs_more_memory_than_available_fails(case: Path, testbed: Testbed) -> None:
+    with pytest.raises(RunFailed, match="of memory"):
+        testbed.require_memory(1 << 50)
 
 
 @pytest.fixture
@@ -231,27 +228,27 @@ def small_disk(case: Path) -> Iterator[Path]:
     raise AssertionError("the small disk stays mounted")
 
 
-def test_a_full_disk_fails_samples_and_leaves_a_report(small_disk: Path, testbed: Testbed) -> None:
+def test_full_disk_fails_runs_and_leaves_a_report(small_disk: Path, testbed: Testbed) -> None:
     fills: list[int] = [0, 0, 1, 1, 1, 1, 1]
 
-    def act(_bench: Testbed, directory: Path) -> list[Value]:
+    def measure_run(_bench: Testbed, directory: Path) -> list[Value]:
         if fills.pop(0):
             (directory / "big").write_bytes(bytes(16 << 20))
         return [Value("seconds", 1.0, "s")]
 
-    results = results_of(small_disk / "study", act, 7)
+    results = results_of(small_disk / "study", measure_run, 7)
     with pytest.raises(Failed, match="in a row failed"):
         run(results, testbed)
-    results.release()
+    results.release_reserve()
     text = render.write(results)[0].read_text()
     assert len(results.counted()) == 2 and len(results.failed()) == 5
     assert "No space left on device" in text and "5 of 7 runs are missing" in text
-    kept = Results(results.directory, results.study, Results.about_of(results.directory))
-    assert len(kept.counted()) == 2 and len(kept.failed()) == 5
+    inherited = Results(results.directory, results.study, Results.read_manifest(results.directory))
+    assert len(inherited.counted()) == 2 and len(inherited.failed()) == 5
 
 
-def test_a_disk_that_is_full_again_and_again_costs_no_row(small_disk: Path, testbed: Testbed) -> None:
-    """Each row is longer than a page, so it needs room; and another program takes what there is, then gives it back."""
+def test_repeatedly_full_disk_loses_no_row(small_disk: Path, testbed: Testbed) -> None:
+    """Each row is longer than a page, so it needs a new block, while another program fills and frees the disk."""
     other = small_disk / "other"
     turns = iter(range(8))
 
@@ -261,25 +258,25 @@ def test_a_disk_that_is_full_again_and_again_costs_no_row(small_disk: Path, test
                 file.write(bytes(4096))
                 file.flush()
 
-    def act(_bench: Testbed, directory: Path) -> list[Value]:
+    def measure_run(_bench: Testbed, directory: Path) -> list[Value]:
         if next(turns) % 2:
             other.unlink()
             return [Value("seconds", 1.0, "s")]
         try:
             fill()
         except OSError as error:
-            raise SampleFailed(f"{error} {'x' * 5000}") from None
+            raise RunFailed(f"{error} {'x' * 5000}") from None
         return []
 
-    results = results_of(small_disk / "study", act, 8)
+    results = results_of(small_disk / "study", measure_run, 8)
     run(results, testbed)
     assert (len(results.counted()), len(results.failed())) == (4, 4)
-    kept = Results(results.directory, results.study, Results.about_of(results.directory))
-    assert [one.ok for one in kept.runs] == [False, True] * 4
+    inherited = Results(results.directory, results.study, Results.read_manifest(results.directory))
+    assert [one.ok for one in inherited.runs] == [False, True] * 4
 
 
 class Papers(XenMigration):
-    """Each of its programs on nodes; HPL and SP are moved, one of them also runs unmoved."""
+    """Each program on nodes; HPL and SP with a move, SP also without."""
 
     def combinations(self) -> Sequence[Combination]:
         runs = (("linpack", "nodes"), ("netpipe", "two-hosts"), ("idle", "moved"))
@@ -295,22 +292,22 @@ class Pings(NicDegradation):
 
 
 class Tiles(Manycore):
-    """One of each kind of run: threads, a move on this machine and one between hosts, moves together, what is beside.
+    """One of each kind of run: threads, a move on this machine and one between hosts, moves together, the baselines.
 
-    A single pair is moved, as two need not stand at the same time on a machine that is busy.
+    A single pair is moved: on a busy machine two moves need not overlap.
     """
 
     def combinations(self) -> Sequence[Combination]:
-        moves = [cell_of("move", how, "1", "8") for how in ("precopy", "tcp-direct")]
-        others = [cell_of("threads", how, threads="17") for how in ("separated", "pthreads-small")]
-        messages = [cell_of("message", how) for how in ("tiles", "openmpi")]
-        single = cell_of("parallel", "direct", "1", "32", pairs="1")
-        return [*moves, *others, single, cell_of("beside", "criu"), *messages]
+        moves = [combination_of("move", how, "1", "8") for how in ("precopy", "tcp-direct")]
+        others = [combination_of("threads", how, threads="17") for how in ("separated", "pthreads-small")]
+        messages = [combination_of("message", how) for how in ("tiles", "openmpi")]
+        single = combination_of("parallel", "direct", "1", "32", pairs="1")
+        return [*moves, *others, single, combination_of("beside", "criu"), *messages]
 
 
 @pytest.mark.parametrize("kind", [Papers, Pings, Tiles])
-def test_programs_of_the_papers(case: Path, testbed: Testbed, kind: type[Study]) -> None:
-    results = Results.create(case / kind.__name__, kind(True, lacking(daemon_process.examine())), 1)
+def test_programs_of_the_studies_run_on_a_cluster(case: Path, testbed: Testbed, kind: type[Study]) -> None:
+    results = Results.create(case / kind.__name__, kind(True, unavailable_features(daemon_process.examine())), 1)
     run(results, testbed)
     assert len(results.counted()) == len(results.study.combinations()), [one.problem for one in results.runs]
     moved = [cell for cell in results.study.combinations() if {"moved", "criu"} & set(dict(cell.levels).values())]
@@ -322,22 +319,22 @@ def test_programs_of_the_papers(case: Path, testbed: Testbed, kind: type[Study])
 
 
 class TwoSites(MultiSite):
-    """Its smallest cut: a program on limited hosts without nodes, and on nodes, over a link of 10 ms with a VPN."""
+    """A minimal subset: one program natively and on nodes of limited hosts, over a link of 10 ms with a VPN."""
 
     def combinations(self) -> Sequence[Combination]:
-        vpn = next((name for name in ("wireguard", "openvpn") if name not in self.lacks), "none")
+        vpn = next((name for name in ("wireguard", "openvpn") if name not in self.unavailable), "none")
         over = {"where": "two", "overlay": vpn, "latency": "10"}
         return [Combination.of(test="ep", how=how, **over) for how in ("native", "nodes")]
 
 
-def test_one_cluster_over_two_sites(case: Path, testbed: Testbed) -> None:
-    results = Results.create(case / "sites", TwoSites(True, lacking(daemon_process.examine())), 1)
+def test_multi_site_programs_run_over_two_sites(case: Path, testbed: Testbed) -> None:
+    results = Results.create(case / "sites", TwoSites(True, unavailable_features(daemon_process.examine())), 1)
     try:
         run(results, testbed)
     finally:
         testbed.close()
-        testbed.stand_on(FABRIC)
+        testbed.use_fabric(FABRIC)
     assert len(results.counted()) == 2, [one.problem for one in results.runs]
-    for cell in results.study.combinations():
-        assert results.values(cell, "seconds") and results.values(cell, "throttled")[0] >= 0
+    for combination in results.study.combinations():
+        assert results.values(combination, "seconds") and results.values(combination, "throttled")[0] >= 0
     assert "NPB on limited hosts" in render.write(results)[0].read_text()

@@ -1,4 +1,4 @@
-"""Tiles as a user has them, through the command line: on this machine, and on two hosts of the emulated fabric."""
+"""Tiles from the command line: on this machine, and on two emulated hosts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from realworld import SECONDS, World, eventually, world
+from realworld import SECONDS, RealInstance, eventually, real_instance
 
 from wherry.base.paths import native_program
 from wherry.client import Client
@@ -18,15 +18,15 @@ LIBRARY = native_program("wherry-tiles").parents[1] / "lib" / "tile"
 
 
 @pytest.fixture
-def some() -> Iterator[World]:
-    """An instance without tiles; nothing of it is left at the end."""
-    with world("ttil") as made:
-        yield made
-    assert made.everything()["processes"] == [] and not made.instance.run.exists()
+def some() -> Iterator[RealInstance]:
+    """An instance without tiles."""
+    with real_instance("ttil") as created:
+        yield created
+    assert created.all_resources()["processes"] == [] and not created.instance.run.exists()
 
 
-def move_round(world_: World, process: int, tiles: list[int], modes: list[str]) -> int:
-    """Moves a process that runs from tile to tile, in each mode; how often."""
+def move_round(world_: RealInstance, process: int, tiles: list[int], modes: list[str]) -> int:
+    """Moves a running process between tiles in each mode; returns the number of moves."""
     done = 0
     for mode in modes:
         for tile in tiles:
@@ -36,20 +36,20 @@ def move_round(world_: World, process: int, tiles: list[int], modes: list[str]) 
     return done
 
 
-def test_on_this_machine(some: World) -> None:
+def test_tiles_on_this_machine(some: RealInstance) -> None:
     rings = f"rings:\n  - - {{name: echo, program: {LIBRARY}/names, words: [serve, echo, '1'], tile: 3}}\n"
     up = some.json("tile", "up", some.file("tiles.yaml", f"kind: tiles\nversion: 1\ntiles: 4\ncores: 3\n{rings}"))
     assert up["tiles"] == 4 and up["servers"] == {"echo": 1}
     ranks = some("tile", "run", "--ranks", "3", f"{LIBRARY}/mpi-check", "3")
     assert (ranks.returncode, ranks.stdout) == (0, "ok, 3 rounds\n")
-    asked = some.json("tile", "run", f"{LIBRARY}/names", "ask", "echo")
-    assert asked["status"] == 0 and "process 1 port" in asked["output"]
+    answer = some.json("tile", "run", f"{LIBRARY}/names", "ask", "echo")
+    assert answer["status"] == 0 and "process 1 port" in answer["output"]
     counting = some.start("tile", "run", "--tile", "0", f"{LIBRARY}/count", "30", "200000000")
     assert counting.stdout and counting.stdout.readline() == "1\n"
     (process,) = [p for p in some.json("tile", "ps")["processes"] if p["program"] == "count"]
     moves = move_round(some, process["process"], [1, 2, 0], ["faithful", "direct", "handoff", "precopy"])
-    told = some("tile", "move", str(process["process"]), "--to", "1").stdout
-    assert f"process {process['process']} moved from tile 0 to tile 1 (precopy)." in told and "It stood for" in told
+    output = some("tile", "move", str(process["process"]), "--to", "1").stdout
+    assert f"process {process['process']} moved from tile 0 to tile 1 (precopy)." in output and "It stood for" in output
     out, err = counting.communicate(timeout=SECONDS)
     assert counting.returncode == 0 and out.splitlines()[:-1] == [str(n) for n in range(2, 31)], err
     (ended,) = [p for p in some.json("tile", "ps")["processes"] if p["program"] == "count"]
@@ -58,9 +58,9 @@ def test_on_this_machine(some: World) -> None:
     assert some("tile", "ps").returncode != 0
 
 
-def test_on_two_hosts(some: World) -> None:
-    """Ranks of an MPI program are moved between hosts; it says the same. Only `down --all` takes the hosts away while
-    tiles are there: it ends them."""
+def test_tiles_on_two_hosts(some: RealInstance) -> None:
+    """Ranks of an MPI program are moved between hosts without changing its output. Only `down --all` removes hosts that
+    have tiles: it ends the tiles."""
     some.json("fabric", "up", str(EXAMPLES / "two-sites.yaml"))
     two = str(EXAMPLES / "tiles-two-hosts.yaml")
     some.json("tile", "up", two)
@@ -74,7 +74,7 @@ def test_on_two_hosts(some: World) -> None:
     with Client(some.instance, start=False) as client:
 
         def ranks() -> dict[int, int]:
-            """Tiles of the ranks that run, by process."""
+            """Process -> tile of each running rank."""
             return {p["process"]: p["tile"] for p in client.tiles()["processes"] if p["state"] == "running"}
 
         eventually(lambda: len(ranks()), 4)
@@ -85,8 +85,10 @@ def test_on_two_hosts(some: World) -> None:
         assert refused.returncode != 0 and "hosts" in refused.stderr
         for mode in ("faithful", "direct", "precopy"):
             for process, tile in at.items():
-                there = [other for other in range(6) if other not in at.values()]
-                free = min(there, key=lambda other: other // 3 == tile // 3)  # at the other host, if one is free there
+                free_tiles = [other for other in range(6) if other not in at.values()]
+                free = min(
+                    free_tiles, key=lambda other: other // 3 == tile // 3
+                )  # on the other host, if it has a free tile
                 cost = client.move_tile_process(process, free, mode)
                 assert (cost["from"], cost["to"]) == (tile, free)
                 at[process] = free

@@ -1,4 +1,4 @@
-"""Nodes of kind vm: an image is built, two machines boot from it, jobs run on them, and one is moved meanwhile."""
+"""VM nodes: an image is built, two VMs boot from it, jobs run on them, and one is moved."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
-from realworld import SECONDS, World, eventually, no_machines, world
+from realworld import SECONDS, RealInstance, eventually, missing_for_vms, real_instance
 
 from names import own_name
 
@@ -26,33 +26,33 @@ PROGRAMS = ("qemu-system-x86_64", "libvirtd", "virsh", "busybox", "sqfstar")
 
 
 def cannot(reason: str) -> NoReturn:
-    """Skips all of this, but where it was asked for by name (make test-moves)."""
+    """Skips long tests unless requested (make test-moves)."""
     if _LONG:
         pytest.fail(reason)
     pytest.skip(reason)
 
 
 @pytest.fixture(scope="module")
-def two() -> Iterator[World]:
-    """Two machines, one on each of two hosts; `deck` is a file that jobs find on them."""
-    if reason := no_machines(PROGRAMS):
+def two() -> Iterator[RealInstance]:
+    """Two VMs on two hosts; `deck` is a file that is copied to them."""
+    if reason := missing_for_vms(PROGRAMS):
         cannot(reason)
-    with world("tvm", WHERRY_FAULTS="1") as made:
-        built = made("image", "build", IMAGE)
+    with real_instance("tvm", WHERRY_FAULTS="1") as created:
+        built = created("image", "build", IMAGE)
         if built.returncode and "apt" in built.stderr:
             cannot(f"no kernel for the image: {built.stderr}")
         assert built.returncode == 0, built.stderr
         try:
-            deck = made.directory / "deck"
+            deck = created.directory / "deck"
             deck.write_text("what the program reads\n")
             text = f"kind: vm\nname: two\nnodes: 2\ncpus: 1\nmemory: 192MiB\nimage: {IMAGE}\nneeds: [{deck}]\n"
-            up = made("up", made.file("two.yaml", text))
+            up = created("up", created.file("two.yaml", text))
             if up.returncode == 4:
                 cannot(up.stderr)
             assert up.returncode == 0, up.stderr
-            yield made
+            yield created
         finally:
-            made("image", "remove", IMAGE)
+            created("image", "remove", IMAGE)
 
 
 def other(host: str) -> str:
@@ -60,8 +60,8 @@ def other(host: str) -> str:
     return {"a": "b", "b": "a"}[host[0]] + host[1]
 
 
-def test_a_machine_is_moved_under_a_job(two: World) -> None:
-    """Every byte of the job's messages and memory is checked, by the job itself."""
+def test_vm_is_moved_under_a_job(two: RealInstance) -> None:
+    """The job itself checks every byte of its messages and memory."""
     refused = two("move", "two-1", "--to", other(two.hosts_of("two")["two-1"]), "--dry-run")
     if refused.returncode == 4 and "QEMU" in refused.stderr:
         pytest.skip(refused.stderr)
@@ -73,86 +73,89 @@ def test_a_machine_is_moved_under_a_job(two: World) -> None:
         assert record["bytes"] > 0 and 0 < record["downtime"] <= record["total"]
         assert two.hosts_of("two")["two-1"] == destination
 
-    two.under_a_ring("two", "mpich", move, ranks=2)
+    two.run_under_ring("two", "mpich", move, ranks=2)
 
 
-def test_the_other_mpi(two: World) -> None:
+def test_vm_runs_the_other_mpi(two: RealInstance) -> None:
     with two.ring("two", "openmpi", ranks=2, seconds=2) as ring:
         ring.result()
 
 
-def test_what_ranks_in_a_machine_do_is_seen(two: World) -> None:
-    """Its agent tells of the ranks, its port of the messages; so a cluster of machines is balanced as any other."""
+def test_usage_of_ranks_in_a_vm_is_measured(two: RealInstance) -> None:
+    """Ranks are measured by the agent, messages at the port, so clusters of VMs are balanced like others."""
     with two.ring("two", "mpich", ranks=2, seconds=25):
         before = two.json("node", "show", "two-1")["usage"]
         (job,) = [job["id"] for job in two.json("job", "list", "two")["jobs"] if job["state"] == "running"]
-        seen = two.json("job", "profile", job, "--seconds", "3s")
+        has_arrived = two.json("job", "profile", job, "--seconds", "3s")
         (verdict,) = two.json("balance", "two", "--seconds", "3s")["plan"]["verdicts"]
         after = two.json("node", "show", "two-1")["usage"]
     assert all(after[key] > before[key] for key in ("cpu", "sent", "received"))
-    assert [(load["rank"], load["node"]) for load in seen["ranks"]] == [(0, "two-0"), (1, "two-1")]
-    assert all(0 < load["computing"] + load["waiting"] <= 1.01 for load in seen["ranks"])
-    assert {(flow["source"], flow["target"]) for flow in seen["flows"]} == {("two-0", "two-1"), ("two-1", "two-0")}
+    assert [(load["rank"], load["node"]) for load in has_arrived["ranks"]] == [(0, "two-0"), (1, "two-1")]
+    assert all(0 < load["computing"] + load["waiting"] <= 1.01 for load in has_arrived["ranks"])
+    assert {(flow["source"], flow["target"]) for flow in has_arrived["flows"]} == {
+        ("two-0", "two-1"),
+        ("two-1", "two-0"),
+    }
     assert verdict["kind"] not in ("idle", "unknown"), verdict
 
 
-def test_a_program_finds_its_files(two: World) -> None:
-    """The program, what the cluster's file names, and the working directory, all under their own names."""
+def test_vm_program_finds_its_files(two: RealInstance) -> None:
+    """Program, files of the cluster's `needs`, and working directory have the same paths as outside."""
     script = two.directory / "look"
     script.write_text(f'#!/bin/sh\necho "$(hostname) $(pwd) $(cat {two.directory}/deck)"\necho result >written\n')
     script.chmod(0o755)
     done = two("run", "two", "-n", "2", "--mpi", "mpich", "--", "./look")
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.splitlines()) == [f"two-{i} {two.directory} what the program reads" for i in (0, 1)]
-    assert not Path(two.directory, "written").exists()  # what ranks write stays in their node
+    assert not Path(two.directory, "written").exists()  # files written by ranks stay in their node
 
 
-def test_a_program_that_is_not_there_is_refused(two: World) -> None:
+def test_program_missing_in_the_vm_is_refused(two: RealInstance) -> None:
     done = two("run", "two", "-n", "2", "--", "./nothing")
     assert done.returncode == 3 and "nothing is not there" in done.stderr
 
 
-def test_the_image_is_told(two: World) -> None:
-    (found,) = [image for image in two.json("image", "list")["images"] if image["name"] == IMAGE]
-    assert found["mpi"] and found["digest"] == two.json("image", "show", IMAGE)["image"]["digest"]
-    assert any(name.startswith("linux-image-") for name in found["packages"])
+def test_image_is_shown(two: RealInstance) -> None:
+    (image,) = [listed for listed in two.json("image", "list")["images"] if listed["name"] == IMAGE]
+    assert image["mpi"] and image["digest"] == two.json("image", "show", IMAGE)["image"]["digest"]
+    assert any(name.startswith("linux-image-") for name in image["packages"])
 
 
-def virsh(two: World, host: str, *words: str) -> str:
-    """What the libvirtd of a host says; nothing when it does not."""
+def virsh(two: RealInstance, host: str, *words: str) -> str:
+    """Output of virsh for the libvirtd of a host; empty if it fails."""
     socket = two.instance.run / "vm" / host / "run/libvirt/libvirt-sock"
     command = ["virsh", "-q", "-c", f"qemu+unix:///system?socket={socket}", *words]
     return subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False).stdout
 
 
-def known(two: World) -> dict[str, str]:
-    """Where the nodes are by Wherry's word, which must be the libvirtds' word."""
+def known(two: RealInstance) -> dict[str, str]:
+    """Node -> host by Wherry's records, which must agree with the libvirtds."""
     where = two.hosts_of("two")
     domains = eventually(lambda: domains_of(two), where)
     assert domains == where
     return where
 
 
-def states(two: World) -> dict[str, str]:
-    """Of the nodes, by Wherry's word."""
+def states(two: RealInstance) -> dict[str, str]:
+    """States of the nodes by Wherry's records."""
     return {node["name"]: node["state"] for node in two.json("status", "two")["nodes"]}
 
 
-def domains_of(two: World) -> dict[str, str]:
+def domains_of(two: RealInstance) -> dict[str, str]:
     return {name: host for host in two.hosts() for name in virsh(two, host, "list", "--all", "--name").split()}
 
 
-def state(two: World, host: str, node: str) -> str:
+def state(two: RealInstance, host: str, node: str) -> str:
     return virsh(two, host, "domstate", "--reason", node)
 
 
-def kill(two: World, host: str, file: str) -> None:
-    """`kill -9` of who wrote this file at a host."""
+def kill(two: RealInstance, host: str, file: str) -> None:
+    """Kills the process of a PID file on a host by SIGKILL."""
     os.kill(int((two.instance.run / "vm" / host / "run" / file).read_text()), signal.SIGKILL)
 
 
-def moving(two: World, *options: str) -> tuple[str, str, subprocess.Popen[str]]:
-    """A move of the second node that goes on: from where, to where, and the command. Skips where it cannot be."""
+def moving(two: RealInstance, *options: str) -> tuple[str, str, subprocess.Popen[str]]:
+    """Starts a move of the second node: source, destination, command. Skips if it cannot be moved."""
     source = known(two)["two-1"]
     refused = two("move", "two-1", "--to", other(source), "--dry-run")
     if refused.returncode == 4 and "QEMU" in refused.stderr:
@@ -160,13 +163,13 @@ def moving(two: World, *options: str) -> tuple[str, str, subprocess.Popen[str]]:
     return source, other(source), two.start("move", "two-1", "--to", other(source), *options)
 
 
-def switched(two: World, host: str, command: subprocess.Popen[str]) -> None:
-    """Until the node runs there and fetches its memory."""
+def switched(two: RealInstance, host: str, command: subprocess.Popen[str]) -> None:
+    """Waits until the node runs at the destination and fetches memory by post-copy."""
 
-    def seen() -> bool:
+    def has_arrived() -> bool:
         return command.poll() is not None or "post-copy" in state(two, host, "two-1")
 
-    assert eventually(seen, True, SECONDS, 0.02)
+    assert eventually(has_arrived, True, SECONDS, 0.02)
     if command.poll() is not None:
         err = command.communicate()[1]
         if "userfaultfd" in err.lower():
@@ -177,8 +180,8 @@ def switched(two: World, host: str, command: subprocess.Popen[str]) -> None:
 FETCH_SLOWLY = ("--mode", "post-copy", "--max-rounds", "0", "--bandwidth", "64Mbit/s")
 
 
-def test_post_copy(two: World) -> None:
-    """The node runs at its destination before its memory is there, and its job goes on right."""
+def test_vm_is_moved_by_post_copy(two: RealInstance) -> None:
+    """The node runs at the destination before its memory has arrived, and its job's result is correct."""
 
     def fetched() -> None:
         source, destination, command = moving(two, *FETCH_SLOWLY)
@@ -188,11 +191,11 @@ def test_post_copy(two: World) -> None:
         assert command.returncode == 0, err
         assert known(two)["two-1"] == destination and "running" in state(two, destination, "two-1")
 
-    two.under_a_ring("two", "mpich", fetched, ranks=2, pause=PAUSE)
+    two.run_under_ring("two", "mpich", fetched, ranks=2, pause=PAUSE)
 
 
-def test_hybrid_leaves_the_choice_to_the_policy(two: World) -> None:
-    """A node that does little is frozen, as its rounds gain."""
+def test_hybrid_mode_follows_the_precopy_policy(two: RealInstance) -> None:
+    """A node with a low dirty rate is frozen, because its rounds converge."""
     source = known(two)["two-1"]
     record = two.json("move", "two-1", "--to", other(source), "--mode", "hybrid")
     assert (record["phase"], record["error"]) == ("done", None) and record["rounds"]
@@ -202,8 +205,8 @@ def test_hybrid_leaves_the_choice_to_the_policy(two: World) -> None:
 
 
 @pytest.mark.skipif(not _LONG, reason="it takes minutes (make test-moves)")
-def test_hybrid_lets_a_node_run_on_that_outruns_its_rounds(two: World) -> None:
-    """It rewrites its memory faster than the link takes it."""
+def test_hybrid_mode_switches_when_a_node_outruns_its_rounds(two: RealInstance) -> None:
+    """A node whose dirty rate exceeds the link's bandwidth is switched to post-copy."""
     with two.ring("two", "mpich", ranks=2, seconds=140, memory=32) as ring:
         _, destination, command = moving(two, "--mode", "hybrid", "--bandwidth", "24Mbit/s")
         switched(two, destination, command)
@@ -217,8 +220,8 @@ def test_hybrid_lets_a_node_run_on_that_outruns_its_rounds(two: World) -> None:
 
 
 @pytest.mark.parametrize("end", ["source", "destination"])
-def test_a_libvirtd_is_killed_during_a_move(two: World, end: str) -> None:
-    """The node runs on where it was, its job goes on right, and nothing is left of the move."""
+def test_vm_move_survives_a_killed_libvirtd(two: RealInstance, end: str) -> None:
+    """The node stays at the source, its job's result is correct, and nothing is left of the move."""
 
     def killed() -> None:
         source, destination, command = moving(two, "--bandwidth", "16Mbit/s")
@@ -229,11 +232,11 @@ def test_a_libvirtd_is_killed_during_a_move(two: World, end: str) -> None:
         assert eventually(lambda: set(states(two).values()), {"running"}) == {"running"}
         assert known(two)["two-1"] == source
 
-    two.under_a_ring("two", "openmpi", killed, ranks=2, pause=PAUSE)
+    two.run_under_ring("two", "openmpi", killed, ranks=2, pause=PAUSE)
 
 
-def test_the_daemon_is_killed_during_a_move(two: World) -> None:
-    """The next one takes it back, or finishes it when libvirt or the commit has decided; the job goes on right."""
+def test_vm_move_survives_a_killed_daemon(two: RealInstance) -> None:
+    """The next daemon rolls the move back, or finishes it if libvirt had switched or the move was committed."""
 
     def killed() -> None:
         for phase in ("prepare", "freeze", "commit"):
@@ -244,11 +247,11 @@ def test_the_daemon_is_killed_during_a_move(two: World) -> None:
             ends = {"prepare": {source}, "freeze": {source, other(source)}, "commit": {other(source)}}
             assert known(two)["two-1"] in ends[phase], phase
 
-    two.under_a_ring("two", "mpich", killed, ranks=2, pause=PAUSE)
+    two.run_under_ring("two", "mpich", killed, ranks=2, pause=PAUSE)
 
 
-def test_a_machine_that_panics_is_told(two: World) -> None:
-    """The event has its last words; its console is kept, and `up` repairs."""
+def test_kernel_panic_of_a_vm_is_reported(two: RealInstance) -> None:
+    """The event has the end of the console, the console is kept, and `up` repairs the cluster."""
     ends = two("run", "two", "-n", "1", "--mpi", "mpich", "--", "/bin/sh", "-c", "echo c >/proc/sysrq-trigger")
     assert ends.returncode != 0
     assert states(two)["two-0"] == "lost"
@@ -262,24 +265,24 @@ def test_a_machine_that_panics_is_told(two: World) -> None:
 
 
 @pytest.mark.skipif(not _LONG, reason="it takes minutes (make test-moves)")
-def test_post_copy_that_breaks_is_told(two: World) -> None:
-    """The source's QEMU dies with memory that the node has not fetched: it is lost, nothing stays, and `up` repairs."""
+def test_post_copy_that_breaks_is_reported(two: RealInstance) -> None:
+    """The source's QEMU dies with memory that was not fetched yet: the node is lost, nothing is left, `up` repairs."""
     source, destination, command = moving(two, *FETCH_SLOWLY)
     switched(two, destination, command)
     kill(two, source, "libvirt/qemu/two-1.pid")
     _, err = command.communicate(timeout=SECONDS)
     assert command.returncode == 1 and "lost the part of its memory" in err and "wherry up" in err, err
     assert states(two) == {"two-0": "running", "two-1": "lost"} and "two-1" not in domains_of(two)
-    said = two("logs", "--node", "two-1").stdout
+    console = two("logs", "--node", "two-1").stdout
     two.json("up", "two.yaml")
     assert set(known(two)) == {"two-0", "two-1"}
-    assert two("logs", "--node", "two-1").stdout.startswith(said) and said
+    assert two("logs", "--node", "two-1").stdout.startswith(console) and console
     with two.ring("two", "mpich", ranks=2, seconds=2) as ring:
         ring.result()
 
 
-def test_containers_and_machines_in_one_job(two: World) -> None:
-    """One node of each kind, each moved by its own driver while the job checks every message; a host is drained."""
+def test_containers_and_vms_run_one_job(two: RealInstance) -> None:
+    """One node of each kind is moved while the job checks every message, and a host is drained."""
     machine = f"{{kind: vm, image: {IMAGE}, memory: 128MiB, nic: {{model: e1000e}}}}"
     nodes = f"nodes:\n  - {{kind: container, memory: 128MiB}}\n  - {machine}\n"
     file = two.file("mixed.yaml", f"name: mixed\ncpus: 1\nhosts: [a1, a2]\n{nodes}")
@@ -296,14 +299,14 @@ def test_containers_and_machines_in_one_job(two: World) -> None:
             for node, host in two.hosts_of("mixed").items():
                 record = two.move(node, other(host))
                 assert (record["phase"], record["error"]) == ("done", None)
-            there = two.hosts_of("mixed")
-            drained = two.json("host", "drain", there["mixed-1"])["moves"]
+            hosts = two.hosts_of("mixed")
+            drained = two.json("host", "drain", hosts["mixed-1"])["moves"]
             assert "mixed-1" in {record["node"] for record in drained}
-            assert two.hosts_of("mixed")["mixed-1"] != there["mixed-1"]
-            two.json("host", "restore", there["mixed-1"])
-            assert two.hosts_of("mixed") == there
+            assert two.hosts_of("mixed")["mixed-1"] != hosts["mixed-1"]
+            two.json("host", "restore", hosts["mixed-1"])
+            assert two.hosts_of("mixed") == hosts
 
-        two.under_a_ring("mixed", "openmpi", moves, ranks=2, pause=PAUSE)
+        two.run_under_ring("mixed", "openmpi", moves, ranks=2, pause=PAUSE)
         done = two("run", "mixed", "-n", "2", "--mpi", "mpich", "--", "/bin/hostname")
         assert sorted(done.stdout.split()) == ["mixed-0", "mixed-1"], done.stderr
     finally:
@@ -312,8 +315,8 @@ def test_containers_and_machines_in_one_job(two: World) -> None:
 
 @pytest.mark.skipif(not _LONG, reason="it takes minutes (make test-moves)")
 @pytest.mark.parametrize("model", ["virtio", "e1000"])
-def test_twenty_moves(two: World, model: str) -> None:
-    """Back and forth under a job that checks its memory and every message."""
+def test_twenty_moves_of_a_vm(two: RealInstance, model: str) -> None:
+    """Moves a VM back and forth under a job that checks its memory and every message."""
     text = f"kind: vm\nname: many\nnodes: 2\ncpus: 1\nmemory: 192MiB\nimage: {IMAGE}\nnic: {{model: {model}}}\n"
     two.json("up", two.file("many.yaml", text))
     records = list[dict[str, Any]]()
@@ -324,18 +327,18 @@ def test_twenty_moves(two: World, model: str) -> None:
             assert (records[-1]["phase"], records[-1]["error"]) == ("done", None)
 
     try:
-        two.under_a_ring("many", "mpich", moves, ranks=2)
+        two.run_under_ring("many", "mpich", moves, ranks=2)
     finally:
         two("down", "many")
     for measure in ("total", "downtime"):
         print(f"{model}: {measure} {sorted(round(record[measure], 3) for record in records)} s")
 
 
-def test_the_guest_sees_its_adapter(two: World) -> None:
-    """Bits of a virtio adapter (VIRTIO 1.2): 0 and 1 are checksums of what is sent and received, 22 several queues."""
+def test_guest_sees_the_declared_network_adapter(two: RealInstance) -> None:
+    """Feature bits of a virtio adapter (VIRTIO 1.2): 0 and 1 checksum offload, 22 multiqueue."""
     look = ("/bin/sh", "-c", "cat /sys/class/net/eth0/device/features; echo /sys/class/net/eth0/queues/tx-*")
 
-    def seen(cluster: str) -> tuple[tuple[str, ...], int]:
+    def has_arrived(cluster: str) -> tuple[tuple[str, ...], int]:
         done = two("run", cluster, "-n", "1", "--mpi", "mpich", "--", *look)
         assert done.returncode == 0, done.stderr
         bits, queues = done.stdout.splitlines()
@@ -347,7 +350,7 @@ def test_the_guest_sees_its_adapter(two: World) -> None:
     two("down", "nic")
     two.json("up", two.file("nic.yaml", text % "queues: 2, checksum_offload: false"))
     try:
-        assert seen("two") == (("1", "1", "0"), 1)
-        assert seen("nic") == (("0", "0", "1"), 2)
+        assert has_arrived("two") == (("1", "1", "0"), 1)
+        assert has_arrived("nic") == (("0", "0", "1"), 2)
     finally:
         two("down", "nic")

@@ -1,4 +1,4 @@
-"""A study whose runs do what a test wants, on nothing."""
+"""A fake study whose runs are defined by the test and use no testbed."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from wherry.lab.study.results import Results
 Act = Callable[[Combination], list[Value]]
 
 
-def usual(cell: Combination) -> list[Value]:
-    return [Value("seconds", 2.0 if cell["size"] == "large" else 1.0, "s"), Value("at", 3.0, "s", 8.0)]
+def constant_values(combination: Combination) -> list[Value]:
+    return [Value("seconds", 2.0 if combination["size"] == "large" else 1.0, "s"), Value("at", 3.0, "s", 8.0)]
 
 
-class Fake(Study):
-    """Two factors; what a run does is the test's."""
+class FakeStudy(Study):
+    """A study with two factors; `measure_run` is set by the test."""
 
     name = "fake"
     title = "A fake"
     question = "Does the lab work?"
     repetitions = 4
     warmups = 0
-    act: Act = staticmethod(usual)
+    measure_run: Act = staticmethod(constant_values)
 
     def factors(self) -> Sequence[Factor]:
         sizes = Factor("size", "how large", (Level("small", "small"), Level("large", "large")))
@@ -37,37 +37,39 @@ class Fake(Study):
     def combinations(self) -> Sequence[Combination]:
         return [Combination.of(size=size, kind="a") for size in ("small", "large")]
 
-    def measure(self, testbed: Any, cell: Combination, directory: Path) -> list[Value]:
-        (directory / "command").write_text(f"run {cell}")
-        return self.act(cell)
+    def measure(self, testbed: Any, combination: Combination, directory: Path) -> list[Value]:
+        (directory / "command").write_text(f"run {combination}")
+        return self.measure_run(combination)
 
     def page(self, results: Results) -> Page:
-        rows = [(str(cell), str(len(results.values(cell, "seconds")))) for cell in self.combinations()]
+        rows = [
+            (str(combination), str(len(results.values(combination, "seconds")))) for combination in self.combinations()
+        ]
         return Page([Table("Fakes", ("cell", "runs"), rows)], [], ["a remark"])
 
 
-class NoBench:
-    """Nothing to run on."""
+class NoTestbed:
+    """A testbed that runs nothing."""
 
-    def suspect(self) -> None:
+    def recheck_clusters(self) -> None:
         pass
 
 
-def make(directory: Path, act: Act = usual, repetitions: int = 4, quick: bool = False) -> Results:
-    study = Fake(quick)
-    study.act = act  # type: ignore[method-assign]
+def make(directory: Path, measure_run: Act = constant_values, repetitions: int = 4, quick: bool = False) -> Results:
+    study = FakeStudy(quick)
+    study.measure_run = measure_run  # type: ignore[method-assign]
     return Results.create(directory, study, repetitions)
 
 
 def run(results: Results) -> list[str]:
-    said: list[str] = []
+    messages: list[str] = []
     with results.session():
-        runner.run(results, NoBench(), lambda done, total, text, left: said.append(text))  # type: ignore[arg-type]
-    return said
+        runner.run(results, NoTestbed(), lambda done, total, text, seconds_left: messages.append(text))  # type: ignore[arg-type]
+    return messages
 
 
 def rows(results: Results) -> list[dict[str, str]]:
-    with results.samples.open() as file:
+    with results.samples_file.open() as file:
         return list(csv.DictReader(file))
 
 

@@ -1,4 +1,4 @@
-"""Benchmarks: what all of them share, with a made-up one; and what each definition compares."""
+"""Benchmarks: the runner with a synthetic definition, and the comparisons of each real definition."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from wherry.lab.bench.samples import Samples
 from wherry.lab.report.statistics import median
 
 
-class Idle:
-    """A service with one cluster, which is taken down behind each run."""
+class FakeClient:
+    """A client of a service with one cluster; counts how often it is removed."""
 
     def __init__(self) -> None:
-        self.downs = 0
+        self.removed_clusters = 0
 
-    def __enter__(self) -> Idle:
+    def __enter__(self) -> FakeClient:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -42,7 +42,7 @@ class Idle:
         return [{"name": "bench"}]
 
     def down(self, name: str) -> Any:
-        self.downs += 1
+        self.removed_clusters += 1
         return self
 
     id = "op-1"
@@ -52,20 +52,20 @@ class Idle:
 
 
 @dataclass(frozen=True)
-class Made(Benchmark):
-    """A is twice B; what `wrong` names fails."""
+class MadeUpBenchmark(Benchmark):
+    """A takes twice as long as B; the levels named in `failing` fail."""
 
     name = "made"
     compares = "A beside B"
-    lasts = ("a second", "a second")
+    duration = ("a second", "a second")
     columns = ("A", "B")
-    wrong: str = ""
+    failing: str = ""
 
     def levels(self) -> Sequence[Levels]:
         return [{"kind": kind} for kind in "ab"]
 
     def measure(self, client: Client, levels: Levels, directory: Path) -> Iterable[Row]:
-        if levels["kind"] in self.wrong:
+        if levels["kind"] in self.failing:
             raise Failed(Code.FAILED, "it broke")
         yield {"seconds": 2.0 if levels["kind"] == "a" else 1.0}
 
@@ -74,83 +74,85 @@ class Made(Benchmark):
 
 
 @pytest.fixture
-def service(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Idle:
-    found = Idle()
+def service(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeClient:
+    fake = FakeClient()
 
     @contextmanager
     def nothing(*_: object, **__: object) -> Iterator[Path]:
         yield tmp_path
 
-    monkeypatch.setattr(runner, "Client", lambda: found)
-    monkeypatch.setattr(runner, "own_instance", nothing)
+    monkeypatch.setattr(runner, "Client", lambda: fake)
+    monkeypatch.setattr(runner, "temporary_instance", nothing)
     monkeypatch.setattr(runner, "working_directory", nothing)
     monkeypatch.setattr(runner.os, "geteuid", lambda: 0)
-    return found
+    return fake
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_every_turn_has_each_combination_once_and_each_sample_is_kept(service: Idle, tmp_path: Path) -> None:
-    told: list[str] = []
-    samples = runner.run(Made(), 6, tmp_path / "s.jsonl", False, lambda done, total, text: told.append(text))
+def test_each_turn_measures_every_combination_once(service: FakeClient, tmp_path: Path) -> None:
+    messages: list[str] = []
+    samples = runner.run(
+        MadeUpBenchmark(), 6, tmp_path / "s.jsonl", False, lambda done, total, text: messages.append(text)
+    )
     header, *rows = lines(tmp_path / "s.jsonl")
     assert header["header"]["benchmark"] == "made" and "cpu" in header["header"]["environment"]
-    assert [row["turn"] for row in rows] == [turn for turn in range(6) for _ in "ab"] and len(told) == 12
+    assert [row["turn"] for row in rows] == [turn for turn in range(6) for _ in "ab"] and len(messages) == 12
     assert all({row["kind"] for row in rows[at : at + 2]} == {"a", "b"} for at in range(0, 12, 2))
     assert len({rows[at]["kind"] for at in range(0, 12, 2)}) == 2, "the order is drawn for each turn"
-    assert service.downs == 12
-    table = runner.report(Made(), samples).tables[0]
+    assert service.removed_clusters == 12
+    table = runner.report(MadeUpBenchmark(), samples).tables[0]
     assert list(table.head) == ["", "A", "B", "ratio", "goal", "verdict"]
     assert table.rows[0][3].startswith("2 [2, 2]") and list(table.rows[0][4:]) == ["at most 2.5", "met"]
 
 
-def test_a_run_that_fails_is_kept_and_the_others_go_on(service: Idle, tmp_path: Path) -> None:
-    samples = runner.run(Made(wrong="b"), 2, tmp_path / "s.jsonl", False, lambda *_: None)
+def test_failed_run_is_recorded_and_the_benchmark_continues(service: FakeClient, tmp_path: Path) -> None:
+    samples = runner.run(MadeUpBenchmark(failing="b"), 2, tmp_path / "s.jsonl", False, lambda *_: None)
     assert samples.failed() == 2 and len(samples.values("seconds")) == 2
     assert [row["problem"] for row in lines(tmp_path / "s.jsonl")[1:] if not row["ok"]] == ["it broke", "it broke"]
-    report = runner.report(Made(wrong="b"), samples)
+    report = runner.report(MadeUpBenchmark(failing="b"), samples)
     assert "Samples that failed and do not count: 2." in report.remarks
     report.write(tmp_path / "page.html")
     assert "not measured" in "".join(report.tables[0].rows[0]) or report.tables[0].rows[0][-1] == "met"
 
 
-def test_it_ends_when_everything_fails(service: Idle, tmp_path: Path) -> None:
+def test_benchmark_stops_after_consecutive_failures(service: FakeClient, tmp_path: Path) -> None:
     with pytest.raises(Failed, match="5 runs in a row failed"):
-        runner.run(Made(wrong="ab"), 9, tmp_path / "s.jsonl", False, lambda *_: None)
-    assert len(lines(tmp_path / "s.jsonl")) == 6 and service.downs == 5
+        runner.run(MadeUpBenchmark(failing="ab"), 9, tmp_path / "s.jsonl", False, lambda *_: None)
+    assert len(lines(tmp_path / "s.jsonl")) == 6 and service.removed_clusters == 5
     with pytest.raises(Failed, match="no run of the benchmark made counts"):
-        runner.run(Made(wrong="ab"), 1, tmp_path / "s.jsonl", False, lambda *_: None)
+        runner.run(MadeUpBenchmark(failing="ab"), 1, tmp_path / "s.jsonl", False, lambda *_: None)
 
 
-def test_ctrl_c_while_an_operation_is_waited_for_ends_it(
-    service: Idle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_ctrl_c_during_an_operation_ends_the_benchmark(
+    service: FakeClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def cancelled(*_: object) -> Iterable[Row]:
         raise Failed(Code.CANCELLED, "cancelled")
 
-    monkeypatch.setattr(Made, "measure", cancelled)
+    monkeypatch.setattr(MadeUpBenchmark, "measure", cancelled)
     with pytest.raises(KeyboardInterrupt):
-        runner.run(Made(), 1, tmp_path / "s.jsonl", False, lambda *_: None)
-    assert service.downs == 1
+        runner.run(MadeUpBenchmark(), 1, tmp_path / "s.jsonl", False, lambda *_: None)
+    assert service.removed_clusters == 1
 
 
-def test_a_goal_is_met_by_the_whole_interval_only() -> None:
-    near = median([1.0, 1.0, 1.1])
-    assert Goal(at_most=1.1).verdict(near) == "met" and Goal(at_most=0.9).verdict(near) == "missed"
-    assert Goal(at_most=1.05).verdict(near) == "not certain"
-    assert Goal(at_least=0.95, at_most=1.05).verdict(near) == "not certain"
-    assert Goal(at_least=1.2).verdict(near) == "missed" and Goal(at_least=1.0).verdict(near) == "met"
+def test_goal_is_met_only_by_the_whole_interval() -> None:
+    estimate = median([1.0, 1.0, 1.1])
+    assert Goal(at_most=1.1).verdict(estimate) == "met" and Goal(at_most=0.9).verdict(estimate) == "missed"
+    assert Goal(at_most=1.05).verdict(estimate) == "not certain"
+    assert Goal(at_least=0.95, at_most=1.05).verdict(estimate) == "not certain"
+    assert Goal(at_least=1.2).verdict(estimate) == "missed" and Goal(at_least=1.0).verdict(estimate) == "met"
 
 
-def test_a_row_without_a_baseline_is_judged_by_its_median_and_a_fact_overrules() -> None:
-    assert Comparison("late", [0.1, 0.1], goal=Goal(at_most=0.2)).cells()[1:] == (
+def test_goal_without_a_baseline_applies_to_the_median() -> None:
+    assert Comparison("late", [0.1, 0.1], goal=Goal(at_most=0.2)).row()[1:] == (
         "0.1 [0.1, 0.1] n=2", "-", "-", "at most 0.2", "met",
     )  # fmt: skip
-    moved = Comparison("cg", [1.0], [2.0], Goal(at_most=0.6), overruled="0 of 1 packed")
-    assert moved.cells()[-1] == "missed: 0 of 1 packed"
-    assert Comparison("cg", [], [2.0], Goal(at_most=0.6)).cells()[1:] == (
+    comparison = Comparison("cg", [1.0], [2.0], Goal(at_most=0.6), missed_because="0 of 1 packed")
+    assert comparison.row()[-1] == "missed: 0 of 1 packed"
+    assert Comparison("cg", [], [2.0], Goal(at_most=0.6)).row()[1:] == (
         "not measured",
         "2 [2, 2] n=1",
         "-",
@@ -161,10 +163,12 @@ def test_a_row_without_a_baseline_is_judged_by_its_median_and_a_fact_overrules()
 
 @pytest.mark.parametrize("kind", BENCHMARKS, ids=lambda kind: kind.name)
 @pytest.mark.parametrize("quick", [False, True])
-def test_each_has_its_levels_and_says_so_without_samples(kind: type[Benchmark], quick: bool, tmp_path: Path) -> None:
+def test_every_benchmark_has_levels_and_a_report_without_samples(
+    kind: type[Benchmark], quick: bool, tmp_path: Path
+) -> None:
     benchmark = find(kind.name, quick=quick)
     levels = benchmark.levels()
-    assert levels and len({json.dumps(one) for one in levels}) == len(levels)
+    assert levels and len({json.dumps(combination) for combination in levels}) == len(levels)
     samples = Samples(tmp_path / "s.jsonl", {"environment": {}})
     report = runner.report(benchmark, samples)
     assert report.tables[0].rows and all("met" not in row for row in report.tables[0].rows)
@@ -187,7 +191,7 @@ def test_settings_are_checked_before_anything_starts() -> None:
         assert why in refused.value.why
 
 
-def test_moves_over_a_link_are_beside_their_bound(tmp_path: Path) -> None:
+def test_link_moves_are_compared_with_their_bound(tmp_path: Path) -> None:
     samples = Samples(tmp_path / "s.jsonl", {"environment": {}})
     for kind, downtime in (("local", 0.2), ("crossing", 0.6)):
         samples.add(memory=16, kind=kind, downtime=downtime, total=2 * downtime, bound=0.9)

@@ -1,4 +1,4 @@
-"""The command line against a service in memory: what goes where, exit codes, errors in three parts, JSON documents."""
+"""The command line with a service in memory: output streams, exit codes, errors in three parts, JSON documents."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from wherry.cli.main import _COMMANDS, _run
 from wherry.model.profile import Flow, NodeLoad, Profile
 from wherry.model.records import Host
 
-Said = Callable[..., tuple[int, str, str]]
+Wherry = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
@@ -36,8 +36,8 @@ def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Service
 
 
 @pytest.fixture
-def wherry_(capfdbinary: pytest.CaptureFixture[bytes]) -> Said:
-    """Runs a command; gives exit code, standard output, standard error."""
+def wherry_(capfdbinary: pytest.CaptureFixture[bytes]) -> Wherry:
+    """Runs a command; returns exit code, standard output, standard error."""
 
     def run(*words: str) -> tuple[int, str, str]:
         code = _run(list(words))
@@ -47,7 +47,7 @@ def wherry_(capfdbinary: pytest.CaptureFixture[bytes]) -> Said:
     return run
 
 
-def test_a_cluster_by_hand(service: Service, wherry_: Said) -> None:
+def test_cluster_is_planned_made_shown_and_removed(service: Service, wherry_: Wherry) -> None:
     assert "No cluster is up" in wherry_("status")[1]
     code, out, err = wherry_("up", "hello.yaml", "--dry-run")
     assert code == 0 and "3 to create" in out and not err
@@ -65,7 +65,7 @@ def test_a_cluster_by_hand(service: Service, wherry_: Said) -> None:
     assert wherry_("down", "hello")[0] == 3
 
 
-def test_a_job_passes_its_streams_and_its_exit_code_on(service: Service, wherry_: Said) -> None:
+def test_job_passes_on_its_streams_and_exit_code(service: Service, wherry_: Wherry) -> None:
     wherry_("up", "hello.yaml")
     assert wherry_("run", "hello", "-n", "2", "--", "prog", "3", "-x", "--mpi", "y") == (3, "out\n", "err\n")
     job = json.loads(wherry_("job", "list", "-o", "json")[1])["jobs"][0]
@@ -86,7 +86,7 @@ def test_a_job_passes_its_streams_and_its_exit_code_on(service: Service, wherry_
     assert wherry_("op", "list", "-o", "json")[1] == before
 
 
-def test_ctrl_c_ends_the_job(service: Service, wherry_: Said, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_ends_the_job(service: Service, wherry_: Wherry, monkeypatch: pytest.MonkeyPatch) -> None:
     wherry_("up", "hello.yaml")
     real = wherry.client.Client.output
 
@@ -103,7 +103,7 @@ def test_ctrl_c_ends_the_job(service: Service, wherry_: Said, monkeypatch: pytes
     assert json.loads(wherry_("job", "list", "-o", "json")[1])["jobs"][0]["state"] == "cancelled"
 
 
-def test_a_move_says_how_to_undo_it(service: Service, wherry_: Said) -> None:
+def test_a_move_says_how_to_undo_it(service: Service, wherry_: Wherry) -> None:
     wherry_("up", "hello.yaml")
     source = service.context.store.nodes()[0].host
     target = "a2" if source != "a2" else "b1"
@@ -116,7 +116,7 @@ def test_a_move_says_how_to_undo_it(service: Service, wherry_: Said) -> None:
     assert wherry_("move", "hello-0", "--to", "nowhere")[0] == 3
 
 
-def test_hosts_are_drained_and_restored(service: Service, wherry_: Said) -> None:
+def test_hosts_are_drained_and_restored(service: Service, wherry_: Wherry) -> None:
     wherry_("up", "hello.yaml")
     code, out, _ = wherry_("host", "drain", "a1")
     assert code == 0 and "a1 is drained" in out and "wherry host restore a1" in out
@@ -126,7 +126,7 @@ def test_hosts_are_drained_and_restored(service: Service, wherry_: Said) -> None
     assert wherry_("host", "show", "a9")[0] == 3
 
 
-def test_operations_events_and_the_fabric(service: Service, wherry_: Said) -> None:
+def test_operations_events_and_fabric_commands(service: Service, wherry_: Wherry) -> None:
     code, out, _ = wherry_("up", "hello.yaml", "--detach")
     id = out.strip()
     assert code == 0 and wherry_("op", "wait", id)[0] == 0
@@ -142,7 +142,7 @@ def test_operations_events_and_the_fabric(service: Service, wherry_: Said) -> No
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
         ("name: hello\nnodes: 2\nmemroy: 1GiB\n", "memory"),
         ("name: hello\nnodes: 2\nmemory: 512\n", "512MiB"),
@@ -152,14 +152,14 @@ def test_operations_events_and_the_fabric(service: Service, wherry_: Said) -> No
         (yaml.safe_dump(FABRIC), "wherry fabric up"),
     ],
 )
-def test_a_wrong_file_needs_no_daemon(tmp_path: Path, wherry_: Said, text: str, said: str) -> None:
+def test_invalid_file_is_refused_without_a_daemon(tmp_path: Path, wherry_: Wherry, text: str, expected: str) -> None:
     path = tmp_path / "wrong.yaml"
     path.write_text(text)
     code, out, err = wherry_("up", str(path))
-    assert code == 2 and not out and "INVALID_FILE" in err and said in err and "next:" in err
+    assert code == 2 and not out and "INVALID_FILE" in err and expected in err and "next:" in err
 
 
-def test_more_nodes_than_fit_are_refused_and_nothing_is_left(service: Service, wherry_: Said) -> None:
+def test_cluster_beyond_capacity_is_refused_and_leaves_nothing(service: Service, wherry_: Wherry) -> None:
     Path("big.yaml").write_text(yaml.safe_dump(CLUSTER | {"nodes": 100}))
     code, _, err = wherry_("up", "big.yaml")
     assert code == 4 and "NO_CAPACITY" in err
@@ -167,7 +167,7 @@ def test_more_nodes_than_fit_are_refused_and_nothing_is_left(service: Service, w
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "expected"),
     [
         (["stauts"], "status"),
         (["host", "lst"], "list"),
@@ -181,12 +181,12 @@ def test_more_nodes_than_fit_are_refused_and_nothing_is_left(service: Service, w
         (["status", "-o", "yaml"], "json"),
     ],
 )
-def test_wrong_words_exit_with_2_and_a_suggestion(wherry_: Said, words: list[str], said: str) -> None:
+def test_usage_errors_exit_with_2_and_a_suggestion(wherry_: Wherry, words: list[str], expected: str) -> None:
     code, out, err = wherry_(*words)
-    assert code == 2 and not out and err.startswith("error USAGE") and said in err
+    assert code == 2 and not out and err.startswith("error USAGE") and expected in err
 
 
-def test_json_is_one_document_with_a_schema(service: Service, wherry_: Said) -> None:
+def test_json_is_one_document_with_a_schema(service: Service, wherry_: Wherry) -> None:
     wherry_("up", "hello.yaml")
     for words in (
         ["status"], ["status", "hello"], ["up", "hello.yaml"], ["up", "hello.yaml", "--dry-run"], ["node", "list"],
@@ -199,7 +199,7 @@ def test_json_is_one_document_with_a_schema(service: Service, wherry_: Said) -> 
     assert code == 3 and json.loads(out)["error"]["code"] == "NOT_FOUND" and err.startswith("error NOT_FOUND")
 
 
-def test_every_command_has_help_and_says_what_it_does(wherry_: Said) -> None:
+def test_every_command_has_help(wherry_: Wherry) -> None:
     code, out, _ = wherry_("--help")
     assert code == 0
     for name, _, _, _ in _COMMANDS:
@@ -208,13 +208,13 @@ def test_every_command_has_help_and_says_what_it_does(wherry_: Said) -> None:
     assert wherry_("version")[1] == wherry_("--version")[1] == f"{__version__}\n"
 
 
-@pytest.mark.parametrize(("program", "said"), [("false", "exit code 1"), ("gone", "No such file")])
-def test_a_graph_that_cannot_be_made_is_an_error(
-    wherry_: Said, monkeypatch: pytest.MonkeyPatch, program: str, said: str
+@pytest.mark.parametrize(("program", "expected"), [("false", "exit code 1"), ("gone", "No such file")])
+def test_failing_graph_program_is_an_error_without_traceback(
+    wherry_: Wherry, monkeypatch: pytest.MonkeyPatch, program: str, expected: str
 ) -> None:
     monkeypatch.setattr(tile, "native_program", lambda _name: Path("/bin") / program)
     code, out, err = wherry_("tile", "graph")
-    assert code == 1 and not out and said in err and "make setup" in err and "Traceback" not in err
+    assert code == 1 and not out and expected in err and "make setup" in err and "Traceback" not in err
 
 
 def test_help_imports_neither_the_client_nor_the_model() -> None:
@@ -227,37 +227,39 @@ def test_help_imports_neither_the_client_nor_the_model() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_balance_says_whether_the_daemon_does_it(service: Service, wherry_: Said) -> None:
+def test_balance_shows_whether_automatic_balancing_is_on(service: Service, wherry_: Wherry) -> None:
     assert wherry_("up", "hello.yaml")[0] == 0
     code, out, _ = wherry_("balance", "--seconds", "10ms")
     assert code == 0 and "Balancing by the daemon is off." in out
     for more in (["hello"], ["--all"], ["--apply"], ["--remaining", "1m"]):
-        code, _, said = wherry_("balance", *more, "--auto", "on")
-        assert code == 2 and "excludes other options" in said
+        code, _, expected = wherry_("balance", *more, "--auto", "on")
+        assert code == 2 and "excludes other options" in expected
     assert wherry_("balance", "--auto", "on")[0] == 0
     code, out, _ = wherry_("balance", "hello", "--seconds", "10ms")
     assert "Balancing by the daemon is on" in out
     assert json.loads(wherry_("balance", "--seconds", "10ms", "-o", "json")[1])["auto"] is True
 
 
-def test_a_profile_shows_what_the_rule_counts(capsys: pytest.CaptureFixture[str]) -> None:
+def test_profile_shows_messages_and_answers_over_links(capsys: pytest.CaptureFixture[str]) -> None:
     nodes = tuple(
         NodeLoad(node=f"c-{i}", host=host, ranks=1, cpu=1.0, computing=0.5, waiting=0.5)
         for i, host in enumerate(["a1", "b1"])
     )
     flow = Flow(source="c-0", target="c-1", messages=30.0, bytes=100.0, turns=20.0)
-    found = Profile(
+    profile = Profile(
         cluster="c", jobs=("job-1",), time=0.0, seconds=3.0, ran=3.0, remaining=3.0, basis="", nodes=nodes,
         flows=(flow,),
     )  # fmt: skip
-    _show_profile(found, [Host(name=name, site=name[0], cores=1, memory=1) for name in ("a1", "b1")])
-    said = capsys.readouterr().out
-    assert "30 messages/s, 20 answers/s" in said and "ANSWERS" in said
-    assert [line.split()[-1] for line in said.splitlines() if line.startswith("c-")] == ["20/s", "20/s"]
+    _show_profile(profile, [Host(name=name, site=name[0], cores=1, memory=1) for name in ("a1", "b1")])
+    expected = capsys.readouterr().out
+    assert "30 messages/s, 20 answers/s" in expected and "ANSWERS" in expected
+    assert [line.split()[-1] for line in expected.splitlines() if line.startswith("c-")] == ["20/s", "20/s"]
 
 
-def test_input_that_cannot_be_read_on_ends(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Else the job would wait for its end for ever."""
+def test_unreadable_standard_input_ends_the_input(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Otherwise the job would wait for the end of its input forever."""
 
     def read(_fd: int, _size: int) -> bytes:
         raise OSError(errno.EIO, "Input/output error")

@@ -1,4 +1,4 @@
-"""The documents agree with each other, and what checks them finds what is wrong. `make docs` builds the site."""
+"""Consistency of the documents, and tests of the scripts that check them. `make docs` builds the site."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TOP = Path(__file__).resolve().parent.parent.parent
 
 
 def script(name: str) -> ModuleType:
-    """A script of the checkout as a module."""
+    """Loads a script of the checkout as a module."""
     loader = SourceFileLoader(name.replace("-", "_"), str(TOP / "scripts" / name))
     spec = importlib.util.spec_from_loader(loader.name, loader)
     assert spec is not None
@@ -27,18 +27,18 @@ def script(name: str) -> ModuleType:
 
 def pages_of(nav: list[Any]) -> list[str]:
     """The pages that mkdocs.yml lists, in order."""
-    found = []
+    faults_found = []
     for item in nav:
         entries = list(item.values()) if isinstance(item, dict) else [item]
         for entry in entries:
-            found += pages_of(entry) if isinstance(entry, list) else [entry]
-    return found
+            faults_found += pages_of(entry) if isinstance(entry, list) else [entry]
+    return faults_found
 
 
 def test_the_site_lists_every_page_once() -> None:
     listed = pages_of(yaml.safe_load((TOP / "mkdocs.yml").read_text())["nav"])
-    there = [str(page.relative_to(TOP / "docs")) for page in (TOP / "docs").rglob("*.md")]
-    assert sorted(listed) == sorted([*there, "CONTRIBUTING.md", "CHANGELOG.md"])
+    existing = [str(page.relative_to(TOP / "docs")) for page in (TOP / "docs").rglob("*.md")]
+    assert sorted(listed) == sorted([*existing, "CONTRIBUTING.md", "CHANGELOG.md"])
 
 
 def test_the_index_of_design_has_each_page_with_a_line() -> None:
@@ -80,11 +80,11 @@ def checkout(tmp_path: Path) -> Path:
         ("Nothing.", "no promise was found"),
     ],
 )
-def test_promises(checkout: Path, item: str, fault: str) -> None:
+def test_specification_checker_finds_faults(checkout: Path, item: str, fault: str) -> None:
     (checkout / "docs/specification.md").write_text(f"# What it promises\n\n## Group\n\n{item}\n")
-    found = list(script("check-specification").faults(checkout))
-    assert len(found) == bool(fault), found
-    assert not fault or fault in found[0]
+    faults_found = list(script("check-specification").faults(checkout))
+    assert len(faults_found) == bool(fault), faults_found
+    assert not fault or fault in faults_found[0]
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_promises(checkout: Path, item: str, fault: str) -> None:
         ('<link rel="stylesheet" href="//example.org/x.css">', "index.html loads //example.org/x.css"),
     ],
 )
-def test_links_of_a_site(tmp_path: Path, body: str, fault: str) -> None:
+def test_site_checker_finds_broken_links(tmp_path: Path, body: str, fault: str) -> None:
     (tmp_path / "sub").mkdir()
     for name, text in (("index.html", body), ("other.html", '<h2 id="there">'), ("sub/index.html", "<p>")):
         (tmp_path / name).write_text(text)

@@ -1,4 +1,4 @@
-"""Records, addresses and errors: what is stored and sent comes back as it was."""
+"""Records, addresses, units and errors; pre-copy policy and forecast."""
 
 from __future__ import annotations
 
@@ -42,21 +42,21 @@ def test_addresses_and_macs_are_unique(one: int, two: int, first: int, second: i
     assert int(mac_of(a, first)[:2], 16) & 3 == 2
 
 
-def test_clusters_of_two_pools_can_share_a_wire() -> None:
-    """The first cluster of each, say: two instances that use the same hosts."""
+def test_macs_of_different_pools_differ() -> None:
+    """Two instances may use the same hosts, each with a cluster number 1."""
     pools = ("10.77.0.0/16", "10.78.0.0/16", "192.168.0.0/20")
     macs = [mac_of(network_of(pool, number), index) for pool in pools for number in (1, 2) for index in (0, HEAD_INDEX)]
     assert len(set(macs)) == len(macs)
 
 
-def test_numbers_are_used_again_and_run_out() -> None:
+def test_cluster_numbers_are_reused_and_run_out() -> None:
     assert free_number(POOL, []) == 1 and free_number(POOL, [1, 2, 4]) == 3
     with pytest.raises(Refused) as caught:
         free_number(POOL, range(1, 256))
     assert caught.value.code == Code.NO_CAPACITY
 
 
-def test_a_move_survives_json() -> None:
+def test_move_record_round_trips_through_json() -> None:
     move = Move(
         id="mv-1", node="a-0", cluster="a", source="a1", destination="b1", phase=Phase.COMMIT, created=1.5,
         rounds=(Round(number=1, bytes=10, seconds=0.5, dirty=3),), phases={"freeze": 0.1}, downtime=0.25,
@@ -65,7 +65,7 @@ def test_a_move_survives_json() -> None:
     assert Move.model_validate_json(move.model_dump_json()) == move
 
 
-def test_the_facts_of_a_host_are_told_in_order() -> None:
+def test_host_facts_are_serialised_in_order() -> None:
     features = frozenset(f"f{number}" for number in range(50))
     facts = HostFacts(
         kernel="6", architecture="x86_64", cpu_model="x", cpu_features=features, memory=1, runtime="", criu=""
@@ -75,13 +75,13 @@ def test_the_facts_of_a_host_are_told_in_order() -> None:
 
 
 @pytest.mark.parametrize("phase", list(Phase))
-def test_the_phase_alone_tells_which_copy_counts(phase: Phase) -> None:
+def test_phase_determines_the_authoritative_copy(phase: Phase) -> None:
     move = Move(id="m", node="n", cluster="c", source="a", destination="b", phase=phase, created=0)
     assert move.committed == (phase in ("commit", "thaw", "done"))
 
 
 @pytest.mark.parametrize("code", list(Code))
-def test_errors_travel(code: Code) -> None:
+def test_errors_round_trip_through_dicts(code: Code) -> None:
     error = from_dict(WherryError(code, "what", "why", "next").to_dict())
     assert (error.code, error.what, error.why, error.next) == (code, "what", "why", "next")
     kinds = {2: Refused, 3: Refused, 4: Refused, 5: Refused, 7: LostContact}
@@ -95,7 +95,7 @@ def test_ids_sort_by_creation() -> None:
     assert [i[:10] for i in ids] == sorted(i[:10] for i in ids)
 
 
-def test_units() -> None:
+def test_units_are_parsed_and_formatted() -> None:
     assert (parse_size("1.5GB"), parse_size("512 MiB"), parse_duration("20ms")) == (1_500_000_000, 2**29, 0.02)
     assert (format_size(1536), format_size(12), format_size(3 * 2**40)) == ("1.5 KiB", "12 B", "3.0 TiB")
     assert (format_rate(943e6), format_rate(999_600)) == ("943 Mbit/s", "1 Mbit/s")
@@ -106,7 +106,7 @@ def rounds(*dirty: int) -> list[Round]:
     return [Round(number=i + 1, bytes=2**30, seconds=1, dirty=left) for i, left in enumerate(dirty)]
 
 
-def test_policy_goes_on_while_it_gains() -> None:
+def test_precopy_continues_while_rounds_gain() -> None:
     assert another_round([]) and not another_round([], 0)
     assert another_round(rounds(2**28))
     assert another_round(rounds(2**28, 2**26))
@@ -115,30 +115,36 @@ def test_policy_goes_on_while_it_gains() -> None:
     assert not another_round(rounds(2**28, 2**19))
 
 
-def test_policy_switches_a_node_that_outruns_the_rounds() -> None:
-    """Dirty rate over bandwidth: what a round left over what it sent."""
+def test_hybrid_switches_to_post_copy_at_a_high_dirty_rate() -> None:
+    """The ratio of dirty rate to bandwidth is that of dirtied to sent bytes in a round."""
     sizes = 100 * 2**20
     for mode, written, more, switched in (
-        ("pre-copy", 0.95, False, False),  # stands for it
+        ("pre-copy", 0.95, False, False),  # is frozen instead
         ("hybrid", 0.95, False, True),
-        ("hybrid", 0.85, False, False),  # gains too little, and is no more than as much again
+        ("hybrid", 0.85, False, False),  # gains too little, but does not outrun the rounds
         ("hybrid", 0.5, True, False),
         ("post-copy", 0.5, True, True),
     ):
-        way = MigrationParameters.model_validate({"mode": mode})
-        seen = [Round(number=1, bytes=sizes, seconds=1, dirty=int(written * sizes))]
-        assert (another_round(seen, way=way), switches_to_post_copy(seen, way)) == (more, switched), (mode, written)
+        parameters = MigrationParameters.model_validate({"mode": mode})
+        rounds_so_far = [Round(number=1, bytes=sizes, seconds=1, dirty=int(written * sizes))]
+        assert (
+            another_round(rounds_so_far, parameters=parameters),
+            switches_to_post_copy(rounds_so_far, parameters),
+        ) == (
+            more,
+            switched,
+        ), (mode, written)
     hybrid = MigrationParameters.model_validate({"mode": "hybrid", "downtime": "2s"})
     assert not switches_to_post_copy(
         [Round(number=1, bytes=sizes, seconds=1, dirty=sizes)], hybrid
-    )  # it may stand so long
+    )  # fits into the permitted downtime
     assert not switches_to_post_copy([], MigrationParameters(mode="hybrid")) and not switches_to_post_copy(
         rounds(2**19), MigrationParameters(mode="hybrid")
     )
 
 
-def test_policy_without_a_count_of_dirty_pages() -> None:
-    """CRIU does not say what is dirty: a round's own size tells what the one before it left."""
+def test_precopy_policy_without_dirty_counts() -> None:
+    """CRIU does not report dirty pages: the size of a round shows what its predecessor left."""
 
     def sent(*sizes: int) -> list[Round]:
         return [Round(number=i + 1, bytes=size, seconds=1) for i, size in enumerate(sizes)]
@@ -149,14 +155,14 @@ def test_policy_without_a_count_of_dirty_pages() -> None:
 
 
 @given(st.lists(st.integers(0, 2**34), min_size=20, max_size=20))
-def test_policy_ends(dirty: list[int]) -> None:
+def test_precopy_always_terminates(dirty: list[int]) -> None:
     done = 0
     while another_round(rounds(*dirty[:done])):
         done += 1
     assert done <= MAX_ROUNDS
 
 
-def test_prediction_learns_rate_and_overhead() -> None:
+def test_forecast_learns_rate_and_overhead() -> None:
     def made(size: int) -> Move:
         down = 0.05 + size / 200e6
         return Move(

@@ -1,4 +1,4 @@
-"""What a user may write in a file, and what the error says when it is something else."""
+"""Parsing of users' files, and errors for invalid ones."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ CLUSTER: dict[str, Any] = {"name": "hello", "nodes": 4}
 
 
 def refused(kind: type[Spec], data: Any) -> str:
-    """Why `data` is refused."""
+    """The reason for which `data` is refused."""
     with pytest.raises(Refused) as caught:
         parse(kind, data, "FILE")
     assert caught.value.code == Code.INVALID_FILE and "FILE" in caught.value.what
     return caught.value.why
 
 
-def test_good_files() -> None:
+def test_valid_files_are_parsed() -> None:
     fabric = parse(FabricSpec, FABRIC, "FILE")
     assert fabric.hosts[0].memory == 4 * 2**30 and fabric.driver == "netns"
     text = "kind: container\nversion: 1\nname: hello\nnodes: 4\ncpus: 0.5\nmemory: 256MiB\nplacement: {spread: site}\n"
@@ -85,12 +85,12 @@ def test_good_files() -> None:
         ({"kind": "vm", "nic": {"vhost": True, "model": "rtl8139"}}, "vhost: only for model: virtio"),
     ],
 )
-def test_bad_cluster(change: dict[str, Any], words: str) -> None:
+def test_invalid_cluster_file_is_refused(change: dict[str, Any], words: str) -> None:
     assert words in refused(ClusterSpec, CLUSTER | change)
 
 
 def test_groups_of_nodes() -> None:
-    """What a group does not say is as the file says for all."""
+    """Keys that a group lacks are inherited from the file's top level."""
     groups = [{"count": 2, "cpus": 0.5}, {"kind": "vm", "memory": "1GiB"}]
     spec = parse(ClusterSpec, CLUSTER | {"nodes": groups, "memory": "256MiB", "nic": {"model": "e1000"}}, "FILE")
     assert (spec.size, spec.kinds) == (3, {"container", "vm"})
@@ -142,31 +142,31 @@ LINK = {"between": ["a", "b"]}
         ({"pool": "10.76.0.0/16"}, "overlap"),
         ({"pool": "10.0.0.0/8"}, "overlap"),
         ({"pool": "127.0.0.0/8"}, "is loopback, link-local or reserved"),
-        ({"underlay": "100.64.0.0/16"}, "is not a private IPv4 network"),  # where gateways have their addresses
+        ({"underlay": "100.64.0.0/16"}, "is not a private IPv4 network"),  # overlaps the gateways' addresses
         ({"kind": "cluster"}, "kind: "),
         ({"driver": "kubernetes"}, "driver: "),
     ],
 )
-def test_bad_fabric(change: dict[str, Any], words: str) -> None:
+def test_invalid_fabric_file_is_refused(change: dict[str, Any], words: str) -> None:
     assert words in refused(FabricSpec, FABRIC | change)
 
 
-def test_a_site_without_a_way_to_the_others_is_named() -> None:
+def test_unreachable_site_is_named() -> None:
     links = [{"between": ["a", "c"]}]
     assert "no way leads from site 'a' to site 'b'" in refused(FabricSpec, FABRIC | {"links": links})
 
 
-def test_a_loop_beside_a_site_without_links() -> None:
+def test_loop_of_links_is_refused_beside_an_isolated_site() -> None:
     sites = [{"name": name} for name in "abcd"]
     links = [{"between": pair} for pair in (["a", "b"], ["b", "c"], ["c", "a"])]
     assert "loop" in refused(FabricSpec, FABRIC | {"sites": sites, "links": links})
 
 
-def test_a_link_is_the_same_both_ways_but_for_what_the_reverse_declares() -> None:
+def test_reverse_overrides_only_its_own_keys() -> None:
     link = LINK | {"latency": "10ms", "bandwidth": "1Gbit/s", "loss": "1%", "reverse": {"bandwidth": "10Mbit/s"}}
     spec = parse(FabricSpec, FABRIC | {"sites": FABRIC["sites"][:2], "links": [link]}, "FILE")
-    there, back = spec.effective_links()[0].directions()
-    assert (there.latency, there.bandwidth, there.loss) == (0.01, 10**9, 0.01)
+    forth, back = spec.effective_links()[0].directions()
+    assert (forth.latency, forth.bandwidth, forth.loss) == (0.01, 10**9, 0.01)
     assert (back.latency, back.bandwidth, back.loss) == (0.01, 10**7, 0.01)
 
 
@@ -186,7 +186,7 @@ def test_missing_keys_are_named() -> None:
 
 
 @pytest.mark.parametrize("data", [None, [], "text", 4])
-def test_not_a_mapping(data: Any) -> None:
+def test_file_that_is_no_mapping_is_refused(data: Any) -> None:
     with pytest.raises(Refused) as caught:
         parse(ClusterSpec, data, "FILE")
     assert "is not a mapping" in caught.value.what
@@ -206,7 +206,7 @@ def test_not_a_mapping(data: Any) -> None:
         ("&a name: x\n*a : y\n", "FILE is not"),
     ],
 )
-def test_bad_yaml(text: str, words: str) -> None:
+def test_invalid_yaml_is_refused(text: str, words: str) -> None:
     with pytest.raises(Refused) as caught:
         parse_yaml(ClusterSpec, text, "FILE")
     assert caught.value.code == Code.INVALID_FILE
@@ -236,7 +236,7 @@ def test_any_mapping_is_a_fabric_or_refused(data: dict[str, Any]) -> None:
         assert error.code == Code.INVALID_FILE
 
 
-def test_the_short_forms_of_a_placement() -> None:
+def test_short_forms_of_placement_are_parsed() -> None:
     text = "name: x\nnodes: 4\nsites: [a, b]\nplacement: {}\npinned: [0, 3]\n"
     spread = parse_yaml(ClusterSpec, text.replace("{}", "spread"), "file")
     assert spread.placement.spread == "site" and [spread.is_pinned(i) for i in range(4)] == [True, False, False, True]

@@ -1,4 +1,4 @@
-"""Studies on fake workloads: order, keeping, resuming, extending, failures, reports. Nothing is run on a cluster."""
+"""Studies with fake workloads: order, storage, resuming, extending, failures, reports. No cluster is used."""
 
 from __future__ import annotations
 
@@ -10,78 +10,80 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakestudy import Fake, make, page_text, rows, run, usual
+from fakestudy import FakeStudy, constant_values, make, page_text, rows, run
 
 from wherry.base.errors import Failed, Refused
 from wherry.lab import hpcc
 from wherry.lab.study import program_output, render, runner
-from wherry.lab.study.analysis import verdict
+from wherry.lab.study.analysis import significance_text
 from wherry.lab.study.catalog import STUDIES, find
 from wherry.lab.study.experiment import Study
-from wherry.lab.study.levels import Combination, SampleFailed, Value
+from wherry.lab.study.levels import Combination, RunFailed, Value
 from wherry.lab.study.results import Results
 
 
-def test_every_turn_has_each_cell_once_in_an_order_of_its_own() -> None:
-    study = Fake(quick=False)
+def test_each_turn_runs_every_combination_once_in_its_own_order() -> None:
+    study = FakeStudy(quick=False)
     turns = [study.turn(number) for number in range(20)]
     assert all(sorted(map(str, turn)) == sorted(map(str, study.combinations())) for turn in turns)
     assert len({tuple(map(str, turn)) for turn in turns}) == 2
-    assert turns == [Fake(quick=False).turn(number) for number in range(20)]
+    assert turns == [FakeStudy(quick=False).turn(number) for number in range(20)]
 
 
-def test_all_numbers_are_kept_with_units_and_environment(tmp_path: Path) -> None:
+def test_samples_are_stored_with_units_and_environment(tmp_path: Path) -> None:
     results = make(tmp_path)
     assert len(run(results)) == 8
-    kept = rows(results)
-    assert {row["metric"] for row in kept} == {"seconds", "at", "run"} and len(kept) == 8 * 3
-    assert {row["unit"] for row in kept} == {"s"} and {row["x"] for row in kept if row["metric"] == "at"} == {"8"}
+    kept_rows = rows(results)
+    assert {row["metric"] for row in kept_rows} == {"seconds", "at", "run"} and len(kept_rows) == 8 * 3
+    assert {row["unit"] for row in kept_rows} == {"s"} and {row["x"] for row in kept_rows if row["metric"] == "at"} == {
+        "8"
+    }
     session = json.loads((tmp_path / "study.json").read_text())["sessions"][0]
     assert session["before"]["cpu"] and session["after"]["load"]
-    again = Results(tmp_path, results.study, results.about)
+    again = Results(tmp_path, results.study, results.manifest)
     assert again.values(Combination.of(size="large", kind="a"), "seconds") == [2.0] * 4
     assert [run.values for run in again.runs] == [run.values for run in results.runs]
 
 
-def test_an_interrupted_study_goes_on_where_it_was(tmp_path: Path) -> None:
+def test_interrupted_study_resumes(tmp_path: Path) -> None:
     calls: list[Combination] = []
 
-    def interrupted(cell: Combination) -> list[Value]:
-        calls.append(cell)
+    def interrupted(combination: Combination) -> list[Value]:
+        calls.append(combination)
         if len(calls) == 4:
             raise KeyboardInterrupt
-        return usual(cell)
+        return constant_values(combination)
 
     with pytest.raises(KeyboardInterrupt):
         run(make(tmp_path, interrupted))
     results = make(tmp_path)
-    assert len(results.counted()) == 3 and runner.missing(results) == 5
+    assert len(results.counted()) == 3 and runner.count_missing(results) == 5
     assert "5 of 8 runs are missing" in page_text(results)
     run(results)
-    assert len(results.counted()) == 8 and runner.missing(results) == 0
-    assert len({(run.turn, run.cell) for run in results.counted()}) == 8
+    assert len(results.counted()) == 8 and runner.count_missing(results) == 0
+    assert len({(run.turn, run.combination) for run in results.counted()}) == 8
     assert "missing" not in page_text(results)
 
 
 def test_a_study_is_extended_and_never_shortened(tmp_path: Path) -> None:
     run(make(tmp_path, repetitions=2))
     results = make(tmp_path, repetitions=5)
-    assert len(runner.plan(results)) == 6
+    assert len(runner.remaining_runs(results)) == 6
     run(results)
     assert len(results.counted()) == 10
-    assert make(tmp_path, repetitions=1).about["repetitions"] == 5
+    assert make(tmp_path, repetitions=1).manifest["repetitions"] == 5
 
 
-def test_a_failed_run_is_kept_named_and_not_counted(tmp_path: Path) -> None:
-    broken = [SampleFailed("verification did not succeed"), Refused("NOT_FOUND", "no program"), OSError("disk"), None]
+def test_failed_run_is_recorded_and_not_counted(tmp_path: Path) -> None:
+    broken = [RunFailed("verification did not succeed"), Refused("NOT_FOUND", "no program"), OSError("disk"), None]
 
-    def act(cell: Combination) -> list[Value]:
+    def measure_run(combination: Combination) -> list[Value]:
         error = broken.pop(0) if broken else None
         if error:
             raise error
-        return usual(cell)
+        return constant_values(combination)
 
-    results = make(tmp_path, act)
+    results = make(tmp_path, measure_run)
     run(results)
     assert [run.problem for run in results.failed()] == ["verification did not succeed", "no program", "OSError: disk"]
     assert len(results.counted()) == 5
@@ -89,26 +91,26 @@ def test_a_failed_run_is_kept_named_and_not_counted(tmp_path: Path) -> None:
     assert {row["metric"] for row in failed} == {"run"}
     text = page_text(results)
     assert "verification did not succeed" in text and "Runs that failed and do not count: 3" in text
-    run(results)  # the next session tries them again
+    run(results)  # the next session retries them
     assert len(results.counted()) == 8 and len(results.failed()) == 3
 
 
-def test_a_study_stops_when_everything_fails(tmp_path: Path) -> None:
-    def act(_cell: Combination) -> list[Value]:
-        raise SampleFailed("the node is lost")
+def test_study_stops_after_consecutive_failures(tmp_path: Path) -> None:
+    def measure_run(_cell: Combination) -> list[Value]:
+        raise RunFailed("the node is lost")
 
-    results = make(tmp_path, act)
+    results = make(tmp_path, measure_run)
     with pytest.raises(Failed, match="in a row failed"):
         run(results)
     assert len(results.failed()) == 5
     assert "no run counts" in page_text(results)
 
 
-def test_a_torn_run_does_not_count_and_its_number_is_not_used_again(tmp_path: Path) -> None:
+def test_torn_run_is_not_counted_and_its_number_not_reused(tmp_path: Path) -> None:
     results = make(tmp_path)
     run(results)
-    text = results.samples.read_text()
-    results.samples.write_text(text[: text.rindex("seconds") + 10])  # in the midst of run 8
+    text = results.samples_file.read_text()
+    results.samples_file.write_text(text[: text.rindex("seconds") + 10])  # in the middle of run 8
     again = make(tmp_path)
     assert len(again.counted()) == 7
     run(again)
@@ -117,33 +119,33 @@ def test_a_torn_run_does_not_count_and_its_number_is_not_used_again(tmp_path: Pa
     assert max(run.number for run in final.runs) == 9 or len({run.number for run in final.runs}) == 8
 
 
-def test_warm_ups_are_run_and_not_counted(tmp_path: Path) -> None:
-    study = Fake(quick=False)
+def test_warmup_runs_are_not_counted(tmp_path: Path) -> None:
+    study = FakeStudy(quick=False)
     study.warmups = 1
     results = Results.create(tmp_path, study, 2)
     assert len(run(results)) == 6
     assert len(results.counted()) == 4 and sum(run.warmup for run in results.runs) == 2
-    assert runner.plan(results) == []
+    assert runner.remaining_runs(results) == []
 
 
-def test_a_directory_belongs_to_one_study(tmp_path: Path) -> None:
+def test_directory_of_another_study_is_refused(tmp_path: Path) -> None:
     make(tmp_path)
     with pytest.raises(Refused, match="holds another study"):
-        Results.create(tmp_path, Fake(quick=True), 1)
+        Results.create(tmp_path, FakeStudy(quick=True), 1)
     with pytest.raises(Refused, match="not the directory of a study"):
-        Results.about_of(tmp_path / "elsewhere")
+        Results.read_manifest(tmp_path / "elsewhere")
     (tmp_path / "study.json").write_text("{}")
     with pytest.raises(Refused, match="cannot be read"):
-        Results.about_of(tmp_path)
+        Results.read_manifest(tmp_path)
 
 
-def test_two_sessions_cannot_work_at_once(tmp_path: Path) -> None:
+def test_second_concurrent_session_is_refused(tmp_path: Path) -> None:
     results = make(tmp_path)
     with results.session(), pytest.raises(Refused, match="another run"), make(tmp_path).session():
         pass
 
 
-def test_the_report_names_what_was_left_out_and_needs_no_other_file(tmp_path: Path) -> None:
+def test_report_is_self_contained_and_lists_excluded_levels(tmp_path: Path) -> None:
     results = make(tmp_path)
     run(results)
     text = render.write(results)[0].read_text()
@@ -156,32 +158,32 @@ def test_the_report_names_what_was_left_out_and_needs_no_other_file(tmp_path: Pa
 
 @pytest.mark.parametrize("kind", STUDIES, ids=lambda kind: kind.name)
 @pytest.mark.parametrize("quick", [True, False])
-def test_every_study_has_a_page_with_all_some_and_no_numbers(tmp_path: Path, kind: type[Study], quick: bool) -> None:
-    lacks = {"soft-dirty": "no soft-dirty", "criu": "no CRIU"}
-    study = kind(quick, {**lacks, **({"vm": "this version has no VM nodes"} if quick else {})})
+def test_every_study_renders_with_no_some_and_all_samples(tmp_path: Path, kind: type[Study], quick: bool) -> None:
+    unavailable = {"soft-dirty": "no soft-dirty", "criu": "no CRIU"}
+    study = kind(quick, {**unavailable, **({"vm": "this version has no VM nodes"} if quick else {})})
     results = Results.create(tmp_path, study, 2)
     assert len(set(study.combinations())) == len(study.combinations())
     assert study.page(results).tables
-    for number, cell in enumerate(study.combinations()):
+    for number, combination in enumerate(study.combinations()):
         if number % 2:
-            results.add(made_up(results, cell, 1))
+            results.add(made_up_run(results, combination, 1))
     assert study.page(results).tables
-    for cell in study.combinations():
-        results.add(made_up(results, cell, 2))
-    if not quick:  # the other parametrisation's pages differ in their sizes alone
+    for combination in study.combinations():
+        results.add(made_up_run(results, combination, 2))
+    if not quick:  # pages of the full study differ only in sizes
         return
     text = page_text(results)
-    assert "Left out" in text and any(why in text for why in ("no VM nodes", *lacks.values())) and "n=2" in text
+    assert "Left out" in text and any(why in text for why in ("no VM nodes", *unavailable.values())) and "n=2" in text
 
 
-def test_virtual_machines_are_levels_as_far_as_the_machine_can(tmp_path: Path) -> None:
-    """Without KVM what would take hours is left out by name, and so are moves that the emulator does not survive."""
+def test_vm_levels_depend_on_what_the_machine_supports(tmp_path: Path) -> None:
+    """Without KVM, levels that would take hours or that crash the emulator are left out by name."""
 
-    def left_out(kind: str, quick: bool, **lacks: str) -> dict[str, str]:
-        levels = (level for factor in find(kind)(quick, lacks).factors() for level in factor.levels)
+    def left_out(kind: str, quick: bool, **unavailable: str) -> dict[str, str]:
+        levels = (level for factor in find(kind)(quick, unavailable).factors() for level in factor.levels)
         return {level.name: level.left_out for level in levels if level.left_out}
 
-    assert "vms" in {cell["how"] for cell in find("xen-migration")(False).combinations()}
+    assert "vms" in {combination["how"] for combination in find("xen-migration")(False).combinations()}
     assert set(left_out("xen-migration", False)) == {"xen"}, "its hosts run QEMU"
     slow = left_out("xen-migration", False, kvm="no KVM")
     assert set(slow) == {"xen", "vms", "vms-moved"}
@@ -193,7 +195,7 @@ def test_virtual_machines_are_levels_as_far_as_the_machine_can(tmp_path: Path) -
         assert any("--quick" in why and "boot" in why for why in left_out(kind, True).values())
 
 
-def test_hpcc_shows_its_output_where_nobody_sees_its_files(tmp_path: Path) -> None:
+def test_hpcc_wrapper_copies_the_output_file_to_stdout(tmp_path: Path) -> None:
     program = tmp_path / "hpcc"
     program.write_text(f"""#!/bin/sh
 test "$(sed -n 6p hpccinf.txt)" = 77 || exit 9
@@ -206,7 +208,7 @@ echo RandomlyOrderedRingBandwidth_GBytes=0.5 >>hpccoutf.txt
 exit 3
 """)
     program.chmod(0o755)
-    script = ["/bin/sh", "-c", hpcc.Problem(n=77).shown(str(program))]
+    script = ["/bin/sh", "-c", hpcc.Problem(n=77).wrapper_script(str(program))]
 
     def run(**rank: str) -> subprocess.CompletedProcess[str]:
         env = {"PATH": os.environ["PATH"], **rank}
@@ -215,13 +217,13 @@ exit 3
     done = run()
     assert done.returncode == 3 and done.stdout.count(hpcc.END) == 1
     (tmp_path / "shown").write_text(done.stdout)
-    found = hpcc.read(tmp_path / "shown")
-    assert found.passed == 1 and found.finished
-    assert found.b_eff == pytest.approx({"ping_latency": 2.5e-6, "ring_bandwidth": 0.5e9})
+    result = hpcc.read(tmp_path / "shown")
+    assert result.passed == 1 and result.finished
+    assert result.b_eff == pytest.approx({"ping_latency": 2.5e-6, "ring_bandwidth": 0.5e9})
     assert run(PMI_RANK="1").stdout == "", "only the first rank shows it"
 
 
-def made_up(results: Results, cell: Combination, scale: int) -> Any:
+def made_up_run(results: Results, combination: Combination, scale: int) -> Any:
     from wherry.lab.study.results import Run
 
     sizes = [float(2**power) for power in range(0, 24)] + [float(6 << 20)]
@@ -234,20 +236,20 @@ def made_up(results: Results, cell: Combination, scale: int) -> Any:
     names += ("observed", "memcpy_same", "overlap")
     for name in names:
         values.append(Value(name, float(scale), "s"))
-    return Run(results.next_number(), scale, False, True, cell, 0.0, 1.0, values=values)
+    return Run(results.next_number(), scale, False, True, combination, 0.0, 1.0, values=values)
 
 
-def test_names_of_studies_are_suggested() -> None:
+def test_unknown_study_suggests_the_nearest_name() -> None:
     assert find("colocated").name == "colocated"
     with pytest.raises(Refused, match="no study colocate") as raised:
         find("colocate")
     assert "colocated" in raised.value.why
 
 
-def test_too_few_runs_give_no_verdict() -> None:
-    assert verdict([1, 2, 3], [4, 5, 6]) == "too few runs to tell"
-    assert verdict([1, 2, 3, 4], [5, 6, 7, 8]).startswith("differs")
-    assert verdict([1, 3, 5, 7], [2, 4, 6, 8]).startswith("no difference shown")
+def test_too_few_runs_give_no_significance() -> None:
+    assert significance_text([1, 2, 3], [4, 5, 6]) == "too few runs to tell"
+    assert significance_text([1, 2, 3, 4], [5, 6, 7, 8]).startswith("differs")
+    assert significance_text([1, 3, 5, 7], [2, 4, 6, 8]).startswith("no difference shown")
 
 
 PING = """PING 10.77.1.2 (10.77.1.2) 16(44) bytes of data.
@@ -258,27 +260,27 @@ rtt min/avg/max/mdev = 0.012/0.016/0.139/0.006 ms, pipe 2, ipg/ewma 0.035/0.014 
 """
 
 
-def test_outputs_are_read_and_bad_ones_refused() -> None:
+def test_program_outputs_are_parsed_and_malformed_ones_refused() -> None:
     values = program_output.flood_ping(PING.format(received=10000), 10000)
     assert ("rtt_mean", pytest.approx(16e-6)) == (values[1].metric, values[1].value)
     for text in (PING.format(received=9999), "ping: connect: Network is unreachable"):
-        with pytest.raises(SampleFailed):
+        with pytest.raises(RunFailed):
             program_output.flood_ping(text, 10000)
     line = {"bytes": 1, "repeat": 100, "warm": 30, "mean": 2e-6, "median": 1e-6, "min": 1e-6, "p95": 3e-6, "max": 4e-6}
     good = json.dumps({**line, "errors": 0}) + "\n"
     assert Value("latency_median", 1e-6, "s", 1) in program_output.pingpong(good, 1)
     for text in ("", good + good, json.dumps({**line, "errors": 1}), good[:-9]):
-        with pytest.raises(SampleFailed):
+        with pytest.raises(RunFailed):
             program_output.pingpong(text, 1)
     assert program_output.netpipe("       1 58.715596   0.00000013\n")[0] == Value("latency_mean", 1.3e-7, "s", 1.0)
-    said = "  0:       1 bytes   7430 times -->      0.06 Mbps in     121.95 usec\n"
-    assert program_output.netpipe_progress(f"1: vm\n{said}")[0] == Value(
+    text = "  0:       1 bytes   7430 times -->      0.06 Mbps in     121.95 usec\n"
+    assert program_output.netpipe_progress(f"1: vm\n{text}")[0] == Value(
         "latency_mean", pytest.approx(121.95e-6), "s", 1.0
     )
-    with pytest.raises(SampleFailed):
+    with pytest.raises(RunFailed):
         program_output.netpipe_progress("0: vm\n")
     for text in ("", "1 2\n"):
-        with pytest.raises(SampleFailed):
+        with pytest.raises(RunFailed):
             program_output.netpipe(text)
-    with pytest.raises(SampleFailed):
+    with pytest.raises(RunFailed):
         program_output.linpack("dgetrf says 3")

@@ -1,4 +1,4 @@
-"""What goes wrong around a study: mistakes of ours, full disks, torn files, other machines, Ctrl-C, files of others."""
+"""Failures of studies: bugs, full disks, truncated files, changed machines, Ctrl-C, missing permissions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakestudy import Act, Fake, make, page_text, run, usual
+from fakestudy import Act, FakeStudy, constant_values, make, page_text, run
 
 from wherry.base.errors import Code, Failed, Refused
 from wherry.cli import main
@@ -32,53 +32,53 @@ from wherry.lab.study.testbed import Testbed
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_a_mistake_fails_its_run_and_not_the_study(tmp_path: Path, error: Exception) -> None:
-    mistakes = [error]
+def test_unexpected_exception_fails_the_run_and_not_the_study(tmp_path: Path, error: Exception) -> None:
+    errors = [error]
 
-    def act(cell: Combination) -> list[Value]:
-        if mistakes:
-            raise mistakes.pop()
-        return usual(cell)
+    def measure_run(combination: Combination) -> list[Value]:
+        if errors:
+            raise errors.pop()
+        return constant_values(combination)
 
-    results = make(tmp_path, act)
+    results = make(tmp_path, measure_run)
     run(results)
     assert len(results.counted()) == 7
     (failed,) = results.failed()
     assert failed.problem.startswith(type(error).__name__)
-    assert "in act" in (results.directory_of(failed) / "traceback").read_text()
+    assert "in measure_run" in (results.directory_of(failed) / "traceback").read_text()
 
 
 def test_the_files_of_a_failed_run_are_removed_before_its_row_is_written(tmp_path: Path) -> None:
-    """On a full disk they have the room that the row needs."""
+    """On a full disk they occupy the space that the row needs."""
     results = make(tmp_path)
 
-    def fills(cell: Combination) -> list[Value]:
-        found = max(tmp_path.glob("runs/*"))  # the newest: their names begin with a number
-        (found / "big").write_bytes(bytes(2 << 20))
+    def fills(combination: Combination) -> list[Value]:
+        newest = max(tmp_path.glob("runs/*"))  # the newest: names begin with the run's number
+        (newest / "big").write_bytes(bytes(2 << 20))
         raise OSError(errno.ENOSPC, "No space left on device")
 
     add = results.add_failed
-    seen: list[list[Path]] = []
+    large_files: list[list[Path]] = []
 
-    def watched(one: Any) -> None:
-        seen.append(list(tmp_path.glob("runs/*/big")))
-        add(one)
+    def watched(failed: Any) -> None:
+        large_files.append(list(tmp_path.glob("runs/*/big")))
+        add(failed)
 
-    results.study.act = fills  # type: ignore[attr-defined]
+    results.study.measure_run = fills  # type: ignore[attr-defined]
     results.add_failed = watched  # type: ignore[method-assign]
     with pytest.raises(Failed, match="in a row"):
         run(results)
-    assert seen == [[]] * 5
+    assert large_files == [[]] * 5
 
 
-def test_the_reserve_is_there_again_when_there_is_room(tmp_path: Path) -> None:
+def test_reserve_is_refilled_when_there_is_space(tmp_path: Path) -> None:
     results = make(tmp_path)
-    results.release()
+    results.release_reserve()
     run(results)
     assert (tmp_path / ".reserve").stat().st_size == 4 << 20
 
 
-def test_a_reserve_that_does_not_fit_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reserve_that_does_not_fit_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -88,69 +88,69 @@ def test_a_reserve_that_does_not_fit_leaves_nothing(tmp_path: Path, monkeypatch:
     assert not (tmp_path / ".reserve").exists(), "the next session would believe that it has one"
 
 
-def test_who_only_reads_changes_nothing(tmp_path: Path) -> None:
-    """A report, or a comparison, may be asked for while a run is being written."""
+def test_reading_results_writes_nothing(tmp_path: Path) -> None:
+    """A report or comparison may be made while a run is written."""
     results = make(tmp_path)
     run(results)
-    with results.samples.open("a") as file:
+    with results.samples_file.open("a") as file:
         file.write("9,4,0,1,small,a,sec")
-    before = results.samples.read_bytes()
-    assert len(Results(tmp_path, results.study, results.about).counted()) == 8
-    assert results.samples.read_bytes() == before
-    results.samples.unlink()
-    assert Results(tmp_path, results.study, results.about).counted() == []
-    assert not results.samples.exists()
+    before = results.samples_file.read_bytes()
+    assert len(Results(tmp_path, results.study, results.manifest).counted()) == 8
+    assert results.samples_file.read_bytes() == before
+    results.samples_file.unlink()
+    assert Results(tmp_path, results.study, results.manifest).counted() == []
+    assert not results.samples_file.exists()
     make(tmp_path)
-    assert results.samples.read_text().startswith("run,turn,")
+    assert results.samples_file.read_text().startswith("run,turn,")
 
 
-def test_a_study_that_runs_is_not_begun_again(tmp_path: Path) -> None:
+def test_running_study_cannot_be_started_again(tmp_path: Path) -> None:
     results = make(tmp_path, repetitions=2)
     with results.session(), pytest.raises(Refused, match="another run of this study"):
         make(tmp_path, repetitions=9)
-    assert Results.about_of(tmp_path)["repetitions"] == 2
+    assert Results.read_manifest(tmp_path)["repetitions"] == 2
 
 
 @pytest.mark.parametrize("fact", ["cpu", "kernel", "open mpi", "mpich", "lapack, blas", "wherry"])
-def test_a_study_stays_on_one_machine(tmp_path: Path, fact: str) -> None:
+def test_sessions_on_different_machines_are_refused(tmp_path: Path, fact: str) -> None:
     run(make(tmp_path, repetitions=1))
-    about = json.loads((tmp_path / "study.json").read_text())
-    about["sessions"][0]["before"][fact] = "another"
-    (tmp_path / "study.json").write_text(json.dumps(about))
+    manifest = json.loads((tmp_path / "study.json").read_text())
+    manifest["sessions"][0]["before"][fact] = "another"
+    (tmp_path / "study.json").write_text(json.dumps(manifest))
     with pytest.raises(Refused, match="another machine") as raised:
         make(tmp_path, repetitions=2)
     assert f"{fact}: another then, " in raised.value.why and "compare" in raised.value.next
-    assert json.loads((tmp_path / "study.json").read_text()) == about
-    about["sessions"][0]["before"] = {"load": "0 0 0"}  # of a version that noted less
-    (tmp_path / "study.json").write_text(json.dumps(about))
+    assert json.loads((tmp_path / "study.json").read_text()) == manifest
+    manifest["sessions"][0]["before"] = {"load": "0 0 0"}  # written by a version that recorded fewer facts
+    (tmp_path / "study.json").write_text(json.dumps(manifest))
     again = make(tmp_path, repetitions=2)
     run(again)
     assert len(again.counted()) == 4
 
 
-def test_everything_is_taken_down_also_when_clusters_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_daemon_is_stopped_when_clusters_cannot_be_removed(monkeypatch: pytest.MonkeyPatch) -> None:
     class Stuck:
         def close(self) -> None:
             raise Failed(Code.FAILED, "the cluster cannot be taken down")
 
-    acts: list[str] = []
+    calls: list[str] = []
     monkeypatch.setenv("WHERRY_INSTANCE", "study")
-    monkeypatch.setattr(execution.daemon_process, "stop", lambda place: acts.append("stop"))
-    monkeypatch.setattr(execution.daemon_process, "sweep", lambda: acts.append("sweep"))
+    monkeypatch.setattr(execution.daemon_process, "stop", lambda cluster: calls.append("stop"))
+    monkeypatch.setattr(execution.daemon_process, "sweep", lambda: calls.append("sweep"))
     with pytest.raises(Failed, match="taken down"):
         execution._take_down(Stuck())  # type: ignore[arg-type]
-    assert acts == ["stop", "sweep"]
+    assert calls == ["stop", "sweep"]
 
 
-Say = Callable[..., tuple[int, str]]
+Command = Callable[..., tuple[int, str]]
 
 
 @pytest.fixture
-def say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Say:
-    """The command line, with one fake study, whose runs stand on nothing."""
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """The command line with one fake study that uses no testbed."""
 
-    def run(act: Act, *words: str) -> tuple[int, str]:
-        fake = type("Said", (Fake,), {"act": staticmethod(act)})
+    def run(measure_run: Act, *words: str) -> tuple[int, str]:
+        fake = type("FakeStudyOfTest", (FakeStudy,), {"measure_run": staticmethod(measure_run)})
         monkeypatch.setattr(catalog, "STUDIES", (fake,))
         code = main._run(["study", *words])
         return code, capsys.readouterr().err
@@ -165,28 +165,26 @@ def say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     return run
 
 
-def test_ctrl_c_says_what_there_is_and_how_to_go_on(tmp_path: Path, say: Say) -> None:
+def test_ctrl_c_reports_progress_and_how_to_resume(tmp_path: Path, command: Command) -> None:
     calls: list[Combination] = []
 
-    def interrupted(cell: Combination) -> list[Value]:
-        calls.append(cell)
+    def interrupted(combination: Combination) -> list[Value]:
+        calls.append(combination)
         if len(calls) == 4:
             raise KeyboardInterrupt
-        return usual(cell)
+        return constant_values(combination)
 
-    code, said = say(interrupted, "run", "fake", "--out", "here")
-    assert code == 130, said
-    assert "3 runs count, 0 failed, 5 are missing" in said
-    assert f"{tmp_path}/here/report.html" in said and "wherry study run fake --out here" in said
+    code, stderr = command(interrupted, "run", "fake", "--out", "here")
+    assert code == 130, stderr
+    assert "3 runs count, 0 failed, 5 are missing" in stderr
+    assert f"{tmp_path}/here/report.html" in stderr and "wherry study run fake --out here" in stderr
     assert "5 of 8 runs are missing" in (tmp_path / "here/report.html").read_text()
-    code, said = say(usual, "run", "fake", "--out", "here")
+    code, stderr = command(constant_values, "run", "fake", "--out", "here")
     assert code == 0
-    assert Results.about_of(tmp_path / "here")["sessions"][1]["before"]["criu"] == "4.2 (here)"
+    assert Results.read_manifest(tmp_path / "here")["sessions"][1]["before"]["criu"] == "4.2 (here)"
 
 
-def test_what_clusters_stood_on_is_noted_also_of_a_session_that_was_cut_short(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fabric_is_recorded_in_an_interrupted_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def ends(*_: Any) -> None:
         raise KeyboardInterrupt
 
@@ -194,47 +192,47 @@ def test_what_clusters_stood_on_is_noted_also_of_a_session_that_was_cut_short(
     monkeypatch.setattr(Testbed, "fabric", lambda self: ["two hosts"])
     results = make(tmp_path)
     with pytest.raises(KeyboardInterrupt):
-        execution._run(results, True, lambda *_: None)
-    assert Results.about_of(tmp_path)["fabric"] == ["two hosts"]
+        execution._run_remaining(results, True, lambda *_: None)
+    assert Results.read_manifest(tmp_path)["fabric"] == ["two hosts"]
     assert "two hosts" in page_text(results)
 
 
-def test_a_report_that_cannot_be_written_ends_in_three_lines(
-    tmp_path: Path, say: Say, monkeypatch: pytest.MonkeyPatch
+def test_unwritable_report_is_an_error_without_traceback(
+    tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert say(usual, "run", "fake", "--out", "here")[0] == 0
+    assert command(constant_values, "run", "fake", "--out", "here")[0] == 0
     (tmp_path / "here/summary.csv").unlink()
     (tmp_path / "here/summary.csv").mkdir()
-    code, said = say(usual, "report", "here")
-    assert code == 1 and "the report cannot be written; the samples are kept" in said and "study report" in said
+    code, stderr = command(constant_values, "report", "here")
+    assert code == 1 and "the report cannot be written; the samples are kept" in stderr and "study report" in stderr
 
     def refused(*_: Any) -> None:
         raise PermissionError(errno.EACCES, "Permission denied", "report.pdf")
 
     (tmp_path / "here/summary.csv").rmdir()
     monkeypatch.setattr(render.pdf, "write", refused)
-    code, said = say(usual, "report", "here")
-    assert code == 4 and "sudo " in said and "wherry study report here" in said and "report.pdf" in said
+    code, stderr = command(constant_values, "report", "here")
+    assert code == 4 and "sudo " in stderr and "wherry study report here" in stderr and "report.pdf" in stderr
     (tmp_path / "file").touch()
-    assert say(usual, "report", "file")[0] == 3
+    assert command(constant_values, "report", "file")[0] == 3
     (tmp_path / "here/samples.csv").unlink()
     (tmp_path / "here/samples.csv").mkdir()
-    code, said = say(usual, "report", "here")
-    assert code == 2 and "samples.csv cannot be read" in said
+    code, stderr = command(constant_values, "report", "here")
+    assert code == 2 and "samples.csv cannot be read" in stderr
 
 
-def test_what_the_system_refuses_is_no_traceback(say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_permission_error_is_reported_without_traceback(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: Any) -> None:
         raise PermissionError(errno.EACCES, "Permission denied", "/there")
 
     monkeypatch.setattr(execution, "load", refused)
-    code, said = say(usual, "report", "here")
+    code, stderr = command(constant_values, "report", "here")
     assert (
         code == 4
-        and "/there" in said
-        and "Permission denied" in said
-        and "sudo " in said
-        and "wherry study report here" in said
+        and "/there" in stderr
+        and "Permission denied" in stderr
+        and "sudo " in stderr
+        and "wherry study report here" in stderr
     )
 
 
@@ -249,12 +247,12 @@ with open(sys.argv[1], "w") as lock:
 """
 
 
-def test_no_two_studies_run_at_once_when_one_begins_as_another_ends(
+def test_instance_lock_excludes_a_study_that_opened_the_lock_file_earlier(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another process has opened the lock file before the first study ends, and locks it after that."""
+    """Another process opens the lock file before the first study ends, and locks it afterwards."""
     monkeypatch.setattr(execution, "_LOCKS", tmp_path)
-    with execution._alone():
+    with execution._instance_lock():
         (path,) = tmp_path.iterdir()
         command = [sys.executable, "-c", _OPENER, str(path)]
         other = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -263,6 +261,6 @@ def test_no_two_studies_run_at_once_when_one_begins_as_another_ends(
         other.stdin.write("\n")
         other.stdin.flush()
         assert other.stdout.readline() == "locked\n"
-        with pytest.raises(Refused, match="another study runs"), execution._alone():
+        with pytest.raises(Refused, match="another study runs"), execution._instance_lock():
             pass
         other.stdin.close()

@@ -1,4 +1,4 @@
-"""What a report says of how its numbers were taken: sessions, machines, load, tests, warm-ups, commands."""
+"""Statements of reports about the measurement: sessions, machines, load, tests, warm-up runs, commands."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakestudy import Fake, make, page_text, run
+from fakestudy import FakeStudy, make, page_text, run
 
 from wherry.base.errors import Refused
 from wherry.lab.environment import environment
@@ -21,19 +21,19 @@ from wherry.lab.study.execution import describe
 from wherry.lab.study.experiment import Page, Study
 from wherry.lab.study.levels import Value
 from wherry.lab.study.papers import reference_values
-from wherry.lab.study.requirements import emulated_cells, lacking, versions
+from wherry.lab.study.requirements import emulated_combinations, unavailable_features, versions
 from wherry.lab.study.results import Results, Run
 
 
-def test_an_interval_that_is_the_range_is_called_so() -> None:
-    """The range of five samples encloses their median in 93.75 % of all cases, which is less than 95."""
+def test_interval_of_few_samples_is_called_a_range() -> None:
+    """The range of five samples has a coverage of 93.75 %, which is less than 95 %."""
     data = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0]
     for few in (median(data[:5]), ratio(data, data[:5])):
         assert few.method == "range" and few.count == 5
     assert median(data).method == "order statistics" and ratio(data, data).method == "bootstrap"
 
 
-def test_a_report_is_a_page_the_same_as_pdf_and_a_table(tmp_path: Path) -> None:
+def test_report_is_written_as_html_pdf_and_csv(tmp_path: Path) -> None:
     results = make(tmp_path, repetitions=2)
     run(results)
     page, pdf, summary = render.write(results)
@@ -41,7 +41,7 @@ def test_a_report_is_a_page_the_same_as_pdf_and_a_table(tmp_path: Path) -> None:
     assert pdf.read_bytes().startswith(b"%PDF") and pdf.stat().st_size > 10_000
 
 
-def test_without_pango_the_page_is_there_and_it_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_report_without_pango_has_html_and_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Without(MetaPathFinder):
         def find_spec(self, name: str, *_: object) -> None:
             if name == "weasyprint":
@@ -58,71 +58,73 @@ def test_without_pango_the_page_is_there_and_it_is_said(tmp_path: Path, monkeypa
     assert (tmp_path / "summary.csv").exists() and not (tmp_path / "report.pdf").exists()
 
 
-def test_runs_of_several_sessions_are_not_said_to_be_of_one(tmp_path: Path) -> None:
+def test_report_states_the_number_of_sessions(tmp_path: Path) -> None:
     results = make(tmp_path, repetitions=2)
     run(results)
     assert "one session on one machine" in page_text(results) and "was not the same" not in page_text(results)
     again = make(tmp_path, repetitions=4)
-    again.about["sessions"][0]["before"]["governor"] = "powersave"
+    again.manifest["sessions"][0]["before"]["governor"] = "powersave"
     run(again)
     text = page_text(again)
     assert "made in 2 sessions" in text and "one session" not in text
     assert "was not the same in all sessions. governor: powersave; then " in text
-    run(again)  # in which nothing was left to be done
-    assert len(again.about["sessions"]) == 3 and "made in 2 sessions" in page_text(again)
+    run(again)  # a session without remaining runs
+    assert len(again.manifest["sessions"]) == 3 and "made in 2 sessions" in page_text(again)
 
 
-def with_machines(directory: Path, lacks: dict[str, str]) -> tuple[Study, str]:
-    study = find("colocated")(False, lacks)
+def with_machines(directory: Path, unavailable: dict[str, str]) -> tuple[Study, str]:
+    study = find("colocated")(False, unavailable)
     results = Results.create(directory, study, 1)
-    for cell in study.combinations():
+    for combination in study.combinations():
         values = [Value("latency_median", 1e-6, "s", 1.0)]
-        results.add(Run(results.next_number(), 0, False, True, cell, 0.0, 1.0, values=values))
+        results.add(Run(results.next_number(), 0, False, True, combination, 0.0, 1.0, values=values))
     return study, page_text(results)
 
 
-def test_emulated_machines_are_said_to_be(tmp_path: Path) -> None:
+def test_report_states_that_vms_are_emulated(tmp_path: Path) -> None:
     study, text = with_machines(tmp_path / "tcg", {"kvm": "no /dev/kvm"})
-    assert {cell["where"] for cell in emulated_cells(study)} == {"vm-one-host"}
+    assert {combination["where"] for combination in emulated_combinations(study)} == {"vm-one-host"}
     assert "processors of virtual machines were emulated (no /dev/kvm)" in text
     assert "emulated (TCG): no /dev/kvm" in text
     study, text = with_machines(tmp_path / "kvm", {})
-    assert not emulated_cells(study) and "were emulated" not in text and "run by KVM" in text
+    assert not emulated_combinations(study) and "were emulated" not in text and "run by KVM" in text
     study, text = with_machines(tmp_path / "none", {"kvm": "no /dev/kvm", "vm": "no libvirt"})
-    assert not emulated_cells(study) and "were emulated" not in text and "none: no libvirt" in text
-    assert not emulated_cells(find("colocated")(True, {"kvm": "no /dev/kvm"})), "not with --quick"
+    assert not emulated_combinations(study) and "were emulated" not in text and "none: no libvirt" in text
+    assert not emulated_combinations(find("colocated")(True, {"kvm": "no /dev/kvm"})), "not with --quick"
 
 
-def test_load_is_not_laid_to_others_when_it_may_be_the_studys_own(tmp_path: Path) -> None:
+def test_load_remark_separates_the_study_from_other_programs(tmp_path: Path) -> None:
     results = make(tmp_path)
     run(results)
-    results.about["sessions"][0]["before"] |= {"cpus": "2", "load": "0.10 0.10 0.10"}
+    results.manifest["sessions"][0]["before"] |= {"cpus": "2", "load": "0.10 0.10 0.10"}
     for one in results.runs:
         one.load = 3.5
     text = page_text(results)
     assert "at the end of 8 of 8 runs" in text and "own ranks are in it" in text and "something else ran" not in text
-    results.about["sessions"][0]["before"]["load"] = "2.75 1.00 1.00"
+    results.manifest["sessions"][0]["before"]["load"] = "2.75 1.00 1.00"
     assert "the load of the last minute was 2.75 on 2 CPUs, without anything of this study" in page_text(results)
 
 
-class Long(Fake):
-    """Two long tables, of which one is what the page is there for, with so many tests."""
+class Long(FakeStudy):
+    """A page with two long tables, of which one is `main` and has `tests` significance tests."""
 
     def page(self, results: Results) -> Page:
         rows = [(str(n), "differs, p = 0.03") for n in range(40)]
         return Page([Table("Behind", ("n", "test"), rows), Table("Before", ("n", "test"), rows, main=True)])
 
 
-def test_what_the_page_is_there_for_is_not_folded_however_long(tmp_path: Path) -> None:
+def test_main_table_is_never_folded(tmp_path: Path) -> None:
     text = page_text(Results.create(tmp_path, Long(quick=False), 1))
     assert "<h2>Before</h2>" in text and "<h2>Behind</h2>" not in text and "<summary>Behind" in text
     assert "80 differences were tested" in text and "by chance alone 4 of so many" in text
 
 
-def test_published_values_without_ours_are_counted_and_not_listed() -> None:
+def test_published_values_without_a_measurement_are_only_counted() -> None:
     rows = [
-        reference_values.Beside("ratio", "1.09", "Figure 5", Estimate(1.1, 1.0, 1.2, 9, "bootstrap"), "the ratio"),
-        reference_values.Beside("other", "1.04", "Figure 8", None, "the ratio"),
+        reference_values.PaperComparison(
+            "ratio", "1.09", "Figure 5", Estimate(1.1, 1.0, 1.2, 9, "bootstrap"), "the ratio"
+        ),
+        reference_values.PaperComparison("other", "1.04", "Figure 8", None, "the ratio"),
     ]
     table = reference_values.table(rows, "a paper")
     assert table.main and [row[0] for row in table.rows] == ["ratio", "and 1 more"]
@@ -130,19 +132,19 @@ def test_published_values_without_ours_are_counted_and_not_listed() -> None:
     assert len(reference_values.table(rows[:1]).rows) == 1
 
 
-def test_a_figure_says_what_it_does_not_show() -> None:
-    def drawn(value: float) -> str:
+def test_figure_states_how_many_values_are_out_of_range() -> None:
+    def texts_of(value: float) -> str:
         points = {"virtio": {1.0: Estimate(value, value, value, 9, "range"), 2.0: Estimate(5, 5, 5, 9, "range")}}
-        axes = figures.estimates(points, "degradation, %", 100).alone().axes[0]
+        axes = figures.estimates(points, "degradation, %", 100).as_figure().axes[0]
         return " ".join(text.get_text() for text in axes.texts)
 
-    assert "1 values are below -100 and not shown" in drawn(-250.0)
-    assert drawn(-20.0) == ""
+    assert "1 values are below -100 and not shown" in texts_of(-250.0)
+    assert texts_of(-20.0) == ""
 
 
 @pytest.mark.parametrize("kind", STUDIES, ids=lambda kind: kind.name)
-def test_a_study_that_was_cut_short_has_a_report(tmp_path: Path, kind: type[Study]) -> None:
-    """Ctrl-C may come before a figure has its first number, or its second curve."""
+def test_interrupted_study_has_a_report(tmp_path: Path, kind: type[Study]) -> None:
+    """Ctrl-C may come before a figure has its first value or its second curve."""
     study = kind(True)
     results = Results.create(tmp_path, study, 1)
     assert "no run counts" in page_text(results)
@@ -153,14 +155,14 @@ def test_a_study_that_was_cut_short_has_a_report(tmp_path: Path, kind: type[Stud
     assert "are missing" in page_text(results)
 
 
-def test_commands_are_in_the_report_once_for_each_combination(tmp_path: Path) -> None:
+def test_report_lists_one_command_for_each_combination(tmp_path: Path) -> None:
     results = make(tmp_path)
 
-    def act(_study: Any, _bench: Any, cell: Any, directory: Path) -> list[Value]:
-        (directory / "command").write_text(f"A=1 NPopenmpi -o {directory}/np.out\nsecond {cell['size']}\n")
+    def measure_run(_study: Any, _bench: Any, combination: Any, directory: Path) -> list[Value]:
+        (directory / "command").write_text(f"A=1 NPopenmpi -o {directory}/np.out\nsecond {combination['size']}\n")
         return [Value("seconds", 1.0, "s")]
 
-    results.study.measure = act.__get__(results.study)  # type: ignore[attr-defined]
+    results.study.measure = measure_run.__get__(results.study)  # type: ignore[attr-defined]
     run(results)
     text = page_text(results)
     for size in ("small", "large"):
@@ -168,23 +170,25 @@ def test_commands_are_in_the_report_once_for_each_combination(tmp_path: Path) ->
     assert str(tmp_path) not in text
 
 
-def test_what_runs_moves_and_joins_nodes_is_in_the_environment() -> None:
+def test_environment_has_versions_of_criu_qemu_and_vpns() -> None:
     findings = [
         {"name": "criu", "health": "ok", "text": "4.2 (/usr/sbin/criu)"},
         {"name": "image", "health": "limited", "text": "no nodes of kind vm: no image"},
         {"name": "tiles", "health": "limited", "text": "no"},
     ]
     assert versions(findings) == {"criu": "4.2 (/usr/sbin/criu)", "image": "no nodes of kind vm: no image"}
-    assert {"vm", "image", "tiles"} <= set(lacking(findings)) and "criu" not in lacking(findings)
+    assert {"vm", "image", "tiles"} <= set(unavailable_features(findings)) and "criu" not in unavailable_features(
+        findings
+    )
     assert "GCC" in environment()["compiler"] or "clang" in environment()["compiler"]
 
 
-def test_warm_ups_belong_to_whole_studies_and_reports_say_so(tmp_path: Path) -> None:
+def test_only_full_studies_have_warmups_and_reports_state_it(tmp_path: Path) -> None:
     assert all(kind(False).default_warmups() == 1 and kind(True).default_warmups() == 0 for kind in STUDIES)
     results = make(tmp_path / "without")
     run(results)
     assert "without runs to warm up" in page_text(results)
-    study = Fake(quick=False)
+    study = FakeStudy(quick=False)
     study.warmups = 1
     results = Results.create(tmp_path / "with", study, 1)
     run(results)
@@ -192,7 +196,7 @@ def test_warm_ups_belong_to_whole_studies_and_reports_say_so(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("kind", STUDIES, ids=lambda kind: kind.name)
-def test_a_study_tells_all_of_itself_before_it_is_run(kind: type[Study]) -> None:
+def test_every_study_can_be_described_before_it_is_run(kind: type[Study]) -> None:
     whole, quick = describe(kind(False)), describe(kind(True))
     assert (whole["seed"], whole["warmups"], quick["warmups"]) == (20_061, 1, 0)
     assert whole["lasts"] and quick["lasts"] and whole["lasts"] != quick["lasts"]

@@ -1,4 +1,4 @@
-"""The single studies, each on made-up numbers: what they combine, what they compare with what, and what they say."""
+"""The individual studies with synthetic values: designs, comparisons and reports."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from wherry.lab.report.page import Table
 from wherry.lab.report.statistics import difference, median, ratio
 from wherry.lab.study import render, requirements, runner, workloads
 from wherry.lab.study.experiment import Study
-from wherry.lab.study.levels import Combination, SampleFailed, Value
+from wherry.lab.study.levels import Combination, RunFailed, Value
 from wherry.lab.study.papers import xen_migration
 from wherry.lab.study.papers.colocated import Colocated
 from wherry.lab.study.papers.migration_cost import MigrationCost
 from wherry.lab.study.papers.nic_degradation import NicDegradation
 from wherry.lab.study.papers.xen_migration import XenMigration
 from wherry.lab.study.results import Results, Run
-from wherry.lab.study.testbed import ClusterShape, Ended, Testbed
-from wherry.lab.study.workloads import Moving
+from wherry.lab.study.testbed import ClusterShape, ProgramResult, Testbed
+from wherry.lab.study.workloads import MoveSchedule
 from wherry.model.records import Move, Phase
 
 NO_KVM = {"kvm": "no KVM here"}
 
 
-def keep(results: Results, cell: Combination, turn: int, problem: str = "", **values: float) -> None:
-    """One run with these numbers, or one that failed."""
-    run = Run(results.next_number(), turn, False, True, cell, 0.0, 1.0)
+def add_run(results: Results, combination: Combination, turn: int, problem: str = "", **values: float) -> None:
+    """Adds one run with these values, or a failed one."""
+    run = Run(results.next_number(), turn, False, True, combination, 0.0, 1.0)
     if problem:
         run.problem = problem
         results.add_failed(run)
@@ -53,8 +53,8 @@ def left_out(study: Study) -> dict[str, str]:
 
 
 def ring(**levels: str) -> Combination:
-    usual = {"kind": "container", "workload": "ring", "memory": "64", "dirty": "16", "mode": "none", "link": "bare"}
-    return Combination.of(**{**usual, **levels})
+    defaults = {"kind": "container", "workload": "ring", "memory": "64", "dirty": "16", "mode": "none", "link": "bare"}
+    return Combination.of(**{**defaults, **levels})
 
 
 def program(name: str, mode: str) -> Combination:
@@ -62,96 +62,110 @@ def program(name: str, mode: str) -> Combination:
 
 
 @pytest.mark.parametrize("quick", [True, False])
-def test_how_fast_memory_is_written_is_a_factor_of_moves(quick: bool) -> None:
-    cells = set(MigrationCost(quick).combinations())
-    rates = {cell["dirty"] for cell in cells if cell["memory"] == "64" and cell["mode"] == "stop"}
+def test_dirty_rate_is_a_factor_of_migration_cost(quick: bool) -> None:
+    combinations = set(MigrationCost(quick).combinations())
+    rates = {
+        combination["dirty"]
+        for combination in combinations
+        if combination["memory"] == "64" and combination["mode"] == "stop"
+    }
     assert rates == ({"16", "256"} if quick else {"1", "16", "256"})
-    assert all(Combination.of(**{**dict(cell.levels), "mode": "none"}) in cells for cell in cells), (
-        "each has its run without"
-    )
-    over = {cell["link"] for cell in cells if cell["dirty"] == "256"}
+    assert all(
+        Combination.of(**{**dict(combination.levels), "mode": "none"}) in combinations for combination in combinations
+    ), "each has its run without"
+    over = {combination["link"] for combination in combinations if combination["dirty"] == "256"}
     assert over == ({"bare"} if quick else {"bare", "fast", "slow"})
 
 
-def test_virtual_machines_move_in_each_of_their_modes_and_containers_in_theirs() -> None:
-    def modes(kind: str, quick: bool = False, **lacks: str) -> set[str]:
-        return {cell["mode"] for cell in MigrationCost(quick, lacks).combinations() if cell["kind"] == kind}
+def test_vms_and_containers_are_moved_in_all_their_modes() -> None:
+    def modes(kind: str, quick: bool = False, **unavailable: str) -> set[str]:
+        return {
+            combination["mode"]
+            for combination in MigrationCost(quick, unavailable).combinations()
+            if combination["kind"] == kind
+        }
 
     assert modes("vm") == {"none", "pre-copy", "auto-converge", "post-copy"}
     assert modes("container") == {"none", "stop", "rounds"}
     assert modes("vm", quick=True) == set() == modes("vm", **{"vm-moves": "QEMU 7"})
     assert modes("vm", **{"post-copy": "no userfaultfd"}) == {"none", "pre-copy", "auto-converge"}
-    assert {cell["link"] for cell in MigrationCost(False).combinations() if cell["kind"] == "vm"} == {"bare", "slow"}
+    assert {
+        combination["link"] for combination in MigrationCost(False).combinations() if combination["kind"] == "vm"
+    } == {"bare", "slow"}
 
 
-def test_a_quick_study_moves_programs_in_one_mode() -> None:
-    """Where rounds can be made it would take longer than five minutes else, and its report says so."""
+def test_quick_migration_cost_moves_programs_in_one_mode() -> None:
+    """With both modes it would exceed five minutes; the report states it."""
 
-    def programs(**lacks: str) -> set[str]:
-        return {cell["mode"] for cell in MigrationCost(True, lacks).combinations() if cell["workload"] == "hpl"}
+    def programs(**unavailable: str) -> set[str]:
+        return {
+            combination["mode"]
+            for combination in MigrationCost(True, unavailable).combinations()
+            if combination["workload"] == "hpl"
+        }
 
     assert programs() == {"none", "rounds"}
     assert programs(**{"soft-dirty": "no"}) == {"none", "stop"}
 
 
-def test_what_is_not_combined_is_left_out_by_name() -> None:
-    said = left_out(MigrationCost(False, {"post-copy": "no userfaultfd"}))
+def test_excluded_combinations_are_listed_as_left_out() -> None:
+    excluded = left_out(MigrationCost(False, {"post-copy": "no userfaultfd"}))
     texts = ("HPL, SP, LAMMPS and GROMACS over a link", "more than 64 MiB over a link", "GROMACS on them", "hybrid")
     for text in texts:
-        assert any(text in level for level in said), text
-    assert "no userfaultfd" in said.values()
+        assert any(text in level for level in excluded), text
+    assert "no userfaultfd" in excluded.values()
     quick = left_out(MigrationCost(True))
     assert {"256 MiB", "1024 MiB", "1 page of 4 KiB", "1 Gbit/s, 10ms", "more than 16 MiB over a link"} <= set(quick)
     assert "HPL, SP, LAMMPS and GROMACS: all memory while frozen" in quick
 
 
-def test_a_kernel_without_userfaultfd_has_no_post_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert requirements.POST_COPY not in requirements.lacking([])
+def test_post_copy_is_unavailable_without_userfaultfd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert requirements.POST_COPY not in requirements.unavailable_features([])
     monkeypatch.setattr(requirements, "_USERFAULTFD", tmp_path / "absent")
-    assert "userfaultfd" in requirements.lacking([])[requirements.POST_COPY]
+    assert "userfaultfd" in requirements.unavailable_features([])[requirements.POST_COPY]
 
 
-def test_a_move_that_changes_a_digit_does_not_count(tmp_path: Path) -> None:
-    """Also when the run without a move came later, and when the study is opened again."""
+def test_run_whose_result_differs_from_unmoved_runs_fails(tmp_path: Path) -> None:
+    """Also if the run without a move comes later, and when the results are loaded again."""
     study = MigrationCost(True, {"soft-dirty": "no"})
     results = Results.create(tmp_path, study, 2)
-    moved, unmoved = program("lammps", "stop"), program("lammps", "none")
-    keep(results, moved, 0, seconds=9.0, downtime=0.1, total=0.2, result_crc=7.0)
+    moved, without_move = program("lammps", "stop"), program("lammps", "none")
+    add_run(results, moved, 0, seconds=9.0, downtime=0.1, total=0.2, result_crc=7.0)
     first = results.counted(moved)[0].number
     assert "nothing to compare 1 runs" in dict(table(study, results, "Results").rows)["lammps"]
-    keep(results, unmoved, 0, seconds=3.0, result_crc=5.0)
-    keep(results, moved, 1, seconds=3.5, downtime=0.1, total=0.2, result_crc=5.0)
-    for found in (results, Results(tmp_path, study, results.about)):
-        assert found.values(moved, "seconds") == [3.5]
-        assert [run.problem for run in found.failed()] == ["its result is another than without a move"]
-        assert (0, moved) in runner.plan(found), "it is run again"
-        assert "another than without a move" in render.report(found).html()
-        said = dict(table(study, found, "Results").rows)["lammps"]
-        assert said.startswith("every digit as without a move in 1 of 2 runs")
-    with results.samples.open() as file:
+    add_run(results, without_move, 0, seconds=3.0, result_crc=5.0)
+    add_run(results, moved, 1, seconds=3.5, downtime=0.1, total=0.2, result_crc=5.0)
+    for reopened in (results, Results(tmp_path, study, results.manifest)):
+        assert reopened.values(moved, "seconds") == [3.5]
+        assert [run.problem for run in reopened.failed()] == ["its result is another than without a move"]
+        assert (0, moved) in runner.remaining_runs(reopened), "it is run again"
+        assert "another than without a move" in render.report(reopened).html()
+        text = dict(table(study, reopened, "Results").rows)["lammps"]
+        assert text.startswith("every digit as without a move in 1 of 2 runs")
+    with results.samples_file.open() as file:
         last = [row for row in csv.DictReader(file) if row["run"] == str(first)][-1]
     assert (last["metric"], last["ok"], last["problem"]) == ("judged", "0", "its result is another than without a move")
 
 
-def test_failed_runs_of_the_ring_are_among_those_that_were_not_right(tmp_path: Path) -> None:
+def test_results_table_counts_failed_ring_runs(tmp_path: Path) -> None:
     study = MigrationCost(True)
     results = Results.create(tmp_path, study, 2)
-    keep(results, ring(mode="stop"), 0, rate=5.0)
-    keep(results, ring(mode="stop"), 1, problem="the ring found wrong content")
-    keep(results, ring(), 0, problem="a run without a move")
-    said = dict(table(study, results, "Results").rows)["ring"]
-    assert said == "every byte right in 1 of 2 runs with a move; the others do not count"
+    add_run(results, ring(mode="stop"), 0, rate=5.0)
+    add_run(results, ring(mode="stop"), 1, problem="the ring found wrong content")
+    add_run(results, ring(), 0, problem="a run without a move")
+    text = dict(table(study, results, "Results").rows)["ring"]
+    assert text == "every byte right in 1 of 2 runs with a move; the others do not count"
 
 
-def test_what_a_move_costs_is_told_in_seconds(tmp_path: Path) -> None:
+def test_cost_of_a_move_is_reported_in_seconds(tmp_path: Path) -> None:
     study = MigrationCost(True, {"soft-dirty": "no"})
     results = Results.create(tmp_path, study, 2)
-    for turn, more in enumerate((0.0, 0.2)):
-        keep(results, program("hpl", "none"), turn, seconds=10.0 + more, result_crc=1.0)
-        keep(results, program("hpl", "stop"), turn, seconds=12.0 + more, result_crc=1.0)
-        keep(results, ring(), turn, rate=100.0, seconds=4.0, written=5e8)
-        moved = {"downtime": 0.5, "total": 0.6, "bytes": (3 + more) * 1e7, "rounds": 2 + 5 * more, "largest_gap": 0.5}
-        keep(results, ring(mode="stop"), turn, rate=75.0, seconds=4.0, written=4e8, **moved)
+    for turn, extra in enumerate((0.0, 0.2)):
+        add_run(results, program("hpl", "none"), turn, seconds=10.0 + extra, result_crc=1.0)
+        add_run(results, program("hpl", "stop"), turn, seconds=12.0 + extra, result_crc=1.0)
+        add_run(results, ring(), turn, rate=100.0, seconds=4.0, written=5e8)
+        moved = {"downtime": 0.5, "total": 0.6, "bytes": (3 + extra) * 1e7, "rounds": 2 + 5 * extra, "largest_gap": 0.5}
+        add_run(results, ring(mode="stop"), turn, rate=75.0, seconds=4.0, written=4e8, **moved)
     rows = {row[:2]: row[2:] for row in table(study, results, "Slowdown").rows}
     assert rows["hpl", "stop"][1].startswith("2 [1.8, 2.2]")
     assert rows["ring, 64 MiB, 16 pages a step", "stop"][:2] == ("1.33 [1.33, 1.33] n=2", "1 [1, 1] n=2")
@@ -159,29 +173,31 @@ def test_what_a_move_costs_is_told_in_seconds(tmp_path: Path) -> None:
     assert move[2].startswith("500 ") and move[-2].startswith("31 [30, 32]") and move[-1].startswith("2.5 [2, 3]")
 
 
-class Told(Testbed):
-    """Runs nothing: keeps what it was asked for; programs print what the test says."""
+class RecordingTestbed(Testbed):
+    """Runs nothing: records requests, and returns the output that the test gives."""
 
     def __init__(self, stdout: str = "") -> None:
         self.stdout = stdout
-        self.asked = list[tuple[ClusterShape, list[str]]]()
+        self.requests = list[tuple[ClusterShape, list[str]]]()
         self.transports = list[str]()
         self.modes = list[str | None]()
 
-    def native(self, argv: Sequence[str], *rest: Any, **_: Any) -> Ended:
+    def run_native(self, argv: Sequence[str], *rest: Any, **_: Any) -> ProgramResult:
         _ranks, _directory, _seconds, transport = rest
         self.transports.append(transport)
-        raise SampleFailed("nothing runs")
+        raise RunFailed("nothing runs")
 
-    def start(self, place: ClusterShape, argv: Sequence[str], _ranks: int, directory: Path, *_: Any, **__: Any) -> Any:
-        self.asked.append((place, list(argv)))
-        ended = Ended(0, self.stdout, "")
+    def start_job(
+        self, cluster: ClusterShape, argv: Sequence[str], _ranks: int, directory: Path, *_: Any, **__: Any
+    ) -> Any:
+        self.requests.append((cluster, list(argv)))
+        result = ProgramResult(0, self.stdout, "")
         job = {"directory": directory, "ended": 2000.0}
-        return SimpleNamespace(wait=lambda _: ended, said=lambda _: None, cancel=lambda: None, **job)
+        return SimpleNamespace(wait=lambda _: result, await_output=lambda _: None, cancel=lambda: None, **job)
 
-    def on(self, place: ClusterShape, argv: Sequence[str], *_: Any, **__: Any) -> Ended:
-        self.asked.append((place, list(argv)))
-        raise SampleFailed("nothing runs")
+    def run_on_cluster(self, cluster: ClusterShape, argv: Sequence[str], *_: Any, **__: Any) -> ProgramResult:
+        self.requests.append((cluster, list(argv)))
+        raise RunFailed("nothing runs")
 
     def move(
         self, node: str, _hosts: Any, _directory: Path, _rounds: int | None, mode: str | None, _after: float
@@ -190,26 +206,24 @@ class Told(Testbed):
         times = {"created": 1000.0, "ended": 1001.0, "downtime": 0.5, "total": 1.0}
         return Move(id="m", node=node, cluster="c", source="b1", destination="b2", phase=Phase.DONE, **times)
 
-    def stand_on(self, fabric: Any) -> None:
+    def use_fabric(self, fabric: Any) -> None:
         pass
 
 
 RING = {"iterations": 160, "checked_bytes": 1, "written_bytes": 6_000_000, "errors": 0, "max_gap_ms": 5.0}
 
 
-def test_the_ring_is_told_how_much_to_write_and_a_machine_its_mode(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ring_gets_its_dirty_rate_and_vm_moves_their_mode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workloads, "program", lambda *names: "-".join(names))
     monkeypatch.setattr(workloads.time, "sleep", lambda _: None)
-    testbed = Told(json.dumps({**RING, "seconds": 2.0, "ranks": 3}) + "\n")
+    testbed = RecordingTestbed(json.dumps({**RING, "seconds": 2.0, "ranks": 3}) + "\n")
     machine = ring(kind="vm", dirty="256", mode="auto-converge", link="slow")
     values = MigrationCost(False).measure(testbed, machine, tmp_path)
     assert {value.metric: value.value for value in values}["written"] == 1e6
-    place, argv = testbed.asked[0]
-    assert argv[argv.index("--pages") + 1] == "256" and (place.nic, place.nodes) == ("virtio", 3)
+    cluster, argv = testbed.requests[0]
+    assert argv[argv.index("--pages") + 1] == "256" and (cluster.nic, cluster.nodes) == ("virtio", 3)
     MigrationCost(False).measure(testbed, ring(mode="rounds"), tmp_path)
-    assert testbed.asked[1][0].nic == "" and testbed.modes == ["auto-converge", None]
+    assert testbed.requests[1][0].nic == "" and testbed.modes == ["auto-converge", None]
 
 
 # xen-migration
@@ -220,45 +234,52 @@ SP = """ Time in seconds = 12.5
 """
 
 
-def test_programs_on_machines_are_timed_as_native_ones_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By themselves: seconds from outside would have what comes before and after their timed part."""
+def test_npb_on_vms_is_timed_by_its_own_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Timing from outside would include what runs before and after the timed part."""
     monkeypatch.setattr(workloads, "native_program", Path)
-    place = ClusterShape("vm", 4, ("a1",), nic="virtio")
-    for moving in (None, Moving("vm-2", ("b1", "b2"), 0.0)):
-        values = workloads.npb(Told(SP), place, "sp", "S", 4, tmp_path, moving)
+    cluster = ClusterShape("vm", 4, ("a1",), nic="virtio")
+    for move_schedule in (None, MoveSchedule("vm-2", ("b1", "b2"), 0.0)):
+        values = workloads.npb(RecordingTestbed(SP), cluster, "sp", "S", 4, tmp_path, move_schedule)
         assert [value.value for value in values if value.metric == "seconds"] == [12.5]
 
 
-def test_programs_are_compared_with_native_runs_over_tcp_and_over_shared_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_native_runs_use_tcp_and_shared_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workloads, "native_program", Path)
     monkeypatch.setattr(workloads, "installed", lambda name, package: name)
-    testbed, study = Told(), XenMigration(False)
+    testbed, study = RecordingTestbed(), XenMigration(False)
     for test in ("hpl3", "hpl6", "sp"):
         for how in ("native-tcp", "native"):
-            with pytest.raises(SampleFailed):
+            with pytest.raises(RunFailed):
                 study.measure(testbed, Combination.of(test=test, how=how), tmp_path)
     assert testbed.transports == ["tcp", "shm"] * 3
 
 
-def test_the_report_tells_sizes_moments_and_tests(tmp_path: Path) -> None:
+def test_xen_report_states_sizes_move_times_and_tests(tmp_path: Path) -> None:
     study = XenMigration(False, {"vm": "no VMs"})
     results = Results.create(tmp_path, study, 4)
     for turn in range(4):
         for test in ("hpl3", "hpl6", "sp"):
             for number, how in enumerate(("native-tcp", "native", "nodes", "moved")):
-                cell = Combination.of(test=test, how=how)
-                if cell in study.combinations():
+                combination = Combination.of(test=test, how=how)
+                if combination in study.combinations():
                     seconds = 10.0 + number + turn / 10
-                    keep(results, cell, turn, seconds=seconds, flops=100 / seconds, downtime=0.1, total=0.2, bytes=1e6)
-        keep(results, Combination.of(test="idle", how="moved"), turn, downtime=0.1, total=0.1, bytes=1e6)
+                    add_run(
+                        results,
+                        combination,
+                        turn,
+                        seconds=seconds,
+                        flops=100 / seconds,
+                        downtime=0.1,
+                        total=0.2,
+                        bytes=1e6,
+                    )
+        add_run(results, Combination.of(test="idle", how="moved"), turn, downtime=0.1, total=0.1, bytes=1e6)
         for how in ("native-tcp", "two-hosts"):
-            alike = [Value("latency_mean", 1e-3, "s", 6e6)]
-            cell = Combination.of(test="netpipe", how=how)
-            results.add(Run(results.next_number(), turn, False, True, cell, 0.0, 1.0, values=alike))
+            values = [Value("latency_mean", 1e-3, "s", 6e6)]
+            combination = Combination.of(test="netpipe", how=how)
+            results.add(Run(results.next_number(), turn, False, True, combination, 0.0, 1.0, values=values))
     text = render.report(results).html()
-    for said in (
+    for text in (
         "n = 3000, 1 x 3 ranks, 3 factorisations, a move 2 s after",
         "n = 3000, 2 x 3 ranks, 8 factorisations",
         "a move 2.8 s after its first step",
@@ -270,7 +291,7 @@ def test_the_report_tells_sizes_moments_and_tests(tmp_path: Path) -> None:
         "1258 and 189 Mbit/s",
         "NetPIPE: 300 measurements",
     ):
-        assert said.replace("'", "&#39;") in text, said
+        assert text.replace("'", "&#39;") in text, text
     assert "disagree" not in text
     costs = {row[:2]: row[2:] for row in table(study, results, "What one move costs").rows}
     assert costs["HPL, 3 nodes", "container nodes, one of them moves"][1].startswith("1 [0.7, 1.3]")
@@ -283,12 +304,12 @@ def test_the_report_tells_sizes_moments_and_tests(tmp_path: Path) -> None:
     assert all(row[-1].startswith("differs") for row in times.rows if row[1] == "container nodes")
 
 
-def test_machines_are_in_the_costs_over_the_length_too(tmp_path: Path) -> None:
+def test_cost_over_length_figure_includes_vms(tmp_path: Path) -> None:
     study = XenMigration(False)
     results = Results.create(tmp_path, study, 1)
     for test, how, seconds in (("sp", "vms", 50.0), ("sp", "vms-moved", 55.0), ("hpl3", "vms", 20.0)):
-        keep(results, Combination.of(test=test, how=how), 0, seconds=seconds)
-    drawn = study.page(results).figures[-1][1].alone().axes[0]
+        add_run(results, Combination.of(test=test, how=how), 0, seconds=seconds)
+    drawn = study.page(results).figures[-1][1].as_figure().axes[0]
     labels = [text.get_text() for text in drawn.get_legend().get_texts()]
     assert labels == ["NPB SP, 4 nodes, VMs", "5 s over the length, VMs"]
 
@@ -296,11 +317,11 @@ def test_machines_are_in_the_costs_over_the_length_too(tmp_path: Path) -> None:
 # colocated, nic-degradation
 
 
-def test_both_mpis_are_compared(tmp_path: Path) -> None:
+def test_colocated_compares_both_mpis(tmp_path: Path) -> None:
     study = Colocated(False, {"vm": "no VMs"})
     results = Results.create(tmp_path, study, 1)
-    for number, cell in enumerate(study.combinations(), 1):
-        run = Run(results.next_number(), 0, False, True, cell, 0.0, 1.0)
+    for number, combination in enumerate(study.combinations(), 1):
+        run = Run(results.next_number(), 0, False, True, combination, 0.0, 1.0)
         run.values = [Value("latency_median", 1e-3 * number, "s", float(6 << 20))]
         results.add(run)
     assert [row[1] for row in table(study, results, "Times with MPICH").rows]
@@ -309,47 +330,47 @@ def test_both_mpis_are_compared(tmp_path: Path) -> None:
     assert "test" in beside.head and not any("VM" in row[0] for row in beside.rows)
 
 
-def largest(study: Study, cell: Combination, directory: Path, monkeypatch: pytest.MonkeyPatch) -> int:
-    testbed = Told()
+def largest(study: Study, combination: Combination, directory: Path, monkeypatch: pytest.MonkeyPatch) -> int:
+    testbed = RecordingTestbed()
     for module in ("colocated", "nic_degradation"):
         monkeypatch.setattr(f"wherry.lab.study.papers.{module}.program", lambda *names: "-".join(names))
-    monkeypatch.setattr(testbed, "needs_memory", lambda _: None)
-    with pytest.raises(SampleFailed):
-        study.measure(testbed, cell, directory)
-    argv = testbed.asked[0][1]
+    monkeypatch.setattr(testbed, "require_memory", lambda _: None)
+    with pytest.raises(RunFailed):
+        study.measure(testbed, combination, directory)
+    argv = testbed.requests[0][1]
     return int(argv[argv.index("--max") + 1])
 
 
-def test_machines_with_kvm_send_larger_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_vms_with_kvm_send_larger_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     vm = Combination.of(where="vm-one-host", mpi="openmpi")
     assert largest(Colocated(False), vm, tmp_path, monkeypatch) == 1 << 30
     assert largest(Colocated(False, NO_KVM), vm, tmp_path, monkeypatch) == 1 << 20
     card = Combination.of(nic="e1000", tool="pingpong", mpi="openmpi")
     assert largest(NicDegradation(False), card, tmp_path, monkeypatch) == 8 << 20
     assert largest(NicDegradation(False, NO_KVM), card, tmp_path, monkeypatch) == 1 << 20
-    for found, size in (({}, "up to 8 MiB"), (NO_KVM, "up to 1 MiB")):
-        study = NicDegradation(False, found)
+    for reopened, size in (({}, "up to 8 MiB"), (NO_KVM, "up to 1 MiB")):
+        study = NicDegradation(False, reopened)
         remarks = study.page(Results.create(tmp_path / size, study, 1)).remarks
         assert any(size in remark for remark in remarks)
 
 
-def test_netpipe_measures_as_often_on_machines_with_kvm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_netpipe_repeats_as_often_on_vms_with_kvm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(xen_migration, "installed", lambda name, package: name)
-    for found, often in (({}, "300"), (NO_KVM, "10")):
-        testbed, study = Told(), XenMigration(False, found)
-        with pytest.raises(SampleFailed):
+    for reopened, repeats in (({}, "300"), (NO_KVM, "10")):
+        testbed, study = RecordingTestbed(), XenMigration(False, reopened)
+        with pytest.raises(RunFailed):
             study.measure(testbed, Combination.of(test="netpipe", how="vm-one-host"), tmp_path)
-        argv = testbed.asked[0][1]
-        assert argv[argv.index("-n") + 1] == often
-        remarks = study.page(Results.create(tmp_path / often, study, 1)).remarks
-        assert any(f"between VM nodes {often};" in remark for remark in remarks)
+        argv = testbed.requests[0][1]
+        assert argv[argv.index("-n") + 1] == repeats
+        remarks = study.page(Results.create(tmp_path / repeats, study, 1)).remarks
+        assert any(f"between VM nodes {repeats};" in remark for remark in remarks)
 
 
-# what they share
+# shared by all studies
 
 
-def test_native_ranks_of_mpich_are_told_what_those_on_nodes_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Over TCP: the barrier before the end, and no peer given up that stands."""
+def test_native_mpich_has_the_same_settings_as_on_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over TCP: a barrier in MPI_Finalize, and no connection timeout for a paused peer."""
     monkeypatch.setattr(native_mpirun, "native_library", lambda name: Path("/lib") / name)
     monkeypatch.setenv("LD_PRELOAD", "theirs.so")
     monkeypatch.setenv("LD_LIBRARY_PATH", "/theirs")
@@ -360,15 +381,15 @@ def test_native_ranks_of_mpich_are_told_what_those_on_nodes_are(monkeypatch: pyt
     assert "LD_PRELOAD" not in native_mpirun.options("openmpi", "tcp")
 
 
-def test_a_difference_has_an_interval() -> None:
-    few = difference([3.0, 4.0], [1.0, 2.0])
-    assert (few.value, few.low, few.high, few.method) == (2.0, 1.0, 3.0, "range")
-    many = difference([10.0 + i / 10 for i in range(10)], [1.0 + i / 10 for i in range(10)])
-    assert many.value == pytest.approx(9.0) and 8.0 < many.low < 9.0 < many.high < 10.0
+def test_difference_and_ratio_have_intervals() -> None:
+    few_samples = difference([3.0, 4.0], [1.0, 2.0])
+    assert (few_samples.value, few_samples.low, few_samples.high, few_samples.method) == (2.0, 1.0, 3.0, "range")
+    many_samples = difference([10.0 + i / 10 for i in range(10)], [1.0 + i / 10 for i in range(10)])
+    assert many_samples.value == pytest.approx(9.0) and 8.0 < many_samples.low < 9.0 < many_samples.high < 10.0
     assert (ratio([4.0, 8.0], [2.0, 4.0]).low, ratio([4.0, 8.0], [2.0, 4.0]).high) == (1.0, 4.0)
     assert (median([1.0, 2.0]).low, median([1.0, 2.0]).high) == (1.0, 2.0)
 
 
-def test_a_problem_of_hpl_is_said() -> None:
+def test_hpl_problem_is_described() -> None:
     small = hpcc.Problem(n=7, p=1, q=3, pfacts=1, rfacts=1, bcasts=3, depths=1)
-    assert small.said == "n = 7, 1 x 3 ranks, 3 factorisations"
+    assert small.description == "n = 7, 1 x 3 ranks, 3 factorisations"

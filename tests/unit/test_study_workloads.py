@@ -1,4 +1,4 @@
-"""What makes a run count: programs that fail their verification, stop early or print nothing are failed samples."""
+"""When runs count: programs that fail their verification, stop early or print nothing fail their run."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 from wherry.base.errors import Refused
 from wherry.lab import hpcc
 from wherry.lab.study import applications, workloads
-from wherry.lab.study.levels import SampleFailed, Value
-from wherry.lab.study.testbed import Ended, Testbed
+from wherry.lab.study.levels import RunFailed, Value
+from wherry.lab.study.testbed import ProgramResult, Testbed
 
 NPB = """ Time in seconds = {seconds}
  Residual 1     1.0E+00  relative error  1.0E-10
@@ -46,77 +46,84 @@ Finished mdrun on rank 0 Sun Jan  1 00:00:01 2026
 """
 
 
-class OneRun(Testbed):
-    """Runs nothing: writes a file as the program would, and says how it ended."""
+class FinishedTestbed(Testbed):
+    """Runs nothing: writes the program's file and returns a given result."""
 
     def __init__(self, stdout: str = "", code: int = 0, file: str = "", text: str = "") -> None:
-        self._ended, self._file, self._text = Ended(code, stdout, "stderr's own words"), file, text
+        self._result, self._file, self._text = ProgramResult(code, stdout, "stderr's own words"), file, text
 
-    def native(self, argv: Sequence[str], ranks: int, directory: Path, *_words: Any, **_more: Any) -> Ended:
+    def run_native(self, argv: Sequence[str], ranks: int, directory: Path, *_words: Any, **_more: Any) -> ProgramResult:
         if self._file:
             (directory / self._file).write_text(self._text)
-        return self._ended
+        return self._result
 
 
 @pytest.fixture(autouse=True)
 def _programs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All are said to be installed: none is run."""
+    """Pretends that all programs are installed; none is run."""
     monkeypatch.setattr(workloads, "installed", lambda name, package: name)
     monkeypatch.setattr(workloads, "native_program", lambda name: Path(name))
     monkeypatch.setattr(applications.shutil, "which", lambda name: name)
 
 
 def npb(stdout: str, code: int = 0) -> Callable[[Path], list[Value]]:
-    return lambda directory: workloads.npb(OneRun(stdout, code), None, "sp", "S", 4, directory)
+    return lambda directory: workloads.npb(FinishedTestbed(stdout, code), None, "sp", "S", 4, directory)
 
 
 def hpl(text: str) -> Callable[[Path], list[Value]]:
     problem = hpcc.Problem(pfacts=1, rfacts=1, bcasts=1, depths=1)
-    return lambda directory: workloads.hpl(OneRun(file=hpcc.OUTPUT, text=text), None, problem, directory)
+    return lambda directory: workloads.hpl(FinishedTestbed(file=hpcc.OUTPUT, text=text), None, problem, directory)
 
 
-def app(name: str, file: str, text: str) -> Callable[[Path], list[Value]]:
+def application(name: str, file: str, text: str) -> Callable[[Path], list[Value]]:
     last = {"lammps": " 10000 ", "gromacs": "  4000 "}[name]
     return lambda directory: applications.run(
-        OneRun(file=file, text=text.replace("  100 ", last)), name, None, directory
+        FinishedTestbed(file=file, text=text.replace("  100 ", last)), name, None, directory
     )
 
 
 @pytest.mark.parametrize(
-    ("act", "why"),
+    ("measure", "why"),
     [
         (npb(NPB.format(seconds="1.0", verdict="UNSUCCESSFUL"), 1), "verification did not succeed"),
         (npb(NPB.format(seconds="1.0", verdict="")), "printed no verification"),
         (npb("", 2), "exit code 2: stderr's own words"),
         (hpl(f"{hpcc.BEGIN}\n1 tests completed and failed residual checks\n{hpcc.END}"), "0 of 1 of HPL's"),
         (hpl(f"{hpcc.BEGIN}\n"), "never appeared"),
-        (app("lammps", "log.lammps", MELT.replace("  100 ", "   50 ")), "came to step 50 of 10000"),
-        (app("lammps", "log.lammps", MELT.partition("Loop")[0]), "never appeared"),
-        (app("gromacs", "md.log", WATER[: WATER.rindex("Energies")] + "Finished mdrun"), "came to step 0 of 4000"),
-        (app("gromacs", "md.log", ""), "never appeared"),
+        (application("lammps", "log.lammps", MELT.replace("  100 ", "   50 ")), "came to step 50 of 10000"),
+        (application("lammps", "log.lammps", MELT.partition("Loop")[0]), "never appeared"),
+        (
+            application("gromacs", "md.log", WATER[: WATER.rindex("Energies")] + "Finished mdrun"),
+            "came to step 0 of 4000",
+        ),
+        (application("gromacs", "md.log", ""), "never appeared"),
     ],
 )
-def test_what_does_not_count(tmp_path: Path, act: Callable[[Path], list[Value]], why: str) -> None:
-    with pytest.raises(SampleFailed, match=why):
-        act(tmp_path)
+def test_failed_or_incomplete_programs_fail_their_run(
+    tmp_path: Path, measure: Callable[[Path], list[Value]], why: str
+) -> None:
+    with pytest.raises(RunFailed, match=why):
+        measure(tmp_path)
 
 
 @pytest.mark.parametrize(
     ("name", "file", "text", "digit"), [("lammps", "log.lammps", MELT, "-5.7"), ("gromacs", "md.log", WATER, "1.12000")]
 )
-def test_results_differ_when_a_digit_does(tmp_path: Path, name: str, file: str, text: str, digit: str) -> None:
+def test_result_checksum_changes_with_any_digit(tmp_path: Path, name: str, file: str, text: str, digit: str) -> None:
     def result(content: str) -> float:
-        values = app(name, file, content)(tmp_path)
+        values = application(name, file, content)(tmp_path)
         return next(value.value for value in values if value.metric == "result_crc")
 
     assert result(text) == result(text.replace("1.5 on", "2.5 on").replace("00:00:01", "00:00:09"))
     assert result(text) != result(text.replace(digit, f"{digit}1"))
 
 
-def test_an_application_that_is_absent_is_refused_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_application_is_refused_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     monkeypatch.setenv("PATH", "/nonexistent")
-    assert set(applications.lacking()) == {"lammps", "gromacs"}
-    assert all("make setup-apps" in level.left_out for level in applications.levels(applications.lacking()))
+    assert set(applications.missing_applications()) == {"lammps", "gromacs"}
+    assert all(
+        "make setup-apps" in level.left_out for level in applications.levels(applications.missing_applications())
+    )
     with pytest.raises(Refused, match="lmp is not installed"):
-        applications.run(OneRun(), "lammps", None, Path("/nonexistent"))
+        applications.run(FinishedTestbed(), "lammps", None, Path("/nonexistent"))

@@ -62,10 +62,10 @@ def balance(
     measured = seconds_of("--seconds", seconds)
     with Client() as client:
         if not apply:
-            found = client.balance(cluster, measured, remains)
+            plan = client.balance(cluster, measured, remains)
             on = client.auto_balance()
-            data = {"plan": found, "before": found.before, "after": found.after, "auto": on}
-            emit(output, "balance", data, lambda: _show(found, "No node was moved.", on))
+            data = {"plan": plan, "before": plan.before, "after": plan.after, "auto": on}
+            emit(output, "balance", data, lambda: _show(plan, "No node was moved.", on))
             return
         operation = client.begin_balance(cluster, measured, remains)
         if detach:
@@ -90,8 +90,8 @@ def profile(job: str, /, *, seconds: str = "3s", output: Output = "text") -> Non
     """
     measured = seconds_of("--seconds", seconds)
     with Client() as client:
-        found, hosts = client.profile(job, measured), client.hosts()
-    emit(output, "profile", found, lambda: _show_profile(found, hosts))
+        measured_profile, hosts = client.profile(job, measured), client.hosts()
+    emit(output, "profile", measured_profile, lambda: _show_profile(measured_profile, hosts))
 
 
 def _auto(word: str, output: str) -> None:
@@ -105,7 +105,7 @@ def _auto_line(on: bool) -> str:
     return f"Balancing by the daemon is {text}."
 
 
-def _show(found: BalancePlan, end: str, auto: bool | None = None) -> None:
+def _show(plan: BalancePlan, end: str, auto: bool | None = None) -> None:
     rows = [
         (
             v.cluster,
@@ -115,15 +115,15 @@ def _show(found: BalancePlan, end: str, auto: bool | None = None) -> None:
             f"{v.cost:.1f} s",
             len(v.moves),
         )
-        for v in found.verdicts
+        for v in plan.verdicts
     ]
     table(("CLUSTER", "KIND", "STILL TAKES", "THEN", "MOVES COST", "MOVES"), rows, "No cluster is up.")
-    for verdict in found.verdicts:
+    for verdict in plan.verdicts:
         _show_verdict(verdict)
-    if found.moves:
-        print(f"Score: {found.before:.0f} s before, {found.after:.0f} s after. {end}")
+    if plan.moves:
+        print(f"Score: {plan.before:.0f} s before, {plan.after:.0f} s after. {end}")
     else:
-        print("Score: nothing to gain." if found.verdicts else "Next: wherry up FILE")
+        print("Score: nothing to gain." if plan.verdicts else "Next: wherry up FILE")
     if auto is not None:
         print(_auto_line(auto))
 
@@ -139,10 +139,10 @@ def _move(move: ProposedMove) -> str:
     return f"{move.node}: {move.source} -> {move.destination} ({price}): {move.reason}"
 
 
-def _show_profile(found: Profile, hosts: list[Host]) -> None:
-    site, where = {host.name: host.site for host in hosts}, {load.node: load.host for load in found.nodes}
+def _show_profile(profile: Profile, hosts: list[Host]) -> None:
+    site, where = {host.name: host.site for host in hosts}, {load.node: load.host for load in profile.nodes}
     sums = defaultdict[str, list[float]](lambda: [0.0, 0.0, 0.0, 0.0])
-    for flow in found.flows or ():
+    for flow in profile.flows or ():
         far = site.get(where[flow.source]) != site.get(where[flow.target])
         for node in (flow.source, flow.target):
             sums[node][far] += flow.bytes
@@ -151,9 +151,9 @@ def _show_profile(found: Profile, hosts: list[Host]) -> None:
     rows = [
         (
             load.node, load.host, load.ranks, f"{load.cpu:.2f}", f"{load.computing:.0%}", f"{load.waiting:.0%}",
-            f"{load.throttled:.0%}", *_sums(sums[load.node], found.flows is not None),
+            f"{load.throttled:.0%}", *_sums(sums[load.node], profile.flows is not None),
         )
-        for load in found.nodes
+        for load in profile.nodes
     ]  # fmt: skip
     header = (
         "NODE",
@@ -168,12 +168,12 @@ def _show_profile(found: Profile, hosts: list[Host]) -> None:
         "MESSAGES",
         "ANSWERS",
     )
-    jobs = ", ".join(found.jobs) or "no job"
-    print(f"{found.cluster}: {jobs}, {found.ran:.0f} s so far, seen for {found.seconds:.1f} s")
+    jobs = ", ".join(profile.jobs) or "no job"
+    print(f"{profile.cluster}: {jobs}, {profile.ran:.0f} s so far, seen for {profile.seconds:.1f} s")
     table(header, rows, "It has no nodes.")
-    if found.uncounted:
-        print(f"Messages are not counted: {found.uncounted}")
-    for flow in sorted(found.flows or (), key=lambda flow: -flow.bytes)[:_PAIRS]:
+    if profile.uncounted:
+        print(f"Messages are not counted: {profile.uncounted}")
+    for flow in sorted(profile.flows or (), key=lambda flow: -flow.bytes)[:_PAIRS]:
         figures = f"{flow.messages:.0f} messages/s, {flow.turns:.0f} answers/s, {_rate(flow.bytes)}"
         print(f"  {flow.source} -> {flow.target}: {figures}")
 

@@ -65,7 +65,7 @@ def list_(*, output: Output = "text") -> None:
     """List the benchmarks."""
     from wherry.lab.bench.catalog import BENCHMARKS
 
-    rows = [(kind.name, *kind.lasts, kind.compares) for kind in BENCHMARKS]
+    rows = [(kind.name, *kind.duration, kind.compares) for kind in BENCHMARKS]
     data = {"benchmarks": [dict(zip(("name", "lasts", "lasts_quick", "compares"), row, strict=True)) for row in rows]}
     emit(output, "bench-list", data, lambda: table(("BENCHMARK", "LASTS", "QUICK", "COMPARES"), rows, "none"))
 
@@ -106,11 +106,11 @@ def _run(name: str, settings: Sequence[str], quick: bool, reps: int | None, out:
     from wherry.lab.report.console import Progress, print_table
 
     benchmark = find(name, quick=quick, settings=settings)
-    usual = benchmark.quick_repetitions if quick else benchmark.repetitions
+    default = benchmark.quick_repetitions if quick else benchmark.repetitions
     with Progress("making the cluster") as progress:
-        samples = runner.run(benchmark, usual if reps is None else reps, out.resolve(), keep, progress)
+        samples = runner.run(benchmark, default if reps is None else reps, out.resolve(), keep, progress)
     report = runner.report(benchmark, samples)
     report.write(page)
-    for one in report.tables:
-        print_table(one)
+    for report_table in report.tables:
+        print_table(report_table)
     print(f"\nreport: {page}\nsamples: {out}")

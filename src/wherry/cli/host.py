@@ -43,26 +43,26 @@ def show(host: str, /, *, output: Output = "text") -> None:
     """
     with Client() as client:
         hosts, nodes = client.hosts(), client.nodes()
-    found = next((h for h in hosts if h.name == host), None)
-    if found is None:
+    record = next((h for h in hosts if h.name == host), None)
+    if record is None:
         known = ", ".join(h.name for h in hosts)
         raise Refused(
             Code.NOT_FOUND, f"no host is named {host!r}", f"known: {known}" if known else "", "wherry host list"
         )
-    here = [node for node in nodes if node.host == host]
-    facts = found.facts
+    nodes_here = [node for node in nodes if node.host == host]
+    facts = record.facts
     rows: list[tuple[str, object]] = [
-        ("site", found.site),
-        ("state", _state(found)),
-        ("cores", f"{found.cores:g}"),
-        ("memory", format_size(found.memory)),
-        ("speed", found.speed),
+        ("site", record.site),
+        ("state", _state(record)),
+        ("cores", f"{record.cores:g}"),
+        ("memory", format_size(record.memory)),
+        ("speed", record.speed),
     ]
     if facts:
         rows += [("kernel", f"{facts.kernel} {facts.architecture}"), ("processor", facts.cpu_model)]
         rows += [("runtime", facts.runtime or "none"), ("CRIU", facts.criu or "none that works")]
-    rows.append(("nodes", ", ".join(node.name for node in here) or "none"))
-    data = {"host": found, "nodes": here}
+    rows.append(("nodes", ", ".join(node.name for node in nodes_here) or "none"))
+    data = {"host": record, "nodes": nodes_here}
     emit(output, "host", data, lambda: table(("HOST", host), rows, ""))
 
 

@@ -118,7 +118,7 @@ def logs(
             text = client.console(node)
             emit(output, "console", {"node": node, "text": text}, lambda: print(text, end=""))
             return
-        jobs = [found for found in client.jobs(name) if job in (None, found.id)]
+        jobs = [record for record in client.jobs(name) if job in (None, record.id)]
         if not jobs:
             what = f"no job {job!r} ran on {name!r}" if job else f"no job ran on {name!r}"
             raise Refused(Code.NOT_FOUND, what, "", "wherry job list")
@@ -155,9 +155,9 @@ def show(job: str, /, *, output: Output = "text") -> None:
         The job.
     """
     with Client() as client:
-        found = client.job(job)
-    rows = [(field, _shown(value)) for field, value in found]
-    emit(output, "job", found, lambda: table(("FIELD", "VALUE"), rows, ""))
+        record = client.job(job)
+    rows = [(field, _shown(value)) for field, value in record]
+    emit(output, "job", record, lambda: table(("FIELD", "VALUE"), rows, ""))
 
 
 app.command("wherry.cli.balance:profile", name="profile")
@@ -173,8 +173,8 @@ def cancel(job: str, /, *, output: Output = "text") -> None:
         The job.
     """
     with Client() as client:
-        found = client.cancel_job(job, say)
-    emit(output, "job", found, lambda: print(f"{found.id} is {found.state}."))
+        record = client.cancel_job(job, say)
+    emit(output, "job", record, lambda: print(f"{record.id} is {record.state}."))
 
 
 def _has_input() -> bool:

@@ -74,8 +74,8 @@ def set_(
     one_way
         Change only the direction from ONE to OTHER.
     """
-    given = {"latency": latency, "jitter": jitter, "bandwidth": bandwidth, "loss": loss, "overlay": overlay}
-    change = {name: value for name, value in given.items() if value is not None}
+    options = {"latency": latency, "jitter": jitter, "bandwidth": bandwidth, "loss": loss, "overlay": overlay}
+    change = {name: value for name, value in options.items() if value is not None}
     with Client() as client:
         result: dict[str, Any] = client.wait(client.set_link(one, other, change, one_way).id, say).result or {}
     figures = ", ".join(f"{name} {value}" for name, value in change.items()) or "unchanged"
@@ -83,17 +83,17 @@ def set_(
     emit(output, "link-set", result, lambda: print(f"link {name}: {figures}."))
 
 
-def _rows(found: dict[str, Any]) -> list[tuple[object, ...]]:
+def _rows(entry: dict[str, Any]) -> list[tuple[object, ...]]:
     """A row for each direction."""
-    link, measured = found["link"], found["measured"]
+    link, measured = entry["link"], entry["measured"]
     rows = list[tuple[object, ...]]()
-    ways = (("there", "latency", link["between"]), ("back", "latency_back", reversed(link["between"])))
-    for way, latency, (one, other) in ways:
-        figures, traffic = found["declared"][way], found[way] or {}
+    directions = (("there", "latency", link["between"]), ("back", "latency_back", reversed(link["between"])))
+    for direction, latency, (one, other) in directions:
+        figures, traffic = entry["declared"][direction], entry[direction] or {}
         rows.append(
             (
-                one, other, link["overlay"], _state(found), _duration(figures["latency"], figures["jitter"]),
-                _duration(measured[latency]), _rate(figures["bandwidth"]), _rate(measured[way]),
+                one, other, link["overlay"], _state(entry), _duration(figures["latency"], figures["jitter"]),
+                _duration(measured[latency]), _rate(figures["bandwidth"]), _rate(measured[direction]),
                 "-" if figures["loss"] is None else f"{figures['loss'] * 100:g}%",
                 traffic.get("lost", "-"), traffic.get("dropped", "-"),
             )
@@ -101,8 +101,8 @@ def _rows(found: dict[str, Any]) -> list[tuple[object, ...]]:
     return rows
 
 
-def _state(found: dict[str, Any]) -> str:
-    dead = [what for what, key in (("emulation", "emulation"), ("overlay", "overlay")) if found[key] == "dead"]
+def _state(entry: dict[str, Any]) -> str:
+    dead = [what for what, key in (("emulation", "emulation"), ("overlay", "overlay")) if entry[key] == "dead"]
     return f"{' and '.join(dead)} dead" if dead else "up"
 
 

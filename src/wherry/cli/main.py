@@ -65,8 +65,8 @@ def make_app(brief: bool) -> App:
 
 def main(words: Sequence[str] | None = None) -> None:
     """The program `wherry`."""
-    given = list(sys.argv[1:] if words is None else words)
-    sys.exit(_run(given))
+    arguments = list(sys.argv[1:] if words is None else words)
+    sys.exit(_run(arguments))
 
 
 def _run(words: list[str]) -> int:

@@ -55,7 +55,7 @@ def move(
     max_downtime
         For virtual machines: freeze once the remaining memory takes no longer to send, for instance 100ms.
     """
-    given: dict[str, object] = {"mode": mode, "connections": parallel, "zstd": zstd, "downtime": max_downtime}
+    parameters: dict[str, object] = {"mode": mode, "connections": parallel, "zstd": zstd, "downtime": max_downtime}
     with Client() as client:
         if dry_run:
             cost = client.predict(node, to, bandwidth)
@@ -67,9 +67,9 @@ def move(
             emit(output, "prediction", cost, lambda: print(text))
             return
         with _signals_as_interrupt():
-            begun = client.begin_move(node, to, max_rounds, bandwidth=bandwidth, way=given)
-            found = client.moved(client.wait(begun.id, say))
-        emit(output, "move", found, lambda: print(summary(found)))
+            operation = client.begin_move(node, to, max_rounds, bandwidth=bandwidth, way=parameters)
+            record = client.moved(client.wait(operation.id, say))
+        emit(output, "move", record, lambda: print(summary(record)))
 
 
 @contextmanager

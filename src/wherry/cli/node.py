@@ -41,21 +41,21 @@ def show(node: str, /, *, output: Output = "text") -> None:
     """
     with Client() as client:
         data = client.node(node)
-    found, usage = Node.model_validate(data["node"]), data["usage"]
+    record, usage = Node.model_validate(data["node"]), data["usage"]
     rows: list[tuple[str, object]] = [
-        ("kind", found.kind),
-        ("cluster", found.cluster),
-        ("state", found.state),
-        ("host", found.host),
-        ("address", f"{found.address} ({found.mac})"),
-        ("limits", f"{found.cpus:g} CPUs, {format_size(found.memory)}"),
+        ("kind", record.kind),
+        ("cluster", record.cluster),
+        ("state", record.state),
+        ("host", record.host),
+        ("address", f"{record.address} ({record.mac})"),
+        ("limits", f"{record.cpus:g} CPUs, {format_size(record.memory)}"),
     ]
     if usage:
         rows.append(("memory", format_size(usage["memory"])))
         rows.append(("CPU time", f"{format_duration(usage['cpu'])}, throttled {format_duration(usage['throttled'])}"))
         rows.append(("processes", usage["processes"]))
         if usage["sent"] is not None:
-            text = f"{format_size(usage['sent'])} sent, {format_size(usage['received'])} received at {found.host}"
+            text = f"{format_size(usage['sent'])} sent, {format_size(usage['received'])} received at {record.host}"
             rows.append(("network", text))
     rows += [("move", _line(Move.model_validate(move))) for move in data["moves"]]
     emit(output, "node", data, lambda: table(("NODE", node), rows, ""))

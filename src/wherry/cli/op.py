@@ -67,8 +67,8 @@ def cancel(operation: str, /, *, output: Output = "text") -> None:
         The operation.
     """
     with Client() as client:
-        found = client.cancel(operation)
-    emit(output, "operation", found, lambda: print(f"{found.id} is being cancelled."))
+        item = client.cancel(operation)
+    emit(output, "operation", item, lambda: print(f"{item.id} is being cancelled."))
 
 
 @event.command(name="list")
@@ -88,8 +88,8 @@ def list_events(
             events += more
         emit(output, "events", {"events": events}, lambda: _print_events(events))
         if follow:
-            for found in client.follow_events(events[-1].id if events else 0):
-                emit(output, "events", {"events": [found]}, lambda found=found: _print_events([found]))  # type: ignore[misc]
+            for item in client.follow_events(events[-1].id if events else 0):
+                emit(output, "events", {"events": [item]}, lambda item=item: _print_events([item]))  # type: ignore[misc]
 
 
 def _print(operation: Operation, output: str) -> None:
@@ -104,6 +104,6 @@ def _text(operation: Operation) -> str:
 
 
 def _print_events(events: list[Event]) -> None:
-    for found in events:
-        when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(found.time))
-        print(f"{when}  {found.kind:16} {found.target}: {found.text}")
+    for event in events:
+        when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event.time))
+        print(f"{when}  {event.kind:16} {event.target}: {event.text}")

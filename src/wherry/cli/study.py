@@ -22,7 +22,7 @@ def list_(*, output: Output = "text") -> None:
     """List the studies."""
     from wherry.lab.study.catalog import STUDIES
 
-    rows = [(study.name, *study.lasts, study.question) for study in STUDIES]
+    rows = [(study.name, *study.duration, study.question) for study in STUDIES]
     keys = ("name", "lasts", "lasts_quick", "question")
     data = {"studies": [dict(zip(keys, row, strict=True)) for row in rows]}
     emit(output, "study-list", data, lambda: table(("STUDY", "LASTS", "QUICK", "QUESTION"), rows, "no studies"))
@@ -40,9 +40,9 @@ def show(name: str, /, *, quick: Quick = False, output: Output = "text") -> None
     from wherry.client import daemon_process
     from wherry.lab.study.catalog import find
     from wherry.lab.study.execution import describe
-    from wherry.lab.study.requirements import lacking
+    from wherry.lab.study.requirements import unavailable_features
 
-    data = describe(find(name)(quick, lacking(daemon_process.examine())))
+    data = describe(find(name)(quick, unavailable_features(daemon_process.examine())))
     emit(output, "study", data, lambda: _print_study(data))
 
 
@@ -74,14 +74,14 @@ def run(
     from wherry.lab.study import execution, runner
 
     with Progress("making the cluster") as progress:
-        results, files = execution.run(name, quick=quick, out=out, repetitions=reps, keep=keep, tell=progress)
-    missing = runner.missing(results)
+        results, files = execution.run(name, quick=quick, out=out, repetitions=reps, keep=keep, on_progress=progress)
+    missing = runner.count_missing(results)
     data = {
         "study": name,
         "counted": len(results.counted()),
         "failed": len(results.failed()),
         "missing": missing,
-        "files": [str(path) for path in (*files, results.samples)],
+        "files": [str(path) for path in (*files, results.samples_file)],
     }
     emit(output, "study-run", data, lambda: _print_end(data))
     return 6 if missing else 0
@@ -116,25 +116,25 @@ def compare(old: Path, new: Path, /, *, output: Output = "text") -> None:
     from wherry.lab.study import compare as comparing
     from wherry.lab.study.execution import load
 
-    before, after = load(old), load(new)
-    found, said = comparing.differences(before, after), comparing.caveats(before, after)
+    old_results, new_results = load(old), load(new)
+    differences, caveats = comparing.differences(old_results, new_results), comparing.caveats(old_results, new_results)
     rows = [
         (
-            one.cell,
-            one.metric,
-            "" if one.x is None else f"{one.x:g}",
-            f"{one.ratio:.3g} [{one.low:.3g}, {one.high:.3g}]",
-            f"{one.old_runs}, {one.new_runs}",
-            "too few runs" if one.p is None else f"{one.p:.2g}",
+            difference.cell,
+            difference.metric,
+            "" if difference.x is None else f"{difference.x:g}",
+            f"{difference.ratio:.3g} [{difference.low:.3g}, {difference.high:.3g}]",
+            f"{difference.old_runs}, {difference.new_runs}",
+            "too few runs" if difference.p is None else f"{difference.p:.2g}",
         )
-        for one in found
+        for difference in differences
     ]
     head = ("COMBINATION", "NUMBER", "AT", "NEW : OLD", "RUNS", "P")
-    data = {"differences": [one.as_json() for one in found], "caveats": said}
+    data = {"differences": [difference.as_json() for difference in differences], "caveats": caveats}
 
     def text() -> None:
         table(head, rows, "nothing that both measured")
-        print("\n".join(said))
+        print("\n".join(caveats))
 
     emit(output, "study-compare", data, text)
 

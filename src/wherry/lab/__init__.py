@@ -1,7 +1,7 @@
 """Studies, benchmarks, and their reports.
 
-Invariant: no module of this package is imported without its libraries, which are the extra `lab`: whoever lacks one is
-told how to install it, before anything was started.
+Invariant: importing this package raises UNSUPPORTED, with the command that installs them, when a library of the extra
+`lab` is missing; so nothing is started without them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""`wherry demo`: HPL natively, on a virtual cluster, and there with one node moved live while it factors.
+"""`wherry demo`: HPL natively, on a virtual cluster, and on the cluster while one node moves live.
 
-The four variants are run in turn, three times and more, so that what else the machine does falls on all alike. HPL's
-own residual checks must pass in every run that counts. Seconds are between two lines of HPL's output as they appear in
-its file, by a clock outside the nodes. Everything it makes belongs to the instance `demo` and is taken down at the end.
+The four variants are interleaved, at least three times, so that background load affects all alike. A run counts only
+when HPL's residual checks pass. Times are measured outside the nodes, between two lines of HPL's output file.
+Everything belongs to the instance `demo`, which is removed at the end.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from wherry.base.units import format_duration, format_size
 from wherry.client import Client, identity
 from wherry.lab import hpcc, native_mpirun
 from wherry.lab.bench.samples import Samples
-from wherry.lab.bench.session import own_instance
+from wherry.lab.bench.session import temporary_instance
 from wherry.lab.environment import environment, load
 from wherry.lab.interleave import interleaved
 from wherry.lab.report.console import print_table
@@ -34,14 +34,14 @@ _RANKS = 4
 _CLUSTER = {"kind": "container", "version": 1, "name": "demo", "nodes": _RANKS, "cpus": 1.0, "memory": "512MiB"}
 _MOVED = "demo-2"
 _HOSTS = ("a1", "b1")
-"""Where the moved node goes in turn; it starts on the second."""
+"""The node moves back and forth between these; it starts on the second."""
 _SEED = 4
 _POLL = 0.005
-"""Seconds between two looks at the output file: the error of a time."""
+"""Seconds between two polls of the output file: the error of a time."""
 _RUN_LIMIT = 600.0
-_SAID = "output"
-"""File with what a native run says."""
-# Ranks share cores here; one that waits gives its core to one that computes, in every variant alike.
+_OUTPUT_FILE = "output"
+"""File with the output of a native run."""
+# Ranks share cores: in every variant a waiting rank yields its core to a computing one.
 _SHARED_CORES = {"OMPI_MCA_mpi_yield_when_idle": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
@@ -62,7 +62,7 @@ VARIANTS = (NATIVE, SHARED, CLUSTER, MOVED)
 
 
 def run(out: Path, reps: int, n: int, keep: bool) -> None:
-    """Runs every variant `reps` times and reports; the instance is removed at the end unless it is to be kept."""
+    """Runs every variant `reps` times and reports. Unless `keep`, the instance is removed at the end."""
     if reps < 3:
         raise Refused(Code.USAGE, f"--reps {reps} is too few for a median", "", "wherry demo --reps 3")
     if not 100 <= n <= 1500:
@@ -70,11 +70,11 @@ def run(out: Path, reps: int, n: int, keep: bool) -> None:
     if not shutil.which("hpcc"):
         raise Refused(Code.UNSUPPORTED, "hpcc is not installed", "the demo runs HPL in it", "make setup")
     out = out.resolve()
-    with own_instance("demo", keep=keep):
+    with temporary_instance("demo", keep=keep):
         demo = Demo(out, hpcc.Problem(n=n), reps)
         demo.run()
         if not keep:
-            _tell("taking down what the demo made")
+            _print_progress("taking down what the demo made")
     demo.report()
 
 
@@ -83,27 +83,27 @@ class Demo:
 
     def __init__(self, out: Path, problem: hpcc.Problem, reps: int) -> None:
         self._out, self._problem, self._reps = out, problem, reps
-        self._samples = Samples(out / "samples.jsonl", {"demo": problem.said, "environment": environment()})
+        self._samples = Samples(out / "samples.jsonl", {"demo": problem.description, "environment": environment()})
         self._environment = dict(self._samples.header["environment"])
 
     def run(self) -> None:
-        """All runs, interleaved, the order of each turn drawn with a kept seed."""
+        """Makes all runs, in a random order within each turn that depends on a fixed seed."""
         with Client() as client:
-            client.wait(client.up(dict(_CLUSTER), "the demo's cluster", identity.owner(self._out)).id, _tell)
+            client.wait(client.up(dict(_CLUSTER), "the demo's cluster", identity.owner(self._out)).id, _print_progress)
             for turn in range(self._reps):
                 for variant in interleaved(VARIANTS, f"{_SEED}/demo/{turn}"):
-                    self._one(client, variant, turn)
+                    self._run_once(client, variant, turn)
         self._environment["load after"] = load()
         for variant in VARIANTS:
             if not self._samples.values("seconds", variant=variant.name):
                 raise Failed(Code.FAILED, f"no run of {variant.text!r} counts", f"see {self._samples.path}")
 
-    def _one(self, client: Client, variant: Variant, turn: int) -> None:
+    def _run_once(self, client: Client, variant: Variant, turn: int) -> None:
         directory = self._out / "runs" / f"{turn}-{variant.name}"
         shutil.rmtree(directory, ignore_errors=True)
         directory.mkdir(parents=True)
         (directory / hpcc.INPUT).write_text(self._problem.text())
-        watch = _Watch(directory / hpcc.OUTPUT, (lambda: self._move(client)) if variant is MOVED else None)
+        watch = _OutputWatcher(directory / hpcc.OUTPUT, (lambda: self._move(client)) if variant is MOVED else None)
         problem, exit_code = "", None
         try:
             exit_code = _native(variant, directory) if variant in (NATIVE, SHARED) else _on_cluster(client, directory)
@@ -111,8 +111,8 @@ class Demo:
             problem = f"did not end within {_RUN_LIMIT:.0f} s"
         watch.stop()
         result = hpcc.read(directory / hpcc.OUTPUT)
-        said = f", see {directory / _SAID}" if (directory / _SAID).exists() else ""
-        problem = problem or watch.problem or ("" if exit_code == 0 else f"exit code {exit_code}{said}")
+        output = f", see {directory / _OUTPUT_FILE}" if (directory / _OUTPUT_FILE).exists() else ""
+        problem = problem or watch.problem or ("" if exit_code == 0 else f"exit code {exit_code}{output}")
         if not problem and not result.verified(self._problem):
             problem = f"{result.passed} of {self._problem.runs} residual checks passed"
         sample: dict[str, Any] = {
@@ -125,16 +125,18 @@ class Demo:
             "inside_seconds": list(result.times),
             "load": load(),
         }
-        if watch.moved:
-            move = watch.moved
+        if watch.move:
+            move = watch.move
             sample |= {"downtime": move.downtime, "total": move.total, "bytes": move.bytes, "move": move.model_dump()}
         self._samples.add(**sample)
-        moved = f", downtime {format_duration(watch.moved.downtime or 0)}" if watch.moved else ""
-        _tell(f"run {turn + 1} of {self._reps}, {variant.text}: {problem or f'{watch.seconds:.2f} s{moved}'}")
+        downtime = f", downtime {format_duration(watch.move.downtime or 0)}" if watch.move else ""
+        _print_progress(
+            f"run {turn + 1} of {self._reps}, {variant.text}: {problem or f'{watch.seconds:.2f} s{downtime}'}"
+        )
 
     def _move(self, client: Client) -> Move:
-        here = next(node.host for node in client.nodes("demo") if node.name == _MOVED)
-        return client.move(_MOVED, _HOSTS[here == _HOSTS[0]])
+        current = next(node.host for node in client.nodes("demo") if node.name == _MOVED)
+        return client.move(_MOVED, _HOSTS[current == _HOSTS[0]])
 
     def report(self) -> None:
         """Prints the table and writes report.html."""
@@ -171,9 +173,9 @@ class Demo:
         rows = []
         for variant in VARIANTS:
             seconds = self._seconds(variant)
-            base = cluster if variant is MOVED else native
+            baseline = cluster if variant is MOVED else native
             name = "virtual cluster" if variant is MOVED else "native"
-            cost = "" if variant is NATIVE else f"{ratio(seconds, base).text()} of {name}"
+            cost = "" if variant is NATIVE else f"{ratio(seconds, baseline).text()} of {name}"
             gflops = self._problem.operations / median(seconds).value / 1e9
             rows.append((variant.text, median(seconds).text(), f"{gflops:.3g}", cost))
         return Table("HPL", ("variant", "seconds", "GFLOPS", "cost"), rows)
@@ -207,8 +209,8 @@ class Demo:
         return figure
 
 
-class _Watch:
-    """Looks at an output file in a thread of its own; starts the move when HPL begins."""
+class _OutputWatcher:
+    """Polls an output file in a thread, and starts the move when HPL begins."""
 
     def __init__(self, output: Path, move: Any) -> None:
         self._output, self._move = output, move
@@ -216,38 +218,38 @@ class _Watch:
         self._mover: threading.Thread | None = None
         self._begin: float | None = None
         self._end: float | None = None
-        self.moved: Move | None = None
+        self.move: Move | None = None
         self.problem = ""
         self._thread = threading.Thread(target=self._run, name="watch")
         self._thread.start()
 
     @property
     def seconds(self) -> float | None:
-        """From the begin to the end of HPL's section."""
+        """Duration of HPL's section of the output."""
         return None if self._begin is None or self._end is None else self._end - self._begin
 
     def stop(self) -> None:
-        """Ends the watch; the move, if there is one, has ended too."""
+        """Ends polling, and waits for the move if there is one."""
         self._stop.set()
         self._thread.join()
         if self._mover is not None:
             self._mover.join()
-        if self._move is not None and self.moved is None and not self.problem:
+        if self._move is not None and self.move is None and not self.problem:
             self.problem = "HPL never began, so nothing was moved"
 
     def _run(self) -> None:
         size = -1
         while True:
             last = self._stop.is_set()
-            here = self._output.stat().st_size if self._output.exists() else 0
-            if here != size:
-                size, moment = here, time.monotonic()
-                self._look(self._output.read_text(errors="replace") if here else "", moment)
+            size_now = self._output.stat().st_size if self._output.exists() else 0
+            if size_now != size:
+                size, moment = size_now, time.monotonic()
+                self._scan(self._output.read_text(errors="replace") if size_now else "", moment)
             if last:
                 return
             self._stop.wait(_POLL)
 
-    def _look(self, text: str, moment: float) -> None:
+    def _scan(self, text: str, moment: float) -> None:
         if self._begin is None and hpcc.BEGIN in text:
             self._begin = moment
             if self._move is not None:
@@ -258,7 +260,7 @@ class _Watch:
 
     def _try_move(self) -> None:
         try:
-            self.moved = self._move()
+            self.move = self._move()
         except Exception as error:  # the run is marked as failed and the demo goes on
             self.problem = f"the move failed: {error}"
 
@@ -267,13 +269,13 @@ def _native(variant: Variant, directory: Path) -> int:
     launcher = shutil.which(native_mpirun.LAUNCHERS["openmpi"]) or shutil.which("mpirun")
     if launcher is None:
         raise Refused(Code.UNSUPPORTED, "Open MPI is not installed", "hpcc is linked against it", "make setup")
-    with (directory / _SAID).open("wb") as said:
+    with (directory / _OUTPUT_FILE).open("wb") as output:
         done = subprocess.run(
             [launcher, *native_mpirun.options("openmpi", variant.transport), "-n", str(_RANKS), "hpcc"],
             cwd=directory,
             env={**os.environ, **_SHARED_CORES},
             stdin=subprocess.DEVNULL,
-            stdout=said,
+            stdout=output,
             stderr=subprocess.STDOUT,
             timeout=_RUN_LIMIT,
             check=False,
@@ -294,5 +296,5 @@ def _on_cluster(client: Client, directory: Path) -> int | None:
     return job.exit_code
 
 
-def _tell(text: str) -> None:
+def _print_progress(text: str) -> None:
     print(text, file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""What a measurement was taken on: kept beside its samples, printed in its report."""
+"""Facts of the machine and software of a measurement; stored with its samples and printed in its report."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PACKAGES = (
     *("openvpn", "wireguard-go", "wireguard-tools"),
 )
 _BUILT_BY = re.compile(rb"\0([^\0]*(?:GCC: |clang version )[^\0]*)")
-"""What a compiler notes in the section .comment of what it makes."""
+"""The compiler's version string in the ELF section .comment."""
 
 
 def environment() -> dict[str, str]:
@@ -47,7 +47,7 @@ def environment() -> dict[str, str]:
 
 
 def _programs() -> str:
-    """A hash of our programs and of this package: two states of one version are not the same."""
+    """Hash of the native programs and of this package: distinguishes development states of one version."""
     files = sorted(Path(wherry.__file__).parent.rglob("*.py"))
     with suppress(WherryError):
         files += sorted(native_program("wherry-init").parent.iterdir())
@@ -84,7 +84,7 @@ def _mpich() -> str:
 
 
 def _library(name: str) -> str:
-    """The file that the machine has chosen for a library, e.g. OpenBLAS's for libblas.so.3."""
+    """Path that the dynamic linker resolves a library to, e.g. OpenBLAS for libblas.so.3."""
     for line in _lines("/sbin/ldconfig", "-p"):
         words = line.split()
         if words and words[0] == name:
@@ -93,17 +93,17 @@ def _library(name: str) -> str:
 
 
 def _packages(*names: str) -> str:
-    """Versions of Debian packages, those that are installed."""
+    """Versions of those Debian packages that are installed."""
     return ", ".join(_lines("dpkg-query", "-W", "-f", "${Package} ${Version}\n", *names))
 
 
 def _compiler() -> str:
-    """That of the measuring programs, by what it left in one of them."""
+    """Compiler of the measuring programs, read from one of them."""
     try:
-        found = _BUILT_BY.search(native_program("wherry-linpack").read_bytes())
+        match = _BUILT_BY.search(native_program("wherry-linpack").read_bytes())
     except (WherryError, OSError):
         return "the measuring programs are not built"
-    return found[1].decode(errors="replace") if found else "not noted in the measuring programs"
+    return match[1].decode(errors="replace") if match else "not noted in the measuring programs"
 
 
 def _first_line(*command: str) -> str:

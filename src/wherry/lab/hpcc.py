@@ -1,7 +1,7 @@
-"""HPL inside Debian's unmodified `hpcc`: its input file, and what its output says.
+"""HPL inside Debian's unmodified `hpcc`: writes its input file and parses its output.
 
-hpcc runs other tests first; HPL runs last, over every combination of the algorithm's variants. The moments at which
-HPL begins and ends are seen from outside, by watching the output file: a clock inside a node that moves hides the gap.
+hpcc runs other tests first; HPL runs last, over every combination of the algorithm's variants. The begin and end of HPL
+are timed by watching the output file from outside the node: the clock of a node that moves stops with it.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 INPUT, OUTPUT = "hpccinf.txt", "hpccoutf.txt"
-SHOWN = """\
+WRAPPER_SCRIPT = """\
 #!/bin/sh
-# hpcc where nobody sees its files: the first rank writes its input and shows its output as it grows.
+# Runs hpcc where its files cannot be read: the first rank writes the input and copies the growing output to stdout.
 if [ "${{OMPI_COMM_WORLD_RANK:-${{PMI_RANK:-0}}}}" = 0 ]; then
   cat >{input} <<'END'
 {text}
@@ -31,23 +31,24 @@ if [ "$shower" ]; then
 fi
 exit $code
 """
-"""A script that runs a `program` that is hpcc, with an input of `text`."""
+"""Shell script that runs hpcc (`program`) with the input file `text`."""
 BEGIN, END = "Begin of HPL section", "End of HPL section"
-_ROW = re.compile(r"^W[RC]\w+\s+(\d+)\s+\d+\s+\d+\s+\d+\s+([\d.]+)\s+([\d.e+-]+)$", re.MULTILINE)
+_RESULT_ROW = re.compile(r"^W[RC]\w+\s+(\d+)\s+\d+\s+\d+\s+\d+\s+([\d.]+)\s+([\d.e+-]+)$", re.MULTILINE)
 RING = "ring_bandwidth"
 _B_EFF = {
     "ping_latency": ("AvgPingPongLatency_usec", 1e-6),
     "ring_latency": ("RandomlyOrderedRingLatency_usec", 1e-6),
     RING: ("RandomlyOrderedRingBandwidth_GBytes", 1e9),
 }
-"""Its test of messages (b_eff): our names, its names in the summary, and what makes them seconds and bytes/s."""
+"""hpcc's communication test (b_eff): our name -> its name in the summary, factor to seconds or bytes/s."""
 _PASSED = re.compile(r"(\d+) tests completed and passed residual checks")
 _FAILED = re.compile(r"(\d+) tests completed and failed residual checks")
 
 
 @dataclass(frozen=True)
 class Problem:
-    """Order of the matrix, block size, process grid P x Q, and how many values of each variant are tried."""
+    """HPL's parameters: matrix order, block size, process grid P x Q, number of values tried for each algorithm
+    variant."""
 
     n: int = 1000
     nb: int = 80
@@ -60,7 +61,7 @@ class Problem:
 
     @property
     def runs(self) -> int:
-        """How often HPL factors."""
+        """Number of factorisations."""
         return self.pfacts * self.rfacts * self.bcasts * self.depths
 
     @property
@@ -69,13 +70,14 @@ class Problem:
         return self.runs * (2 / 3 * self.n**3 + 3 / 2 * self.n**2)
 
     @property
-    def said(self) -> str:
-        """For a person."""
+    def description(self) -> str:
+        """One line for tables and captions."""
         return f"n = {self.n}, {self.p} x {self.q} ranks, {self.runs} factorisations"
 
-    def shown(self, program: str) -> str:
-        """A script that runs hpcc with this problem and shows its output file, for nodes whose files stay in them."""
-        return SHOWN.format(input=INPUT, output=OUTPUT, text=self.text().rstrip("\n"), program=program)
+    def wrapper_script(self, program: str) -> str:
+        """A script that runs hpcc with this problem and copies its output file to stdout, for nodes with private
+        files."""
+        return WRAPPER_SCRIPT.format(input=INPUT, output=OUTPUT, text=self.text().rstrip("\n"), program=program)
 
     def text(self) -> str:
         """The input file."""
@@ -94,16 +96,16 @@ class Problem:
             self.q,
             16.0,
         ]
-        panels = [*_values(self.pfacts), 1, 4, 1, 2]
-        variants = [*_values(self.rfacts), *_values(self.bcasts), *_values(self.depths)]
+        panels = [*_first_values(self.pfacts), 1, 4, 1, 2]
+        variants = [*_first_values(self.rfacts), *_first_values(self.bcasts), *_first_values(self.depths)]
         tail = [2, 64, 0, 0, 1, 8, "separator", 0, 1200, 0, 40, ""]
         return "\n".join(str(line) for line in (*head, *panels, *variants, *tail))
 
 
 @dataclass(frozen=True)
 class Result:
-    """What one run's output says. `times` are hpcc's own seconds of each factorisation, from its clock inside; `b_eff`
-    are latencies (s) and the bandwidth of a rank in a ring in random order (B/s), measured before HPL."""
+    """Parsed output of one run. `times`: seconds of each factorisation by hpcc's own clock; `b_eff`: latencies (s) and
+    the per-rank bandwidth of a random-order ring (B/s), measured before HPL."""
 
     passed: int
     failed: int
@@ -112,27 +114,27 @@ class Result:
     b_eff: dict[str, float]
 
     def verified(self, problem: Problem) -> bool:
-        """True when HPL ended and every residual check of the problem passed."""
+        """True when HPL completed and all residual checks of the problem passed."""
         return self.finished and self.failed == 0 and self.passed == problem.runs == len(self.times)
 
 
-def _values(count: int) -> tuple[int, str]:
+def _first_values(count: int) -> tuple[int, str]:
     return count, " ".join(str(value) for value in range(count))
 
 
 def read(output: Path) -> Result:
-    """The result in an output file, whole or partial."""
+    """Parses an output file, complete or truncated."""
     text = output.read_text(errors="replace") if output.exists() else ""
     hpl = text.partition(BEGIN)[2]
     passed, failed = _PASSED.search(hpl), _FAILED.search(hpl)
     return Result(
         passed=int(passed[1]) if passed else 0,
         failed=int(failed[1]) if failed else -1,
-        times=tuple(float(row[1]) for row in _ROW.findall(hpl)),
+        times=tuple(float(row[1]) for row in _RESULT_ROW.findall(hpl)),
         finished=END in hpl,
         b_eff={
-            ours: float(found[1]) * unit
+            ours: float(match[1]) * unit
             for ours, (theirs, unit) in _B_EFF.items()
-            if (found := re.search(rf"^{theirs}=([\d.e+-]+)$", hpl, re.MULTILINE))
+            if (match := re.search(rf"^{theirs}=([\d.e+-]+)$", hpl, re.MULTILINE))
         },
     )

@@ -1,4 +1,4 @@
-"""The order of runs that are compared: each item once in a turn, so that what else the machine does falls on all."""
+"""Randomised block order: each item once in a turn (block), so that background load affects all items alike."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ T = TypeVar("T")
 
 
 def interleaved(items: Iterable[T], seed: str) -> list[T]:
-    """The items of one turn in an order drawn from `seed` alone: the same on every machine, at every resumption."""
+    """A permutation of `items` that depends on `seed` alone, so that it is the same on every machine and after a
+    resume."""
     these = list(items)
     return random.Random(seed).sample(these, len(these))  # noqa: S311 - an order, not a secret

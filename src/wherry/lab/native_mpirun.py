@@ -1,8 +1,8 @@
-"""How a program is run natively over a transport: what its launcher is told, so that it is the same everywhere.
+"""Launcher options and environment for native MPI runs over a given transport, the same on every machine.
 
-`shm` is shared memory; `tcp` is TCP over the loopback interface, as the machine's others may reach nobody, not even
-themselves (Open MPI 5 finds no pair of addresses on an interface with both IPv4 and IPv6). What a cluster's ranks are
-told so that they end and outlast a pause, native ones are told too (docs/design/0005-jobs.md, Transports).
+`shm` is shared memory. `tcp` is TCP over the loopback interface only, because other interfaces may be unusable (Open
+MPI 5 pairs no addresses on an interface with both IPv4 and IPv6). Settings that let ranks on a cluster terminate and
+survive a pause are applied to native ranks too (docs/design/0005-jobs.md, Transports).
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ _FINALIZE = "libwherry-finalize.so"
 
 
 def options(mpi: str, transport: str) -> list[str]:
-    """Words behind the launcher's name."""
-    if mpi == "mpich":  # over TCP those before 4.2 may wait for ever in MPI_Finalize; others do not mind
+    """Arguments that follow the launcher's name."""
+    if mpi == "mpich":  # over TCP, MPICH before 4.2 may hang in MPI_Finalize; harmless for later versions
         loaded = " ".join(filter(None, (_FINALIZE, os.environ.get("LD_PRELOAD"))))
         return [] if transport == "shm" else ["-genv", "LD_PRELOAD", loaded, "-genv", "LD_LIBRARY_PATH", _libraries()]
     btl = "vader,self" if transport == "shm" else "tcp,self"
@@ -27,13 +27,13 @@ def options(mpi: str, transport: str) -> list[str]:
 
 
 def _libraries() -> str:
-    """LD_LIBRARY_PATH with our library's directory first. LD_PRELOAD is a list with blanks, so it cannot hold a path
-    that has one; it names the library, which is found here."""
+    """LD_LIBRARY_PATH with the directory of our library first. LD_PRELOAD separates entries by blanks, so it names the
+    library without its path, which may contain one."""
     return ":".join(filter(None, (str(native_library(_FINALIZE).parent), os.environ.get("LD_LIBRARY_PATH"))))
 
 
 def environment(mpi: str, transport: str) -> dict[str, str]:
-    """Variables to add."""
+    """Environment variables to add."""
     if mpi == "openmpi" or transport == "shm":
         return {}
     return {

@@ -22,19 +22,21 @@ PATIENT = 4
 """Factor for the limit of rounds with auto-converge, which throttles the node from round to round."""
 
 
-def another_round(rounds: Sequence[Round], limit: int = MAX_ROUNDS, way: MigrationParameters | None = None) -> bool:
+def another_round(
+    rounds: Sequence[Round], limit: int = MAX_ROUNDS, parameters: MigrationParameters | None = None
+) -> bool:
     """True when one more round is likely to shorten the downtime."""
-    way = way or MigrationParameters()
-    if len(rounds) >= limit * (PATIENT if way.mode == "auto-converge" else 1):
+    parameters = parameters or MigrationParameters()
+    if len(rounds) >= limit * (PATIENT if parameters.mode == "auto-converge" else 1):
         return False
     if not rounds:
         return True
     left = _left(rounds[-1])
-    if _fits(rounds[-1], way):
+    if _fits(rounds[-1], parameters):
         return False
-    if way.mode == "auto-converge":
+    if parameters.mode == "auto-converge":
         return True
-    if way.mode in _SWITCHING and _outruns(rounds[-1]):
+    if parameters.mode in _SWITCHING and _outruns(rounds[-1]):
         return False
     if len(rounds) == 1 and rounds[0].dirty is None:
         return True
@@ -42,17 +44,17 @@ def another_round(rounds: Sequence[Round], limit: int = MAX_ROUNDS, way: Migrati
     return left <= _GAIN * before
 
 
-def switches_to_post_copy(rounds: Sequence[Round], way: MigrationParameters) -> bool:
+def switches_to_post_copy(rounds: Sequence[Round], parameters: MigrationParameters) -> bool:
     """True when the node should resume at its destination and fetch the rest (post-copy) instead of waiting for it."""
-    if way.mode == "hybrid":
-        return bool(rounds) and not _fits(rounds[-1], way) and _outruns(rounds[-1])
-    return way.mode == "post-copy"
+    if parameters.mode == "hybrid":
+        return bool(rounds) and not _fits(rounds[-1], parameters) and _outruns(rounds[-1])
+    return parameters.mode == "post-copy"
 
 
-def _fits(round: Round, way: MigrationParameters) -> bool:
+def _fits(round: Round, parameters: MigrationParameters) -> bool:
     """True when the rest is small, or can be sent within the permitted downtime."""
     left = _left(round)
-    return left <= _SMALL or (way.downtime is not None and left <= way.downtime * _rate(round))
+    return left <= _SMALL or (parameters.downtime is not None and left <= parameters.downtime * _rate(round))
 
 
 def _outruns(round: Round) -> bool:

@@ -49,16 +49,16 @@ class MoveEndpoints:
         driver: NodeDriver,
         ports: tuple[Port, Port],
         places: tuple[Placement, Placement],
-        way: MigrationParameters | None = None,
+        parameters: MigrationParameters | None = None,
     ) -> None:
         self.driver = driver
-        self.way = way or MigrationParameters()
+        self.parameters = parameters or MigrationParameters()
         self.source_port, self.destination_port = ports
         self.source, self.destination = places
 
     def mover(self) -> NodeMover:
         """A new mover; recovery makes one after the daemon was killed."""
-        return self.driver.mover(self.source, self.destination, self.way)
+        return self.driver.mover(self.source, self.destination, self.parameters)
 
 
 class MoveStateMachine:
@@ -187,10 +187,10 @@ class MoveStateMachine:
         mover = self._mover
         if self._crossing.budgets:
             self._watch.lap(_WAITED)
-        way = self._ends.way
-        if mover.can_round() and another_round(self.move.rounds, max_rounds, way):
+        parameters = self._ends.parameters
+        if mover.can_round() and another_round(self.move.rounds, max_rounds, parameters):
             self._store_move(phase=Phase.ROUNDS)
-            while another_round(self.move.rounds, max_rounds, way):
+            while another_round(self.move.rounds, max_rounds, parameters):
                 self._stop_if_cancelled()
                 done = mover.round(len(self.move.rounds) + 1, self._during_round)
                 self._store_move(rounds=(*self.move.rounds, done), bytes=self.move.bytes + done.bytes)
@@ -201,7 +201,7 @@ class MoveStateMachine:
         self._progress(f"{self.node.name}: freeze")
         self._store_move(phase=Phase.FREEZE)
         self._frozen_at = time.monotonic()
-        if (stood := mover.freeze(switches_to_post_copy(self.move.rounds, self._ends.way))) is not None:
+        if (stood := mover.freeze(switches_to_post_copy(self.move.rounds, self._ends.parameters))) is not None:
             self._frozen_at = time.monotonic() - stood
         hold.divert()
         self._fabric.port_unplug(self._ends.source_port)

@@ -1,11 +1,11 @@
-"""`balance`: what moving a job together by itself gains and costs.
+"""`balance`: gain and cost of automatic balancing that packs a job at one site.
 
-A job starts spread over two sites, as neither has room for all its nodes: other clusters have the rest. Some seconds
-later the one at the first site goes, and room appears there. In half of the runs the daemon balances by itself, in the
-other half nothing is moved, measured or counted: the fabric is made anew for each run. A node may use one CPU and the
-machine's are all that there are, at one site as at two: packing a job loses nothing, and what a second site's
-processors would gain cannot be seen here. Runs must be long: room appears after ten seconds, two measurements take
-eight. The time until the nodes are together is part of the ratio.
+A job starts spread over two sites, because other clusters occupy the rest of both. After some seconds the cluster at
+the first site is removed, which frees capacity there. In half of the runs automatic balancing is on; in the other half
+nothing is moved or measured. The fabric is recreated for each run. All emulated hosts share this machine's CPUs, so
+packing costs no compute capacity, and what a second site's processors would gain cannot be shown. Runs must be long:
+capacity appears after ten seconds, two measurements take eight. The time until the nodes are packed is part of the
+ratio.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from typing import Any
 from wherry.client import Client, identity
 from wherry.lab.bench.definition import Comparison, Goal, Levels, Row
 from wherry.lab.bench.samples import Samples
-from wherry.lab.bench.two_sites_job import JOB, OverTwoSites, ended, wrong
+from wherry.lab.bench.two_sites_job import JOB, TwoSitesBenchmark, await_end, why_invalid
 from wherry.lab.report.page import Table
 from wherry.lab.report.statistics import median
 from wherry.model.records import Job
 
 _NETWORK_BOUND = frozenset({"cg"})
-"""Programs that are to be packed; any other is to stay spread."""
+"""Programs that should be packed; all others should stay spread."""
 _PACKED, SPREAD = Goal(at_most=0.6), Goal(at_most=1.05)
-"""Total time with the balancer over that without, of a network-bound program and of any other."""
+"""Goals for total time with over without balancing: of a network-bound program, and of any other."""
 
 
 @dataclass(frozen=True)
-class Balance(OverTwoSites):
-    """A sample is the job's total time, moves included, and what the daemon decided and why."""
+class Balance(TwoSitesBenchmark):
+    """A sample is the job's total time, moves included, and the daemon's decisions with their reasons."""
 
     name = "balance"
     compares = "Total time (s) of a job that the daemon may move together, beside the same job left alone"
-    lasts = ("an hour and a half", "five minutes")
+    duration = ("an hour and a half", "five minutes")
     columns = ("balanced", "left alone")
     fresh_fabric = True
     repetitions = 3
@@ -45,9 +45,9 @@ class Balance(OverTwoSites):
     remarks = ("break-evens: how often the predicted cost is earned back in the time the job still had, left alone.",)
 
     jobs: str = "cg:B,ep:C,lu:B"
-    """NPB programs with their classes, separated by commas."""
+    """NPB programs as PROGRAM:CLASS, separated by commas."""
     after: float = 10.0
-    """Seconds until room appears."""
+    """Seconds until capacity appears."""
 
     def levels(self) -> Sequence[Levels]:
         return [{"job": job, "balanced": balanced} for job in self.jobs.split(",") for balanced in (False, True)]
@@ -56,28 +56,28 @@ class Balance(OverTwoSites):
         self.make_fabric(client)
 
     def measure(self, client: Client, levels: Levels, directory: Path) -> Iterable[Row]:
-        seen, moves = max((event.id for event in client.events()), default=0), len(client.moves())
+        last_event, moves = max((event.id for event in client.events()), default=0), len(client.moves())
         owner = identity.process_owner(directory)
         client.auto_balance(levels["balanced"])
-        self.crowd(client, owner)
-        job = self.start(client, levels["job"], directory, owner)
+        self.make_clusters(client, owner)
+        job = self.start_program(client, levels["job"], directory, owner)
         time.sleep(self.after)
         client.wait(client.down("guesta").id)
-        job = ended(client, job)
-        yield _sample(client, job, seen, moves)
+        job = await_end(client, job)
+        yield _sample(client, job, last_event, moves)
 
     def comparisons(self, samples: Samples) -> Sequence[Comparison]:
         return [self._comparison(samples, job) for job in self.jobs.split(",")]
 
     @staticmethod
     def _comparison(samples: Samples, job: str) -> Comparison:
-        """A program's row: its goal is known before, whatever the daemon did."""
+        """The row of one program. The goal depends on the program, not on the daemon's decision."""
         balanced, left = (samples.values("total", job=job, balanced=kind) for kind in (True, False))
         packed = sum(row["together"] for row in samples.good(job=job, balanced=True))
         pack = job.partition(":")[0] in _NETWORK_BOUND
         overruled = "" if packed == (len(balanced) if pack else 0) else f"{packed} of {len(balanced)} packed"
         text = f"{job}, to be {'packed' if pack else 'left'}"
-        return Comparison(text, balanced, left, _PACKED if pack else SPREAD, overruled=overruled)
+        return Comparison(text, balanced, left, _PACKED if pack else SPREAD, missed_because=overruled)
 
     def tables(self, samples: Samples) -> Sequence[Table]:
         head = ("job", "total (s)", "kind", "link", "step", "cost (s)", "moved after (s)", "break-evens", "moves",
@@ -88,37 +88,42 @@ class Balance(OverTwoSites):
             if (left := samples.values("total", job=job, balanced=False))
             for run in samples.good(job=job, balanced=True)
         ]
-        return [Table(f"What the daemon found when it last decided ({self.where()})", head, rows)]
+        return [Table(f"What the daemon found when it last decided ({self.settings_text()})", head, rows)]
 
 
-def _sample(client: Client, job: Job, seen: int, moves: int) -> Row:
-    problem = wrong(client, job)
+def _sample(client: Client, job: Job, last_event: int, moves: int) -> Row:
+    problem = why_invalid(client, job)
     sites = {host.name: host.site for host in client.hosts()}
-    made = client.moves()[moves:]
+    moves_made = client.moves()[moves:]
     return {
         "ok": not problem,
         "problem": problem,
         "total": (job.ended or 0.0) - (job.started or 0.0),
-        "moves": len(made),
-        "downtimes": [move.downtime for move in made],
+        "moves": len(moves_made),
+        "downtimes": [move.downtime for move in moves_made],
         "together": len({sites[node.host] for node in client.nodes(JOB)}) == 1,
         "decisions": [
             {"after": event.time - (job.started or 0.0), "text": event.text, "data": event.data}
-            for event in client.events(seen)
+            for event in client.events(last_event)
             if event.kind == "balance.decision"
         ],
     }
 
 
 def _prediction(run: Row, left: float) -> tuple[str, ...]:
-    """Of the decision to move, or else of the last one: the predicted step (1: as it was) and what moving costs."""
-    acted = [one for one in run["decisions"] if one["data"]["moves"]]
-    said = (acted or run["decisions"] or [None])[-1]
-    found: dict[str, Any] = said["data"]["numbers"] if said else {"kind": "none", "link": 0.0, "step": 1.0, "cost": 0.0}
+    """Numbers of the decision to move, or of the last decision: predicted step time (1: unchanged) and cost of
+    moving."""
+    acting = [candidate for candidate in run["decisions"] if candidate["data"]["moves"]]
+    decision = (acting or run["decisions"] or [None])[-1]
+    numbers: dict[str, Any] = (
+        decision["data"]["numbers"] if decision else {"kind": "none", "link": 0.0, "step": 1.0, "cost": 0.0}
+    )
     frozen = sum(seconds or 0.0 for seconds in run["downtimes"])
     after, times = "-", "-"
-    if acted:
-        after = f"{acted[0]['after']:.0f}"
-        times = f"{(left - acted[0]['after']) * (1 - found['step']) / found['cost']:.1f}" if found["cost"] else "-"
-    figures = (f"{found['link']:.0%}", f"{found['step']:.2f}", f"{found['cost']:.1f}", after, times)
-    return (f"{run['total']:.1f}", str(found["kind"]), *figures, str(run["moves"]), f"{frozen:.1f}", str(run["load"]))
+    if acting:
+        after = f"{acting[0]['after']:.0f}"
+        times = (
+            f"{(left - acting[0]['after']) * (1 - numbers['step']) / numbers['cost']:.1f}" if numbers["cost"] else "-"
+        )
+    figures = (f"{numbers['link']:.0%}", f"{numbers['step']:.2f}", f"{numbers['cost']:.1f}", after, times)
+    return (f"{run['total']:.1f}", str(numbers["kind"]), *figures, str(run["moves"]), f"{frozen:.1f}", str(run["load"]))

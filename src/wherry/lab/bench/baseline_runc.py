@@ -1,8 +1,8 @@
-"""One node moved by hand: `runc checkpoint`, copy, `runc restore`; what `wherry move` is compared with.
+"""Baseline for `wherry move`: one node moved by `runc checkpoint`, copy and `runc restore`.
 
-The expert at the keyboard is a good one: the destination's network namespace, mounts and configuration are ready before
-the checkpoint, everything lies on tmpfs, and the commands follow one another without a pause. The node must be where
-it was started, as runc knows no other place of it.
+The destination's network namespace, mounts and configuration are prepared before the checkpoint, all files are on
+tmpfs, and the commands run without pauses. The node must be on the host where it was started, because runc has its
+state only there.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _LIMIT = 300.0
 
 
 class BaselineRunc:
-    """The move of one node by hand. `run` measures it, `close` takes away all that it made."""
+    """The move of one node by hand. `run` measures it, `close` removes everything that was made for it."""
 
     def __init__(self, instance: Instance, node: Node) -> None:
         self._node = node
-        self._place = instance.run / "nodes" / f"{node.name}@{node.host}"
-        self._there = instance.run / "by-hand"
+        self._source = instance.run / "nodes" / f"{node.name}@{node.host}"
+        self._destination = instance.run / "by-hand"
         self._netns = f"{instance.prefix}-by-hand"
         self._cgroup = f"{instance.prefix}/by-hand"
         document = json.loads(_output(sys.executable, "-P", "-m", "wherry.node.container.criu.probe"))
@@ -35,14 +35,14 @@ class BaselineRunc:
         self._from, self._to = f"{node.name}.{node.host}", "by-hand"
 
     def prepare(self) -> None:
-        """Everything at the destination that can be ready before the node stops."""
-        self._there.mkdir(mode=0o700)
-        _run("mount", "-t", "tmpfs", "-o", "mode=0700", "wherry", str(self._there))
+        """Makes everything at the destination that can be made before the checkpoint."""
+        self._destination.mkdir(mode=0o700)
+        _run("mount", "-t", "tmpfs", "-o", "mode=0700", "wherry", str(self._destination))
         for name in ("root", "private", "bundle", "images", "copy"):
-            (self._there / name).mkdir()
-        _run("mount", "--bind", "-o", "ro", "/", str(self._there / "root"))
-        config = json.loads((self._place / "bundle" / "config.json").read_text())
-        (self._there / "bundle" / "config.json").write_text(json.dumps(self._changed(config)))
+            (self._destination / name).mkdir()
+        _run("mount", "--bind", "-o", "ro", "/", str(self._destination / "root"))
+        config = json.loads((self._source / "bundle" / "config.json").read_text())
+        (self._destination / "bundle" / "config.json").write_text(json.dumps(self._destination_config(config)))
         _run("ip", "netns", "add", self._netns)
         _run("ip", "-n", self._netns, "link", "add", "eth0", "type", "veth", "peer", "name", "other")
         _run("ip", "-n", self._netns, "link", "set", "dev", "eth0", "address", self._node.mac)
@@ -51,37 +51,37 @@ class BaselineRunc:
             _run("ip", "-n", self._netns, "link", "set", "dev", interface, "up")
 
     def run(self) -> float:
-        """Seconds from the first command to the end of the last: the node stands still for as long."""
-        images, copy = self._there / "images", self._there / "copy"
+        """Seconds from the start of the first to the end of the last command, which is the node's downtime."""
+        images, copy = self._destination / "images", self._destination / "copy"
         options = ["--tcp-established", "--file-locks"]
         began = time.monotonic()
         _run(*self._runc, "checkpoint", "--image-path", str(images), *options, self._from)
         _run("cp", "-a", f"{images}/.", str(copy))
-        _run("cp", "-a", f"{self._place / 'private'}/.", str(self._there / "private"))
-        bundle = ["--detach", "--bundle", str(self._there / "bundle")]
+        _run("cp", "-a", f"{self._source / 'private'}/.", str(self._destination / "private"))
+        bundle = ["--detach", "--bundle", str(self._destination / "bundle")]
         _run(*self._runc, "restore", "--image-path", str(copy), *options, *bundle, self._to)
-        took = time.monotonic() - began
+        elapsed = time.monotonic() - began
         state = json.loads(_output(*self._runc, "state", self._to))
         if state.get("status") != "running":
             raise Failed(Code.FAILED, "the node restored by hand does not run", str(state.get("status")))
-        return took
+        return elapsed
 
     def close(self) -> None:
         """Removes the restored node and everything made for it. Idempotent."""
         for command in (
             [*self._runc, "delete", "--force", self._to],
             ["ip", "netns", "delete", self._netns],
-            ["umount", "--lazy", str(self._there / "root")],
-            ["umount", "--lazy", str(self._there)],
+            ["umount", "--lazy", str(self._destination / "root")],
+            ["umount", "--lazy", str(self._destination)],
         ):
             subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_LIMIT, check=False)
-        shutil.rmtree(self._there, ignore_errors=True)
+        shutil.rmtree(self._destination, ignore_errors=True)
 
-    def _changed(self, config: dict[str, Any]) -> dict[str, Any]:
-        config["root"]["path"] = str(self._there / "root")
+    def _destination_config(self, config: dict[str, Any]) -> dict[str, Any]:
+        config["root"]["path"] = str(self._destination / "root")
         config["linux"]["cgroupsPath"] = f"/{self._cgroup}"
         for mount in config["mounts"]:
-            mount["source"] = mount["source"].replace(f"{self._place}/private", f"{self._there}/private")
+            mount["source"] = mount["source"].replace(f"{self._source}/private", f"{self._destination}/private")
         for namespace in config["linux"]["namespaces"]:
             if namespace["type"] == "network":
                 namespace["path"] = f"/run/netns/{self._netns}"
@@ -89,7 +89,7 @@ class BaselineRunc:
 
 
 def _run(*command: str) -> None:
-    done = subprocess.run(
+    result = subprocess.run(
         command,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
@@ -98,14 +98,14 @@ def _run(*command: str) -> None:
         timeout=_LIMIT,
         check=False,
     )
-    if done.returncode:
-        lines = done.stderr.strip().splitlines()
-        why = lines[-1] if lines else f"exit {done.returncode}"
+    if result.returncode:
+        lines = result.stderr.strip().splitlines()
+        why = lines[-1] if lines else f"exit {result.returncode}"
         raise Failed(Code.FAILED, f"by hand: {' '.join(command[:1])} {command[-1]} failed", why)
 
 
 def _output(*command: str) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT, check=False)
-    if done.returncode:
-        raise Failed(Code.FAILED, f"by hand: {command[0]} failed", (done.stderr or done.stdout).strip()[-300:])
-    return done.stdout
+    result = subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT, check=False)
+    if result.returncode:
+        raise Failed(Code.FAILED, f"by hand: {command[0]} failed", (result.stderr or result.stdout).strip()[-300:])
+    return result.stdout

@@ -1,4 +1,4 @@
-"""The benchmarks that there are, and how a user's settings are put into one."""
+"""The list of benchmarks, and their creation by name with a user's settings."""
 
 from __future__ import annotations
 
@@ -22,9 +22,8 @@ BENCHMARKS: tuple[type[Benchmark], ...] = (MoveByRunc, MoveByVirsh, Links, LinkM
 
 
 def find(name: str, *, quick: bool = False, settings: Sequence[str] = ()) -> Benchmark:
-    """A benchmark by its name with settings as `FIELD=VALUE`; those of --quick come first.
-
-    NOT_FOUND with the nearest name, USAGE for a setting that it does not have or a value that is none.
+    """Creates a benchmark by its name with settings `FIELD=VALUE`, which override those of --quick. Raises NOT_FOUND
+    with the nearest name, or USAGE for an unknown setting or an invalid value.
     """
     kinds = {kind.name: kind for kind in BENCHMARKS}
     if name not in kinds:

@@ -1,7 +1,8 @@
-"""A benchmark: what it compares, at which levels, how often, and the goals that its ratios must keep.
+"""A benchmark definition: factors and levels, repetitions, comparisons with a baseline, and goals for the ratios.
 
-A definition is a dataclass whose fields are its settings (`wherry bench run NAME --set FIELD=VALUE`). It starts nothing
-by itself: order, repetition, keeping of samples, taking down and the report are `runner`'s, the same for all.
+A definition is a dataclass whose fields are its settings (`wherry bench run NAME --set FIELD=VALUE`). A definition
+starts nothing: order, repetition, storage of samples, clean-up and report are the same for all benchmarks and belong to
+`runner`.
 """
 
 from __future__ import annotations
@@ -19,25 +20,25 @@ from wherry.lab.report.page import Table
 from wherry.lab.report.statistics import Estimate, median, ratio
 
 Levels = Mapping[str, Any]
-"""One combination that is measured: factor -> level, as it stands in each of its samples."""
+"""One treatment: factor -> level, stored in each of its samples."""
 Row = dict[str, Any]
-"""One sample: its numbers, and `ok: False` with a `problem` when it does not count."""
+"""One sample: its numbers, or `ok: False` with a `problem` when it does not count."""
 
 
 @dataclass(frozen=True)
 class Goal:
-    """What a ratio, or a number without a baseline, must keep: `at_most` or `at_least` some value."""
+    """Bounds of a ratio, or of a median without a baseline: `at_most`, `at_least` or both."""
 
     at_most: float | None = None
     at_least: float | None = None
 
-    def verdict(self, found: Estimate) -> str:
-        """`met` when the whole interval keeps the goal, `missed` when none of it does, else `not certain`."""
+    def verdict(self, estimate: Estimate) -> str:
+        """`met` if the whole interval is within the bounds, `missed` if none of it is, else `not certain`."""
         least = -math.inf if self.at_least is None else self.at_least
         most = math.inf if self.at_most is None else self.at_most
-        if least <= found.low and found.high <= most:
+        if least <= estimate.low and estimate.high <= most:
             return "met"
-        return "missed" if found.high < least or found.low > most else "not certain"
+        return "missed" if estimate.high < least or estimate.low > most else "not certain"
 
     def __str__(self) -> str:
         parts = (("at least", self.at_least), ("at most", self.at_most))
@@ -46,71 +47,80 @@ class Goal:
 
 @dataclass(frozen=True)
 class Comparison:
-    """One row of a benchmark's table: samples, those of the baseline if there is one, and the goal of their ratio."""
+    """One row of a benchmark's table: samples, samples of the baseline if it has one, goal of the ratio of medians."""
 
-    what: str
+    label: str
     samples: Sequence[float]
-    base: Sequence[float] = ()
+    baseline: Sequence[float] = ()
     goal: Goal | None = None
-    overruled: str = field(default="", kw_only=True)
-    """Why the goal is missed whatever the numbers say."""
+    missed_because: str = field(default="", kw_only=True)
+    """A reason why the goal is missed regardless of the numbers."""
 
-    def cells(self) -> tuple[str, ...]:
-        """Texts of the row."""
-        ours, theirs = (median(found).text() if found else "not measured" for found in (self.samples, self.base))
-        whole = self.estimate()
-        verdict = "" if self.goal is None or whole is None else self.goal.verdict(whole)
-        if self.overruled and verdict:
-            verdict = f"missed: {self.overruled}"
-        against = whole.text() if whole and self.base else "-"
-        return (self.what, ours, theirs if self.base else "-", against, str(self.goal or "-"), verdict or "-")
+    def row(self) -> tuple[str, ...]:
+        """The texts of the row's cells."""
+        ours, theirs = (median(data).text() if data else "not measured" for data in (self.samples, self.baseline))
+        estimate = self.estimate()
+        verdict = "" if self.goal is None or estimate is None else self.goal.verdict(estimate)
+        if self.missed_because and verdict:
+            verdict = f"missed: {self.missed_because}"
+        against = estimate.text() if estimate and self.baseline else "-"
+        return (
+            self.label,
+            ours,
+            theirs if self.baseline else "-",
+            against,
+            str(self.goal or "-"),
+            verdict or "-",
+        )
 
     def estimate(self) -> Estimate | None:
-        """What the goal is about: the ratio of medians, or the median where there is no baseline."""
+        """The quantity that the goal bounds: the ratio of medians, or the median if there is no baseline."""
         if not self.samples:
             return None
-        return ratio(self.samples, self.base) if self.base else median(self.samples)
+        return ratio(self.samples, self.baseline) if self.baseline else median(self.samples)
 
 
 @dataclass(frozen=True)
 class Benchmark(ABC):
-    """A definition. Subclasses add their settings as fields."""
+    """Base class of definitions. Subclasses declare their settings as fields."""
 
     name: ClassVar[str]
     compares: ClassVar[str]
-    """One line: what is measured, beside what."""
-    lasts: ClassVar[tuple[str, str]]
-    """How long it takes on two cores: the whole, and with --quick."""
+    """One line: the measured quantity and its baseline."""
+    duration: ClassVar[tuple[str, str]]
+    """Duration on two cores: full, and with --quick."""
     columns: ClassVar[tuple[str, str]] = ("wherry", "baseline")
-    """What samples and baseline are called."""
+    """Column names of samples and baseline."""
     repetitions: ClassVar[int] = 5
     quick_repetitions: ClassVar[int] = 2
     quick_settings: ClassVar[Mapping[str, Any]] = {}
-    """Fields that --quick changes."""
+    """Settings that --quick changes."""
     fresh_fabric: ClassVar[bool] = False
-    """Whether each run has a fabric of its own, so that nothing is left of what the daemon knew."""
+    """Whether each run gets a new fabric, so that the daemon has no measurements of earlier runs."""
     remarks: ClassVar[Sequence[str]] = ()
 
     @abstractmethod
     def levels(self) -> Sequence[Levels]:
-        """The combinations, each measured once in a turn."""
+        """The treatments, each measured once in a turn."""
 
     def prepare(self, client: Client) -> None:
-        """Makes the fabric, once or for each run (`fresh_fabric`); the embedded one is made by the first cluster."""
+        """Makes the fabric, once or before each run (`fresh_fabric`). Default: none; the first cluster makes the
+        embedded one."""
         return
 
     @abstractmethod
     def measure(self, client: Client, levels: Levels, directory: Path) -> Iterable[Row]:
-        """The samples of one run. Clusters that it makes are removed behind it; its jobs may write to `directory`."""
+        """Makes one run and yields its samples. The runner removes its clusters afterwards; jobs may write to
+        `directory`."""
 
     @abstractmethod
     def comparisons(self, samples: Samples) -> Sequence[Comparison]:
         """The rows of the table."""
 
     def tables(self, samples: Samples) -> Sequence[Table]:
-        """Further tables."""
+        """Additional tables of the report."""
         return ()
 
-    def said(self, row: Row) -> str:
-        """A sample in a line of progress."""
+    def describe_sample(self, row: Row) -> str:
+        """A sample as text for the progress line."""
         return ", ".join(f"{key} {value:.3f}" for key, value in row.items() if isinstance(value, float))

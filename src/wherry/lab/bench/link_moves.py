@@ -1,4 +1,4 @@
-"""`link-moves`: a live move over a link between sites, beside moves inside a site and the bound of its bandwidth."""
+"""`link-moves`: live moves over a link between sites, compared with moves inside a site and with a bandwidth bound."""
 
 from __future__ import annotations
 
@@ -16,31 +16,30 @@ from wherry.lab.bench.move import await_output
 from wherry.lab.bench.samples import Samples
 from wherry.lab.report.statistics import median
 
-_ROUND = ("b2", "a2", "a3", "b1")
-"""Hosts in the order in which the node comes by them; it begins at b1."""
+_ITINERARY = ("b2", "a2", "a3", "b1")
+"""The node's destinations in order; it starts at b1."""
 _SLACK, _ROUND_TRIPS = 1.25, 10
-_LONGEST = 36_000
+_JOB_SECONDS = 36_000
 
 
 @dataclass(frozen=True)
 class LinkMoves(Benchmark):
-    """Under a running ring a node goes round four hosts: inside a site, over the link, inside the other, and back.
-
-    So a round has two local moves and two over the link, in turns.
+    """A node moves around four hosts while a ring of messages runs: inside a site, over the link, inside the other
+    site, and back. So each run has two local moves and two over the link, alternating.
     """
 
     name = "link-moves"
     compares = (
         "Seconds of a move over a link, beside 1.25 x bytes / bandwidth + the downtime of a local move + 10 round trips"
     )
-    lasts = ("ten minutes", "two minutes")
+    duration = ("ten minutes", "two minutes")
     columns = ("over the link", "bound")
     quick_settings = {"memory": "16"}
 
     memory: str = "16,64,256"
-    """MiB that each rank rewrites, separated by commas."""
+    """MiB that each rank rewrites; several values are separated by commas."""
     latency: str = "10ms"
-    """Of one way."""
+    """One-way latency of the link."""
     bandwidth: str = "1Gbit/s"
     overlay: Literal["none", "openvpn", "wireguard"] = "none"
 
@@ -67,33 +66,33 @@ class LinkMoves(Benchmark):
         memory, owner = levels["memory"], identity.process_owner(directory)
         spec = {"name": "far", "nodes": 2, "cpus": 1.0, "memory": f"{memory + 192}MiB", "hosts": ["a1", "b1"]}
         client.wait(client.up(spec, "the benchmark's cluster", owner).id)
-        argv = [str(native_program("wherry-ring-openmpi")), "--seconds", str(_LONGEST), "--memory", str(memory)]
+        argv = [str(native_program("wherry-ring-openmpi")), "--seconds", str(_JOB_SECONDS), "--memory", str(memory)]
         env = {**os.environ, "OMPI_MCA_mpi_yield_when_idle": "1"}
         job = client.run("far", argv, 2, env=env, owner=owner)
         await_output(client, job.id, b"iteration", 60.0)
-        rows, here = list[Row](), "b1"
-        for host in _ROUND:
+        rows, host_now = list[Row](), "b1"
+        for host in _ITINERARY:
             move = client.move("far-1", host)
-            kind = "local" if here[0] == host[0] else "crossing"
+            kind = "local" if host_now[0] == host[0] else "crossing"
             row = {"kind": kind, "bytes": move.bytes, "downtime": move.downtime, "total": move.total}
             rows.append({**row, "phases": move.phases, "rounds": len(move.rounds)})
-            here = host
+            host_now = host
         client.cancel_job(job.id)
         local = median([row["downtime"] for row in rows if row["kind"] == "local"]).value
         return [{**row, "bound": self._bound(row["bytes"], local)} for row in rows]
 
     def _bound(self, size: float, local: float) -> float:
-        """Seconds that a move over the link shall take at most."""
+        """Upper bound for the seconds of a move over the link."""
         wire = _SLACK * 8 * size / parse_rate(self.bandwidth)
         return wire + local + _ROUND_TRIPS * 2 * parse_duration(self.latency)
 
     def comparisons(self, samples: Samples) -> Sequence[Comparison]:
         rows = []
         for levels in self.levels():
-            far = {**levels, "kind": "crossing"}
+            crossing = {**levels, "kind": "crossing"}
             for what in ("downtime", "total"):
                 text = f"{levels['memory']} MiB, {what}"
-                bound = samples.values("bound", **far)
-                rows.append(Comparison(text, samples.values(what, **far), bound, Goal(at_most=1.0)))
+                bound = samples.values("bound", **crossing)
+                rows.append(Comparison(text, samples.values(what, **crossing), bound, Goal(at_most=1.0)))
                 rows.append(Comparison(f"{text} of a local move", samples.values(what, **levels, kind="local")))
         return rows

@@ -1,4 +1,4 @@
-"""`links`: how exactly an emulated link keeps the latency and the bandwidth that it was given."""
+"""`links`: accuracy of the latency and bandwidth of an emulated link."""
 
 from __future__ import annotations
 
@@ -22,23 +22,22 @@ _FABRIC = {
 }
 _LATENCIES = ("0ms", "1ms", "5ms", "10ms", "50ms")
 _BANDWIDTHS = (("10Mbit/s", "0ms"), ("100Mbit/s", "0ms"), ("1Gbit/s", "0ms"), ("1Gbit/s", "10ms"))
-_LATE, _LATE_SHARE = 0.2e-3, 0.03
-"""A latency's goal: so many seconds late, or so large a share of it."""
+_MAX_LATE, _LATE_SHARE = 0.2e-3, 0.03
+"""Goal for a latency's excess: the larger of an absolute bound in seconds and a share of the latency."""
 _EXACT = Goal(at_least=0.95, at_most=1.05)
 _CORES = Goal(at_most=1.0)
 
 
 @dataclass(frozen=True)
 class Links(Benchmark):
-    """Measured from the link's two hosts as `wherry site link --measure` does: timed datagrams, and TCP that fills it.
-
-    A latency's sample is the median of several datagrams; a bandwidth gives one of each direction, and the cores that
-    the emulator took meanwhile.
+    """Measured between the link's two hosts as by `wherry site link --measure`: timed datagrams and a saturating TCP
+    stream. A latency sample is the median of several datagrams. A bandwidth run gives one sample for each direction,
+    with the CPU cores that the emulator used.
     """
 
     name = "links"
     compares = "Latency (ms) and bandwidth (Mbit/s) of a link, beside what was declared"
-    lasts = ("three minutes", "a minute")
+    duration = ("three minutes", "a minute")
     columns = ("measured", "declared")
 
     def levels(self) -> Sequence[Levels]:
@@ -55,17 +54,17 @@ class Links(Benchmark):
             yield {"ms": 1e3 * seconds, "late": 1e3 * (seconds - parse_duration(levels["latency"]))}
             return
         began, before = time.monotonic(), client.links()[0]["cpu"]
-        found = client.links(measure=True)[0]["measured"]
+        measured = client.links(measure=True)[0]["measured"]
         cores = (client.links()[0]["cpu"] - before) / (time.monotonic() - began)
-        for way in ("there", "back"):
-            yield {"mbit": found[way] / 1e6, "cores": cores}
+        for direction in ("there", "back"):
+            yield {"mbit": measured[direction] / 1e6, "cores": cores}
 
     def comparisons(self, samples: Samples) -> Sequence[Comparison]:
         rows = []
         for latency in _LATENCIES:
-            most = 1e3 * max(_LATE, _LATE_SHARE * parse_duration(latency))
-            found = samples.values("late", latency=latency, bandwidth="40Gbit/s")
-            rows.append(Comparison(f"{latency}: late by ms", found, goal=Goal(at_most=most)))
+            bound = 1e3 * max(_MAX_LATE, _LATE_SHARE * parse_duration(latency))
+            measured = samples.values("late", latency=latency, bandwidth="40Gbit/s")
+            rows.append(Comparison(f"{latency}: late by ms", measured, goal=Goal(at_most=bound)))
         for bandwidth, latency in _BANDWIDTHS:
             where = {"latency": latency, "bandwidth": bandwidth}
             declared = [parse_rate(bandwidth) / 1e6]

@@ -1,4 +1,4 @@
-"""`move`: downtime and total time of a container node's move by memory size, beside the same move by hand with runc."""
+"""`move`: downtime and total time of a container node's move by memory size, compared with runc by hand."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from wherry.lab.bench.definition import Benchmark, Comparison, Levels, Row
 from wherry.lab.bench.samples import Samples
 
 _CLUSTER, _NODE, _FROM, _TO = "bench", "bench-0", "a1", "b1"
-_HOLD = (
+_PROGRAM = (
     "import os, sys, time\n"
     "size = int(sys.argv[1])\n"
     "memory = bytearray(size)\n"
@@ -26,17 +26,17 @@ _HOLD = (
     "print('holding', flush=True)\n"
     "time.sleep(600)\n"
 )
-"""Fills its memory with what no page has twice in a row, and waits."""
+"""Python program that fills its memory with random data and sleeps."""
 _READY = 120.0
 
 
 @dataclass(frozen=True)
 class MoveByRunc(Benchmark):
-    """Each sample is a node made anew that holds so much memory, moved once."""
+    """Each sample is one move of a new node whose program holds the given amount of memory."""
 
     name = "move"
     compares = "Downtime and total time of a move in seconds, beside runc checkpoint, copy and restore by hand"
-    lasts = ("ten minutes", "two minutes")
+    duration = ("ten minutes", "two minutes")
     columns = ("wherry", "runc by hand")
     quick_settings = {"sizes": "8MiB,64MiB"}
     remarks = (
@@ -46,7 +46,7 @@ class MoveByRunc(Benchmark):
     )
 
     sizes: str = "8MiB,64MiB,256MiB,1GiB"
-    """Memory that the node's program holds, separated by commas."""
+    """Sizes of the program's memory, separated by commas."""
 
     def __post_init__(self) -> None:
         self._sizes()
@@ -62,22 +62,22 @@ class MoveByRunc(Benchmark):
         memory = f"{size // 2**20 + 512}MiB"
         spec = {"name": _CLUSTER, "nodes": 1, "cpus": 1.0, "memory": memory, "hosts": [_FROM]}
         client.wait(client.up(spec, "the benchmark's cluster", owner).id)
-        argv = ["/usr/bin/python3", "-c", _HOLD, str(size)]
+        argv = ["/usr/bin/python3", "-c", _PROGRAM, str(size)]
         job = client.run(_CLUSTER, argv, 1, mpi="openmpi", owner=owner)
         await_output(client, job.id, b"holding", _READY)
-        yield _moved(client) if levels["by"] == "wherry" else _by_hand(client)
+        yield _move_by_wherry(client) if levels["by"] == "wherry" else _move_by_hand(client)
 
     def comparisons(self, samples: Samples) -> Sequence[Comparison]:
         rows = []
         for size in self._sizes():
             for what in ("downtime", "total"):
-                ours, hand = (samples.values(what, memory=size, by=by) for by in ("wherry", "runc"))
-                rows.append(Comparison(f"{format_size(size)}, {what}", ours, hand))
+                ours, baseline = (samples.values(what, memory=size, by=by) for by in ("wherry", "runc"))
+                rows.append(Comparison(f"{format_size(size)}, {what}", ours, baseline))
         return rows
 
 
 def await_output(client: Client, job: str, text: bytes, seconds: float) -> None:
-    """Returns when the job has written `text`. TIMED_OUT when it has not after so many seconds."""
+    """Returns when the job has written `text`. Raises TIMED_OUT after `seconds`."""
     deadline = time.monotonic() + seconds
     while text not in b"".join(data for _, _, data in client.output(job, follow=False)):
         if time.monotonic() > deadline:
@@ -85,17 +85,17 @@ def await_output(client: Client, job: str, text: bytes, seconds: float) -> None:
         time.sleep(0.1)
 
 
-def _moved(client: Client) -> Row:
+def _move_by_wherry(client: Client) -> Row:
     move = client.move(_NODE, _TO)
     return {"downtime": move.downtime, "total": move.total, "bytes": move.bytes, "phases": move.phases}
 
 
-def _by_hand(client: Client) -> Row:
+def _move_by_hand(client: Client) -> Row:
     node = next(node for node in client.nodes(_CLUSTER) if node.name == _NODE)
-    hand = BaselineRunc(instance(), node)
+    baseline = BaselineRunc(instance(), node)
     try:
-        hand.prepare()
-        seconds = hand.run()
+        baseline.prepare()
+        seconds = baseline.run()
     finally:
-        hand.close()
+        baseline.close()
     return {"downtime": seconds, "total": seconds}

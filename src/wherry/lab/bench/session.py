@@ -1,4 +1,4 @@
-"""Where a benchmark runs: an instance of its own that is gone afterwards, and a directory for its jobs."""
+"""Where a benchmark runs: a temporary instance and a temporary working directory for its jobs."""
 
 from __future__ import annotations
 
@@ -14,16 +14,14 @@ from wherry.client import daemon_process
 
 
 @contextmanager
-def own_instance(name: str, *, keep: bool = False) -> Iterator[None]:
-    """Uses an instance of which nothing is left at the end, unless it is to be kept.
-
-    It is called `name` unless WHERRY_INSTANCE names another. One that the user has named must not exist yet: everything
-    in it would be removed.
+def temporary_instance(name: str, *, keep: bool = False) -> Iterator[None]:
+    """Runs the block in an instance that is removed completely at the end, unless `keep`. The instance is `name`, or
+    WHERRY_INSTANCE if set; that one must not exist yet, because everything in it is removed.
     """
     os.environ.setdefault("WHERRY_INSTANCE", name)
-    chosen = instance()
-    if chosen.name != name and (chosen.run.exists() or chosen.state.exists()):
-        what = f"the instance {chosen.name} is in use"
+    selected = instance()
+    if selected.name != name and (selected.run.exists() or selected.state.exists()):
+        what = f"the instance {selected.name} is in use"
         why = f"at its end {name} would remove all that is in it"
         raise Refused(Code.WRONG_STATE, what, why, f"unset WHERRY_INSTANCE, or: {as_root(['down', '--all'])}")
     try:
@@ -36,6 +34,6 @@ def own_instance(name: str, *, keep: bool = False) -> Iterator[None]:
 
 @contextmanager
 def working_directory() -> Iterator[Path]:
-    """A directory that is gone afterwards. Not below /tmp, which is each node's own."""
-    with TemporaryDirectory(prefix="wherry-bench-", dir=Path.home()) as here:
-        yield Path(here)
+    """A temporary directory, not below /tmp, because each node has a /tmp of its own."""
+    with TemporaryDirectory(prefix="wherry-bench-", dir=Path.home()) as path:
+        yield Path(path)

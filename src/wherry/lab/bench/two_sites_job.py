@@ -1,4 +1,4 @@
-"""A job of NPB over two sites that are full: what `balance` and `balance-overhead` have in common."""
+"""An NPB job over two fully occupied sites: common base of `balance` and `balance-overhead`."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ JOB = "job"
 
 
 @dataclass(frozen=True)
-class OverTwoSites(Benchmark):
-    """The settings of such a job, its fabric and its clusters."""
+class TwoSitesBenchmark(Benchmark):
+    """Settings, fabric and clusters of the job."""
 
     nodes: int = 6
-    """Of the job at each site."""
+    """Nodes of the job at each site."""
     ranks: int = 16
     latency: str = "10ms"
-    """Of the link, one way."""
+    """One-way latency of the link."""
     bandwidth: str = "1Gbit/s"
     mpi: Literal["openmpi", "mpich"] = "openmpi"
 
     def make_fabric(self, client: Client) -> None:
-        """Two sites, each with room for all nodes of the job."""
-        each = -(-2 * self.nodes // _HOSTS)
+        """Makes two sites, each with capacity for all nodes of the job."""
+        cores = -(-2 * self.nodes // _HOSTS)
         hosts = [
-            {"name": f"{site}{number}", "site": site, "cores": each, "memory": "4GiB"}
+            {"name": f"{site}{number}", "site": site, "cores": cores, "memory": "4GiB"}
             for site in "ab"
             for number in range(1, _HOSTS + 1)
         ]
@@ -44,40 +44,40 @@ class OverTwoSites(Benchmark):
         about = {"kind": "fabric", "version": 1, "name": "two-sites", "sites": [{"name": "a"}, {"name": "b"}]}
         client.wait(client.fabric_up({**about, "hosts": hosts, "links": [link]}, "the benchmark's fabric").id)
 
-    def crowd(self, client: Client, owner: Owner) -> None:
-        """A cluster for the job over both sites, and one at each site that has the rest of it."""
+    def make_clusters(self, client: Client, owner: Owner) -> None:
+        """Makes the job's cluster over both sites, and at each site a cluster that occupies the rest of it."""
         _up(client, owner, JOB, 2 * self.nodes, {"placement": "spread"})
         for site in ("a", "b"):
             _up(client, owner, f"guest{site}", self.nodes, {"sites": [site], "memory": "32MiB"})
 
-    def start(self, client: Client, name: str, directory: Path, owner: Owner) -> Job:
-        """Starts a program of NPB, `PROGRAM:CLASS`."""
+    def start_program(self, client: Client, name: str, directory: Path, owner: Owner) -> Job:
+        """Starts an NPB program, given as PROGRAM:CLASS."""
         program, _, size = name.partition(":")
         path = directory / f"npb-{program}"
         shutil.copy(native_program(f"npb-{program}-{self.mpi}"), path)
         return client.run(JOB, [str(path), size], self.ranks, self.mpi, owner=owner)
 
-    def where(self) -> str:
-        """The settings in a title."""
+    def settings_text(self) -> str:
+        """The settings as text for a title."""
         return f"{self.nodes} + {self.nodes} nodes, {self.ranks} ranks, {self.latency}"
 
 
-def _up(client: Client, owner: Owner, name: str, nodes: int, more: dict[str, Any]) -> None:
-    spec = {"name": name, "nodes": nodes, "cpus": 1, "memory": "256MiB", **more}
+def _up(client: Client, owner: Owner, name: str, nodes: int, options: dict[str, Any]) -> None:
+    spec = {"name": name, "nodes": nodes, "cpus": 1, "memory": "256MiB", **options}
     client.wait(client.up(spec, "the benchmark's cluster", owner).id)
 
 
-def ended(client: Client, job: Job) -> Job:
-    """The job when it is over."""
+def await_end(client: Client, job: Job) -> Job:
+    """Waits for the job's end and returns its final record."""
     for _ in client.output(job.id):
         continue
-    while job.state.under_way:  # its output ends a little before it
+    while job.state.under_way:  # the output ends slightly before the job
         time.sleep(0.05)
         job = client.job(job.id)
     return job
 
 
-def wrong(client: Client, job: Job) -> str:
-    """Why the run of a program that is over does not count; empty when it verified its result."""
+def why_invalid(client: Client, job: Job) -> str:
+    """Why an ended run does not count; empty when the program verified its result."""
     text = b"".join(data for stream, _, data in client.output(job.id, follow=False) if stream == "stdout").decode()
     return "" if job.exit_code == 0 and "SUCCESSFUL" in text else f"exit code {job.exit_code}: {text[-200:]}"

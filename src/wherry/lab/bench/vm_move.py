@@ -1,4 +1,4 @@
-"""`vm-move`: a virtual machine moved under an MPI job that writes to memory, beside `virsh migrate --live`."""
+"""`vm-move`: live move of a VM under an MPI job that dirties memory, compared with `virsh migrate --live`."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ _MEASURES = {
     "downtime": "seconds that the machine stood, as its mover says",
     "gap": "longest pause between two messages, as a rank saw it",
 }
-_SYSTEM = 176
-"""MiB of a machine beside what the job's ranks write to."""
+_SYSTEM_MEMORY = 176
+"""MiB of a VM's memory besides what the job's ranks write to."""
 _SETTLE = 3.0
-"""Seconds that the job runs before the move."""
+"""Seconds between the job's start and the move."""
 _READY = 180.0
 
 
 @dataclass(frozen=True)
 class MoveByVirsh(Benchmark):
-    """Each sample is a cluster of two machines made anew and one move of the second under a ring of messages."""
+    """Each sample is a new cluster of two VMs and one move of the second while a ring of messages runs."""
 
     name = "vm-move"
     compares = "A virtual machine's move under an MPI job, beside virsh migrate --live with its defaults"
-    lasts = ("an hour without KVM", "a quarter of an hour without KVM")
+    duration = ("an hour without KVM", "a quarter of an hour without KVM")
     columns = ("wherry", "virsh by hand")
     repetitions = 10
     quick_settings = {"memory": 8}
@@ -50,9 +50,9 @@ class MoveByVirsh(Benchmark):
     )
 
     memory: int = 32
-    """MiB that each rank writes to, over and over."""
+    """MiB that each rank rewrites continuously."""
     seconds: int = 40
-    """How long each job runs; it must outlast the move."""
+    """Duration of each job; it must exceed that of the move."""
 
     def __post_init__(self) -> None:
         if self.memory < 1 or self.seconds < 1:
@@ -68,7 +68,7 @@ class MoveByVirsh(Benchmark):
             "name": _CLUSTER,
             "nodes": 2,
             "cpus": 1.0,
-            "memory": f"{_SYSTEM + self.memory}MiB",
+            "memory": f"{_SYSTEM_MEMORY + self.memory}MiB",
             "hosts": [_TO, _FROM],
         }
         program = str(native_program("wherry-ring-mpich"))
@@ -78,10 +78,10 @@ class MoveByVirsh(Benchmark):
         await_output(client, job.id, b"iteration", _READY)
         time.sleep(_SETTLE)
         if levels["by"] == "wherry":
-            yield _moved(client) | _result(client, job.id)
+            yield _move_by_wherry(client) | _job_result(client, job.id)
         else:
-            with _by_hand(client) as sample:
-                yield sample | _result(client, job.id)
+            with _move_by_hand(client) as sample:
+                yield sample | _job_result(client, job.id)
 
     def comparisons(self, samples: Samples) -> Sequence[Comparison]:
         return [
@@ -90,34 +90,34 @@ class MoveByVirsh(Benchmark):
         ]
 
 
-def _result(client: Client, job: str) -> dict[str, Any]:
-    """What the job says at its end. Failed when it, or anything that it checked, was wrong."""
-    said = b"".join(data for _, _, data in client.output(job)).decode(errors="replace").splitlines()
+def _job_result(client: Client, job: str) -> dict[str, Any]:
+    """The job's result line. Raises Failed when the job failed or printed none."""
+    output = b"".join(data for _, _, data in client.output(job)).decode(errors="replace").splitlines()
     ended = client.job(job)
-    if ended.exit_code != 0 or not said or not said[-1].startswith("{"):
-        raise Failed(Code.JOB_FAILED, f"the job ended with {ended.exit_code}", " | ".join(said[-3:]))
-    result = json.loads(said[-1])
+    if ended.exit_code != 0 or not output or not output[-1].startswith("{"):
+        raise Failed(Code.JOB_FAILED, f"the job ended with {ended.exit_code}", " | ".join(output[-3:]))
+    result = json.loads(output[-1])
     return {"gap": result["max_gap_ms"] / 1000, "gap_at": result["max_gap_at"], "errors": result["errors"]}
 
 
-def _moved(client: Client) -> Row:
+def _move_by_wherry(client: Client) -> Row:
     began = time.monotonic()
     move = client.move(_NODE, _TO)
     total = time.monotonic() - began
-    more = {"bytes": move.bytes, "rounds": len(move.rounds), "phases": move.phases}
-    return {"began": move.created, "total": total, "downtime": move.downtime, **more}
+    details = {"bytes": move.bytes, "rounds": len(move.rounds), "phases": move.phases}
+    return {"began": move.created, "total": total, "downtime": move.downtime, **details}
 
 
 @contextmanager
-def _by_hand(client: Client) -> Iterator[Row]:
-    """The move by hand; at the end the machine is taken away, as the service does not know where it is."""
+def _move_by_hand(client: Client) -> Iterator[Row]:
+    """The move by hand. The VM is destroyed at the end, because the service does not know its new host."""
     node = next(node for node in client.nodes(_CLUSTER) if node.name == _NODE)
     network = next(cluster["network"] for cluster in client.clusters() if cluster["name"] == _CLUSTER)
-    hand = BaselineVirsh(instance(), node, network, _TO)
+    baseline = BaselineVirsh(instance(), node, network, _TO)
     try:
-        hand.prepare()
+        baseline.prepare()
         began = time.time()
-        total, downtime = hand.run()
+        total, downtime = baseline.run()
         yield {"began": began, "total": total, "downtime": downtime}
     finally:
-        hand.close()
+        baseline.close()

@@ -1,4 +1,4 @@
-"""Tables and progress of the lab on a terminal, by rich; where there is none, plain lines that a pipe can read."""
+"""Prints tables and progress: by rich on a terminal, as plain lines into a pipe or file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from wherry.lab.report.page import Table
 
 
 def print_table(table: Table) -> None:
-    """Prints a table. On a terminal it fits the width; in a file or a pipe no cell is cut or wrapped."""
+    """Prints a table, fitted to the terminal's width; in a file or a pipe no cell is truncated or wrapped."""
     grid = Grid(title=table.title, title_justify="left", box=box.SIMPLE_HEAD, title_style="bold")
     for index, (name, kind) in enumerate(zip(table.head, table.kinds, strict=True)):
         grid.add_column(Text(name), justify="right" if index and kind == "n" else "left")
@@ -37,7 +37,7 @@ def print_table(table: Table) -> None:
 
 
 class Progress:
-    """A bar with the time that is left on a terminal, else a line for each run. Called after each run."""
+    """A progress bar with the remaining time on a terminal, else one line for each run. Called after each run."""
 
     def __init__(self, first: str) -> None:
         self._bar: Bar | None = None

@@ -1,7 +1,7 @@
-"""The papers' forms of figures: bars with their samples, and curves over message size with their intervals.
+"""Figures in the form of the papers: bar charts with all samples, and curves over message size with intervals.
 
-Invariant: every sample that a figure shows the median of is a dot in it, and what a figure leaves out it says; what is
-published and not measured here is black, and named so.
+Invariant: a figure shows every sample behind its medians as a dot and states how many values are out of its range;
+published values that were not measured here are black and labelled.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from wherry.lab.report.statistics import Estimate, median
 
 COLOURS = ("#1f5a8f", "#c25b12", "#2c7d46", "#8a3d8f", "#7a6a1f", "#a02c2c")
 MARKERS = ("o", "s", "^", "D", "v", "P")
-"""One for each colour, for readers and printers that see none."""
+"""One for each colour, for readers and printers without colour."""
 _BLACK = "#111"
-_BROAD = 6
-"""Groups of bars whose names fit side by side."""
+_MAX_HORIZONTAL_NAMES = 6
+"""Up to this many group names are printed horizontally."""
 Samples = Mapping[str, Sequence[float]]
 Curves = Mapping[str, Mapping[float, Sequence[float]]]
 """Label -> x -> samples."""
@@ -26,15 +26,15 @@ Curves = Mapping[str, Mapping[float, Sequence[float]]]
 
 @dataclass(frozen=True)
 class Drawing:
-    """A figure as a function that draws it."""
+    """A figure as a function that draws it into given axes."""
 
     draw: Callable[[Any], None]
     """Draws into matplotlib's axes."""
     height: float = 3.6
     """Inches, at a width of 7."""
 
-    def alone(self) -> Any:
-        """As a figure of its own."""
+    def as_figure(self) -> Any:
+        """Draws it into a new matplotlib figure."""
         import matplotlib
 
         matplotlib.use("agg")
@@ -55,7 +55,7 @@ class Published:
 
 
 def bars(groups: Mapping[str, Samples], label: str, published: Sequence[Published] = ()) -> Drawing:
-    """Bars side by side: group -> bar -> samples. The bar is the median, whose number is above it."""
+    """Grouped bar chart: group -> bar -> samples. The bar's height is the median, printed above it."""
     names = list(dict.fromkeys(name for samples in groups.values() for name in samples))
     width = 0.8 / len(names) if len(names) > 1 else 0.5
 
@@ -70,21 +70,21 @@ def bars(groups: Mapping[str, Samples], label: str, published: Sequence[Publishe
             at = list(groups).index(str(mark.x))
             axes.plot([at - 0.45, at + 0.45], [mark.y] * 2, color=_BLACK, linewidth=1.1, linestyle="--")
             axes.annotate(mark.text, (at + 0.27, mark.y), (0, 2), textcoords="offset points", fontsize=7, color=_BLACK)
-        _name_groups(axes, list(groups))
+        _label_groups(axes, list(groups))
         axes.set_xlim(-0.6, len(groups) - (0.2 if published else 0.4))  # room for the text beside a bar
         axes.set_ylabel(label)
         axes.set_ylim(0, (1.3 if len(names) > 1 else 1.12) * axes.get_ylim()[1])  # room for legend and numbers
         axes.grid(axis="y", alpha=0.3)
         axes.set_axisbelow(True)
         if len(names) > 1:
-            _name_bars(axes, names)
+            _add_bar_legend(axes, names)
 
     return Drawing(draw, 3.4)
 
 
-def _name_groups(axes: Any, names: Sequence[str]) -> None:
-    """Below the bars: in lines while there is room for them, else aslant."""
-    if len(names) > _BROAD:
+def _label_groups(axes: Any, names: Sequence[str]) -> None:
+    """Labels the groups below the bars: horizontally wrapped if there are few, else rotated."""
+    if len(names) > _MAX_HORIZONTAL_NAMES:
         texts = [", ".join(name.splitlines()) for name in names]
         axes.set_xticks(range(len(names)), texts, rotation=30, ha="right", rotation_mode="anchor", fontsize=8)
         return
@@ -100,7 +100,7 @@ def _bar(axes: Any, at: float, width: float, data: Sequence[float], colour: str)
     axes.annotate(f"{value:.3g}", (at, top), (0, 4), textcoords="offset points", ha="center", fontsize=7.5)
 
 
-def _name_bars(axes: Any, names: Sequence[str]) -> None:
+def _add_bar_legend(axes: Any, names: Sequence[str]) -> None:
     from matplotlib.patches import Patch
 
     handles = [Patch(facecolor=COLOURS[i % len(COLOURS)], alpha=0.45, label=name) for i, name in enumerate(names)]
@@ -115,7 +115,8 @@ def curves(
     scale: Callable[[float, float], float] = lambda x, y: y,
     published: Sequence[Published] = (),
 ) -> Drawing:
-    """Medians over message size with their intervals; every sample is a faint dot. `scale` turns (x, y) into y."""
+    """Medians over message size with their intervals; every sample is a faint dot. `scale` maps (x, y) to the y
+    drawn."""
 
     def draw(axes: Any) -> None:
         for number, (label, points) in enumerate(series.items()):
@@ -138,11 +139,11 @@ def curves(
 
 
 def estimates(series: Mapping[str, Mapping[float, Estimate]], ylabel: str, top: float | None = None) -> Drawing:
-    """Estimates over message size, as a degradation in percent; with a `top`, nothing is shown below its negative."""
+    """Estimates over message size in percent; with `top`, the y axis is limited to -top .. top."""
 
     def draw(axes: Any) -> None:
         for number, (label, points) in enumerate(series.items()):
-            if points:  # an axis of sizes refuses a line without any
+            if points:  # a logarithmic axis rejects an empty line
                 _curve(axes, label, points, number)
         _size_axis(axes, log_y=False)
         axes.set_ylabel(ylabel)
@@ -163,7 +164,7 @@ def scatter(
     ylabel: str,
     lines: Mapping[str, Sequence[tuple[float, float]]] | None = None,
 ) -> Drawing:
-    """Points of (x, y), a colour for each group; lines are what is expected of them."""
+    """Points (x, y), one colour for each group; `lines` are the expected values."""
 
     def draw(axes: Any) -> None:
         for number, (label, points) in enumerate(groups.items()):
@@ -183,9 +184,11 @@ def scatter(
 def _curve(axes: Any, label: str, points: Mapping[float, Estimate], number: int) -> None:
     colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
     xs = sorted(points)
-    often = max(1, len(xs) // 10)
+    mark_every = max(1, len(xs) // 10)
     values = [points[x].value for x in xs]
-    axes.plot(xs, values, "-", color=colour, label=label, linewidth=1.4, marker=marker, markersize=4, markevery=often)
+    axes.plot(
+        xs, values, "-", color=colour, label=label, linewidth=1.4, marker=marker, markersize=4, markevery=mark_every
+    )
     low, high = [points[x].low for x in xs], [points[x].high for x in xs]
     axes.fill_between(xs, low, high, color=colour, alpha=0.15, linewidth=0)
 

@@ -1,4 +1,4 @@
-"""A self-contained HTML page: tables, figures as inline SVG, the environment, and what may not be read out of it."""
+"""A self-contained HTML page: tables, figures as inline SVG, remarks on what the numbers do not show, environment."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ import jinja2
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of texts below one head."""
+    """A titled table of texts with one header row."""
 
     title: str
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
     main: bool = False
-    """Whether it is what the page is there for, however long: it stands before the figures."""
+    """A main table is placed before the figures and never folded, however long it is."""
 
     @property
     def kinds(self) -> list[str]:
-        """For each column, its class on the page: `n` when it has numbers and nothing else, else `t`."""
+        """CSS class of each column: `n` if all its cells are numbers, else `t`."""
         columns = zip(*self.rows, strict=True) if self.rows else [()] * len(self.head)
         return ["n" if any(column) and all(map(_is_number, column)) else "t" for column in columns]
 
@@ -34,7 +34,7 @@ def _is_number(text: str) -> bool:
 
 @dataclass
 class Report:
-    """What goes on the page."""
+    """The contents of the page."""
 
     title: str
     summary: str
@@ -42,7 +42,7 @@ class Report:
     figures: list[tuple[str, str]] = field(default_factory=list)
     """Captions and SVG."""
     details: list[Table] = field(default_factory=list)
-    """Tables for those who look closer: behind the figures, each folded when it is long."""
+    """Tables placed after the figures, each folded when it is long."""
     remarks: list[str] = field(default_factory=list)
     environment: Mapping[str, str] = field(default_factory=dict)
 
@@ -56,7 +56,7 @@ class Report:
 
 
 def svg(figure: Any) -> str:
-    """A matplotlib figure as SVG text, its fonts as text so that the page stays small and can be searched."""
+    """A matplotlib figure as SVG. Labels stay text, so that the page is small and searchable."""
     import matplotlib
 
     buffer = io.StringIO()
@@ -66,7 +66,7 @@ def svg(figure: Any) -> str:
 
 
 _LONG = 12
-"""Rows from which a table of details is folded."""
+"""A detail table with at least this many rows is folded."""
 _PAGE = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(
     """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">

@@ -1,4 +1,4 @@
-"""report.pdf: the page of HTML on A4, set by WeasyPrint."""
+"""Renders the HTML page as an A4 PDF by WeasyPrint."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from wherry.base.errors import Code, Refused
 
 
 def write(html: str, path: Path) -> None:
-    """Writes the file. UNSUPPORTED where WeasyPrint does not find Pango, which sets the text."""
+    """Writes the file. Raises UNSUPPORTED when the Pango library, which WeasyPrint needs, is missing."""
     try:
         from weasyprint import HTML
-    except OSError as error:  # it loads Pango when it is imported
+    except OSError as error:  # importing WeasyPrint loads Pango
         why, again = str(error).splitlines()[0], f"apt-get install libpangoft2-1.0-0, then again: {path.parent}"
         raise Refused(Code.UNSUPPORTED, f"{path} cannot be written", why, again) from None
-    logging.getLogger("weasyprint").setLevel(logging.ERROR)  # it tells of each rule that is for screens alone
+    logging.getLogger("weasyprint").setLevel(logging.ERROR)  # it warns about each CSS rule that applies to screens only
     HTML(string=html).write_pdf(path)

@@ -1,4 +1,4 @@
-"""Tables that several studies share: messages by size, ratios between cells with their test."""
+"""Analysis that several studies share: curves and tables by message size, ratios of combinations with their test."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from wherry.lab.study.levels import Combination, Factor, Level
 from wherry.lab.study.results import Results
 
 LATENCY = "latency_median"
-"""What is compared: the median of a run's repetitions, which what else the machine does disturbs least."""
+"""Metric that is compared: the median over a run's repetitions, which is robust against background load."""
 
 
-def mpi_factor(quick: bool, lacks: Mapping[str, str]) -> Factor:
-    """Both MPIs as far as they are there; one with --quick."""
-    why = "not with --quick" if quick else lacks.get("mpiexec.mpich", "")
-    openmpi = Level("openmpi", "Open MPI", lacks.get("mpirun.openmpi", ""))
+def mpi_factor(quick: bool, unavailable: Mapping[str, str]) -> Factor:
+    """The factor MPI: both that are installed; only Open MPI with --quick."""
+    why = "not with --quick" if quick else unavailable.get("mpiexec.mpich", "")
+    openmpi = Level("openmpi", "Open MPI", unavailable.get("mpirun.openmpi", ""))
     return Factor("mpi", "the MPI", (openmpi, Level("mpich", "MPICH", why)))
 
 
-def by_size(
-    results: Results, cells: dict[str, Combination], metric: str = LATENCY, most: float = float("inf")
+def curves_by_size(
+    results: Results, combinations: dict[str, Combination], metric: str = LATENCY, max_size: float = float("inf")
 ) -> Curves:
-    """Label -> bytes -> samples, one of each run."""
+    """Label -> message size -> samples, one for each run."""
     return {
-        label: {x: results.values(cell, metric, x) for x in results.xs(cell, metric) if x <= most}
-        for label, cell in cells.items()
+        label: {x: results.values(combination, metric, x) for x in results.xs(combination, metric) if x <= max_size}
+        for label, combination in combinations.items()
     }
 
 
 def latency_table(title: str, curves: Curves, scale: float = 1e6, unit: str = "us") -> Table:
-    """Medians with their intervals, sizes down, cells across."""
+    """Medians with intervals: one row for each size, one column for each curve."""
     from wherry.lab.report.statistics import median
 
     sizes = sorted({x for points in curves.values() for x in points})
@@ -44,34 +44,34 @@ def latency_table(title: str, curves: Curves, scale: float = 1e6, unit: str = "u
 
 
 def bandwidth(size: float, seconds: float) -> float:
-    """Mbit/s (10^6) of a message of `size` bytes that takes `seconds`."""
+    """Bandwidth in Mbit/s (10^6) of a message of `size` bytes that takes `seconds`."""
     return 8e-6 * size / seconds
 
 
-def compare_samples(samples: Sequence[float], base: Sequence[float]) -> Estimate | None:
-    """Ratio of medians, or None when either has no sample."""
-    return ratio(samples, base) if samples and base else None
+def ratio_or_none(samples: Sequence[float], baseline: Sequence[float]) -> Estimate | None:
+    """Ratio of medians; None if either side has no samples."""
+    return ratio(samples, baseline) if samples and baseline else None
 
 
-def cost(samples: Sequence[float], base: Sequence[float]) -> Estimate | None:
-    """Difference of medians, or None when either has no sample."""
-    return difference(samples, base) if samples and base else None
+def difference_or_none(samples: Sequence[float], baseline: Sequence[float]) -> Estimate | None:
+    """Difference of medians; None if either side has no samples."""
+    return difference(samples, baseline) if samples and baseline else None
 
 
-TESTED = ", p = "
-"""What a verdict has that a test has decided."""
+P_VALUE_MARK = ", p = "
+"""Substring of texts that report a test (see `significance_text`)."""
 
 
-def verdict(samples: Sequence[float], base: Sequence[float]) -> str:
-    """Whether the two differ beyond chance: a two-sided Mann-Whitney test at 5 %."""
-    p = mann_whitney(samples, base)
+def significance_text(samples: Sequence[float], baseline: Sequence[float]) -> str:
+    """Result of a two-sided Mann-Whitney test at 5 %, as text."""
+    p = mann_whitney(samples, baseline)
     if p is None:
         return "too few runs to tell"
-    return f"{'differs' if p < 0.05 else 'no difference shown'}{TESTED}{p:.2g}"
+    return f"{'differs' if p < 0.05 else 'no difference shown'}{P_VALUE_MARK}{p:.2g}"
 
 
-def by_chance(tests: int) -> list[str]:
-    """What must be said of several tests, none of which is corrected for the others."""
+def multiple_testing_remarks(tests: int) -> list[str]:
+    """Remark on multiple testing: the tests are not corrected for each other."""
     if tests < 2:
         return []
     return [

@@ -1,10 +1,8 @@
-"""Two real applications as Debian builds them, each on a small problem that needs nothing but the package itself.
+"""Two applications from Debian packages, each with a small problem that needs no further input files. LAMMPS melts a
+Lennard-Jones crystal; GROMACS simulates water with its own force field. Both are deterministic for a given number of
+ranks (GROMACS with -reprod), so their printed energies must be identical with and without a move.
 
-LAMMPS melts a Lennard-Jones crystal; GROMACS moves water molecules made from its own force field. Both are
-deterministic on a given number of ranks (GROMACS when asked by -reprod), so every digit that they print must be the
-same with and without a move.
-
-Invariant: a run counts only when it took all its steps, and its result is what it printed of energies, not of times.
+Invariant: a run counts only if it completed all steps; its result is the printed energies and contains no times.
 """
 
 from __future__ import annotations
@@ -17,15 +15,15 @@ from pathlib import Path
 
 from wherry.base.errors import Code, Refused
 from wherry.lab.study import workloads
-from wherry.lab.study.levels import Level, SampleFailed, Value
+from wherry.lab.study.levels import Level, RunFailed, Value
 from wherry.lab.study.testbed import ClusterShape, Testbed
-from wherry.lab.study.workloads import Moving
+from wherry.lab.study.workloads import MoveSchedule
 
 RANKS = 3
 _EVERY = 100
-"""Steps between two lines of energies."""
+"""Steps between two printed lines of energies."""
 _PREPARE = 300.0
-"""Seconds for making GROMACS's system."""
+"""Time limit in seconds for preparing GROMACS's input."""
 
 _MELT = """\
 units lj
@@ -69,36 +67,36 @@ gen-seed = 87287
 constraints = none
 """
 _BOX = 2 * 1.86206
-"""nm: the box of water that GROMACS ships, twice in each direction."""
+"""Edge of the box in nm: twice that of the water box that GROMACS ships."""
 _THERMO = re.compile(r"^ *Step .*\n((?: *\d+ .*\n)+)Loop time of", re.MULTILINE)
 _ENERGIES = re.compile(
     r"^ +Step +Time\n +(\d+) .*\n"
-    r"(?:(?! +Step ).*\n)*?"  # a checkpoint that is written is told in between
+    r"(?:(?! +Step ).*\n)*?"  # a message about a written checkpoint may be in between
     r"   Energies \(kJ/mol\)\n((?:.+\n)+)",
     re.MULTILINE,
 )
 
 
 def thermo(log: str) -> tuple[int, str]:
-    """Last step, and the lines of energies, in LAMMPS's log."""
+    """Parses LAMMPS's log: last step and lines of energies."""
     table = _THERMO.search(log)
     rows = [" ".join(row.split()) for row in table[1].splitlines()] if table else []
     return int(rows[-1].split()[0]) if rows else -1, "\n".join(rows)
 
 
 def energies(log: str) -> tuple[int, str]:
-    """Last step, and the blocks of energies without the averages, in GROMACS's log."""
-    found = _ENERGIES.findall(log)
-    text = "\n".join(f"{step} {' '.join(block.split())}" for step, block in found)
-    return int(found[-1][0]) if found else -1, text
+    """Parses GROMACS's log: last step and blocks of energies, without the averages."""
+    match = _ENERGIES.findall(log)
+    text = "\n".join(f"{step} {' '.join(block.split())}" for step, block in match)
+    return int(match[-1][0]) if match else -1, text
 
 
-def _melt(testbed: Testbed, program: str, steps: int, directory: Path) -> list[str]:
+def _prepare_lammps(testbed: Testbed, program: str, steps: int, directory: Path) -> list[str]:
     (directory / "in.melt").write_text(_MELT.format(cells=10, every=_EVERY, steps=steps))
     return [program, "-in", "in.melt", "-log", "log.lammps", "-screen", "none"]
 
 
-def _water(testbed: Testbed, program: str, steps: int, directory: Path) -> list[str]:
+def _prepare_gromacs(testbed: Testbed, program: str, steps: int, directory: Path) -> list[str]:
     (directory / "topol.top").write_text(_TOPOLOGY)
     (directory / "md.mdp").write_text(_DYNAMICS.format(steps=steps, every=_EVERY))
     box = [f"{_BOX:g}"] * 3
@@ -106,29 +104,29 @@ def _water(testbed: Testbed, program: str, steps: int, directory: Path) -> list[
         ["solvate", "-cs", "spc216.gro", "-box", *box, "-o", "water.gro", "-p", "topol.top"],
         ["grompp", "-f", "md.mdp", "-c", "water.gro", "-p", "topol.top", "-o", "md.tpr"],
     ):
-        testbed.native([program, "-nobackup", *words], 1, directory, _PREPARE).verified()
+        testbed.run_native([program, "-nobackup", *words], 1, directory, _PREPARE).require_success()
     words = ["mdrun", "-s", "md.tpr", "-deffnm", "md", "-reprod", "-ntomp", "1", "-pin", "off"]
     return [program, "-nobackup", *words]
 
 
 @dataclass(frozen=True)
 class Application:
-    """A program of a Debian package, what it is given, and where it says what."""
+    """An application: program, input, and the parsing of its log."""
 
     text: str
     program: str
     steps: tuple[int, int]
-    """Of a run, and of a short one: some ten and some three seconds on a core of 2023."""
+    """Steps of a full and of a quick run: about 10 and 3 seconds on a core of 2023."""
     prepare: Callable[[Testbed, str, int, Path], list[str]]
-    """Writes the input for so many steps and returns the command."""
+    """Writes the input for a number of steps and returns the command."""
     log: str
     marks: tuple[str, str]
-    """What the log says when the steps begin and when they are over."""
+    """Texts in the log at the start and at the end of the steps."""
     result: Callable[[str], tuple[int, str]]
-    """The log's last step, and what it has of energies."""
+    """Parses the log: last step and energies."""
 
-    def lacks(self) -> str:
-        """Why it cannot run here; nothing when it can."""
+    def why_missing(self) -> str:
+        """Why it cannot run here; empty if it can."""
         return "" if shutil.which(self.program) else f"{self.program} is not installed (make setup-apps)"
 
 
@@ -137,7 +135,7 @@ APPLICATIONS = {
         text="LAMMPS, a melting crystal, 3 ranks",
         program="lmp",
         steps=(10_000, 2_000),
-        prepare=_melt,
+        prepare=_prepare_lammps,
         log="log.lammps",
         marks=("Per MPI rank memory", "Loop time of"),
         result=thermo,
@@ -146,7 +144,7 @@ APPLICATIONS = {
         text="GROMACS, water, 3 ranks",
         program="gmx_mpi",
         steps=(4_000, 1_000),
-        prepare=_water,
+        prepare=_prepare_gromacs,
         log="md.log",
         marks=("Started mdrun", "Finished mdrun"),
         result=energies,
@@ -154,33 +152,36 @@ APPLICATIONS = {
 }
 
 
-def levels(lacks: Mapping[str, str]) -> list[Level]:
+def levels(why_missing: Mapping[str, str]) -> list[Level]:
     """The applications as levels of a factor."""
-    return [Level(name, one.text, lacks.get(name, "")) for name, one in APPLICATIONS.items()]
+    return [Level(name, application.text, why_missing.get(name, "")) for name, application in APPLICATIONS.items()]
 
 
-def lacking() -> dict[str, str]:
-    """The applications that are not installed: name -> how to have them."""
-    return {name: one.lacks() for name, one in APPLICATIONS.items() if one.lacks()}
+def missing_applications() -> dict[str, str]:
+    """Applications that are not installed: name -> reason and remedy."""
+    return {name: application.why_missing() for name, application in APPLICATIONS.items() if application.why_missing()}
 
 
 def run(
     testbed: Testbed,
     name: str,
-    place: ClusterShape | None,
+    cluster: ClusterShape | None,
     directory: Path,
-    moving: Moving | None = None,
+    move_schedule: MoveSchedule | None = None,
     *,
     quick: bool = False,
 ) -> list[Value]:
-    """Seconds between its first and its last step, seen from outside, and its result. No place: native."""
-    one = APPLICATIONS[name]
-    if why := one.lacks():
+    """Seconds between its first and last step, timed from outside, and a checksum of its result. Without a cluster:
+    native."""
+    application = APPLICATIONS[name]
+    if why := application.why_missing():
         raise Refused(Code.UNSUPPORTED, why, "it is large, so it is optional", "make setup-apps")
-    log, steps = directory / one.log, one.steps[quick]
-    argv = one.prepare(testbed, shutil.which(one.program) or one.program, steps, directory)
-    seconds, moved = workloads.between(testbed, place, argv, RANKS, directory, log, one.marks, moving)
-    last, result = one.result(log.read_text(errors="replace"))
-    if last != steps:
-        raise SampleFailed(f"{name} came to step {last} of {steps}")
+    log, steps = directory / application.log, application.steps[quick]
+    argv = application.prepare(testbed, shutil.which(application.program) or application.program, steps, directory)
+    seconds, moved = workloads.run_timed_by_file(
+        testbed, cluster, argv, RANKS, directory, log, application.marks, move_schedule
+    )
+    last_step, result = application.result(log.read_text(errors="replace"))
+    if last_step != steps:
+        raise RunFailed(f"{name} came to step {last_step} of {steps}")
     return [Value("seconds", seconds, "s"), workloads.fingerprint(result), *workloads.move_values(moved)]

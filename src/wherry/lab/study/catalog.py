@@ -1,4 +1,4 @@
-"""The studies that there are."""
+"""The list of studies."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STUDIES: tuple[type[Study], ...] = (Colocated, NicDegradation, MigrationCost, Xe
 
 
 def find(name: str) -> type[Study]:
-    """A study by its name. NOT_FOUND with the nearest name."""
+    """Finds a study by its name. Raises NOT_FOUND with the nearest name."""
     names = {study.name: study for study in STUDIES}
     if name in names:
         return names[name]

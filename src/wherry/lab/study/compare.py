@@ -1,7 +1,7 @@
-"""Two studies beside each other: each number of the new one as a ratio to the old one's, also across machines.
+"""Compares two results of one study, possibly from different machines: each metric as a ratio of new to old.
 
-Invariant: nothing that only one of them measured goes without a word, and neither does anything that the two were not
-measured alike in.
+Invariant: every metric that only one of them has, and every difference of the environments, is mentioned in the
+caveats.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from wherry.base.errors import Code, Refused
-from wherry.lab.report.statistics import can_tell, mann_whitney, ratio
-from wherry.lab.study.analysis import by_chance
-from wherry.lab.study.levels import RESULT, Combination
+from wherry.lab.report.statistics import can_reach_significance, mann_whitney, ratio
+from wherry.lab.study.analysis import multiple_testing_remarks
+from wherry.lab.study.levels import RESULT_CHECKSUM, Combination
 from wherry.lab.study.results import Results
 
-_NO_SIZES = (RESULT, "repetitions")
+_NOT_COMPARED = (RESULT_CHECKSUM, "repetitions")
 
 
 @dataclass(frozen=True)
 class Difference:
-    """New over old of one number of one cell. `p` is None with too few runs."""
+    """Ratio of new to old for one metric of one combination (`cell`). `p` is None with too few runs."""
 
     cell: str
     metric: str
@@ -35,12 +35,12 @@ class Difference:
     p: float | None
 
     def as_json(self) -> dict[str, Any]:
-        """The fields."""
+        """The fields as a JSON object."""
         return asdict(self)
 
 
 def differences(old: Results, new: Results) -> list[Difference]:
-    """Every number that both have. Refused when the two are not of one study, or not of one size."""
+    """One Difference for each metric that both have. Refused for different studies, or quick with full."""
     if old.study.name != new.study.name:
         what = f"{old.directory} holds {old.study.name}, {new.directory} holds {new.study.name}"
         raise Refused(Code.USAGE, "two different studies cannot be compared", what, "wherry study compare --help")
@@ -53,66 +53,83 @@ def differences(old: Results, new: Results) -> list[Difference]:
 
 
 @dataclass(frozen=True)
-class _Number:
-    """The samples of one number of one cell, of which either may have none."""
+class _PairedMetric:
+    """Samples of one metric of one combination from both results; either may be empty."""
 
-    cell: Combination
+    combination: Combination
     metric: str
     x: float | None
     before: list[float]
     after: list[float]
 
     @property
-    def divides(self) -> bool:
-        """False where one of them is zero: rounds, for instance."""
+    def has_ratio(self) -> bool:
+        """False if any sample is zero, e.g. a number of rounds."""
         return all(value > 0 for value in (*self.before, *self.after))
 
 
-def _numbers(old: Results, new: Results) -> Iterator[_Number]:
-    for cell in dict.fromkeys([*new.study.combinations(), *old.study.combinations()]):
-        runs = [*new.counted(cell), *old.counted(cell)]
+def _paired_metrics(old: Results, new: Results) -> Iterator[_PairedMetric]:
+    for combination in dict.fromkeys([*new.study.combinations(), *old.study.combinations()]):
+        runs = [*new.counted(combination), *old.counted(combination)]
         for metric, x in dict.fromkeys((v.metric, v.x) for run in runs for v in run.values):
-            if metric not in _NO_SIZES:
-                yield _Number(cell, metric, x, old.values(cell, metric, x), new.values(cell, metric, x))
+            if metric not in _NOT_COMPARED:
+                yield _PairedMetric(
+                    combination, metric, x, old.values(combination, metric, x), new.values(combination, metric, x)
+                )
 
 
 def _differences(old: Results, new: Results) -> Iterator[Difference]:
-    for one in _numbers(old, new):
-        if one.before and one.after and one.divides:
-            found, p = ratio(one.after, one.before), mann_whitney(one.after, one.before)
-            counts = (len(one.before), len(one.after))
-            yield Difference(str(one.cell), one.metric, one.x, found.value, found.low, found.high, *counts, p)
+    for number in _paired_metrics(old, new):
+        if number.before and number.after and number.has_ratio:
+            estimate, p = ratio(number.after, number.before), mann_whitney(number.after, number.before)
+            counts = (len(number.before), len(number.after))
+            yield Difference(
+                str(number.combination),
+                number.metric,
+                number.x,
+                estimate.value,
+                estimate.low,
+                estimate.high,
+                *counts,
+                p,
+            )
 
 
 def caveats(old: Results, new: Results) -> list[str]:
-    """What the reader of a comparison must know."""
-    said = ["The two were not run in turns: what the machine did meanwhile is in the ratios."]
-    numbers = list(_numbers(old, new))
-    both = [one for one in numbers if one.before and one.after]
-    said += by_chance(sum(can_tell(one.before, one.after) for one in both if one.divides))
-    zero = Counter(one.metric for one in both if not one.divides)
-    said += [f"{metric}: {count} without a ratio, as some runs have 0 there" for metric, count in zero.items()]
-    before, after = old.machine(), new.machine()
+    """Remarks that a reader needs to interpret the comparison."""
+    remarks = ["The two were not run in turns: what the machine did meanwhile is in the ratios."]
+    numbers = list(_paired_metrics(old, new))
+    both = [number for number in numbers if number.before and number.after]
+    remarks += multiple_testing_remarks(
+        sum(can_reach_significance(number.before, number.after) for number in both if number.has_ratio)
+    )
+    zero = Counter(number.metric for number in both if not number.has_ratio)
+    remarks += [f"{metric}: {count} without a ratio, as some runs have 0 there" for metric, count in zero.items()]
+    before, after = old.machine_facts(), new.machine_facts()
     for key in dict.fromkeys([*before, *after]):
-        texts = ["; then ".join(found.get(key, ["not noted"])) for found in (before, after)]
+        texts = ["; then ".join(estimate.get(key, ["not noted"])) for estimate in (before, after)]
         if texts[0] != texts[1]:
-            said.append(f"{key}: {texts[0]} before, {texts[1]} now")
-    for cell in dict.fromkeys([*new.study.combinations(), *old.study.combinations()]):
-        said += _of_a_cell(old, new, cell, [one for one in numbers if one.cell == cell])
-    return said
+            remarks.append(f"{key}: {texts[0]} before, {texts[1]} now")
+    for combination in dict.fromkeys([*new.study.combinations(), *old.study.combinations()]):
+        remarks += _combination_caveats(
+            old, new, combination, [number for number in numbers if number.combination == combination]
+        )
+    return remarks
 
 
-def _of_a_cell(old: Results, new: Results, cell: Combination, numbers: list[_Number]) -> Iterator[str]:
-    runs = [one.counted(cell) for one in (old, new)]
+def _combination_caveats(
+    old: Results, new: Results, combination: Combination, numbers: list[_PairedMetric]
+) -> Iterator[str]:
+    runs = [results.counted(combination) for results in (old, new)]
     if all(runs):
-        for alone, count in ((old, sum(not n.after for n in numbers)), (new, sum(not n.before for n in numbers))):
+        for results, count in ((old, sum(not n.after for n in numbers)), (new, sum(not n.before for n in numbers))):
             if count:
-                yield f"{cell}: {count} of its numbers are in {alone.directory} alone"
-        crcs = [set(one.values(cell, RESULT)) for one in (old, new)]
+                yield f"{combination}: {count} of its numbers are in {results.directory} alone"
+        crcs = [set(results.values(combination, RESULT_CHECKSUM)) for results in (old, new)]
         if all(crcs) and crcs[0] != crcs[1]:
-            yield f"{cell}: the program's result is not the same"
+            yield f"{combination}: the program's result is not the same"
     elif any(runs):
         have, lack = (old, new) if runs[0] else (new, old)
-        failed = [run.problem for run in lack.failed() if run.cell == cell]
+        failed = [run.problem for run in lack.failed() if run.combination == combination]
         why = f"its {len(failed)} runs there failed, the last: {failed[-1]}" if failed else "it was not run there"
-        yield f"{cell}: only {have.directory} measured it; {lack.directory} did not ({why})"
+        yield f"{combination}: only {have.directory} measured it; {lack.directory} did not ({why})"

@@ -1,7 +1,7 @@
-"""The design of an experiment: what is varied, which combinations are run, how often and in which order.
+"""The design of an experiment: factors, treatments (combinations of levels), repetitions and the order of runs.
 
-Invariant: a design holds no results and starts nothing; the same design and seed give the same order of runs on every
-machine. How a run is made and what a report shows of the runs is the experiment's (`experiment.Study`).
+Invariant: a design holds no results and starts nothing; the order of runs depends on design and seed alone. Making a
+run and reporting are defined by `experiment.Study`.
 """
 
 from __future__ import annotations
@@ -14,43 +14,43 @@ from wherry.lab.study.levels import Combination, Factor
 
 
 class Design(ABC):
-    """Subclasses name the factors and the combinations; `lacks` says what the measuring machine cannot do."""
+    """A randomised complete block design: a turn is a block, in which each combination is run once in random order."""
 
     name: str
     repetitions: int = 10
     quick_repetitions: int = 3
     warmups: int = 1
-    """Runs of each combination that a session begins with and that do not count; none with --quick."""
+    """Warm-up runs of each combination at the start of a session, which do not count; none with --quick."""
     seed: int = 20_061
 
-    def __init__(self, quick: bool, lacks: Mapping[str, str] | None = None) -> None:
-        """`lacks` maps what this machine cannot do to the reason (see `requirements.lacking`)."""
+    def __init__(self, quick: bool, unavailable: Mapping[str, str] | None = None) -> None:
+        """`unavailable` maps features that this machine lacks to the reason (see
+        `requirements.unavailable_features`)."""
         self.quick = quick
-        self.lacks = dict(lacks or {})
+        self.unavailable = dict(unavailable or {})
 
     @abstractmethod
     def factors(self) -> Sequence[Factor]:
-        """What is varied; levels that are left out are named with the reason."""
+        """The factors with all their levels; those that are not measured have a reason."""
 
     @abstractmethod
     def combinations(self) -> Sequence[Combination]:
-        """The combinations that are run."""
+        """The treatments that are run."""
 
-    def unmoved(self, combination: Combination) -> Combination | None:
-        """For a combination with a move, the one without; None where their results are not compared.
-
-        A run whose `RESULT` is none of those that count there does not count.
+    def without_move(self, combination: Combination) -> Combination | None:
+        """The combination without a move that the result of this one is compared with; None if it is not compared. A
+        run counts only if its RESULT_CHECKSUM is among those of counted runs without a move.
         """
         return None
 
     def default_repetitions(self) -> int:
-        """How often each combination is run when `--reps` does not say."""
+        """Repetitions of each combination without `--reps`."""
         return self.quick_repetitions if self.quick else self.repetitions
 
     def default_warmups(self) -> int:
-        """How often a session runs each of its combinations before those that count."""
+        """Warm-up runs of each combination in a session."""
         return 0 if self.quick else self.warmups
 
     def turn(self, number: int) -> list[Combination]:
-        """The combinations in the order of turn `number`."""
+        """The order of runs of turn (block) `number`."""
         return interleaved(self.combinations(), f"{self.seed}/{self.name}/{number}")

@@ -1,6 +1,6 @@
-"""Executes a study: an instance of its own, the runs that are left, the report, everything taken down.
+"""Executes a study in an instance of its own: remaining runs, report, clean-up.
 
-Invariant: however it ends, the report of what was measured is written and nothing of the study is left running.
+Invariant: however it ends, the report of completed runs is written and nothing of the study is left running.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from wherry.client import daemon_process, identity
 from wherry.lab.study import render, runner
 from wherry.lab.study.catalog import find
 from wherry.lab.study.experiment import Study
-from wherry.lab.study.requirements import lacking, versions
+from wherry.lab.study.requirements import unavailable_features, versions
 from wherry.lab.study.results import Results
 from wherry.lab.study.testbed import Testbed
 
@@ -26,9 +26,15 @@ _LOCKS = Path("/run")
 
 
 def run(
-    name: str, *, quick: bool, out: Path | None, repetitions: int | None, keep: bool, tell: runner.Tell
+    name: str,
+    *,
+    quick: bool,
+    out: Path | None,
+    repetitions: int | None,
+    keep: bool,
+    on_progress: runner.ProgressCallback,
 ) -> tuple[Results[Study], list[Path]]:
-    """Runs what is left of a study and returns its results and the report's files."""
+    """Makes the remaining runs of a study and returns its results and the report's files."""
     kind = find(name)
     if repetitions is not None and repetitions < 1:
         raise Refused(Code.USAGE, f"--reps {repetitions} is no number of runs", "", f"wherry study run {name} --reps 5")
@@ -36,39 +42,40 @@ def run(
         raise Refused(Code.PERMISSION, "a study needs root", "it makes clusters", as_root(["study", "run", name]))
     os.environ.setdefault("WHERRY_INSTANCE", _INSTANCE)
     directory = (out or Path(f"study-{name}{'-quick' if quick else ''}")).resolve()
-    with _alone():
+    with _instance_lock():
         findings = daemon_process.examine()
-        study = kind(quick, _lacks(directory, findings))
-        found = versions(findings)
-        results = Results.create(directory, study, repetitions or study.default_repetitions(), found)
+        study = kind(quick, _unavailable_features(directory, findings))
+        facts = versions(findings)
+        results = Results.create(directory, study, repetitions or study.default_repetitions(), facts)
         try:
-            return results, _sit(results, found, keep, tell)
+            return results, _run_session(results, facts, keep, on_progress)
         except KeyboardInterrupt:
-            counted, missing = len(results.counted()), runner.missing(results)
+            counted, missing = len(results.counted()), runner.count_missing(results)
             what = f"interrupted: {counted} runs count, {len(results.failed())} failed, {missing} are missing"
             again = f"wherry study run {name}{' --quick' if quick else ''}{f' --out {out}' if out else ''}"
             raise Failed(Code.CANCELLED, what, f"see {directory / render.PAGE}", f"{again}   # goes on") from None
 
 
-def _sit(results: Results[Study], found: Mapping[str, str], keep: bool, tell: runner.Tell) -> list[Path]:
+def _run_session(
+    results: Results[Study], facts: Mapping[str, str], keep: bool, on_progress: runner.ProgressCallback
+) -> list[Path]:
     try:
-        with results.session(found):
-            _run(results, keep, tell)
+        with results.session(facts):
+            _run_remaining(results, keep, on_progress)
     finally:
-        results.release()
+        results.release_reserve()
         try:
             files = render.write(results)
         finally:
-            _give_to_user(results.directory)
+            _chown_to_user(results.directory)
     return files
 
 
 @contextmanager
-def _alone() -> Iterator[None]:
-    """One study at a time in an instance: two would change each other's clusters, and measure each other.
-
-    The lock file is never removed: a process that opened it before the removal and one that made it anew would lock two
-    files, and both would run.
+def _instance_lock() -> Iterator[None]:
+    """Excludes a second study in the instance, which would change this one's clusters and disturb its measurements. The
+    lock file is never unlinked: a process that opened it before and one that recreated it would lock different files,
+    and both would run.
     """
     path = _LOCKS / f"wherry-study-{instance().name}"
     with path.open("w") as lock:
@@ -80,36 +87,36 @@ def _alone() -> Iterator[None]:
         yield
 
 
-def _run(results: Results[Study], keep: bool, tell: runner.Tell) -> None:
+def _run_remaining(results: Results[Study], keep: bool, on_progress: runner.ProgressCallback) -> None:
     testbed = Testbed(results.directory)
     try:
-        runner.run(results, testbed, tell)
+        runner.run(results, testbed, on_progress)
     finally:
         try:
             if fabric := testbed.fabric():
-                results.note("fabric", fabric)
+                results.add_fact("fabric", fabric)
         finally:
             if not keep:
                 _take_down(testbed)
 
 
 def load(directory: Path) -> Results[Study]:
-    """The results in a directory."""
-    about = Results.about_of(directory)
+    """Loads the results in a directory."""
+    about = Results.read_manifest(directory)
     study: Study = find(about["study"])(about["quick"], about["lacks"])
     return Results(directory, study, about)
 
 
-def _lacks(directory: Path, findings: Sequence[Mapping[str, str]]) -> dict[str, str]:
-    """As it was found when the study began: what was left out then stays left out."""
+def _unavailable_features(directory: Path, findings: Sequence[Mapping[str, str]]) -> dict[str, str]:
+    """As found when the study was created, so that all its sessions leave out the same levels."""
     if (directory / "study.json").exists():
-        found: dict[str, str] = Results.about_of(directory)["lacks"]
-        return found
-    return lacking(findings)
+        facts: dict[str, str] = Results.read_manifest(directory)["lacks"]
+        return facts
+    return unavailable_features(findings)
 
 
 def _take_down(testbed: Testbed) -> None:
-    """The clusters; and when the instance is the lab's own, all of it."""
+    """Removes the clusters, and the whole instance if it is the study's default one."""
     try:
         testbed.close()
     finally:
@@ -118,8 +125,8 @@ def _take_down(testbed: Testbed) -> None:
             daemon_process.sweep()
 
 
-def _give_to_user(directory: Path) -> None:
-    """What root wrote belongs to the user who called sudo."""
+def _chown_to_user(directory: Path) -> None:
+    """Gives the files that root wrote to the user who called sudo."""
     user = identity.owner(directory)
     if user.uid != os.getuid():
         for path in (directory, *directory.rglob("*")):
@@ -127,14 +134,14 @@ def _give_to_user(directory: Path) -> None:
 
 
 def describe(study: Study) -> dict[str, object]:
-    """What `wherry study show` tells."""
-    about = {"lacks": study.lacks, "sessions": [], "repetitions": study.default_repetitions()}
-    page = study.page(Results(Path("/nonexistent"), study, about))  # as it is before the first run
+    """The document of `wherry study show`."""
+    about = {"lacks": study.unavailable, "sessions": [], "repetitions": study.default_repetitions()}
+    page = study.page(Results(Path("/nonexistent"), study, about))  # as before the first run
     return {
         "name": study.name,
         "title": study.title,
         "question": study.question,
-        "lasts": study.lasts[study.quick],
+        "lasts": study.duration[study.quick],
         "repetitions": study.default_repetitions(),
         "warmups": study.default_warmups(),
         "seed": study.seed,
@@ -146,10 +153,10 @@ def describe(study: Study) -> dict[str, object]:
             }
             for factor in study.factors()
         ],
-        "combinations": [str(cell) for cell in study.combinations()],
-        "verified": list(study.verified),
+        "combinations": [str(combination) for combination in study.combinations()],
+        "verified": list(study.validity_checks),
         "tables": [table.title for table in page.tables],
         "figures": [caption for caption, _ in page.figures],
         "shows": list(study.shows),
-        "cannot_show": list(study.cannot),
+        "cannot_show": list(study.limitations),
     }

@@ -1,6 +1,5 @@
-"""An experiment: a design, how one run is made, and what the report shows.
-
-Order, repetition and keeping of the runs belong to the runner and to `Results`, which know the design only.
+"""A study: a design, the making of one run, and the contents of its report. Order, repetition and storage of runs
+belong to the runner and to `Results`, which know the design only.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from wherry.lab.study.testbed import Testbed
 
 @dataclass
 class Page:
-    """What a study's report shows: tables, figures with their captions, and sentences below them."""
+    """Contents of a study's report: tables, figures with captions, remarks."""
 
     tables: list[Table] = field(default_factory=list)
     figures: list[tuple[str, Drawing]] = field(default_factory=list)
@@ -28,21 +27,21 @@ class Page:
 
 
 class Study(Design):
-    """A design that can be run and reported."""
+    """A design that can be run and reported. `shows` and `limitations`: what its numbers can and cannot show."""
 
     title: str
     question: str
     shows: Sequence[str] = ()
-    cannot: Sequence[str] = ()
-    verified: Sequence[str] = ()
-    """What a run must have shown to count."""
-    lasts: tuple[str, str] = ("", "")
-    """How long it takes on two cores: the whole, and with --quick."""
+    limitations: Sequence[str] = ()
+    validity_checks: Sequence[str] = ()
+    """Conditions that a run must meet to count."""
+    duration: tuple[str, str] = ("", "")
+    """Duration on two cores: full, and with --quick."""
 
     @abstractmethod
     def measure(self, testbed: Testbed, combination: Combination, directory: Path) -> list[Value]:
-        """One run, its files in `directory`. SampleFailed when it does not count."""
+        """Makes one run, with its files in `directory`. Raises RunFailed when it does not count."""
 
     @abstractmethod
     def page(self, results: Results) -> Page:
-        """Tables and figures of what has been measured so far, which may be nothing."""
+        """Tables and figures of the results so far, which may be empty."""

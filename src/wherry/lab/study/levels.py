@@ -1,4 +1,4 @@
-"""Factors, their levels, combinations of levels, and the numbers that one run of a combination yields."""
+"""Factors, levels, combinations of levels (treatments), and the values that one run yields."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 @dataclass(frozen=True)
 class Level:
-    """One value of a factor. `left_out` says why it is not measured here; empty: it is."""
+    """One level of a factor. `left_out`: why it is not measured here; empty if it is."""
 
     name: str
     text: str
@@ -17,30 +17,30 @@ class Level:
 
 @dataclass(frozen=True)
 class Factor:
-    """What is varied on purpose."""
+    """A controlled variable of the experiment."""
 
     name: str
     text: str
     levels: tuple[Level, ...]
 
     def measured(self) -> list[str]:
-        """Names of the levels that are measured."""
+        """Names of the levels that are measured here."""
         return [level.name for level in self.levels if not level.left_out]
 
     def label(self, name: str) -> str:
-        """Text of a level."""
+        """Text of a level, by its name."""
         return next(level.text for level in self.levels if level.name == name)
 
 
 @dataclass(frozen=True)
 class Combination:
-    """One combination of levels, in the order of the factors."""
+    """A treatment: one level of each factor, in the order of the factors."""
 
     levels: tuple[tuple[str, str], ...]
 
     @staticmethod
     def of(**levels: str) -> Combination:
-        """A cell by its factors."""
+        """A combination as FACTOR=LEVEL arguments."""
         return Combination(tuple(levels.items()))
 
     def __getitem__(self, factor: str) -> str:
@@ -51,7 +51,7 @@ class Combination:
 
 
 class Value(NamedTuple):
-    """One measured number. `x` is what it was measured at, e.g. bytes of a message."""
+    """One measured value. `x` is the value of an independent variable within the run, e.g. message size in bytes."""
 
     metric: str
     value: float
@@ -59,9 +59,9 @@ class Value(NamedTuple):
     x: float | None = None
 
 
-RESULT = "result_crc"
-"""The metric that names a program's result, whose size says nothing."""
+RESULT_CHECKSUM = "result_crc"
+"""Metric that holds a checksum of a program's result: compared for equality only."""
 
 
-class SampleFailed(Exception):
-    """A run that does not count, and why."""
+class RunFailed(Exception):
+    """Raised by a run that does not count; the message is the reason."""

@@ -1,4 +1,4 @@
-"""What the measuring programs print, as values. A text that lacks what it must have is a failed sample."""
+"""Parsers for the output of measuring programs. Output that is incomplete raises RunFailed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from wherry.lab.study.levels import SampleFailed, Value
+from wherry.lab.study.levels import RunFailed, Value
 
 _RTT = re.compile(r"rtt min/avg/max/mdev = ([\d.]+)/([\d.]+)/([\d.]+)/([\d.]+) ms")
 _RECEIVED = re.compile(r"(\d+) packets transmitted, (\d+) received")
@@ -16,22 +16,22 @@ LATENCIES = ("mean", "median", "min", "p95", "max")
 
 
 def json_lines(text: str) -> Iterator[dict[str, Any]]:
-    """The JSON documents in a program's output, one a line; other lines are left out."""
+    """The JSON documents in a program's output, one on each line; other lines are skipped."""
     for line in text.splitlines():
         if line.startswith("{"):
             try:
                 yield json.loads(line)
             except ValueError:
-                raise SampleFailed(f"the output is cut off: {line[:80]!r}") from None
+                raise RunFailed(f"the output is cut off: {line[:80]!r}") from None
 
 
 def pingpong(text: str, sizes: int) -> list[Value]:
-    """Latencies (half a round trip) by bytes, from wherry-pingpong; `sizes` lines are expected."""
+    """Latencies (half a round trip) by message size, from wherry-pingpong, which must print `sizes` lines."""
     lines = list(json_lines(text))
     if len(lines) != sizes:
-        raise SampleFailed(f"the ping-pong printed {len(lines)} sizes, {sizes} were asked for")
+        raise RunFailed(f"the ping-pong printed {len(lines)} sizes, {sizes} were asked for")
     if any(line["errors"] for line in lines):
-        raise SampleFailed("a message came back with wrong content")
+        raise RunFailed("a message came back with wrong content")
     values = []
     for line in lines:
         values += [Value(f"latency_{name}", line[name], "s", line["bytes"]) for name in LATENCIES]
@@ -40,41 +40,40 @@ def pingpong(text: str, sizes: int) -> list[Value]:
 
 
 def flood_ping(text: str, count: int) -> list[Value]:
-    """Round trips of `ping -f -q`; every packet must have come back."""
+    """Round-trip times from `ping -f -q`; no packet may be lost."""
     received, times = _RECEIVED.search(text), _RTT.search(text)
     if not received or not times:
-        raise SampleFailed("ping printed no round-trip times")
+        raise RunFailed("ping printed no round-trip times")
     if int(received[2]) != count:
-        raise SampleFailed(f"{count - int(received[2])} of {count} pings were lost")
+        raise RunFailed(f"{count - int(received[2])} of {count} pings were lost")
     names = ("rtt_min", "rtt_mean", "rtt_max", "rtt_deviation")
     return [Value(name, float(times[i + 1]) * 1e-3, "s") for i, name in enumerate(names)]
 
 
 def linpack(text: str) -> list[Value]:
-    """Seconds of factoring and solving, from wherry-linpack, which checks the residual itself."""
+    """Seconds of factorisation and solution from wherry-linpack, which checks the residual itself."""
     for line in json_lines(text):
         return [
             Value("factor", line["factor_seconds"], "s"),
             Value("solve", line["solve_seconds"], "s"),
             Value("flops", line["flops"], "1/s"),
         ]
-    raise SampleFailed("linpack printed no result")
+    raise RunFailed("linpack printed no result")
 
 
 def netpipe_progress(text: str) -> list[Value]:
-    """The same from what NetPIPE says while it runs, with fewer digits: where no file can be had."""
-    found = _NETPIPE_LINE.findall(text)
-    if not found:
-        raise SampleFailed("NetPIPE said nothing of times")
-    return [Value("latency_mean", float(microseconds) * 1e-6, "s", float(size)) for size, microseconds in found]
+    """As `netpipe`, but from NetPIPE's progress output, with fewer digits: for nodes whose files cannot be read."""
+    match = _NETPIPE_LINE.findall(text)
+    if not match:
+        raise RunFailed("NetPIPE said nothing of times")
+    return [Value("latency_mean", float(microseconds) * 1e-6, "s", float(size)) for size, microseconds in match]
 
 
 def netpipe(text: str) -> list[Value]:
-    """Latencies by bytes, from NetPIPE's file of bytes, Mbps and seconds (half a round trip).
-
-    The seconds count: from 256 MiB on its Mbps overflow.
+    """Latencies by message size, from NetPIPE's output file: bytes, Mbps, seconds (half a round trip). The seconds are
+    used, because Mbps overflow from 256 MiB on.
     """
     rows = [line.split() for line in text.splitlines()]
     if not rows or any(len(row) != 3 for row in rows):
-        raise SampleFailed("NetPIPE's output file is empty or cut off")
+        raise RunFailed("NetPIPE's output file is empty or cut off")
     return [Value("latency_mean", float(seconds), "s", float(size)) for size, _, seconds in rows]

@@ -1,6 +1,5 @@
-"""A study's results as report.html, report.pdf and summary.csv.
-
-Invariant: made from the directory alone, so a report can be made again, anywhere, and says the same.
+"""Writes a study's results as report.html, report.pdf and summary.csv. Invariant: reports depend on the study's
+directory alone, so they are reproducible on any machine.
 """
 
 from __future__ import annotations
@@ -19,25 +18,25 @@ from wherry.lab.report import pdf
 from wherry.lab.report.page import Report, Table, svg
 from wherry.lab.report.statistics import INTERVALS, median
 from wherry.lab.study import runner
-from wherry.lab.study.analysis import TESTED, by_chance
+from wherry.lab.study.analysis import P_VALUE_MARK, multiple_testing_remarks
 from wherry.lab.study.experiment import Study
 from wherry.lab.study.levels import Combination
-from wherry.lab.study.requirements import emulated_cells
+from wherry.lab.study.requirements import emulated_combinations
 from wherry.lab.study.results import Results, counts_table
 
-_PROBLEMS_MOST = 20
-_FIRST_MOST = 16
-"""Rows of a table that stands before the figures; longer ones are behind them, but for those that are `main`."""
-_BUSY = 1.5
-"""Load for each CPU from which a report says that ranks waited for CPUs. Two ranks alone make 1 on two CPUs."""
-_OTHERS = 0.5
-"""Load for each CPU before a session from which a report says that something else ran."""
+_MAX_PROBLEMS = 20
+_MAX_ROWS_BEFORE_FIGURES = 16
+"""Tables with more rows are placed after the figures, unless they are `main`."""
+_BUSY_LOAD = 1.5
+"""Load per CPU above which the report remarks that ranks competed for CPUs. Two ranks alone make 1 on two CPUs."""
+_IDLE_LOAD = 0.5
+"""Load per CPU before a session above which the report remarks that something else was running."""
 PAGE = "report.html"
 _STATISTICS = ("median", "low", "high", "method", "q1", "q3", "mean", "sd")
 
 
 def write(results: Results[Study]) -> list[Path]:
-    """Writes the report's files and returns their paths. Failed or Refused when they cannot be written."""
+    """Writes the report's files and returns their paths. Raises Failed or Refused if they cannot be written."""
     html = report(results).html()
     files = [results.directory / name for name in (PAGE, "report.pdf", "summary.csv")]
     try:
@@ -54,42 +53,52 @@ def write(results: Results[Study]) -> list[Path]:
 
 
 def report(results: Results[Study]) -> Report:
-    """The study's page: what it shows, and what must be said of how it was made."""
+    """The study's page with the standard remarks on how it was measured."""
     page = results.study.page(results)
-    first = [table.main or len(table.rows) <= _FIRST_MOST for table in page.tables]
+    before_figures = [table.main or len(table.rows) <= _MAX_ROWS_BEFORE_FIGURES for table in page.tables]
     return Report(
         title=results.study.title,
         summary=_summary(results),
-        tables=list(compress(page.tables, first)),
-        figures=[(caption, svg(drawing.alone())) for caption, drawing in page.figures],
-        details=[*compress(page.tables, map(not_, first)), *_bookkeeping(results)],
-        remarks=[*results.study.shows, *results.study.cannot, *page.remarks, *_always(results, page.tables)],
-        environment=_environment(results),
+        tables=list(compress(page.tables, before_figures)),
+        figures=[(caption, svg(drawing.as_figure())) for caption, drawing in page.figures],
+        details=[*compress(page.tables, map(not_, before_figures)), *_detail_tables(results)],
+        remarks=[
+            *results.study.shows,
+            *results.study.limitations,
+            *page.remarks,
+            *_standard_remarks(results, page.tables),
+        ],
+        environment=_environment_rows(results),
     )
 
 
 def _summary(results: Results[Study]) -> str:
-    study, asked = results.study, results.about["repetitions"]
-    left = runner.missing(results)
-    cut = f" It was cut short: {left} of {asked * len(study.combinations())} runs are missing." if left else ""
+    study, repetitions = results.study, results.manifest["repetitions"]
+    missing = runner.count_missing(results)
+    truncated = (
+        f" It was cut short: {missing} of {repetitions * len(study.combinations())} runs are missing."
+        if missing
+        else ""
+    )
     quick = " Made with --quick: shorter runs and fewer of them." if study.quick else ""
     return (
-        f"{study.question} {asked} runs of each combination, in turns whose order was drawn with seed {study.seed}"
-        f"{_warmed(results)}.{quick}{cut} Numbers are medians with the count of runs and {INTERVALS}."
+        f"{study.question} {repetitions} runs of each combination, in turns whose order was drawn with seed "
+        f"{study.seed}{_warmup_text(results)}.{quick}{truncated} Numbers are medians with the count of runs and "
+        f"{INTERVALS}."
     )
 
 
-def _warmed(results: Results[Study]) -> str:
+def _warmup_text(results: Results[Study]) -> str:
     warm = sum(run.warmup for run in results.runs)
     return f", after {warm} runs to warm up, which do not count" if warm else ", without runs to warm up"
 
 
-def _bookkeeping(results: Results[Study]) -> Iterator[Table]:
+def _detail_tables(results: Results[Study]) -> Iterator[Table]:
     yield Table("Runs", ("combination", "counted", "failed", "seconds of a run"), counts_table(results))
     if failed := results.failed():
-        rows = [(str(run.number), str(run.cell), run.problem) for run in failed[:_PROBLEMS_MOST]]
-        if len(failed) > _PROBLEMS_MOST:
-            rows.append(("", f"and {len(failed) - _PROBLEMS_MOST} more", "see samples.csv"))
+        rows = [(str(run.number), str(run.combination), run.problem) for run in failed[:_MAX_PROBLEMS]]
+        if len(failed) > _MAX_PROBLEMS:
+            rows.append(("", f"and {len(failed) - _MAX_PROBLEMS} more", "see samples.csv"))
         yield Table("Runs that failed and do not count", ("run", "combination", "why"), rows)
     left_out = [
         (factor.text, level.text, level.left_out)
@@ -104,26 +113,30 @@ def _bookkeeping(results: Results[Study]) -> Iterator[Table]:
 
 
 def _commands(results: Results[Study]) -> list[tuple[str, str]]:
-    """What was run for each combination, by one of its runs, of those that count if there are such."""
-    found: dict[Combination, str] = {}
+    """Command of one run for each combination, preferably of a run that counts."""
+    commands_found: dict[Combination, str] = {}
     for run in sorted(results.runs, key=lambda run: not run.counts):
         kept = results.directory_of(run) / "command"
-        if run.cell not in found and kept.exists():
-            # Wherever the study was when it ran: a run's files are the same everywhere.
-            found[run.cell] = re.sub(rf"[^\s='\"]*/{kept.parent.name}\b", "RUN", kept.read_text().strip())
+        if run.combination not in commands_found and kept.exists():
+            # Replaces the run's directory, which depends on where the study was stored.
+            commands_found[run.combination] = re.sub(
+                rf"[^\s='\"]*/{kept.parent.name}\b", "RUN", kept.read_text().strip()
+            )
     same: dict[str, list[str]] = {}
-    for cell in results.study.combinations():
-        if cell in found:
-            same.setdefault("; ".join(found[cell].splitlines()), []).append(str(cell))
+    for combination in results.study.combinations():
+        if combination in commands_found:
+            same.setdefault("; ".join(commands_found[combination].splitlines()), []).append(str(combination))
     return [("; ".join(cells), command) for command, cells in same.items()]
 
 
-def _always(results: Results[Study], tables: Sequence[Table]) -> list[str]:
+def _standard_remarks(results: Results[Study], tables: Sequence[Table]) -> list[str]:
     remarks = [
         f"Runs that failed and do not count: {len(results.failed())}. No run that counts was dropped; what a figure "
         "shows of samples has each of them as a dot, what it shows of ratios has the ratio of the medians and its "
         "interval.",
-        *by_chance(sum(TESTED in cell for table in tables for row in table.rows for cell in row)),
+        *multiple_testing_remarks(
+            sum(P_VALUE_MARK in combination for table in tables for row in table.rows for combination in row)
+        ),
         _sessions(results),
         *_changes(results),
         *_machines(results),
@@ -145,47 +158,49 @@ def _sessions(results: Results[Study]) -> str:
 
 
 def _changes(results: Results[Study]) -> list[str]:
-    changed = {key: texts for key, texts in results.machine().items() if len(texts) > 1}
+    changed = {key: texts for key, texts in results.machine_facts().items() if len(texts) > 1}
     if not changed:
         return []
-    said = ". ".join(f"{key}: {'; then '.join(texts)}" for key, texts in changed.items())
-    return [f"The environment was not the same in all sessions. {said}."]
+    text = ". ".join(f"{key}: {'; then '.join(texts)}" for key, texts in changed.items())
+    return [f"The environment was not the same in all sessions. {text}."]
 
 
 def _machines(results: Results[Study]) -> list[str]:
-    if not any(results.counted(cell) for cell in emulated_cells(results.study)):
+    if not any(results.counted(combination) for combination in emulated_combinations(results.study)):
         return []
     return [
-        f"The processors of virtual machines were emulated ({results.study.lacks['kvm']}): their numbers say that it "
-        "works and in which direction a cost goes, nothing of what a machine, or its network card, costs with KVM."
+        f"The processors of virtual machines were emulated ({results.study.unavailable['kvm']}): their numbers say "
+        "that it works and in which direction a cost goes, nothing of what a machine, or its network card, costs with "
+        "KVM."
     ]
 
 
 def _load(results: Results[Study]) -> list[str]:
-    """What else the machine did, as far as that can be told."""
+    """Remarks on background load."""
     remarks = []
-    sessions, counted = results.about["sessions"], results.counted()
+    sessions, counted = results.manifest["sessions"], results.counted()
     cpus = float(sessions[-1]["before"]["cpus"]) if sessions else 1.0
     before = [float(session["before"]["load"].split()[0]) for session in sessions]
-    if before and max(before) > cpus * _OTHERS:
+    if before and max(before) > cpus * _IDLE_LOAD:
         remarks.append(
             f"Before a session began the load of the last minute was {max(before):g} on {cpus:g} CPUs, without "
             "anything of this study: something else ran on the machine, or had just ended."
         )
-    busy = [run for run in counted if run.load > cpus * _BUSY]
+    busy = [run for run in counted if run.load > cpus * _BUSY_LOAD]
     if busy:
         remarks.append(
             f"CPUs were short: at the end of {len(busy)} of {len(counted)} runs the load of the last minute was above "
-            f"{cpus * _BUSY:g} on {cpus:g} CPUs (in samples.csv for each run). The study's own ranks are in it, those "
-            "of the run before, too, so it does not tell whose load it was; but ranks that wait for each other then "
-            "measure the scheduler as well. Read the minima, or take a machine with more CPUs, where nothing else runs."
+            f"{cpus * _BUSY_LOAD:g} on {cpus:g} CPUs (in samples.csv for each run). The study's own ranks are in it, "
+            "those of the run before, too, so it does not tell whose load it was; but ranks that wait for each other "
+            "then measure the scheduler as well. Read the minima, or take a machine with more CPUs, where nothing else "
+            "runs."
         )
     return remarks
 
 
-def _environment(results: Results[Study]) -> dict[str, str]:
-    rows = {key: "; then ".join(texts) for key, texts in results.machine().items()}
-    for number, session in enumerate(results.about["sessions"], 1):
+def _environment_rows(results: Results[Study]) -> dict[str, str]:
+    rows = {key: "; then ".join(texts) for key, texts in results.machine_facts().items()}
+    for number, session in enumerate(results.manifest["sessions"], 1):
         begun = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(session["started"]))
         loads = f"load before {session['before']['load']}, after {session['after'].get('load', '?')}"
         rows[f"session {number}"] = f"{begun}, {loads}"
@@ -194,23 +209,31 @@ def _environment(results: Results[Study]) -> dict[str, str]:
 
 
 def _summary_csv(results: Results[Study], path: Path) -> None:
-    """One row for each cell, metric and x that has samples."""
+    """One row for each combination, metric and x with samples."""
     study: Study = results.study
     factors = [factor.name for factor in study.factors()]
     with path.open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow([*factors, "metric", "x", "unit", "n", *_STATISTICS])
-        for cell in study.combinations():
-            seen = {(v.metric, v.x): v.unit for run in results.counted(cell) for v in run.values}
+        for combination in study.combinations():
+            seen = {(v.metric, v.x): v.unit for run in results.counted(combination) for v in run.values}
             for (metric, x), unit in seen.items():
-                data = results.values(cell, metric, x)
-                found = median(data)
-                numbers = (found.value, found.low, found.high, found.method, *_spread(data))
+                data = results.values(combination, metric, x)
+                commands_found = median(data)
+                numbers = (
+                    commands_found.value,
+                    commands_found.low,
+                    commands_found.high,
+                    commands_found.method,
+                    *_dispersion(data),
+                )
                 at = "" if x is None else f"{x:.10g}"
-                writer.writerow([*(cell[name] for name in factors), metric, at, unit, len(data), *map(_text, numbers)])
+                writer.writerow(
+                    [*(combination[name] for name in factors), metric, at, unit, len(data), *map(_text, numbers)]
+                )
 
 
-def _spread(data: list[float]) -> tuple[float, float, float, float | str]:
+def _dispersion(data: list[float]) -> tuple[float, float, float, float | str]:
     import numpy as np
 
     q1, q3 = np.percentile(data, [25, 75])

@@ -1,4 +1,5 @@
-"""What this machine cannot do and a level of a study may need: asked once, when a study begins, and kept with it."""
+"""Features that levels of studies need and this machine lacks; determined when a study is created and stored with
+it."""
 
 from __future__ import annotations
 
@@ -13,20 +14,21 @@ from wherry.lab.study.design import Design
 from wherry.lab.study.levels import Combination
 
 VM = "vm"
-"""Why there are no virtual machines as nodes."""
+"""Key: VM nodes are unavailable."""
 VM_MOVES = "vm-moves"
-"""Why they cannot be moved."""
+"""Key: VM nodes cannot be moved."""
 POST_COPY = "post-copy"
-"""Why they cannot run at a host before their memory is there."""
+"""Key: VM nodes cannot be moved by post-copy."""
 _KVM = "kvm"
 _USERFAULTFD = Path("/proc/sys/vm/unprivileged_userfaultfd")
-"""There when the kernel has it; emulated hosts' QEMU is root's, so what it says does not matter."""
+"""Exists if the kernel supports userfaultfd. Its value does not matter, because QEMU of emulated hosts starts as
+root."""
 _VM_NEEDS = ("libvirt", "image")
-"""The doctor's findings without which there are none; without KVM they are emulated, and slow."""
+"""The doctor's findings that VM nodes require. KVM is not one of them: without it VMs are emulated, and slow."""
 
 
-_BUILT = ("npb-sp-openmpi", "wherry-linpack")
-"""Programs of ours that a machine may not have been able to build: without an MPI, without LAPACK."""
+_OPTIONAL_PROGRAMS = ("npb-sp-openmpi", "wherry-linpack")
+"""Native programs that are built only where MPI and LAPACK are installed."""
 INSTALLED = {
     "hpcc": "hpcc",
     "NPopenmpi": "netpipe-openmpi",
@@ -35,65 +37,66 @@ INSTALLED = {
     "mpirun.openmpi": "openmpi-bin",
     "mpiexec.mpich": "mpich",
 }
-"""Programs of the distribution that studies run, with their packages."""
+"""Programs of the distribution that studies run -> their packages."""
 _VERSIONS = ("criu", "libvirt", "qemu", "image", "wireguard")
-"""The doctor's findings that name what moves, runs and joins nodes."""
+"""The doctor's findings that belong into the environment of a measurement."""
 
 
 def versions(findings: Sequence[Mapping[str, str]]) -> dict[str, str]:
-    """What of the doctor's findings belongs to the environment that numbers were taken in."""
+    """The doctor's findings to store as the environment of a measurement."""
     return {finding["name"]: finding["text"] for finding in findings if finding["name"] in _VERSIONS}
 
 
-def lacking(findings: Sequence[Mapping[str, str]]) -> dict[str, str]:
-    """Name -> reason: the doctor's findings, programs that were not built, applications that are not installed."""
-    found = {finding["name"]: finding["text"] for finding in findings if finding["health"] != "ok"}
-    if without := [found[name] for name in _VM_NEEDS if name in found]:
-        found[VM] = without[0]
-    if _KVM in found and "qemu" in found:  # only where it emulates
-        found[VM_MOVES] = found["qemu"]
+def unavailable_features(findings: Sequence[Mapping[str, str]]) -> dict[str, str]:
+    """Feature -> reason: from the doctor's findings, programs that were not built, and packages that are not
+    installed."""
+    reasons = {finding["name"]: finding["text"] for finding in findings if finding["health"] != "ok"}
+    if missing := [reasons[name] for name in _VM_NEEDS if name in reasons]:
+        reasons[VM] = missing[0]
+    if _KVM in reasons and "qemu" in reasons:  # QEMU's limitation applies to emulation only
+        reasons[VM_MOVES] = reasons["qemu"]
     if not _USERFAULTFD.exists():
-        found[POST_COPY] = "this kernel has no userfaultfd, by which memory that is not there yet is fetched"
-    for name in _BUILT:
+        reasons[POST_COPY] = "this kernel has no userfaultfd, by which memory that is not there yet is fetched"
+    for name in _OPTIONAL_PROGRAMS:
         try:
             native_program(name)
         except Refused as error:
-            found[name] = str(error)
+            reasons[name] = str(error)
     for name, package in INSTALLED.items():
         if not shutil.which(name):
-            found[name] = f"{name} is not installed; it is in Debian's {package}: make setup"
-    return found | applications.lacking()
+            reasons[name] = f"{name} is not installed; it is in Debian's {package}: make setup"
+    return reasons | applications.missing_applications()
 
 
-def emulated(lacks: Mapping[str, str]) -> bool:
-    """True where virtual machines have no KVM: they are slow, and what is run on them is cut."""
-    return _KVM in lacks
+def vms_are_emulated(unavailable: Mapping[str, str]) -> bool:
+    """True if VMs run without KVM: they are slow, so studies reduce what they run on them."""
+    return _KVM in unavailable
 
 
-def machines(lacks: Mapping[str, str]) -> str:
-    """What the processors of virtual machines are, for the report."""
-    if why := lacks.get(VM, ""):
+def vm_processor_text(unavailable: Mapping[str, str]) -> str:
+    """How VMs are run (KVM, TCG, not at all), for the report."""
+    if why := unavailable.get(VM, ""):
         return f"none: {why}"
-    return f"emulated (TCG): {lacks[_KVM]}" if _KVM in lacks else "run by KVM"
+    return f"emulated (TCG): {unavailable[_KVM]}" if _KVM in unavailable else "run by KVM"
 
 
-def emulated_cells(study: Design) -> list[Combination]:
-    """The combinations with virtual machines whose processors were emulated: those that are not there without any."""
-    if _KVM not in study.lacks or VM in study.lacks:
+def emulated_combinations(study: Design) -> list[Combination]:
+    """The combinations with VMs without KVM: those that would be absent if VMs were unavailable."""
+    if _KVM not in study.unavailable or VM in study.unavailable:
         return []
-    without = type(study)(study.quick, {**study.lacks, VM: "none"}).combinations()
-    return [cell for cell in study.combinations() if cell not in without]
+    missing = type(study)(study.quick, {**study.unavailable, VM: "none"}).combinations()
+    return [combination for combination in study.combinations() if combination not in missing]
 
 
-def no_machines(lacks: Mapping[str, str], quick: bool, *, moved: bool = False, heavy: bool = False) -> str:
-    """Why a level with virtual machines is left out, empty when it is not: which `moved` ones and `heavy` programs are
-    even where others can be measured."""
-    if why := lacks.get(VM, ""):
+def why_no_vms(unavailable: Mapping[str, str], quick: bool, *, moved: bool = False, heavy: bool = False) -> str:
+    """Why a level with VMs is left out; empty if it is measured. `moved` VMs and `heavy` programs have further
+    conditions."""
+    if why := unavailable.get(VM, ""):
         return why
     if quick:
         return "not with --quick: virtual machines take minutes to boot"
-    if moved and (why := lacks.get(VM_MOVES, "")):
+    if moved and (why := unavailable.get(VM_MOVES, "")):
         return why
-    if heavy and (why := lacks.get(_KVM, "")):
+    if heavy and (why := unavailable.get(_KVM, "")):
         return f"{why}, so this program would take hours on them"
     return ""

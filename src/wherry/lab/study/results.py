@@ -1,11 +1,11 @@
-"""The directory of a study: `study.json` (what was asked, on what machine), `samples.csv` (every number), `runs/`.
+"""Storage of a study: a directory with `study.json` (manifest and environment), `samples.csv` (all values), `runs/`.
 
-Invariants: a run is in samples.csv wholly or not at all: its rows are appended at once and end with the row `run`,
-and a run without that row does not count. What was appended is never changed. A failed run has that row only,
-with its problem, and no number of it is ever counted. Nor is one of a run with a move whose result is another than
-without: that is known only when both are there, and then a row `judged` of that run follows, whose `ok` is the last
-word. A small file is kept in reserve, so that a full disk leaves room to say that it is full. Who only reads changes
-nothing; who writes holds the lock. All sessions were taken on one machine, with the same kernel and the same libraries.
+Invariants: samples.csv is append-only, and a run is recorded atomically: its rows are appended at once and end with the
+row `run`, without which it does not count. A failed run has that row only, with its problem. A run with a move whose
+result differs from that of runs without a move does not count either; since this is known only when both exist, a later
+row `judged` of the run overrides its `ok`. A reserve file is deleted on a full disk, so that the failure can still be
+recorded. Readers write nothing; writers hold the lock. All sessions are from one machine with the same kernel and
+libraries.
 """
 
 from __future__ import annotations
@@ -26,33 +26,33 @@ from typing import Any, Generic, TypeVar
 from wherry.base.errors import Code, Failed, Refused
 from wherry.lab.environment import environment, load
 from wherry.lab.study.design import Design
-from wherry.lab.study.levels import RESULT, Combination, Value
-from wherry.lab.study.requirements import VM, machines
+from wherry.lab.study.levels import RESULT_CHECKSUM, Combination, Value
+from wherry.lab.study.requirements import VM, vm_processor_text
 
 D = TypeVar("D", bound=Design)
 SCHEMA = "wherry/study/1"
 _COLUMNS_BEFORE = ("run", "turn", "warmup", "ok")
 _COLUMNS_AFTER = ("metric", "x", "value", "unit", "started", "load", "problem")
-_RUN, _JUDGED = "run", "judged"
-"""Metrics of the last row of each run, its seconds in all, and of what was found of it later."""
-_CHANGED = "its result is another than without a move"
+_RUN_ROW, _VERDICT_ROW = "run", "judged"
+"""Metric names of a run's last row (value: total seconds), and of a later row that overrides its `ok`."""
+_RESULT_DIFFERS = "its result is another than without a move"
 _RESERVE = 4 << 20
-"""Bytes: a report and its figures."""
-_SAME = ("cpu", "cpus", "kernel", "open mpi", "mpich", "lapack, blas", "wherry")
-"""Of the environment: what no two sessions of a study may differ in. Of the rest the report says what changed."""
-_LOADS = "load"
-"""Of the environment: what differs at any time."""
+"""Size of the reserve file in bytes: enough for a report with its figures."""
+_CONSTANT_FACTS = ("cpu", "cpus", "kernel", "open mpi", "mpich", "lapack, blas", "wherry")
+"""Facts of the environment that must be the same in all sessions; changes of others are reported."""
+_LOAD = "load"
+"""Fact of the environment that always varies."""
 
 
 @dataclass
 class Run:
-    """One run as it was kept. `turn` is below zero for a warm-up."""
+    """A recorded run. `turn` is negative for a warm-up run."""
 
     number: int
     turn: int
     warmup: bool
     ok: bool
-    cell: Combination
+    combination: Combination
     started: float
     seconds: float = 0.0
     load: float = 0.0
@@ -61,70 +61,70 @@ class Run:
 
     @property
     def result(self) -> float | None:
-        """What names the program's result, if it has one."""
-        return next((value.value for value in self.values if value.metric == RESULT), None)
+        """Checksum of the program's result, if it has one."""
+        return next((value.value for value in self.values if value.metric == RESULT_CHECKSUM), None)
 
     @property
     def counts(self) -> bool:
-        """True when its numbers may be used."""
+        """True if its values may be used: it succeeded and is no warm-up run."""
         return self.ok and not self.warmup
 
 
 class Results(Generic[D]):
-    """The kept runs of one study, whose design says which combinations there are."""
+    """The recorded runs of one study."""
 
-    def __init__(self, directory: Path, study: D, about: dict[str, Any]) -> None:
-        self.directory, self.study, self.about = directory, study, about
+    def __init__(self, directory: Path, study: D, manifest: dict[str, Any]) -> None:
+        self.directory, self.study, self.manifest = directory, study, manifest
         self._factors = [factor.name for factor in study.factors()]
         self.runs: list[Run] = []
-        self._of: dict[Combination, list[Run]] = {}
-        """The same by cell: a study has thousands of them, and a report asks for each again and again."""
-        self._told: dict[int, bool] = {}
-        """Number of a run -> whether it is right by the last word of samples.csv."""
-        self._last = 0
-        self._read()
+        self._by_combination: dict[Combination, list[Run]] = {}
+        """Index of `runs`, because reports look up each of thousands of combinations many times."""
+        self._recorded_ok: dict[int, bool] = {}
+        """Number of a run -> its latest `ok` in samples.csv."""
+        self._last_number = 0
+        self._load_samples()
 
     @property
-    def samples(self) -> Path:
-        """The file of all numbers."""
+    def samples_file(self) -> Path:
+        """The file with all values."""
         return self.directory / "samples.csv"
 
     @staticmethod
-    def about_of(directory: Path) -> dict[str, Any]:
-        """What study.json says. NOT_FOUND when the directory is not a study's."""
+    def read_manifest(directory: Path) -> dict[str, Any]:
+        """Reads study.json. Raises NOT_FOUND if the directory has none."""
         try:
-            about: dict[str, Any] = json.loads((directory / "study.json").read_text())
+            manifest: dict[str, Any] = json.loads((directory / "study.json").read_text())
         except (FileNotFoundError, NotADirectoryError):
             what = f"{directory} is not the directory of a study"
             raise Refused(Code.NOT_FOUND, what, "it has no study.json", "wherry study run NAME --out DIR") from None
         except (OSError, ValueError) as error:
             raise Refused(Code.INVALID_FILE, f"{directory / 'study.json'} cannot be read", str(error)) from None
-        if about.get("schema") != SCHEMA:
-            why = f"its schema is {about.get('schema')!r}, this version reads {SCHEMA!r}"
+        if manifest.get("schema") != SCHEMA:
+            why = f"its schema is {manifest.get('schema')!r}, this version reads {SCHEMA!r}"
             raise Refused(Code.INVALID_FILE, f"{directory / 'study.json'} cannot be read", why)
-        return about
+        return manifest
 
     @staticmethod
     def create(directory: Path, study: D, repetitions: int, versions: Mapping[str, str] | None = None) -> Results[D]:
-        """The results in a directory, begun or continued. Refused when it holds those of something else, or of another
-        machine; `versions` is what else is known of this one."""
-        asked = {"study": study.name, "quick": study.quick, "seed": study.seed}
+        """Creates or opens the results in a directory. Refused if it holds another study, or one of another machine;
+        `versions` are additional facts of this machine's environment."""
+        request = {"study": study.name, "quick": study.quick, "seed": study.seed}
         try:
             directory.mkdir(parents=True, exist_ok=True)
-            with _locked(directory):
+            with _directory_lock(directory):
                 if (directory / "study.json").exists():
-                    about = Results.about_of(directory)
-                    found = {key: about.get(key) for key in asked}
-                    if found != asked:
-                        why = f"it holds {_words(found)}, this is {_words(asked)}"
+                    manifest = Results.read_manifest(directory)
+                    existing = {key: manifest.get(key) for key in request}
+                    if existing != request:
+                        why = f"it holds {_study_text(existing)}, this is {_study_text(request)}"
                         raise Refused(Code.NAME_TAKEN, f"{directory} holds another study", why, "choose another --out")
                 else:
-                    about = {"schema": SCHEMA, **asked, "lacks": study.lacks, "sessions": []}
-                about["repetitions"] = max(repetitions, about.get("repetitions", 0))
-                results = Results(directory, study, about)
-                results._refuse_another({**environment(), **(versions or {})})
-                results._mend()
-                results._keep_reserve()
+                    manifest = {"schema": SCHEMA, **request, "lacks": study.unavailable, "sessions": []}
+                manifest["repetitions"] = max(repetitions, manifest.get("repetitions", 0))
+                results = Results(directory, study, manifest)
+                results._require_same_machine({**environment(), **(versions or {})})
+                results._truncate_torn_line()
+                results._allocate_reserve()
                 results.save()
         except OSError as error:
             raise Refused(Code.FAILED, f"{directory} cannot be written", str(error), "choose another --out") from None
@@ -132,192 +132,204 @@ class Results(Generic[D]):
 
     @contextmanager
     def session(self, versions: Mapping[str, str] | None = None) -> Iterator[None]:
-        """Notes the environment before, with what else is known of its `versions`, and after; only one session at a
-        time works in the directory. Refused when the sessions before were on another machine."""
-        with _locked(self.directory):
+        """Holds the directory's lock during a session and records the environment before (with `versions`) and after
+        it. Refused if earlier sessions were on another machine."""
+        with _directory_lock(self.directory):
             session: dict[str, Any] = {"started": time.time(), "before": {**environment(), **(versions or {})}}
-            self._refuse_another(session["before"])
-            self.about["sessions"].append(session | {"after": {}})
+            self._require_same_machine(session["before"])
+            self.manifest["sessions"].append(session | {"after": {}})
             self.save()
             try:
                 yield
             finally:
-                self.about["sessions"][-1] |= {"ended": time.time(), "after": {_LOADS: load()}}
+                self.manifest["sessions"][-1] |= {"ended": time.time(), "after": {_LOAD: load()}}
                 self._with_reserve(self.save)
 
-    def _refuse_another(self, now: Mapping[str, str]) -> None:
-        """What was measured there and what is measured here would be one median."""
-        for session in self.about["sessions"]:
+    def _require_same_machine(self, now: Mapping[str, str]) -> None:
+        """Refuses a changed machine, because its samples would be mixed into the same medians."""
+        for session in self.manifest["sessions"]:
             before = session["before"]
-            changed = [f"{k}: {before[k]} then, {now[k]} now" for k in _SAME if k in before and before[k] != now.get(k)]
+            changed = [
+                f"{k}: {before[k]} then, {now[k]} now"
+                for k in _CONSTANT_FACTS
+                if k in before and before[k] != now.get(k)
+            ]
             if changed:
                 what = f"{self.directory} was begun on another machine, or on this one before it was changed"
                 after = "choose another --out, then: wherry study compare OLD NEW"
                 raise Refused(Code.WRONG_STATE, what, "; ".join(changed), after)
 
-    def machine(self) -> dict[str, list[str]]:
-        """What the numbers were taken on: each fact with its texts, one unless it changed between sessions."""
-        found = {"virtual machines": [machines(self.about["lacks"])]} if self._had_machines() else {}
-        for session in self.about["sessions"]:
+    def machine_facts(self) -> dict[str, list[str]]:
+        """Facts of the environment -> texts; more than one if the fact changed between sessions."""
+        existing = {"virtual machines": [vm_processor_text(self.manifest["lacks"])]} if self._uses_vms() else {}
+        for session in self.manifest["sessions"]:
             for key, text in session["before"].items():
-                if key != _LOADS and text not in found.setdefault(key, []):
-                    found[key].append(text)
-        if fabric := self.about.get("fabric"):
-            found["fabric"] = ["; ".join(fabric)]
-        return found
+                if key != _LOAD and text not in existing.setdefault(key, []):
+                    existing[key].append(text)
+        if fabric := self.manifest.get("fabric"):
+            existing["fabric"] = ["; ".join(fabric)]
+        return existing
 
-    def _had_machines(self) -> bool:
-        """True when a run on virtual machines counts, or they are not there."""
-        without = type(self.study)(self.study.quick, {**self.study.lacks, VM: "none"}).combinations()
-        return VM in self.study.lacks or any(run.cell not in without for run in self.counted())
+    def _uses_vms(self) -> bool:
+        """True if a run on VMs counts, or if VMs are unavailable."""
+        without = type(self.study)(self.study.quick, {**self.study.unavailable, VM: "none"}).combinations()
+        return VM in self.study.unavailable or any(run.combination not in without for run in self.counted())
 
     def sessions_with_runs(self) -> int:
-        """In how many sessions the runs that count were made."""
-        begun = [session["started"] for session in self.about["sessions"]]
+        """Number of sessions with runs that count."""
+        begun = [session["started"] for session in self.manifest["sessions"]]
         return len({bisect_right(begun, run.started) for run in self.counted()})
 
     def save(self) -> None:
-        """Writes study.json, whole or not at all."""
+        """Writes study.json atomically."""
         new = self.directory / "study.json.new"
-        new.write_text(json.dumps(self.about, indent=1))
+        new.write_text(json.dumps(self.manifest, indent=1))
         os.replace(new, self.directory / "study.json")
 
-    def note(self, fact: str, texts: Sequence[str]) -> None:
-        """A fact for the report, beside what earlier sessions noted of it."""
-        kept = self.about.setdefault(fact, [])
+    def add_fact(self, fact: str, texts: Sequence[str]) -> None:
+        """Adds texts to a fact of the manifest, without duplicates."""
+        kept = self.manifest.setdefault(fact, [])
         kept += [text for text in texts if text not in kept]
         self._with_reserve(self.save)
 
     def add(self, run: Run) -> None:
-        """Appends a run, with the load of this minute. Failed with nothing appended when the disk is full."""
+        """Appends a run with the current load. On a full disk it raises Failed and appends nothing."""
         run.load = os.getloadavg()[0]
-        self._append(self._text(run))
-        self._told[run.number] = run.ok
-        self._keep(run)
-        self._judge()
+        self._append(self._csv_rows(run))
+        self._recorded_ok[run.number] = run.ok
+        self._index_run(run)
+        self._check_results()
         for other in self.runs:
-            if other.ok != self._told[other.number]:
-                with suppress(Failed):  # the disk is full; it is tried again behind the next run
-                    self._append(self._text(other, judged=True))
-                    self._told[other.number] = other.ok
+            if other.ok != self._recorded_ok[other.number]:
+                with suppress(Failed):  # the disk is full: retried after the next run
+                    self._append(self._csv_rows(other, verdict=True))
+                    self._recorded_ok[other.number] = other.ok
 
-    def _keep(self, run: Run) -> None:
+    def _index_run(self, run: Run) -> None:
         self.runs.append(run)
-        self._of.setdefault(run.cell, []).append(run)
+        self._by_combination.setdefault(run.combination, []).append(run)
 
     def _append(self, text: str) -> None:
-        end = self.samples.stat().st_size
+        end = self.samples_file.stat().st_size
         try:
-            with self.samples.open("a") as file:
+            with self.samples_file.open("a") as file:
                 file.write(text)
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:
-            os.truncate(self.samples, end)
-            raise Failed(Code.FAILED, f"{self.samples} cannot be written", str(error), "make room there") from error
+            os.truncate(self.samples_file, end)
+            raise Failed(
+                Code.FAILED, f"{self.samples_file} cannot be written", str(error), "make room there"
+            ) from error
 
     def add_failed(self, run: Run) -> None:
-        """Appends a run that does not count, from the reserve if need be."""
+        """Appends a failed run, with the space of the reserve if necessary."""
         run.ok, run.values = False, []
         self._with_reserve(lambda: self.add(run))
 
-    def renew(self) -> None:
-        """Keeps the reserve again, when it was used and there is room by now."""
+    def refill_reserve(self) -> None:
+        """Allocates the reserve again if it was used and there is space."""
         with suppress(OSError):
-            self._keep_reserve()
+            self._allocate_reserve()
 
-    def release(self) -> None:
-        """Gives the reserve back to the disk."""
+    def release_reserve(self) -> None:
+        """Deletes the reserve."""
         (self.directory / ".reserve").unlink(missing_ok=True)
 
     def directory_of(self, run: Run) -> Path:
-        """Where its command and its output are."""
-        return self.directory / "runs" / f"{run.number:04d}-{'-'.join(level for _, level in run.cell.levels)}"
+        """Directory with the run's command and output."""
+        return self.directory / "runs" / f"{run.number:04d}-{'-'.join(level for _, level in run.combination.levels)}"
 
     def next_number(self) -> int:
-        """A number that no run has had."""
-        self._last += 1
-        return self._last
+        """An unused run number."""
+        self._last_number += 1
+        return self._last_number
 
-    def done(self) -> set[tuple[int, Combination]]:
-        """Turns and cells that have a run which counts."""
-        return {(run.turn, run.cell) for run in self.runs if run.counts}
+    def completed(self) -> set[tuple[int, Combination]]:
+        """(turn, combination) of all runs that count."""
+        return {(run.turn, run.combination) for run in self.runs if run.counts}
 
-    def counted(self, cell: Combination | None = None) -> list[Run]:
-        """Runs that count, of one cell or of all."""
-        return [run for run in (self.runs if cell is None else self._of.get(cell, [])) if run.counts]
+    def counted(self, combination: Combination | None = None) -> list[Run]:
+        """Runs that count, of one combination or of all."""
+        return [
+            run
+            for run in (self.runs if combination is None else self._by_combination.get(combination, []))
+            if run.counts
+        ]
 
     def failed(self) -> list[Run]:
-        """Runs that failed; they do not count."""
+        """Failed runs, which do not count."""
         return [run for run in self.runs if not run.ok]
 
-    def values(self, cell: Combination, metric: str, x: float | None = None) -> list[float]:
-        """One number of each run that counts and has it."""
-        return [v.value for run in self.counted(cell) for v in run.values if (v.metric, v.x) == (metric, x)]
+    def values(self, combination: Combination, metric: str, x: float | None = None) -> list[float]:
+        """The value of a metric from each run that counts and has it."""
+        return [v.value for run in self.counted(combination) for v in run.values if (v.metric, v.x) == (metric, x)]
 
-    def xs(self, cell: Combination, metric: str) -> list[float]:
-        """Where a metric was measured, ascending."""
-        found = {v.x for run in self.counted(cell) for v in run.values if v.metric == metric and v.x is not None}
-        return sorted(found)
+    def xs(self, combination: Combination, metric: str) -> list[float]:
+        """The x values at which a metric was measured, ascending."""
+        existing = {
+            v.x for run in self.counted(combination) for v in run.values if v.metric == metric and v.x is not None
+        }
+        return sorted(existing)
 
-    def _head(self) -> list[str]:
+    def _columns(self) -> list[str]:
         return [*_COLUMNS_BEFORE, *self._factors, *_COLUMNS_AFTER]
 
-    def _lines(self) -> str:
-        """The lines of samples.csv that are whole; nothing when there is no such file yet."""
+    def _complete_lines(self) -> str:
+        """The complete lines of samples.csv; empty if it does not exist."""
         try:
-            data = self.samples.read_bytes()
+            data = self.samples_file.read_bytes()
             return data[: data.rfind(b"\n") + 1].decode()
         except FileNotFoundError:
             return ""
         except (OSError, ValueError) as error:
-            raise Refused(Code.INVALID_FILE, f"{self.samples} cannot be read", str(error)) from None
+            raise Refused(Code.INVALID_FILE, f"{self.samples_file} cannot be read", str(error)) from None
 
-    def _mend(self) -> None:
-        """Begins samples.csv, and cuts off a line that a power cut tore: its run has no end and does not count."""
-        whole = self._lines().encode()
+    def _truncate_torn_line(self) -> None:
+        """Creates samples.csv, or truncates an incomplete last line (power failure), whose run does not count."""
+        whole = self._complete_lines().encode()
         if not whole:
-            self.samples.write_text(",".join(self._head()) + "\n")
-        elif len(whole) < self.samples.stat().st_size:
-            os.truncate(self.samples, len(whole))
+            self.samples_file.write_text(",".join(self._columns()) + "\n")
+        elif len(whole) < self.samples_file.stat().st_size:
+            os.truncate(self.samples_file, len(whole))
 
-    def _read(self) -> None:
-        text, head = self._lines(), self._head()
+    def _load_samples(self) -> None:
+        text, head = self._complete_lines(), self._columns()
         if not text:
             return
         reader = csv.DictReader(io.StringIO(text))
         if list(reader.fieldnames or ()) != head:
             why = f"its columns are {','.join(reader.fieldnames or ())}, this version writes {','.join(head)}"
-            raise Refused(Code.INVALID_FILE, f"{self.samples} is of another version", why, "choose another --out")
+            raise Refused(Code.INVALID_FILE, f"{self.samples_file} is of another version", why, "choose another --out")
         values: list[Value] = []
         for row in reader:
-            if row["metric"] == _JUDGED:
-                self._told[int(row["run"])] = row["ok"] == "1"
+            if row["metric"] == _VERDICT_ROW:
+                self._recorded_ok[int(row["run"])] = row["ok"] == "1"
                 continue
-            if int(row["run"]) != self._last:  # also when the one before was torn: its number is not used again
-                self._last, values = int(row["run"]), []
-            if row["metric"] != _RUN:
+            if int(row["run"]) != self._last_number:  # also after an incomplete run, whose number is not reused
+                self._last_number, values = int(row["run"]), []
+            if row["metric"] != _RUN_ROW:
                 values.append(Value(row["metric"], float(row["value"]), row["unit"], _number(row["x"])))
                 continue
-            self._keep(self._run(row, values))
-            self._told[self._last] = self.runs[-1].ok
-        self._judge()
+            self._index_run(self._parse_run(row, values))
+            self._recorded_ok[self._last_number] = self.runs[-1].ok
+        self._check_results()
 
-    def _judge(self) -> None:
-        """Fails runs with a move whose result is none of those without; says nothing while there is none of these."""
+    def _check_results(self) -> None:
+        """Fails runs whose result differs from that of runs without a move, as soon as there is one of these."""
         for run in self.runs:
-            base = self.study.unmoved(run.cell) if run.problem in ("", _CHANGED) else None
-            if base and (right := set(self.values(base, RESULT))):
-                run.ok = run.result in (None, *right)
-                run.problem = "" if run.ok else _CHANGED
+            unmoved = self.study.without_move(run.combination) if run.problem in ("", _RESULT_DIFFERS) else None
+            if unmoved and (expected := set(self.values(unmoved, RESULT_CHECKSUM))):
+                run.ok = run.result in (None, *expected)
+                run.problem = "" if run.ok else _RESULT_DIFFERS
 
-    def _run(self, row: dict[str, str], values: list[Value]) -> Run:
+    def _parse_run(self, row: dict[str, str], values: list[Value]) -> Run:
         return Run(
             number=int(row["run"]),
             turn=int(row["turn"]),
             warmup=row["warmup"] == "1",
             ok=row["ok"] == "1",
-            cell=Combination(tuple((factor, row[factor]) for factor in self._factors)),
+            combination=Combination(tuple((factor, row[factor]) for factor in self._factors)),
             started=float(row["started"]),
             seconds=float(row["value"]),
             load=float(row["load"]),
@@ -325,18 +337,24 @@ class Results(Generic[D]):
             values=values,
         )
 
-    def _text(self, run: Run, judged: bool = False) -> str:
+    def _csv_rows(self, run: Run, verdict: bool = False) -> str:
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
-        before = [run.number, run.turn, int(run.warmup), int(run.ok), *(run.cell[name] for name in self._factors)]
+        before = [
+            run.number,
+            run.turn,
+            int(run.warmup),
+            int(run.ok),
+            *(run.combination[name] for name in self._factors),
+        ]
         after = [f"{run.started:.3f}", f"{run.load:.2f}", " ".join(run.problem.split())]
-        last = Value(_JUDGED if judged else _RUN, run.seconds, "s")
-        for value in [last] if judged else [*run.values, last]:
+        last = Value(_VERDICT_ROW if verdict else _RUN_ROW, run.seconds, "s")
+        for value in [last] if verdict else [*run.values, last]:
             x = "" if value.x is None else f"{value.x:.10g}"
             writer.writerow([*before, value.metric, x, f"{value.value:.12g}", value.unit, *after])
         return out.getvalue()
 
-    def _keep_reserve(self) -> None:
+    def _allocate_reserve(self) -> None:
         reserve = self.directory / ".reserve"
         if reserve.exists():
             return
@@ -347,16 +365,16 @@ class Results(Generic[D]):
             reserve.unlink(missing_ok=True)
             raise
 
-    def _with_reserve(self, act: Any) -> None:
+    def _with_reserve(self, write: Any) -> None:
         try:
-            act()
+            write()
         except (OSError, Failed):
-            self.release()
-            act()
+            self.release_reserve()
+            write()
 
 
 @contextmanager
-def _locked(directory: Path) -> Iterator[None]:
+def _directory_lock(directory: Path) -> Iterator[None]:
     with (directory / ".lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -373,17 +391,17 @@ def _number(text: str) -> float | None:
     return float(text) if text else None
 
 
-def _words(asked: dict[str, Any]) -> str:
-    return f"{asked['study']}{' --quick' if asked['quick'] else ''} (seed {asked['seed']})"
+def _study_text(request: dict[str, Any]) -> str:
+    return f"{request['study']}{' --quick' if request['quick'] else ''} (seed {request['seed']})"
 
 
 def counts_table(results: Results) -> Sequence[tuple[str, str, str, str]]:
-    """Rows of cell, counted, failed, seconds of a run."""
+    """Rows of: combination, counted runs, failed runs, median seconds."""
     rows = []
-    for cell in results.study.combinations():
-        runs = results.counted(cell)
-        failed = sum(run.cell == cell for run in results.failed())
+    for combination in results.study.combinations():
+        runs = results.counted(combination)
+        failed = sum(run.combination == combination for run in results.failed())
         seconds = sorted(run.seconds for run in runs)
         typical = f"{seconds[len(seconds) // 2]:.1f}" if seconds else "-"
-        rows.append((str(cell), str(len(runs)), str(failed), typical))
+        rows.append((str(combination), str(len(runs)), str(failed), typical))
     return rows

@@ -1,8 +1,8 @@
-"""Runs a study: turn after turn, every cell once in each, in the turn's own order; skips what is there already.
+"""Runs a study turn by turn, each combination once in a turn in the turn's order, and skips runs that already count.
 
-Invariants: a run that raised, whatever it raised, is kept as failed and the study goes on; whatever ends the study
-(Ctrl-C, a full disk, kill -9), the runs that ended before are kept, and the next session goes on behind them. A failed
-run is tried again by the next session, never by the same one.
+Invariants: a run that raises any exception is recorded as failed and the study continues; however the study ends
+(Ctrl-C, full disk, kill -9), completed runs are kept and the next session resumes after them. A failed run is retried
+by the next session, never by the same one.
 """
 
 from __future__ import annotations
@@ -18,90 +18,105 @@ from pathlib import Path
 from wherry.base.errors import Code, Failed, WherryError
 from wherry.base.units import format_duration
 from wherry.lab.study.experiment import Study
-from wherry.lab.study.levels import Combination, SampleFailed
+from wherry.lab.study.levels import Combination, RunFailed
 from wherry.lab.study.results import Results, Run
 from wherry.lab.study.testbed import Testbed
 
-Tell = Callable[[int, int, str, float | None], None]
-"""Called after each run: runs done, runs in all, what happened, seconds left (None: not known yet)."""
-_FAILED_IN_A_ROW = 5
-"""After so many the machine is at fault rather than the run."""
+ProgressCallback = Callable[[int, int, str, float | None], None]
+"""Called after each run with: runs done, runs in all, outcome, estimated seconds left (None: unknown)."""
+_MAX_CONSECUTIVE_FAILURES = 5
+"""The study stops after this many: the machine is then likely at fault."""
 
 
-def plan(results: Results[Study]) -> list[tuple[int, Combination]]:
-    """Turn and cell of every run that is still to be made, in order; warm-ups have turns below zero."""
-    study, done = results.study, results.done()
-    left = [(n, cell) for n in range(results.about["repetitions"]) for cell in study.turn(n) if (n, cell) not in done]
-    needed = {cell for _, cell in left}
-    warm = [(n, cell) for n in range(-study.default_warmups(), 0) for cell in study.turn(n) if cell in needed]
+def remaining_runs(results: Results[Study]) -> list[tuple[int, Combination]]:
+    """Turn and combination of every run that is still missing, in order; warm-up runs have negative turns."""
+    study, done = results.study, results.completed()
+    left = [
+        (n, combination)
+        for n in range(results.manifest["repetitions"])
+        for combination in study.turn(n)
+        if (n, combination) not in done
+    ]
+    needed = {combination for _, combination in left}
+    warm = [
+        (n, combination)
+        for n in range(-study.default_warmups(), 0)
+        for combination in study.turn(n)
+        if combination in needed
+    ]
     return warm + left
 
 
-def run(results: Results[Study], testbed: Testbed, tell: Tell) -> None:
-    """Makes the runs that are left. Failed when nothing works any more; what was measured is kept."""
-    todo = plan(results)
+def run(results: Results[Study], testbed: Testbed, on_progress: ProgressCallback) -> None:
+    """Makes the remaining runs. Raises Failed after too many consecutive failures; completed runs are kept."""
+    remaining = remaining_runs(results)
     times: dict[Combination, list[float]] = {}
     for past in results.runs:
-        times.setdefault(past.cell, []).append(past.seconds)
-    bad = 0
-    for index, (turn, cell) in enumerate(todo):
-        one = _one(results, testbed, turn, cell)
-        times.setdefault(cell, []).append(one.seconds)
-        left = _seconds_left(times, [later for _, later in todo[index + 1 :]])
-        tell(index + 1, len(todo), f"{cell}: {one.problem or format_duration(one.seconds)}", left)
-        bad = 0 if one.ok else bad + 1
-        if bad >= _FAILED_IN_A_ROW:
-            what = f"{bad} runs in a row failed, so the study stops here"
-            raise Failed(Code.FAILED, what, one.problem, "mend it, then repeat the command: it goes on from here")
+        times.setdefault(past.combination, []).append(past.seconds)
+    consecutive_failures = 0
+    for index, (turn, combination) in enumerate(remaining):
+        record = _run_once(results, testbed, turn, combination)
+        times.setdefault(combination, []).append(record.seconds)
+        left = _seconds_left(times, [later for _, later in remaining[index + 1 :]])
+        on_progress(
+            index + 1, len(remaining), f"{combination}: {record.problem or format_duration(record.seconds)}", left
+        )
+        consecutive_failures = 0 if record.ok else consecutive_failures + 1
+        if consecutive_failures >= _MAX_CONSECUTIVE_FAILURES:
+            what = f"{consecutive_failures} runs in a row failed, so the study stops here"
+            raise Failed(Code.FAILED, what, record.problem, "mend it, then repeat the command: it goes on from here")
 
 
-def _one(results: Results[Study], testbed: Testbed, turn: int, cell: Combination) -> Run:
-    one = Run(results.next_number(), turn, warmup=turn < 0, ok=True, cell=cell, started=time.time())
-    directory = results.directory_of(one)
-    results.renew()
+def _run_once(results: Results[Study], testbed: Testbed, turn: int, combination: Combination) -> Run:
+    record = Run(results.next_number(), turn, warmup=turn < 0, ok=True, combination=combination, started=time.time())
+    directory = results.directory_of(record)
+    results.refill_reserve()
     begin = time.monotonic()
     try:
         shutil.rmtree(directory, ignore_errors=True)
         directory.mkdir(parents=True)
-        one.values = results.study.measure(testbed, cell, directory)
-        one.seconds = time.monotonic() - begin
-        results.add(one)
-        return one
-    except SampleFailed as error:
-        one.problem = str(error)
+        record.values = results.study.measure(testbed, combination, directory)
+        record.seconds = time.monotonic() - begin
+        results.add(record)
+        return record
+    except RunFailed as error:
+        record.problem = str(error)
     except WherryError as error:
-        if error.code == Code.CANCELLED:  # Ctrl-C while an operation was waited for
+        if error.code == Code.CANCELLED:  # Ctrl-C during a wait for an operation
             raise KeyboardInterrupt from error
-        one.problem = str(error)
+        record.problem = str(error)
     except subprocess.TimeoutExpired as error:
-        one.problem = f"did not end within {error.timeout:.0f} s"
-    except Exception as error:  # a full disk, output that is cut off, a mistake of ours
-        one.problem = f"{type(error).__name__}: {error}"
+        record.problem = f"did not end within {error.timeout:.0f} s"
+    except Exception as error:  # e.g. a full disk, truncated output, a bug
+        record.problem = f"{type(error).__name__}: {error}"
         with suppress(OSError):
             (directory / "traceback").write_text(traceback.format_exc())
-    one.seconds = time.monotonic() - begin
-    testbed.suspect()
-    _keep_only_text(directory)  # first: its row may need the room
-    results.add_failed(one)
-    return one
+    record.seconds = time.monotonic() - begin
+    testbed.recheck_clusters()
+    _delete_large_files(directory)  # first: writing the run's row may need the space
+    results.add_failed(record)
+    return record
 
 
-def _keep_only_text(directory: Path) -> None:
-    """A failed run may have filled the disk with what nobody needs."""
+def _delete_large_files(directory: Path) -> None:
+    """Deletes large files of a failed run, which may have filled the disk."""
     for file in directory.glob("*") if directory.exists() else ():
         if file.is_file() and file.stat().st_size > 1 << 20:
             file.unlink()
 
 
-def _seconds_left(times: dict[Combination, list[float]], cells: list[Combination]) -> float | None:
-    """A cell that has not run yet is taken to last as the mean of the others."""
+def _seconds_left(times: dict[Combination, list[float]], combinations: list[Combination]) -> float | None:
+    """Estimated from the mean duration of each combination; of one that has not run, from the mean of all."""
     known = [seconds for runs in times.values() for seconds in runs]
     if not known:
         return None
     mean = sum(known) / len(known)
-    return sum(sum(times[cell]) / len(times[cell]) if cell in times else mean for cell in cells)
+    return sum(
+        sum(times[combination]) / len(times[combination]) if combination in times else mean
+        for combination in combinations
+    )
 
 
-def missing(results: Results[Study]) -> int:
-    """How many runs of those asked for do not count yet."""
-    return sum(turn >= 0 for turn, _ in plan(results))
+def count_missing(results: Results[Study]) -> int:
+    """Number of requested runs that do not count yet."""
+    return sum(turn >= 0 for turn, _ in remaining_runs(results))

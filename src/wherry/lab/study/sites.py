@@ -1,7 +1,7 @@
-"""The two sites of `multi-site`: limited hosts, a link that changes, and programs on hosts without nodes.
+"""The fabric of `multi-site` (CPU-limited hosts, a configurable link) and native MPI runs on its hosts.
 
-Invariant: a native program runs in the network namespace and below the CPU limit of an emulated host, so all that it
-lacks beside one on nodes is the node; and each host computes as much as every other, whatever runs elsewhere.
+Invariants: a native program runs in the network namespace and under the CPU limit of an emulated host, so that it
+differs from a program on nodes only by the node; all limited hosts have the same CPU quota, independent of load.
 """
 
 from __future__ import annotations
@@ -16,21 +16,25 @@ from typing import Any
 
 from wherry.base.errors import Code, Refused
 from wherry.base.paths import instance
-from wherry.lab.study.testbed import Ended, Testbed
+from wherry.lab.study.testbed import ProgramResult, Testbed
 
-SHARE = 0.2
-"""Of a CPU that each limited host has: the least that the kernel gives in a period of 5 ms. Nine of them fit on two."""
-NEAR = ("a1", "a2", "a3", "a4", "a5")
-FAR = ("b1", "b2", "b3", "b4")
-QUICK = {"a": ("q1", "q2"), "b": ("q3",)}
-"""Hosts by site that are not limited: a rank that waits for its CPU time would measure that, and not the network."""
+CPU_SHARE = 0.2
+"""CPUs of each limited host: the smallest quota in a period of 5 ms. Nine such hosts fit on two CPUs."""
+NEAR_HOSTS = ("a1", "a2", "a3", "a4", "a5")
+FAR_HOSTS = ("b1", "b2", "b3", "b4")
+UNLIMITED_HOSTS = {"a": ("q1", "q2"), "b": ("q3",)}
+"""Hosts by site without a CPU limit, for NetPIPE: throttled ranks would measure the throttling and not the network."""
 _HOSTS = [
     *(
-        # Room for several nodes on each, of which one is busy: it gets all of the host, the least quota there is.
-        {"name": name, "site": name[0], "cores": 1, "speed": SHARE, "memory": "1GiB"}
-        for name in (*NEAR, *FAR)
+        # Capacity for several nodes, of which one is busy and gets the whole quota of the host.
+        {"name": name, "site": name[0], "cores": 1, "speed": CPU_SHARE, "memory": "1GiB"}
+        for name in (*NEAR_HOSTS, *FAR_HOSTS)
     ),
-    *({"name": name, "site": site, "cores": 4, "memory": "2GiB"} for site, names in QUICK.items() for name in names),
+    *(
+        {"name": name, "site": site, "cores": 4, "memory": "2GiB"}
+        for site, names in UNLIMITED_HOSTS.items()
+        for name in names
+    ),
 ]
 _CGROUPS = Path("/sys/fs/cgroup")
 _MPIRUN = (
@@ -40,7 +44,7 @@ _MPIRUN = (
         "btl_tcp_if_include",
         "up0",
         "--mca",
-        "btl_tcp_disable_family",  # without it Open MPI 5 pairs no addresses of an interface that has both
+        "btl_tcp_disable_family",  # else Open MPI 5 pairs no addresses on an interface with IPv4 and IPv6
         "6",
         "--mca",
         "oob_tcp_if_include",
@@ -52,7 +56,7 @@ _MPIRUN = (
 )
 _AGENT = """\
 #!/bin/sh
-# Runs a command on an emulated host, as ssh would: its network, its CPU limit, a name of its own.
+# Runs a command on an emulated host, as ssh would: in its network namespace and CPU cgroup, with its hostname.
 case $1 in
 {hosts}
 *) echo "no host has the address $1" >&2; exit 1 ;;
@@ -67,7 +71,7 @@ exec nsenter --net=/run/netns/{prefix}-$host unshare --uts sh -c "hostname $host
 
 
 def fabric(overlay: str, latency: str) -> Mapping[str, Any]:
-    """The study's fabric with this link. `0` is no emulation at all."""
+    """The study's fabric with a link of this overlay and latency. Latency `0` means no emulation."""
     link = {} if latency == "0" else {"latency": f"{latency}ms"}
     return {
         "kind": "fabric",
@@ -79,52 +83,54 @@ def fabric(overlay: str, latency: str) -> Mapping[str, Any]:
     }
 
 
-def on_hosts(testbed: Testbed, hosts: Sequence[str], argv: Sequence[str], directory: Path, seconds: float) -> Ended:
-    """Runs a program by Open MPI with a rank on each of these hosts, without nodes."""
+def run_on_hosts(
+    testbed: Testbed, hosts: Sequence[str], argv: Sequence[str], directory: Path, seconds: float
+) -> ProgramResult:
+    """Runs a program natively by Open MPI, with one rank on each of these hosts."""
     if shutil.which(_MPIRUN[0]) is None:
         raise Refused(Code.UNSUPPORTED, f"{_MPIRUN[0]} is not installed", "", "make setup")
-    prefix, addresses = instance().prefix, {host: _address(host) for host in hosts}
+    prefix, addresses = instance().prefix, {host: _host_address(host) for host in hosts}
     agent = directory / "agent"
     cases = "\n".join(f"{address}) host={host} ;;" for host, address in addresses.items())
     agent.write_text(_AGENT.format(hosts=cases, roots=f"{_CGROUPS} {_CGROUPS}/cpu", prefix=prefix))
     agent.chmod(0o755)
-    # The first is where the launcher runs: Open MPI 5 knows that one by its name alone.
-    places = ",".join(f"{place}:1" for place in (hosts[0], *list(addresses.values())[1:]))
-    words = [*_MPIRUN, "--mca", "plm_rsh_agent", str(agent), "--host", places, "-n", str(len(hosts)), *argv]
+    # The launcher runs on the first host, which Open MPI 5 accepts only by name.
+    slots = ",".join(f"{slot}:1" for slot in (hosts[0], *list(addresses.values())[1:]))
+    words = [*_MPIRUN, "--mca", "plm_rsh_agent", str(agent), "--host", slots, "-n", str(len(hosts)), *argv]
     environment = {"OMPI_MCA_mpi_yield_when_idle": "1"}
-    return testbed.plain([str(agent), addresses[hosts[0]], shlex.join(words)], directory, seconds, environment)
+    return testbed.run_command([str(agent), addresses[hosts[0]], shlex.join(words)], directory, seconds, environment)
 
 
-def _address(host: str) -> str:
+def _host_address(host: str) -> str:
     words = ["ip", "-n", f"{instance().prefix}-{host}", "-json", "address", "show", "up0"]
-    found = json.loads(subprocess.run(words, capture_output=True, check=True, timeout=20).stdout)
-    address: str = found[0]["addr_info"][0]["local"]
+    parsed = json.loads(subprocess.run(words, capture_output=True, check=True, timeout=20).stdout)
+    address: str = parsed[0]["addr_info"][0]["local"]
     return address
 
 
-Throttled = Mapping[str, Mapping[Path, float]]
-"""By limited host, and there by cgroup, the seconds for which its processes have waited for the next period."""
+ThrottledSeconds = Mapping[str, Mapping[Path, float]]
+"""Limited host -> cgroup -> seconds that its processes were throttled by a CPU quota."""
 
 
-def throttled() -> Throttled:
-    """The counters now."""
+def read_throttled() -> ThrottledSeconds:
+    """Reads the throttling counters of all limited hosts."""
     root = _CGROUPS / "cpu" if (_CGROUPS / "cpu").is_dir() else _CGROUPS
-    return {host: _throttled(root / instance().prefix / host) for host in (*NEAR, *FAR)}
+    return {host: _read_host_throttled(root / instance().prefix / host) for host in (*NEAR_HOSTS, *FAR_HOSTS)}
 
 
-def waited(before: Throttled, after: Throttled) -> float:
-    """Seconds of waiting between two looks, of all hosts together; on each that of the group that waited most. A rank's
-    own limit and its host's hold it back at the same time, and both count that."""
+def throttled_between(before: ThrottledSeconds, after: ThrottledSeconds) -> float:
+    """Throttled seconds between two readings, summed over hosts. Nested cgroups (node and host) throttle at the same
+    time and both count it, so each host contributes its largest cgroup only."""
     return sum(
         max((total - before.get(host, {}).get(group, 0.0) for group, total in groups.items()), default=0.0)
         for host, groups in after.items()
     )
 
 
-def _throttled(host: Path) -> dict[Path, float]:
-    found = {}
+def _read_host_throttled(host: Path) -> dict[Path, float]:
+    parsed = {}
     for file in host.rglob("cpu.stat"):
         stat = dict(line.split() for line in file.read_text().splitlines())
         nanoseconds, microseconds = int(stat.get("throttled_time", 0)), int(stat.get("throttled_usec", 0))
-        found[file.parent] = nanoseconds * 1e-9 + microseconds * 1e-6
-    return found
+        parsed[file.parent] = nanoseconds * 1e-9 + microseconds * 1e-6
+    return parsed

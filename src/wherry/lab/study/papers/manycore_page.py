@@ -1,4 +1,4 @@
-"""What the study `manycore` shows: what was to be reached, the three questions, and the paper's numbers beside ours."""
+"""Report of the study `manycore`: goals, the three questions, comparison with the paper."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from wherry.lab.study import analysis
 from wherry.lab.study.experiment import Page
 from wherry.lab.study.levels import Combination
 from wherry.lab.study.papers import reference_values
-from wherry.lab.study.papers.manycore_levels import LARGEST, SLAVES, TCP, WORKING_SETS, cell_of
+from wherry.lab.study.papers.manycore_levels import LARGEST, SLAVES, TCP, WORKING_SETS, combination_of
 from wherry.lab.study.results import Results
 from wherry.model.tiles import MODES
 
@@ -24,18 +24,35 @@ _US = 1e6
 _EVENTS = ("branches", "data_misses", "instruction_misses")
 
 
-def page(cells: Sequence[Combination], results: Results) -> Page:
-    """Tables and figures of what has been measured so far of these combinations."""
-    made = Page()
-    made.tables += [_goals(results), _threads(results), *_split(results, cells), _grid(results, cells)]
-    made.tables += [_scheduling(results, cells), _parallel(results, cells), _messages(results), _published(results)]
-    standing = {
-        t: {how: _scaled(results, _move(how, t, "32"), "first") for how in MODES} for t in _axis(cells, "threads")
+def page(combinations: Sequence[Combination], results: Results) -> Page:
+    """Tables and figures of the results so far."""
+    contents = Page()
+    contents.tables += [
+        _goals(results),
+        _threads(results),
+        *_split(results, combinations),
+        _grid(results, combinations),
+    ]
+    contents.tables += [
+        _scheduling(results, combinations),
+        _parallel(results, combinations),
+        _messages(results),
+        _published(results),
+    ]
+    downtimes = {
+        t: {how: _scaled(results, _move(how, t, "32"), "first") for how in MODES}
+        for t in _axis(combinations, "threads")
     }
-    made.figures.append(("Downtime of one move until the first thread runs, 32 pages, over threads.", _bars(standing)))
-    once = {n: {how: _scaled(results, _at_once(how, n), "first_mean") for how in MODES} for n in ("1", "2", "4", "8")}
-    made.figures.append(("Mean downtime of moves at the same time, over pairs of tiles.", _bars(once)))
-    made.remarks += [
+    contents.figures.append(
+        ("Downtime of one move until the first thread runs, 32 pages, over threads.", _bars(downtimes))
+    )
+    parallel_downtimes = {
+        n: {how: _scaled(results, _parallel_move(how, n), "first_mean") for how in MODES} for n in ("1", "2", "4", "8")
+    }
+    contents.figures.append(
+        ("Mean downtime of moves at the same time, over pairs of tiles.", _bars(parallel_downtimes))
+    )
+    contents.remarks += [
         "Downtime is from the moment before the source's cores are asked to stop until a thread runs at the "
         "destination: the first one, or the last of those that were ready. `observed` is from the request to the first "
         "thread, preparation included: the paper's observer measured until a signal of the process at its destination "
@@ -57,58 +74,72 @@ def page(cells: Sequence[Combination], results: Results) -> Page:
         "waits for one of them to be taken from another thread, which we do every 10 ms: that is our own waiting, not "
         "Linux's.",
     ]
-    return made
+    return contents
 
 
 def _move(how: str, threads: str, pages: str, written: str = "all") -> Combination:
-    return cell_of("move", how, threads, pages, written)
+    return combination_of("move", how, threads, pages, written)
 
 
-def _at_once(how: str, pairs: str, threads: str = "1") -> Combination:
-    return cell_of("parallel", how, threads, "32", pairs=pairs)
+def _parallel_move(how: str, pairs: str, threads: str = "1") -> Combination:
+    return combination_of("parallel", how, threads, "32", pairs=pairs)
 
 
-def _axis(cells: Sequence[Combination], factor: str) -> list[str]:
-    found = {cell[factor] for cell in cells if cell["what"] == "move" and cell["pages"] != LARGEST}
-    return sorted(found, key=int)
+def _axis(combinations: Sequence[Combination], factor: str) -> list[str]:
+    estimate = {
+        combination[factor]
+        for combination in combinations
+        if combination["what"] == "move" and combination["pages"] != LARGEST
+    }
+    return sorted(estimate, key=int)
 
 
-def _scaled(results: Results, of: Combination, metric: str, scale: float = _US) -> list[float]:
-    return [scale * value for value in results.values(of, metric)]
+def _scaled(results: Results, combination: Combination, metric: str, scale: float = _US) -> list[float]:
+    return [scale * value for value in results.values(combination, metric)]
 
 
-def _text(results: Results, of: Combination, metric: str, scale: float = _US) -> str:
-    data = _scaled(results, of, metric, scale)
+def _text(results: Results, combination: Combination, metric: str, scale: float = _US) -> str:
+    data = _scaled(results, combination, metric, scale)
     return median(data).text() if data else "not measured"
 
 
 def _bars(groups: dict[str, dict[str, list[float]]]) -> figures.Drawing:
-    """`faithful` is out of scale beside the others: it is in the tables."""
+    """Bar chart without `faithful`, whose values are out of scale and are in the tables."""
     shown = {name: {how: data for how, data in bars.items() if how != "faithful"} for name, bars in groups.items()}
     return figures.bars(shown, "us")
 
 
 def _goals(results: Results) -> Table:
-    """For one thread on its own core, with as much memory as a program can have, of which it writes more or less."""
+    """Table of goals: one thread on its own core, maximum memory, by size of the working set."""
     rows = []
-    for how, most in (("precopy", 2), ("direct", 6), ("tcp-precopy", 25), ("tcp-direct", 25)):
+    for how, at_most in (("precopy", 2), ("direct", 6), ("tcp-precopy", 25), ("tcp-direct", 25)):
         for written in WORKING_SETS:
             move = _move(how, "0", LARGEST, written)
             to_2_mib, to_same = (
-                analysis.compare_samples(results.values(move, "first"), results.values(move, base))
+                analysis.ratio_or_none(results.values(move, "first"), results.values(move, base))
                 for base in ("memcpy", "memcpy_same")
             )
             same = to_same.text() if to_same else "not measured"
             carried = _text(results, move, "bytes", 1 / 1024)
-            to_wire = analysis.compare_samples(results.values(move, "first"), results.values(move, "wire"))
+            to_wire = analysis.ratio_or_none(results.values(move, "first"), results.values(move, "wire"))
             what = f"downtime of {how} : copy of 2 MiB"
             sent = to_wire.text() if to_wire else "-"
-            rows.append((what, _pages(written), f"at most {most}", *judged(to_2_mib, most=most), carried, same, sent))
-    criu = results.values(cell_of("beside", "criu"), "downtime")
+            rows.append(
+                (
+                    what,
+                    _pages(written),
+                    f"at most {at_most}",
+                    *goal_verdict(to_2_mib, at_most=at_most),
+                    carried,
+                    same,
+                    sent,
+                )
+            )
+    criu = results.values(combination_of("beside", "criu"), "downtime")
     for how in ("precopy", "direct"):
-        found = analysis.compare_samples(criu, results.values(_move(how, "0", LARGEST), "first"))
+        estimate = analysis.ratio_or_none(criu, results.values(_move(how, "0", LARGEST), "first"))
         what = f"downtime with CRIU, an ordinary process : {how}"
-        rows.append((what, "all", "at least 100", *judged(found, least=100), "-", "-", "-"))
+        rows.append((what, "all", "at least 100", *goal_verdict(estimate, at_least=100), "-", "-", "-"))
     copied, sent = "to a copy of the same bytes", "to those KiB sent over TCP"
     head = ("quantity", "pages being written", "goal", "here", "", "KiB while it stood", copied, sent)
     return Table("What was to be reached", head, rows)
@@ -118,13 +149,14 @@ def _pages(written: str) -> str:
     return f"{LARGEST} (all)" if written == "all" else f"{written} of {LARGEST}"
 
 
-def judged(found: Estimate | None, most: float = math.inf, least: float = -math.inf) -> tuple[str, str]:
-    """A ratio, and whether it is within: reached or missed only when the whole interval is, else not certain."""
-    if found is None:
+def goal_verdict(estimate: Estimate | None, at_most: float = math.inf, at_least: float = -math.inf) -> tuple[str, str]:
+    """A ratio as text, and `reached` or `missed` if its whole interval is within or outside the bounds, else `not
+    certain`."""
+    if estimate is None:
         return "not measured", ""
-    if least <= found.low and found.high <= most:
-        return found.text(), "reached"
-    return found.text(), "missed" if found.low > most or found.high < least else "not certain"
+    if at_least <= estimate.low and estimate.high <= at_most:
+        return estimate.text(), "reached"
+    return estimate.text(), "missed" if estimate.low > at_most or estimate.high < at_least else "not certain"
 
 
 def _threads(results: Results) -> Table:
@@ -135,33 +167,35 @@ def _threads(results: Results) -> Table:
         ("pthreads", "pthreads, stacks of 8 MiB"),
         ("pthreads-small", "pthreads, stacks of 32 KiB as of tiles"),
     ):
-        one = _threads_of(how)
-        counts = [_text(results, one, event, 1) if results.values(one, event) else "not counted" for event in _EVENTS]
-        rows.append((text, _text(results, one, "create"), _text(results, one, "join"), *counts))
+        threads = _threads_combination(how)
+        counts = [
+            _text(results, threads, event, 1) if results.values(threads, event) else "not counted" for event in _EVENTS
+        ]
+        rows.append((text, _text(results, threads, "create"), _text(results, threads, "join"), *counts))
     for how in ("joined", "pthreads", "pthreads-small"):
-        if results.values(_threads_of(how), "create"):
+        if results.values(_threads_combination(how), "create"):
             rows.append((f"separated : {how}", *_ratios(results, how), "-", "-", "-"))
     head = ("17 threads", "create, us", "join, us", "branches", "data misses", "instruction misses")
     return Table("Q1: threads", head, rows)
 
 
-def _threads_of(how: str) -> Combination:
-    return cell_of("threads", how, "17")
+def _threads_combination(how: str) -> Combination:
+    return combination_of("threads", how, "17")
 
 
 def _ratios(results: Results, base: str) -> tuple[str, str]:
     texts = []
     for metric in ("create", "join"):
-        data = [results.values(_threads_of(how), metric) for how in ("separated", base)]
-        found = analysis.compare_samples(*data)
-        texts.append(f"{found.text()} ({analysis.verdict(*data)})" if found else "not measured")
+        data = [results.values(_threads_combination(how), metric) for how in ("separated", base)]
+        estimate = analysis.ratio_or_none(*data)
+        texts.append(f"{estimate.text()} ({analysis.significance_text(*data)})" if estimate else "not measured")
     return texts[0], texts[1]
 
 
-def _split(results: Results, cells: Sequence[Combination]) -> tuple[Table, Table]:
+def _split(results: Results, combinations: Sequence[Combination]) -> tuple[Table, Table]:
     parts, sums = [], []
     largest = [("0", LARGEST, written) for written in WORKING_SETS]
-    for threads, pages, written in [*((t, "32", "all") for t in _axis(cells, "threads")), *largest]:
+    for threads, pages, written in [*((t, "32", "all") for t in _axis(combinations, "threads")), *largest]:
         for how in (*MODES, *TCP):
             move = _move(how, threads, pages, written)
             if not results.values(move, "first"):
@@ -169,7 +203,17 @@ def _split(results: Results, cells: Sequence[Combination]) -> tuple[Table, Table
             sent = f"{median(results.values(move, 'bytes')).value / 1024:.0f}"
             rounds = f"{median(results.values(move, 'rounds')).value:g}"
             parts.append((how, threads, pages, written, *(_text(results, move, part) for part in _PARTS)))
-            sums.append((how, threads, pages, written, *(_text(results, move, one) for one in _SUMS), sent, rounds))
+            sums.append(
+                (
+                    how,
+                    threads,
+                    pages,
+                    written,
+                    *(_text(results, move, total) for total in _SUMS),
+                    sent,
+                    rounds,
+                )
+            )
     head = ("mode", "threads", "pages", "written")
     return (
         Table("Q2: what the downtime is made of, us", (*head, *_PARTS), parts),
@@ -177,11 +221,11 @@ def _split(results: Results, cells: Sequence[Combination]) -> tuple[Table, Table
     )
 
 
-def _grid(results: Results, cells: Sequence[Combination]) -> Table:
-    pages = _axis(cells, "pages")
+def _grid(results: Results, combinations: Sequence[Combination]) -> Table:
+    pages = _axis(combinations, "pages")
     rows = []
     for how in MODES:
-        for threads in _axis(cells, "threads"):
+        for threads in _axis(combinations, "threads"):
             texts = [_text(results, _move(how, threads, p), "first") for p in pages]
             rows.append((how, threads, *texts))
     return Table(
@@ -189,14 +233,12 @@ def _grid(results: Results, cells: Sequence[Combination]) -> Table:
     )
 
 
-def _scheduling(results: Results, cells: Sequence[Combination]) -> Table:
-    """After the first thread nothing is copied or decided: who does not run yet waits for a CPU, or a core of ours.
-
-    In the freeze each core that runs a thread has to stop it: what that takes longer than with one thread is Linux's,
-    which does not run them all at once.
-    """
+def _scheduling(results: Results, combinations: Sequence[Combination]) -> Table:
+    """Table of scheduling delays. After the first thread runs nothing is copied or decided, so later threads wait for a
+    CPU or for a core of the tile. During the freeze each core must stop its thread; the excess over one thread is due
+    to Linux, which does not run all cores at once."""
     rows = []
-    for threads in _axis(cells, "threads"):
+    for threads in _axis(combinations, "threads"):
         waits_for = "Linux: a CPU" if int(threads) < SLAVES else f"the tile: one of its {SLAVES} cores, and Linux"
         for how in ("precopy", "faithful"):
             move = _move(how, threads, "32")
@@ -205,7 +247,7 @@ def _scheduling(results: Results, cells: Sequence[Combination]) -> Table:
                 waited = [b - a for a, b in zip(first, last, strict=True)]
                 share = [100 * w / b for w, b in zip(waited, last, strict=True)]
                 texts = (median([_US * w for w in waited]).text(), f"{median(share).value:.0f} %")
-                more = analysis.cost(
+                more = analysis.difference_or_none(
                     _scaled(results, move, "freeze"), _scaled(results, _move(how, "0", "32"), "freeze")
                 )
                 rows.append((threads, how, more.text() if more else "not measured", *texts, waits_for))
@@ -215,16 +257,18 @@ def _scheduling(results: Results, cells: Sequence[Combination]) -> Table:
     return Table(title, head, rows)
 
 
-def _parallel(results: Results, cells: Sequence[Combination]) -> Table:
+def _parallel(results: Results, combinations: Sequence[Combination]) -> Table:
     rows = []
     for how in MODES:
-        for threads in sorted({cell["threads"] for cell in cells if cell["what"] == "parallel"}, key=int):
+        for threads in sorted(
+            {combination["threads"] for combination in combinations if combination["what"] == "parallel"}, key=int
+        ):
             for metric, scale, what in (
                 ("first_mean", _US, "downtime, us"),
                 ("overlap", 1, "stood at once, at most"),
                 ("tries", 1, "begun so often"),
             ):
-                texts = [_text(results, _at_once(how, n, threads), metric, scale) for n in ("1", "2", "4", "8")]
+                texts = [_text(results, _parallel_move(how, n, threads), metric, scale) for n in ("1", "2", "4", "8")]
                 rows.append((how, threads, what, *texts))
     title = "Q3: mean downtime of moves begun together, each between its own pair of tiles"
     return Table(title, ("mode", "threads", "", "1", "2", "4", "8"), rows)
@@ -234,48 +278,56 @@ def _messages(results: Results) -> Table:
     rows = []
     ways = (("tiles", "mailbox of tiles"), ("openmpi", "Open MPI, shared memory"), ("mpich", "MPICH, shared memory"))
     for how, text in ways:
-        data = [results.values(cell_of("message", how), analysis.LATENCY, size) for size in (8, 128)]
-        rows.append((text, *(median([_US * v for v in one]).text() if one else "not measured" for one in data)))
+        data = [results.values(combination_of("message", how), analysis.LATENCY, size) for size in (8, 128)]
+        rows.append(
+            (
+                text,
+                *(median([_US * v for v in samples]).text() if samples else "not measured" for samples in data),
+            )
+        )
     return Table("Half of the round trip of a message, us", ("way", "8 bytes", "128 bytes"), rows)
 
 
 def _published(results: Results) -> Table:
     few, many = _move("faithful", "1", "32"), _move("faithful", "15", "32")
-    growth = analysis.compare_samples(results.values(many, "first"), results.values(few, "first"))
-    jump = analysis.compare_samples(
+    growth = analysis.ratio_or_none(results.values(many, "first"), results.values(few, "first"))
+    jump = analysis.ratio_or_none(
         results.values(_move("faithful", "15", "32"), "all"), results.values(_move("faithful", "14", "32"), "all")
     )
-    flat = analysis.compare_samples(
-        results.values(_at_once("faithful", "8"), "first_mean"), results.values(_at_once("faithful", "1"), "first_mean")
+    flat = analysis.ratio_or_none(
+        results.values(_parallel_move("faithful", "8"), "first_mean"),
+        results.values(_parallel_move("faithful", "1"), "first_mean"),
     )
-    data = [results.values(_threads_of(how), "create") for how in ("separated", "joined")]
+    data = [results.values(_threads_combination(how), "create") for how in ("separated", "joined")]
     seen = _text(results, few, "observed", 1e3) + " ms (observed)"
     rows = [
-        reference_values.Beside("downtime, 1 thread", "19 ms", _PAPER, seen, "X"),
-        reference_values.Beside("downtime, most threads and pages", "113 ms", _PAPER, _largest(results), "X"),
-        reference_values.Beside(
+        reference_values.PaperComparison("downtime, 1 thread", "19 ms", _PAPER, seen, "X"),
+        reference_values.PaperComparison(
+            "downtime, most threads and pages", "113 ms", _PAPER, _largest_downtime(results), "X"
+        ),
+        reference_values.PaperComparison(
             "15 threads : 1 thread", "5.3 (growth of 431 %)", _PAPER, growth, "the direction: linear in bytes"
         ),
-        reference_values.Beside(
+        reference_values.PaperComparison(
             "16 threads, the first included : 15",
             "3.3 (+230 %)",
             _PAPER,
             jump,
             "the cause: one thread more than the 15 cores for threads; it waits for a core of another thread",
         ),
-        reference_values.Beside("8 moves at once : 1", "1.0", _PAPER, flat, "nothing with fewer than 16 CPUs"),
-        reference_values.Beside(
+        reference_values.PaperComparison("8 moves at once : 1", "1.0", _PAPER, flat, "nothing with fewer than 16 CPUs"),
+        reference_values.PaperComparison(
             "creating threads, separated : not",
             "slightly below 1",
             _PAPER,
-            analysis.compare_samples(*data),
+            analysis.ratio_or_none(*data),
             "nothing: our other build has the same structure in other memory",
         ),
     ]
     return reference_values.table(rows)
 
 
-def _largest(results: Results) -> str:
+def _largest_downtime(results: Results) -> str:
     for threads in ("17", "15"):
         data = results.values(_move("faithful", threads, "32"), "observed")
         if data:

@@ -1,8 +1,6 @@
-"""`multi-site`: what a job loses and gains when its nodes are at two sites: the paper on wide-area MPI again.
-
-NetPIPE and NPB by where the ranks are, what the link is like, and whether there are nodes. NPB runs on hosts that are
-limited to a share of a CPU, so that twice the hosts compute twice as much on the same machine.
-"""
+"""`multi-site`: cost and gain of spreading a job over two sites; replicates the paper on wide-area MPI. Factors:
+program (NetPIPE, NPB), nodes or native, number of sites, overlay, latency of the link. NPB runs on hosts with a CPU
+quota, so that twice the hosts have twice the compute capacity on the same machine."""
 
 from __future__ import annotations
 
@@ -17,41 +15,41 @@ from wherry.lab.report.page import Table
 from wherry.lab.report.statistics import Estimate, median, ratio
 from wherry.lab.study import analysis, sites, workloads
 from wherry.lab.study.experiment import Page, Study
-from wherry.lab.study.levels import Combination, Factor, Level, SampleFailed, Value
+from wherry.lab.study.levels import Combination, Factor, Level, RunFailed, Value
 from wherry.lab.study.papers import reference_values
 from wherry.lab.study.program_output import netpipe, netpipe_progress
-from wherry.lab.study.requirements import no_machines
+from wherry.lab.study.requirements import why_no_vms
 from wherry.lab.study.results import Results
-from wherry.lab.study.testbed import ClusterShape, Ended, Testbed, installed
+from wherry.lab.study.testbed import ClusterShape, ProgramResult, Testbed, installed
 
-_NATIVE, _NODES, _MACHINES, _NPB_MACHINES = "native", "nodes", "vm", "vm-npb"
+_NATIVE, _NODES, _VMS, _NPB_VMS = "native", "nodes", "vm", "vm-npb"
 _ONE, _TWO = "one", "two"
 _NONE, _VPNS = "none", ("openvpn", "wireguard")
 _LATENCIES = ("0", "1", "5", "10", "50")
-_PIPES = {
+_NETPIPE = {
     "netpipe": ("openmpi", "NPopenmpi", "netpipe-openmpi"),
     "netpipe-mpich": ("mpich", "NPmpich2", "netpipe-mpich2"),
 }
 _KERNELS = {"ep": ("W", "A"), "lu": ("S", "W"), "cg": ("S", "A"), "bt": ("S", "W")}
-"""NPB programs, each with its class with --quick and without."""
+"""NPB program -> problem class with --quick, and without."""
 _RANKS = {_ONE: 4, _TWO: 8}
 _SQUARES = {_ONE: 4, _TWO: 9}
-"""BT takes only squares."""
-_SAID = {"ep": "gains", "lu": "gains", "cg": "less likely to gain", "bt": "a figure without numbers"}
-"""By the paper, of a second site with as many nodes."""
+"""Ranks for BT, which needs a square number."""
+_PAPER_GAIN = {"ep": "gains", "lu": "gains", "cg": "less likely to gain", "bt": "a figure without numbers"}
+"""The paper's statement about doubling the nodes with a second site."""
 _MEMORY = "160MiB"
-_LONGEST = 1200.0
+_TIME_LIMIT = 1200.0
 _LATENCY = "latency_mean"
 
 
 class MultiSite(Study):
-    """The experiment."""
+    """Design, runs and report of the study."""
 
     name = "multi-site"
     title = "One cluster over two sites"
     question = "What do nodes at two sites, a VPN between them and the latency of the link cost a job or win for it?"
-    verified = ("NPB's verification succeeds, NetPIPE wrote its times.",)
-    lasts = ("some hours", "three to five minutes")
+    validity_checks = ("NPB's verification succeeds, NetPIPE wrote its times.",)
+    duration = ("some hours", "three to five minutes")
     repetitions = 5
     quick_repetitions = 2
     shows = (
@@ -60,8 +58,8 @@ class MultiSite(Study):
         "That CPU-bound programs gain from a second site as long as messages are few, and which latency takes the gain "
         "away: the order, and where it turns, not the times.",
     )
-    cannot = (
-        f"Hosts are emulated on one machine. For NPB each is limited to {sites.SHARE:g} of a CPU by a quota in "
+    limitations = (
+        f"Hosts are emulated on one machine. For NPB each is limited to {sites.CPU_SHARE:g} of a CPU by a quota in "
         "periods of 5 ms, so twice the hosts is twice the compute although the CPUs are the same. A rank that has used "
         "its millisecond waits for up to 4: below about 5 ms of latency a message meets that wait and not the link. "
         "The waits are in the column `throttled`; gains at 0 and 1 ms are therefore lower bounds for fast hosts.",
@@ -75,30 +73,30 @@ class MultiSite(Study):
     )
 
     def factors(self) -> Sequence[Factor]:
-        late = "not with --quick" if self.quick else ""
+        only_full = "not with --quick" if self.quick else ""
         tests = (
             Level("netpipe", "NetPIPE, Open MPI"),
-            Level("netpipe-mpich", "NetPIPE, MPICH", late),
+            Level("netpipe-mpich", "NetPIPE, MPICH", only_full),
             *(
-                Level(name, f"NPB {name.upper()}, class {self._class(name)}", late if name in ("lu", "bt") else "")
+                Level(name, f"NPB {name.upper()}, class {self._class(name)}", only_full if name in ("lu", "bt") else "")
                 for name in _KERNELS
             ),
         )
         how = (
             Level(_NATIVE, "processes on the hosts"),
             Level(_NODES, "container nodes"),
-            Level(_MACHINES, "VM nodes (NetPIPE)", no_machines(self.lacks, self.quick)),
-            Level(_NPB_MACHINES, "VM nodes (NPB)", no_machines(self.lacks, self.quick, heavy=True)),
+            Level(_VMS, "VM nodes (NetPIPE)", why_no_vms(self.unavailable, self.quick)),
+            Level(_NPB_VMS, "VM nodes (NPB)", why_no_vms(self.unavailable, self.quick, heavy=True)),
         )
         where = (Level(_ONE, "one site"), Level(_TWO, "two sites"))
         overlay = (
             Level(_NONE, "no VPN"),
             *(
-                Level(name, text, self.lacks.get(name, ""))
+                Level(name, text, self.unavailable.get(name, ""))
                 for name, text in (("openvpn", "OpenVPN"), ("wireguard", "WireGuard"))
             ),
         )
-        latency = tuple(Level(ms, f"{ms} ms", late if ms not in ("0", "10") else "") for ms in _LATENCIES)
+        latency = tuple(Level(ms, f"{ms} ms", only_full if ms not in ("0", "10") else "") for ms in _LATENCIES)
         return [
             Factor("test", "what runs", tests),
             Factor("how", "on what", how),
@@ -115,100 +113,114 @@ class MultiSite(Study):
         return [
             Combination.of(test=test, how=how, where=where, overlay=overlay, latency=latency)
             for test in tests
-            for how, where, overlay, latency in self._places(test, overlays, latencies)
+            for how, where, overlay, latency in self._variants(test, overlays, latencies)
             if how in hows
         ]
 
-    def _places(
+    def _variants(
         self, test: str, overlays: Sequence[str], latencies: Sequence[str]
     ) -> Iterator[tuple[str, str, str, str]]:
-        """What is combined with a test: all of it for NetPIPE; VPNs at two latencies for NPB; a cut with --quick."""
+        """The levels that a test is combined with: all for NetPIPE, VPNs at two latencies only for NPB, fewer with
+        --quick."""
         hows = (_NODES,) if test == "netpipe-mpich" or self.quick and test != "netpipe" else (_NATIVE, _NODES)
-        for how in (*hows, _MACHINES if test in _PIPES else _NPB_MACHINES):
+        for how in (*hows, _VMS if test in _NETPIPE else _NPB_VMS):
             yield how, _ONE, _NONE, "0"
             for overlay in overlays:
                 for latency in latencies:
-                    if self._wanted(test, how, overlay, latency):
+                    if self._is_measured(test, how, overlay, latency):
                         yield how, _TWO, overlay, latency
 
-    def _wanted(self, test: str, how: str, overlay: str, latency: str) -> bool:
+    def _is_measured(self, test: str, how: str, overlay: str, latency: str) -> bool:
         if self.quick:
             return how == _NODES and (overlay == _NONE or test == "netpipe" and latency == "0")
-        if test == "netpipe-mpich" or how == _MACHINES:
+        if test == "netpipe-mpich" or how == _VMS:
             return latency == "0" or test == "netpipe" and latency == "10"
-        if how == _NPB_MACHINES:
+        if how == _NPB_VMS:
             return overlay == _NONE and latency in ("0", "10")
         return test == "netpipe" or overlay == _NONE or how == _NODES and latency in ("0", "10")
 
-    def measure(self, testbed: Testbed, cell: Combination, directory: Path) -> list[Value]:
-        testbed.stand_on(sites.fabric(cell["overlay"], cell["latency"]))
-        testbed.needs_memory(_ranks(cell) << 29 if cell["how"] == _NPB_MACHINES else 1 << 30)
+    def measure(self, testbed: Testbed, combination: Combination, directory: Path) -> list[Value]:
+        testbed.use_fabric(sites.fabric(combination["overlay"], combination["latency"]))
+        testbed.require_memory(_ranks(combination) << 29 if combination["how"] == _NPB_VMS else 1 << 30)
         return (
-            self._netpipe(testbed, cell, directory) if cell["test"] in _PIPES else self._npb(testbed, cell, directory)
+            self._netpipe(testbed, combination, directory)
+            if combination["test"] in _NETPIPE
+            else self._npb(testbed, combination, directory)
         )
 
-    def _netpipe(self, testbed: Testbed, cell: Combination, directory: Path) -> list[Value]:
-        mpi, name, package = _PIPES[cell["test"]]
-        machines = cell["how"] == _MACHINES
-        largest = 1 << 20 if self.quick or machines else 8 << 20
-        often = {"0": 100, "1": 50, "5": 20, "10": 10, "50": 4}[cell["latency"]] // (5 if self.quick else 1)
-        often = min(often, 10) if machines or cell["overlay"] != _NONE else often
+    def _netpipe(self, testbed: Testbed, combination: Combination, directory: Path) -> list[Value]:
+        mpi, name, package = _NETPIPE[combination["test"]]
+        on_vms = combination["how"] == _VMS
+        largest = 1 << 20 if self.quick or on_vms else 8 << 20
+        repeats = {"0": 100, "1": 50, "5": 20, "10": 10, "50": 4}[combination["latency"]] // (5 if self.quick else 1)
+        repeats = min(repeats, 10) if on_vms or combination["overlay"] != _NONE else repeats
         out = directory / "np.out"
-        argv = [installed(name, package), "-u", str(largest), "-n", str(often)]
+        argv = [installed(name, package), "-u", str(largest), "-n", str(repeats)]
         argv += ["-p", "0", "-o", str(out)]
-        near, far = sites.QUICK["a"], sites.QUICK["b"]
-        hosts = near if cell["where"] == _ONE else (near[0], far[0])
-        place = ClusterShape(f"pipe-{cell['where']}", 2, hosts, memory="256MiB")
-        if machines:
-            place = ClusterShape(f"vm-pipe-{cell['where']}", 2, hosts, memory="256MiB", nic="virtio")
-        done = self._run(testbed, cell, place, argv, directory, mpi)
-        text = done.verified()
-        if not machines and not out.exists():
-            raise SampleFailed("NetPIPE wrote no output file")
-        values = netpipe_progress(text + done.stderr) if machines else netpipe(out.read_text())
-        least = min(values, key=lambda value: value.x or 0)
-        most = max(analysis.bandwidth(value.x or 0, value.value) for value in values)
-        return [*values, Value("latency", least.value, "s"), Value("bandwidth", most, "Mbit/s")]
+        near, far = sites.UNLIMITED_HOSTS["a"], sites.UNLIMITED_HOSTS["b"]
+        hosts = near if combination["where"] == _ONE else (near[0], far[0])
+        cluster = ClusterShape(f"pipe-{combination['where']}", 2, hosts, memory="256MiB")
+        if on_vms:
+            cluster = ClusterShape(f"vm-pipe-{combination['where']}", 2, hosts, memory="256MiB", nic="virtio")
+        done = self._run(testbed, combination, cluster, argv, directory, mpi)
+        text = done.require_success()
+        if not on_vms and not out.exists():
+            raise RunFailed("NetPIPE wrote no output file")
+        values = netpipe_progress(text + done.stderr) if on_vms else netpipe(out.read_text())
+        smallest = min(values, key=lambda value: value.x or 0)
+        highest = max(analysis.bandwidth(value.x or 0, value.value) for value in values)
+        return [*values, Value("latency", smallest.value, "s"), Value("bandwidth", highest, "Mbit/s")]
 
-    def _npb(self, testbed: Testbed, cell: Combination, directory: Path) -> list[Value]:
-        kernel, where, ranks = cell["test"], cell["where"], _ranks(cell)
-        hosts = sites.NEAR[:ranks] if where == _ONE else (*sites.NEAR[: ranks - len(sites.FAR)], *sites.FAR)
-        place = ClusterShape(f"{where}-{ranks}", ranks, hosts, cpus=sites.SHARE, memory=_MEMORY)
-        if cell["how"] == _NPB_MACHINES:
-            place = replace(place, name=f"vm-{place.name}", memory="256MiB", nic="virtio")
+    def _npb(self, testbed: Testbed, combination: Combination, directory: Path) -> list[Value]:
+        kernel, where, ranks = combination["test"], combination["where"], _ranks(combination)
+        hosts = (
+            sites.NEAR_HOSTS[:ranks]
+            if where == _ONE
+            else (*sites.NEAR_HOSTS[: ranks - len(sites.FAR_HOSTS)], *sites.FAR_HOSTS)
+        )
+        cluster = ClusterShape(f"{where}-{ranks}", ranks, hosts, cpus=sites.CPU_SHARE, memory=_MEMORY)
+        if combination["how"] == _NPB_VMS:
+            cluster = replace(cluster, name=f"vm-{cluster.name}", memory="256MiB", nic="virtio")
         argv = [str(native_program(f"npb-{kernel}-openmpi")), self._class(kernel)]
-        if cell["how"] != _NATIVE:
-            testbed.ready(place)
-        before, began = sites.throttled(), time.monotonic()
-        done = self._run(testbed, cell, place, argv, directory, "openmpi")
-        wall, waited = time.monotonic() - began, sites.waited(before, sites.throttled())
+        if combination["how"] != _NATIVE:
+            testbed.ensure_cluster(cluster)
+        before, began = sites.read_throttled(), time.monotonic()
+        done = self._run(testbed, combination, cluster, argv, directory, "openmpi")
+        wall, waited = time.monotonic() - began, sites.throttled_between(before, sites.read_throttled())
         values = workloads.npb_values(done)
         return [*values, Value("throttled", waited / ranks, "s"), Value("wall", wall, "s")]
 
     @staticmethod
     def _run(
-        testbed: Testbed, cell: Combination, place: ClusterShape, argv: Sequence[str], directory: Path, mpi: str
-    ) -> Ended:
-        """A rank on each host of the place, on its nodes or without."""
-        if cell["how"] != _NATIVE:
-            return testbed.on(place, argv, place.nodes, directory, _LONGEST, mpi, workloads.SHARED_CORES)
-        return sites.on_hosts(testbed, place.hosts, argv, directory, _LONGEST)
+        testbed: Testbed,
+        combination: Combination,
+        cluster: ClusterShape,
+        argv: Sequence[str],
+        directory: Path,
+        mpi: str,
+    ) -> ProgramResult:
+        """Runs a program with one rank on each host of the cluster shape: on its nodes, or natively on the hosts."""
+        if combination["how"] != _NATIVE:
+            return testbed.run_on_cluster(
+                cluster, argv, cluster.nodes, directory, _TIME_LIMIT, mpi, workloads.SHARED_CORES
+            )
+        return sites.run_on_hosts(testbed, cluster.hosts, argv, directory, _TIME_LIMIT)
 
     def page(self, results: Results) -> Page:
         page = Page()
-        page.tables += [self._beside(results), self._pipes(results), self._gains(results)]
-        curves = analysis.by_size(
+        page.tables += [self._paper_comparison(results), self._netpipe_table(results), self._gain_table(results)]
+        curves = analysis.curves_by_size(
             results,
             {
-                self._label(cell): cell
-                for cell in self.combinations()
-                if cell["test"] == "netpipe" and cell["how"] == _NODES and cell["latency"] == "0"
+                self._label(combination): combination
+                for combination in self.combinations()
+                if combination["test"] == "netpipe" and combination["how"] == _NODES and combination["latency"] == "0"
             },
             _LATENCY,
         )
         drawn = figures.curves(curves, "Mbit/s (10^6)", log_y=True, scale=analysis.bandwidth)
         page.figures.append(("NetPIPE between container nodes: bandwidth by what is between the sites.", drawn))
-        if groups := self._groups(results):
+        if groups := self._gain_groups(results):
             caption = "Gain of two sites over one, by kernel and latency of the link, on container nodes without a VPN."
             page.figures.append((caption, figures.bars(groups, "times as fast")))
         page.remarks.append(
@@ -219,106 +231,118 @@ class MultiSite(Study):
         )
         return page
 
-    def _cell(self, test: str, how: str, where: str = _ONE, overlay: str = _NONE, latency: str = "0") -> Combination:
+    def _combination(
+        self, test: str, how: str, where: str = _ONE, overlay: str = _NONE, latency: str = "0"
+    ) -> Combination:
         return Combination.of(test=test, how=how, where=where, overlay=overlay, latency=latency)
 
-    def _label(self, cell: Combination) -> str:
-        """Where the ranks are and what is between them."""
+    def _label(self, combination: Combination) -> str:
+        """Text for the ranks' locations and the link between them."""
         _, how, where, overlay, latency = self.factors()
-        if cell["where"] == _ONE:
-            return f"{how.label(cell['how'])}, {where.label(_ONE)}"
-        between = "" if cell["overlay"] == _NONE else f", {overlay.label(cell['overlay'])}"
-        return f"{how.label(cell['how'])}, {where.label(_TWO)}{between}, {latency.label(cell['latency'])}"
+        if combination["where"] == _ONE:
+            return f"{how.label(combination['how'])}, {where.label(_ONE)}"
+        between = "" if combination["overlay"] == _NONE else f", {overlay.label(combination['overlay'])}"
+        return f"{how.label(combination['how'])}, {where.label(_TWO)}{between}, {latency.label(combination['latency'])}"
 
-    def _pipes(self, results: Results) -> Table:
+    def _netpipe_table(self, results: Results) -> Table:
         rows = []
-        for cell in self.combinations():
-            data = [results.values(cell, name) for name in ("latency", "bandwidth")]
-            if cell["test"] in _PIPES and all(data):
+        for combination in self.combinations():
+            data = [results.values(combination, name) for name in ("latency", "bandwidth")]
+            if combination["test"] in _NETPIPE and all(data):
                 times = median([1e3 * y for y in data[0]]).text()
-                test = self.factors()[0].label(cell["test"])
-                rows.append((test, self._label(cell), times, median(data[1]).text()))
+                test = self.factors()[0].label(combination["test"])
+                rows.append((test, self._label(combination), times, median(data[1]).text()))
         return Table("NetPIPE", ("test", "ranks", "least latency, ms", "most bandwidth, Mbit/s (10^6)"), rows)
 
-    def _gains(self, results: Results) -> Table:
+    def _gain_table(self, results: Results) -> Table:
         rows = []
-        for cell in self.combinations():
-            seconds = results.values(cell, "seconds")
-            if cell["test"] in _PIPES or not seconds:
+        for combination in self.combinations():
+            seconds = results.values(combination, "seconds")
+            if combination["test"] in _NETPIPE or not seconds:
                 continue
-            walls = results.values(cell, "wall")  # the launch too, in which ranks wait for their quota as well
-            waits = [wait / wall for wait, wall in zip(results.values(cell, "throttled"), walls, strict=False)]
-            gain, tested = self._gain(results, cell)
+            walls = results.values(combination, "wall")  # includes the launch, in which ranks are throttled too
+            waits = [wait / wall for wait, wall in zip(results.values(combination, "throttled"), walls, strict=False)]
+            gain, tested = self._gain(results, combination)
             share = f"{100 * min(1.0, median(waits).value):.0f} %" if waits else "-"
-            ranks = f"{_ranks(cell)}"
-            test = self.factors()[0].label(cell["test"])
+            ranks = f"{_ranks(combination)}"
+            test = self.factors()[0].label(combination["test"])
             rows.append(
-                (test, self._label(cell), ranks, median(seconds).text(), gain.text() if gain else "", tested, share)
+                (
+                    test,
+                    self._label(combination),
+                    ranks,
+                    median(seconds).text(),
+                    gain.text() if gain else "",
+                    tested,
+                    share,
+                )
             )
         head = ("test", "ranks are", "ranks", "seconds", "gain", "gain's test", "throttled")
         return Table("NPB on limited hosts", head, rows)
 
-    def _gain(self, results: Results, cell: Combination) -> tuple[Estimate | None, str]:
-        """How many times as fast as on one site, and whether that is beyond chance."""
-        if cell["where"] == _ONE:
+    def _gain(self, results: Results, combination: Combination) -> tuple[Estimate | None, str]:
+        """Speedup over one site, and the result of its significance test."""
+        if combination["where"] == _ONE:
             return None, ""
-        one = results.values(self._cell(cell["test"], cell["how"]), "seconds")
-        two = results.values(cell, "seconds")
-        return (ratio(one, two), analysis.verdict(one, two)) if one and two else (None, "")
+        one = results.values(self._combination(combination["test"], combination["how"]), "seconds")
+        two = results.values(combination, "seconds")
+        return (ratio(one, two), analysis.significance_text(one, two)) if one and two else (None, "")
 
-    def _groups(self, results: Results) -> dict[str, dict[str, list[float]]]:
+    def _gain_groups(self, results: Results) -> dict[str, dict[str, list[float]]]:
         groups: dict[str, dict[str, list[float]]] = {}
         for kernel in _KERNELS:
-            one = results.values(self._cell(kernel, _NODES), "seconds")
+            one = results.values(self._combination(kernel, _NODES), "seconds")
             for level in self.factors()[4].measured():
-                two = results.values(self._cell(kernel, _NODES, _TWO, _NONE, level), "seconds")
+                two = results.values(self._combination(kernel, _NODES, _TWO, _NONE, level), "seconds")
                 if one and two:
-                    base = median(one).value
-                    groups.setdefault(kernel.upper(), {})[f"{level} ms"] = [base / seconds for seconds in two]
+                    baseline = median(one).value
+                    groups.setdefault(kernel.upper(), {})[f"{level} ms"] = [baseline / seconds for seconds in two]
         return groups
 
-    def _beside(self, results: Results) -> Table:
-        rows = [*self._pipes_beside(results)]
+    def _paper_comparison(self, results: Results) -> Table:
+        rows = [*self._netpipe_comparison(results)]
         for kernel in _KERNELS:
-            rows += self._kernel_beside(results, kernel)
+            rows += self._kernel_comparison(results, kernel)
         return reference_values.table(rows, reference_values.WIDE)
 
-    def _pipes_beside(self, results: Results) -> Iterator[reference_values.Beside]:
-        native, nodes, apart = (self._cell("netpipe", *at) for at in ((_NATIVE,), (_NODES,), (_NODES, _TWO)))
+    def _netpipe_comparison(self, results: Results) -> Iterator[reference_values.PaperComparison]:
+        native, nodes, two_sites = (self._combination("netpipe", *at) for at in ((_NATIVE,), (_NODES,), (_NODES, _TWO)))
         vm = "The direction; containers share the host's kernel, the paper's domains went through another one."
         vpn = "The direction; gateways were machines of their own there and share the CPUs here."
-        machines = "The direction; the ratio only with KVM, as without it a VM's processor is emulated."
-        guests = self._cell("netpipe", _MACHINES)
+        kvm = "The direction; the ratio only with KVM, as without it a VM's processor is emulated."
+        guests = self._combination("netpipe", _VMS)
         other = "Nothing directly: another VPN. It is the second one here, as PacketiX was there."
-        wanted = (
+        comparisons = (
             ("latency", "one site: nodes over native", nodes, native, "0.08 / 0.04 = 2.0", vm),
             ("bandwidth", "one site: nodes : native", nodes, native, "430 / 896 = 0.48", vm),
-            ("latency", "one site: VM nodes over native", guests, native, "0.08 / 0.04 = 2.0", machines),
-            ("bandwidth", "one site: VM nodes : native", guests, native, "430 / 896 = 0.48", machines),
-            ("latency", "two sites: openvpn over none", None, apart, "0.15 / 0.04 = 3.8", vpn),
-            ("bandwidth", "two sites: openvpn : none", None, apart, "290 / 896 = 0.32", vpn),
-            ("latency", "two sites: wireguard over none", None, apart, "PacketiX: 0.36 / 0.04 = 9", other),
-            ("bandwidth", "two sites: wireguard : none", None, apart, "PacketiX: 170 / 896 = 0.19", other),
+            ("latency", "one site: VM nodes over native", guests, native, "0.08 / 0.04 = 2.0", kvm),
+            ("bandwidth", "one site: VM nodes : native", guests, native, "430 / 896 = 0.48", kvm),
+            ("latency", "two sites: openvpn over none", None, two_sites, "0.15 / 0.04 = 3.8", vpn),
+            ("bandwidth", "two sites: openvpn : none", None, two_sites, "290 / 896 = 0.32", vpn),
+            ("latency", "two sites: wireguard over none", None, two_sites, "PacketiX: 0.36 / 0.04 = 9", other),
+            ("bandwidth", "two sites: wireguard : none", None, two_sites, "PacketiX: 170 / 896 = 0.19", other),
         )
-        for metric, what, cell, base, says, may in wanted:
-            if cell is None:
-                cell = self._cell("netpipe", _NODES, _TWO, what.split()[2])
-            ours, theirs = (results.values(one, metric) for one in (cell, base))
-            yield reference_values.ratio(f"{metric}, {what}", says, what.partition(":")[0], ours, theirs, may)
+        for metric, what, combination, baseline, published, comparable in comparisons:
+            if combination is None:
+                combination = self._combination("netpipe", _NODES, _TWO, what.split()[2])
+            ours, theirs = (results.values(one, metric) for one in (combination, baseline))
+            yield reference_values.ratio(
+                f"{metric}, {what}", published, what.partition(":")[0], ours, theirs, comparable
+            )
 
-    def _kernel_beside(self, results: Results, kernel: str) -> Iterator[reference_values.Beside]:
-        nodes, native = (results.values(self._cell(kernel, how), "seconds") for how in (_NODES, _NATIVE))
+    def _kernel_comparison(self, results: Results, kernel: str) -> Iterator[reference_values.PaperComparison]:
+        nodes, native = (results.values(self._combination(kernel, how), "seconds") for how in (_NODES, _NATIVE))
         cost = "about 1.0" if kernel in ("ep", "lu") else "below 1.2"
-        may = "The order: little for EP and LU, more for CG and BT."
+        comparable = "The order: little for EP and LU, more for CG and BT."
         what = f"{kernel.upper()} on one site: nodes over native, times"
-        yield reference_values.ratio(what, cost, "summary", nodes, native, may)
-        gains = {ms: self._gain(results, self._cell(kernel, _NODES, _TWO, _NONE, ms)) for ms in ("0", "10")}
+        yield reference_values.ratio(what, cost, "summary", nodes, native, comparable)
+        gains = {ms: self._gain(results, self._combination(kernel, _NODES, _TWO, _NONE, ms)) for ms in ("0", "10")}
         text = "; ".join(f"{ms} ms: {gain.text()} ({tested})" for ms, (gain, tested) in gains.items() if gain)
-        may = "Whether it gains at all; 64 nodes against 32 there, 8 or 9 against 4 here."
-        yield reference_values.Beside(
-            f"{kernel.upper()}: gain of a second site", _SAID[kernel], "two sites", text or None, may
+        comparable = "Whether it gains at all; 64 nodes against 32 there, 8 or 9 against 4 here."
+        yield reference_values.PaperComparison(
+            f"{kernel.upper()}: gain of a second site", _PAPER_GAIN[kernel], "two sites", text or None, comparable
         )
 
 
-def _ranks(cell: Combination) -> int:
-    return (_SQUARES if cell["test"] == "bt" else _RANKS)[cell["where"]]
+def _ranks(combination: Combination) -> int:
+    return (_SQUARES if combination["test"] == "bt" else _RANKS)[combination["where"]]

@@ -1,6 +1,5 @@
-"""`xen-migration`: the paper on Xen again: computing, messages, HPL, and what one move costs HPL and SP.
-
-Its Figures 2 to 8, each a test here; the levels of a test are where its ranks run and whether a node moves meanwhile.
+"""`xen-migration`: replicates the paper on Xen: Linpack, NetPIPE, HPL, and the cost of one move for HPL and SP. Each of
+its Figures 2 to 8 is a test; the levels of a test are where its ranks run and whether a node moves.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from pathlib import Path
 
 from wherry.lab.study import workloads
 from wherry.lab.study.experiment import Page, Study
-from wherry.lab.study.levels import Combination, SampleFailed, Value
+from wherry.lab.study.levels import Combination, RunFailed, Value
 from wherry.lab.study.papers.xen_migration_design import (
     MOVED,
     NATIVE,
@@ -25,12 +24,12 @@ from wherry.lab.study.papers.xen_migration_page import XenPage
 from wherry.lab.study.program_output import linpack, netpipe, netpipe_progress
 from wherry.lab.study.results import Results
 from wherry.lab.study.testbed import ClusterShape, Testbed, installed, program
-from wherry.lab.study.workloads import Moving
+from wherry.lab.study.workloads import MoveSchedule
 
 _NETPIPE = {"openmpi": ("NPopenmpi", "netpipe-openmpi"), "mpich": ("NPmpich2", "netpipe-mpich2")}
-"""Each MPI's program and package."""
+"""MPI -> NetPIPE's program and package."""
 _HPCC = ("/usr/bin/hpcc",)
-_PLACES = {
+_CLUSTERS = {
     "two-hosts": ClusterShape("two-hosts", 2, ("a1", "a2"), memory="256MiB"),
     "one-host": ClusterShape("one-host", 2, ("a1",), memory="256MiB", spread="pack"),
     "one-node": ClusterShape("one-node", 1, ("a2",), cpus=2.0, memory="256MiB"),
@@ -50,32 +49,32 @@ _MOVED_HOSTS = ("b1", "b2")
 
 
 class XenMigration(XenDesign, Study):
-    """The experiment."""
+    """Design, runs and report of the study."""
 
     name = "xen-migration"
     title = "Computing, messages and moves: the paper on Xen, with container nodes and virtual machines"
     question = "What do virtual nodes and one move of a node cost the programs that the paper measured?"
-    verified = (
+    validity_checks = (
         "Linpack's and HPL's residual checks pass, NPB's verification succeeds, NetPIPE wrote its times;",
         "and a move that was asked for began after the measured part did, ended before it, and changed no digit of the "
         "result.",
     )
-    lasts = ("some hours", "some minutes")
+    duration = ("some hours", "some minutes")
     repetitions = 30
     quick_repetitions = 2
     shows = (
         "What nodes cost computing (Linpack), messages (NetPIPE) and HPL against native runs on the same CPUs, and "
         "what one move a fixed time after the start costs HPL and SP.",
     )
-    cannot = (
+    limitations = (
         "The paper's nodes were machines of their own with Fast Ethernet; here all nodes share one machine's CPUs, "
         "so ranks beyond its cores wait for each other, natively as on nodes, and no cable limits a move.",
         "The paper's figures hold numbers that its text does not give; only what the text says is beside ours.",
     )
 
-    def measure(self, testbed: Testbed, cell: Combination, directory: Path) -> list[Value]:
-        how = cell["how"]
-        act: dict[str, Callable[[], list[Value]]] = {
+    def measure(self, testbed: Testbed, combination: Combination, directory: Path) -> list[Value]:
+        how = combination["how"]
+        measurements: dict[str, Callable[[], list[Value]]] = {
             "linpack": lambda: self._linpack(testbed, how, directory),
             "netpipe": lambda: self._netpipe(testbed, how, directory, "openmpi"),
             "netpipe-mpich": lambda: self._netpipe(testbed, how, directory, "mpich"),
@@ -83,60 +82,62 @@ class XenMigration(XenDesign, Study):
             "hpl3-long": lambda: self._hpl(testbed, "three", "hpl3-long", how, directory),
             "hpl6": lambda: self._hpl(testbed, "six", "hpl6", how, directory),
             "sp": lambda: self._sp(testbed, how, directory),
-            "idle": lambda: self._idle(testbed, _PLACES["idle" if how == MOVED else "vm"], directory),
+            "idle": lambda: self._idle(testbed, _CLUSTERS["idle" if how == MOVED else "vm"], directory),
         }
-        return act[cell["test"]]()
+        return measurements[combination["test"]]()
 
     def _linpack(self, testbed: Testbed, how: str, directory: Path) -> list[Value]:
         argv = [program("linpack"), "--n", str(self.linpack_order())]
         if how == NATIVE:
-            done = testbed.plain(argv, directory, 600.0, workloads.SHARED_CORES)
+            done = testbed.run_command(argv, directory, 600.0, workloads.SHARED_CORES)
         else:
             env = workloads.SHARED_CORES
-            place = _PLACES["one-node" if how == NODES else "vm"]
-            done = testbed.on(place, argv, 1, directory, 1800.0, "openmpi", env)
-        return linpack(done.verified())
+            cluster = _CLUSTERS["one-node" if how == NODES else "vm"]
+            done = testbed.run_on_cluster(cluster, argv, 1, directory, 1800.0, "openmpi", env)
+        return linpack(done.require_success())
 
     def _netpipe(self, testbed: Testbed, how: str, directory: Path, mpi: str) -> list[Value]:
         count, largest = self.exchanges(how), 8 << 20
         out = directory / "np.out"
         argv = [installed(*_NETPIPE[mpi]), "-u", str(largest), "-n", str(count), "-p", "0", "-o", str(out)]
         if how.startswith("native"):
-            testbed.native(argv, 2, directory, 900.0, _transport(how), mpi).verified()
-        elif how in VM_TALK:  # its files stay in the node
-            done = testbed.on(_PLACES[how], argv, 2, directory, 1800.0, mpi)
-            return netpipe_progress(done.verified() + done.stderr)
+            testbed.run_native(argv, 2, directory, 900.0, _transport(how), mpi).require_success()
+        elif how in VM_TALK:  # its files cannot be read from outside the node
+            done = testbed.run_on_cluster(_CLUSTERS[how], argv, 2, directory, 1800.0, mpi)
+            return netpipe_progress(done.require_success() + done.stderr)
         else:
-            testbed.on(_PLACES[how], argv, 2, directory, 900.0, mpi).verified()
+            testbed.run_on_cluster(_CLUSTERS[how], argv, 2, directory, 900.0, mpi).require_success()
         if not out.exists():
-            raise SampleFailed("NetPIPE wrote no output file")
+            raise RunFailed("NetPIPE wrote no output file")
         return netpipe(out.read_text())
 
     @staticmethod
-    def _idle(testbed: Testbed, place: ClusterShape, directory: Path) -> list[Value]:
-        return workloads.idle(testbed, place, directory, Moving(f"{place.name}-0", _MOVED_HOSTS, 0.0))
+    def _idle(testbed: Testbed, cluster: ClusterShape, directory: Path) -> list[Value]:
+        return workloads.move_idle_node(
+            testbed, cluster, directory, MoveSchedule(f"{cluster.name}-0", _MOVED_HOSTS, 0.0)
+        )
 
-    def _hpl(self, testbed: Testbed, place: str, test: str, how: str, directory: Path) -> list[Value]:
-        where, moving = self._where(place, how, self.after(test))
-        return workloads.hpl(testbed, where, self.problem(test), directory, moving, _transport(how))
+    def _hpl(self, testbed: Testbed, name: str, test: str, how: str, directory: Path) -> list[Value]:
+        cluster, move_schedule = self._cluster_and_move(name, how, self.after(test))
+        return workloads.hpl(testbed, cluster, self.problem(test), directory, move_schedule, _transport(how))
 
     def _sp(self, testbed: Testbed, how: str, directory: Path) -> list[Value]:
-        where, moving = self._where("four", how, self.after("sp"))
-        return workloads.npb(testbed, where, "sp", self.sp_class(), 4, directory, moving, _transport(how))
+        cluster, move_schedule = self._cluster_and_move("four", how, self.after("sp"))
+        return workloads.npb(testbed, cluster, "sp", self.sp_class(), 4, directory, move_schedule, _transport(how))
 
     @staticmethod
-    def _where(place: str, how: str, after: float) -> tuple[ClusterShape | None, Moving | None]:
-        """The cluster, none natively; and the move of its third node, if there is one."""
+    def _cluster_and_move(name: str, how: str, after: float) -> tuple[ClusterShape | None, MoveSchedule | None]:
+        """The cluster (None: native) and the scheduled move of its third node (None: no move)."""
         if how in (NATIVE, NATIVE_TCP):
             return None, None
-        where = _PLACES[f"vm-{place}" if how in (VM_NODES, VM_NODES_MOVED) else place]
+        cluster = _CLUSTERS[f"vm-{name}" if how in (VM_NODES, VM_NODES_MOVED) else name]
         moved = how in (MOVED, VM_NODES_MOVED)
-        return where, Moving(f"{where.name}-2", _MOVED_HOSTS, after) if moved else None
+        return cluster, MoveSchedule(f"{cluster.name}-2", _MOVED_HOSTS, after) if moved else None
 
     def page(self, results: Results) -> Page:
         return XenPage(self, results).page()
 
 
 def _transport(how: str) -> str:
-    """Of a native run."""
+    """Transport of a native run."""
     return "shm" if how == NATIVE else "tcp"

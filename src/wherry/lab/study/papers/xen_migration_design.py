@@ -1,4 +1,4 @@
-"""What `xen-migration` varies: the paper's tests, where their ranks run, and how large the problems are."""
+"""Design of `xen-migration`: the paper's tests, where their ranks run, problem sizes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from wherry.lab import hpcc
 from wherry.lab.study.design import Design
 from wherry.lab.study.levels import Combination, Factor, Level
 from wherry.lab.study.papers.migration_cost import problem
-from wherry.lab.study.requirements import emulated, no_machines
+from wherry.lab.study.requirements import vms_are_emulated, why_no_vms
 
 NATIVE, NATIVE_TCP, NODES, MOVED = "native", "native-tcp", "nodes", "moved"
 VM, VM_MOVED, VM_NODES, VM_NODES_MOVED = "vm", "vm-idle-moved", "vms", "vms-moved"
@@ -34,9 +34,9 @@ COMBINATIONS = {
     "sp": (NATIVE_TCP, NATIVE, NODES, MOVED, VM_NODES, VM_NODES_MOVED),
     "idle": (MOVED, VM_MOVED),
 }
-"""Programs on nodes talk over TCP, so the native runs that they are compared with do; shared memory is a second row."""
-UNMOVED = {MOVED: NODES, VM_NODES_MOVED: VM_NODES}
-"""What a run with a move is compared with."""
+"""Test -> its levels. Native baselines use TCP, as programs on nodes do; shared memory is an additional level."""
+LEVEL_WITHOUT_MOVE = {MOVED: NODES, VM_NODES_MOVED: VM_NODES}
+"""Level with a move -> the level without that it is compared with."""
 _NO_XEN = (
     "a study makes its own hosts, and these run QEMU; Wherry's nodes on hosts of yours that run Xen are moved as others"
 )
@@ -46,26 +46,30 @@ class XenDesign(Design):
     """Factors, combinations and sizes."""
 
     def factors(self) -> Sequence[Factor]:
-        no_vm, no_moves = no_machines(self.lacks, self.quick), no_machines(self.lacks, self.quick, moved=True)
-        too_heavy = no_machines(self.lacks, self.quick, moved=True, heavy=True)
-        no_heavy = no_machines(self.lacks, self.quick, heavy=True)
+        no_vm, no_moves = why_no_vms(self.unavailable, self.quick), why_no_vms(self.unavailable, self.quick, moved=True)
+        too_heavy = why_no_vms(self.unavailable, self.quick, moved=True, heavy=True)
+        no_heavy = why_no_vms(self.unavailable, self.quick, heavy=True)
         too_long = "six ranks of hpcc on few cores take minutes: not with --quick" if self.quick else ""
-        long, no_hpcc = "not with --quick" if self.quick else "", self.lacks.get("hpcc", "")
+        full_only, no_hpcc = "not with --quick" if self.quick else "", self.unavailable.get("hpcc", "")
         tests = (
-            Level("linpack", f"Linpack; n = {self.linpack_order()}, one process", self.lacks.get("wherry-linpack", "")),
-            Level("netpipe", "NetPIPE, Open MPI", self.lacks.get("NPopenmpi", "")),
-            Level("netpipe-mpich", "NetPIPE, MPICH", long or self.lacks.get("NPmpich2", "")),
+            Level(
+                "linpack",
+                f"Linpack; n = {self.linpack_order()}, one process",
+                self.unavailable.get("wherry-linpack", ""),
+            ),
+            Level("netpipe", "NetPIPE, Open MPI", self.unavailable.get("NPopenmpi", "")),
+            Level("netpipe-mpich", "NetPIPE, MPICH", full_only or self.unavailable.get("NPmpich2", "")),
             Level("hpl3", self._hpl_text("hpl3", "HPL, 3 nodes"), no_hpcc),
             Level(
                 "hpl3-long",
                 self._hpl_text("hpl3-long", "HPL, 3 nodes, more often"),
-                long or no_hpcc,
+                full_only or no_hpcc,
             ),
             Level("hpl6", self._hpl_text("hpl6", "HPL, 6 nodes on 3 hosts"), too_long or no_hpcc),
             Level(
                 "sp",
                 f"NPB SP, 4 nodes; class {self.sp_class()}, a move {self.after('sp'):g} s after its first step",
-                self.lacks.get("npb-sp-openmpi", ""),
+                self.unavailable.get("npb-sp-openmpi", ""),
             ),
             Level("idle", "an idle node's move"),
         )
@@ -87,32 +91,36 @@ class XenDesign(Design):
         return 1000 if self.quick else 3000
 
     def sp_class(self) -> str:
-        """SP's."""
+        """Problem class of SP."""
         return "W" if self.quick else "B"
 
     def problem(self, test: str) -> hpcc.Problem:
-        """Of a test with HPL."""
+        """HPL's parameters for a test."""
         if test == "hpl6":
             return hpcc.Problem(n=3000, p=2, q=3, pfacts=1, rfacts=1)
         return problem(self.quick, 2 if test == "hpl3-long" else 1)
 
     def after(self, test: str) -> float:
-        """Seconds from a program's begin to its move."""
-        if test == "sp":  # 4.7 % into the run, as the paper's 60 s of 1267 s were, when it lasts a minute
+        """Seconds from the program's start to the move."""
+        if test == "sp":  # 4.7 % of a run of a minute, as the paper's 60 s of 1267 s
             return 1.0 if self.quick else 2.8
         return 0.3 if self.quick else 2.0
 
     def _hpl_text(self, test: str, short: str) -> str:
         move = f", a move {self.after(test):g} s after it began" if MOVED in COMBINATIONS[test] else ""
-        return f"{short}; {self.problem(test).said}{move}"
+        return f"{short}; {self.problem(test).description}{move}"
 
     def exchanges(self, how: str) -> int:
-        """NetPIPE's measurements of each size; the paper made 300."""
-        return 10 if self.quick or how in VM_TALK and emulated(self.lacks) else 300
+        """NetPIPE's repetitions for each size; the paper made 300."""
+        return 10 if self.quick or how in VM_TALK and vms_are_emulated(self.unavailable) else 300
 
-    def unmoved(self, cell: Combination) -> Combination | None:
-        base = UNMOVED.get(cell["how"], "")
-        return Combination.of(test=cell["test"], how=base) if base in COMBINATIONS[cell["test"]] else None
+    def without_move(self, combination: Combination) -> Combination | None:
+        baseline = LEVEL_WITHOUT_MOVE.get(combination["how"], "")
+        return (
+            Combination.of(test=combination["test"], how=baseline)
+            if baseline in COMBINATIONS[combination["test"]]
+            else None
+        )
 
     def combinations(self) -> Sequence[Combination]:
         tests, hows = (factor.measured() for factor in self.factors())

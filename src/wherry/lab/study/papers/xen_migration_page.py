@@ -1,7 +1,5 @@
-"""What the study `xen-migration` shows: the paper's Figures 2 to 8 with ours, and the law of a move's cost.
-
-The paper's nodes were virtual machines, so its ratios stand beside both kinds of ours.
-"""
+"""Report of the study `xen-migration`: the paper's Figures 2 to 8 with our measurements, and the cost of a move over
+run length. The paper's nodes were VMs; its ratios are compared with those of both container and VM nodes."""
 
 from __future__ import annotations
 
@@ -14,12 +12,12 @@ from wherry.lab.study.levels import Combination
 from wherry.lab.study.papers import reference_values
 from wherry.lab.study.papers.xen_migration_design import (
     COMBINATIONS,
+    LEVEL_WITHOUT_MOVE,
     MOVED,
     NATIVE,
     NATIVE_TCP,
     NODES,
     TALK,
-    UNMOVED,
     VM,
     VM_MOVED,
     VM_NODES,
@@ -30,28 +28,28 @@ from wherry.lab.study.papers.xen_migration_design import (
 from wherry.lab.study.results import Results
 
 _SIX_MEGABYTES = 6 << 20
-"""Bytes at which the paper states the bandwidth on one host; NetPIPE itself measures beside it."""
+"""Message size of the paper's bandwidth on one host; NetPIPE's nearest size is compared."""
 _LATENCY = "latency_mean"
 _LAW = ("hpl3", "hpl3-long", "sp")
-"""Tests whose cost of a move is shown over their length."""
+"""Tests in the figure of a move's cost over run length."""
 _KVM = "The direction; the ratio only with KVM, as without it a VM's processor is emulated."
 
 
 class XenPage:
-    """The page of one study's results."""
+    """Builds the page from a study's results."""
 
     def __init__(self, study: XenDesign, results: Results) -> None:
         self._study, self._results = study, results
         self._tests, self._hows = study.factors()
-        self._cells = study.combinations()
+        self._combinations = study.combinations()
 
     def page(self) -> Page:
-        """Tables and figures of what has been measured so far."""
+        """Tables and figures of the results so far."""
         page = Page()
-        page.tables += [self._beside(), self._costs(), self._times(), self._moves(), self._b_eff()]
-        alone = {how: "native" if how == NATIVE else self._label(how) for how in self._measured("linpack")}
+        page.tables += [self._paper_comparison(), self._costs(), self._times(), self._moves(), self._b_eff()]
+        labels = {how: "native" if how == NATIVE else self._label(how) for how in self._measured("linpack")}
         parts = {
-            part: {label: self._of("linpack", how, part) for how, label in alone.items()}
+            part: {label: self._values("linpack", how, part) for how, label in labels.items()}
             for part in ("factor", "solve")
         }
         caption = (
@@ -64,14 +62,14 @@ class XenPage:
                 self._show_netpipe(page, test)
         for test, which in (("hpl6", "Figure 5"), ("hpl3", "Figures 6 and 7"), ("sp", "Figure 8")):
             if test in self._tests.measured():
-                bars = {self._label(how): {"": self._of(test, how, "seconds")} for how in self._measured(test)}
+                bars = {self._label(how): {"": self._values(test, how, "seconds")} for how in self._measured(test)}
                 caption = (
                     f"{self._tests.label(test)}: seconds, in the form of the paper's {which}. Dashed: where its ratio "
                     "would put them, from our native median over TCP."
                 )
                 if test == "hpl3":
                     caption += " 1.3 is 1.011 x 1.284: its 28.4 % taken as over Xen without a move; it does not say."
-                page.figures.append((caption, figures.bars(bars, "seconds", self._scaled(test))))
+                page.figures.append((caption, figures.bars(bars, "seconds", self._published_marks(test))))
         page.figures.append(self._cost_over_length())
         page.remarks += [
             "HPL's seconds are from the first to the last line of its section as they appear in hpcc's output file, so "
@@ -90,7 +88,7 @@ class XenPage:
 
     def _show_netpipe(self, page: Page, test: str) -> None:
         talk = {self._hows.label(how): Combination.of(test=test, how=how) for how in self._measured(test)}
-        curves, name = analysis.by_size(self._results, talk, _LATENCY), self._test(test)
+        curves, name = analysis.curves_by_size(self._results, talk, _LATENCY), self._test(test)
         page.tables.append(analysis.latency_table(f"{name}: half of the round trip", curves))
         far = (TALK["two-hosts"], VM_TALK["vm-two-hosts"])
         two = {how: points for how, points in curves.items() if how in (TALK[NATIVE_TCP], *far)}
@@ -101,8 +99,8 @@ class XenPage:
             caption = f"{name}: bandwidth, in the form of the paper's Figure {number}."
             page.figures.append((f"{caption} {reference_values.STARS}" if stars else caption, figure))
 
-    def _scaled(self, test: str) -> list[figures.Published]:
-        native = self._of(test, NATIVE_TCP, "seconds")
+    def _published_marks(self, test: str) -> list[figures.Published]:
+        native = self._values(test, NATIVE_TCP, "seconds")
         ratios = reference_values.RATIOS[test] if native else {}
         kinds = {NODES: (NODES, VM_NODES), MOVED: (MOVED, VM_NODES_MOVED)}
         return [
@@ -112,32 +110,32 @@ class XenPage:
             if how in self._measured(test)
         ]
 
-    def _of(self, test: str, how: str, metric: str, x: float | None = None) -> list[float]:
+    def _values(self, test: str, how: str, metric: str, x: float | None = None) -> list[float]:
         return self._results.values(Combination.of(test=test, how=how), metric, x)
 
     def _label(self, how: str) -> str:
         return self._hows.label(how)
 
     def _test(self, name: str) -> str:
-        """Its name; what is behind it, sizes and moments, is in the captions."""
+        """Short name of a test, without the sizes and times that captions state."""
         return self._tests.label(name).partition(";")[0]
 
-    def _near_six(self, test: str, how: str) -> list[float]:
+    def _six_megabyte_times(self, test: str, how: str) -> list[float]:
         xs = self._results.xs(Combination.of(test=test, how=how), _LATENCY)
         near = min(xs, key=lambda x: abs(x - _SIX_MEGABYTES)) if xs else None
-        return self._of(test, how, _LATENCY, near)
+        return self._values(test, how, _LATENCY, near)
 
-    def _beside(self) -> Table:
+    def _paper_comparison(self) -> Table:
         rows = [
             reference_values.ratio(
                 f"Linpack, factor: {self._label(how)} over native",
                 "Xen's kernel faster than Debian's, guests slower than Dom0 (order only)",
                 "Figure 2",
-                self._of("linpack", how, "factor"),
-                self._of("linpack", NATIVE, "factor"),
-                may,
+                self._values("linpack", how, "factor"),
+                self._values("linpack", NATIVE, "factor"),
+                comparable,
             )
-            for how, may in (
+            for how, comparable in (
                 (NODES, "Whether nodes cost computing anything; containers have no kernel of their own."),
                 (VM, _KVM),
             )
@@ -145,10 +143,12 @@ class XenPage:
         ]
         for test in ("netpipe", "netpipe-mpich"):
             if test in self._tests.measured():
-                rows += self._beside_messages(test)
-        return reference_values.table([*rows, *self._beside_programs(), *self._beside_moves()], reference_values.XEN)
+                rows += self._message_comparison(test)
+        return reference_values.table(
+            [*rows, *self._program_comparison(), *self._move_comparison()], reference_values.XEN
+        )
 
-    def _beside_messages(self, test: str) -> list[reference_values.Beside]:
+    def _message_comparison(self, test: str) -> list[reference_values.PaperComparison]:
         faster = "Xen's times 1 to 2 % lower, as its text says"
         compared = (
             (
@@ -166,18 +166,18 @@ class XenPage:
         )
         return [
             reference_values.ratio(
-                f"{self._test(test)}, bandwidth near 6 MB, {self._hows.label(how)} : {self._hows.label(base)}",
+                f"{self._test(test)}, bandwidth near 6 MB, {self._hows.label(how)} : {self._hows.label(baseline)}",
                 value,
                 figure,
-                self._near_six(test, base),
-                self._near_six(test, how),
-                may,
+                self._six_megabyte_times(test, baseline),
+                self._six_megabyte_times(test, how),
+                comparable,
             )
-            for how, base, value, figure, may in compared
+            for how, baseline, value, figure, comparable in compared
             if how in self._measured(test)
         ]
 
-    def _beside_programs(self) -> list[reference_values.Beside]:
+    def _program_comparison(self) -> list[reference_values.PaperComparison]:
         compared = (
             ("hpl6", NATIVE_TCP, "seconds", "1.09", "Figure 5", (NODES, VM_NODES)),
             ("hpl6", NATIVE_TCP, "flops", "2.35 / 2.6 GFlops = 0.904", "section 5.3", (NODES, VM_NODES)),
@@ -188,20 +188,20 @@ class XenPage:
         )
         return [
             reference_values.ratio(
-                f"{self._test(test)}: {self._label(how)} : {self._label(base or UNMOVED[how])}"
+                f"{self._test(test)}: {self._label(how)} : {self._label(baseline or LEVEL_WITHOUT_MOVE[how])}"
                 + (", operations a second" if metric == "flops" else ""),
                 value,
                 figure,
-                self._of(test, how, metric),
-                self._of(test, base or UNMOVED[how], metric),
-                self._may(test, how in UNMOVED),
+                self._values(test, how, metric),
+                self._values(test, baseline or LEVEL_WITHOUT_MOVE[how], metric),
+                self._comparable(test, how in LEVEL_WITHOUT_MOVE),
             )
-            for test, base, metric, value, figure, hows in compared
+            for test, baseline, metric, value, figure, hows in compared
             for how in hows
             if how in self._measured(test)
         ]
 
-    def _may(self, test: str, moved: bool) -> str:
+    def _comparable(self, test: str, moved: bool) -> str:
         if moved:
             return (
                 "The direction; the share depends on the run's length (see the last figure) and on the moment: a move "
@@ -212,18 +212,18 @@ class XenPage:
             size = f"n = {self._study.problem(test).n} here, 8000 there; a smaller one sends more for what it computes"
         return f"The ratio, as far as the size allows ({size}) and there is a CPU for each rank."
 
-    def _beside_moves(self) -> list[reference_values.Beside]:
+    def _move_comparison(self) -> list[reference_values.PaperComparison]:
         rows = []
         for kind, idle, during in (("container", MOVED, MOVED), ("VM", VM_MOVED, VM_NODES_MOVED)):
             if idle not in self._measured("idle"):
                 continue
-            alone = self._of("idle", idle, "total")
+            labels = self._values("idle", idle, "total")
             rows.append(
-                reference_values.Beside(
+                reference_values.PaperComparison(
                     f"an idle {kind} node's move, s",
                     "about 30, the same each time",
                     "section 5.4",
-                    median(alone) if alone else None,
+                    median(labels) if labels else None,
                     "That the time is constant. Nothing absolute: 512 MB over Fast Ethernet there, what is in use over "
                     "the machine itself here.",
                 )
@@ -234,82 +234,102 @@ class XenPage:
                         f"a {kind} node's move during HPL : idle",
                         "104 s / 30 s = 3.5",
                         "section 5.4",
-                        self._of("hpl3", during, "total"),
-                        alone,
+                        self._values("hpl3", during, "total"),
+                        labels,
                         "The ratio, when moves make rounds of pre-copy; without them only memory in use counts.",
                     )
                 )
         return rows
 
     def _pairs(self) -> list[tuple[str, str, list[float], list[float]]]:
-        """Test, level with a move, its seconds and those without."""
+        """(test, level with a move, seconds with the move, seconds without) for each measured pair."""
         return [
-            (test, how, self._of(test, how, "seconds"), self._of(test, base, "seconds"))
+            (test, how, self._values(test, how, "seconds"), self._values(test, baseline, "seconds"))
             for test in _LAW
             if test in self._tests.measured()
-            for how, base in UNMOVED.items()
+            for how, baseline in LEVEL_WITHOUT_MOVE.items()
             if how in self._measured(test)
         ]
 
     def _costs(self) -> Table:
         rows = []
         for test, how, moved, unmoved in self._pairs():
-            costs, longer = analysis.cost(moved, unmoved), analysis.compare_samples(moved, unmoved)
+            costs, longer = (
+                analysis.difference_or_none(moved, unmoved),
+                analysis.ratio_or_none(moved, unmoved),
+            )
             if costs and longer:
-                texts = (median(unmoved).text(), costs.text(), longer.text(), analysis.verdict(moved, unmoved))
+                texts = (
+                    median(unmoved).text(),
+                    costs.text(),
+                    longer.text(),
+                    analysis.significance_text(moved, unmoved),
+                )
                 rows.append((self._test(test), self._label(how), *texts))
         head = ("during", "how", "without a move, s", "a move costs, s", "with : without", "test")
         return Table("What one move costs the program", head, rows)
 
     def _times(self) -> Table:
         rows = []
-        for cell in self._cells:
+        for combination in self._combinations:
             for metric in ("factor", "solve", "seconds"):
-                data = self._results.values(cell, metric)
+                data = self._results.values(combination, metric)
                 if data:
-                    native = NATIVE if cell["test"] == "linpack" else NATIVE_TCP
-                    base = self._of(cell["test"], native, metric) if cell["how"] != native else []
-                    against = analysis.compare_samples(data, base)
-                    ratio, tested = (against.text(), analysis.verdict(data, base)) if against else ("", "")
-                    test, how = self._test(cell["test"]), self._label(cell["how"])
-                    if cell["test"] == "linpack" and cell["how"] == NATIVE:
-                        how = "native"  # one process: it sends no message
+                    native = NATIVE if combination["test"] == "linpack" else NATIVE_TCP
+                    baseline = self._values(combination["test"], native, metric) if combination["how"] != native else []
+                    against = analysis.ratio_or_none(data, baseline)
+                    ratio, tested = (
+                        (against.text(), analysis.significance_text(data, baseline)) if against else ("", "")
+                    )
+                    test, how = self._test(combination["test"]), self._label(combination["how"])
+                    if combination["test"] == "linpack" and combination["how"] == NATIVE:
+                        how = "native"  # one process, which sends no messages
                     rows.append((test, how, metric, median(data).text(), ratio, tested))
         title = "Times, and their ratios to native runs (HPL, SP: over TCP)"
         return Table(title, ("test", "how", "what", "seconds", ": native", "test of the ratio"), rows)
 
     def _moves(self) -> Table:
         rows = []
-        for cell in self._cells:
-            data = {name: self._results.values(cell, name) for name in ("downtime", "total", "bytes")}
+        for combination in self._combinations:
+            data = {name: self._results.values(combination, name) for name in ("downtime", "total", "bytes")}
             if data["downtime"]:
-                cells = [median(data[name]).text() for name in ("downtime", "total", "bytes")]
-                rows.append((self._test(cell["test"]), self._label(cell["how"]), *cells))
+                texts = [median(data[name]).text() for name in ("downtime", "total", "bytes")]
+                rows.append((self._test(combination["test"]), self._label(combination["how"]), *texts))
         return Table("The moves", ("during", "how", "downtime, s", "total, s", "bytes"), rows)
 
     def _b_eff(self) -> Table:
-        """hpcc measures messages before HPL: the latency of pairs, and of a ring in random order, and its bandwidth."""
+        """Table of b_eff, which hpcc runs before HPL: latency of pairs, latency and bandwidth of a random-order
+        ring."""
         rows = []
-        for cell in self._cells:
-            data = [self._results.values(cell, name) for name in ("ping_latency", "ring_latency", "ring_bandwidth")]
-            if cell["how"] not in (MOVED, VM_NODES_MOVED) and all(data):
+        for combination in self._combinations:
+            data = [
+                self._results.values(combination, name) for name in ("ping_latency", "ring_latency", "ring_bandwidth")
+            ]
+            if combination["how"] not in (MOVED, VM_NODES_MOVED) and all(data):
                 scaled = [[y * by for y in ys] for ys, by in zip(data, (1e6, 1e6, 8e-6), strict=True)]
-                rows.append((self._test(cell["test"]), self._label(cell["how"]), *(median(ys).text() for ys in scaled)))
+                rows.append(
+                    (
+                        self._test(combination["test"]),
+                        self._label(combination["how"]),
+                        *(median(ys).text() for ys in scaled),
+                    )
+                )
         head = ("in hpcc of", "how", "pair, us", "ring, us", "ring, Mbit/s (10^6) per rank")
         return Table("b_eff: messages as hpcc measures them before HPL", head, rows)
 
     def _cost_over_length(self) -> tuple[str, figures.Drawing]:
-        """The paper's law: a move costs about the same, so its share falls with the length of the run."""
+        """Figure for the paper's model: a move has a constant cost, so its share is inversely proportional to run
+        length."""
         groups: dict[str, list[tuple[float, float]]] = {}
-        found: dict[str, list[tuple[float, float]]] = {}
+        costs_by_kind: dict[str, list[tuple[float, float]]] = {}
         for test, how, moved, unmoved in self._pairs():
             if moved and unmoved:
                 length = median(unmoved).value
                 kind = "containers" if how == MOVED else "VMs"
                 groups[f"{self._test(test)}, {kind}"] = [(length, 100 * (one / length - 1)) for one in moved]
-                found.setdefault(kind, []).append((length, median(moved).value - length))
+                costs_by_kind.setdefault(kind, []).append((length, median(moved).value - length))
         lines = {}
-        for kind, costs in found.items():
+        for kind, costs in costs_by_kind.items():
             cost = median([seconds for _, seconds in costs]).value
             shortest, longest = (end(length for length, _ in costs) for end in (min, max))
             lengths = [shortest * (longest / shortest) ** (step / 50) for step in range(51)]
