@@ -84,6 +84,15 @@ def test_a_destination_that_stands_still(
     assert run.text.splitlines()[-1] == f"sum {count_sum(200 * 2000000):x}"
 
 
+def test_a_program_that_is_no_file_holds_up_nobody(start: Callable[..., Board], tmp_path: Path) -> None:
+    """Whatever the path named when the service looked; opening a named pipe would wait for a writer."""
+    board = start()
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(Refused, match="pipe"):
+        board.start(tmp_path / "pipe", [], 0)
+    assert Run(board, "count", 3, tile=0).ended()["status"] == 0
+
+
 def test_a_host_whose_board_stands_still(start: Callable[..., Board], tmp_path: Path) -> None:
     """When the leader reports its processes lost, its tiles have ended, with nobody there to end them."""
     board = start(1, 2, hosts=2)

@@ -31,8 +31,8 @@ static uint32_t find_told(struct board *board, uint64_t after)
 }
 
 /*
- * Numbers for new processes: unused ones first, then those of processes whose end was reported, the longest ago first, so
- * that no message to the process that had the number before is still on its way.
+ * Numbers for new processes: unused ones first, then those of processes whose end was reported, the longest ago first,
+ * so that no message to the process that had the number before is still on its way.
  */
 static bool find_processes(struct board *board, uint32_t count, uint32_t processes[TILE_MAX])
 {
@@ -49,7 +49,7 @@ static bool find_processes(struct board *board, uint32_t count, uint32_t process
 /* Read, not mapped: a file that is truncated meanwhile must not end the name server. */
 static int read_file(const char *path, uint8_t **file, size_t *size)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC), error = 0;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK), error = 0; /* or a named pipe would wait for a writer */
     struct stat facts;
     ssize_t count = 0;
 
