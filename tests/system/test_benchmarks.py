@@ -18,7 +18,7 @@ from names import own_name
 from wherry.base.errors import Refused
 from wherry.base.paths import Instance
 from wherry.lab import demo
-from wherry.lab.bench.session import own_instance
+from wherry.lab.bench.session import temporary_instance
 from wherry.lab.hpcc import Problem
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="clusters are made by root")
@@ -46,7 +46,7 @@ def test_the_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
     """HPL natively, on a cluster, and while a node moves: each run is verified, and the page tells of all."""
     monkeypatch.setenv("WHERRY_INSTANCE", INSTANCE)
     small = Problem(n=100, pfacts=1, rfacts=1, bcasts=1, depths=1)
-    with own_instance(INSTANCE, keep=False):
+    with temporary_instance(INSTANCE, keep=False):
         shown = demo.Demo(tmp_path, small, 1)
         shown.run()
     shown.report()

@@ -94,7 +94,7 @@ def test_unknown_sites_and_hosts(world: World) -> None:
     )  # fmt: skip
     world.fabric.down()
     assert refusal(lambda: planned(world)) == (
-        Code.WRONG_STATE, "no fabric is up", "clusters need its hosts", "wherry fabric up",
+        Code.WRONG_STATE, "no fabric is up", "clusters need its hosts", "wherry up FILE, or: wherry fabric up FILE",
     )  # fmt: skip
 
 

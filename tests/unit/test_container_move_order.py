@@ -13,6 +13,7 @@ import pytest
 from pydantic import SecretBytes, SecretStr
 
 from wherry.base.errors import Bug, Code, Failed
+from wherry.base.progress import Check
 from wherry.model.records import Node
 from wherry.node.container.driver import ContainerDriver
 from wherry.node.container.host import (
@@ -218,7 +219,7 @@ class Host:
     def __init__(self, world: World, name: str) -> None:
         self.world, self.name = world, name
 
-    def start(self, place: Placement) -> None:
+    def start(self, place: Placement, check: Check) -> None:
         self.world.enter(self.name, "start", place)
         self.world.put(self.name, Copy.RUNNING)
 

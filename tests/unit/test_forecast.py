@@ -121,10 +121,10 @@ def test_a_mebibyte_is_not_worth_a_round() -> None:
 def test_what_fits_the_permitted_downtime_is_not_worth_a_round() -> None:
     """100 MiB in 2 s are 50 MiB in the permitted one; a round that took no time has no rate."""
     for left, more in ((50 * MIB, False), (50 * MIB + 1, True)):
-        assert another_round(rounds((100 * MIB, left), seconds=2), way=way("pre-copy", "1s")) == more
-        assert another_round(rounds((100 * MIB, left), seconds=2), way=way("auto-converge", "1s")) == more
-    assert another_round(rounds((100 * MIB, 50 * MIB), seconds=0), way=way("pre-copy", "1s"))
-    assert another_round(rounds((200 * MIB, 50 * MIB), seconds=0.5), way=way("pre-copy", "100ms"))
+        assert another_round(rounds((100 * MIB, left), seconds=2), parameters=way("pre-copy", "1s")) == more
+        assert another_round(rounds((100 * MIB, left), seconds=2), parameters=way("auto-converge", "1s")) == more
+    assert another_round(rounds((100 * MIB, 50 * MIB), seconds=0), parameters=way("pre-copy", "1s"))
+    assert another_round(rounds((200 * MIB, 50 * MIB), seconds=0.5), parameters=way("pre-copy", "100ms"))
 
 
 def test_the_number_of_rounds_is_limited() -> None:
@@ -133,16 +133,20 @@ def test_the_number_of_rounds_is_limited() -> None:
     assert another_round(halved[:1], 2) and not another_round(halved[:2], 2)
     level = [halved[0]] * 40  # throttled, but not yet enough
     patient = way("auto-converge")
-    assert another_round(level[: MAX_ROUNDS * PATIENT - 1], way=patient)
-    assert not another_round(level[: MAX_ROUNDS * PATIENT], way=patient)
-    assert another_round([], way=patient) and not another_round([], 0, patient)
+    assert another_round(level[: MAX_ROUNDS * PATIENT - 1], parameters=patient)
+    assert not another_round(level[: MAX_ROUNDS * PATIENT], parameters=patient)
+    assert another_round([], parameters=patient) and not another_round([], 0, patient)
 
 
 def test_a_node_that_outruns_the_rounds_is_switched_at_nine_tenths() -> None:
     for left, outruns in ((9 * MIB, True), (9 * MIB - 1, False)):
         assert switches_to_post_copy(rounds((10 * MIB, left)), way("hybrid")) == outruns
     begun = rounds((100 * MIB, 50 * MIB), (40 * MIB, 38 * MIB))  # gains, and is outrun
-    assert [another_round(begun, way=way(mode)) for mode in ("pre-copy", "hybrid", "post-copy")] == [True, False, False]
+    assert [another_round(begun, parameters=way(mode)) for mode in ("pre-copy", "hybrid", "post-copy")] == [
+        True,
+        False,
+        False,
+    ]
     assert [switches_to_post_copy(begun, way(mode)) for mode in ("pre-copy", "auto-converge", "post-copy")] == [
         False,
         False,

@@ -15,7 +15,7 @@ from wherry.base.errors import Code, Failed
 from wherry.fabric import host_facts
 from wherry.fabric.run_program import succeeds
 from wherry.node import elf
-from wherry.node.container import driver
+from wherry.node.container import local_host
 from wherry.node.vm import qemu_probe
 from wherry.node.vm.image import kernel
 from wherry.node.vm.image.catalog import VmImage
@@ -41,12 +41,12 @@ def test_a_runtime_that_does_not_run_has_no_version(tmp_path: Path, monkeypatch:
 
 
 def test_a_container_is_removed_though_its_runtime_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = driver.ContainerDriver(Here("test", tmp_path), cast(Any, None))
+    made = local_host.LocalHost(Here("test", tmp_path), cast(Any, None))
     place = cast(Any, SimpleNamespace(node=SimpleNamespace(name="hello-0"), host="a1"))
     state = made._runtime_root() / "hello-0.a1"
     state.mkdir(parents=True)
     monkeypatch.setenv("WHERRY_RUNTIME", "/nonexistent/runc")
-    made.forget_runtime(place)
+    made._forget_runtime(place)
     assert not state.exists()
 
 

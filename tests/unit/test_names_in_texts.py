@@ -3,6 +3,7 @@ commands."""
 
 from __future__ import annotations
 
+import logging
 import os
 from pathlib import Path
 
@@ -41,7 +42,10 @@ def test_what_is_stored_can_be_read_again(tmp_path: Path) -> None:
     assert store.events()[0].text.isprintable()
 
 
-def test_an_operation_that_fails_with_such_a_name_breaks_no_list(tmp_path: Path) -> None:
+def test_an_operation_that_fails_with_such_a_name_breaks_no_list(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger("wherry"), "propagate", False)  # pytest cannot report such a text
     operations = Operations(Store(tmp_path / "wherry.db"))
 
     def body(task) -> None:

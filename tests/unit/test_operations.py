@@ -12,6 +12,7 @@ import pytest
 from rest_service import CLUSTER, FABRIC, client_of, ended, running
 
 from wherry.base.errors import Code, Failed, Refused
+from wherry.base.progress import Check
 from wherry.fabric.fake import FakeFabric
 from wherry.model.records import ClusterState, JobState, OperationState
 from wherry.model.spec.fabric import FabricSpec
@@ -365,10 +366,10 @@ def test_while_the_embedded_fabric_is_made_nothing_else_uses_it(
 
     start = FakeDriver.start
 
-    def start_slowly(driver: FakeDriver, place: Placement) -> None:
+    def start_slowly(driver: FakeDriver, place: Placement, check: Check) -> None:
         starting.set()
         assert go.wait(20)
-        start(driver, place)
+        start(driver, place, check)
 
     monkeypatch.setattr(FakeDriver, "start", start_slowly)
     monkeypatch.setattr(context_module.wiring, "make_fabric", lambda spec, _instance: Slow(spec))

@@ -15,7 +15,7 @@ from wherry.base.errors import Code, Failed
 from wherry.base.paths import Instance
 from wherry.model.records import ClusterState, NodeState
 from wherry.model.spec.cluster import ClusterSpec
-from wherry.node.container import driver as container
+from wherry.node.container.local_host import LocalHost
 from wherry.node.fake import Copy
 from wherry.node.vm import driver_base
 
@@ -66,4 +66,4 @@ def test_a_container_that_does_not_listen_is_not_waited_for() -> None:
     place = cast(Any, SimpleNamespace(node=node, host="a1", netns="/proc/self/ns/net"))
     group = cast(Any, SimpleNamespace(pids=lambda: [1]))
     with pytest.raises(Cancelled):
-        container.ContainerDriver._await_listening(cast(Any, None), place, group, after(0.2))
+        LocalHost._await_listening(cast(Any, None), place, group, after(0.2))

@@ -5,6 +5,7 @@ Emulated hosts are network namespaces and cgroups of one machine, so all of them
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -148,7 +149,8 @@ class LocalHost:
     def _forget_runtime(self, place: Placement) -> None:
         """Removes the runtime's state of a container whose processes were moved or killed."""
         if (self._runtime_root() / _container_id(place)).exists():
-            self._runtime(place, "delete", "--force", _container_id(place))
+            with contextlib.suppress(OSError, Failed):  # it hangs or is gone; its state is removed below
+                self._runtime(place, "delete", "--force", _container_id(place))
             shutil.rmtree(self._runtime_root() / _container_id(place), ignore_errors=True)
 
     def _runtime_root(self) -> Path:
