@@ -189,11 +189,15 @@ def test_a_move_takes_its_destination(tmp_path: Path) -> None:
     world.make(nodes=1, hosts=["a1"])
     world.store.put_move(moving("hello-0", "a1", "a2"))
     assert planned(world, name="other", nodes=1).steps[0].host == "b1"
+    assert planned(world, name="other", nodes=1, sites=["b"]).steps[0].host == "b1"
+    world.store.put_move(moving("hello-0", "a1", "a2").model_copy(update={"phase": Phase.DONE, "ended": 1.0}))
+    assert planned(world, name="other", nodes=1).steps[0].host == "a2"
+    assert planned(world, name="other", nodes=1, sites=["b"]).steps[0].host == "b1"
 
 
 def test_most_per_host_counts_the_nodes_that_stay(world: World) -> None:
     world.make(nodes=1, hosts=["a1"])
-    plan = planned(world, nodes=3, hosts=["a1", "a2", "b1"], placement={"max_per_host": 1})
+    plan = planned(world, nodes=3, hosts=["a1", "a2", "b1"], placement={"spread": "pack", "max_per_host": 1})
     assert [step.host for step in plan.steps] == ["a1", "a2", "b1"]
 
 

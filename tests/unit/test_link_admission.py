@@ -51,7 +51,7 @@ def test_what_declares_no_bandwidth_has_no_budget() -> None:
 def test_more_than_a_link_has_is_refused() -> None:
     with pytest.raises(Refused, match=r"from site b to site c.*200 Mbit/s") as refused:
         link_path(FAR, "a1", "c1", 2 * 10**8 + 1)
-    assert refused.value.code == Code.USAGE
+    assert (refused.value.code, refused.value.next) == (Code.USAGE, "give a smaller --bandwidth")
     assert link_path(FAR, "a1", "c1", 2 * 10**8).rate == 2e8, "all of it may be asked for"
 
 
