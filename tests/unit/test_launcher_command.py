@@ -55,7 +55,7 @@ def request(
         keys={node.name: SecretStr(f"{node.index:02x}" * 32) for node in nodes(4)},
         directory=Path("/var/lib/wherry/main/jobs/job-1/own"),
         agent=Path("/opt/wherry-rsh"),
-        preloads=tuple(Path("/opt") / library.name for library in preload.chosen(mpi, env, crowd, whole)),
+        preloads=tuple(Path("/opt") / library.name for library in preload.chosen(mpi, env, whole)),
         crowd=crowd,
         whole=whole,
     )
@@ -89,22 +89,24 @@ def test_ranks_of_one_virtual_machine_share_its_memory() -> None:
     assert launcher_command.plan(replace(request(Family.MPICH, (4, 0, 2)), whole=True)).env["MPIR_CVAR_NOLOCAL"] == "0"
 
 
-def test_waiting_ranks_let_others_run_where_there_are_more_of_them_than_processors() -> None:
-    name = "OMPI_MCA_mpi_yield_when_idle"
+@pytest.mark.parametrize(("family", "version"), [(Family.OPENMPI, (4, 1, 4)), (Family.MPICH, (5, 0))])
+def test_waiting_ranks_of_containers_sleep_until_their_next_message(family: Family, version: tuple[int, ...]) -> None:
+    words = " ".join(launcher_command.plan(request(family, version, LD_PRELOAD="theirs.so")).argv)
+    assert "LD_PRELOAD=/opt/libwherry-wait.so theirs.so" in words.replace("LD_PRELOAD /", "LD_PRELOAD=/")
+    in_machines = launcher_command.plan(request(family, version, whole=True)).argv
+    assert "libwherry-wait.so" not in " ".join(in_machines), "ranks of one machine talk through its memory"
 
-    def planned(crowd: float = 2.5, whole: bool = False, **env: str) -> launcher_command.LaunchPlan:
-        return launcher_command.plan(
-            request(Family.OPENMPI, (4, 1, 4), crowd=crowd, whole=whole, LD_PRELOAD="theirs.so", **env)
-        )
 
-    plan = planned()
-    assert plan.env[name] == "1" and plan.argv[-4:-2] == ["-x", "LD_PRELOAD=/opt/libwherry-yield.so theirs.so"]
-    assert planned(whole=True).env[name] == "1"
-    assert planned(crowd=2.0).env[name] == "1"
-    plans = [planned(crowd=1.0), planned(**{name: "0"})]
-    assert name not in plans[0].env and plans[1].env[name] == "0", "the user's word counts"
-    for other in (*plans, planned(whole=True), planned(crowd=2.0)):
-        assert not [word for word in other.argv if word.startswith("LD_PRELOAD")]
+def test_waiting_ranks_of_virtual_machines_yield_where_there_are_more_of_them_than_processors() -> None:
+    def planned(crowd: float = 2.5, whole: bool = True, **env: str) -> launcher_command.LaunchPlan:
+        return launcher_command.plan(request(Family.OPENMPI, (4, 1, 4), crowd=crowd, whole=whole, **env))
+
+    name = preload.YIELD
+    assert planned().env[name] == "1"
+    assert name not in planned(crowd=1.0).env and name not in planned(whole=False).env
+    for whole in (True, False):
+        plan = planned(whole=whole, **{name: "0"})
+        assert plan.env[name] == "0" and "libwherry-wait.so" not in " ".join(plan.argv), "the user's word counts"
 
 
 def test_open_mpi_5_speaks_to_prrte_and_root_is_allowed() -> None:
@@ -118,9 +120,9 @@ def test_open_mpi_5_speaks_to_prrte_and_root_is_allowed() -> None:
 def test_mpich_and_its_library_for_the_end() -> None:
     plan = launcher_command.plan(request(Family.MPICH, (4, 0, 2), LD_PRELOAD="/x.so"))
     assert plan.argv[plan.argv.index("-localhost") + 1] == "10.77.1.254"
-    assert plan.argv[plan.argv.index("LD_PRELOAD") + 1] == "/opt/libwherry-finalize.so /x.so"
+    assert plan.argv[plan.argv.index("LD_PRELOAD") + 1] == ("/opt/libwherry-finalize.so /opt/libwherry-wait.so /x.so")
     assert plan.files["hosts"].splitlines() == ["10.77.1.1:2", "10.77.1.2:1", "10.77.1.3:1", "10.77.1.4:1"]
-    assert "LD_PRELOAD" not in launcher_command.plan(request(Family.MPICH, (5, 0, 2))).argv
+    assert "finalize" not in " ".join(launcher_command.plan(request(Family.MPICH, (5, 0, 2))).argv)
 
 
 def test_every_library_of_the_table_is_built() -> None:

@@ -184,13 +184,10 @@ def test_copying_ends_when_the_operation_is_cancelled(tmp_path: Path, owner: Own
         staging.copy(of, [(node(), cast(AgentEndpoint, root))], files, owner, mpi, check)
 
 
-@pytest.mark.parametrize(
-    ("family", "version", "crowd"), [(Family.OPENMPI, (4, 1, 4), 2.5), (Family.MPICH, (4, 0), 1.0)]
-)
+@pytest.mark.parametrize(("family", "version"), [(Family.OPENMPI, (4, 1, 4)), (Family.MPICH, (4, 0))])
 def test_what_ld_preload_names_is_on_a_virtual_machine(
     family: Family,
     version: tuple[int, ...],
-    crowd: float,
     tmp_path: Path,
     owner: Owner,
     monkeypatch: pytest.MonkeyPatch,
@@ -201,14 +198,13 @@ def test_what_ld_preload_names_is_on_a_virtual_machine(
         (tmp_path / "mpi" / "bin" / daemon).write_text("daemon")
     mpi = Mpi(family, version, tmp_path / "mpi" / "bin" / "mpirun")
     Path(owner.cwd).mkdir()
-    libraries = preload.chosen(mpi, {}, crowd, whole=False)
+    libraries = preload.chosen(mpi, {}, whole=False)
     assert libraries
     request = launcher_command.LaunchRequest(
         id="job-1", mpi=mpi, argv=(shutil.which("env") or "",), ranks=6, nodes=(node(kind="container"), node(index=1)),
         owner=owner, env={}, head_address="10.77.1.254", subnet="10.77.1.0/24",
         keys={name: SecretStr("00" * 32) for name in ("vm-0", "vm-1")}, directory=tmp_path / "own",
         agent=native_program("wherry-rsh"), preloads=tuple(native_library(library.name) for library in libraries),
-        crowd=crowd,
     )  # fmt: skip
     name = str(mpi.prefix / "bin" / staging._DAEMONS[family][0])
     root = Root(tmp_path / "root", {name: digest(name)})

@@ -274,7 +274,7 @@ class Jobs:
         self._make_directories()
         id, whole = new_id("job"), "container" not in cluster.spec.kinds
         crowd = (order.ranks + self._running_ranks()) / len(os.sched_getaffinity(0))
-        preloads = preload.chosen(found, order.env, crowd, whole)
+        preloads = preload.chosen(found, order.env, whole)
         return launcher_command.LaunchRequest(
             id=id,
             mpi=found,

@@ -128,8 +128,9 @@ def _openmpi(request: LaunchRequest, share: list[NodeSlots]) -> tuple[dict[str, 
         "osc": "^ucx",  # one-sided transfers open UCX whatever the pml is
         "btl_tcp_if_include": net,
     }
-    # Open MPI detects oversubscription only within one of its nodes, not among nodes on one machine.
-    if preload.YIELD not in request.env and request.crowd > 1:
+    # Open MPI detects oversubscription only within one of its nodes, not among virtual machines on one machine. In
+    # containers libwherry-wait.so does more than yield.
+    if request.whole and preload.YIELD not in request.env and request.crowd > 1:
         ours["mpi_yield_when_idle"] = "1"
     old = {"plm": "rsh", "plm_rsh_agent": agent, "plm_rsh_no_tree_spawn": "1", "oob_tcp_if_include": net}
     new = {"plm": "ssh", "plm_ssh_agent": agent, "plm_ssh_no_tree_spawn": "1", "prte_if_include": net}

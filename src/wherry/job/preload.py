@@ -14,52 +14,48 @@ from wherry.job.mpi import Family, Mpi
 
 YIELD = "OMPI_MCA_mpi_yield_when_idle"
 """Whether a polling rank of Open MPI yields its processor. If the user sets it, no library is loaded for that."""
-_CROWD = 2.0
-"""Ranks per processor above which waiting ranks sleep; with fewer, the latency of small messages costs more than it
-gains."""
 
 
 @dataclass(frozen=True)
 class Library:
     """A row of the table: a shared library and the jobs that need it.
 
-    `before`: only for MPIs older than this version; empty: every version. `crowded`: only for jobs with more ranks per
-    processor than _CROWD.
+    `families`: of these MPIs. `before`: only for those older than this version; empty: every version. `waits`: only
+    where ranks talk through sockets alone, which is so unless all nodes are virtual machines.
     """
 
     name: str
-    family: Family
+    families: tuple[Family, ...]
     purpose: str
     before: tuple[int, ...] = ()
-    crowded: bool = False
+    waits: bool = False
 
 
 LIBRARIES = (
     Library(
         "libwherry-finalize.so",
-        Family.MPICH,
+        (Family.MPICH,),
         "MPI_Finalize over UCX and TCP ends although ranks reach it at different times",
         before=(4, 2),
     ),
     Library(
-        "libwherry-yield.so",
-        Family.OPENMPI,
-        "a rank that waits sleeps between polls, as sched_yield does not reach ranks of other nodes' cgroups",
-        crowded=True,
+        "libwherry-wait.so",
+        tuple(Family),
+        "a rank that polls in vain sleeps until its next message while others want its processor",
+        waits=True,
     ),
 )
 
 
-def chosen(mpi: Mpi, env: Mapping[str, str], crowd: float, whole: bool) -> tuple[Library, ...]:
-    """The libraries that a job needs. `crowd`: ranks of all jobs per processor; `whole`: all its nodes are virtual
-    machines, in which the MPI itself detects oversubscription."""
-    crowded = crowd > _CROWD and not whole and YIELD not in env
+def chosen(mpi: Mpi, env: Mapping[str, str], whole: bool) -> tuple[Library, ...]:
+    """The libraries that a job needs. `whole`: all its nodes are virtual machines, whose ranks share memory."""
+    sockets_only = not whole and YIELD not in env
     return tuple(
         library
         for library in LIBRARIES
-        if library.family is mpi.family
+        if mpi.family in library.families
         if not library.before or mpi.version < library.before
-        if crowded or not library.crowded
+        if sockets_only or not library.waits
     )
 
 
