@@ -12,6 +12,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -24,7 +25,12 @@ from fuzzing import fuzz
 from names import own_name
 from sanitized import sanitized
 from wherry.base.paths import native_program
+<<<<<<< HEAD
 from wherry.fabric import named_netns
+=======
+from wherry.fabric import namespaces
+from wherry.fabric.cgroup import Cgroup
+>>>>>>> refs/heads/native
 
 NAMES = HOST, PEER, NODE = [f"wherry-{own_name('thld')}-{role}" for role in "hpn"]
 ADDRESS, MAC = "10.99.99.2", "02:00:0a:63:63:02"
@@ -225,22 +231,37 @@ with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as peer:
 """
 
 
-@pytest.mark.measures("the answer to a command while four processes send: later where they get all processors")
-def test_a_peer_that_sends_without_end_delays_no_command(hold: Hold) -> None:
+@pytest.fixture
+def slowed(hold: Hold) -> Iterator[None]:
+    """The program has a twentieth of a processor, as on a host that is busy: senders are faster than it reads."""
+    group = Cgroup(own_name("thld"))
+    with ExitStack() as cleanup:
+        group.create()
+        cleanup.callback(group.remove)
+        cleanup.callback(lambda: (hold.process.kill(), hold.process.wait()))
+        group.limit(cpus=0.05, memory=1 << 30, tasks=None)
+        group.add(hold.process.pid)
+        yield
+
+
+@pytest.mark.measures("an answer within two seconds of a program that has a twentieth of a processor")
+def test_a_peer_that_sends_without_end_delays_no_command(hold: Hold, slowed: None) -> None:
     """A release comes within a freeze."""
     ip("netns", "exec", PEER, "ping", "-c1", ADDRESS)
     ip("-n", HOST, "link", "set", "pn", "nomaster")
     assert hold.tell("divert")["event"] == "holding"
     with ExitStack() as cleanup:
-        for _ in range(4):
+        for _ in range(2):
             words = ["ip", "netns", "exec", PEER, sys.executable, "-c", FLOOD]
             flood = cleanup.enter_context(subprocess.Popen(words, stderr=subprocess.DEVNULL))
             cleanup.callback(flood.kill)
         time.sleep(2)
+        timer = threading.Timer(8, hold.process.kill)  # else it would wait for ever
+        cleanup.callback(timer.cancel)
+        timer.start()
         began = time.monotonic()
         assert hold.tell("drop")["event"] == "dropped"
-        took = time.monotonic() - began
-    assert took < 0.8  # 1.2 to 2.2 s while it takes frames until there are none
+        assert time.monotonic() - began < 2
 
 
 def test_it_says_what_it_cannot_do(hold: Hold) -> None:

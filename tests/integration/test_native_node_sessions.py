@@ -258,4 +258,4 @@ def test_who_sends_without_end_keeps_nobody_waiting(node: NodeProcess) -> None:
                 client.send("P")
                 assert client.receive()[0] == "P"
             answers += 1
-        assert answers > 200  # 40 to 60 while each of them is read until it has nothing, thousands otherwise
+        assert answers > 200  # 40 to 150 when each of them is read until it has nothing, 700 and more otherwise
