@@ -25,12 +25,8 @@ from fuzzing import fuzz
 from names import own_name
 from sanitized import sanitized
 from wherry.base.paths import native_program
-<<<<<<< HEAD
 from wherry.fabric import named_netns
-=======
-from wherry.fabric import namespaces
 from wherry.fabric.cgroup import Cgroup
->>>>>>> refs/heads/native
 
 NAMES = HOST, PEER, NODE = [f"wherry-{own_name('thld')}-{role}" for role in "hpn"]
 ADDRESS, MAC = "10.99.99.2", "02:00:0a:63:63:02"
