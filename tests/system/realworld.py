@@ -296,7 +296,7 @@ def real_instance(role: str, enter: tuple[str, ...] = (), **environment: str) ->
     with tempfile.TemporaryDirectory(prefix=f"wherry-{name}-") as directory:
         os.chmod(directory, 0o755)
         created = RealInstance(name, Path(directory), enter, **environment)
-        if any(found for kind, found in created.everything().items() if kind != "interfaces"):
+        if any(found for kind, found in created.all_resources().items() if kind != "interfaces"):
             created("down", "--all")
         try:
             yield created

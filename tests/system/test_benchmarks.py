@@ -51,7 +51,7 @@ def test_the_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
         shown.run()
     shown.report()
     header, *samples = (json.loads(line) for line in (tmp_path / "samples.jsonl").read_text().splitlines())
-    assert header["header"]["demo"] == small.said
+    assert header["header"]["demo"] == small.description
     assert {one["variant"]: one["ok"] for one in samples} == {variant.name: True for variant in demo.VARIANTS}
     (moved,) = [one for one in samples if "downtime" in one]
     assert moved["variant"] == "moved" and 0 < moved["downtime"] <= moved["total"] and moved["residuals_passed"] == 1

@@ -58,7 +58,7 @@ def test_python_program_with_wheels_is_moved(two: RealInstance, wheel: str) -> N
         two.move("two-1", next(host for host in two.hosts() if host != source))
         assert ring.result()["ranks"] == 2
     finally:
-        ring.end()
+        ring.interrupt()
     assert two.json("job", "list", "two")["jobs"][-1]["mpi"].startswith(f"{wheel} 5.")
 
     done = two("run", "two", "-n", "2", "--", str(created / "bin" / "python"), "-c", "print('here')")
