@@ -47,7 +47,7 @@ def test_down_all_after_a_half_made_cluster(clean: RealInstance, done: str) -> N
     client.kill()
     clean.kill_daemon()
     client.communicate()
-    assert clean("daemon", "status").returncode == 7
+    assert eventually(lambda: clean("daemon", "status").returncode, 7) == 7, "a killed process takes a moment to end"
     assert clean.json("down", "--all")["removed"]["namespaces"]
 
 
