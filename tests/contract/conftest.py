@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 
 import pytest
+from contract_names import IMAGE, INSTANCE, MISSING
 
-from names import own_name
 from wherry.base.errors import WherryError
-from wherry.base.paths import Instance, native_program
+from wherry.base.paths import native_program
 from wherry.fabric.fake import FakeFabric
 from wherry.fabric.netns import NetnsFabric
 from wherry.fabric.protocol import Fabric
@@ -25,11 +25,6 @@ from wherry.node.protocol import NodeDriver
 from wherry.node.vm.emulated.driver import VmDriver
 from wherry.node.vm.image.build import build
 from wherry.node.vm.image.catalog import remove_image
-
-INSTANCE = Instance(own_name("tcon"))
-IMAGE = INSTANCE.name
-MISSING = "/bin/sh"
-"""A file that exists everywhere and that host b1 is declared to lack."""
 
 
 def _spec() -> FabricSpec:

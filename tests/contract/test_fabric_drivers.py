@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from contract_names import MISSING
 
-from conftest import MISSING
 from wherry.base.errors import Code, Refused
 from wherry.fabric.protocol import Fabric
 from wherry.model.network import ClusterNetwork, Port, address_of, mac_of

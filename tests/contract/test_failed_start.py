@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from contract_names import INSTANCE
 from test_node import NodeUnderTest
 
-from conftest import INSTANCE
 from wherry.base.errors import Code, Failed
 from wherry.fabric.protocol import Fabric
 from wherry.node.container import local_host

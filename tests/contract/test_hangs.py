@@ -11,9 +11,9 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from contract_names import INSTANCE
 from test_node import NodeUnderTest
 
-from conftest import INSTANCE
 from wherry.base.errors import Code, Failed
 from wherry.fabric.protocol import Fabric
 from wherry.node.container.local_arrival import LocalArrival

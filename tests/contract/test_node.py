@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from contract_names import IMAGE
 from pydantic import SecretStr
 
-from conftest import IMAGE
 from wherry.base.errors import Failed
 from wherry.fabric.protocol import Fabric, Hold
 from wherry.job.agent_client import AgentEndpoint, Ended

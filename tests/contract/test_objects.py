@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from contract_names import INSTANCE
 from test_node import NodeUnderTest
 
-from conftest import INSTANCE
 from wherry.base.errors import Refused
 from wherry.fabric.cgroup import Cgroup
 from wherry.fabric.protocol import Fabric

@@ -41,6 +41,7 @@ def test_the_first_thread_writes_its_working_set(start: Callable[..., Board]) ->
     assert written() <= 30 + 1  # and a page of the program's own data
 
 
+@pytest.mark.measures("four requests before the first move has ended: a few milliseconds, which others take away")
 def test_moves_begun_together(start: Callable[..., Board]) -> None:
     board = start(8, 2)
     runs = [Run(board, "busy", 0, 8, tile=2 * i) for i in range(4)]
