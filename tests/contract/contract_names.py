@@ -1,4 +1,4 @@
-"""Names that the contract tests and their fixtures share. (`conftest` has no name of its own: other folders have one.)"""
+"""Names that the contract tests and their fixtures share. (`conftest` would be ambiguous: other folders have one.)"""
 
 from __future__ import annotations
 
