@@ -176,8 +176,9 @@ class Demo:
             baseline = cluster if variant is MOVED else native
             name = "virtual cluster" if variant is MOVED else "native"
             cost = "" if variant is NATIVE else f"{ratio(seconds, baseline).text()} of {name}"
-            gflops = self._problem.operations / median(seconds).value / 1e9
-            rows.append((variant.text, median(seconds).text(), f"{gflops:.3g}", cost))
+            middle = median(seconds).value  # HPL prints hundredths of a second, so a small problem may take none
+            gflops = f"{self._problem.operations / middle / 1e9:.3g}" if middle else ""
+            rows.append((variant.text, median(seconds).text(), gflops, cost))
         return Table("HPL", ("variant", "seconds", "GFLOPS", "cost"), rows)
 
     def _moves_table(self) -> Table:
