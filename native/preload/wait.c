@@ -174,7 +174,7 @@ static int poll_now(struct pollfd *set, nfds_t count)
     int error = errno, ready = kernel_poll(set, count, 0);
     bool sleep;
 
-    if (ready) {
+    if (ready || count == 0) { /* nothing would end a sleep for no descriptor */
         found(wait);
         return ready;
     }

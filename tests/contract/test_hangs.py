@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 from contract_names import INSTANCE
-from test_node import NodeUnderTest
+from test_node import NodeUnderTest, movable_node
 
 from wherry.base.errors import Code, Failed
 from wherry.fabric.protocol import Fabric
@@ -29,14 +29,8 @@ CONTAINER = pytest.mark.parametrize("nodes", ["container"], indirect=True)
 @pytest.fixture
 def standing(nodes: tuple[NodeDriver, Fabric]) -> Iterator[NodeUnderTest]:
     """A running container."""
-    node_under_test = NodeUnderTest(*nodes)
-    try:
-        node_under_test.driver.start(node_under_test.source)
-        if reason := node_under_test.driver.move_obstacle(node_under_test.source, node_under_test.destination):
-            pytest.skip(reason)
+    with movable_node(*nodes) as node_under_test:
         yield node_under_test
-    finally:
-        node_under_test.remove()
 
 
 def mover_of(node_under_test: NodeUnderTest) -> ContainerMover:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from contract_names import INSTANCE
-from test_node import NodeUnderTest
+from test_node import NodeUnderTest, movable_node
 
 from wherry.fabric.protocol import Fabric
 from wherry.job.agent_client import AgentEndpoint
@@ -43,14 +43,8 @@ while True:
 @pytest.fixture
 def running(nodes: tuple[NodeDriver, Fabric]) -> Iterator[NodeUnderTest]:
     """A container that runs and that this machine can move."""
-    node_under_test = NodeUnderTest(*nodes)
-    try:
-        node_under_test.driver.start(node_under_test.source)
-        if reason := node_under_test.driver.move_obstacle(node_under_test.source, node_under_test.destination):
-            pytest.skip(reason)
+    with movable_node(*nodes) as node_under_test:
         yield node_under_test
-    finally:
-        node_under_test.remove()
 
 
 def eventually(true: Callable[[], bool]) -> None:

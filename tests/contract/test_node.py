@@ -9,6 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -131,6 +132,19 @@ class NodeUnderTest:
             self.fabric.port_down(self.port(placement))
         self.fabric.port_down(self.head)
         self.fabric.network_down(self.network)
+
+
+@contextmanager
+def movable_node(driver: NodeDriver, fabric: Fabric) -> Iterator[NodeUnderTest]:
+    """A running node that this machine can move; its test is skipped where it cannot."""
+    node_under_test = NodeUnderTest(driver, fabric)
+    try:
+        driver.start(node_under_test.source)
+        if reason := driver.move_obstacle(node_under_test.source, node_under_test.destination):
+            pytest.skip(reason)
+        yield node_under_test
+    finally:
+        node_under_test.remove()
 
 
 @pytest.fixture(scope="module")

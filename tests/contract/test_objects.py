@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from contract_names import INSTANCE
-from test_node import NodeUnderTest
+from test_node import NodeUnderTest, movable_node
 
 from wherry.base.errors import Refused
 from wherry.fabric.cgroup import Cgroup
@@ -115,17 +115,11 @@ def _report_of(file: Path) -> str:
 
 @pytest.fixture
 def objects(nodes: tuple[NodeDriver, Fabric], program: Path) -> Iterator[Objects]:
-    node_under_test = NodeUnderTest(*nodes)
-    try:
-        node_under_test.driver.start(node_under_test.source)
-        if reason := node_under_test.driver.move_obstacle(node_under_test.source, node_under_test.destination):
-            pytest.skip(reason)
+    with movable_node(*nodes) as node_under_test:
         yield Objects(node_under_test, program)
-    finally:
         for placement in (node_under_test.source, node_under_test.destination):
             if Cgroup(placement.cgroup).exists():
                 Cgroup(placement.cgroup).thaw()
-        node_under_test.remove()
 
 
 TIMERS = (

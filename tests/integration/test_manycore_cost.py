@@ -1,4 +1,4 @@
-"""What moves of tiles say they cost, as the study `manycore` relies on it: real tiles, as in test_manycore."""
+"""What moves of tiles say they cost, as the study `manycore` relies on it: real tiles, as in tile_runs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from test_manycore import Run, build, place, start, until
+from tile_runs import Run, build, place, start, until
 
 from wherry.base.errors import Refused
 from wherry.manycore.board import Board

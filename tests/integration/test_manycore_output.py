@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_manycore import NATIVE, Run, build, place, program, start, until
+from tile_runs import NATIVE, Run, build, place, program, start, until
 
 from wherry.base.errors import Refused
 from wherry.cli.files import read_tiles

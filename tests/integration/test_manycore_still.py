@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from test_manycore import WAIT, Run, build, count_sum, failure, program, start, until, words_of
+from tile_runs import WAIT, Run, build, count_sum, failure, program, start, until, words_of
 
 from wherry.base.errors import Code, Failed, Refused
 from wherry.manycore import balancer

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from test_manycore import build
+from tile_runs import build
 
 from wherry.base.paths import native_program
 from wherry.manycore.board import Board

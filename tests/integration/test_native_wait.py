@@ -75,6 +75,10 @@ def test_who_computes_between_polls_does_not_sleep(crowd: None) -> None:
     assert int(run(program)) < 5
 
 
+def test_a_poll_of_nothing_does_not_sleep(crowd: None) -> None:
+    assert int(run(f"{COUNT}nothing = select.poll()\nprint(ask(lambda: nothing.poll(0), 0.5))")) < 5
+
+
 def test_what_is_ready_is_told_at_once_and_other_timeouts_are_kept(crowd: None) -> None:
     program = KINDS_AND_READY
     assert run(program).split() == ["True", "True", "True", "True"]

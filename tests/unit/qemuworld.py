@@ -358,6 +358,17 @@ def qemu_driver(world: World) -> QemuDriver:
     return QemuDriver(INSTANCE, FakeFabric(parse(FabricSpec, FABRIC, "FILE")), world)  # type: ignore[arg-type]
 
 
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[World]:
+    with qemu_world(monkeypatch, tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+def driver(world: World) -> QemuDriver:
+    return qemu_driver(world)
+
+
 def until(look: Callable[[], bool]) -> None:
     """The migration runs in a thread of its own."""
     deadline = time.monotonic() + 10

@@ -5,14 +5,13 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from qemuworld import INSTANCE, RUNS, Connection, Error, Machine, World, place, qemu_driver, qemu_world
+from qemuworld import INSTANCE, RUNS, Connection, Error, Machine, World, driver, place, qemu_driver, world
 
 from wherry.base.errors import Code, Failed, LostContact, Refused
 from wherry.node.vm import domain_names, libvirt_client, migration_job
@@ -20,16 +19,7 @@ from wherry.node.vm.host_connections import HostConnections
 from wherry.node.vm.real import driver as real_driver
 from wherry.node.vm.real.qemu import QemuDriver
 
-
-@pytest.fixture
-def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[World]:
-    with qemu_world(monkeypatch, tmp_path) as made:
-        yield made
-
-
-@pytest.fixture
-def driver(world: World) -> QemuDriver:
-    return qemu_driver(world)
+__all__ = ["driver", "world"]  # fixtures
 
 
 def broken(*_words: Any) -> None:

@@ -3,27 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from qemuworld import BROKEN, FETCHED, FETCHES, LACKS, RUNS, World, place, qemu_driver, qemu_world, until
+from qemuworld import BROKEN, FETCHED, FETCHES, LACKS, RUNS, World, driver, place, until, world
 
 from wherry.base.errors import Code, Failed
 from wherry.model.migration_parameters import MigrationParameters
 from wherry.node.vm import live_migration
 from wherry.node.vm.real.qemu import QemuDriver, QemuMover
 
-
-@pytest.fixture
-def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[World]:
-    with qemu_world(monkeypatch, tmp_path) as made:
-        yield made
-
-
-@pytest.fixture
-def driver(world: World) -> QemuDriver:
-    return qemu_driver(world)
+__all__ = ["driver", "world"]  # fixtures
 
 
 def begun(driver: QemuDriver) -> QemuMover:

@@ -1,35 +1,18 @@
-"""Nodes on real hosts that run QEMU: what libvirt is told, and a move's steps and faults with a libvirt in memory."""
+"""Nodes on real hosts that run QEMU: what libvirt is told, and what is refused, with a libvirt in memory."""
 
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from qemuworld import (
-    FABRIC,
-    HOSTS,
-    INSTANCE,
-    KEY,
-    RUNS,
-    STANDS,
-    WAITS,
-    Connection,
-    Error,
-    Machine,
-    World,
-    place,
-    qemu_driver,
-    qemu_world,
-    until,
-)
+from qemuworld import FABRIC, HOSTS, INSTANCE, KEY, RUNS, Connection, Error, Machine, World, driver, place, world
 
-from wherry.base.errors import Code, Failed, LostContact, Refused
+from wherry.base.errors import Code, Failed, Refused
 from wherry.base.paths import Instance
 from wherry.model.libvirt_uri import parse_uri
 from wherry.model.migration_parameters import MigrationParameters
@@ -38,24 +21,15 @@ from wherry.model.spec.cluster import ClusterSpec, NicSpec
 from wherry.model.spec.fabric import FabricSpec
 from wherry.model.spec.parse import parse, parse_yaml
 from wherry.node.protocol import LONGEST_FREEZE
-from wherry.node.vm import driver_base, live_migration
+from wherry.node.vm import driver_base
 from wherry.node.vm.console import Consoles
 from wherry.node.vm.domain_names import notes, remote_domain_id
 from wherry.node.vm.emulated.driver import OVERHEAD
 from wherry.node.vm.host_connections import HostConnections
 from wherry.node.vm.real import driver as real_driver
-from wherry.node.vm.real.qemu import QemuDriver, QemuMover, for_other_host
+from wherry.node.vm.real.qemu import QemuDriver, for_other_host
 
-
-@pytest.fixture
-def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[World]:
-    with qemu_world(monkeypatch, tmp_path) as made:
-        yield made
-
-
-@pytest.fixture
-def driver(world: World) -> QemuDriver:
-    return qemu_driver(world)
+__all__ = ["driver", "world"]  # fixtures
 
 
 def described(driver: QemuDriver, **more: Any) -> ElementTree.Element:
@@ -352,175 +326,6 @@ def test_facts(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reach, "connect", world.connect)
     facts = reach.facts("q1")
     assert (facts.kernel, facts.cpu_model, facts.cpu_features) == ("QEMU 10.0.2 with KVM", "EPYC", frozenset())
-
-
-# Moves.
-
-
-def moved(driver: QemuDriver, way: MigrationParameters | None = None) -> QemuMover:
-    """A mover that has done everything before the commit."""
-    mover = driver.mover(place("q1"), place("q2"), way)
-    mover.limit_rate(None)
-    mover.prepare()
-    first = mover.round(1)
-    assert first.bytes == 800 and first.dirty == 70
-    mover.freeze()
-    assert mover.transfer().bytes == 100 and mover.restore() == 0.03
-    return mover
-
-
-def test_a_move(world: World, driver: QemuDriver) -> None:
-    driver.start(place("q1"))
-    mover = moved(driver)
-    (there,) = world.machines["q2"]
-    assert there.now == STANDS and "br-q2" in there.description and "initrd" not in there.description
-    until(lambda: not world.machines["q1"])
-    assert mover.switched()
-    for _ in range(2):
-        mover.release()
-        mover.thaw()
-    assert mover.await_first_run() == 0.1
-    mover.close()
-    assert world.states() == [[], [RUNS]] and not [name for name in world.files["q2"] if name.endswith("initrd")]
-    back = driver.mover(place("q2"), place("q1"))
-    back.prepare()
-    back.round(1)
-    back.freeze()
-    back.transfer()
-    back.release()
-    back.thaw()
-    back.close()
-    assert world.states() == [[RUNS], []]
-
-
-@pytest.mark.parametrize("anew", [False, True])
-@pytest.mark.parametrize("step", ["prepare", "round", "freeze"])
-def test_a_move_is_taken_back(world: World, driver: QemuDriver, step: str, anew: bool) -> None:
-    """By the same mover, or by that of the next daemon."""
-    driver.start(place("q1"))
-    world.breaks = step == "freeze"
-    mover = driver.mover(place("q1"), place("q2"))
-    mover.prepare()
-    if step != "prepare":
-        mover.round(1)
-    if step == "freeze":
-        mover.freeze()
-    taken = driver.mover(place("q1"), place("q2")) if anew else mover
-    assert not taken.switched()
-    taken.roll_back()
-    taken.close()
-    assert world.states() == [[RUNS], []]
-
-
-def test_a_transfer_that_was_cancelled_is_taken_back(
-    world: World, driver: QemuDriver, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The node stands, and what is left takes long: whoever waits may call it off."""
-    driver.start(place("q1"))
-    mover = driver.mover(place("q1"), place("q2"))
-    mover.prepare()
-    mover.round(1)
-    monkeypatch.setattr(Machine, "suspend", lambda machine: setattr(machine, "now", STANDS))  # the rest does not come
-    mover.freeze()
-
-    def cancel(_text: str) -> None:
-        raise Failed(Code.CANCELLED, "the move was cancelled")
-
-    with pytest.raises(Failed, match="cancelled"):
-        mover.transfer(cancel)
-    assert not mover.switched()
-    mover.roll_back()
-    mover.close()
-    assert world.states() == [[RUNS], []]
-
-
-def test_an_orphan_of_a_host_that_died_is_ended_when_it_answers(world: World, driver: QemuDriver) -> None:
-    driver.start(place("q1"))
-    mover = driver.mover(place("q1"), place("q2"))
-    mover.prepare()
-    mover.round(1)
-    world.dead.add("q2")
-    world.breaks = True
-    mover.freeze()
-    with pytest.raises((Failed, LostContact)):
-        mover.transfer()
-    assert not mover.switched()
-    mover.roll_back()
-    mover.close()
-    assert world.states() == [[RUNS], [WAITS]] and driver.orphans() == [("c-0", "q2")]
-    with pytest.raises(LostContact):
-        driver.end_orphan("c-0", "q2")
-    world.dead.clear()
-    assert driver.alive(place("q1")) and world.states() == [[RUNS], [WAITS]]  # to look changes nothing
-    driver.end_orphan("c-0", "q2")
-    assert world.states() == [[RUNS], []] and driver.orphans() == []
-
-
-def test_a_migration_that_fails_says_what_to_look_at(world: World, driver: QemuDriver) -> None:
-    driver.start(place("q1"))
-    world.breaks = True
-    mover = driver.mover(place("q1"), place("q2"))
-    mover.prepare()
-    mover.round(1)
-    mover.freeze()
-    with pytest.raises(Failed) as caught:
-        mover.transfer()
-    assert "virsh -c qemu+tls://10.0.0.2/system version" in caught.value.next and "49152" in caught.value.next
-    mover.roll_back()
-
-
-def test_a_move_whose_source_is_gone_goes_on(world: World, driver: QemuDriver) -> None:
-    """The daemon was killed after libvirt's point of no return."""
-    driver.start(place("q1"))
-    moved(driver)
-    until(lambda: not world.machines["q1"])
-    anew = driver.mover(place("q1"), place("q2"))
-    assert anew.switched()
-    anew.release()
-    anew.thaw()
-    anew.close()
-    assert world.states() == [[], [RUNS]]
-
-
-def test_a_machine_that_qemu_stopped_by_itself_stands_from_then_on(world: World, driver: QemuDriver) -> None:
-    driver.start(place("q1"))
-    mover = driver.mover(place("q1"), place("q2"))
-    mover.prepare()
-    mover.round(1)
-    for event in (World.VIR_DOMAIN_EVENT_SUSPENDED, World.VIR_DOMAIN_EVENT_STOPPED):  # the source is ended later
-        world.told[-1](None, None, event, 0, None)
-        time.sleep(0.05)
-    stood = mover.freeze()
-    assert stood is not None and stood >= 0.1
-    assert driver.mover(place("q1"), place("q2")).freeze() is None  # nobody stopped it but this
-
-
-def test_a_destination_that_is_silent_decides_nothing(world: World, driver: QemuDriver) -> None:
-    """The source is gone and nobody knows whether the destination's copy is whole: both are left as they are."""
-    driver.start(place("q1"))
-    mover = moved(driver)
-    until(lambda: not world.machines["q1"])
-    world.dead.add("q2")
-    with pytest.raises(LostContact):
-        mover.switched()
-    with pytest.raises(Failed):
-        mover.roll_back()
-    world.dead.clear()
-    assert world.states() == [[], [STANDS]] and mover.switched()
-
-
-def test_own_connections(world: World, driver: QemuDriver, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a move waits for delays nobody who asks the same host."""
-    opened: list[str] = []
-    monkeypatch.setattr(world, "open", lambda host: opened.append(host) or world.connect(host), raising=False)
-    driver.start(place("q1"))
-    mover = moved(driver)
-    mover.release()
-    assert set(opened) == {"q1", "q2"}
-    assert issubclass(QemuMover, live_migration.LiveMigration)
-
-
-# Consoles.
 
 
 def test_a_console_is_written_down(world: World, tmp_path: Path) -> None:

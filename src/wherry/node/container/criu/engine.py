@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -36,7 +37,7 @@ _NET_KEY = "wherry-net"
 """Key of the node's network namespace in the images. It is never dumped: each placement has its own."""
 
 
-class _Engine:
+class _Engine(ABC):
     """CRIU at one host of a move. `act` is what it does there; `netns` is the host's network namespace."""
 
     act = ""
@@ -108,13 +109,13 @@ class _Engine:
         self.worker = None
         worker.close()
 
+    @abstractmethod
     def _give_up(self, worker: criu_rpc.Worker) -> None:
         """Ends a worker after an error."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _reason(self, reason: str) -> str:
         """The reason of a failure, with what this host knows besides."""
-        raise NotImplementedError
 
     def _close_descriptors(self) -> None:
         while self._descriptors:

@@ -1,0 +1,164 @@
+"""Tiles of two hosts: moves between them, and hosts that die."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tile_runs import (
+    FAR_MODES,
+    WAIT,
+    Run,
+    build,
+    count_sum,
+    failure,
+    place,
+    ranks,
+    run_ranks_that_move,
+    start,
+    until,
+    words_of,
+)
+
+from wherry.base.errors import Failed, Refused
+from wherry.manycore.balancer import LOOK, Balancer
+from wherry.manycore.board import Board
+from wherry.model.tiles import MODES
+
+__all__ = ["build", "start"]  # fixtures
+
+
+@pytest.mark.parametrize("fault", ("", "channel:cut"))
+def test_tiles_of_two_hosts(start: Callable[..., Board], monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
+    """Messages, bulk, signals and moves over TCP in every mode, also when the connection breaks every few frames."""
+    monkeypatch.setenv("WHERRY_TILE_FAULT", fault)
+    board = start(3, 3, hosts=2)
+    assert [tile["host"] for tile in board.ps()["tiles"]] == [0, 0, 0, 1, 1, 1]
+    for mode in FAR_MODES:
+        text, ends = ranks(board, 5, "ring", 10, 30000, 3, 6, MODES.index(mode))
+        assert [(end["event"], end["status"]) for end in ends] == [("ended", 0)] * 5, (text, ends)
+        assert text.count("ok 10 rounds") == 5
+    still, _ = ranks(board, 4, "mpi-check", 3)
+    moving, ends = run_ranks_that_move(board, "check", ["3"], 4, FAR_MODES)
+    assert [(end["status"], end["why"]) for end in ends] == [(0, "")] * 4, (moving, ends)
+    assert still == moving == "ok, 3 rounds\n"
+    assert sum(end["moves"] for end in ends) > 4
+
+
+def test_a_move_between_hosts(start: Callable[..., Board]) -> None:
+    board = start(2, 3, hosts=3)
+    run = Run(board, "count", 1000, 2000000, tile=0)
+    run.said("1\n")
+    for mode in FAR_MODES:
+        for to in (2, 3, 4, 1):  # away, within a host, to a third, and home
+            cost = board.move(run.process, to, mode)
+            assert cost["to"] == to and 0 < cost["freeze_ns"] < cost["first_ns"] <= cost["all_ns"] and cost["bytes"] > 0
+            assert (cost["before"] > 0) == (cost["rounds"] > 0) == (mode == "precopy")
+            assert place(board, run.process)["tile"] == to
+    with pytest.raises(Refused, match="both tiles share, and these are on two hosts"):
+        board.move(run.process, 5, "handoff")
+    assert run.ended()["status"] == 0 and run.end["moves"] == 4 * len(FAR_MODES)
+    assert run.text.splitlines()[:-1] == [str(n) for n in range(1, 1001)]
+    assert run.text.splitlines()[-1] == f"sum {count_sum(1000 * 2000000):x}"
+    server = Run(board, "names", "serve", "echo", 1, tile=5)
+    asker = Run(board, "names", "ask", "echo", tile=3)
+    assert asker.ended()["status"] == 0 and f"process {server.process} port 6: 42" in asker.text
+
+
+def test_processes_that_talk_are_moved_together(start: Callable[..., Board]) -> None:
+    board = start(2, 3, hosts=2)
+    guard = Run(board, "receive", tile=1)
+    talk = threading.Thread(target=lambda: failure(ranks, board, 2, "ring", 1000000, 100), daemon=True)
+    talk.start()
+    until(lambda: [p["tile"] for p in board.ps()["processes"] if p["program"] == "ring"] == [0, 2], "both run")
+    assert Run(board, "send", guard.process, 3, "quit", tile=3).ended()["status"] == 0
+    assert guard.ended()["status"] == 0
+    watched = Balancer(board)
+
+    def together() -> bool:
+        if move := watched.look():
+            board.move(move.process, move.tile)
+            watched.moved(move.process)
+        time.sleep(LOOK / 2)
+        return {p["tile"] // 2 for p in board.ps()["processes"] if p["program"] == "ring"} in ({0}, {1})
+
+    until(together, "together")
+
+
+def test_a_host_dies(start: Callable[..., Board], tmp_path: Path) -> None:
+    """Its processes are reported lost; those of the other go on, and one that was on its way there stays."""
+    board = start(2, 3, hosts=2)
+    there = Run(board, "busy", tile=2)
+    there.said("ready")
+    here = Run(board, "receive", tile=0)
+    follower = next(int(p.name) for p in Path("/proc").glob("[0-9]*") if str(tmp_path / "tiles.1.sock") in words_of(p))
+    os.kill(follower, signal.SIGSTOP)
+    moved: list[Exception | None] = []
+    mover = threading.Thread(target=lambda: moved.append(failure(board.move, here.process, 3)))
+    mover.start()
+    time.sleep(0.3)
+    os.kill(follower, signal.SIGKILL)
+    mover.join(WAIT)
+    assert moved and "host is gone" in str(getattr(moved[0], "why", ""))
+    assert there.ended()["event"] == "lost" and "host 1 has not answered" in there.end["why"]
+    assert Run(board, "send", here.process, 3, "quit", tile=1).ended()["status"] == 0
+    assert here.ended()["status"] == 0
+    assert [tile["alive"] for tile in board.ps()["tiles"]] == [True, True, False, False]
+    (tmp_path / "tiles.1.sock").unlink()
+
+
+@pytest.mark.parametrize(("fault", "mode"), [("host:state", "direct"), ("host:come", "precopy")])
+def test_a_host_dies_with_a_frozen_process(
+    start: Callable[..., Board], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fault: str, mode: str
+) -> None:
+    """The destination's, with the whole process, or when it already runs there and nobody knows: it goes on here."""
+    monkeypatch.setenv("WHERRY_TILE_FAULT", fault)
+    board = start(1, 3, hosts=2)
+    run = Run(board, "count", 60, 2000000, tile=0)
+    run.said("1\n")
+    with pytest.raises(Failed) as failure:
+        board.move(run.process, 1, mode)
+    assert failure.value.why == "the destination's host is gone"
+    assert run.ended()["status"] == 0 and run.end["moves"] == 0
+    assert run.text.splitlines()[:-1] == [str(n) for n in range(1, 61)]
+    assert run.text.splitlines()[-1] == f"sum {count_sum(60 * 2000000):x}"
+    (tmp_path / "tiles.1.sock").unlink()
+
+
+@pytest.mark.parametrize("fault", ("host:give", "host:given"))
+def test_a_host_dies_with_a_process_that_leaves_it(
+    start: Callable[..., Board], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fault: str
+) -> None:
+    """It runs at its new host when all of it was on the way, or is reported lost; the tile it was to have is free."""
+    monkeypatch.setenv("WHERRY_TILE_FAULT", fault)
+    board = start(1, 3, hosts=3)
+    run = Run(board, "count", 60, 2000000, tile=1)
+    run.said("1\n")
+    failed = failure(board.move, run.process, 2, "direct")
+    end, lines = run.ended(), run.text.splitlines()
+    if end["event"] == "ended":
+        assert fault == "host:given" and (end["status"], end["moves"]) == (0, 1)
+        assert lines == [*(str(n) for n in range(1, 61)), f"sum {count_sum(60 * 2000000):x}"]
+        assert failed is None or "it runs at the new one" in str(failed)
+    else:
+        assert end["event"] == "lost" and "host 1 has not answered" in end["why"]
+        assert failed and lines == [str(n) for n in range(1, len(lines) + 1)]
+    assert Run(board, "count", 3, tile=2).ended()["status"] == 0
+    (tmp_path / "tiles.1.sock").unlink()
+
+
+def test_a_host_without_its_leader_ends(start: Callable[..., Board], tmp_path: Path) -> None:
+    board = start(1, 2, hosts=2)
+    leader = next(int(p.name) for p in Path("/proc").glob("[0-9]*") if f"{tmp_path / 'tiles.sock'}" in words_of(p))
+    os.kill(leader, signal.SIGKILL)
+    until(lambda: not (tmp_path / "tiles.1.sock").exists(), "the follower ends")
+    assert "host 0, the name server, has ended" in (tmp_path / "tiles.1.log").read_text()
+    board.path.unlink()
+    with pytest.raises(Refused) as refusal:
+        board.ps()
+    assert "the processes here end with it" in refusal.value.why

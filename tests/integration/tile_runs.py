@@ -1,0 +1,198 @@
+"""What tests of tiles share: builds, boards that are taken down, programs that run and are moved.
+
+Invariant of every test: no tile has anything in /dev/shm, at the end no process is left, and no tile had anything to
+say (a sanitizer would).
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sanitized import sanitized
+from wherry.base.errors import Failed, LostContact, Refused
+from wherry.base.paths import native_program
+from wherry.manycore import launch as launch_module
+from wherry.manycore.board import Board
+from wherry.manycore.launch import Place
+from wherry.model.tiles import MODES, TilesSpec
+
+NATIVE = Path(__file__).resolve().parents[2] / "native"
+C_TESTS = ("user_area", "program_loader", "task_graph", "move_protocol", "dirty_tracking", "process_state")
+C_TESTS += ("board_frames", "host_moves")
+MANY = int(os.environ.get("WHERRY_TILE_MOVES", "150"))  # 10000 takes half a minute on a quiet machine
+WAIT = 60.0  # seconds for what takes milliseconds, on a loaded machine
+
+
+@pytest.fixture(scope="module", params=["as built", "sanitized"])
+def build(request: pytest.FixtureRequest) -> Path:
+    """A directory with bin/ and tests/."""
+    if request.param == "as built":
+        return native_program("wherry-tiles").parents[1]
+    return sanitized("wherry-tile", "wherry-tiles", *(f"test_manycore_{name}" for name in C_TESTS))
+
+
+def until(holds: Callable[[], Any], what: str) -> None:
+    deadline = time.monotonic() + WAIT
+    while not holds():
+        assert time.monotonic() < deadline, f"never: {what}"
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def start(build: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Board]]:
+    """Starts tiles; `start(tiles, cores)`. They are taken down, and what they left is looked for."""
+    board = Board(tmp_path / "tiles.sock")
+    monkeypatch.setattr(launch_module, "native_program", lambda name: build / "bin" / name)
+
+    def up(tiles: int = 3, cores: int = 3, hosts: int = 0) -> Board:
+        board.up(TilesSpec(tiles=tiles, cores=cores), places=[Place("", "127.0.0.1")] * hosts)
+        return board
+
+    yield up
+    if not board.path.exists():
+        return
+    pids = [tile["pid"] for tile in board.ps()["tiles"] if tile["pid"]]
+    said = "".join(log.read_text() for log in tmp_path.glob("tiles*.log"))
+    mapped = [line for pid in pids for line in maps(pid) if "/dev/shm" in line]  # others use that directory too
+    board.down()
+    assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+    until(lambda: not list(tmp_path.glob("tiles*.sock")), "the boards end")
+    assert said == "" and mapped == []
+
+
+def maps(pid: int) -> list[str]:
+    """What a process has mapped; nothing when it has gone."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/maps").read_text().splitlines()
+    return []
+
+
+def program(name: str) -> Path:
+    return native_program("wherry-tiles").parents[1] / "lib" / "tile" / name
+
+
+class Run(threading.Thread):
+    """A program that runs, and what it has said."""
+
+    def __init__(self, board: Board, name: str, *words: object, tile: int | None = None) -> None:
+        super().__init__(daemon=True)
+        self.board, self.name_, self.words = board, name, [str(word) for word in words]
+        self.text, self.end = "", {}  # type: str, dict[str, Any]
+        self.process = board.start(program(name), self.words, tile)
+        self.start()
+
+    def run(self) -> None:
+        with suppress(LostContact):  # the test is over
+            for event in self.board.attach(self.process):
+                if event["event"] == "output":
+                    self.text += event["text"]
+                else:
+                    self.end = event
+
+    def said(self, text: str) -> None:
+        """Waits until it has said that."""
+        deadline = time.monotonic() + WAIT
+        while text not in self.text:
+            assert time.monotonic() < deadline, f"{self.name_} never said {text!r}: {self.text!r}"
+            assert not self.end, self.end
+            time.sleep(0.01)
+
+    def ended(self) -> dict[str, Any]:
+        self.join(WAIT)
+        assert self.end, f"{self.name_} does not end; it said {self.text[-200:]!r}"
+        return self.end
+
+
+def place(board: Board, process: int) -> dict[str, Any]:
+    return next(p for p in board.ps()["processes"] if p["process"] == process)
+
+
+def move_around(board: Board, run: Run, mode: str, times: int) -> int:
+    """Moves a process to the next free tile, so many times or until it ends. Returns how often."""
+    tiles = len(board.ps()["tiles"])
+    for done in range(times):
+        try:
+            board.move(run.process, (place(board, run.process)["tile"] + 1) % tiles, mode)
+        except (Refused, Failed):
+            assert place(board, run.process)["state"] == "ended", run.text
+            return done
+    return times
+
+
+def count_sum(rounds: int) -> int:
+    """What `count` computes in so many rounds."""
+    factor, term, sum_ = 6364136223846793005, 1442695040888963407, 1
+    while rounds:
+        if rounds & 1:
+            sum_ = (sum_ * factor + term) % 2**64
+        factor, term, rounds = factor * factor % 2**64, (term * factor + term) % 2**64, rounds >> 1
+    return sum_
+
+
+def ranks(board: Board, count: int, name: str, *words: object) -> tuple[str, list[Any]]:
+    """Runs a program as several ranks. Returns what they said and their ends."""
+    text, ends = "", []
+    for event in board.ranks(program(name), [str(word) for word in words], count):
+        if event["event"] == "output":
+            text += event["text"]
+        elif event["event"] != "started":
+            ends.append(event)
+    return text, ends
+
+
+def run_ranks_that_move(
+    board: Board, name: str, words: list[str], count: int, modes: Sequence[str] = MODES
+) -> tuple[str, list[Any]]:
+    """Runs an MPI program and moves its ranks, one after the other, in every mode, until it ends."""
+    text, ends = "", []
+    started: list[int] = []
+
+    def move_all() -> None:
+        for turn in range(1000):
+            process, mode = started[turn % count], modes[turn % len(modes)]
+            table = board.ps()["processes"]
+            if all(p["state"] != "running" for p in table):
+                return
+            busy = {p["tile"] for p in table if p["state"] == "running"}
+            with suppress(Refused, Failed):  # it has just ended
+                free = sorted({tile["tile"] for tile in board.ps()["tiles"]} - busy)
+                board.move(process, free[turn % len(free)], mode)
+
+    mover = threading.Thread(target=move_all, daemon=True)
+    for event in board.ranks(program(f"mpi-{name}"), words, count):
+        if event["event"] == "started":
+            started.append(event["process"])
+            if len(started) == count:
+                mover.start()
+        elif event["event"] == "output":
+            text += event["text"]
+        else:
+            ends.append(event)
+    mover.join(WAIT)
+    return text, ends
+
+
+FAR_MODES = tuple(mode for mode in MODES if mode != "handoff")  # between hosts no memory is shared
+
+
+def words_of(process: Path) -> str:
+    try:
+        return (process / "cmdline").read_text()
+    except OSError:
+        return ""
+
+
+def failure(act: Callable[..., Any], *words: Any) -> Exception | None:
+    try:
+        act(*words)
+    except (Failed, LostContact, Refused) as error:
+        return error
+    return None

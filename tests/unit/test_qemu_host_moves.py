@@ -1,0 +1,183 @@
+"""Moves between real hosts that run QEMU: their steps and faults, with a libvirt in memory."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from qemuworld import RUNS, STANDS, WAITS, Machine, World, driver, place, until, world
+
+from wherry.base.errors import Code, Failed, LostContact
+from wherry.model.migration_parameters import MigrationParameters
+from wherry.node.vm import live_migration
+from wherry.node.vm.real.qemu import QemuDriver, QemuMover
+
+__all__ = ["driver", "world"]  # fixtures
+
+# Moves.
+
+
+def moved(driver: QemuDriver, way: MigrationParameters | None = None) -> QemuMover:
+    """A mover that has done everything before the commit."""
+    mover = driver.mover(place("q1"), place("q2"), way)
+    mover.limit_rate(None)
+    mover.prepare()
+    first = mover.round(1)
+    assert first.bytes == 800 and first.dirty == 70
+    mover.freeze()
+    assert mover.transfer().bytes == 100 and mover.restore() == 0.03
+    return mover
+
+
+def test_a_move(world: World, driver: QemuDriver) -> None:
+    driver.start(place("q1"))
+    mover = moved(driver)
+    (there,) = world.machines["q2"]
+    assert there.now == STANDS and "br-q2" in there.description and "initrd" not in there.description
+    until(lambda: not world.machines["q1"])
+    assert mover.switched()
+    for _ in range(2):
+        mover.release()
+        mover.thaw()
+    assert mover.await_first_run() == 0.1
+    mover.close()
+    assert world.states() == [[], [RUNS]] and not [name for name in world.files["q2"] if name.endswith("initrd")]
+    back = driver.mover(place("q2"), place("q1"))
+    back.prepare()
+    back.round(1)
+    back.freeze()
+    back.transfer()
+    back.release()
+    back.thaw()
+    back.close()
+    assert world.states() == [[RUNS], []]
+
+
+@pytest.mark.parametrize("anew", [False, True])
+@pytest.mark.parametrize("step", ["prepare", "round", "freeze"])
+def test_a_move_is_taken_back(world: World, driver: QemuDriver, step: str, anew: bool) -> None:
+    """By the same mover, or by that of the next daemon."""
+    driver.start(place("q1"))
+    world.breaks = step == "freeze"
+    mover = driver.mover(place("q1"), place("q2"))
+    mover.prepare()
+    if step != "prepare":
+        mover.round(1)
+    if step == "freeze":
+        mover.freeze()
+    taken = driver.mover(place("q1"), place("q2")) if anew else mover
+    assert not taken.switched()
+    taken.roll_back()
+    taken.close()
+    assert world.states() == [[RUNS], []]
+
+
+def test_a_transfer_that_was_cancelled_is_taken_back(
+    world: World, driver: QemuDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The node stands, and what is left takes long: whoever waits may call it off."""
+    driver.start(place("q1"))
+    mover = driver.mover(place("q1"), place("q2"))
+    mover.prepare()
+    mover.round(1)
+    monkeypatch.setattr(Machine, "suspend", lambda machine: setattr(machine, "now", STANDS))  # the rest does not come
+    mover.freeze()
+
+    def cancel(_text: str) -> None:
+        raise Failed(Code.CANCELLED, "the move was cancelled")
+
+    with pytest.raises(Failed, match="cancelled"):
+        mover.transfer(cancel)
+    assert not mover.switched()
+    mover.roll_back()
+    mover.close()
+    assert world.states() == [[RUNS], []]
+
+
+def test_an_orphan_of_a_host_that_died_is_ended_when_it_answers(world: World, driver: QemuDriver) -> None:
+    driver.start(place("q1"))
+    mover = driver.mover(place("q1"), place("q2"))
+    mover.prepare()
+    mover.round(1)
+    world.dead.add("q2")
+    world.breaks = True
+    mover.freeze()
+    with pytest.raises((Failed, LostContact)):
+        mover.transfer()
+    assert not mover.switched()
+    mover.roll_back()
+    mover.close()
+    assert world.states() == [[RUNS], [WAITS]] and driver.orphans() == [("c-0", "q2")]
+    with pytest.raises(LostContact):
+        driver.end_orphan("c-0", "q2")
+    world.dead.clear()
+    assert driver.alive(place("q1")) and world.states() == [[RUNS], [WAITS]]  # to look changes nothing
+    driver.end_orphan("c-0", "q2")
+    assert world.states() == [[RUNS], []] and driver.orphans() == []
+
+
+def test_a_migration_that_fails_says_what_to_look_at(world: World, driver: QemuDriver) -> None:
+    driver.start(place("q1"))
+    world.breaks = True
+    mover = driver.mover(place("q1"), place("q2"))
+    mover.prepare()
+    mover.round(1)
+    mover.freeze()
+    with pytest.raises(Failed) as caught:
+        mover.transfer()
+    assert "virsh -c qemu+tls://10.0.0.2/system version" in caught.value.next and "49152" in caught.value.next
+    mover.roll_back()
+
+
+def test_a_move_whose_source_is_gone_goes_on(world: World, driver: QemuDriver) -> None:
+    """The daemon was killed after libvirt's point of no return."""
+    driver.start(place("q1"))
+    moved(driver)
+    until(lambda: not world.machines["q1"])
+    anew = driver.mover(place("q1"), place("q2"))
+    assert anew.switched()
+    anew.release()
+    anew.thaw()
+    anew.close()
+    assert world.states() == [[], [RUNS]]
+
+
+def test_a_machine_that_qemu_stopped_by_itself_stands_from_then_on(world: World, driver: QemuDriver) -> None:
+    driver.start(place("q1"))
+    mover = driver.mover(place("q1"), place("q2"))
+    mover.prepare()
+    mover.round(1)
+    for event in (World.VIR_DOMAIN_EVENT_SUSPENDED, World.VIR_DOMAIN_EVENT_STOPPED):  # the source is ended later
+        world.told[-1](None, None, event, 0, None)
+        time.sleep(0.05)
+    stood = mover.freeze()
+    assert stood is not None and stood >= 0.1
+    assert driver.mover(place("q1"), place("q2")).freeze() is None  # nobody stopped it but this
+
+
+def test_a_destination_that_is_silent_decides_nothing(world: World, driver: QemuDriver) -> None:
+    """The source is gone and nobody knows whether the destination's copy is whole: both are left as they are."""
+    driver.start(place("q1"))
+    mover = moved(driver)
+    until(lambda: not world.machines["q1"])
+    world.dead.add("q2")
+    with pytest.raises(LostContact):
+        mover.switched()
+    with pytest.raises(Failed):
+        mover.roll_back()
+    world.dead.clear()
+    assert world.states() == [[], [STANDS]] and mover.switched()
+
+
+def test_own_connections(world: World, driver: QemuDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a move waits for delays nobody who asks the same host."""
+    opened: list[str] = []
+    monkeypatch.setattr(world, "open", lambda host: opened.append(host) or world.connect(host), raising=False)
+    driver.start(place("q1"))
+    mover = moved(driver)
+    mover.release()
+    assert set(opened) == {"q1", "q2"}
+    assert issubclass(QemuMover, live_migration.LiveMigration)
+
+
+# Consoles.
