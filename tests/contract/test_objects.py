@@ -116,10 +116,12 @@ def _report_of(file: Path) -> str:
 @pytest.fixture
 def objects(nodes: tuple[NodeDriver, Fabric], program: Path) -> Iterator[Objects]:
     with movable_node(*nodes) as node_under_test:
-        yield Objects(node_under_test, program)
-        for placement in (node_under_test.source, node_under_test.destination):
-            if Cgroup(placement.cgroup).exists():
-                Cgroup(placement.cgroup).thaw()
+        try:
+            yield Objects(node_under_test, program)
+        finally:
+            for placement in (node_under_test.source, node_under_test.destination):
+                if Cgroup(placement.cgroup).exists():
+                    Cgroup(placement.cgroup).thaw()
 
 
 TIMERS = (
