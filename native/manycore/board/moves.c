@@ -8,6 +8,7 @@
 #include "../shared/slots.h"
 #include "migration/incoming_move.h"
 
+#define LET_GO_NS 1000000000
 #define STILL_NS 15000000000 /* from the request until it is frozen: more than the destination waits for the source */
 
 static const char *const modes[] = {"faithful", "direct", "handoff", "precopy"};
@@ -171,16 +172,27 @@ static void tell_leader(struct moves *moves, const struct move *move, bool done)
         net_send(moves->net, 0, FRAME_REFUSED, move->process, &order, sizeof(order));
 }
 
+/* A tile lets go of an aborted move soon after it has seen it; one that stands still is not waited for. */
+static bool is_let_go(struct moves *moves, uint32_t to)
+{
+    if (!slots_is_in_hand(moves->shared, to))
+        return true;
+    if (!moves->aborted[to])
+        moves->aborted[to] = shared_now();
+    return shared_now() - moves->aborted[to] >= LET_GO_NS;
+}
+
 /*
  * DONE: every thread that was ready runs again, or there is no process any more.
- * ABORTED: a frozen source here has resumed the process (the next epoch), or has died.
+ * ABORTED: a frozen source here has resumed the process (the next epoch), or has died; the destination is free again.
  */
-static bool is_over(const struct moves *moves, const struct move *move, uint32_t step)
+static bool is_over(struct moves *moves, const struct move *move, uint32_t step)
 {
     struct place place = shared_place(moves->shared, move->process), before = place_unpack(move->place);
 
     if (step == MOVE_ABORTED)
-        return !move->frozen || !shared_is_here(moves->shared, move->from) || place.epoch != before.epoch;
+        return (!move->frozen || !shared_is_here(moves->shared, move->from) || place.epoch != before.epoch) &&
+               is_let_go(moves, move->to);
     return step == MOVE_DONE &&
            (atomic_load(&move->all) || place.epoch != before.epoch + 1 || place.state != PLACE_RUNNING);
 }
@@ -232,6 +244,7 @@ void moves_serve(struct moves *moves)
             coordinator_ended(moves->coordinator, move);
         if (step == MOVE_ABORTED && moves->wished[to])
             answer(moves, move->process, -ECANCELED);
+        moves->aborted[to] = 0;
         atomic_store(&move->step, MOVE_NONE);
     }
     for (uint32_t tile = 0; tile < moves->shared->tile_count; tile++)

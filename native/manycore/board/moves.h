@@ -16,6 +16,7 @@ struct moves {
     struct move_coordinator *coordinator;
     struct shared_memory *shared;
     bool wished[TILE_MAX]; /* the move to this tile was the process's own wish */
+    int64_t aborted[TILE_MAX]; /* when the move to this tile was seen to be aborted, with the record still in hand */
     move_ended_handler *ended;
     void *context;
 };
