@@ -386,7 +386,7 @@ int main(int argc, char **argv)
     parse(&hold, argc, argv);
     setvbuf(stdin, NULL, _IONBF, 0); /* a line that stdio had read ahead would not wake poll() */
     setvbuf(stdout, NULL, _IOLBF, 0);
-    hold.tap_fd = netdev_open_tap(hold.tap, 0, 0);
+    hold.tap_fd = netdev_open_tap(hold.tap, 0, FRAME_MAX - ETH_HLEN);
     if (hold.tap_fd < 0) {
         fail("make the TAP", hold.tap, hold.tap_fd);
         return 1;

@@ -25,9 +25,10 @@ from wherry.base.paths import Instance
 from wherry.fabric import named_netns, vpn_catalog
 from wherry.fabric.cgroup import Cgroup
 from wherry.fabric.default_fabric import default_fabric
+from wherry.fabric.direct_forwarding import TABLE
 from wherry.fabric.netns import NetnsFabric, sweep
 from wherry.fabric.nft import nft
-from wherry.fabric.traffic_matrix import _RULES, TrafficMatrix
+from wherry.fabric.traffic_matrix import BRIDGES, TrafficMatrix, _rules
 from wherry.model.network import ClusterNetwork, Port, address_of, mac_of, network_of
 from wherry.model.spec.fabric import LinkSpec
 
@@ -90,6 +91,7 @@ def connect(fabric: NetnsFabric, port: Port, to: Port) -> socket.socket:
 
 def test_ports_at_two_sites_reach_each_other(fabric: NetnsFabric, network: ClusterNetwork) -> None:
     near, far = plugged(fabric, network, 0, "a1"), plugged(fabric, network, 1, "b2")
+    fabric.settle()
     for source, other in ((near, far), (far, near)):
         assert ping(fabric, source, other.address, "-M", "do", "-s", "1472"), "frames of 1500 bytes pass unfragmented"
         assert not ping(fabric, source, other.address, "-M", "do", "-s", "1473"), "larger ones do not"
@@ -209,19 +211,23 @@ def test_unsupported_link_is_refused_before_anything_is_made(monkeypatch: pytest
 
 
 @pytest.mark.skipif(shutil.which("nft") is None, reason="there is no nft")
-def test_frames_are_counted_once_with_several_counters(fabric: NetnsFabric) -> None:
+@pytest.mark.parametrize("table", [BRIDGES, TABLE])
+def test_frames_are_counted_once_with_several_counters(fabric: NetnsFabric, table: str) -> None:
     """Each profile request, and the daemon's balancing, has counters of its own."""
     place = fabric.host_netns("a1")
+    if table == TABLE:
+        fabric.network_up(network_of(fabric.spec.pool, 1))
     readers = [TrafficMatrix() for _ in range(8)]
     with ThreadPoolExecutor(len(readers)) as pool:
         list(pool.map(lambda counters: counters.read({place: frozenset()}), readers))
 
     def rules() -> str:
-        return nft(place, "list", "ruleset", "bridge").partition("table bridge wherry ")[2]
+        found = nft(place, "list", "ruleset").partition(f"table {table} ")[2].partition("\n}")[0]
+        return found if "set far" in found else ""
 
     once = rules()
     assert once.count("jump data") == once.count("update @pairs") == once.count("update @turns") == 1
-    nft(place, "-f", "-", text=_RULES)
+    nft(place, "-f", "-", text=_rules(table))
     assert rules() == once, "nor when another daemon adds them"
 
     one, other = readers[:2]
@@ -362,9 +368,9 @@ def no_hold_is_left(fabric: NetnsFabric, host: str) -> bool:
     """True when the host has the interfaces of a cluster with one port; a hold's TAP is removed asynchronously."""
     links: set[str] = set()
     deadline = time.monotonic() + 10
-    while links != {"lo", "up0", "c1", "x1", "p1.0"} and time.monotonic() < deadline:
+    while links != {"lo", "up0", "c1", "u1", "p1.0"} and time.monotonic() < deadline:
         links = named_netns.inside(fabric.host_netns(host), lambda: {name for _, name in socket.if_nameindex()})
-    return links == {"lo", "up0", "c1", "x1", "p1.0"}
+    return links == {"lo", "up0", "c1", "u1", "p1.0"}
 
 
 def test_held_datagrams_arrive_in_order(fabric: NetnsFabric, network: ClusterNetwork) -> None:

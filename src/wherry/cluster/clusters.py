@@ -51,6 +51,7 @@ class Clusters:
         """Carries out the plan. Failed PARTLY_DONE when some nodes could not be made; another `up` repairs that."""
         name = plan.spec.name
         errors = self._make(plan, self._reserve(plan), progress, cancelled)
+        self._fabric.settle()  # a connection that is made before has small segments for its whole life
         cluster = find_cluster(self._store, name)
         if not errors:
             cluster = cluster.model_copy(update={"state": ClusterState.RUNNING, "reason": ""})

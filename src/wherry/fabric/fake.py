@@ -152,6 +152,9 @@ class FakeFabric:
         self.entering("network_down")
         self.networks.discard(network.number)
 
+    def settle(self) -> None:
+        self.entering("settle")
+
     def port_up(self, port: Port) -> str:
         self.entering("port_up")
         self._host(port.host)

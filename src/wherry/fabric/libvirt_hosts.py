@@ -17,8 +17,10 @@ from typing import Protocol
 from wherry.base.errors import Code, Refused
 from wherry.base.paths import Instance
 from wherry.fabric import host_facts, named_netns, netns_links
-from wherry.fabric.netns import NetnsFabric, bridge_of, check_names
+from wherry.fabric.cluster_paths import NoPaths
+from wherry.fabric.netns import NetnsFabric, check_names
 from wherry.fabric.netns_links import NetnsLinks
+from wherry.fabric.netns_names import bridge_of
 from wherry.fabric.protocol import Hold, HoldReport, LinkMeasure, LinkState, Repair
 from wherry.model.libvirt_uri import parse_uri
 from wherry.model.network import ClusterNetwork, Port
@@ -49,6 +51,7 @@ class LibvirtHostsFabric(NetnsFabric):
 
     def __init__(self, spec: FabricSpec, instance: Instance, hosts: Hosts) -> None:
         super().__init__(spec, instance)
+        self._paths = NoPaths()
         self.connections = hosts
         """Shared with the node drivers, so that fabric and drivers agree on which hosts answer."""
 
@@ -148,9 +151,12 @@ class LibvirtHostsFabric(NetnsFabric):
     def _has_ports(self, host: str) -> bool:
         return self.is_up()
 
+    def _site_mtu(self, site: str) -> int:
+        return netns_links.MTU
+
     @property
     def _gateway(self) -> str:
-        return self._name("gateway")
+        return self._names.name("gateway")
 
     @property
     def _bridge(self) -> str:

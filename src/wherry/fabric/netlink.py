@@ -14,6 +14,7 @@ import os
 import socket
 import struct
 import threading
+from collections.abc import Iterable, Set
 
 from wherry.base.errors import Code, Failed
 from wherry.fabric import named_netns
@@ -23,8 +24,11 @@ _NEWLINK, _DELLINK, _GETLINK, _SETLINK = 16, 17, 18, 19
 _REQUEST, _ACK = 1, 4
 _NEWNEIGH, _CREATE, _REPLACE, _PERMANENT, _NDA_DST, _NDA_LLADDR = 28, 0x400, 0x100, 0x80, 1, 2
 _IFNAME, _MASTER = 3, 10
+_NEWROUTE, _DELROUTE, _RTA_DST, _RTA_OIF, _RTA_METRICS, _RTAX_MTU = 24, 25, 1, 4, 8, 2
+_TABLE_MAIN, _BY_ADMINISTRATOR, _SCOPE_LINK, _UNICAST = 254, 4, 253, 1
 _REACHABLE, _NTF_MASTER = 0x02, 0x04
 _NEIGHBOUR = struct.Struct("=BxxxiHBB")
+_ROUTE = struct.Struct("=BBBBBBBBI")
 _HEADER, _LINK, _ATTRIBUTE = struct.Struct("=IHHII"), struct.Struct("=BxHiII"), struct.Struct("=HH")
 IFF_UP, IFF_LOWER_UP = 0x1, 0x10000
 
@@ -135,24 +139,52 @@ def set_neighbours(netns: str, interface: str, known: dict[str, str]) -> None:
     """
 
     def tell() -> None:
-        index = socket.if_nametoindex(interface)
-        request = b""
-        for number, (address, mac) in enumerate(known.items(), 1):
-            body = _NEIGHBOUR.pack(socket.AF_INET, index, _PERMANENT, 0, 0)
-            body += _attribute(_NDA_DST, ipaddress.IPv4Address(address).packed)
-            body += _hardware(mac)
-            flags = _REQUEST | _CREATE | _REPLACE | (_ACK if number == len(known) else 0)
-            request += _HEADER.pack(_HEADER.size + len(body), _NEWNEIGH, flags, number, 0) + body
-        with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.NETLINK_ROUTE) as route:
-            route.settimeout(10.0)
-            route.send(request)
-            _, answer, *_ = _HEADER.unpack_from(data := route.recv(65536))
-            (code,) = struct.unpack_from("=i", data, _HEADER.size)
-            if answer == _ERROR and code:
-                raise OSError(-code, os.strerror(-code))
+        head = _NEIGHBOUR.pack(socket.AF_INET, socket.if_nametoindex(interface), _PERMANENT, 0, 0)
+        _send_all(
+            (_NEWNEIGH, _CREATE | _REPLACE, head + _address(_NDA_DST, address) + _hardware(mac))
+            for address, mac in known.items()
+        )
 
-    if known:
+    named_netns.inside(netns, tell)
+
+
+def change_host_routes(netns: str, interface: str, mtu: int, add: Set[str], remove: Set[str]) -> None:
+    """Adds routes with this MTU (bytes) to single addresses at the interface, and removes others, which may be gone.
+    OSError when the kernel refuses."""
+
+    def tell() -> None:
+        head = _ROUTE.pack(socket.AF_INET, 32, 0, 0, _TABLE_MAIN, _BY_ADMINISTRATOR, _SCOPE_LINK, _UNICAST, 0)
+        link = _attribute(_RTA_OIF, struct.pack("=I", socket.if_nametoindex(interface)))
+        metrics = _attribute(_RTA_METRICS, _attribute(_RTAX_MTU, struct.pack("=I", mtu)))
+        _send_all(((_DELROUTE, 0, head + _address(_RTA_DST, one) + link) for one in remove), ignored=errno.ESRCH)
+        _send_all((_NEWROUTE, _CREATE | _REPLACE, head + _address(_RTA_DST, one) + link + metrics) for one in add)
+
+    if add or remove:
         named_netns.inside(netns, tell)
+
+
+def _send_all(requests: Iterable[tuple[int, int, bytes]], ignored: int = 0) -> None:
+    """Sends requests (type, flags, body) at once, in the namespace of the calling thread. OSError with the first error
+    of the kernel that is not `ignored`, when all were tried."""
+    every, failed, last = list(requests), 0, 0
+    data = b""
+    for number, (kind, flags, body) in enumerate(every, 1):
+        flags |= _REQUEST | (_ACK if number == len(every) else 0)  # errors are answered without it
+        data += _HEADER.pack(_HEADER.size + len(body), kind, flags, number, 0) + body
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.NETLINK_ROUTE) as route:
+        route.settimeout(10.0)
+        if data:
+            route.send(data)
+        while last < len(every):
+            answers, at = route.recv(65536), 0
+            while at < len(answers):
+                length, answer, _, last, _ = _HEADER.unpack_from(answers, at)
+                (code,) = struct.unpack_from("=i", answers, at + _HEADER.size)
+                if answer == _ERROR and code and -code != ignored:
+                    failed = failed or -code
+                at += length + -length % 4
+    if failed:
+        raise OSError(failed, os.strerror(failed))
 
 
 class Announcer:
@@ -183,6 +215,10 @@ class Announcer:
     def close(self) -> None:
         """Closes the socket, which keeps the namespace alive."""
         self._socket.close()
+
+
+def _address(kind: int, address: str) -> bytes:
+    return _attribute(kind, ipaddress.IPv4Address(address).packed)
 
 
 def _hardware(mac: str) -> bytes:

@@ -1,36 +1,41 @@
-"""Emulated hosts on this machine: a host is a network namespace and a cgroup, a site is a namespace with a bridge.
+"""Emulated hosts on this machine: a host is a network namespace and a cgroup, a site is a namespace with bridges.
 
-                  site a (bridge lan) ===== link ===== site b (bridge lan)
-                    |            |                        |
-    host a1:       up0    a2:   up0               b1:    up0            <- underlay, MTU 9000
-                    | VXLAN N    |                        |
-                    xN ~~~~~~~~ xN ~~~~~~~~~~~~~~~~~~~~~ xN             <- cluster number N
-                    cN           cN                       cN   (bridge)
-                   /  \\           |
-               pN.0   pN.1       pN.2                                   <- ports; the other end is a node's eth0,
-                                                                           a virtual machine's is a TAP
+    cluster N at site a:   cN -- xN ~~~~~~~~~~~ VXLAN over the sites' link ~~~~~~~~~~~ xN -- cN    at site b (bridges)
+                          /   \\                                                            |
+                       d0.N   d1.N                                                        d2.N
+                        |       |       <- trunks: a pair for each host and cluster        |
+                       uN      uN                                                          uN
+    host a1:           cN      cN  :a2                                              b1:    cN                  (bridges)
+                      /  \\      |                                                           |
+                  pN.0  pN.1  pN.2      <- ports; the other end is a node's eth0,        pN.3
+                                           a virtual machine's is a TAP
+
+    underlay:   host a1: up0 -- h0 -- lan (bridge, site a) ===== link ===== lan (site b) -- h2 -- up0   MTU 9000
 
 Invariants: every name is derived from instance, host, node and cluster number, so `down` needs no other record; a port
-is plugged exactly when its host's end is in the cluster's bridge; frames of a cluster between two hosts cross the
-underlay, so a host whose `up0` is down is lost.
+is plugged exactly when its host's end is in the cluster's bridge; a host is lost when its `up0` is down, and `set_down`
+takes its trunks down with it. Frames do not take the bridges where `cluster_paths` knows better.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import ipaddress
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from pathlib import Path
 
 from wherry.base.errors import Code, Refused
 from wherry.base.paths import Instance
 from wherry.fabric import host_facts, link_probe, named_netns, netns_links, site_links
 from wherry.fabric.cgroup import Cgroup
 from wherry.fabric.cgroup import sweep as sweep_cgroups
+from wherry.fabric.cluster_paths import ClusterPaths
 from wherry.fabric.netlink import IFF_LOWER_UP, IFF_UP, Announcer, Switch, set_neighbours
 from wherry.fabric.netns_links import NetnsLinks
+from wherry.fabric.netns_names import TRUNK_END, TUNNEL, NetnsNames, bridge_of, link_of, trunk_of, tunnel_of
 from wherry.fabric.nft import nft
 from wherry.fabric.packet_hold import NetnsPacketHold
 from wherry.fabric.protocol import LinkMeasure, LinkState, Repair
@@ -43,8 +48,14 @@ _GUARD = """\
 add table bridge guard
 add chain bridge guard input { type filter hook input priority 0; policy drop; }
 """
-"""Drops what a bridge would deliver to the host itself: a guest can send any frame, even a VXLAN packet that the host
-would unpack into another cluster's network."""
+"""Drops what a bridge would deliver to the host itself: a guest can send any frame, even one to its host's services."""
+_SITE_GUARD = f"""\
+add table bridge guard
+add chain bridge guard input {{ type filter hook input priority 0; policy accept; }}
+flush chain bridge guard input
+add rule bridge guard input iifname {{ "{TRUNK_END}*", "{TUNNEL}*" }} drop
+"""
+"""Drops what a cluster's bridge would deliver to the site itself, which unpacks VXLAN packets of every cluster."""
 
 
 def check(spec: FabricSpec) -> None:
@@ -91,6 +102,9 @@ class NetnsFabric:
         self._switches: dict[str, Switch] = {}
         self._announcers: dict[tuple[str, str], Announcer] = {}
         self._links = SiteLinks(instance)
+        self._names = NetnsNames(spec, instance)
+        site_mtu = {site.name: self._site_mtu(site.name) for site in spec.sites}
+        self._paths = ClusterPaths(self._names, site_mtu, self._far_mtu())
 
     # the fabric
 
@@ -104,15 +118,19 @@ class NetnsFabric:
             for host in self.spec.hosts:
                 self._make_host(host)
             self._forget()
+            self._paths.forget()
 
     def down(self) -> None:
         with self._lock, self._links.lock:
+            self._paths.forget()
             self._forget()
             self._links.forget()
             sweep(self._instance)
 
     def is_up(self) -> bool:
-        return all(named_netns.exists(self._name(h.name)) and self._up0(h.name) is not None for h in self.spec.hosts)
+        return all(
+            named_netns.exists(self._names.name(h.name)) and self._up0(h.name) is not None for h in self.spec.hosts
+        )
 
     def hosts(self) -> list[Host]:
         return [
@@ -141,7 +159,8 @@ class NetnsFabric:
             raise Refused(Code.UNSUPPORTED, f"host {host} cannot be declared lost", why, f"wherry host drain {host}")
 
     def set_down(self, host: str, down: bool) -> None:
-        self._switch(host).set_up("up0", not down)
+        for name in ("up0", *netns_links.inside(self.host_netns(host), lambda ip: ip.names("u"))):
+            self._switch(host).set_up(name, not down)
         if not down:
             self._wait_uplink(self._host(host))
 
@@ -179,7 +198,7 @@ class NetnsFabric:
             self._links.lock.release()
 
     def host_netns(self, host: str) -> str:
-        return named_netns.path(self._name(self._host(host).name))
+        return self._names.host(self._host(host).name)
 
     def host_address(self, host: str) -> str:
         site = [s.name for s in self.spec.sites].index(self._host(host).site)
@@ -192,59 +211,101 @@ class NetnsFabric:
     # networks of clusters
 
     def network_up(self, network: ClusterNetwork) -> None:
-        addresses = {host.name: self.host_address(host.name) for host in self.spec.hosts}
-        for host, own in addresses.items():
-            others = [address for address in addresses.values() if address != own]
-            netns_links.inside(
-                self.host_netns(host), functools.partial(_network, network=network, own=own, others=others)
-            )
+        for site in self.spec.sites:
+            hosts = [host.name for host in self.spec.hosts if host.site == site.name]
+            links = [self._names.trunk(host, network.number) for host in hosts]
+            netns_links.inside(self._names.site(site.name), functools.partial(self._site_network, network, site.name))
+            for host in hosts:
+                netns_links.inside(self._names.host(host), functools.partial(self._host_network, network, host))
+            netns_links.inside(self._names.site(site.name), functools.partial(_join, network=network, links=links))
+            for host in hosts:
+                netns_links.inside(self._names.host(host), lambda ip: ip.wait(trunk_of(network.number)))
+                self._paths.add_links(self._names.host(host), network, [trunk_of(network.number)])
+            tunnels = [tunnel_of(network.number)] if len(self.spec.sites) > 1 else []
+            self._paths.add_links(self._names.site(site.name), network, [*links, *tunnels])
+        self._paths.remade(network)
 
     def network_down(self, network: ClusterNetwork) -> None:
-        def remove(host: str) -> None:
-            self._switch(host).delete(f"x{network.number}")
-            self._switch(host).delete(bridge_of(network))
+        self._paths.removed(network)
 
-        there = [host.name for host in self.spec.hosts if named_netns.exists(self._name(host.name))]
+        def remove(netns: str) -> None:
+            if not named_netns.exists(Path(netns).name):
+                return
+            with contextlib.closing(Switch(netns)) as switch:
+                for name in (tunnel_of(network.number), trunk_of(network.number), bridge_of(network)):
+                    switch.delete(name)
+            self._paths.remove(netns, network)
+
         with ThreadPoolExecutor(8) as pool:  # each removal waits for RCU grace periods; these waits overlap
-            list(pool.map(remove, there))
+            list(pool.map(remove, [self._names.host(host) for host in self._names.site_of]))
+            list(pool.map(remove, [self._names.site(site) for site in self._names.sites]))
+
+    def settle(self) -> None:
+        self._paths.settle()
+
+    def _site_network(self, network: ClusterNetwork, site: str, ip: NetnsLinks) -> None:
+        ip.bridge(bridge_of(network), netns_links.MTU)
+        if len(self.spec.sites) > 1:
+            others = [self._site_address(other) for other in self._names.sites if other != site]
+            ip.vxlan(tunnel_of(network.number), network.number, self._site_address(site), others)
+            ip.up(tunnel_of(network.number), bridge_of(network))
+
+    def _host_network(self, network: ClusterNetwork, host: str, ip: NetnsLinks) -> None:
+        """The host's bridge and trunk. A trunk is as large as the site's MTU; so are the frames of a VM, at most."""
+        ip.bridge(bridge_of(network), netns_links.MTU)
+        site = self._host(host).site
+        with open(self._names.site(site)) as netns:
+            trunk, end = trunk_of(network.number), self._names.trunk(host, network.number)
+            ip.pair(trunk, end, netns.fileno(), mtu=max(self._site_mtu(site), netns_links.MTU))
+        ip.up(trunk, bridge_of(network))
 
     # ports
 
     def port_up(self, port: Port) -> str:
         if port.tap:
             nft(self.host_netns(port.host), "-f", "-", text=_GUARD)  # UNSUPPORTED where nftables do not work
-            netns_links.inside(self.host_netns(port.host), lambda ip: ip.tap(_port(port), port.queues))
+            netns_links.inside(self.host_netns(port.host), lambda ip: ip.tap(link_of(port), port.owner, port.queues))
+            self._paths.add_links(self.host_netns(port.host), port.network, [link_of(port)])
             return self.port_netns(port)
-        name, where = self._port_name(port), self.port_netns(port)
+        where = self.port_netns(port)
+        name = Path(where).name
         made = named_netns.exists(name) and netns_links.inside(where, lambda ip: ip.has_address("eth0", port.address))
-        if not made or self._switch(port.host).link(_port(port)) is None:
+        if not made or self._switch(port.host).link(link_of(port)) is None:
             self.port_down(port)  # what an interrupted attempt left
             named_netns.create(name)
             with open(where) as netns:
+                mtu = self._site_mtu(self._host(port.host).site)
                 netns_links.inside(
-                    self.host_netns(port.host), lambda ip: ip.pair(_port(port), "eth0", netns.fileno(), port.mac)
+                    self.host_netns(port.host),
+                    lambda ip: ip.pair(link_of(port), "eth0", netns.fileno(), port.mac, mtu),
                 )
-            netns_links.inside(where, lambda ip: _set_up_node(ip, f"{port.address}/{_prefix(port.network.subnet)}"))
-            netns_links.inside(self.host_netns(port.host), lambda ip: _bring_up(ip, _port(port)))
+            address = f"{port.address}/{_prefix(port.network.subnet)}"
+            netns_links.inside(where, lambda ip: _set_up_node(ip, address, min(mtu, self._far_mtu())))
+            netns_links.inside(self.host_netns(port.host), lambda ip: _bring_up(ip, link_of(port), port.owner))
             netns_links.inside(where, lambda ip: ip.wait("eth0"))
             set_neighbours(where, "eth0", _neighbours(port))
+            self._paths.made(where)
+            self._paths.add_links(self.host_netns(port.host), port.network, [link_of(port)])
         self._announcer(port)
         return where
 
     def port_netns(self, port: Port) -> str:
-        return self.host_netns(port.host) if port.tap else named_netns.path(self._port_name(port))
+        return self.host_netns(port.host) if port.tap else self._names.port(port.host, port.owner)
 
     def port_device(self, port: Port) -> str:
-        return _port(port)
+        return link_of(port)
 
     def port_plug(self, port: Port) -> None:
-        self._switch(port.host).attach(_port(port), bridge_of(port.network))
+        self._switch(port.host).attach(link_of(port), bridge_of(port.network))
         if port.tap:
-            self._switch(port.host).add_fdb_entry(_port(port), port.mac)
+            self._switch(port.host).add_fdb_entry(link_of(port), port.mac)
         self._announcer(port).announce()
+        self._paths.plugged(port)
 
     def port_unplug(self, port: Port) -> None:
-        self._switch(port.host).detach(_port(port))
+        if not self._paths.is_moving(port):  # else `hold` saw to it
+            self._paths.moving(port)
+        self._switch(port.host).detach(link_of(port))
 
     def port_down(self, port: Port) -> None:
         with self._lock:
@@ -252,21 +313,26 @@ class NetnsFabric:
         if announcer is not None:
             announcer.close()
         if self._has_ports(port.host):
-            self._switch(port.host).delete(_port(port))
-        named_netns.remove(self._port_name(port))
+            self._switch(port.host).delete(link_of(port))
+        named_netns.remove(self._names.name(f"{port.host}-{port.owner}"))
+        self._paths.gone(port)
 
     def hold(self, port: Port) -> NetnsPacketHold:
-        return NetnsPacketHold(self.host_netns(port.host), bridge_of(port.network), _port(port), port, self.host_netns)
+        self._paths.moving(port)
+        return NetnsPacketHold(
+            self.host_netns(port.host), bridge_of(port.network), link_of(port), port, self.host_netns
+        )
 
     # making
 
     def _make_site(self, site: str) -> None:
-        name = self._name(f"site-{site}")
-        named_netns.create(name)
-        netns_links.inside(named_netns.path(name), _set_up_site)
+        netns, address = self._names.site(site), f"{self._site_address(site)}/{_prefix(self.spec.underlay)}"
+        named_netns.create(Path(netns).name)
+        netns_links.inside(netns, lambda ip: _set_up_site(ip, address))
+        _set_up_guard(netns, _SITE_GUARD)
 
     def _make_host(self, host: HostSpec) -> None:
-        name = self._name(host.name)
+        name = self._names.name(host.name)
         named_netns.create(name)
         site, end = self._uplink(host)
         if not netns_links.inside(named_netns.path(name), lambda ip: ip.exists("up0")):
@@ -278,17 +344,30 @@ class NetnsFabric:
         netns_links.inside(site, lambda ip: ip.up(end, site_links.BRIDGE))
         address = f"{self.host_address(host.name)}/{_prefix(self.spec.underlay)}"
         netns_links.inside(named_netns.path(name), lambda ip: _set_up_host(ip, address))
-        with suppress(Refused):  # only guests can send such frames, and without nftables `port_up` refuses guests
-            nft(named_netns.path(name), "-f", "-", text=_GUARD)
+        _set_up_guard(named_netns.path(name), _GUARD)
         self._wait_uplink(host)
         group = Cgroup(self.cgroup(host.name))
         group.create()
         group.limit(cpus=host.cores * host.speed, memory=host.memory, tasks=None)
         group.weight(host.cores * host.speed)
 
+    def _site_address(self, site: str) -> str:
+        """The site's own address in the underlay: the one before its first host's."""
+        index = self._names.sites.index(site)
+        return str(ipaddress.ip_network(self.spec.underlay).network_address + ((index + 1) << 8))
+
+    def _site_mtu(self, site: str) -> int:
+        """Of packets within the site, in bytes."""
+        return next(one.mtu for one in self.spec.sites if one.name == site)
+
+    def _far_mtu(self) -> int:
+        """Of packets between sites, in bytes; with a single site, that of the site."""
+        smallest = min(self._site_mtu(site.name) for site in self.spec.sites)
+        return smallest if len(self.spec.sites) == 1 else min(smallest, netns_links.MTU)
+
     def _uplink(self, host: HostSpec) -> tuple[str, str]:
         """Path of the site's namespace, and the name of the site's end of the host's `up0`."""
-        return named_netns.path(self._name(f"site-{host.site}")), f"h{self._index(host.name)}"
+        return self._names.site(host.site), self._names.uplink(host.name)
 
     def _wait_uplink(self, host: HostSpec) -> None:
         site, end = self._uplink(host)
@@ -321,13 +400,13 @@ class NetnsFabric:
         self._announcers.clear()
 
     def _up0(self, host: str) -> tuple[int, int, int] | None:
-        if not named_netns.exists(self._name(self._host(host).name)):
+        if not named_netns.exists(self._names.name(self._host(host).name)):
             return None
         return self._switch(host).link("up0")
 
     def _has_ports(self, host: str) -> bool:
         """True when the namespace with the host's ports exists."""
-        return named_netns.exists(self._name(host))
+        return named_netns.exists(self._names.name(host))
 
     def _host(self, name: str) -> HostSpec:
         for host in self.spec.hosts:
@@ -335,15 +414,6 @@ class NetnsFabric:
                 return host
         known = ", ".join(host.name for host in self.spec.hosts)
         raise Refused(Code.NOT_FOUND, f"there is no host {name!r}", f"hosts: {known}", "wherry fabric show")
-
-    def _index(self, host: str) -> int:
-        return [h.name for h in self.spec.hosts].index(host)
-
-    def _name(self, what: str) -> str:
-        return f"{self._instance.prefix}-{what}"
-
-    def _port_name(self, port: Port) -> str:
-        return self._name(f"{port.host}-{port.owner}")
 
 
 def sweep(instance: Instance) -> None:
@@ -359,15 +429,6 @@ def sweep(instance: Instance) -> None:
     site_links.sweep(instance)
 
 
-def bridge_of(network: ClusterNetwork) -> str:
-    """Name of a cluster's bridge."""
-    return f"c{network.number}"
-
-
-def _port(port: Port) -> str:
-    return f"p{port.network.number}.{port.index}"
-
-
 def _neighbours(port: Port) -> dict[str, str]:
     """Address and MAC of every other node that the port's network can ever have: both follow from the index."""
     others = (index for index in (*range(MOST_NODES), HEAD_INDEX) if index != port.index)
@@ -378,9 +439,15 @@ def _prefix(subnet: str) -> int:
     return ipaddress.ip_network(subnet).prefixlen
 
 
-def _set_up_site(ip: NetnsLinks) -> None:
+def _set_up_guard(netns: str, rules: str) -> None:
+    with contextlib.suppress(Refused):  # only guests can send such frames: without nftables `port_up` refuses guests
+        nft(netns, "-f", "-", text=rules)
+
+
+def _set_up_site(ip: NetnsLinks, address: str) -> None:
     ip.isolate()
     ip.bridge(site_links.BRIDGE, netns_links.UNDERLAY_MTU)
+    ip.address(site_links.BRIDGE, address)
 
 
 def _set_up_host(ip: NetnsLinks, address: str) -> None:
@@ -390,18 +457,21 @@ def _set_up_host(ip: NetnsLinks, address: str) -> None:
     ip.up("up0")
 
 
-def _set_up_node(ip: NetnsLinks, address: str) -> None:
+def _set_up_node(ip: NetnsLinks, address: str, mtu: int) -> None:
+    """`mtu` is that of the route to the cluster's network, in bytes."""
     ip.isolate()
     ip.address("eth0", address)
     ip.up("eth0")
+    ip.route_mtu("eth0", address, mtu)
 
 
-def _bring_up(ip: NetnsLinks, name: str) -> None:
-    ip.up(name)
+def _bring_up(ip: NetnsLinks, name: str, owner: str) -> None:
+    ip.up(name, owner=owner)
     ip.wait(name)
 
 
-def _network(ip: NetnsLinks, network: ClusterNetwork, own: str, others: list[str]) -> None:
-    ip.bridge(bridge_of(network), netns_links.MTU)
-    ip.vxlan(f"x{network.number}", network.number, own, others)
-    ip.up(f"x{network.number}", bridge_of(network))
+def _join(ip: NetnsLinks, network: ClusterNetwork, links: list[str]) -> None:
+    for link in links:
+        ip.up(link, bridge_of(network))
+    for link in links:
+        ip.wait(link)

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import ipaddress
 import os
+import socket
 import struct
 import time
 from collections.abc import Callable
@@ -22,7 +24,7 @@ from wherry.base.errors import Code, Failed
 from wherry.fabric import named_netns
 
 MTU = 1500
-"""Of clusters' networks: Ethernet's usual one."""
+"""Of clusters' networks between sites, and of virtual machines: Ethernet's usual one."""
 UNDERLAY_MTU = 9000
 """Of hosts and sites: more than 1500 and the 50 bytes of VXLAN's headers."""
 WIRE_MTU = 9216
@@ -31,6 +33,7 @@ VXLAN_PORT = 4789
 """The port that IANA gave to VXLAN (RFC 7348)."""
 NODE_INDEX = 2
 """Interface index of a node's eth0; see `pair`."""
+_SCOPE_LINK, _PROTO_KERNEL, _TABLE_MAIN = 253, 2, 254
 _TAP_FRAMES = 10000
 """Queue length of a TAP, in frames: all that a hold delivers to a virtual machine that does not run yet."""
 _TUNSETIFF, _TUNSETPERSIST = 0x400454CA, 0x400454CB
@@ -73,79 +76,110 @@ class NetnsLinks:
 
     def bridge(self, name: str, mtu: int) -> None:
         """A bridge that forwards at once: no spanning tree, no forward delay, no multicast snooping."""
-        if self._index(name) is None:
+        if self.index(name) is None:
             self._route.link(
                 "add", ifname=name, kind="bridge", mtu=mtu, br_stp_state=0, br_forward_delay=0, br_mcast_snooping=0
             )
         self.up(name)
 
     def pair(self, name: str, other: str, netns: int, mac: str | None = None, mtu: int = MTU) -> None:
-        """A veth pair: `name` here, `other` with this MAC in the namespace of descriptor `netns`.
+        """A veth pair: `name` here, `other` with this MAC in the namespace of descriptor `netns`; `mtu` in bytes.
 
         A node's end gets the index NODE_INDEX, which its host's end never has: when both ends of a pair have the same
         index, the kernel takes them for one link and reports the carrier up to a second late.
         """
-        if self._index(name) is None:
+        if self.index(name) is None:
             peer: dict[str, Any] = {"ifname": other, "net_ns_fd": netns, "mtu": mtu}
             if mac is not None:
                 peer |= {"address": mac, "index": NODE_INDEX}
             self._route.link("add", ifname=name, kind="veth", mtu=mtu, peer=peer)
 
-    def tap(self, name: str, queues: int = 1) -> None:
-        """A persistent TAP device, up. It has a carrier while a program has it open."""
+    def tap(self, name: str, owner: str, queues: int = 1) -> None:
+        """A persistent TAP device, up, with its owner as alias. It has a carrier while a program has it open."""
         flags = _IFF_TAP | _IFF_NO_PI | (_IFF_MULTI_QUEUE if queues > 1 else 0)
-        if self._index(name) is None:
+        if self.index(name) is None:
             device = os.open("/dev/net/tun", os.O_RDWR | os.O_CLOEXEC)
             try:
                 fcntl.ioctl(device, _TUNSETIFF, struct.pack("16sH22x", name.encode(), flags))
                 fcntl.ioctl(device, _TUNSETPERSIST, 1)
             finally:
                 os.close(device)
-        self._route.link("set", index=self._index(name), txqlen=_TAP_FRAMES, mtu=MTU)
+        self._route.link("set", index=self.index(name), txqlen=_TAP_FRAMES, mtu=MTU, ifalias=owner)
         self.up(name)
 
     def vxlan(self, name: str, number: int, own: str, others: list[str]) -> None:
         """A VXLAN with this VNI between underlay addresses; frames to unknown MACs are flooded to all `others`."""
-        if self._index(name) is None:
+        if self.index(name) is None:
             self._route.link(
                 "add", ifname=name, kind="vxlan", mtu=MTU, vxlan_id=number, vxlan_local=own, vxlan_port=VXLAN_PORT,
                 vxlan_learning=1,
             )  # fmt: skip
         for other in others:
-            self._route.fdb("append", ifindex=self._index(name), lladdr="00:00:00:00:00:00", dst=other)
+            self._route.fdb("append", ifindex=self.index(name), lladdr="00:00:00:00:00:00", dst=other)
+
+    def route_mtu(self, name: str, address: str, mtu: int) -> None:
+        """Sets the MTU of the route to the network of this address, which is the link's: `10.77.1.3/24`."""
+        host, _, prefix = address.partition("/")
+        network = str(ipaddress.ip_interface(address).network)
+        self._route.route(
+            "replace", dst=network, oif=self.index(name), prefsrc=host, scope=_SCOPE_LINK, proto=_PROTO_KERNEL,
+            metrics={"mtu": mtu},
+        )  # fmt: skip
+
+    def host_routes(self) -> frozenset[str]:
+        """The single addresses that have a route of their own."""
+        found = self._route.get_routes(family=socket.AF_INET, table=_TABLE_MAIN)
+        return frozenset(str(route.get_attr("RTA_DST")) for route in found if route["dst_len"] == 32)
 
     def wireguard(self, name: str) -> None:
         """An interface of the kernel's WireGuard, not configured."""
-        if self._index(name) is None:
+        if self.index(name) is None:
             self._route.link("add", ifname=name, kind="wireguard")
 
     def address(self, name: str, address: str) -> None:
         """Adds an address, with its prefix length, to the link."""
         host, _, prefix = address.partition("/")
         try:
-            self._route.addr("add", index=self._index(name), address=host, prefixlen=int(prefix))
+            self._route.addr("add", index=self.index(name), address=host, prefixlen=int(prefix))
         except NetlinkError as error:
             if error.code != errno.EEXIST:
                 raise
 
-    def up(self, name: str, bridge: str | None = None) -> None:
-        """Brings the link up, as a port of the bridge when one is named."""
-        master = {} if bridge is None else {"master": self._bridge_index(bridge, name)}
-        self._route.link("set", index=self._index(name), state="up", **master)
+    def up(self, name: str, bridge: str | None = None, owner: str | None = None) -> None:
+        """Brings the link up, as a port of the bridge when one is named; `owner` becomes its alias."""
+        more: dict[str, Any] = {} if bridge is None else {"master": self._bridge_index(bridge, name)}
+        if owner is not None:
+            more["ifalias"] = owner
+        self._route.link("set", index=self.index(name), state="up", **more)
+
+    def ports(self, prefix: str, bridge: str) -> list[tuple[int, str, bool, int]]:
+        """The bridge's ports named `prefix` and a number: the number, the alias, whether it is a TAP, and the index."""
+        master, found = self.index(bridge), []
+        for link in self._route.get_links() if master is not None else ():
+            name, number = link.get_attr("IFLA_IFNAME"), link.get_attr("IFLA_IFNAME")[len(prefix) :]
+            if name.startswith(prefix) and number.isdecimal() and link.get_attr("IFLA_MASTER") == master:
+                tap = self._kind(link["index"]) == "tun"
+                found.append((int(number), str(link.get_attr("IFLA_IFALIAS")), tap, int(link["index"])))
+        return found
 
     def attach(self, name: str, bridge: str | None, mtu: int) -> None:
         """Brings the link up, in this bridge or in none. Sets the MTU first: a bridge takes its ports' smallest."""
         master = 0 if bridge is None else self._bridge_index(bridge, name)
-        self._route.link("set", index=self._index(name), mtu=mtu)
-        self._route.link("set", index=self._index(name), state="up", master=master)
+        self._route.link("set", index=self.index(name), mtu=mtu)
+        self._route.link("set", index=self.index(name), state="up", master=master)
+
+    def names(self, prefix: str) -> list[str]:
+        """The links that are named `prefix` and a number."""
+        names = [str(link.get_attr("IFLA_IFNAME")) for link in self._route.get_links()]
+        return [name for name in names if name.startswith(prefix) and name[len(prefix) :].isdecimal()]
 
     def exists(self, name: str) -> bool:
         """True when a link has this name."""
-        return self._index(name) is not None
+        return self.index(name) is not None
 
     def remove(self, name: str, unless: str | None = None) -> None:
         """Removes the link if it exists, unless it is of the kind `unless`."""
-        index = self._index(name)
+        index = self.index(name)
         if index is None or unless is not None and self._kind(index) == unless:
             return
         try:
@@ -156,7 +190,7 @@ class NetnsLinks:
 
     def byte_counters(self, name: str) -> tuple[int, int]:
         """Bytes received and sent; (0, 0) for a missing link. An unsegmented (GSO) frame's headers count once."""
-        index = self._index(name)
+        index = self.index(name)
         if index is None:
             return 0, 0
         counters = self._route.get_links(index)[0].get_attr("IFLA_STATS64")
@@ -178,11 +212,11 @@ class NetnsLinks:
             time.sleep(0.0002)
 
     def _state(self, name: str) -> str:
-        return str(self._route.get_links(self._index(name))[0].get_attr("IFLA_OPERSTATE"))
+        return str(self._route.get_links(self.index(name))[0].get_attr("IFLA_OPERSTATE"))
 
     def has_address(self, name: str, address: str) -> bool:
         """True when the link exists, is up and has the address."""
-        index = self._index(name)
+        index = self.index(name)
         if index is None:
             return False
         up = any(link["state"] == "up" for link in self._route.get_links(index))
@@ -200,13 +234,14 @@ class NetnsLinks:
 
     def _bridge_index(self, bridge: str, port: str) -> int:
         """Failed when there is no such bridge: pyroute2 omits a missing index, and the kernel would join nothing."""
-        index = self._index(bridge)
+        index = self.index(bridge)
         if index is None:
             what, why = f"{port} was not joined to the bridge {bridge}", f"there is no link {bridge}"
             raise Failed(Code.FAILED, what, why, "ip link")
         return index
 
-    def _index(self, name: str) -> int | None:
+    def index(self, name: str) -> int | None:
+        """The kernel's index of the link; None when there is none of the name."""
         found = self._route.link_lookup(ifname=name)
         return found[0] if found else None
 

@@ -153,6 +153,9 @@ class Fabric(Protocol):
     def network_down(self, network: ClusterNetwork) -> None:
         """Removes the cluster's network from every host."""
 
+    def settle(self) -> None:
+        """Returns when the paths between all plugged ports are as fast as they become."""
+
     def port_up(self, port: Port) -> str:
         """Makes the port, unplugged: a network namespace with its address and MAC, or a TAP device `pN.INDEX` in the
         host's own. Returns the path of the namespace."""

@@ -13,11 +13,15 @@ from wherry.base.units import format_duration, format_rate
 from wherry.model.libvirt_uri import parse_uri
 from wherry.model.spec.base import Duration, Interface, Name, Rate, Share, Size, Spec, nearest, require_unique
 
+LARGEST_MTU = 65520
+"""Of packets within a site, in bytes: a TAP, which holds frames during a move, takes no larger ones."""
+
 
 class SiteSpec(Spec):
-    """A site: hosts on one local network."""
+    """A site: hosts on one local network, whose packets have at most `mtu` bytes (emulated hosts only)."""
 
     name: Name
+    mtu: int = Field(default=LARGEST_MTU, ge=576, le=LARGEST_MTU)
 
 
 class FactsSpec(Spec):

@@ -1,0 +1,293 @@
+"""The paths between the plugged ports of clusters: which links frames take, and how large packets may be.
+
+Between two ports of a site frames are forwarded directly and packets have the site's MTU; between sites they have that
+of VXLAN. TCP never learns of a smaller MTU on the way from a bridge, so the route of a cluster's network has the small
+one, and each node has a route with the large one to every container at its own site.
+
+Invariants: no packet is larger than its path: large routes are added after a node has arrived, and removed before it
+leaves; what is not known yet takes bridges and small packets. What is plugged is read from the kernel once, as another
+daemon may have plugged it, and followed from then on.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
+
+from wherry.base.errors import WherryError
+from wherry.fabric import direct_forwarding, named_netns, netns_links
+from wherry.fabric.direct_forwarding import Destinations, DestinationTables
+from wherry.fabric.netlink import change_host_routes
+from wherry.fabric.netns_names import NetnsNames, bridge_of, link_of, trunk_of, tunnel_of
+from wherry.model.network import ClusterNetwork, Port, address_of, mac_of
+
+log = logging.getLogger("wherry.fabric")
+
+
+class _Member(NamedTuple):
+    """A plugged port: its host, its owner, whether it is a TAP, and the kernel's index of its link there."""
+
+    host: str
+    owner: str
+    tap: bool
+    link: int
+
+
+class ClusterPaths:
+    """The paths of one fabric's clusters. Changes are made by a thread, which ends when nothing is left to do."""
+
+    def __init__(self, names: NetnsNames, site_mtu: Mapping[str, int], far_mtu: int) -> None:
+        """MTUs in bytes: of packets within each site, and of those between sites."""
+        self._names, self._site_mtu, self._far_mtu = names, site_mtu, far_mtu
+        self._obstacle: str | None = None
+        """Why this machine cannot forward at the ingress of links; None: not tried yet."""
+        self._lock = threading.RLock()
+        """Held while paths are changed."""
+        self._queue_lock = threading.Lock()
+        self._queue: deque[tuple[ClusterNetwork, Callable[[], None]]] = deque()
+        self._working = False
+        self._tables = DestinationTables()
+        self._members: dict[int, dict[int, _Member]] = {}
+        """By cluster, once read, and index."""
+        self._moving: defaultdict[int, dict[int, frozenset[str]]] = defaultdict(dict)
+        """By cluster and index, the hosts between which a port moves."""
+        self._routes: dict[str, frozenset[str]] = {}
+        """By namespace of a port, the addresses to which it has a large route; a namespace is missing when unknown."""
+
+    # links
+
+    def add_links(self, netns: str, network: ClusterNetwork, links: Iterable[str]) -> None:
+        """Forwards what comes by these links of the cluster past the bridges, if this machine can."""
+        if self._can_forward(netns):
+            direct_forwarding.add_links(netns, network.number, links)
+
+    def remove(self, netns: str, network: ClusterNetwork) -> None:
+        """Removes what a namespace knows of a cluster."""
+        if self._can_forward(netns):
+            direct_forwarding.remove_cluster(netns, network.number)
+
+    def _can_forward(self, netns: str) -> bool:
+        if self._obstacle is None:
+            self._obstacle = direct_forwarding.obstacle(netns)
+            if self._obstacle:
+                log.info("frames of clusters take bridges: %s", self._obstacle)
+        return not self._obstacle
+
+    # what happens to ports
+
+    def plugged(self, port: Port) -> None:
+        """The port was plugged, which ends its move. Returns at once; the paths follow."""
+        self._later(port.network, lambda: self._plugged(port))
+
+    def gone(self, port: Port) -> None:
+        """The port was removed, perhaps one to which a move was taken back. Returns at once; the paths follow."""
+        self._later(port.network, lambda: self._gone(port))
+
+    def made(self, netns: str) -> None:
+        """A port's namespace was made, without routes to nodes."""
+        with self._lock:
+            self._routes[netns] = frozenset()
+
+    def moving(self, port: Port) -> None:
+        """From when this returns until the port is plugged again, frames to it take the bridges, and so do packets of
+        the size for other sites if it moves to one. The port's host is the destination, or where it is unplugged."""
+        with self._lock:
+            self.settle()
+            network = port.network
+            member = self._read(network).get(port.index)
+            hosts = {port.host} | ({member.host} if member else set())
+            hosts |= self._moving[network.number].get(port.index, frozenset())
+            self._moving[network.number][port.index] = frozenset(hosts)
+            self._forward(network, hosts)
+            self._route(network)
+
+    def is_moving(self, port: Port) -> bool:
+        """True between `moving` and `plugged`."""
+        return port.index in self._moving[port.network.number]
+
+    def remade(self, network: ClusterNetwork) -> None:
+        """The cluster's links may have been made anew."""
+        with self._lock:
+            self._forget(network.number)
+
+    def removed(self, network: ClusterNetwork) -> None:
+        """The cluster's network is about to be removed."""
+        with self._lock:
+            with self._queue_lock:
+                self._queue = deque(entry for entry in self._queue if entry[0].number != network.number)
+            self._forget(network.number)
+            self._moving.pop(network.number, None)
+
+    def settle(self) -> None:
+        """Returns when all paths are as the ports demand. What could not be changed is logged, and takes bridges."""
+        with self._lock:
+            while changes := self._take():
+                for network in changes:
+                    self._follow(network)
+
+    def forget(self) -> None:
+        """Forgets everything: the fabric is removed, or made again."""
+        with self._lock:
+            with self._queue_lock:
+                self._queue.clear()
+            for cluster in list(self._members):
+                self._forget(cluster)
+            self._moving.clear()
+            self._routes.clear()
+            self._tables.forget()
+
+    # the thread
+
+    def _later(self, network: ClusterNetwork, change: Callable[[], None]) -> None:
+        with self._queue_lock:
+            self._queue.append((network, change))
+            if self._working:
+                return
+            self._working = True
+        threading.Thread(target=self._work, name="paths", daemon=True).start()
+
+    def _work(self) -> None:
+        while True:
+            try:
+                self.settle()
+            except Exception:  # the paths of the next change are due all the same
+                log.exception("paths were not changed")
+            with self._queue_lock:
+                if not self._queue:
+                    self._working = False
+                    return
+
+    def _take(self) -> dict[ClusterNetwork, None]:
+        """Applies what is queued to what is known; returns the clusters concerned."""
+        with self._queue_lock:
+            entries, self._queue = self._queue, deque()
+        for network, change in entries:
+            try:
+                self._read(network)
+                change()
+            except (WherryError, OSError) as error:  # the host was removed meanwhile
+                log.warning("the ports of cluster %s are not known: %s", network.number, error)
+        return dict.fromkeys(network for network, _ in entries)
+
+    # what is known
+
+    def _read(self, network: ClusterNetwork) -> dict[int, _Member]:
+        """The plugged ports by index."""
+        known = self._members.get(network.number)
+        if known is None:
+            known = self._members[network.number] = {}
+            for host in self._hosts():
+                for index, owner, tap, link in _plugged_at(self._names.host(host), network):
+                    known[index] = _Member(host, owner, tap, link)
+        return known
+
+    def _plugged(self, port: Port) -> None:
+        self._moving[port.network.number].pop(port.index, None)
+        link = netns_links.inside(self._names.host(port.host), lambda ip: ip.index(link_of(port)))
+        if link is not None:
+            self._members[port.network.number][port.index] = _Member(port.host, port.owner, port.tap, link)
+
+    def _gone(self, port: Port) -> None:
+        number = port.network.number
+        self._routes.pop(self._names.port(port.host, port.owner), None)
+        known = self._members[number].get(port.index)
+        if known is not None and known.host == port.host:
+            del self._members[number][port.index]
+        if port.host in self._moving[number].get(port.index, ()):
+            del self._moving[number][port.index]
+
+    def _forget(self, cluster: int) -> None:
+        for member in self._members.pop(cluster, {}).values():
+            self._routes.pop(self._names.port(member.host, member.owner), None)
+        self._tables.forget(cluster)
+
+    def _hosts(self) -> list[str]:
+        return [host for host in self._names.site_of if named_netns.exists(self._names.name(host))]
+
+    # what is changed
+
+    def _follow(self, network: ClusterNetwork) -> None:
+        self._forward(network, self._hosts())
+        self._route(network)
+
+    def _forward(self, network: ClusterNetwork, hosts: Iterable[str]) -> None:
+        """Tells these hosts and their sites where each port is."""
+        members, moving = self._members.get(network.number, {}), self._moving[network.number]
+        number, site_of = network.number, self._names.site_of
+        macs = {index: mac_of(network, index) for index in {*members, *moving}}
+        places = [(host, self._names.host(host), {host}) for host in hosts]
+        for site in dict.fromkeys(site_of[host] for host in hosts):
+            places.append(("", self._names.site(site), {host for host in site_of if site_of[host] == site}))
+        for host, netns, here in places:
+            links = {}
+            for index, member in members.items():
+                if member.host not in here:
+                    links[macs[index]] = (trunk_of(number) if host else tunnel_of(number), 0)
+                elif host:
+                    links[macs[index]] = (f"p{number}.{index}", member.link)
+                else:
+                    links[macs[index]] = (self._names.trunk(member.host, number), 0)
+            if not self._can_forward(netns):
+                return
+            marked = frozenset(macs[index] for index, between in moving.items() if between & here)
+            try:
+                self._tables.write(netns, number, Destinations(links, marked))
+            except (WherryError, OSError) as error:
+                log.warning("frames of cluster %s take the bridges in %s: %s", number, netns, error)
+
+    def _route(self, network: ClusterNetwork) -> None:
+        """Gives each container large routes to the containers at its site, except to those that may leave it."""
+        members, site_of = self._members.get(network.number, {}), self._names.site_of
+        leaving = {
+            index for index, hosts in self._moving[network.number].items() if len({site_of[host] for host in hosts}) > 1
+        }
+        at_site = defaultdict[str, set[str]](set)
+        for index, member in members.items():
+            if not member.tap and index not in leaving:
+                at_site[site_of[member.host]].add(address_of(network, index))
+        for index, member in members.items():
+            site = site_of[member.host]
+            if member.tap or self._site_mtu[site] <= self._far_mtu:
+                continue
+            own = address_of(network, index)
+            wanted = frozenset(at_site[site] - {own}) if own in at_site[site] else frozenset[str]()
+            netns = self._names.port(member.host, member.owner)
+            try:
+                known = self._routes.pop(netns, None)
+                known = netns_links.inside(netns, lambda ip: ip.host_routes()) if known is None else known
+                change_host_routes(netns, "eth0", self._site_mtu[site], wanted - known, known - wanted)
+                self._routes[netns] = wanted
+            except (WherryError, OSError) as error:
+                log.warning("packets of %s stay small: %s", member.owner, error)
+
+
+def _plugged_at(netns: str, network: ClusterNetwork) -> list[tuple[int, str, bool, int]]:
+    """Ports of the cluster in its bridge at a host: index, owner, whether it is a TAP, and the link's index."""
+    return netns_links.inside(netns, lambda ip: ip.ports(f"p{network.number}.", bridge_of(network)))
+
+
+class NoPaths(ClusterPaths):
+    """The paths of clusters whose frames do not pass this machine."""
+
+    def __init__(self) -> None:
+        """Knows nothing and does nothing."""
+
+    def add_links(self, netns: str, network: ClusterNetwork, links: Iterable[str]) -> None: ...
+
+    def plugged(self, port: Port) -> None: ...
+
+    def gone(self, port: Port) -> None: ...
+
+    def made(self, netns: str) -> None: ...
+
+    def moving(self, port: Port) -> None: ...
+
+    def is_moving(self, port: Port) -> bool:
+        return True
+
+    def settle(self) -> None: ...
+
+    def forget(self) -> None: ...
