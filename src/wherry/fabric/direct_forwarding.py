@@ -3,10 +3,11 @@
 Each bridge costs a frame half a microsecond and more (0019). So every namespace with links of clusters has a table: for
 each cluster a map from the MAC of a plugged port to the link that leads there, and for each link a chain:
 
-    frame comes by a link:  its MAC is moving? -> bridge     the map has its MAC? -> that link     else -> bridge
+    frame comes by a link:  by an unplugged port, or its MAC is moving? -> bridge, if the link is in one
+                            else, the map has its MAC? -> that link; no? -> bridge
 
 Invariants: a frame whose MAC no map has takes the bridges, so a map may be late or incomplete; a MAC is marked as
-moving before its port is unplugged, and until it is plugged again.
+moving before its port is unplugged, and until it is plugged again; nothing comes out of an unplugged port.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections.abc import Iterable, Mapping, Set
 from typing import NamedTuple
 
 from wherry.base.errors import Refused
+from wherry.fabric.netlink import UNPLUGGED
 from wherry.fabric.netns_names import is_of_cluster
 from wherry.fabric.nft import nft
 
@@ -54,7 +56,8 @@ def add_links(netns: str, cluster: int, links: Iterable[str]) -> None:
     for link in links:
         hook = f'{{ type filter hook ingress device "{link}" priority 0; policy accept; }}'
         lines += [f"add chain {TABLE} {link} {hook}", f"flush chain {TABLE} {link}"]
-        rules = (f"jump {COUNT}", f"ether daddr @m{cluster} accept", f"fwd to ether daddr map @c{cluster}")
+        unplugged, moving = f"meta iifgroup {UNPLUGGED} accept", f"ether daddr @m{cluster} accept"
+        rules = (unplugged, f"jump {COUNT}", moving, f"fwd to ether daddr map @c{cluster}")
         lines += [f"add rule {TABLE} {link} {rule}" for rule in rules]
     _run(netns, lines)
 

@@ -22,6 +22,7 @@ from pyroute2.netlink.exceptions import NetlinkError
 
 from wherry.base.errors import Code, Failed
 from wherry.fabric import named_netns
+from wherry.fabric.netlink import UNPLUGGED
 
 MTU = 1500
 """Of clusters' networks between sites, and of virtual machines: Ethernet's usual one."""
@@ -95,7 +96,7 @@ class NetnsLinks:
             self._route.link("add", ifname=name, kind="veth", mtu=mtu, peer=peer)
 
     def tap(self, name: str, owner: str, queues: int = 1) -> None:
-        """A persistent TAP device, up, with its owner as alias. It has a carrier while a program has it open."""
+        """A persistent TAP device, up: a port of a cluster. It has a carrier while a program has it open."""
         flags = _IFF_TAP | _IFF_NO_PI | (_IFF_MULTI_QUEUE if queues > 1 else 0)
         if self.index(name) is None:
             device = os.open("/dev/net/tun", os.O_RDWR | os.O_CLOEXEC)
@@ -104,8 +105,8 @@ class NetnsLinks:
                 fcntl.ioctl(device, _TUNSETPERSIST, 1)
             finally:
                 os.close(device)
-        self._route.link("set", index=self.index(name), txqlen=_TAP_FRAMES, mtu=MTU, ifalias=owner)
-        self.up(name)
+        self._route.link("set", index=self.index(name), txqlen=_TAP_FRAMES, mtu=MTU)
+        self.up(name, owner=owner)
 
     def vxlan(self, name: str, number: int, own: str, others: list[str]) -> None:
         """A VXLAN with this VNI between underlay addresses; frames to unknown MACs are flooded to all `others`."""
@@ -146,10 +147,11 @@ class NetnsLinks:
                 raise
 
     def up(self, name: str, bridge: str | None = None, owner: str | None = None) -> None:
-        """Brings the link up, as a port of the bridge when one is named; `owner` becomes its alias."""
+        """Brings the link up, as a port of the bridge when one is named. With an owner, its alias, it is a port of a
+        cluster that is not plugged yet."""
         more: dict[str, Any] = {} if bridge is None else {"master": self._bridge_index(bridge, name)}
         if owner is not None:
-            more["ifalias"] = owner
+            more |= {"ifalias": owner, "group": UNPLUGGED}
         self._route.link("set", index=self.index(name), state="up", **more)
 
     def ports(self, prefix: str, bridge: str) -> list[tuple[int, str, bool, int]]:
