@@ -28,6 +28,8 @@ from wherry.fabric.vpn_tunnel import Tunnel
 PROGRAM = "wireguard-go"
 PORT = 51820
 """The port that WireGuard's documentation uses."""
+_FIRST_VNI = 2**23
+"""VNI of the first link's VXLAN: above the numbers of clusters, which have VXLANs of the same port at a site."""
 _MTU = netns_links.WIRE_MTU - 80
 _KEEPALIVE = "5"
 """Seconds between keepalives; the first is sent at once and starts the handshake."""
@@ -97,7 +99,8 @@ class WireGuard(Tunnel):
         self._inside(side, functools.partial(NetnsLinks.attach, name=name, bridge=None, mtu=_MTU))
         self._inside(side, functools.partial(NetnsLinks.address, name=name, address=f"{here}/30"))
         self._inside(
-            side, functools.partial(NetnsLinks.vxlan, name=frames, number=self._index + 1, own=here, others=[there])
+            side,
+            functools.partial(NetnsLinks.vxlan, name=frames, number=_FIRST_VNI + self._index, own=here, others=[there]),
         )
         self._inside(
             side, functools.partial(NetnsLinks.attach, name=frames, bridge=self._bridge, mtu=netns_links.UNDERLAY_MTU)
