@@ -40,6 +40,7 @@ from wherry.fabric.nft import nft
 from wherry.fabric.packet_hold import NetnsPacketHold
 from wherry.fabric.protocol import LinkMeasure, LinkState, Repair
 from wherry.fabric.site_links import SiteLinks
+from wherry.model.cpu_quota import cpu_quota
 from wherry.model.network import HEAD_INDEX, MOST_NODES, ClusterNetwork, Port, address_of, mac_of
 from wherry.model.records import Host, HostFacts
 from wherry.model.spec.fabric import FabricSpec, HostSpec, LinkSpec
@@ -348,7 +349,7 @@ class NetnsFabric:
         self._wait_uplink(host)
         group = Cgroup(self.cgroup(host.name))
         group.create()
-        group.limit(cpus=host.cores * host.speed, memory=host.memory, tasks=None)
+        group.limit(cpus=cpu_quota(host.cores, host.speed), memory=host.memory, tasks=None)
         group.weight(host.cores * host.speed)
 
     def _site_address(self, site: str) -> str:

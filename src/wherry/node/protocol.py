@@ -13,6 +13,7 @@ from typing import Annotated, Protocol
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
 from wherry.base.progress import Check, Progress, never_raises, quiet
+from wherry.model.cpu_quota import cpu_quota
 from wherry.model.migration_parameters import MigrationParameters
 from wherry.model.owner import Owner
 from wherry.model.records import Node, Round
@@ -53,6 +54,11 @@ class Placement(BaseModel):
     def cpus(self) -> float:
         """CPUs of the machine that the node may use here: a slower host is emulated by a smaller quota."""
         return self.node.cpus * self.speed
+
+    @property
+    def quota(self) -> float:
+        """The limit of the node's CPU time, in CPUs; see `cpu_quota`."""
+        return cpu_quota(self.node.cpus, self.speed)
 
     @property
     def owner(self) -> Owner:

@@ -227,7 +227,7 @@ def restore_limits(place: Placement) -> None:
     group = Cgroup(place.cgroup)
     if group.pids():
         group.gather(CPU)
-        group.limit(place.cpus, place.node.memory)
+        group.limit(place.quota, place.node.memory)
         group.weight(place.cpus)
         group.weigh_parent()
 

@@ -93,7 +93,7 @@ class LocalHost:
             layout.fill(place.hosts_file)
             self._install_init(layout, place)
             group.create()
-            group.limit(place.cpus, place.node.memory)
+            group.limit(place.quota, place.node.memory)
             group.weight(place.cpus)
             group.weigh_parent()
             self._run(place, layout)

@@ -147,7 +147,7 @@ class VmDriver(VmDriverBase):
         group = Cgroup(place.cgroup)
         group.create()
         group.add(pid)
-        group.limit(place.cpus if bounded else None, place.node.memory + OVERHEAD)
+        group.limit(place.quota if bounded else None, place.node.memory + OVERHEAD)
         group.weight(place.cpus)
         group.weigh_parent()
 
