@@ -90,9 +90,10 @@ static void report(struct pingpong *game, size_t size, long repeat, long warm, d
 
     qsort(game->times, (size_t)repeat, sizeof *game->times, compare_times);
     printf("{\"bytes\": %zu, \"repeat\": %ld, \"warm\": %ld, \"mean\": %.9g, \"median\": %.9g, \"min\": %.9g, "
-           "\"p95\": %.9g, \"max\": %.9g, \"bits_per_second\": %.6g, \"errors\": %llu}\n",
+           "\"p95\": %.9g, \"p999\": %.9g, \"max\": %.9g, \"bits_per_second\": %.6g, \"errors\": %llu}\n",
            size, repeat, warm, mean, (game->times[(repeat - 1) / 2] + game->times[repeat / 2]) / 4,
-           game->times[0] / 2, game->times[(repeat * 95 - 1) / 100] / 2, game->times[repeat - 1] / 2,
+           game->times[0] / 2, game->times[(repeat * 95 - 1) / 100] / 2,
+           game->times[(repeat * 999 - 1) / 1000] / 2, game->times[repeat - 1] / 2,
            8 * (double)size / mean, (unsigned long long)game->errors);
     fflush(stdout);
 }

@@ -41,6 +41,20 @@ def test_move_benchmark_runs_beside_runc(tmp_path: Path) -> None:
     assert not Instance(INSTANCE).run.exists(), "the instance is gone"
 
 
+def test_cluster_cost_benchmark_keeps_its_clusters_between_runs(tmp_path: Path) -> None:
+    small = ("programs=cg", "classes=S", "ranks=2", "crowds=", "ring=1", "messages=100")
+    words = ["bench", "run", "cluster-cost", "--reps", "1", "--out", str(tmp_path / "cost.jsonl")]
+    done = subprocess.run(
+        [WHERRY, *words, *(word for setting in small for word in ("--set", setting))],
+        env={**os.environ, "WHERRY_INSTANCE": INSTANCE}, capture_output=True, text=True, timeout=500,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    _, *samples = (json.loads(line) for line in (tmp_path / "cost.jsonl").read_text().splitlines())
+    assert len(samples) == 2 * 2 * 5 and all(sample["ok"] for sample in samples), samples
+    assert "CG S, 2 ranks, MPICH" in done.stdout and "Gbit/s" in done.stdout
+    assert not Instance(INSTANCE).run.exists(), "the instance is gone"
+
+
 @pytest.mark.skipif(not shutil.which("hpcc"), reason="hpcc is not installed")
 def test_the_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """HPL natively, on a cluster, and while a node moves: each run is verified, and the page tells of all."""

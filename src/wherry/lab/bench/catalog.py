@@ -12,13 +12,22 @@ from pydantic import TypeAdapter, ValidationError
 from wherry.base.errors import Code, Refused
 from wherry.lab.bench.balance import Balance
 from wherry.lab.bench.balance_overhead import BalanceOverhead
+from wherry.lab.bench.cluster_cost import ClusterCost
 from wherry.lab.bench.definition import Benchmark
 from wherry.lab.bench.link_moves import LinkMoves
 from wherry.lab.bench.links import Links
 from wherry.lab.bench.move import MoveByRunc
 from wherry.lab.bench.vm_move import MoveByVirsh
 
-BENCHMARKS: tuple[type[Benchmark], ...] = (MoveByRunc, MoveByVirsh, Links, LinkMoves, Balance, BalanceOverhead)
+BENCHMARKS: tuple[type[Benchmark], ...] = (
+    MoveByRunc,
+    MoveByVirsh,
+    ClusterCost,
+    Links,
+    LinkMoves,
+    Balance,
+    BalanceOverhead,
+)
 
 
 def find(name: str, *, quick: bool = False, settings: Sequence[str] = ()) -> Benchmark:

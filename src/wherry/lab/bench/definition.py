@@ -97,6 +97,8 @@ class Benchmark(ABC):
     """Settings that --quick changes."""
     fresh_fabric: ClassVar[bool] = False
     """Whether each run gets a new fabric, so that the daemon has no measurements of earlier runs."""
+    keeps_clusters: ClassVar[bool] = False
+    """Whether clusters stay for later runs, unless a run fails; else they are removed after each run."""
     remarks: ClassVar[Sequence[str]] = ()
 
     @abstractmethod
@@ -110,8 +112,8 @@ class Benchmark(ABC):
 
     @abstractmethod
     def measure(self, client: Client, levels: Levels, directory: Path) -> Iterable[Row]:
-        """Makes one run and yields its samples. The runner removes its clusters afterwards; jobs may write to
-        `directory`."""
+        """Makes one run and yields its samples. The runner removes its clusters afterwards, unless `keeps_clusters`;
+        jobs may write to `directory`."""
 
     @abstractmethod
     def comparisons(self, samples: Samples) -> Sequence[Comparison]:

@@ -1,7 +1,8 @@
 """Runs a benchmark: every treatment once in each turn, in an order drawn for the turn, in a temporary instance.
 
 Invariants: each sample, also a failed one, is written to the file when its run ends; no cluster of the instance is left
-after a run; however the benchmark ends, the samples are kept and the instance is removed.
+after a run that failed, nor after another unless the benchmark keeps its clusters; however the benchmark ends, the
+samples are kept and the instance is removed.
 """
 
 from __future__ import annotations
@@ -69,8 +70,10 @@ def run(benchmark: Benchmark, repetitions: int, out: Path, keep: bool, on_progre
 
 
 def _rows(benchmark: Benchmark, client: Client, levels: Levels, directory: Path) -> Iterable[Row]:
+    keep = False
     try:
         yield from benchmark.measure(client, levels, directory)
+        keep = benchmark.keeps_clusters
     except WherryError as error:
         if error.code == Code.CANCELLED:  # Ctrl-C during a wait for an operation
             raise KeyboardInterrupt from error
@@ -78,7 +81,8 @@ def _rows(benchmark: Benchmark, client: Client, levels: Levels, directory: Path)
     except subprocess.TimeoutExpired as error:
         yield {"ok": False, "problem": f"did not end within {error.timeout:.0f} s"}
     finally:
-        _remove_clusters(client)
+        if not keep:
+            _remove_clusters(client)
 
 
 def _remove_clusters(client: Client) -> None:
