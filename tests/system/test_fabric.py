@@ -13,73 +13,24 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from fabricports import INSTANCE, left, ping, plugged, port_of
 
-from names import own_name
 from wherry.base.errors import Failed, Refused
-from wherry.base.paths import Instance
 from wherry.fabric import named_netns, vpn_catalog
 from wherry.fabric.cgroup import Cgroup
 from wherry.fabric.default_fabric import default_fabric
 from wherry.fabric.direct_forwarding import TABLE
-from wherry.fabric.netlink import Switch
 from wherry.fabric.netns import NetnsFabric, sweep
 from wherry.fabric.nft import nft
 from wherry.fabric.traffic_matrix import BRIDGES, TrafficMatrix, _rules
-from wherry.model.network import ClusterNetwork, Port, address_of, mac_of, network_of
-from wherry.model.spec.fabric import LARGEST_MTU, LinkSpec, SiteSpec
+from wherry.model.network import ClusterNetwork, Port, network_of
+from wherry.model.spec.fabric import LinkSpec
 
-INSTANCE = Instance(own_name("tfab"))
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces are root's")
-
-
-def left() -> set[str]:
-    """Namespaces and cgroups with the instance's prefix, and the machine's own interfaces."""
-    groups = {str(path) for path in Path("/sys/fs/cgroup").glob(f"**/{INSTANCE.prefix}")}
-    return set(named_netns.names(INSTANCE.prefix)) | groups | {f"link {name}" for _, name in socket.if_nameindex()}
-
-
-@pytest.fixture
-def fabric() -> Iterator[NetnsFabric]:
-    sweep(INSTANCE)
-    before = left()
-    created = NetnsFabric(default_fabric(), INSTANCE)
-    created.up()
-    yield created
-    inside = [pid for name in named_netns.names(INSTANCE.prefix) for pid in named_netns.processes(name)]
-    created.down()
-    assert left() == before
-    assert not [pid for pid in inside if os.path.exists(f"/proc/{pid}/ns/net")]
-
-
-@pytest.fixture
-def network(fabric: NetnsFabric) -> ClusterNetwork:
-    network = network_of(fabric.spec.pool, 1)
-    fabric.network_up(network)
-    return network
-
-
-def port_of(network: ClusterNetwork, index: int, host: str) -> Port:
-    address, mac = address_of(network, index), mac_of(network, index)
-    return Port(owner=f"t-{index}", index=index, host=host, network=network, address=address, mac=mac)
-
-
-def plugged(fabric: NetnsFabric, network: ClusterNetwork, index: int, host: str) -> Port:
-    port = port_of(network, index, host)
-    fabric.port_up(port)
-    fabric.port_plug(port)
-    return port
-
-
-def ping(fabric: NetnsFabric, source: Port, address: str, *options: str) -> bool:
-    command = ["ping", "-c1", "-W2", *options, address]
-    return named_netns.inside(
-        fabric.port_netns(source), lambda: subprocess.run(command, capture_output=True, timeout=30).returncode == 0
-    )
 
 
 def listen(fabric: NetnsFabric, port: Port) -> socket.socket:
@@ -99,118 +50,6 @@ def test_ports_at_two_sites_reach_each_other(fabric: NetnsFabric, network: Clust
     with listen(fabric, far) as server, connect(fabric, near, far) as client, server.accept()[0] as accepted:
         client.sendall(b"over the sites")
         assert accepted.recv(100) == b"over the sites"
-
-
-def forwarded(netns: str, cluster: int = 1) -> str:
-    """What a namespace knows of the cluster: its map of links and its set of moving MACs."""
-    return nft(netns, "list", "map", "netdev", "wherry", f"c{cluster}") + nft(
-        netns, "list", "set", "netdev", "wherry", f"m{cluster}"
-    )
-
-
-def test_packets_within_a_site_are_large(fabric: NetnsFabric, network: ClusterNetwork) -> None:
-    one, other, far = (plugged(fabric, network, index, host) for index, host in enumerate(("a1", "a2", "b1")))
-    assert ping(fabric, one, other.address, "-M", "do", "-s", "1472"), "small ones at once"
-    fabric.settle()
-    assert ping(fabric, one, other.address, "-M", "do", "-s", str(LARGEST_MTU - 28))
-    assert not ping(fabric, one, other.address, "-M", "do", "-s", str(LARGEST_MTU - 27))
-    assert not ping(fabric, one, far.address, "-M", "do", "-s", "1473")
-
-    arriving = other.model_copy(update={"host": "b2"})
-    fabric.port_up(arriving)
-    hold = fabric.hold(arriving)
-    assert not ping(fabric, one, other.address, "-M", "do", "-s", "1473"), "before it leaves the site"
-    assert ping(fabric, one, other.address, "-s", "1472")
-    hold.divert()
-    fabric.port_unplug(other)
-    hold.release()
-    fabric.port_plug(arriving)
-    fabric.port_down(other)
-    fabric.settle()
-    assert ping(fabric, far, other.address, "-M", "do", "-s", str(LARGEST_MTU - 28)), "now they share a site"
-    assert not ping(fabric, one, other.address, "-M", "do", "-s", "1473")
-
-
-@pytest.mark.parametrize("mtu", [1500, 9000])
-def test_a_site_may_declare_its_mtu(mtu: int) -> None:
-    sweep(INSTANCE)
-    spec = default_fabric()
-    fabric = NetnsFabric(spec.model_copy(update={"sites": (SiteSpec(name="a", mtu=mtu), spec.sites[1])}), INSTANCE)
-    fabric.up()
-    try:
-        network = network_of(fabric.spec.pool, 1)
-        fabric.network_up(network)
-        one, other = plugged(fabric, network, 0, "a1"), plugged(fabric, network, 1, "a2")
-        fabric.settle()
-        assert ping(fabric, one, other.address, "-M", "do", "-s", str(mtu - 28))
-        assert not ping(fabric, one, other.address, "-M", "do", "-s", str(mtu - 27))
-    finally:
-        fabric.down()
-
-
-@pytest.mark.skipif(shutil.which("nft") is None, reason="there is no nft")
-def test_frames_pass_the_bridges_by_except_those_of_a_port_that_moves(
-    fabric: NetnsFabric, network: ClusterNetwork
-) -> None:
-    """Bridges that are down carry no frame; those of hosts and sites are taken down in turn."""
-    here, near, far = (plugged(fabric, network, index, host) for index, host in enumerate(("a1", "a2", "b1")))
-    neighbour = plugged(fabric, network, 3, "a1")
-    fabric.settle()
-
-    def bridges(up: bool) -> None:
-        for name in ("a1", "a2", "site-a"):
-            netns = named_netns.path(f"{INSTANCE.prefix}-{name}")
-            with contextlib.closing(Switch(netns)) as switch:
-                switch.set_up("c1", up)
-
-    bridges(False)
-    for peer in (near, far, neighbour):
-        assert ping(fabric, here, peer.address)
-    fabric.hold(near.model_copy(update={"host": "b2"})).drop()
-    assert not ping(fabric, here, near.address), "near takes the bridges until it is plugged"
-    fabric.port_plug(near)
-    fabric.settle()
-    assert ping(fabric, here, near.address)
-    fabric.port_unplug(near)
-    assert not ping(fabric, here, near.address)
-    assert not ping(fabric, near, here.address), "nothing comes out of an unplugged port"
-    bridges(True)
-    fabric.port_plug(near)
-    fabric.settle()
-    assert ping(fabric, here, near.address)
-
-
-@pytest.mark.skipif(shutil.which("nft") is None, reason="there is no nft")
-def test_a_new_driver_reads_where_ports_are(fabric: NetnsFabric, network: ClusterNetwork) -> None:
-    """A restarted daemon keeps the paths of ports that another one plugged, and adds its own."""
-    one, other, far = (plugged(fabric, network, index, host) for index, host in enumerate(("a1", "a2", "b1")))
-    fabric.settle()
-    again = NetnsFabric(fabric.spec, INSTANCE)
-    added = plugged(again, network, 3, "a2")
-    again.settle()
-    for name, links in (("a1", ("p1.0", "u1", "u1", "u1")), ("site-a", ("d0.1", "d1.1", "x1", "d1.1"))):
-        found = forwarded(named_netns.path(f"{INSTANCE.prefix}-{name}"))
-        for port, link in zip((one, other, far, added), links, strict=True):
-            assert f'{port.mac} : "{link}"' in found
-    assert ping(again, other, added.address, "-M", "do", "-s", str(LARGEST_MTU - 28))
-    again.network_down(network)
-    assert "c1" not in nft(again.host_netns("a1"), "list", "maps")
-
-
-@pytest.mark.skipif(shutil.which("nft") is None, reason="there is no nft")
-def test_an_aborted_move_leaves_the_paths_as_they_were(fabric: NetnsFabric, network: ClusterNetwork) -> None:
-    one, other = plugged(fabric, network, 0, "a1"), plugged(fabric, network, 1, "a2")
-    fabric.settle()
-    before = [forwarded(fabric.host_netns(host)) for host in ("a1", "a2", "b1")]
-    arriving = other.model_copy(update={"host": "b1"})
-    fabric.port_up(arriving)
-    hold = fabric.hold(arriving)
-    assert [forwarded(fabric.host_netns(host)) for host in ("a1", "a2", "b1")] != before
-    hold.drop()
-    fabric.port_down(arriving)
-    fabric.settle()
-    assert [forwarded(fabric.host_netns(host)) for host in ("a1", "a2", "b1")] == before
-    assert ping(fabric, one, other.address, "-M", "do", "-s", str(LARGEST_MTU - 28))
 
 
 def test_clusters_are_isolated_from_each_other(fabric: NetnsFabric, network: ClusterNetwork) -> None:
