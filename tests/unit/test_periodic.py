@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Iterator
 
 import pytest
 
+from wherry.fabric import direct_forwarding
 from wherry.service import doctor
 from wherry.service.periodic import PeriodicTask, stop_all
 
@@ -48,3 +50,14 @@ def test_a_probe_that_raises_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(doctor, "_PROBES", (_broken,))
     (finding,) = doctor.examine()
     assert (finding.name, finding.health) == ("broken", doctor.Health.MISSING) and "tracking" in finding.text
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="namespaces are root's")
+def test_a_machine_that_cannot_forward_past_bridges_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [{one.name: one for one in doctor._network()}["forwarding"]]
+    monkeypatch.setattr(direct_forwarding, "trial", lambda: "add table netdev t\nadd rule netdev t none accept\n")
+    found.append({one.name: one for one in doctor._network()}["forwarding"])
+    monkeypatch.setattr("shutil.which", lambda name: None if name == "nft" else name)
+    found.append({one.name: one for one in doctor._network()}["forwarding"])
+    assert [one.health for one in found[1:]] == [doctor.Health.LIMITED] * 2
+    assert "bridges" in found[1].text and "not installed" in found[2].text

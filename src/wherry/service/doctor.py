@@ -15,7 +15,7 @@ from typing import Any
 from wherry.base.errors import WherryError
 from wherry.base.paths import instance, native_program
 from wherry.base.units import format_size
-from wherry.fabric import vpn_catalog, wireguard
+from wherry.fabric import direct_forwarding, vpn_catalog, wireguard
 from wherry.fabric.cgroup import machine_layout
 from wherry.fabric.host_facts import runtime, runtime_problem, runtime_version
 from wherry.job.mpi import parse_version
@@ -102,6 +102,10 @@ def _network() -> Iterator[Finding]:
         refused = _in_netns(f"ip link add probe0 type {kind} {words}")
         remedy = f"modprobe {kind}"
         yield _judge(kind, not refused, f"{kind} devices", f"{kind} devices cannot be made: {refused}", remedy)
+    refused = _in_netns("nft -f -", direct_forwarding.trial()) if shutil.which("nft") else "nft is not installed"
+    slow = f"frames between nodes take bridges, at about twice the latency: {refused}"
+    good = "frames are forwarded past bridges"
+    yield _judge("forwarding", not refused, good, slow, "make setup; modprobe nft_fwd_netdev", Health.LIMITED)
     tun = os.access("/dev/net/tun", os.R_OK | os.W_OK)
     yield _judge("tun", tun, "/dev/net/tun", "there is no /dev/net/tun", "modprobe tun", Health.LIMITED)
 
@@ -114,10 +118,10 @@ def _overlays() -> Iterator[Finding]:
         yield _judge(kind, not missing, f"{text} between sites", bad, vpn_catalog.remedy(missing), Health.LIMITED)
 
 
-def _in_netns(command: str) -> str:
-    """The error of a command in a network namespace of its own; empty on success."""
+def _in_netns(command: str, text: str = "") -> str:
+    """The error of a command with this input in a network namespace of its own; empty on success."""
     words = ["unshare", "--net", "--", *command.split()]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=20, check=False)
+    done = subprocess.run(words, input=text, capture_output=True, text=True, timeout=20, check=False)
     return (done.stderr.strip() or f"exit code {done.returncode}") if done.returncode else ""
 
 
