@@ -9,7 +9,7 @@ import shutil
 import pytest
 from fabricports import INSTANCE, ping, plugged
 
-from wherry.fabric import named_netns
+from wherry.fabric import direct_forwarding, named_netns
 from wherry.fabric.default_fabric import default_fabric
 from wherry.fabric.netlink import Switch
 from wherry.fabric.netns import NetnsFabric, sweep
@@ -130,3 +130,22 @@ def test_an_aborted_move_leaves_the_paths_as_they_were(fabric: NetnsFabric, netw
     fabric.settle()
     assert [forwarded(fabric.host_netns(host)) for host in ("a1", "a2", "b1")] == before
     assert ping(fabric, one, other.address, "-M", "do", "-s", str(LARGEST_MTU - 28))
+
+
+def test_without_rules_the_bridges_carry_everything(fabric: NetnsFabric, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(direct_forwarding, "obstacle", lambda netns: "no nftables")
+    network = network_of(fabric.spec.pool, 1)
+    fabric.network_up(network)
+    one, other, far = (plugged(fabric, network, index, host) for index, host in enumerate(("a1", "a2", "b1")))
+    fabric.settle()
+    assert ping(fabric, one, other.address, "-M", "do", "-s", str(LARGEST_MTU - 28)) and ping(fabric, one, far.address)
+    arriving = other.model_copy(update={"host": "b2"})
+    fabric.port_up(arriving)
+    hold = fabric.hold(arriving)
+    hold.divert()
+    fabric.port_unplug(other)
+    hold.release()
+    fabric.port_plug(arriving)
+    fabric.settle()
+    assert ping(fabric, one, other.address) and ping(fabric, far, other.address, "-M", "do", "-s", "9000")
+    fabric.network_down(network)

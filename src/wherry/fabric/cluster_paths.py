@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
@@ -24,6 +25,9 @@ from wherry.fabric.netlink import change_host_routes
 from wherry.fabric.netns_names import NetnsNames, bridge_of, link_of, trunk_of, tunnel_of
 from wherry.model.network import ClusterNetwork, Port, address_of, mac_of
 
+_PAUSE = 0.1
+"""Seconds from a change of ports until paths follow it: those of a whole cluster's start follow together, and the first
+moments after a move are the job's."""
 log = logging.getLogger("wherry.fabric")
 
 
@@ -151,6 +155,7 @@ class ClusterPaths:
 
     def _work(self) -> None:
         while True:
+            time.sleep(_PAUSE)
             try:
                 self.settle()
             except Exception:  # the paths of the next change are due all the same
