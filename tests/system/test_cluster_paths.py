@@ -9,6 +9,7 @@ import shutil
 import pytest
 from fabricports import INSTANCE, ping, plugged
 
+from wherry.base.errors import Code, Refused
 from wherry.fabric import direct_forwarding, named_netns
 from wherry.fabric.default_fabric import default_fabric
 from wherry.fabric.netlink import Switch
@@ -149,3 +150,38 @@ def test_without_rules_the_bridges_carry_everything(fabric: NetnsFabric, monkeyp
     fabric.settle()
     assert ping(fabric, one, other.address) and ping(fabric, far, other.address, "-M", "do", "-s", "9000")
     fabric.network_down(network)
+
+
+@pytest.mark.skipif(shutil.which("nft") is None, reason="there is no nft")
+def test_a_move_whose_frames_cannot_be_drawn_to_the_bridges_is_refused(
+    fabric: NetnsFabric, network: ClusterNetwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = plugged(fabric, network, 0, "a1"), plugged(fabric, network, 1, "a2")
+    fabric.settle()
+    arriving = other.model_copy(update={"host": "b1"})
+    fabric.port_up(arriving)
+    with monkeypatch.context() as broken:
+        broken.setattr(direct_forwarding, "nft", failing)
+        with pytest.raises(Refused, match="no rules today"):
+            fabric.hold(arriving)
+    fabric.port_down(arriving)
+    fabric.settle()
+    assert ping(fabric, one, other.address)
+    fabric.port_up(arriving)
+    fabric.hold(arriving).drop()
+
+
+def failing(netns: str, *words: str, text: str = "") -> str:
+    raise Refused(Code.UNSUPPORTED, "no rules today", "", "")
+
+
+@pytest.mark.skipif(shutil.which("nft") is None, reason="there is no nft")
+def test_a_port_that_was_just_plugged_is_unplugged_all_the_same(fabric: NetnsFabric, network: ClusterNetwork) -> None:
+    one, other = plugged(fabric, network, 0, "a1"), plugged(fabric, network, 1, "a1")
+    fabric.settle()
+    for _ in range(3):
+        fabric.port_unplug(other)
+        fabric.port_plug(other)
+    fabric.port_unplug(other)
+    fabric.settle()
+    assert not ping(fabric, one, other.address)

@@ -51,7 +51,7 @@ class ClusterPaths:
         self._lock = threading.RLock()
         """Held while paths are changed."""
         self._queue_lock = threading.Lock()
-        self._queue: deque[tuple[ClusterNetwork, Callable[[], None]]] = deque()
+        self._queue: deque[tuple[Port, Callable[[], None]]] = deque()
         self._working = False
         self._tables = DestinationTables()
         self._members: dict[int, dict[int, _Member]] = {}
@@ -84,11 +84,11 @@ class ClusterPaths:
 
     def plugged(self, port: Port) -> None:
         """The port was plugged, which ends its move. Returns at once; the paths follow."""
-        self._later(port.network, lambda: self._plugged(port))
+        self._later(port, lambda: self._plugged(port))
 
     def gone(self, port: Port) -> None:
         """The port was removed, perhaps one to which a move was taken back. Returns at once; the paths follow."""
-        self._later(port.network, lambda: self._gone(port))
+        self._later(port, lambda: self._gone(port))
 
     def made(self, netns: str) -> None:
         """A port's namespace was made, without routes to nodes."""
@@ -97,7 +97,8 @@ class ClusterPaths:
 
     def moving(self, port: Port) -> None:
         """From when this returns until the port is plugged again, frames to it take the bridges, and so do packets of
-        the size for other sites if it moves to one. The port's host is the destination, or where it is unplugged."""
+        the size for other sites if it moves to one. The port's host is the destination, or where it is unplugged.
+        Raises what cannot be changed: frames would go to an unplugged port, and large packets be lost."""
         with self._lock:
             self.settle()
             network = port.network
@@ -105,12 +106,15 @@ class ClusterPaths:
             hosts = {port.host} | ({member.host} if member else set())
             hosts |= self._moving[network.number].get(port.index, frozenset())
             self._moving[network.number][port.index] = frozenset(hosts)
-            self._forward(network, hosts)
-            self._route(network)
+            for error in (*self._forward(network, hosts), *self._route(network)):
+                raise error
 
     def is_moving(self, port: Port) -> bool:
         """True between `moving` and `plugged`."""
-        return port.index in self._moving[port.network.number]
+        with self._queue_lock:
+            if any((port.network.number, port.index) == (one.network.number, one.index) for one, _ in self._queue):
+                return False  # it was plugged meanwhile
+            return port.index in self._moving[port.network.number]
 
     def remade(self, network: ClusterNetwork) -> None:
         """The cluster's links may have been made anew."""
@@ -121,7 +125,7 @@ class ClusterPaths:
         """The cluster's network is about to be removed."""
         with self._lock:
             with self._queue_lock:
-                self._queue = deque(entry for entry in self._queue if entry[0].number != network.number)
+                self._queue = deque(entry for entry in self._queue if entry[0].network.number != network.number)
             self._forget(network.number)
             self._moving.pop(network.number, None)
 
@@ -145,9 +149,9 @@ class ClusterPaths:
 
     # the thread
 
-    def _later(self, network: ClusterNetwork, change: Callable[[], None]) -> None:
+    def _later(self, port: Port, change: Callable[[], None]) -> None:
         with self._queue_lock:
-            self._queue.append((network, change))
+            self._queue.append((port, change))
             if self._working:
                 return
             self._working = True
@@ -169,13 +173,13 @@ class ClusterPaths:
         """Applies what is queued to what is known; returns the clusters concerned."""
         with self._queue_lock:
             entries, self._queue = self._queue, deque()
-        for network, change in entries:
+        for port, change in entries:
             try:
-                self._read(network)
+                self._read(port.network)
                 change()
             except (WherryError, OSError) as error:  # the host was removed meanwhile
-                log.warning("the ports of cluster %s are not known: %s", network.number, error)
-        return dict.fromkeys(network for network, _ in entries)
+                log.warning("where %s is plugged is not known: %s", port.owner, error)
+        return dict.fromkeys(port.network for port, _ in entries)
 
     # what is known
 
@@ -215,11 +219,12 @@ class ClusterPaths:
     # what is changed
 
     def _follow(self, network: ClusterNetwork) -> None:
-        self._forward(network, self._hosts())
-        self._route(network)
+        for error in (*self._forward(network, self._hosts()), *self._route(network)):
+            log.warning("paths of cluster %s stay slow: %s", network.number, error)
 
-    def _forward(self, network: ClusterNetwork, hosts: Iterable[str]) -> None:
-        """Tells these hosts and their sites where each port is."""
+    def _forward(self, network: ClusterNetwork, hosts: Iterable[str]) -> list[Exception]:
+        """Tells these hosts and their sites where each port is; returns the errors."""
+        errors = list[Exception]()
         members, moving = self._members.get(network.number, {}), self._moving[network.number]
         number, site_of = network.number, self._names.site_of
         macs = {index: mac_of(network, index) for index in {*members, *moving}}
@@ -236,15 +241,18 @@ class ClusterPaths:
                 else:
                     links[macs[index]] = (self._names.trunk(member.host, number), 0)
             if not self._can_forward(netns):
-                return
+                return []
             marked = frozenset(macs[index] for index, between in moving.items() if between & here)
             try:
                 self._tables.write(netns, number, Destinations(links, marked))
             except (WherryError, OSError) as error:
-                log.warning("frames of cluster %s take the bridges in %s: %s", number, netns, error)
+                errors.append(error)
+        return errors
 
-    def _route(self, network: ClusterNetwork) -> None:
-        """Gives each container large routes to the containers at its site, except to those that may leave it."""
+    def _route(self, network: ClusterNetwork) -> list[Exception]:
+        """Gives each container large routes to the containers at its site, except to those that may leave it; returns
+        the errors."""
+        errors = list[Exception]()
         members, site_of = self._members.get(network.number, {}), self._names.site_of
         leaving = {
             index for index, hosts in self._moving[network.number].items() if len({site_of[host] for host in hosts}) > 1
@@ -266,7 +274,8 @@ class ClusterPaths:
                 change_host_routes(netns, "eth0", self._site_mtu[site], wanted - known, known - wanted)
                 self._routes[netns] = wanted
             except (WherryError, OSError) as error:
-                log.warning("packets of %s stay small: %s", member.owner, error)
+                errors.append(error)
+        return errors
 
 
 def _plugged_at(netns: str, network: ClusterNetwork) -> list[tuple[int, str, bool, int]]:
