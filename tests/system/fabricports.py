@@ -38,3 +38,11 @@ def ping(fabric: NetnsFabric, source: Port, address: str, *options: str) -> bool
     return named_netns.inside(
         fabric.port_netns(source), lambda: subprocess.run(command, capture_output=True, timeout=30).returncode == 0
     )
+
+
+def listen(fabric: NetnsFabric, port: Port) -> socket.socket:
+    return named_netns.inside(fabric.port_netns(port), lambda: socket.create_server((port.address, 5000)))
+
+
+def connect(fabric: NetnsFabric, port: Port, to: Port) -> socket.socket:
+    return named_netns.inside(fabric.port_netns(port), lambda: socket.create_connection((to.address, 5000), timeout=20))

@@ -4,28 +4,30 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 
 import pytest
-from fabricports import INSTANCE, ping, plugged
+from fabricports import INSTANCE, connect, listen, ping, plugged
 
 from wherry.base.errors import Code, Refused
 from wherry.fabric import direct_forwarding, named_netns
 from wherry.fabric.default_fabric import default_fabric
-from wherry.fabric.netlink import Switch
+from wherry.fabric.netlink import Switch, change_host_routes, set_neighbours
 from wherry.fabric.netns import NetnsFabric, sweep
-from wherry.fabric.nft import nft
+from wherry.fabric.traffic_matrix import TrafficMatrix
 from wherry.model.network import ClusterNetwork, network_of
 from wherry.model.spec.fabric import LARGEST_MTU, SiteSpec
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces are root's")
 
 
-def forwarded(netns: str, cluster: int = 1) -> str:
-    """What a namespace knows of the cluster: its map of links and its set of moving MACs."""
-    return nft(netns, "list", "map", "netdev", "wherry", f"c{cluster}") + nft(
-        netns, "list", "set", "netdev", "wherry", f"m{cluster}"
-    )
+FORWARDS = pytest.mark.skipif(bool(direct_forwarding.obstacle()), reason="no BPF: frames take bridges")
+
+
+def bridges(up: bool) -> None:
+    """Takes the cluster's bridges at site a and its hosts up or down: those that are down carry no frame."""
+    for name in ("a1", "a2", "site-a"):
+        with contextlib.closing(Switch(named_netns.path(f"{INSTANCE.prefix}-{name}"))) as switch:
+            switch.set_up("c1", up)
 
 
 def test_packets_within_a_site_are_large(fabric: NetnsFabric, network: ClusterNetwork) -> None:
@@ -68,7 +70,7 @@ def test_a_site_may_declare_its_mtu(mtu: int) -> None:
         fabric.down()
 
 
-@pytest.mark.skipif(shutil.which("nft") is None, reason="there is no nft")
+@FORWARDS
 def test_frames_pass_the_bridges_by_except_those_of_a_port_that_moves(
     fabric: NetnsFabric, network: ClusterNetwork
 ) -> None:
@@ -76,12 +78,6 @@ def test_frames_pass_the_bridges_by_except_those_of_a_port_that_moves(
     here, near, far = (plugged(fabric, network, index, host) for index, host in enumerate(("a1", "a2", "b1")))
     neighbour = plugged(fabric, network, 3, "a1")
     fabric.settle()
-
-    def bridges(up: bool) -> None:
-        for name in ("a1", "a2", "site-a"):
-            netns = named_netns.path(f"{INSTANCE.prefix}-{name}")
-            with contextlib.closing(Switch(netns)) as switch:
-                switch.set_up("c1", up)
 
     bridges(False)
     for peer in (near, far, neighbour):
@@ -100,41 +96,79 @@ def test_frames_pass_the_bridges_by_except_those_of_a_port_that_moves(
     assert ping(fabric, here, near.address)
 
 
-@pytest.mark.skipif(shutil.which("nft") is None, reason="there is no nft")
+@FORWARDS
 def test_a_new_driver_reads_where_ports_are(fabric: NetnsFabric, network: ClusterNetwork) -> None:
-    """A restarted daemon keeps the paths of ports that another one plugged, and adds its own."""
-    one, other, far = (plugged(fabric, network, index, host) for index, host in enumerate(("a1", "a2", "b1")))
+    """A restarted daemon forwards between ports that another one plugged, also of other clusters, and its own."""
+    second = network_of(fabric.spec.pool, 2)
+    fabric.network_up(second)
+    others = [plugged(fabric, second, index, host) for index, host in ((10, "a1"), (11, "a2"))]
+    ports = [plugged(fabric, network, index, host) for index, host in enumerate(("a1", "a2", "b1"))]
     fabric.settle()
     again = NetnsFabric(fabric.spec, INSTANCE)
-    added = plugged(again, network, 3, "a2")
+    ports.append(plugged(again, network, 3, "a2"))
     again.settle()
-    for name, links in (("a1", ("p1.0", "u1", "u1", "u1")), ("site-a", ("d0.1", "d1.1", "x1", "d1.1"))):
-        found = forwarded(named_netns.path(f"{INSTANCE.prefix}-{name}"))
-        for port, link in zip((one, other, far, added), links, strict=True):
-            assert f'{port.mac} : "{link}"' in found
-    assert ping(again, other, added.address, "-M", "do", "-s", str(LARGEST_MTU - 28))
+    bridges(False)
+    assert all(ping(again, ports[0], port.address) for port in ports[1:])
+    with contextlib.closing(Switch(again.host_netns("a1"))) as switch:
+        switch.set_up("c2", False)
+    assert ping(again, others[0], others[1].address)
+    assert ping(again, ports[1], ports[3].address, "-M", "do", "-s", str(LARGEST_MTU - 28))
     again.network_down(network)
-    assert "c1" not in nft(again.host_netns("a1"), "list", "maps")
 
 
-@pytest.mark.skipif(shutil.which("nft") is None, reason="there is no nft")
+@FORWARDS
 def test_an_aborted_move_leaves_the_paths_as_they_were(fabric: NetnsFabric, network: ClusterNetwork) -> None:
     one, other = plugged(fabric, network, 0, "a1"), plugged(fabric, network, 1, "a2")
     fabric.settle()
-    before = [forwarded(fabric.host_netns(host)) for host in ("a1", "a2", "b1")]
     arriving = other.model_copy(update={"host": "b1"})
     fabric.port_up(arriving)
     hold = fabric.hold(arriving)
-    assert [forwarded(fabric.host_netns(host)) for host in ("a1", "a2", "b1")] != before
+    bridges(False)
+    assert not ping(fabric, one, other.address)
     hold.drop()
     fabric.port_down(arriving)
     fabric.settle()
-    assert [forwarded(fabric.host_netns(host)) for host in ("a1", "a2", "b1")] == before
     assert ping(fabric, one, other.address, "-M", "do", "-s", str(LARGEST_MTU - 28))
 
 
-def test_without_rules_the_bridges_carry_everything(fabric: NetnsFabric, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(direct_forwarding, "obstacle", lambda netns: "no nftables")
+@FORWARDS
+def test_clusters_do_not_share_their_maps(fabric: NetnsFabric, network: ClusterNetwork) -> None:
+    """A node that sends to a MAC of another cluster, which root in it can, reaches nobody."""
+    second = network_of(fabric.spec.pool, 2)
+    fabric.network_up(second)
+    one, alien = plugged(fabric, network, 0, "a1"), plugged(fabric, second, 1, "a1")
+    fabric.settle()
+    set_neighbours(fabric.port_netns(one), "eth0", {alien.address: alien.mac})
+    change_host_routes(fabric.port_netns(one), "eth0", 1500, {alien.address}, set())
+    change_host_routes(fabric.port_netns(alien), "eth0", 1500, {one.address}, set())
+    set_neighbours(fabric.port_netns(alien), "eth0", {one.address: one.mac})
+    assert not ping(fabric, one, alien.address)
+
+
+@FORWARDS
+def test_frames_take_the_bridges_of_a_host_while_they_are_counted(fabric: NetnsFabric, network: ClusterNetwork) -> None:
+    one, other = plugged(fabric, network, 0, "a1"), plugged(fabric, network, 1, "a2")
+    fabric.settle()
+    here = fabric.host_netns("a1")
+    bridges(False)
+    assert ping(fabric, one, other.address)
+    with contextlib.closing(TrafficMatrix(fabric.take_bridges)) as counters:
+        counters.read({here: frozenset()})
+        assert not ping(fabric, one, other.address)
+        fabric.port_plug(one)
+        fabric.settle()
+        assert not ping(fabric, one, other.address), "nor does a change of ports end that"
+        bridges(True)
+        with listen(fabric, other) as server, connect(fabric, one, other) as client, server.accept()[0] as accepted:
+            client.sendall(b"counted")
+            assert accepted.recv(100) == b"counted"
+        assert counters.read({here: frozenset()})[one.mac, other.mac].frames == 2, "its SYN, and the data"
+    bridges(False)
+    assert ping(fabric, one, other.address)
+
+
+def test_without_bpf_the_bridges_carry_everything(fabric: NetnsFabric, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(direct_forwarding, "obstacle", lambda: "no libbpf")
     network = network_of(fabric.spec.pool, 1)
     fabric.network_up(network)
     one, other, far = (plugged(fabric, network, index, host) for index, host in enumerate(("a1", "a2", "b1")))
@@ -152,7 +186,7 @@ def test_without_rules_the_bridges_carry_everything(fabric: NetnsFabric, monkeyp
     fabric.network_down(network)
 
 
-@pytest.mark.skipif(shutil.which("nft") is None, reason="there is no nft")
+@FORWARDS
 def test_a_move_whose_frames_cannot_be_drawn_to_the_bridges_is_refused(
     fabric: NetnsFabric, network: ClusterNetwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -161,8 +195,8 @@ def test_a_move_whose_frames_cannot_be_drawn_to_the_bridges_is_refused(
     arriving = other.model_copy(update={"host": "b1"})
     fabric.port_up(arriving)
     with monkeypatch.context() as broken:
-        broken.setattr(direct_forwarding, "nft", failing)
-        with pytest.raises(Refused, match="no rules today"):
+        broken.setattr(direct_forwarding.Forwarder, "write", failing)
+        with pytest.raises(Refused, match="no maps today"):
             fabric.hold(arriving)
     fabric.port_down(arriving)
     fabric.settle()
@@ -171,11 +205,11 @@ def test_a_move_whose_frames_cannot_be_drawn_to_the_bridges_is_refused(
     fabric.hold(arriving).drop()
 
 
-def failing(netns: str, *words: str, text: str = "") -> str:
-    raise Refused(Code.UNSUPPORTED, "no rules today", "", "")
+def failing(*given: object) -> None:
+    raise Refused(Code.UNSUPPORTED, "no maps today", "", "")
 
 
-@pytest.mark.skipif(shutil.which("nft") is None, reason="there is no nft")
+@FORWARDS
 def test_a_port_that_was_just_plugged_is_unplugged_all_the_same(fabric: NetnsFabric, network: ClusterNetwork) -> None:
     one, other = plugged(fabric, network, 0, "a1"), plugged(fabric, network, 1, "a1")
     fabric.settle()

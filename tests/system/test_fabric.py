@@ -17,28 +17,19 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from fabricports import INSTANCE, left, ping, plugged, port_of
+from fabricports import INSTANCE, connect, left, listen, ping, plugged, port_of
 
 from wherry.base.errors import Failed, Refused
 from wherry.fabric import named_netns, vpn_catalog
 from wherry.fabric.cgroup import Cgroup
 from wherry.fabric.default_fabric import default_fabric
-from wherry.fabric.direct_forwarding import TABLE
 from wherry.fabric.netns import NetnsFabric, sweep
 from wherry.fabric.nft import nft
-from wherry.fabric.traffic_matrix import BRIDGES, TrafficMatrix, _rules
+from wherry.fabric.traffic_matrix import _RULES, TrafficMatrix
 from wherry.model.network import ClusterNetwork, Port, network_of
 from wherry.model.spec.fabric import LinkSpec
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces are root's")
-
-
-def listen(fabric: NetnsFabric, port: Port) -> socket.socket:
-    return named_netns.inside(fabric.port_netns(port), lambda: socket.create_server((port.address, 5000)))
-
-
-def connect(fabric: NetnsFabric, port: Port, to: Port) -> socket.socket:
-    return named_netns.inside(fabric.port_netns(port), lambda: socket.create_connection((to.address, 5000), timeout=20))
 
 
 def test_ports_at_two_sites_reach_each_other(fabric: NetnsFabric, network: ClusterNetwork) -> None:
@@ -166,23 +157,19 @@ def test_unsupported_link_is_refused_before_anything_is_made(monkeypatch: pytest
 
 
 @pytest.mark.skipif(shutil.which("nft") is None, reason="there is no nft")
-@pytest.mark.parametrize("table", [BRIDGES, TABLE])
-def test_frames_are_counted_once_with_several_counters(fabric: NetnsFabric, table: str) -> None:
+def test_frames_are_counted_once_with_several_counters(fabric: NetnsFabric) -> None:
     """Each profile request, and the daemon's balancing, has counters of its own."""
     place = fabric.host_netns("a1")
-    if table == TABLE:
-        fabric.network_up(network_of(fabric.spec.pool, 1))
-    readers = [TrafficMatrix() for _ in range(8)]
+    readers = [TrafficMatrix(fabric.take_bridges) for _ in range(8)]
     with ThreadPoolExecutor(len(readers)) as pool:
         list(pool.map(lambda counters: counters.read({place: frozenset()}), readers))
 
     def rules() -> str:
-        found = nft(place, "list", "ruleset").partition(f"table {table} ")[2].partition("\n}")[0]
-        return found if "set far" in found else ""
+        return nft(place, "list", "ruleset", "bridge").partition("table bridge wherry ")[2]
 
     once = rules()
     assert once.count("jump data") == once.count("update @pairs") == once.count("update @turns") == 1
-    nft(place, "-f", "-", text=_rules(table))
+    nft(place, "-f", "-", text=_RULES)
     assert rules() == once, "nor when another daemon adds them"
 
     one, other = readers[:2]
@@ -206,7 +193,7 @@ def test_a_host_whose_nft_hangs_does_not_hold_up_the_readers_of_others(
     fabric: NetnsFabric, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     stuck, place = fabric.host_netns("a1"), fabric.host_netns("b1")
-    reader = TrafficMatrix()
+    reader = TrafficMatrix(fabric.take_bridges)
     reader.read({stuck: frozenset()})
     real, begun = shutil.which("nft"), tmp_path / "begun"
     slow = tmp_path / "nft"
@@ -220,7 +207,7 @@ def test_a_host_whose_nft_hangs_does_not_hold_up_the_readers_of_others(
         closing = pool.submit(reader.close)
         while not begun.exists():
             time.sleep(0.01)
-        with contextlib.closing(TrafficMatrix()) as other:
+        with contextlib.closing(TrafficMatrix(fabric.take_bridges)) as other:
             other.read({place: frozenset()})
         assert not closing.done(), "a1's rules are being removed meanwhile"
         closing.result()

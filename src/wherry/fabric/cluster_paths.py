@@ -20,9 +20,9 @@ from typing import NamedTuple
 
 from wherry.base.errors import WherryError
 from wherry.fabric import direct_forwarding, named_netns, netns_links
-from wherry.fabric.direct_forwarding import Destinations, DestinationTables
+from wherry.fabric.direct_forwarding import Destination, Forwarder
 from wherry.fabric.netlink import change_host_routes
-from wherry.fabric.netns_names import NetnsNames, bridge_of, link_of, trunk_of, tunnel_of
+from wherry.fabric.netns_names import NetnsNames, bridge_of, cluster_of, is_port, link_of, trunk_of, tunnel_of
 from wherry.model.network import ClusterNetwork, Port, address_of, mac_of
 
 _PAUSE = 0.1
@@ -43,17 +43,26 @@ class _Member(NamedTuple):
 class ClusterPaths:
     """The paths of one fabric's clusters. Changes are made by a thread, which ends when nothing is left to do."""
 
-    def __init__(self, names: NetnsNames, site_mtu: Mapping[str, int], far_mtu: int) -> None:
-        """MTUs in bytes: of packets within each site, and of those between sites."""
-        self._names, self._site_mtu, self._far_mtu = names, site_mtu, far_mtu
+    def __init__(
+        self,
+        names: NetnsNames,
+        site_mtu: Mapping[str, int],
+        far_mtu: int,
+        network: Callable[[int], ClusterNetwork],
+    ) -> None:
+        """MTUs are those of packets within sites and between sites, in bytes; `network` is a cluster's by number."""
+        self._names, self._site_mtu, self._far_mtu, self._network = names, site_mtu, far_mtu, network
         self._obstacle: str | None = None
-        """Why this machine cannot forward at the ingress of links; None: not tried yet."""
+        """Why this machine cannot forward past bridges; None: not tried yet."""
         self._lock = threading.RLock()
         """Held while paths are changed."""
         self._queue_lock = threading.Lock()
-        self._queue: deque[tuple[Port, Callable[[], None]]] = deque()
+        self._queue: deque[tuple[ClusterNetwork, int, Callable[[], None]]] = deque()
+        """By cluster and index of a port, what happened to it."""
         self._working = False
-        self._tables = DestinationTables()
+        self._forwarders: dict[str, Forwarder] = {}
+        self._links: dict[str, dict[str, int]] = {}
+        """By namespace, the index of each link of a cluster that is no port, by name."""
         self._members: dict[int, dict[int, _Member]] = {}
         """By cluster, once read, and index."""
         self._moving: defaultdict[int, dict[int, frozenset[str]]] = defaultdict(dict)
@@ -63,32 +72,48 @@ class ClusterPaths:
 
     # links
 
-    def add_links(self, netns: str, network: ClusterNetwork, links: Iterable[str]) -> None:
-        """Forwards what comes by these links of the cluster past the bridges, if this machine can."""
-        if self._can_forward(netns):
-            direct_forwarding.add_links(netns, network.number, links)
+    def add_links(self, netns: str, names: Iterable[str]) -> None:
+        """Prepares to forward what comes by these links of clusters past the bridges, if this machine can."""
+        with self._lock:
+            if (forwarder := self._forwarder(netns)) is not None:
+                found = netns_links.inside(netns, lambda ip: {name: ip.index(name) for name in names})
+                links = {name: index for name, index in found.items() if index is not None}
+                forwarder.attach(links.values())
+                self._links[netns] |= links
 
-    def remove(self, netns: str, network: ClusterNetwork) -> None:
-        """Removes what a namespace knows of a cluster."""
-        if self._can_forward(netns):
-            direct_forwarding.remove_cluster(netns, network.number)
+    def take_bridges(self, netns: str, wanted: bool) -> None:
+        """All frames take the bridges in a namespace, so that they can be counted there, or no longer."""
+        with self._lock:
+            if (forwarder := self._forwarder(netns)) is not None:
+                forwarder.take_bridges(wanted)
 
-    def _can_forward(self, netns: str) -> bool:
+    def _forwarder(self, netns: str) -> Forwarder | None:
+        """The namespace's. A new one takes the place of another daemon's at all links, and follows all clusters."""
         if self._obstacle is None:
-            self._obstacle = direct_forwarding.obstacle(netns)
+            self._obstacle = direct_forwarding.obstacle()
             if self._obstacle:
                 log.info("frames of clusters take bridges: %s", self._obstacle)
-        return not self._obstacle
+        if self._obstacle:
+            return None
+        if netns not in self._forwarders:
+            links = netns_links.inside(netns, lambda ip: ip.indices())
+            clusters = {name: number for name in links if (number := cluster_of(name)) is not None}
+            made = self._forwarders[netns] = Forwarder(netns)
+            made.attach(links[name] for name in clusters)
+            self._links[netns] = {name: links[name] for name in clusters}
+            for number in set(clusters.values()) - self._members.keys():
+                self._later(self._network(number), -1, lambda: None)
+        return self._forwarders[netns]
 
     # what happens to ports
 
     def plugged(self, port: Port) -> None:
         """The port was plugged, which ends its move. Returns at once; the paths follow."""
-        self._later(port, lambda: self._plugged(port))
+        self._later(port.network, port.index, lambda: self._plugged(port))
 
     def gone(self, port: Port) -> None:
         """The port was removed, perhaps one to which a move was taken back. Returns at once; the paths follow."""
-        self._later(port, lambda: self._gone(port))
+        self._later(port.network, port.index, lambda: self._gone(port))
 
     def made(self, netns: str) -> None:
         """A port's namespace was made, without routes to nodes."""
@@ -112,9 +137,16 @@ class ClusterPaths:
     def is_moving(self, port: Port) -> bool:
         """True between `moving` and `plugged`."""
         with self._queue_lock:
-            if any((port.network.number, port.index) == (one.network.number, one.index) for one, _ in self._queue):
+            if any(one[:2] == (port.network, port.index) for one in self._queue):
                 return False  # it was plugged meanwhile
             return port.index in self._moving[port.network.number]
+
+    def unplug(self, port: Port) -> None:
+        """Nothing that comes out of the port, which is moving, passes its bridge from now on."""
+        member = self._members.get(port.network.number, {}).get(port.index)
+        forwarder = self._forwarders.get(self._names.host(port.host))
+        if member is not None and member.host == port.host and forwarder is not None:
+            forwarder.stop(member.link)
 
     def remade(self, network: ClusterNetwork) -> None:
         """The cluster's links may have been made anew."""
@@ -125,9 +157,14 @@ class ClusterPaths:
         """The cluster's network is about to be removed."""
         with self._lock:
             with self._queue_lock:
-                self._queue = deque(entry for entry in self._queue if entry[0].network.number != network.number)
+                self._queue = deque(entry for entry in self._queue if entry[0] != network)
             self._forget(network.number)
             self._moving.pop(network.number, None)
+            for netns, forwarder in self._forwarders.items():
+                forwarder.forward(network.number, frozenset())
+                forwarder.write(network.number, {})
+                for name in [name for name in self._links[netns] if cluster_of(name) == network.number]:
+                    del self._links[netns][name]
 
     def settle(self) -> None:
         """Returns when all paths are as the ports demand. What could not be changed is logged, and takes bridges."""
@@ -145,13 +182,15 @@ class ClusterPaths:
                 self._forget(cluster)
             self._moving.clear()
             self._routes.clear()
-            self._tables.forget()
+            self._links.clear()
+            while self._forwarders:
+                self._forwarders.popitem()[1].close()
 
     # the thread
 
-    def _later(self, port: Port, change: Callable[[], None]) -> None:
+    def _later(self, network: ClusterNetwork, index: int, change: Callable[[], None]) -> None:
         with self._queue_lock:
-            self._queue.append((port, change))
+            self._queue.append((network, index, change))
             if self._working:
                 return
             self._working = True
@@ -173,13 +212,13 @@ class ClusterPaths:
         """Applies what is queued to what is known; returns the clusters concerned."""
         with self._queue_lock:
             entries, self._queue = self._queue, deque()
-        for port, change in entries:
+        for network, index, change in entries:
             try:
-                self._read(port.network)
+                self._read(network)
                 change()
             except (WherryError, OSError) as error:  # the host was removed meanwhile
-                log.warning("where %s is plugged is not known: %s", port.owner, error)
-        return dict.fromkeys(port.network for port, _ in entries)
+                log.warning("where port %s of cluster %s is, is not known: %s", index, network.number, error)
+        return dict.fromkeys(network for network, _, _ in entries)
 
     # what is known
 
@@ -198,6 +237,8 @@ class ClusterPaths:
         link = netns_links.inside(self._names.host(port.host), lambda ip: ip.index(link_of(port)))
         if link is not None:
             self._members[port.network.number][port.index] = _Member(port.host, port.owner, port.tap, link)
+            if (forwarder := self._forwarder(self._names.host(port.host))) is not None:
+                forwarder.allow(link)
 
     def _gone(self, port: Port) -> None:
         number = port.network.number
@@ -211,7 +252,6 @@ class ClusterPaths:
     def _forget(self, cluster: int) -> None:
         for member in self._members.pop(cluster, {}).values():
             self._routes.pop(self._names.port(member.host, member.owner), None)
-        self._tables.forget(cluster)
 
     def _hosts(self) -> list[str]:
         return [host for host in self._names.site_of if named_netns.exists(self._names.name(host))]
@@ -224,30 +264,44 @@ class ClusterPaths:
 
     def _forward(self, network: ClusterNetwork, hosts: Iterable[str]) -> list[Exception]:
         """Tells these hosts and their sites where each port is; returns the errors."""
-        errors = list[Exception]()
-        members, moving = self._members.get(network.number, {}), self._moving[network.number]
-        number, site_of = network.number, self._names.site_of
-        macs = {index: mac_of(network, index) for index in {*members, *moving}}
-        places = [(host, self._names.host(host), {host}) for host in hosts]
+        site_of, errors = self._names.site_of, list[Exception]()
+        places = [(self._names.host(host), {host}, True) for host in hosts]
         for site in dict.fromkeys(site_of[host] for host in hosts):
-            places.append(("", self._names.site(site), {host for host in site_of if site_of[host] == site}))
-        for host, netns, here in places:
-            links = {}
-            for index, member in members.items():
-                if member.host not in here:
-                    links[macs[index]] = (trunk_of(number) if host else tunnel_of(number), 0)
-                elif host:
-                    links[macs[index]] = (f"p{number}.{index}", member.link)
-                else:
-                    links[macs[index]] = (self._names.trunk(member.host, number), 0)
-            if not self._can_forward(netns):
-                return []
-            marked = frozenset(macs[index] for index, between in moving.items() if between & here)
+            at_site = {host for host in site_of if site_of[host] == site}
+            places.append((self._names.site(site), at_site, False))
+        for netns, here, is_host in places:
             try:
-                self._tables.write(netns, number, Destinations(links, marked))
+                if (forwarder := self._forwarder(netns)) is None:
+                    return []
+                destinations, links = self._destinations(network, netns, here, is_host)
+                forwarder.write(network.number, destinations)
+                forwarder.forward(network.number, links)
             except (WherryError, OSError) as error:
                 errors.append(error)
         return errors
+
+    def _destinations(
+        self, network: ClusterNetwork, netns: str, here: set[str], is_host: bool
+    ) -> tuple[dict[bytes, Destination], set[int]]:
+        """For a host, or a site with the hosts `here`: the link to each port that does not move, and the links by
+        which its frames come."""
+        number, members, known = network.number, self._members.get(network.number, {}), self._links[netns]
+        moving = {index for index, hosts in self._moving[number].items() if hosts & here}
+        away = trunk_of(number) if is_host else tunnel_of(number)
+        destinations = dict[bytes, Destination]()
+        links = {index for name, index in known.items() if cluster_of(name) == number and not is_port(name)}
+        for index, member in members.items():
+            if is_host and member.host in here:
+                to = Destination(member.link, not member.tap)
+                links.add(member.link)
+            else:
+                name = self._names.trunk(member.host, number) if member.host in here else away
+                if name not in known:
+                    continue
+                to = Destination(known[name], name != tunnel_of(number))
+            if index not in moving:
+                destinations[bytes.fromhex(mac_of(network, index).replace(":", ""))] = to
+        return destinations, links
 
     def _route(self, network: ClusterNetwork) -> list[Exception]:
         """Gives each container large routes to the containers at its site, except to those that may leave it; returns
@@ -289,7 +343,11 @@ class NoPaths(ClusterPaths):
     def __init__(self) -> None:
         """Knows nothing and does nothing."""
 
-    def add_links(self, netns: str, network: ClusterNetwork, links: Iterable[str]) -> None: ...
+    def add_links(self, netns: str, names: Iterable[str]) -> None: ...
+
+    def take_bridges(self, netns: str, wanted: bool) -> None: ...
+
+    def unplug(self, port: Port) -> None: ...
 
     def plugged(self, port: Port) -> None: ...
 

@@ -1,132 +1,179 @@
-"""Frames of a cluster go from link to link by an nftables rule at the ingress hook, before a bridge sees them.
+"""Frames of a cluster go from link to link by a BPF program, before a bridge sees them.
 
-Each bridge costs a frame half a microsecond and more (0019). So every namespace with links of clusters has a table: for
-each cluster a map from the MAC of a plugged port to the link that leads there, and for each link a chain:
+A bridge, and the queue at the other end of a link, cost a frame half a microsecond each at every hop (0019). So every
+namespace with links of clusters has a program at the ingress of these links, and two maps:
 
-    frame comes by a link:  by an unplugged port, or its MAC is moving? -> bridge, if the link is in one
-                            else, the map has its MAC? -> that link; no? -> bridge
+    frame comes by a link:   which cluster is the link's?       none -> bridge, if the link is in one
+                             where is the frame's MAC in it?    unknown -> bridge
+                             behind a pair: the program of the pair's other end goes on with it, at once
+                             behind another link: it is sent
 
-Invariants: a frame whose MAC no map has takes the bridges, so a map may be late or incomplete; a MAC is marked as
-moving before its port is unplugged, and until it is plugged again; nothing comes out of an unplugged port.
+Invariants: a frame whose MAC has no entry takes the bridges, so entries may be late or missing, never wrong; a link
+without an entry is as if there were no program, which is how an unplugged port sends nothing past its bridge.
 """
 
 from __future__ import annotations
 
-import re
+import struct
+import threading
 from collections.abc import Iterable, Mapping, Set
 from typing import NamedTuple
 
 from wherry.base.errors import Refused
-from wherry.fabric.netlink import UNPLUGGED
-from wherry.fabric.netns_names import is_of_cluster
-from wherry.fabric.nft import nft
+from wherry.fabric import named_netns
+from wherry.fabric.bpf import Map, Program, instruction
 
-TABLE, _TRIAL = "netdev wherry", "netdev wherry-trial"
-COUNT = "count"
-"""The chain that every frame passes first. It is empty unless `traffic_matrix` counts."""
-
-
-class Destinations(NamedTuple):
-    """What a namespace knows of one cluster: the link by MAC, with a number that differs when a link of the same name
-    was made anew, and the MACs that are moving."""
-
-    links: Mapping[str, tuple[str, int]] = {}
-    moving: Set[str] = frozenset()
+_NAME = "wherry_forward"
+_MOST_LINKS, _MOST_MACS = 4096, 65536
+"""Sizes of the maps: links of clusters in one namespace, and their nodes' MACs."""
+_LINK, _CLUSTER = struct.Struct("=I"), struct.Struct("=I")
+_MAC, _WAY = struct.Struct("=6sH"), struct.Struct("=II")
 
 
-def trial() -> str:
-    """Commands that succeed where this machine can forward so; they leave nothing behind."""
-    chain = f"{_TRIAL} ingress"
-    return "\n".join(
-        [
-            f"add table {_TRIAL}",
-            f'add chain {chain} {{ type filter hook ingress device "lo" priority 0; policy accept; }}',
-            f'add rule {chain} fwd to ether daddr map {{ 02:00:00:00:00:00 : "lo" }}',
-            f"delete table {_TRIAL}",
-            "",
-        ]
-    )
+class Destination(NamedTuple):
+    """The link to a MAC: its index, and whether it is a veth, whose other end is in another namespace."""
+
+    link: int
+    pair: bool
 
 
-def obstacle(netns: str) -> str:
-    """Why this machine cannot forward so, tried in a namespace; empty when it can."""
+class Forwarder:
+    """The program and maps of one namespace. Another one for the same namespace takes its place, link by link."""
+
+    def __init__(self, netns: str) -> None:
+        """UNSUPPORTED where libbpf or the kernel cannot do it."""
+        self._netns = netns
+        self._lock = threading.Lock()
+        self._clusters: dict[int, int] = {}
+        """Cluster by link: what forwards, or would if frames did not take the bridges."""
+        self._stopped = set[int]()
+        self._known: dict[int, dict[bytes, Destination]] = {}
+        self._by_bridges = False
+        self._links = Map(_NAME, _LINK.size, _CLUSTER.size, _MOST_LINKS)
+        self._macs = Map(_NAME, _MAC.size, _WAY.size, _MOST_MACS)
+        self._program = Program(_NAME, _program(self._links.fd, self._macs.fd))
+
+    def attach(self, links: Iterable[int]) -> None:
+        """Puts the program at these links, by their indices. They do not forward before `forward`."""
+
+        def attach() -> None:
+            for link in links:
+                self._program.attach(link)
+
+        named_netns.inside(self._netns, attach)
+
+    def forward(self, cluster: int, links: Set[int]) -> None:
+        """Exactly these links of the cluster forward, but for those that were stopped."""
+        with self._lock:
+            for link in [link for link, its in self._clusters.items() if its == cluster and link not in links]:
+                self._remove(link)
+            for link in links - self._stopped:
+                if self._clusters.get(link) != cluster:
+                    self._clusters[link] = cluster
+                    if not self._by_bridges:
+                        self._links.put(_LINK.pack(link), _CLUSTER.pack(cluster))
+
+    def stop(self, link: int) -> None:
+        """The link forwards nothing until `allow`."""
+        with self._lock:
+            self._stopped.add(link)
+            self._remove(link)
+
+    def allow(self, link: int) -> None:
+        """The link may forward again; the next `forward` decides."""
+        with self._lock:
+            self._stopped.discard(link)
+
+    def write(self, cluster: int, destinations: Mapping[bytes, Destination]) -> None:
+        """Exactly these MACs of the cluster are known, each with the link that leads to it."""
+        known = self._known.pop(cluster, {})
+        for mac in known.keys() - destinations.keys():
+            self._macs.drop(_MAC.pack(mac, cluster))
+        for mac, destination in destinations.items():
+            if known.get(mac) != destination:
+                self._macs.put(_MAC.pack(mac, cluster), _WAY.pack(destination.link, destination.pair))
+        self._known[cluster] = dict(destinations)
+
+    def take_bridges(self, wanted: bool) -> None:
+        """All frames take the bridges, or none any more that need not."""
+        with self._lock:
+            self._by_bridges = wanted
+            for link, cluster in self._clusters.items():
+                if wanted:
+                    self._links.drop(_LINK.pack(link))
+                else:
+                    self._links.put(_LINK.pack(link), _CLUSTER.pack(cluster))
+
+    def close(self) -> None:
+        """Closes the descriptors; the kernel goes on as it was told."""
+        for one in (self._program, self._macs, self._links):
+            one.close()
+
+    def _remove(self, link: int) -> None:
+        self._clusters.pop(link, None)
+        self._links.drop(_LINK.pack(link))
+
+
+def obstacle() -> str:
+    """Why this machine cannot forward so; empty when it can."""
     try:
-        nft(netns, "-f", "-", text=trial())
+        links, macs = Map(_NAME, _LINK.size, _CLUSTER.size, 1), Map(_NAME, _MAC.size, _WAY.size, 1)
+        Program(_NAME, _program(links.fd, macs.fd)).close()
     except Refused as error:
         return error.why
+    links.close()
+    macs.close()
     return ""
 
 
-def add_links(netns: str, cluster: int, links: Iterable[str]) -> None:
-    """Forwards what comes by these links of the cluster, which must exist. Idempotent."""
-    lines = [f"add table {TABLE}", f"add chain {TABLE} {COUNT}", *_sets(cluster)]
-    for link in links:
-        hook = f'{{ type filter hook ingress device "{link}" priority 0; policy accept; }}'
-        lines += [f"add chain {TABLE} {link} {hook}", f"flush chain {TABLE} {link}"]
-        unplugged, moving = f"meta iifgroup {UNPLUGGED} accept", f"ether daddr @m{cluster} accept"
-        rules = (unplugged, f"jump {COUNT}", moving, f"fwd to ether daddr map @c{cluster}")
-        lines += [f"add rule {TABLE} {link} {rule}" for rule in rules]
-    _run(netns, lines)
-
-
-def remove_cluster(netns: str, cluster: int) -> None:
-    """Removes what the namespace knows of a cluster, with the chains of its links: kernels before 6.16 remove a chain
-    with its link, later ones keep it for the next link of that name. Idempotent."""
-    lines = [f"add table {TABLE}", *_sets(cluster)]
-    for chain in re.findall(r"chain (\S+) {", nft(netns, "list", "chains", TABLE.split()[0])):
-        if is_of_cluster(chain, cluster):
-            lines += [f"flush chain {TABLE} {chain}", f"delete chain {TABLE} {chain}"]
-    _run(netns, [*lines, f"delete map {TABLE} c{cluster}", f"delete set {TABLE} m{cluster}"])
-
-
-class DestinationTables:
-    """Writes the maps of one fabric's namespaces, and remembers what they hold. The caller serialises the calls."""
-
-    def __init__(self) -> None:
-        self._written: dict[tuple[str, int], Destinations] = {}
-
-    def write(self, netns: str, cluster: int, wanted: Destinations) -> None:
-        """Makes a namespace know exactly this of the cluster, in one transaction; does nothing when it does."""
-        known = self._written.pop((netns, cluster), None)
-        if known != wanted:
-            _run(netns, _changes(cluster, known, wanted))
-        self._written[netns, cluster] = wanted
-
-    def forget(self, cluster: int | None = None) -> None:
-        """Forgets what was written, of one cluster or of all: the next `write` replaces everything."""
-        for key in [key for key in self._written if cluster in (None, key[1])]:
-            del self._written[key]
-
-
-def _changes(cluster: int, known: Destinations | None, wanted: Destinations) -> list[str]:
-    """The commands that make a namespace know what is wanted; `known` None: it may hold anything."""
-    if known is None:
-        lines = [f"flush map {TABLE} c{cluster}", f"flush set {TABLE} m{cluster}"]
-        known = Destinations()
-    else:
-        lines = []
-    stale = [mac for mac, link in known.links.items() if wanted.links.get(mac) != link]
-    fresh = [f'{mac} : "{link}"' for mac, (link, made) in wanted.links.items() if known.links.get(mac) != (link, made)]
-    return [
-        *lines,
-        *_elements("delete", f"c{cluster}", stale),
-        *_elements("add", f"c{cluster}", fresh),
-        *_elements("delete", f"m{cluster}", sorted(known.moving - wanted.moving)),
-        *_elements("add", f"m{cluster}", sorted(wanted.moving - known.moving)),
+def _program(links: int, macs: int) -> bytes:
+    """The program for maps with these descriptors."""
+    context, frame, behind, cluster, key = 6, 2, 3, 7, 10  # registers; the key is on the stack
+    lookup, redirect, redirect_peer, unspecified = 1, 23, 155, -1  # BPF_FUNC_…, TC_ACT_UNSPEC
+    data, data_end, ifindex = 76, 80, 40  # offsets in struct __sk_buff
+    i = instruction
+    head = [
+        i(0xBF, context, 1),  # the context stays in r6
+        i(0x61, 1, context, ifindex),
+        i(0x63, key, 1, -4),
+        i(0x18, 1, 1, 0, links),
+        i(0),
+        i(0xBF, 2, key),
+        i(0x07, 2, value=-4),
+        i(0x85, value=lookup),
     ]
-
-
-def _elements(verb: str, name: str, elements: list[str]) -> list[str]:
-    return [f"{verb} element {TABLE} {name} {{ {', '.join(elements)} }}"] if elements else []
-
-
-def _sets(cluster: int) -> tuple[str, str]:
-    return (
-        f"add map {TABLE} c{cluster} {{ typeof ether daddr : meta oif; }}",
-        f"add set {TABLE} m{cluster} {{ type ether_addr; }}",
-    )
-
-
-def _run(netns: str, lines: list[str]) -> None:
-    if lines:
-        nft(netns, "-f", "-", text="\n".join([*lines, ""]))
+    mac = [
+        i(0x61, cluster, 0),
+        i(0x61, frame, context, data),
+        i(0x61, behind, context, data_end),
+        i(0xBF, 4, frame),
+        i(0x07, 4, value=14),
+    ]
+    find = [
+        i(0x61, 5, frame),  # the MAC, and the cluster behind it
+        i(0x63, key, 5, -16),
+        i(0x69, 5, frame, 4),
+        i(0x6B, key, 5, -12),
+        i(0x6B, key, cluster, -10),
+        i(0x18, 1, 1, 0, macs),
+        i(0),
+        i(0xBF, 2, key),
+        i(0x07, 2, value=-16),
+        i(0x85, value=lookup),
+    ]
+    go = [
+        i(0x61, 1, 0),
+        i(0x61, 3, 0, 4),
+        i(0xB4, 2),
+        i(0x15, 3, offset=2),  # no pair: to `redirect`
+        i(0x85, value=redirect_peer),
+        i(0x95),
+        i(0x85, value=redirect),
+        i(0x95),
+    ]
+    leave = [i(0xB4, 0, value=unspecified), i(0x95)]
+    to_leave = len(mac) + 1 + len(find) + 1 + len(go)
+    found_link = i(0x15, 0, offset=to_leave)
+    whole_header = i(0x2D, 4, behind, len(find) + 1 + len(go))
+    found_mac = i(0x15, 0, offset=len(go))
+    return b"".join([*head, found_link, *mac, whole_header, *find, found_mac, *go, *leave])

@@ -155,6 +155,9 @@ class FakeFabric:
     def settle(self) -> None:
         self.entering("settle")
 
+    def take_bridges(self, netns: str, wanted: bool) -> None:
+        self.entering("take_bridges")
+
     def port_up(self, port: Port) -> str:
         self.entering("port_up")
         self._host(port.host)

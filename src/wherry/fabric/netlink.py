@@ -23,7 +23,7 @@ _ERROR, _DONE = 2, 3
 _NEWLINK, _DELLINK, _GETLINK, _SETLINK = 16, 17, 18, 19
 _REQUEST, _ACK = 1, 4
 _NEWNEIGH, _CREATE, _REPLACE, _PERMANENT, _NDA_DST, _NDA_LLADDR = 28, 0x400, 0x100, 0x80, 1, 2
-_IFNAME, _MASTER, _GROUP = 3, 10, 27
+_IFNAME, _MASTER = 3, 10
 _NEWROUTE, _DELROUTE, _RTA_DST, _RTA_OIF, _RTA_METRICS, _RTAX_MTU = 24, 25, 1, 4, 8, 2
 _TABLE_MAIN, _BY_ADMINISTRATOR, _SCOPE_LINK, _UNICAST = 254, 4, 253, 1
 _REACHABLE, _NTF_MASTER = 0x02, 0x04
@@ -31,8 +31,6 @@ _NEIGHBOUR = struct.Struct("=BxxxiHBB")
 _ROUTE = struct.Struct("=BBBBBBBBI")
 _HEADER, _LINK, _ATTRIBUTE = struct.Struct("=IHHII"), struct.Struct("=BxHiII"), struct.Struct("=HH")
 IFF_UP, IFF_LOWER_UP = 0x1, 0x10000
-UNPLUGGED = 1
-"""The group (IFLA_GROUP) of ports outside a bridge, whose frames `direct_forwarding` leaves alone."""
 
 
 class Switch:
@@ -63,13 +61,13 @@ class Switch:
         return index, flags, _number(answer[_LINK.size :], _MASTER)
 
     def attach(self, name: str, bridge: str) -> None:
-        """Makes the link a port of the bridge, in the default group. Failed when either is missing."""
+        """Makes the link a port of the bridge. Failed when either is missing."""
         found = self.link(bridge)
         if found is None:
             raise Failed(
                 Code.FAILED, f"no bridge {bridge} in {self._netns}", f"{name} cannot be attached", "wherry status"
             )
-        self._set(name, "attach", 0, 0, _u32(_MASTER, found[0]) + _u32(_GROUP, 0))
+        self._set(name, "attach", 0, 0, _u32(_MASTER, found[0]))
 
     def add_fdb_entry(self, name: str, mac: str) -> None:
         """Puts the MAC into the bridge's forwarding table, behind the link, until a frame from elsewhere moves it.
@@ -87,9 +85,8 @@ class Switch:
                 raise self._refusal("add a forwarding entry for", name, error) from None
 
     def detach(self, name: str) -> None:
-        """Takes the link, if it exists, out of its bridge and into the group UNPLUGGED; returns when no frame passes
-        through it any more."""
-        self._set(name, "detach", 0, 0, _u32(_MASTER, 0) + _u32(_GROUP, UNPLUGGED), absent=True)
+        """Takes the link, if it exists, out of its bridge; returns when no frame passes through it any more."""
+        self._set(name, "detach", 0, 0, _u32(_MASTER, 0), absent=True)
 
     def set_up(self, name: str, up: bool) -> None:
         """Brings the link up or down."""

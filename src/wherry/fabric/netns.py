@@ -41,7 +41,7 @@ from wherry.fabric.packet_hold import NetnsPacketHold
 from wherry.fabric.protocol import LinkMeasure, LinkState, Repair
 from wherry.fabric.site_links import SiteLinks
 from wherry.model.cpu_quota import cpu_quota
-from wherry.model.network import HEAD_INDEX, MOST_NODES, ClusterNetwork, Port, address_of, mac_of
+from wherry.model.network import HEAD_INDEX, MOST_NODES, ClusterNetwork, Port, address_of, mac_of, network_of
 from wherry.model.records import Host, HostFacts
 from wherry.model.spec.fabric import FabricSpec, HostSpec, LinkSpec
 
@@ -105,7 +105,7 @@ class NetnsFabric:
         self._links = SiteLinks(instance)
         self._names = NetnsNames(spec, instance)
         site_mtu = {site.name: self._site_mtu(site.name) for site in spec.sites}
-        self._paths = ClusterPaths(self._names, site_mtu, self._far_mtu())
+        self._paths = ClusterPaths(self._names, site_mtu, self._far_mtu(), functools.partial(network_of, spec.pool))
 
     # the fabric
 
@@ -221,9 +221,9 @@ class NetnsFabric:
             netns_links.inside(self._names.site(site.name), functools.partial(_join, network=network, links=links))
             for host in hosts:
                 netns_links.inside(self._names.host(host), lambda ip: ip.wait(trunk_of(network.number)))
-                self._paths.add_links(self._names.host(host), network, [trunk_of(network.number)])
+                self._paths.add_links(self._names.host(host), [trunk_of(network.number)])
             tunnels = [tunnel_of(network.number)] if len(self.spec.sites) > 1 else []
-            self._paths.add_links(self._names.site(site.name), network, [*links, *tunnels])
+            self._paths.add_links(self._names.site(site.name), [*links, *tunnels])
         self._paths.remade(network)
 
     def network_down(self, network: ClusterNetwork) -> None:
@@ -235,7 +235,6 @@ class NetnsFabric:
             with contextlib.closing(Switch(netns)) as switch:
                 for name in (tunnel_of(network.number), trunk_of(network.number), bridge_of(network)):
                     switch.delete(name)
-            self._paths.remove(netns, network)
 
         with ThreadPoolExecutor(8) as pool:  # each removal waits for RCU grace periods; these waits overlap
             list(pool.map(remove, [self._names.host(host) for host in self._names.site_of]))
@@ -243,6 +242,9 @@ class NetnsFabric:
 
     def settle(self) -> None:
         self._paths.settle()
+
+    def take_bridges(self, netns: str, wanted: bool) -> None:
+        self._paths.take_bridges(netns, wanted)
 
     def _site_network(self, network: ClusterNetwork, site: str, ip: NetnsLinks) -> None:
         ip.bridge(bridge_of(network), netns_links.MTU)
@@ -266,7 +268,7 @@ class NetnsFabric:
         if port.tap:
             nft(self.host_netns(port.host), "-f", "-", text=_GUARD)  # UNSUPPORTED where nftables do not work
             netns_links.inside(self.host_netns(port.host), lambda ip: ip.tap(link_of(port), port.owner, port.queues))
-            self._paths.add_links(self.host_netns(port.host), port.network, [link_of(port)])
+            self._paths.add_links(self.host_netns(port.host), [link_of(port)])
             return self.port_netns(port)
         where = self.port_netns(port)
         name = Path(where).name
@@ -286,7 +288,7 @@ class NetnsFabric:
             netns_links.inside(where, lambda ip: ip.wait("eth0"))
             set_neighbours(where, "eth0", _neighbours(port))
             self._paths.made(where)
-            self._paths.add_links(self.host_netns(port.host), port.network, [link_of(port)])
+            self._paths.add_links(self.host_netns(port.host), [link_of(port)])
         self._announcer(port)
         return where
 
@@ -306,6 +308,7 @@ class NetnsFabric:
     def port_unplug(self, port: Port) -> None:
         if not self._paths.is_moving(port):  # else `hold` saw to it
             self._paths.moving(port)
+        self._paths.unplug(port)
         self._switch(port.host).detach(link_of(port))
 
     def port_down(self, port: Port) -> None:

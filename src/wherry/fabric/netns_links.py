@@ -22,7 +22,6 @@ from pyroute2.netlink.exceptions import NetlinkError
 
 from wherry.base.errors import Code, Failed
 from wherry.fabric import named_netns
-from wherry.fabric.netlink import UNPLUGGED
 
 MTU = 1500
 """Of clusters' networks between sites, and of virtual machines: Ethernet's usual one."""
@@ -96,7 +95,7 @@ class NetnsLinks:
             self._route.link("add", ifname=name, kind="veth", mtu=mtu, peer=peer)
 
     def tap(self, name: str, owner: str, queues: int = 1) -> None:
-        """A persistent TAP device, up: a port of a cluster. It has a carrier while a program has it open."""
+        """A persistent TAP device, up, with its owner as alias. It has a carrier while a program has it open."""
         flags = _IFF_TAP | _IFF_NO_PI | (_IFF_MULTI_QUEUE if queues > 1 else 0)
         if self.index(name) is None:
             device = os.open("/dev/net/tun", os.O_RDWR | os.O_CLOEXEC)
@@ -147,11 +146,10 @@ class NetnsLinks:
                 raise
 
     def up(self, name: str, bridge: str | None = None, owner: str | None = None) -> None:
-        """Brings the link up, as a port of the bridge when one is named. With an owner, its alias, it is a port of a
-        cluster that is not plugged yet."""
+        """Brings the link up, as a port of the bridge when one is named; `owner` becomes its alias."""
         more: dict[str, Any] = {} if bridge is None else {"master": self._bridge_index(bridge, name)}
         if owner is not None:
-            more |= {"ifalias": owner, "group": UNPLUGGED}
+            more["ifalias"] = owner
         self._route.link("set", index=self.index(name), state="up", **more)
 
     def ports(self, prefix: str, bridge: str) -> list[tuple[int, str, bool, int]]:
@@ -169,6 +167,10 @@ class NetnsLinks:
         master = 0 if bridge is None else self._bridge_index(bridge, name)
         self._route.link("set", index=self.index(name), mtu=mtu)
         self._route.link("set", index=self.index(name), state="up", master=master)
+
+    def indices(self) -> dict[str, int]:
+        """The kernel's index of every link."""
+        return {str(link.get_attr("IFLA_IFNAME")): int(link["index"]) for link in self._route.get_links()}
 
     def names(self, prefix: str) -> list[str]:
         """The links that are named `prefix` and a number."""

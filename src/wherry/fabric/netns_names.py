@@ -64,6 +64,12 @@ def link_of(port: Port) -> str:
     return f"p{port.network.number}.{port.index}"
 
 
-def is_of_cluster(link: str, cluster: int) -> bool:
-    """True when this is the name of a trunk, tunnel or port of the cluster, at a host or site."""
-    return re.fullmatch(rf"[ux]{cluster}|{TRUNK_END}\d+\.{cluster}|p{cluster}\.\d+", link) is not None
+def cluster_of(link: str) -> int | None:
+    """The number of the cluster of which this is a trunk, tunnel or port, at a host or site; None of other links."""
+    match = re.fullmatch(rf"u(\d+)|{TUNNEL}(\d+)|{TRUNK_END}\d+\.(\d+)|p(\d+)\.\d+", link)
+    return None if match is None else int(next(filter(None, match.groups())))
+
+
+def is_port(link: str) -> bool:
+    """True when a link of a cluster is one of its ports."""
+    return link.startswith("p")

@@ -156,6 +156,9 @@ class Fabric(Protocol):
     def settle(self) -> None:
         """Returns when the paths between all plugged ports are as fast as they become."""
 
+    def take_bridges(self, netns: str, wanted: bool) -> None:
+        """Makes all frames pass the bridges of a host, by its namespace, where they can be counted, or ends that."""
+
     def port_up(self, port: Port) -> str:
         """Makes the port, unplugged: a network namespace with its address and MAC, or a TAP device `pN.INDEX` in the
         host's own. Returns the path of the namespace."""

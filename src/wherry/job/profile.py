@@ -58,7 +58,7 @@ class Sampler:
 
     def __init__(self, fabric: Fabric, places: Placements) -> None:
         self._fabric, self._places = fabric, places
-        self._pairs = TrafficMatrix()
+        self._pairs = TrafficMatrix(fabric.take_bridges)
         self._known: dict[Process, RankId] = {}
 
     def take(self, nodes: Sequence[Node], busy: Collection[str]) -> Sample:

@@ -18,8 +18,10 @@ def usage_of(place: Placement, host_netns: str) -> Usage:
     pids = group.pids()
     sent = received = None
     with suppress(WherryError):  # the host was removed
-        # the port receives the frames that the node sends
-        sent, received = netns_links.inside(host_netns, lambda ip: ip.byte_counters(place.device))
+        if place.netns == host_netns:  # the TAP receives the frames that the node sends
+            sent, received = netns_links.inside(host_netns, lambda ip: ip.byte_counters(place.device))
+        else:  # its own end: frames that are forwarded directly do not pass the host's (before Linux 6.8 uncounted)
+            received, sent = netns_links.inside(place.netns, lambda ip: ip.byte_counters("eth0"))
     return Usage(
         memory=sum(_resident(pid) for pid in pids),
         cpu=group.cpu_seconds(),

@@ -102,10 +102,10 @@ def _network() -> Iterator[Finding]:
         refused = _in_netns(f"ip link add probe0 type {kind} {words}")
         remedy = f"modprobe {kind}"
         yield _judge(kind, not refused, f"{kind} devices", f"{kind} devices cannot be made: {refused}", remedy)
-    refused = _in_netns("nft -f -", direct_forwarding.trial()) if shutil.which("nft") else "nft is not installed"
+    refused = direct_forwarding.obstacle()
     slow = f"frames between nodes take bridges, at about twice the latency: {refused}"
-    good = "frames are forwarded past bridges"
-    yield _judge("forwarding", not refused, good, slow, "make setup; modprobe nft_fwd_netdev", Health.LIMITED)
+    good, remedy = "frames are forwarded past bridges", "apt-get install libbpf1; use a kernel with BPF"
+    yield _judge("forwarding", not refused, good, slow, remedy, Health.LIMITED)
     tun = os.access("/dev/net/tun", os.R_OK | os.W_OK)
     yield _judge("tun", tun, "/dev/net/tun", "there is no /dev/net/tun", "modprobe tun", Health.LIMITED)
 
@@ -118,10 +118,10 @@ def _overlays() -> Iterator[Finding]:
         yield _judge(kind, not missing, f"{text} between sites", bad, vpn_catalog.remedy(missing), Health.LIMITED)
 
 
-def _in_netns(command: str, text: str = "") -> str:
-    """The error of a command with this input in a network namespace of its own; empty on success."""
+def _in_netns(command: str) -> str:
+    """The error of a command in a network namespace of its own; empty on success."""
     words = ["unshare", "--net", "--", *command.split()]
-    done = subprocess.run(words, input=text, capture_output=True, text=True, timeout=20, check=False)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=20, check=False)
     return (done.stderr.strip() or f"exit code {done.returncode}") if done.returncode else ""
 
 
