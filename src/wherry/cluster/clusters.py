@@ -105,7 +105,7 @@ class Clusters:
             self._attempt(name, lambda: self.end_binding(name))
             raise
         for path in new:
-            text = f"{path} is bound into {len(nodes)} nodes of {name}, writable"
+            text = f"{path} is bound into {len(nodes)} node{'s'[: len(nodes) > 1]} of {name}, writable"
             self._store.add_event("cluster.bind", name, text)
             progress(text)
 

@@ -1,4 +1,5 @@
 """Which files of this machine a container sees: the root read-only, the user's directories; not /tmp, /run and /dev.
+What a job needs below /tmp is bound first.
 
 Invariant: every path passed to a launcher can be opened by the job's user on a node too.
 """

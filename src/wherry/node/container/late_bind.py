@@ -3,7 +3,8 @@
 The mount is cloned from a descriptor that was opened with the user's rights (open_tree(2)), gets the flags of the binds
 that a node starts with, and is attached by a thread that has entered the node's mount namespace and ends with the call.
 Invariant: every directory above a mount point is root's and in the node's own file system, and none is a link. So no
-user can redirect the path: not now, not when it is unmounted, and not when CRIU mounts it again after a move.
+user can redirect the path: not now, not when it is unmounted, and not when CRIU mounts it again after a move. The
+node's next placement mounts it as all others (see `mounts`).
 """
 
 from __future__ import annotations
