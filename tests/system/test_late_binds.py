@@ -12,8 +12,11 @@ from pathlib import Path
 import pytest
 from realworld import SECONDS, WHERRY, RealInstance, eventually, real_instance, ring_program
 
+from wherry.cluster.lookup import find_cluster
 from wherry.fabric.cgroup import Cgroup
+from wherry.node.container import late_bind
 from wherry.node.container.criu.probe import find as find_criu
+from wherry.store.store import Store
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="clusters are made by root")
 LAUNCHERS = {"openmpi": "/usr/bin/mpirun.openmpi", "mpich": "/usr/bin/mpiexec.mpich"}
@@ -23,7 +26,7 @@ AS_NOBODY = {"SUDO_UID": "65534", "SUDO_GID": "65534"}
 @pytest.fixture(scope="module")
 def wherry() -> Iterator[RealInstance]:
     """An instance with its fabric."""
-    with real_instance("tbnd") as created:
+    with real_instance("tbnd", WHERRY_FAULTS="1") as created:
         yield created
 
 
@@ -148,3 +151,47 @@ def test_what_its_owner_may_not_read_is_not_bound(wherry: RealInstance, work: Pa
     code, said = run(work / "open", "/bin/true")
     assert code == 4 and f"it would hide {work}/open/below" in said and "next: wherry down mine" in said
     wherry.json("down", "mine")
+
+
+@pytest.mark.skipif(not find_criu().works, reason="no CRIU works here")
+def test_nothing_is_bound_while_a_node_moves(wherry: RealInstance, work: Path) -> None:
+    """The job is refused, naming the node; it runs when that is over, and all nodes have the directory then."""
+    wherry.up("busy", 2)
+    there, source = RealInstance(wherry.instance.name, work), wherry.hosts_of("busy")["busy-0"]
+    target = next(host for host in wherry.hosts() if host != source)
+    move = wherry.begin_move("busy-0", target, "rounds:pause:5")
+    words = ("run", "busy", "-n", "2", "--", "/bin/sh", "-c", "touch $(hostname)")
+    refused = there(*words)
+    assert refused.returncode == 5 and "busy-0 is moving" in refused.stderr, refused.stderr
+    done = wherry("op", "wait", move)
+    assert done.returncode == 0, done.stderr
+    done = there(*words)
+    assert done.returncode == 0, done.stderr
+    assert {path.name for path in work.iterdir()} == {"busy-0", "busy-1"}
+    wherry.move("busy-0", source)
+    wherry.json("down", "busy")
+
+
+def test_the_next_daemon_takes_out_what_a_killed_one_left(wherry: RealInstance, work: Path) -> None:
+    """As if it had been killed when one of two nodes had the directory. The nodes can be moved, and get it anew."""
+    wherry.up("left", 2)
+    (node, host), *_ = wherry.hosts_of("left").items()
+    pid = min(Cgroup(f"{wherry.instance.prefix}/{host}/{node}").pids())
+    wherry.kill_daemon()
+    store = Store(wherry.instance.state / "wherry.db")
+    store.put_cluster(find_cluster(store, "left").model_copy(update={"binding": (str(work),)}))
+    store.close()
+    namespace, directory = os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY), os.open(work, os.O_PATH | os.O_DIRECTORY)
+    late_bind.attach(namespace, directory, str(work))
+    os.close(namespace)
+    os.close(directory)
+    assert str(work) in Path(f"/proc/{pid}/mountinfo").read_text()
+    assert wherry.json("status", "left")["clusters"][0]["binding"] == []
+    assert str(work) not in Path(f"/proc/{pid}/mountinfo").read_text()
+    if find_criu().works:
+        wherry.move(node, next(other for other in wherry.hosts() if other != host))
+    there = RealInstance(wherry.instance.name, work)
+    done = there("run", "left", "-n", "2", "--", "/bin/sh", "-c", "touch $(hostname)")
+    assert done.returncode == 0, done.stderr
+    assert {path.name for path in work.iterdir()} == {"left-0", "left-1"}
+    wherry.json("down", "left")

@@ -76,7 +76,8 @@ class Clusters:
         for node in nodes:
             if node.name in moving or node.state != NodeState.RUNNING:
                 state = NodeState.MOVING if node.name in moving else node.state
-                raise Refused(Code.WRONG_STATE, what, f"{node.name} is {state}", "wherry status")
+                remedy = "wherry op list" if state == NodeState.MOVING else "wherry up FILE repairs it"
+                raise Refused(Code.WRONG_STATE, what, f"{node.name} is {state}", remedy)
         for host in sorted({node.host for node in nodes}):
             if missing := self._fabric.missing_files(host, list(directories)):
                 why = f"host {host} lacks {missing[0]}"
