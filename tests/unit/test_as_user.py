@@ -150,10 +150,10 @@ def test_a_node_is_shown_no_directory_whose_name_its_user_can_change(tmp_path: P
         work = top / "me" / "work"
         work.mkdir(parents=True)
         layout = Layout(tmp_path, NOBODY, (str(work),))
-        os.close(layout._open(str(work)))
+        os.close(layout.open_directory(str(work)))
         os.chown(work.parent, NOBODY.uid, NOBODY.gid)
         with pytest.raises(Failed, match="others than root can rename what is in"):
-            layout._open(str(work))
+            layout.open_directory(str(work))
 
 
 @needs_root

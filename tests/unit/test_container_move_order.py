@@ -230,6 +230,12 @@ class Host:
     def alive(self, place: Placement) -> bool:
         return self.world.copies.get(self.name) in (Copy.RUNNING, Copy.FROZEN)
 
+    def bind(self, place: Placement, directory: str) -> None:
+        self.world.enter(self.name, "bind", place)
+
+    def unbind(self, place: Placement, directory: str) -> None:
+        self.world.enter(self.name, "unbind", place)
+
     def usage(self, place: Placement) -> Usage:
         return crossed(Usage(memory=1, cpu=1.0, processes=1))
 

@@ -9,10 +9,12 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from wherry.base.clock import now
 from wherry.base.errors import Code, Failed, Refused
 from wherry.base.progress import Cancelled, Check, Progress, never, quiet
+from wherry.cluster.binds import is_bound, require_bindable
 from wherry.cluster.lookup import TOOK, find_cluster, find_host, known_hosts
 from wherry.cluster.placements import Placements, network_of_cluster, secret_name
 from wherry.cluster.plan import ClusterPlan, Step, StepKind, make_plan, need_of
@@ -21,6 +23,7 @@ from wherry.model.network import address_of, free_number, mac_of, network_of
 from wherry.model.owner import Owner
 from wherry.model.records import Cluster, ClusterState, Node, NodeState
 from wherry.model.spec.cluster import ClusterSpec
+from wherry.node.as_user import as_user
 from wherry.node.console_tail import console_tail
 from wherry.node.protocol import NodeDriver
 from wherry.schedule.placement import NodeNeed, Used, shortage, used_by
@@ -64,6 +67,70 @@ class Clusters:
         code = Code.CANCELLED if cancelled() else Code.PARTLY_DONE
         remedy = f"wherry up FILE repairs it, wherry down {name} removes it"
         raise Failed(code, f"cluster {name} is up in part", "; ".join(errors[:3]), remedy)
+
+    def check_bind(self, name: str, directories: Sequence[str]) -> Cluster:
+        """The cluster, if the directories can be bound into its running containers. Refused while one of them moves."""
+        cluster = find_cluster(self._store, name)
+        what, nodes = f"{', '.join(directories)} cannot be bound into the nodes of {name}", self._containers(name)
+        moving = {move.node for move in self._store.moves(unfinished=True)}
+        for node in nodes:
+            if node.name in moving or node.state != NodeState.RUNNING:
+                state = NodeState.MOVING if node.name in moving else node.state
+                remedy = "wherry op list" if state == NodeState.MOVING else "wherry up FILE repairs it"
+                raise Refused(Code.WRONG_STATE, what, f"{node.name} is {state}", remedy)
+        for host in sorted({node.host for node in nodes}):
+            if missing := self._fabric.missing_files(host, list(directories)):
+                why = f"host {host} lacks {missing[0]}"
+                raise Refused(Code.INCOMPATIBLE_HOST, what, why, "move it to a directory that all hosts have")
+        return cluster
+
+    def bind(self, name: str, owner: Owner, directories: Sequence[str], progress: Progress = quiet) -> None:
+        """Binds directories of the owner into all running containers of the cluster, or into none. From then on moved,
+        repaired and new nodes have them, too. Those that are bound already are left out."""
+        self.end_binding(name)
+        cluster = self.check_bind(name, directories)
+        new = tuple(path for path in directories if not is_bound(path, cluster.binds))
+        if not new:
+            return
+        for path in new:
+            as_user(owner, partial(require_bindable, path, cluster))
+        nodes = self._containers(name)
+        self._store.put_cluster(cluster.model_copy(update={"binding": new}))
+        try:
+            errors = self._for_each(lambda node: self._bind(node, new), nodes, quiet)
+            if errors:
+                what = f"{', '.join(new)} was not bound into the nodes of {name}"
+                raise Failed(Code.FAILED, what, "; ".join(errors[:3]), f"wherry down {name}, then wherry up FILE")
+            self._store.put_cluster(cluster.model_copy(update={"binds": (*cluster.binds, *new), "binding": ()}))
+        except BaseException:
+            self._attempt(name, lambda: self.end_binding(name))
+            raise
+        for path in new:
+            text = f"{path} is bound into {len(nodes)} node{'s'[: len(nodes) > 1]} of {name}, writable"
+            self._store.add_event("cluster.bind", name, text)
+            progress(text)
+
+    def end_binding(self, name: str) -> None:
+        """Takes out of the nodes what an interrupted `bind` left there. Failed when a node keeps it."""
+        cluster = find_cluster(self._store, name)
+        if not cluster.binding:
+            return
+        errors = self._for_each(lambda node: self._unbind(node, cluster.binding), self._containers(name), quiet)
+        if errors:
+            what = f"{', '.join(cluster.binding)} is still bound into nodes of {name}"
+            raise Failed(Code.FAILED, what, "; ".join(errors[:3]), f"wherry down {name}")
+        self._store.put_cluster(cluster.model_copy(update={"binding": ()}))
+
+    def _bind(self, node: Node, directories: Sequence[str]) -> None:
+        for path in directories:
+            self._driver(node).bind(self._places.place(node), path)
+
+    def _unbind(self, node: Node, directories: Sequence[str]) -> None:
+        for path in directories:
+            self._driver(node).unbind(self._places.place(node), path)
+
+    def _containers(self, name: str) -> list[Node]:
+        return [node for node in self._store.nodes(name) if node.kind == "container"]
 
     def check_down(self, name: str) -> Cluster:
         """The cluster, if it can be removed. Refused while a move of one of its nodes is unfinished."""
@@ -145,6 +212,7 @@ class Clusters:
                 owner_gid=old.owner_gid if old else plan.owner.gid,
                 owner_groups=old.owner_groups if old else plan.owner.groups,
                 binds=plan.binds,
+                binding=old.binding if old else (),
                 created=old.created if old else now(),
                 after_move=old.after_move if old else self._store.newest_move(),
             )

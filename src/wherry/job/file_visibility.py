@@ -1,4 +1,5 @@
 """Which files of this machine a container sees: the root read-only, the user's directories; not /tmp, /run and /dev.
+What a job needs below /tmp is bound first.
 
 Invariant: every path passed to a launcher can be opened by the job's user on a node too.
 """
@@ -14,18 +15,56 @@ from pathlib import Path
 
 from wherry.base.atomic_write import write_atomically
 from wherry.base.errors import Code, Refused
+from wherry.cluster.binds import is_bound, require_bindable
 from wherry.model.owner import Owner
 from wherry.model.records import Cluster
 
 _PRIVATE = (Path("/tmp"), Path("/run"), Path("/dev"))
 """Directories that are private to each node."""
+_LINKS = 40
+"""Most links that are followed from a program, as in the kernel (path_resolution(7))."""
 _SPLITS = re.compile(r"[\s:]")
+
+
+def make_visible(program: Path, here: Path, cluster: Cluster, closed: tuple[str, ...]) -> tuple[Path, tuple[str, ...]]:
+    """The program's path on the nodes, and the directories to be bound so that they see it and the directory `here`.
+
+    Refused when one cannot be; `closed` are Wherry's own. To be called with the owner's rights.
+    """
+    wanted = []
+    if _hidden(program, cluster):
+        program = Path(os.path.realpath(program.parent), program.name)
+    at = program
+    for _ in range(_LINKS):
+        directory = Path(os.path.realpath(at.parent))
+        wanted += [directory] if _needs_bind(directory / at.name, directory, "the program", cluster) else []
+        if not at.is_symlink():
+            break
+        at = directory / os.readlink(at)
+    wanted += [here] if _needs_bind(here, here, "the working directory", cluster) else []
+    names = list(dict.fromkeys(map(str, wanted)))
+    outermost = tuple(name for name in names if not any(is_bound(name, (other,)) for other in names if other != name))
+    for name in outermost:
+        require_bindable(name, cluster, closed)
+    return program, outermost
+
+
+def _hidden(path: Path, cluster: Cluster) -> bool:
+    return any(path.is_relative_to(private) for private in _PRIVATE) and not is_bound(str(path), cluster.binds)
+
+
+def _needs_bind(path: Path, directory: Path, what: str, cluster: Cluster) -> bool:
+    """True when nodes see the path once the directory is bound. Refused when that cannot be bound while they run."""
+    if _hidden(path, cluster) and Path("/tmp") in directory.parents:
+        return True
+    require_visible(path, what, cluster)
+    return False
 
 
 def require_visible(path: Path, what: str, cluster: Cluster) -> None:
     """Refused when `path` is not visible on the cluster's nodes."""
     for private in _PRIVATE:
-        if path.is_relative_to(private) and not any(path.is_relative_to(bind) for bind in cluster.binds):
+        if path.is_relative_to(private) and not is_bound(str(path), cluster.binds):
             # A directory below /tmp or /run can be bound into nodes; these themselves and what is below /dev never are.
             bindable = path.parent != private and private != Path("/dev")
             raise Refused(

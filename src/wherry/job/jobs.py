@@ -54,11 +54,13 @@ _ENDED = (JobState.ENDED, JobState.CANCELLED, JobState.LOST)
 
 @dataclass(frozen=True)
 class JobPlan:
-    """A validated request: the program and the MPI that `Jobs.start` launches."""
+    """A validated request: the program and the MPI that `Jobs.start` launches, and the directories that are to be bound
+    into the cluster's nodes before."""
 
     request: JobRequest
     program: Path
     mpi: Mpi
+    further: tuple[str, ...] = ()
 
 
 class Jobs:
@@ -69,6 +71,7 @@ class Jobs:
         self._fabric = fabric
         self._places = places
         self._state = instance.state
+        self._closed = (str(instance.state.parent), str(instance.run.parent))
         self._directory = instance.state / "jobs"
         self._settling: dict[str, threading.Lock] = {}
         self._starting: set[str] = set()
@@ -84,8 +87,8 @@ class Jobs:
 
         The only validation of a job: `start` takes the plan and runs no probe (`mpirun --version`) again.
         """
-        program, mpi = validation.program_of(request, self._require_usable(request.cluster))
-        return JobPlan(request, program, mpi)
+        found = self._require_usable(request.cluster)
+        return JobPlan(request, *validation.program_of(request, found, self._closed))
 
     def start(self, plan: JobPlan, check: Callable[[], None] = lambda: None, operation: str = "") -> Job:
         """Starts a planned job, for an operation. Refused when the cluster has changed so that it cannot run it; Failed

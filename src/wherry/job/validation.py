@@ -20,8 +20,11 @@ _WORD_MAX = 128 << 10
 """Characters of one word or variable: MAX_ARG_STRLEN of execve(2), in bytes."""
 
 
-def program_of(order: JobRequest, cluster: Cluster) -> tuple[Path, mpi.Mpi]:
-    """The program and the MPI to launch it with. Refused when the cluster cannot run the request."""
+def program_of(
+    order: JobRequest, cluster: Cluster, closed: tuple[str, ...] = ()
+) -> tuple[Path, mpi.Mpi, tuple[str, ...]]:
+    """The program, the MPI to launch it with, and the directories to bind into the nodes first, none of which is
+    `closed`. Refused when the cluster cannot run the request."""
     check_cluster(order, cluster)
     if not 1 <= order.ranks <= _RANKS_MAX:
         what = f"{order.ranks} ranks cannot be started"
@@ -29,7 +32,7 @@ def program_of(order: JobRequest, cluster: Cluster) -> tuple[Path, mpi.Mpi]:
             Code.USAGE, what, f"a job has 1 to {_RANKS_MAX} ranks", f"wherry run {cluster.name} -n 4 -- PROGRAM"
         )
     _require_words(order)
-    return as_user(order.owner, lambda: _look(order, cluster))
+    return as_user(order.owner, lambda: _look(order, cluster, closed))
 
 
 def check_cluster(order: JobRequest, cluster: Cluster) -> None:
@@ -41,18 +44,18 @@ def check_cluster(order: JobRequest, cluster: Cluster) -> None:
         raise Refused(Code.WRONG_STATE, what, why, "wherry up FILE repairs it")
 
 
-def _look(order: JobRequest, cluster: Cluster) -> tuple[Path, mpi.Mpi]:
+def _look(order: JobRequest, cluster: Cluster, closed: tuple[str, ...]) -> tuple[Path, mpi.Mpi, tuple[str, ...]]:
     owner, here = order.owner, Path(order.owner.cwd)
     file_visibility.require_enterable(here, owner)
     program = mpi.find_program(order.argv[0], owner, order.env)
-    contained = "container" in cluster.spec.kinds
+    contained, further = "container" in cluster.spec.kinds, tuple[str, ...]()
     if contained:
-        file_visibility.require_visible(program, "the program", cluster)
-        file_visibility.require_visible(here, "the working directory", cluster)
+        program, further = file_visibility.make_visible(program, here, cluster, closed)
     found = mpi.find(program, owner, order.env, order.mpi)
     if contained:
-        file_visibility.require_visible(found.launcher, "the launcher", cluster)
-    return program, found
+        seen = cluster.model_copy(update={"binds": (*cluster.binds, *further)})
+        file_visibility.require_visible(found.launcher, "the launcher", seen)
+    return program, found, further
 
 
 def _require_owner(cluster: Cluster, owner: Owner) -> None:

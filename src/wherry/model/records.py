@@ -86,6 +86,7 @@ class ClusterState(StrEnum):
 
 class Cluster(Record):
     """The nodes of one user. `network` is the number of their network: its VNI and the index of its /24 in the pool.
+    `binds` are the user's directories that the nodes mount; `binding` those that are just being added to them.
     `after_move` is the last move that began before the cluster was made; empty when there was none."""
 
     name: str
@@ -98,6 +99,7 @@ class Cluster(Record):
     owner_gid: int
     owner_groups: tuple[int, ...] = ()
     binds: tuple[str, ...] = ()
+    binding: tuple[str, ...] = ()
     created: float
     after_move: str = ""
     reason: str = ""

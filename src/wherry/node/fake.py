@@ -51,6 +51,8 @@ class FakeDriver:
         self.rates: dict[str, float | None] = {}
         self.left: list[tuple[str, str]] = []
         """The orphans."""
+        self.bound: dict[str, list[str]] = {}
+        """Directories bound into running nodes, by node."""
 
     def entering(self, name: str) -> None:
         """Records a call, and fails when the test requested it."""
@@ -114,6 +116,14 @@ class FakeDriver:
 
     def forget(self, node: str) -> None:
         pass
+
+    def bind(self, place: Placement, directory: str) -> None:
+        self.entering("bind")
+        self.bound.setdefault(place.node.name, []).append(directory)
+
+    def unbind(self, place: Placement, directory: str) -> None:
+        self.entering("unbind")
+        self.bound[place.node.name] = [name for name in self.bound.get(place.node.name, []) if name != directory]
 
     def orphans(self) -> list[tuple[str, str]]:
         return list(self.left)

@@ -7,7 +7,8 @@ claim of the same name. From the whole to the part:
                       the first `up` makes the embedded one
     host H            exclusive to drain or restore a host
     link A--B         exclusive to change a link between sites
-    cluster C         shared by runs, moves and balancing; exclusive to make, change or remove the cluster
+    cluster C         shared by runs, moves and balancing; exclusive to make, change or remove the cluster,
+                      and for a run until it has bound what nodes lack
     job J             shared to cancel the job; exclusive to remove it with its cluster
     node N            exclusive to move the node, and to finish, take back or clean up after an earlier move of it
     tiles             shared by programs of tiles and their moves; exclusive to start or end the group of tiles

@@ -173,12 +173,21 @@ class Commands:
         return self._start("down", name, body, may_cancel=False, shared=[FABRIC], exclusive=claims)
 
     def run(self, request: JobRequest) -> Operation:
-        """Starts a job; the operation ends when the program was started."""
+        """Starts a job; the operation ends when the program was started.
+
+        What nodes lack of the user's files is bound into them first, with the cluster claimed exclusively meanwhile.
+        """
         find_cluster(self.context.store, request.cluster)
-        jobs = self.context.require_managers().jobs
+        managers, claim = self.context.require_managers(), cluster_claim(request.cluster)
+        jobs = managers.jobs
         plan = jobs.plan(request)
+        if plan.further:
+            managers.clusters.check_bind(request.cluster, plan.further)
 
         def body(task: Task) -> dict[str, Any]:
+            if plan.further:
+                managers.clusters.bind(request.cluster, request.owner, plan.further, task.progress)
+                task.share(claim)
             task.progress(f"waiting until all nodes of {request.cluster} answer")
             job = jobs.start(plan, task.check, task.operation.id)
             if task.cancelled():  # looked at once: what comes later finds a job, and its client ends that
@@ -186,7 +195,8 @@ class Commands:
                 task.check()
             return {"job": job.model_dump(mode="json")}
 
-        return self._start("run", request.cluster, body, shared=[FABRIC, cluster_claim(request.cluster)])
+        claims = {"shared": [FABRIC], "exclusive": [claim]} if plan.further else {"shared": [FABRIC, claim]}
+        return self._start("run", request.cluster, body, **claims)
 
     def moves(self) -> list[Move]:
         """All moves, oldest first."""

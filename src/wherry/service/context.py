@@ -14,6 +14,7 @@ import logging
 import threading
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -244,6 +245,8 @@ class ServiceContext:
                 else:
                     self._attempt("the fabric", managers.fabric.up)
                 self._attempt("moves", lambda: managers.moves.recover(log.info))
+                for cluster in self.store.clusters():
+                    self._attempt(f"binds of {cluster.name}", partial(managers.clusters.end_binding, cluster.name))
                 self._attempt("jobs", managers.jobs.adopt)
             self._attempt("clusters", self._end_making)
             self._attempt("operations", lambda: self.operations.end_left_over(self._finished))

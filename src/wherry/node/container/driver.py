@@ -52,6 +52,12 @@ class ContainerDriver:
     def alive(self, place: Placement) -> bool:
         return self._hosts.of(place.host).alive(place)
 
+    def bind(self, place: Placement, directory: str) -> None:
+        self._hosts.of(place.host).bind(place, directory)
+
+    def unbind(self, place: Placement, directory: str) -> None:
+        self._hosts.of(place.host).unbind(place, directory)
+
     def usage(self, place: Placement) -> Usage:
         return self._hosts.of(place.host).usage(place)
 

@@ -251,6 +251,12 @@ class ContainerHost(Protocol):
     def alive(self, place: Placement) -> bool:
         """True when the node's first process exists."""
 
+    def bind(self, place: Placement, directory: str) -> None:
+        """Shows a directory of the owner at its path in the running node. Failed when it cannot; nothing is left."""
+
+    def unbind(self, place: Placement, directory: str) -> None:
+        """Undoes `bind`. Idempotent, also for a node that has ended."""
+
     def usage(self, place: Placement) -> Usage:
         """Resources that the node uses."""
 

@@ -21,7 +21,7 @@ from wherry.fabric.cgroup import Cgroup, freezer_only
 from wherry.fabric.host_facts import runtime, runtime_problem
 from wherry.fabric.protocol import Fabric
 from wherry.model.records import CONTROL_PORT
-from wherry.node.container import seccomp
+from wherry.node.container import late_bind, seccomp
 from wherry.node.container.criu import probe as criu_probe
 from wherry.node.container.criu import soft_dirty
 from wherry.node.container.local_arrival import LocalArrival
@@ -113,6 +113,35 @@ class LocalHost:
 
     def alive(self, place: Placement) -> bool:
         return first_process(place) is not None
+
+    def bind(self, place: Placement, directory: str) -> None:
+        what, next = f"{directory} cannot be bound into node {place.node.name}", "wherry status"
+        namespace = _mounts_of(place)
+        if namespace is None:
+            raise Failed(Code.FAILED, what, "it has no first process", next)
+        try:
+            opened = self.layout(place).open_directory(directory)
+            try:
+                late_bind.attach(namespace, opened, directory)
+            finally:
+                os.close(opened)
+        except OSError as error:
+            remedy = f"wherry down {place.node.cluster}, then wherry up FILE from there"
+            raise Failed(Code.FAILED, what, error.strerror or str(error), remedy) from None
+        finally:
+            os.close(namespace)
+
+    def unbind(self, place: Placement, directory: str) -> None:
+        namespace = _mounts_of(place)
+        if namespace is None:
+            return
+        try:
+            late_bind.detach(namespace, directory)
+        except OSError as error:
+            what = f"{directory} cannot be taken out of node {place.node.name}"
+            raise Failed(Code.FAILED, what, error.strerror or str(error), "wherry status") from None
+        finally:
+            os.close(namespace)
 
     def usage(self, place: Placement) -> Usage:
         return usage_of(place, self._underlay.netns)
@@ -220,6 +249,19 @@ def _listens(address: str) -> bool:
             return True
     except OSError:
         return False
+
+
+def _mounts_of(place: Placement) -> int | None:
+    """A descriptor of the node's mount namespace; None when the node has ended."""
+    pid = first_process(place)
+    try:
+        namespace = os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC) if pid is not None else None
+    except OSError:
+        return None
+    if namespace is not None and first_process(place) != pid:  # the number may be another process's by now
+        os.close(namespace)
+        return None
+    return namespace
 
 
 def _container_id(place: Placement) -> str:

@@ -25,6 +25,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import quote
 
 from wherry.base.errors import Code, Failed
 from wherry.model.owner import Owner
@@ -134,8 +135,8 @@ class Bind:
 
     @property
     def name(self) -> str:
-        """Its name in CRIU's images."""
-        return self.inside.strip("/").replace("/", ".")
+        """Its name in CRIU's images, which no other one has."""
+        return quote(self.inside, safe="")
 
     def options(self) -> list[str]:
         """Mount options: those of the host's mount, and always nodev (but for /dev) and nosuid (see mount(8))."""
@@ -209,7 +210,7 @@ class Layout:
         in_netns(netns, lambda: mount("sysfs", self.directory / "sys", "sysfs", flags))
         for index, path in enumerate(self.user):
             self._pin(index).mkdir()
-            descriptor = self._open(path)
+            descriptor = self.open_directory(path)
             try:
                 mount(f"/proc/self/fd/{descriptor}", self._pin(index), flags=MS_BIND)
             finally:
@@ -220,7 +221,7 @@ class Layout:
         """Where the user's directory is bound first: the node gets this mount even if the path changes meanwhile."""
         return self.directory / "binds" / str(index)
 
-    def _open(self, path: str) -> int:
+    def open_directory(self, path: str) -> int:
         """Opens the directory with its user's rights. Failed when the user may not, when the path has become a link, or
         when the user could replace it later: the runtime mounts by path, as root."""
 

@@ -6,7 +6,7 @@ import time
 from abc import ABC, abstractmethod
 from pathlib import Path
 
-from wherry.base.errors import Code, Failed
+from wherry.base.errors import Code, Failed, Refused
 from wherry.base.paths import Instance
 from wherry.base.progress import Check
 from wherry.node.console_tail import console_tail
@@ -25,6 +25,15 @@ class VmDriverBase(ABC):
     @abstractmethod
     def alive(self, place: Placement) -> bool:
         """As in NodeDriver."""
+
+    def bind(self, place: Placement, directory: str) -> None:
+        """As in NodeDriver."""
+        what, why = f"{directory} cannot be bound into {place.node.name}", "virtual machines have copies of files"
+        raise Refused(Code.UNSUPPORTED, what, why, "wherry run copies a job's program; others go under needs")
+
+    def unbind(self, place: Placement, directory: str) -> None:
+        """As in NodeDriver: there is nothing to undo."""
+        return
 
     def console(self, node: str) -> Path:
         """The console log of the node's current run, on whichever hosts it ran."""
