@@ -201,7 +201,7 @@ def test_file_that_is_no_mapping_is_refused(data: Any) -> None:
         ("", "is not a mapping"),
         ("? [a, b]\n: 1\n", "FILE is not"),
         ("name: 2001-99-99\n", "FILE is not YAML"),
-        ("[" * 1000, "FILE is not YAML"),
+        ("[" * 1000, "nested more than 32 deep"),
         ("1: 2\n", "FILE is not valid"),
         ("&a name: x\n*a : y\n", "FILE is not"),
     ],

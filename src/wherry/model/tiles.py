@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_args
 
 from pydantic import Field, model_validator
 
@@ -26,7 +26,7 @@ class ServerSpec(Spec):
 
     name: str = Field(min_length=1, max_length=63)
     program: Path
-    words: list[str] = []
+    words: list[str] = Field(default=[], max_length=15)
     tile: int | None = Field(default=None, ge=0, le=15)
 
 
@@ -39,7 +39,7 @@ class TilesSpec(Spec):
     tiles: int = Field(default=4, ge=1, le=16)
     cores: int = Field(default=3, ge=2, le=16)
     hosts: list[str] = Field(default=[], max_length=8)
-    rings: list[list[ServerSpec]] = []
+    rings: list[Annotated[list[ServerSpec], Field(max_length=31)]] = Field(default=[], max_length=31)
 
     @model_validator(mode="after")
     def _fits(self) -> TilesSpec:

@@ -13,6 +13,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from wherry.base.units import parse_duration, parse_rate, parse_share, parse_size
 
+MOST_SITES, MOST_HOSTS = 512, 1024
+"""Of a fabric."""
 NAME = re.compile(r"[a-z][a-z0-9]{0,14}(-[a-z0-9]+)*")
 
 

@@ -11,7 +11,19 @@ from pydantic import Field, field_validator, model_validator
 from wherry.base.errors import Code, Refused
 from wherry.base.units import format_duration, format_rate
 from wherry.model.libvirt_uri import parse_uri
-from wherry.model.spec.base import Duration, Interface, Name, Rate, Share, Size, Spec, nearest, require_unique
+from wherry.model.spec.base import (
+    MOST_HOSTS,
+    MOST_SITES,
+    Duration,
+    Interface,
+    Name,
+    Rate,
+    Share,
+    Size,
+    Spec,
+    nearest,
+    require_unique,
+)
 
 LARGEST_MTU = 65520
 """Of packets within a site, in bytes: a TAP, which holds frames during a move, takes no larger ones."""
@@ -28,8 +40,8 @@ class FactsSpec(Spec):
     """Facts that an emulated host has instead of the machine's, to try refusals."""
 
     memory: Size | None = None
-    without_cpu_features: tuple[str, ...] = ()
-    without_files: tuple[str, ...] = ()
+    without_cpu_features: tuple[str, ...] = Field(default=(), max_length=256)
+    without_files: tuple[str, ...] = Field(default=(), max_length=256)
 
 
 class HostSpec(Spec):
@@ -164,9 +176,9 @@ class FabricSpec(Spec):
     bridge: Interface | None = None
     pool: str = "10.77.0.0/16"
     underlay: str = "10.76.0.0/16"
-    sites: tuple[SiteSpec, ...] = Field(min_length=1)
-    hosts: tuple[HostSpec, ...] = Field(min_length=1)
-    links: tuple[LinkSpec, ...] = ()
+    sites: tuple[SiteSpec, ...] = Field(min_length=1, max_length=MOST_SITES)
+    hosts: tuple[HostSpec, ...] = Field(min_length=1, max_length=MOST_HOSTS)
+    links: tuple[LinkSpec, ...] = Field(default=(), max_length=MOST_SITES - 1)  # a tree has no more
 
     @property
     def hypervisor(self) -> str:
