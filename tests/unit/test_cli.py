@@ -167,6 +167,33 @@ def test_cluster_beyond_capacity_is_refused_and_leaves_nothing(service: Service,
 
 
 @pytest.mark.parametrize(
+    ("words", "what", "why"),
+    [
+        ("move hello-1 --to a2 --max-rounds -3", "--max-rounds -3", "-3 is too small: at least 0"),
+        ("move hello-1 --to a2 --bandwidth fast", "--bandwidth fast", "'fast' is not a rate; write it as 100Mbit/s"),
+        ("move hello-1 --to a2 --bandwidth 0bit/s", "--bandwidth 0bit/s", "more than 0, at most 40Gbit/s"),
+        ("move hello-1 --to a2 --parallel 65", "--parallel 65", "65 is too large: at most 64"),
+        ("move hello-1 --to a2 --max-downtime 61s", "--max-downtime 61s", "too large: at most 60"),
+        (f"move {'x' * 65} --to a2", "NODE", "too long: at most 64 characters"),
+        ("balance hello --seconds 31s", "--seconds 31s", "31 is too large: at most 30"),
+        ("balance hello --remaining 0s", "--remaining 0s", "0 is too small: more than 0"),
+        ("job profile job-1 --seconds 0s", "--seconds 0s", "0 is too small: more than 0"),
+        ("run hello -n 1 --expect 0s -- /bin/true", "--expect 0s", "0 is too small: more than 0"),
+        ("tile run /bin/true --tile 16", "--tile 16", "16 is too large: at most 15"),
+        ("tile move 32 --to 1", "PROCESS 32", "32 is too large: at most 31"),
+        ("tile up --tiles 17", "command line", "--tiles: 17 is too large: at most 16"),
+        ("site link set a b --latency 10", "a and b", "--latency: '10' is not a duration"),
+    ],
+)
+def test_value_of_an_option_is_refused_by_its_name(wherry_: Wherry, words: str, what: str, why: str) -> None:
+    code, _, err = wherry_(*words.split())
+    command = words.split(" ")[0]
+    assert code == 2 and err.startswith("error USAGE: ") and f"next: wherry {command}" in err
+    assert what in err.splitlines()[0] and why in err and "--help" in err
+    assert "the file" not in err and "rest.md" not in err
+
+
+@pytest.mark.parametrize(
     ("words", "expected"),
     [
         (["stauts"], "status"),

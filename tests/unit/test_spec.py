@@ -71,7 +71,7 @@ def test_valid_files_are_parsed() -> None:
         ({"nodes": []}, "nodes: a cluster has 1 to 250 nodes, and these are 0"),
         ({"nodes": [{"count": 200}, {"count": 51}]}, "these are 251"),
         ({"nodes": [{"count": 0}]}, "nodes.0.count: "),
-        ({"nodes": [{"kind": "pod"}]}, "nodes.0.kind: Input should be 'container' or 'vm'"),
+        ({"nodes": [{"kind": "pod"}]}, "nodes.0.kind: 'pod' is not allowed: write 'container' or 'vm'"),
         ({"nodes": [{"cout": 2}]}, "unknown key 'nodes.0.cout'; did you mean 'count'?"),
         ({"nodes": [{"kind": "vm", "nic": {"modl": "e1000"}}]}, "did you mean 'model'?"),
         ({"nodes": [{"kind": "vm", "memory": "64MiB"}]}, "a node of kind vm needs at least 128MiB"),

@@ -21,13 +21,20 @@ Mode = Literal["faithful", "direct", "handoff", "precopy"]
 MODES: tuple[str, ...] = get_args(Mode)
 
 
+Tile = Annotated[int, Field(ge=0, le=15)]
+Process = Annotated[int, Field(ge=1, le=31)]
+Ranks = Annotated[int, Field(ge=1, le=16)]
+Words = Annotated[tuple[Annotated[str, Field(max_length=1024)], ...], Field(max_length=15)]
+"""Arguments of a program: ARGUMENT_MAX of native/manycore/abi/abi.h without its name."""
+
+
 class ServerSpec(Spec):
     """A server program with the name under which others find it. A relative path starts at the tiles file."""
 
     name: str = Field(min_length=1, max_length=63)
     program: Path
     words: list[str] = Field(default=[], max_length=15)
-    tile: int | None = Field(default=None, ge=0, le=15)
+    tile: Tile | None = None
 
 
 class TilesSpec(Spec):

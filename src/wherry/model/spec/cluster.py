@@ -109,8 +109,8 @@ class GroupSpec(Spec):
     guest: Guest | None = None
 
 
-NODES_AS_NUMBER, NODES_AS_GROUPS = "a number", "groups"
-"""Tags of the two forms of `nodes`, which `parse` removes from pydantic's errors."""
+NODES_AS_NUMBER, NODES_AS_GROUPS, PINS_AS_FLAG, PINS_AS_LIST = TAGS = ("a number", "groups", "a flag", "a list")
+"""Tags of the two forms of `nodes` and of `pinned`, which `parse` removes from pydantic's errors."""
 
 
 class ClusterSpec(Spec):
@@ -133,7 +133,11 @@ class ClusterSpec(Spec):
     sites: tuple[Name, ...] = Field(default=(), max_length=MOST_SITES)
     hosts: tuple[Name, ...] = Field(default=(), max_length=MOST_HOSTS)
     placement: Annotated[PlacementSpec, BeforeValidator(_placement)] = PlacementSpec()
-    pinned: bool | Annotated[tuple[int, ...], Field(max_length=MOST_NODES)] = False
+    pinned: Annotated[
+        Annotated[bool, Tag(PINS_AS_FLAG)]
+        | Annotated[tuple[int, ...], Field(max_length=MOST_NODES), Tag(PINS_AS_LIST)],
+        Discriminator(lambda value: PINS_AS_LIST if isinstance(value, list | tuple) else PINS_AS_FLAG),
+    ] = False
     needs: tuple[str, ...] = Field(default=(), max_length=256)
     image: Image = "default"
     nic: NicSpec = NicSpec()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Sequence
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from wherry.base.errors import Code, Refused
 from wherry.base.units import format_duration, format_rate
@@ -84,20 +84,27 @@ LONGEST = 60.0
 """Largest latency of a link in seconds."""
 
 
+def _possible_rate(value: int) -> int:
+    if not 0 < value <= FASTEST:
+        raise ValueError(f"{format_rate(value)} is impossible: more than 0, at most 40Gbit/s")
+    return value
+
+
+Bandwidth = Annotated[Rate, AfterValidator(_possible_rate)]
+
+
 class DirectionSpec(Spec):
     """The figures of one direction of a link. Those that are not declared are the machine's."""
 
     latency: Duration | None = None
     jitter: Duration | None = None
-    bandwidth: Rate | None = None
+    bandwidth: Bandwidth | None = None
     loss: Share | None = None
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
         if self.latency is not None and self.latency > LONGEST:
             raise ValueError(f"latency: {self.latency:g}s is more than {LONGEST:g}s")
-        if self.bandwidth is not None and not 0 < self.bandwidth <= FASTEST:
-            raise ValueError(f"bandwidth: {format_rate(self.bandwidth)} is impossible: more than 0, at most 40Gbit/s")
         if self.loss is not None and not 0 <= self.loss <= 1:
             raise ValueError(f"loss: {self.loss:g} is no share: write 0.01 or 1%")
         return self

@@ -9,7 +9,8 @@ from pydantic import BaseModel, ValidationError
 
 from wherry.base.errors import Code, Refused
 from wherry.model.spec.base import Spec, nearest
-from wherry.model.spec.cluster import NODES_AS_GROUPS, NODES_AS_NUMBER
+from wherry.model.spec.cluster import TAGS
+from wherry.model.spec.explain import explain
 
 AnySpec = TypeVar("AnySpec", bound=Spec)
 _SHOWN = 6
@@ -27,15 +28,16 @@ def parse(kind: type[AnySpec], data: Any, source: str, command: str = "") -> Any
         return kind.model_validate(data)
     except ValidationError as error:
         code, remedy = (Code.USAGE, f"{command} --help") if command else (Code.INVALID_FILE, "correct the file")
-        found = error.errors(include_url=False, include_input=False)
+        found = error.errors(include_url=False)
         more = [f"and {len(found) - _SHOWN} more"] if len(found) > _SHOWN else []
-        why = "; ".join([*(_explain(kind, e) for e in found[:_SHOWN]), *more])
+        why = "; ".join([*(_explain(kind, e, "--" if command else "") for e in found[:_SHOWN]), *more])
         raise Refused(code, f"{source} is not valid", why, remedy) from None
 
 
-def _explain(kind: type[BaseModel], error: Any) -> str:
-    path = [part for part in error["loc"] if part not in (NODES_AS_NUMBER, NODES_AS_GROUPS)]
-    where = ".".join(map(str, path))
+def _explain(kind: type[BaseModel], error: Any, dashes: str) -> str:
+    """The sentence for an error. `dashes` stand before keys that are options."""
+    path = [part for part in error["loc"] if part not in TAGS]
+    where = dashes + ".".join(map(str, path)).replace("_", "-" if dashes else "_") if path else ""
     if error["type"] == "extra_forbidden":
         model: Any = kind
         for part in path[:-1]:
@@ -43,8 +45,8 @@ def _explain(kind: type[BaseModel], error: Any) -> str:
                 model = _inner(model.model_fields[part].annotation)
         known = list(getattr(model, "model_fields", {}))
         return f"unknown key {where!r}{nearest(str(path[-1]), known)}"
-    message = error["msg"].removeprefix("Value error, ")
-    return f"{where}: {message}" if where else message
+    text = explain(error, where)
+    return dashes + text if not where and text.partition(":")[0] in kind.model_fields else text
 
 
 def _inner(annotation: Any) -> Any:
