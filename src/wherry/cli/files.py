@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Any
 
 from wherry.base.errors import Code, Refused
+from wherry.base.paths import examples, see_examples
 from wherry.base.units import format_size
 from wherry.model.spec.cluster import ClusterSpec
 from wherry.model.spec.fabric import FabricSpec
@@ -18,7 +20,7 @@ LARGEST_FILE = 2**20
 
 def read_cluster(path: Path) -> dict[str, Any]:
     """The content of a valid cluster file, as the daemon takes it."""
-    data: Any = load_yaml(_text(path), str(path))
+    data: Any = load_yaml(_text(path, "wherry up"), str(path))
     if isinstance(data, dict) and data.get("kind") == "fabric":
         what = f"{path} is a fabric file, not a cluster file"
         raise Refused(Code.INVALID_FILE, what, "its kind is fabric", f"wherry fabric up {path}")
@@ -28,7 +30,7 @@ def read_cluster(path: Path) -> dict[str, Any]:
 
 def read_fabric(path: Path) -> dict[str, Any]:
     """The content of a valid fabric file, as the daemon takes it."""
-    data: Any = load_yaml(_text(path), str(path))
+    data: Any = load_yaml(_text(path, "wherry fabric up"), str(path))
     if isinstance(data, dict) and data.get("kind", "container") in ("container", "vm"):
         what = f"{path} is not a fabric file"
         raise Refused(Code.INVALID_FILE, what, "its kind is not fabric", f"wherry up {path}")
@@ -38,7 +40,7 @@ def read_fabric(path: Path) -> dict[str, Any]:
 
 def read_tiles(path: Path) -> dict[str, Any]:
     """The content of a valid tiles file, as the daemon takes it: the programs of its servers as absolute paths."""
-    spec = parse_yaml(TilesSpec, _text(path), str(path))
+    spec = parse_yaml(TilesSpec, _text(path, "wherry tile up"), str(path))
     for server in spec.servers():
         if not (path.parent / server.program).is_file():
             raise Refused(Code.NOT_FOUND, f"there is no program {server.program} for server {server.name!r}", str(path))
@@ -48,17 +50,24 @@ def read_tiles(path: Path) -> dict[str, Any]:
     return data
 
 
-def _text(path: Path) -> str:
+def _text(path: Path, command: str) -> str:
     try:
         with path.open("rb") as file:
             content = file.read(LARGEST_FILE + 1)
         text = content.decode()
     except UnicodeDecodeError:
-        raise Refused(Code.INVALID_FILE, f"{path} is not text", "it is not UTF-8", "see examples/") from None
+        raise Refused(Code.INVALID_FILE, f"{path} is not text", "it is not UTF-8", see_examples()) from None
     except OSError as error:
         code = Code.NOT_FOUND if isinstance(error, FileNotFoundError) else Code.INVALID_FILE
-        raise Refused(code, f"cannot read {path}", error.strerror or str(error), "ls examples/") from None
+        raise Refused(code, f"cannot read {path}", error.strerror or str(error), _instead(path, command)) from None
     if len(content) > LARGEST_FILE:
         why = f"a file that wherry reads has at most {format_size(LARGEST_FILE)}"
         raise Refused(Code.INVALID_FILE, f"{path} is too large", why, "check that it is the file you meant")
     return text
+
+
+def _instead(path: Path, command: str) -> str:
+    """The command for the example of this name, whose directory the user may have left; else where examples are."""
+    found = examples()
+    example = found / path.name if found else None
+    return f"{command} {shlex.quote(str(example))}" if example and example.is_file() else see_examples()

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from cyclopts import App, Parameter
 
 from wherry.base.errors import Code, Failed, Refused
-from wherry.base.paths import native_program
+from wherry.base.paths import native_library, native_program
 from wherry.base.units import format_duration, format_size
 from wherry.cli.files import read_tiles
 from wherry.cli.options import checked
@@ -87,7 +87,7 @@ def run(
         Do not wait for its end: print its process number.
     """
     if not program.is_file():
-        raise Refused(Code.NOT_FOUND, f"there is no program {program}", "", "ls build/native/lib/tile")
+        raise Refused(Code.NOT_FOUND, f"there is no program {program}", "", f"ls {native_library('tile')}")
     checked("WORDS", Words, words, "wherry tile run")
     checked("--tile", Tile, tile, "wherry tile run")
     checked("--ranks", Ranks, ranks, "wherry tile run")

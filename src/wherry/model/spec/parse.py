@@ -8,6 +8,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from wherry.base.errors import Code, Refused
+from wherry.base.paths import see_examples
 from wherry.model.spec.base import Spec, nearest
 from wherry.model.spec.cluster import TAGS
 from wherry.model.spec.explain import explain
@@ -23,7 +24,7 @@ def parse(kind: type[AnySpec], data: Any, source: str, command: str = "") -> Any
     With `command`, whose options are the data, the error is USAGE.
     """
     if not isinstance(data, dict):
-        raise Refused(Code.INVALID_FILE, f"{source} is not a mapping of keys to values", "", "see examples/")
+        raise Refused(Code.INVALID_FILE, f"{source} is not a mapping of keys to values", "", see_examples())
     try:
         return kind.model_validate(data)
     except ValidationError as error:
