@@ -11,7 +11,7 @@ from wherry.base.paths import examples, see_examples
 from wherry.base.units import format_size
 from wherry.model.spec.cluster import ClusterSpec
 from wherry.model.spec.fabric import FabricSpec
-from wherry.model.spec.parse import load_yaml, parse, parse_yaml
+from wherry.model.spec.parse import load_yaml, parse
 from wherry.model.tiles import TilesSpec
 
 LARGEST_FILE = 2**20
@@ -20,8 +20,8 @@ LARGEST_FILE = 2**20
 
 def read_cluster(path: Path) -> dict[str, Any]:
     """The content of a valid cluster file, as the daemon takes it."""
-    data: Any = load_yaml(_text(path, "wherry up"), str(path))
-    if isinstance(data, dict) and data.get("kind") == "fabric":
+    data = _mapping(path, "wherry up")
+    if data.get("kind") == "fabric":
         what = f"{path} is a fabric file, not a cluster file"
         raise Refused(Code.INVALID_FILE, what, "its kind is fabric", f"wherry fabric up {path}")
     parse(ClusterSpec, data, str(path))
@@ -30,8 +30,8 @@ def read_cluster(path: Path) -> dict[str, Any]:
 
 def read_fabric(path: Path) -> dict[str, Any]:
     """The content of a valid fabric file, as the daemon takes it."""
-    data: Any = load_yaml(_text(path, "wherry fabric up"), str(path))
-    if isinstance(data, dict) and data.get("kind", "container") in ("container", "vm"):
+    data = _mapping(path, "wherry fabric up")
+    if data.get("kind", "container") in ("container", "vm"):
         what = f"{path} is not a fabric file"
         raise Refused(Code.INVALID_FILE, what, "its kind is not fabric", f"wherry up {path}")
     parse(FabricSpec, data, str(path))
@@ -40,13 +40,20 @@ def read_fabric(path: Path) -> dict[str, Any]:
 
 def read_tiles(path: Path) -> dict[str, Any]:
     """The content of a valid tiles file, as the daemon takes it: the programs of its servers as absolute paths."""
-    spec = parse_yaml(TilesSpec, _text(path, "wherry tile up"), str(path))
+    spec = parse(TilesSpec, _mapping(path, "wherry tile up"), str(path))
     for server in spec.servers():
         if not (path.parent / server.program).is_file():
             raise Refused(Code.NOT_FOUND, f"there is no program {server.program} for server {server.name!r}", str(path))
     data = spec.model_dump(mode="json")
     for server in (server for ring in data["rings"] for server in ring):
         server["program"] = str((path.parent / server["program"]).resolve())
+    return data
+
+
+def _mapping(path: Path, command: str) -> dict[str, Any]:
+    data = load_yaml(_text(path, command), str(path))
+    if not isinstance(data, dict):
+        raise Refused(Code.INVALID_FILE, f"{path} is not a mapping of keys to values", "", see_examples())
     return data
 
 

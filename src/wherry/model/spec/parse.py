@@ -8,7 +8,6 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from wherry.base.errors import Code, Refused
-from wherry.base.paths import see_examples
 from wherry.model.spec.base import Spec, nearest
 from wherry.model.spec.cluster import TAGS
 from wherry.model.spec.explain import explain
@@ -24,7 +23,12 @@ def parse(kind: type[AnySpec], data: Any, source: str, command: str = "") -> Any
     With `command`, whose options are the data, the error is USAGE.
     """
     if not isinstance(data, dict):
-        raise Refused(Code.INVALID_FILE, f"{source} is not a mapping of keys to values", "", see_examples())
+        raise Refused(
+            Code.INVALID_FILE,
+            f"{source} is not a mapping of keys to values",
+            "",
+            "write a line for each key, such as: name: hello",
+        )
     try:
         return kind.model_validate(data)
     except ValidationError as error:
