@@ -127,7 +127,10 @@ def _show(plan: BalancePlan, end: str, auto: bool | None = None) -> None:
     if plan.moves:
         print(f"Score: {plan.before:.0f} s before, {plan.after:.0f} s after. {end}")
     else:
-        print("Score: nothing to gain." if plan.verdicts else "Next: wherry up FILE")
+        better = any(verdict.step < 1.0 for verdict in plan.verdicts)
+        print(
+            "No move is proposed." if better else "Score: nothing to gain." if plan.verdicts else "Next: wherry up FILE"
+        )
     if auto is not None:
         print(_auto_line(auto))
 
