@@ -1,4 +1,4 @@
-"""Every command in a block of README.md and docs/*.md is run by a test in a real instance, or listed with the reason why
+"""Every command in a block of README.md and docs/*.md is run in a real instance, or listed with the reason why
 not. The tutorial's console blocks are run by `test_tutorial.py`, in order and with their output."""
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ NOT_RUN = {
     r"alias ": "is of the reader's shell",
     r"wherry study (run|report|compare)|wherry bench( |$)": "takes minutes to hours; tests/system/test_studies.py and "
     "test_benchmarks.py run them in short",
-    r"ln -sf|wherry (up examples/hello.yaml|move hello-2|status$|down hello$)|mpicc ": "README: the tutorial runs the same",
+    r"ln -sf|wherry (up examples/hello.yaml|move hello-2|status$|down hello$)|mpicc ": "the tutorial runs the same",
     r"wherry (image build|up examples/vm.yaml|run vm|move vm-|logs --node vm|down vm)": "needs QEMU and an image; "
     "tests/system/test_vm.py runs such commands where they are",
 }
