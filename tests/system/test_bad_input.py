@@ -199,3 +199,24 @@ def test_invalid_files_are_refused(
 def test_dry_run_refuses_what_up_refuses(unchanged_instance: RealInstance) -> None:
     file = unchanged_instance.file("wrong.yaml", CLUSTER + "hosts: [a9]\n")
     assert_refused(unchanged_instance, ["up", "--dry-run", file], Code.NOT_FOUND, "a9")
+
+
+def test_refused_up_makes_neither_fabric_nor_operation() -> None:
+    """What a fabric that is not there yet could not carry is refused before anything is made."""
+    with real_instance("tref") as fresh:
+        for text, code, expected in (
+            (CLUSTER.replace("nodes: 2", "nodes: 60"), Code.NO_CAPACITY, "CPUs left"),
+            (CLUSTER.replace("128MiB", "8GiB"), Code.NO_CAPACITY, "memory"),
+            (CLUSTER + "needs: [/no/such/file]\n", Code.INCOMPATIBLE_HOST, "/no/such/file"),
+            (CLUSTER.replace("kind: container", "kind: vm\nimage: no-such-image"), None, ""),
+        ):
+            file = fresh.file("wrong.yaml", text)
+            for words in (["up", "--dry-run", file], ["up", file]):
+                if code:
+                    assert_refused(fresh, words, code, expected)
+                else:  # no such image, or, where there is no QEMU, no virtual machines
+                    assert fresh(*words).returncode in (Code.NOT_FOUND.exit_code, Code.UNSUPPORTED.exit_code)
+        assert fresh.json("op", "list")["operations"] == []
+        assert fresh("fabric", "show").returncode == Code.NOT_FOUND.exit_code
+        made = fresh.all_resources()
+        assert not made["namespaces"] and not made["cgroups"], made

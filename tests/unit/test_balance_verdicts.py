@@ -116,7 +116,7 @@ def test_a_node_on_a_crowded_host() -> None:
         (cg(remaining=1), "2 moves cost 2.2 s: the gain must be 1.5 times the cost"),
         (
             cg(moved={"cg-1": NOW - 10, "cg-0": NOW - 20, "cg-2": NOW - 60}),
-            "2 moves cost 2.2 s: its nodes moved 10 s ago; after a move they stay for 60 s",
+            "2 moves cost 2.2 s: its nodes moved 10 s ago; after a move they stay for 60 s, so ask again in 50 s",
         ),
     ],
 )
@@ -150,6 +150,17 @@ def test_cool_down_and_hold_end_on_time() -> None:
     job.left = {(f"cg-{n}", f"a{host}"): NOW - 600 for n in (2, 3) for host in range(1, 5)}
     assert [move.destination for move in verdict(world).moves] == ["a3", "a4"]
     assert {move.destination[0] for move in verdict(world, Rule(hold=601)).moves} == {"b"}
+
+
+def test_a_node_that_would_go_back_is_named_with_how_long_it_stays() -> None:
+    """It was moved by hand from a crowd of its own to a worse host, which balancing does not undo at once."""
+    job = Job(nodes_on("x", ["a1", "a2"]), left={("x-1", "a3"): NOW - 90})
+    world = Imagined(hosts_at("a", 3), foreign={"a2": 0.6}, jobs=[job])
+    text = "no host with room would make it faster; x-1 left a3 90 s ago and does not return for another 510 s"
+    assert verdict(world).text.endswith(text) and not verdict(world).moves
+    assert verdict(world, Rule(hold=90)).moves
+    job.left = {("x-0", "a3"): NOW - 90}  # x-1 may go there
+    assert verdict(world).moves
 
 
 def test_an_idle_cluster() -> None:

@@ -182,7 +182,7 @@ def test_settings_are_checked_before_anything_starts() -> None:
         ("mov", [], "did you mean move"),
         ("move", ["size=8MiB"], "it has: sizes"),
         ("move", ["sizes=eight"], "eight"),
-        ("vm-move", ["memory=many"], "integer"),
+        ("vm-move", ["memory=many"], "not a whole number"),
         ("link-moves", ["overlay=ipsec"], "openvpn"),
         ("vm-move", ["memory=0"], "at least 1"),
     ):

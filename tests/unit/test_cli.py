@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -22,6 +23,7 @@ from wherry.cli.main import _COMMANDS, _run
 from wherry.model.profile import Flow, NodeLoad, Profile
 from wherry.model.records import Host
 
+BUILT = Path(__file__).parents[2] / "build" / "native" / "lib" / "tile"
 Wherry = Callable[..., tuple[int, str, str]]
 
 
@@ -159,11 +161,56 @@ def test_invalid_file_is_refused_without_a_daemon(tmp_path: Path, wherry_: Wherr
     assert code == 2 and not out and "INVALID_FILE" in err and expected in err and "next:" in err
 
 
+def test_remedies_for_files_work_in_any_directory(service: Service, tmp_path: Path, wherry_: Wherry) -> None:
+    (tmp_path / "list.yaml").write_text("- hello\n")
+    for words, listed in (
+        (("up", "examples/mixed.yaml"), "name: mixed"),
+        (("fabric", "up", "two-sites.yaml"), "kind: fabric"),
+        (("up", "no-such-file.yaml"), "hello.yaml"),
+        (("up", str(tmp_path / "list.yaml")), "hello.yaml"),
+        *([(("tile", "run", "no-such-program"), "count")] if BUILT.is_dir() else []),
+    ):
+        remedy = shlex.split(wherry_(*words)[2].partition("next: ")[2])
+        shown = ["cat", remedy[-1]] if remedy[0] == "wherry" else remedy
+        done = subprocess.run(shown, capture_output=True, text=True, check=True, cwd=tmp_path)
+        assert listed in done.stdout
+        assert remedy[0] != "wherry" or remedy[1:-1] == [*words[:-1]]
+
+
 def test_cluster_beyond_capacity_is_refused_and_leaves_nothing(service: Service, wherry_: Wherry) -> None:
     Path("big.yaml").write_text(yaml.safe_dump(CLUSTER | {"nodes": 100}))
     code, _, err = wherry_("up", "big.yaml")
     assert code == 4 and "NO_CAPACITY" in err
     assert json.loads(wherry_("status", "-o", "json")[1])["clusters"] == []
+
+
+@pytest.mark.parametrize(
+    ("words", "what", "why"),
+    [
+        ("move hello-1 --to a2 --max-rounds -3", "--max-rounds -3", "-3 is too small: at least 0"),
+        ("move hello-1 --to a2 --bandwidth fast", "--bandwidth fast", "'fast' is not a rate; write it as 100Mbit/s"),
+        ("move hello-1 --to a2 --bandwidth 0bit/s", "--bandwidth 0bit/s", "more than 0, at most 40Gbit/s"),
+        ("move hello-1 --to a2 --parallel 65", "--parallel 65", "65 is too large: at most 64"),
+        ("move hello-1 --to a2 --max-downtime 61s", "--max-downtime 61s", "too large: at most 60"),
+        (f"move {'x' * 65} --to a2", "NODE", "too long: at most 64 characters"),
+        ("balance hello --seconds 31s", "--seconds 31s", "31 is too large: at most 30"),
+        ("balance hello --remaining 0s", "--remaining 0s", "0 is too small: more than 0"),
+        ("job profile job-1 --seconds 0s", "--seconds 0s", "0 is too small: more than 0"),
+        ("run hello -n 1 --expect 0s -- /bin/true", "--expect 0s", "0 is too small: more than 0"),
+        ("tile run /bin/true --tile 16", "--tile 16", "16 is too large: at most 15"),
+        ("tile move 32 --to 1", "PROCESS 32", "32 is too large: at most 31"),
+        ("tile up --tiles 17", "command line", "--tiles: 17 is too large: at most 16"),
+        ("site link set a b --latency 10", "a and b", "--latency: '10' is not a duration"),
+    ],
+)
+def test_value_of_an_option_is_refused_by_its_name(
+    service: Service, wherry_: Wherry, words: str, what: str, why: str
+) -> None:
+    code, _, err = wherry_(*words.split())
+    command = words.split(" ")[0]
+    assert code == 2 and err.startswith("error USAGE: ") and f"next: wherry {command}" in err
+    assert what in err.splitlines()[0] and why in err and "--help" in err
+    assert "the file" not in err and "rest.md" not in err
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ipaddress
+import re
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -18,6 +20,7 @@ from wherry.model.spec.cluster import ClusterSpec
 from wherry.move.forecast import forecast
 from wherry.move.precopy_policy import MAX_ROUNDS, another_round, switches_to_post_copy
 
+TOP = Path(__file__).resolve().parent.parent.parent
 POOL = "10.77.0.0/16"
 
 
@@ -93,6 +96,16 @@ def test_ids_sort_by_creation() -> None:
     ids = [new_id("mv") for _ in range(100)]
     assert len(set(ids)) == 100
     assert [i[:10] for i in ids] == sorted(i[:10] for i in ids)
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("1B", 1), ("1KB", 10**3), ("1kB", 10**3), ("1MB", 10**6), ("1GB", 10**9), ("1TB", 10**12), ("1.5TB", 15 * 10**11)]
+    + [("1KiB", 2**10), ("1MiB", 2**20), ("1GiB", 2**30), ("1TiB", 2**40)],
+)
+def test_sizes_have_decimal_and_binary_units_which_the_reference_names(text: str, size: int) -> None:
+    assert parse_size(text) == size
+    assert re.search(rf"\b{text.lstrip('1.5')}\b", (TOP / "docs/reference/files.md").read_text())
 
 
 def test_units_are_parsed_and_formatted() -> None:

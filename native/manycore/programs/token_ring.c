@@ -1,5 +1,5 @@
 /*
- * relay MINE NEXT COUNT [MOVES TILES MODE]: a ring of processes that pass numbered messages on, each in order and once.
+ * token_ring MINE NEXT COUNT [MOVES TILES MODE]: a ring of processes that pass numbered messages on, each in order and once.
  * Process 1 of the ring (MINE 0) starts them. After every few messages it moves itself to the next free tile.
  */
 #include "tile.h"

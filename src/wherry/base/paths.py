@@ -80,11 +80,27 @@ def native_library(name: str) -> Path:
     return _built("library", "lib", name)
 
 
-def _built(noun: str, directory: str, name: str) -> Path:
-    """Path of a file in the installed package, or in the checkout's build directory."""
+def examples() -> Path | None:
+    """The directory of the example files: in the installed package, or in the checkout; None if there is none."""
+    here = _package()
+    return next((above / "examples" for above in (here, here.parents[1]) if (above / "examples").is_dir()), None)
+
+
+def see_examples() -> str:
+    """What to type, in any directory, to see files that are right."""
+    found = examples()
+    return f"ls {shlex.quote(str(found))}" if found else "the folder examples of Wherry's source has some"
+
+
+def _package() -> Path:
     import wherry
 
-    here = Path(wherry.__file__).resolve().parent
+    return Path(wherry.__file__).resolve().parent
+
+
+def _built(noun: str, directory: str, name: str) -> Path:
+    """Path of a file in the installed package, or in the checkout's build directory."""
+    here = _package()
     for above in (here, here.parents[1] / "build" / "native"):
         if (above / directory / name).exists():
             return above / directory / name

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import re
 
-_SIZE = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40, "kB": 10**3, "MB": 10**6, "GB": 10**9}
+_SIZE = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+_SIZE |= {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "kB": 10**3}
 _TIME = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _RATE = {"bit/s": 1, "kbit/s": 10**3, "Mbit/s": 10**6, "Gbit/s": 10**9}
 _NUMBER = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z/%]*)\s*")

@@ -7,11 +7,13 @@ from typing import Any, Literal
 
 from wherry.base.errors import Code, Refused
 from wherry.base.units import format_duration, format_size
+from wherry.cli.options import checked
 from wherry.cli.output import Output, emit, say, seconds_of, table
 from wherry.client import Client
-from wherry.model.balance import BalancePlan, ProposedMove, Verdict
+from wherry.model.balance import BalancePlan, Measured, ProposedMove, Remaining, Verdict
 from wherry.model.profile import Profile
 from wherry.model.records import Host
+from wherry.model.spec.base import ShortText
 
 _PAIRS = 10
 """Pairs of nodes that a profile lists."""
@@ -58,8 +60,10 @@ def balance(
         return
     if cluster is not None and all or apply and cluster is None and not all:
         raise Refused(Code.USAGE, "name either a cluster or --all", "", "wherry balance CLUSTER --apply")
+    checked("CLUSTER", ShortText, cluster, "wherry balance")
     remains = None if remaining is None else seconds_of("--remaining", remaining)
-    measured = seconds_of("--seconds", seconds)
+    checked("--remaining", Remaining, remains, "wherry balance", remaining or "")
+    measured = checked("--seconds", Measured, seconds_of("--seconds", seconds), "wherry balance", seconds)
     with Client() as client:
         if not apply:
             plan = client.balance(cluster, measured, remains)
@@ -88,7 +92,7 @@ def profile(job: str, /, *, seconds: str = "3s", output: Output = "text") -> Non
     seconds
         Length of the measurement, for instance 5s.
     """
-    measured = seconds_of("--seconds", seconds)
+    measured = checked("--seconds", Measured, seconds_of("--seconds", seconds), "wherry job profile", seconds)
     with Client() as client:
         measured_profile, hosts = client.profile(job, measured), client.hosts()
     emit(output, "profile", measured_profile, lambda: _show_profile(measured_profile, hosts))
@@ -123,7 +127,10 @@ def _show(plan: BalancePlan, end: str, auto: bool | None = None) -> None:
     if plan.moves:
         print(f"Score: {plan.before:.0f} s before, {plan.after:.0f} s after. {end}")
     else:
-        print("Score: nothing to gain." if plan.verdicts else "Next: wherry up FILE")
+        better = any(verdict.step < 1.0 for verdict in plan.verdicts)
+        print(
+            "No move is proposed." if better else "Score: nothing to gain." if plan.verdicts else "Next: wherry up FILE"
+        )
     if auto is not None:
         print(_auto_line(auto))
 

@@ -2,43 +2,45 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from wherry.base.errors import Code, Refused
+from wherry.base.paths import examples, see_examples
+from wherry.base.units import format_size
 from wherry.model.spec.cluster import ClusterSpec
 from wherry.model.spec.fabric import FabricSpec
-from wherry.model.spec.parse import parse_yaml
+from wherry.model.spec.parse import load_yaml, parse
 from wherry.model.tiles import TilesSpec
+
+LARGEST_FILE = 2**20
+"""Bytes of the largest file that is read: reading it as YAML takes some seconds."""
 
 
 def read_cluster(path: Path) -> dict[str, Any]:
     """The content of a valid cluster file, as the daemon takes it."""
-    text = _text(path)
-    data = _plain(text)
-    if isinstance(data, dict) and data.get("kind") == "fabric":
+    data = _mapping(path, "wherry up")
+    if data.get("kind") == "fabric":
         what = f"{path} is a fabric file, not a cluster file"
         raise Refused(Code.INVALID_FILE, what, "its kind is fabric", f"wherry fabric up {path}")
-    parse_yaml(ClusterSpec, text, str(path))
+    parse(ClusterSpec, data, str(path))
     return data
 
 
 def read_fabric(path: Path) -> dict[str, Any]:
     """The content of a valid fabric file, as the daemon takes it."""
-    text = _text(path)
-    data = _plain(text)
-    if isinstance(data, dict) and data.get("kind", "container") in ("container", "vm"):
+    data = _mapping(path, "wherry fabric up")
+    if data.get("kind", "container") in ("container", "vm"):
         what = f"{path} is not a fabric file"
         raise Refused(Code.INVALID_FILE, what, "its kind is not fabric", f"wherry up {path}")
-    parse_yaml(FabricSpec, text, str(path))
+    parse(FabricSpec, data, str(path))
     return data
 
 
 def read_tiles(path: Path) -> dict[str, Any]:
     """The content of a valid tiles file, as the daemon takes it: the programs of its servers as absolute paths."""
-    spec = parse_yaml(TilesSpec, _text(path), str(path))
+    spec = parse(TilesSpec, _mapping(path, "wherry tile up"), str(path))
     for server in spec.servers():
         if not (path.parent / server.program).is_file():
             raise Refused(Code.NOT_FOUND, f"there is no program {server.program} for server {server.name!r}", str(path))
@@ -48,18 +50,31 @@ def read_tiles(path: Path) -> dict[str, Any]:
     return data
 
 
-def _text(path: Path) -> str:
+def _mapping(path: Path, command: str) -> dict[str, Any]:
+    data = load_yaml(_text(path, command), str(path))
+    if not isinstance(data, dict):
+        raise Refused(Code.INVALID_FILE, f"{path} is not a mapping of keys to values", "", see_examples())
+    return data
+
+
+def _text(path: Path, command: str) -> str:
     try:
-        return path.read_text()
+        with path.open("rb") as file:
+            content = file.read(LARGEST_FILE + 1)
+        text = content.decode()
     except UnicodeDecodeError:
-        raise Refused(Code.INVALID_FILE, f"{path} is not text", "it is not UTF-8", "see examples/") from None
+        raise Refused(Code.INVALID_FILE, f"{path} is not text", "it is not UTF-8", see_examples()) from None
     except OSError as error:
         code = Code.NOT_FOUND if isinstance(error, FileNotFoundError) else Code.INVALID_FILE
-        raise Refused(code, f"cannot read {path}", error.strerror or str(error), "ls examples/") from None
+        raise Refused(code, f"cannot read {path}", error.strerror or str(error), _instead(path, command)) from None
+    if len(content) > LARGEST_FILE:
+        why = f"a file that wherry reads has at most {format_size(LARGEST_FILE)}"
+        raise Refused(Code.INVALID_FILE, f"{path} is too large", why, "check that it is the file you meant")
+    return text
 
 
-def _plain(text: str) -> Any:
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError:
-        return None  # `parse_yaml` reports the error
+def _instead(path: Path, command: str) -> str:
+    """The command for the example of this name, whose directory the user may have left; else where examples are."""
+    found = examples()
+    example = found / path.name if found else None
+    return f"{command} {shlex.quote(str(example))}" if example and example.is_file() else see_examples()

@@ -11,10 +11,13 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 from wherry.base.errors import Code, Failed, Refused, WherryError
+from wherry.cli.options import checked
 from wherry.cli.output import Output, age, emit, say, seconds_of, table
 from wherry.client import Client
 from wherry.client.client import Chunk
+from wherry.model.balance import Remaining
 from wherry.model.records import Job
+from wherry.model.spec.base import ShortText
 
 app = App(name="job", help="Jobs: MPI programs run on clusters.")
 
@@ -61,6 +64,8 @@ def run(
             Code.USAGE, f"-n {ranks}: a job has at least one rank", "", f"wherry run {name} -n 1 -- {program}"
         )
     expected = None if expect is None else seconds_of("--expect", expect)
+    checked("--expect", Remaining, expected, "wherry run", expect or "")
+    checked("NAME", ShortText, name, "wherry run")
     feeds = not detach and _has_input()
     with Client() as client:
         job = client.run(name, [program, *args], ranks, mpi, progress=_say_to_terminal, input=feeds, expected=expected)

@@ -11,9 +11,13 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from wherry.base.units import format_duration, format_size
+from wherry.cli.options import checked
 from wherry.cli.output import Output, emit, say
 from wherry.client import Client
+from wherry.model.migration_parameters import Connections, Downtime, Rounds
 from wherry.model.records import Move
+from wherry.model.spec.base import ShortText
+from wherry.model.spec.fabric import Bandwidth
 
 
 def move(
@@ -55,6 +59,12 @@ def move(
     max_downtime
         For virtual machines: freeze once the remaining memory takes no longer to send, for instance 100ms.
     """
+    checked("NODE", ShortText, node, "wherry move")
+    checked("--to", ShortText, to, "wherry move")
+    checked("--max-rounds", Rounds, max_rounds, "wherry move")
+    checked("--bandwidth", Bandwidth, bandwidth, "wherry move")
+    checked("--parallel", Connections, parallel, "wherry move")
+    checked("--max-downtime", Downtime, max_downtime, "wherry move")
     parameters: dict[str, object] = {"mode": mode, "connections": parallel, "zstd": zstd, "downtime": max_downtime}
     with Client() as client:
         if dry_run:

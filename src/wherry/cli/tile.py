@@ -11,13 +11,14 @@ from typing import Annotated, Any
 from cyclopts import App, Parameter
 
 from wherry.base.errors import Code, Failed, Refused
-from wherry.base.paths import native_program
+from wherry.base.paths import native_library, native_program
 from wherry.base.units import format_duration, format_size
 from wherry.cli.files import read_tiles
+from wherry.cli.options import checked
 from wherry.cli.output import Output, emit, say, table
 from wherry.client import Client
 from wherry.model.spec.parse import parse
-from wherry.model.tiles import Mode, TilesSpec
+from wherry.model.tiles import Mode, Process, Ranks, Tile, TilesSpec, Words
 
 app = App(name="tile", help="Tiles: small kernels, and processes that move between them.")
 
@@ -86,7 +87,10 @@ def run(
         Do not wait for its end: print its process number.
     """
     if not program.is_file():
-        raise Refused(Code.NOT_FOUND, f"there is no program {program}", "", "ls build/native/lib/tile")
+        raise Refused(Code.NOT_FOUND, f"there is no program {program}", "", f"ls {native_library('tile')}")
+    checked("WORDS", Words, words, "wherry tile run")
+    checked("--tile", Tile, tile, "wherry tile run")
+    checked("--ranks", Ranks, ranks, "wherry tile run")
     if ranks > 1 and (detach or tile is not None):
         raise Refused(Code.USAGE, "--ranks excludes --tile and --detach", "", "leave out one of them")
     with Client() as client:
@@ -154,6 +158,8 @@ def move(process: int, /, *, to: int, mode: Mode = "precopy", output: Output = "
         direct: frozen and copied at once; faithful: copied in pieces of 4 KiB, as in the paper; handoff: its pages are
         remapped, on one host only; precopy: copied while it runs, then frozen for the last dirty pages.
     """
+    checked("PROCESS", Process, process, "wherry tile move")
+    checked("--to", Tile, to, "wherry tile move")
     with Client() as client:
         event = client.move_tile_process(process, to, mode)
 

@@ -3,8 +3,17 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Annotated
+
+from pydantic import Field
 
 from wherry.model.records import Record
+
+LONGEST = 30.0
+"""Longest measurement, in seconds."""
+Measured = Annotated[float, Field(gt=0, le=LONGEST)]
+Remaining = Annotated[float, Field(gt=0)]
+"""Expected run time of a job, or what remains of it, in seconds."""
 
 
 class Kind(StrEnum):

@@ -9,6 +9,10 @@ from pydantic import Field
 from wherry.model.records import Record
 from wherry.model.spec.base import Duration
 
+Rounds = Annotated[int, Field(ge=0, le=100)]
+Connections = Annotated[int, Field(ge=0, le=64)]
+Downtime = Annotated[Duration, Field(gt=0, le=60)]
+
 
 class MigrationParameters(Record):
     """How the memory of a virtual machine is migrated. Containers have the defaults only.
@@ -22,15 +26,15 @@ class MigrationParameters(Record):
     """
 
     mode: Literal["pre-copy", "auto-converge", "post-copy", "hybrid"] = "pre-copy"
-    connections: Annotated[int, Field(ge=0, le=64)] = 0
+    connections: Connections = 0
     zstd: bool = False
-    downtime: Annotated[Duration, Field(gt=0, le=60)] | None = None
+    downtime: Downtime | None = None
 
 
 class MoveOptions(Record):
     """The user's options of a move. `max_rounds` limits the rounds of pre-copy (None: the policy decides), `bandwidth`
     the rate in bit/s (None: the budget of the links on the path)."""
 
-    max_rounds: Annotated[int, Field(ge=0, le=100)] | None = None
+    max_rounds: Rounds | None = None
     bandwidth: int | None = None
     parameters: MigrationParameters = MigrationParameters()

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_args
 
 from pydantic import Field, model_validator
 
@@ -21,13 +21,20 @@ Mode = Literal["faithful", "direct", "handoff", "precopy"]
 MODES: tuple[str, ...] = get_args(Mode)
 
 
+Tile = Annotated[int, Field(ge=0, le=15)]
+Process = Annotated[int, Field(ge=1, le=31)]
+Ranks = Annotated[int, Field(ge=1, le=16)]
+Words = Annotated[tuple[Annotated[str, Field(max_length=1024)], ...], Field(max_length=15)]
+"""Arguments of a program: ARGUMENT_MAX of native/manycore/abi/abi.h without its name."""
+
+
 class ServerSpec(Spec):
     """A server program with the name under which others find it. A relative path starts at the tiles file."""
 
     name: str = Field(min_length=1, max_length=63)
     program: Path
-    words: list[str] = []
-    tile: int | None = Field(default=None, ge=0, le=15)
+    words: list[str] = Field(default=[], max_length=15)
+    tile: Tile | None = None
 
 
 class TilesSpec(Spec):
@@ -39,7 +46,7 @@ class TilesSpec(Spec):
     tiles: int = Field(default=4, ge=1, le=16)
     cores: int = Field(default=3, ge=2, le=16)
     hosts: list[str] = Field(default=[], max_length=8)
-    rings: list[list[ServerSpec]] = []
+    rings: list[Annotated[list[ServerSpec], Field(max_length=31)]] = Field(default=[], max_length=31)
 
     @model_validator(mode="after")
     def _fits(self) -> TilesSpec:

@@ -15,7 +15,7 @@ from wherry.model.migration_parameters import MigrationParameters
 from wherry.model.owner import Owner
 from wherry.model.records import Round
 from wherry.model.spec.cluster import Flavor
-from wherry.node.protocol import Placement, Transferred, Usage
+from wherry.node.protocol import NodeDriver, Placement, Transferred, Usage
 from wherry.node.vm import migration_job
 
 _PAGE = 4096
@@ -230,3 +230,17 @@ class FakeMover:
 
 def _key(place: Placement) -> tuple[str, str]:
     return place.node.name, place.host
+
+
+class PlannedDriver(FakeDriver):
+    """Nodes in memory of which what `real` refuses is refused: for plans before the fabric is made."""
+
+    def __init__(self, real: NodeDriver) -> None:
+        super().__init__(real.kind)
+        self._real = real
+
+    def unsupported(self) -> str:
+        return self._real.unsupported()
+
+    def check(self, flavor: Flavor, owner: Owner) -> None:
+        self._real.check(flavor, owner)

@@ -8,6 +8,7 @@ nothing moves.
 from __future__ import annotations
 
 import heapq
+import math
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -132,7 +133,8 @@ def _verdict(case: Case, world: World, used: Mapping[str, Used], now: float, rul
     candidates, hindrances = _candidates(case, model, world, used, now, rule)
     best = min(candidates, key=lambda candidate: (not _moves(candidate, stay), _score(profile, candidate)))
     if _gain(best) <= 0 or not _moves(best, stay):
-        return seen.model_copy(update={"text": "; ".join([described, *_why_not(seen, hindrances)])})
+        why = [*_why_not(seen, hindrances), *_held(case, model, world, used, now, rule)]
+        return seen.model_copy(update={"text": "; ".join([described, *why])})
     gained = _gain(best) * profile.remaining
     figures = (
         f"a step would take {best.step.total:.2f} of the time, {gained:.1f} s less in the {profile.remaining:.0f} s "
@@ -174,6 +176,21 @@ def _candidates(
                 notes = {**improved.reasons, **_packing_reasons(model, start, first, trial, site)}
                 candidates.append(_improve(case, model, world, hosts, trial, notes))
     return candidates, hindrances
+
+
+def _held(case: Case, model: StepModel, world: World, used: Mapping[str, Used], now: float, rule: Rule) -> list[str]:
+    """Why nodes do not go back to hosts that they left a short time ago, and for how long, where that would pay."""
+    held = {where: time for where, time in case.left.items() if _within(rule.hold, time, now)}
+    if not held:
+        return []
+    candidates, _ = _candidates(replace(case, left={}), model, world, used, now, rule)
+    best = min(candidates, key=lambda candidate: _score(case.profile, candidate))
+    returns = [(name, host) for name, host in best.where.items() if (name, host) in held and _gain(best) > 0]
+    return [
+        f"{name} left {host} {now - held[name, host]:.0f} s ago and does not return for another "
+        f"{math.ceil(held[name, host] + rule.hold - now)} s"
+        for name, host in returns
+    ]
 
 
 def _busy(case: Case) -> list[Node]:
@@ -308,7 +325,8 @@ def _objection(case: Case, best: Candidate, gained: float, now: float, rule: Rul
     """Why the best plan is rejected; empty when it is accepted."""
     times = [case.moved.get(node.name, 0.0) for node in case.nodes]
     if recent := [time for time in times if _within(rule.cooldown, time, now)]:
-        return f"its nodes moved {now - max(recent):.0f} s ago; after a move they stay for {rule.cooldown:.0f} s"
+        ago, stay = now - max(recent), f"after a move they stay for {rule.cooldown:.0f} s"
+        return f"its nodes moved {ago:.0f} s ago; {stay}, so ask again in {math.ceil(rule.cooldown - ago)} s"
     if _gain(best) < rule.gain:
         return f"that is less than the {rule.gain:.0%} from which on nodes are moved"
     if gained < rule.margin * best.cost:

@@ -24,8 +24,6 @@ from wherry.service.operations import Task
 
 AUTO = "balance.auto"
 """Setting: `on` when automatic balancing is on."""
-LONGEST = 30.0
-"""Longest measurement, in seconds."""
 _AT_ONCE = 8
 """Most requests that measure at the same time: each holds one of the threads that serve all requests."""
 _measuring = threading.BoundedSemaphore(_AT_ONCE)

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 from wherry.base.paths import Instance
 from wherry.fabric.fake import FakeFabric
+from wherry.fabric.planned import PlannedFabric
 from wherry.fabric.protocol import Fabric
 from wherry.model.spec.fabric import FabricSpec
-from wherry.node.fake import FakeDriver
+from wherry.node.fake import FakeDriver, PlannedDriver
 from wherry.node.protocol import NodeDriver
 
 if TYPE_CHECKING:
@@ -44,6 +45,8 @@ def check_fabric(spec: FabricSpec) -> None:
 
 def make_drivers(fabric: Fabric, instance: Instance) -> dict[str, NodeDriver]:
     """The node drivers of a fabric, by node kind."""
+    if isinstance(fabric, PlannedFabric):
+        return {kind: PlannedDriver(real) for kind, real in _real_drivers(fabric, instance).items()}
     if fabric.driver == "fake":
         return {kind: FakeDriver(kind) for kind in ("container", "vm")}
     if fabric.driver == "libvirt":
@@ -84,8 +87,10 @@ def _criu_version() -> str:
 
 
 def in_memory_fabric(spec: FabricSpec) -> Fabric:
-    """The same fabric in memory, up: for plans before the fabric exists."""
-    fabric = FakeFabric(spec)
+    """The same fabric in memory, up: for plans before the fabric exists. Its drivers refuse what those of the fabric
+    would refuse, and so does this."""
+    check_fabric(spec)
+    fabric = PlannedFabric(spec) if spec.driver == "netns" else FakeFabric(spec)
     fabric.up()
     return fabric
 

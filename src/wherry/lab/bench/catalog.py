@@ -18,6 +18,7 @@ from wherry.lab.bench.link_moves import LinkMoves
 from wherry.lab.bench.links import Links
 from wherry.lab.bench.move import MoveByRunc
 from wherry.lab.bench.vm_move import MoveByVirsh
+from wherry.model.spec.explain import explain
 
 BENCHMARKS: tuple[type[Benchmark], ...] = (
     MoveByRunc,
@@ -50,7 +51,7 @@ def find(name: str, *, quick: bool = False, settings: Sequence[str] = ()) -> Ben
             chosen[field] = TypeAdapter(types[field]).validate_python(text)
         except ValidationError as error:
             what = f"--set {setting}: no value of {field}"
-            raise Refused(Code.USAGE, what, error.errors()[0]["msg"], f"wherry bench run {name}") from None
+            raise Refused(Code.USAGE, what, explain(error.errors()[0]), f"wherry bench run {name}") from None
     try:
         return kind(**chosen)
     except ValueError as error:

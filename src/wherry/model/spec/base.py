@@ -9,10 +9,12 @@ import difflib
 import re
 from typing import Annotated
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from wherry.base.units import parse_duration, parse_rate, parse_share, parse_size
 
+MOST_SITES, MOST_HOSTS = 512, 1024
+"""Of a fabric."""
 NAME = re.compile(r"[a-z][a-z0-9]{0,14}(-[a-z0-9]+)*")
 
 
@@ -46,13 +48,22 @@ def name_of(value: str) -> str:
     return value
 
 
+def _interface(value: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,14}", value):
+        raise ValueError(
+            f"{value[:40]!r} is not a name of a network interface: at most 15 letters, digits, '_', '.', '-'"
+        )
+    return value
+
+
 Size = Annotated[int, BeforeValidator(size_of)]
 Duration = Annotated[float, BeforeValidator(_duration)]
 Rate = Annotated[int, BeforeValidator(_rate)]
 Share = Annotated[float, BeforeValidator(_share)]
 Name = Annotated[str, BeforeValidator(lambda v: name_of(v) if isinstance(v, str) else v)]
-Interface = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,14}$")]
+Interface = Annotated[str, AfterValidator(_interface)]
 """The name of a network interface of Linux."""
+ShortText = Annotated[str, Field(min_length=1, max_length=64)]
 
 
 class Spec(BaseModel):

@@ -12,7 +12,7 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, field_validator, model_validator
 
 from wherry.model.network import MOST_NODES
-from wherry.model.spec.base import Name, Spec, name_of, size_of
+from wherry.model.spec.base import MOST_HOSTS, MOST_SITES, Name, Spec, name_of, size_of
 
 SMALLEST_VM = 128 * 2**20
 """Least memory in bytes with which a virtual machine boots: its root file system is in memory."""
@@ -109,8 +109,8 @@ class GroupSpec(Spec):
     guest: Guest | None = None
 
 
-NODES_AS_NUMBER, NODES_AS_GROUPS = "a number", "groups"
-"""Tags of the two forms of `nodes`, which `parse` removes from pydantic's errors."""
+NODES_AS_NUMBER, NODES_AS_GROUPS, PINS_AS_FLAG, PINS_AS_LIST = TAGS = ("a number", "groups", "a flag", "a list")
+"""Tags of the two forms of `nodes` and of `pinned`, which `parse` removes from pydantic's errors."""
 
 
 class ClusterSpec(Spec):
@@ -125,16 +125,20 @@ class ClusterSpec(Spec):
     name: Name
     nodes: Annotated[
         Annotated[int, Field(ge=1, le=MOST_NODES), Tag(NODES_AS_NUMBER)]
-        | Annotated[tuple[GroupSpec, ...], Tag(NODES_AS_GROUPS)],
+        | Annotated[tuple[GroupSpec, ...], Field(max_length=MOST_NODES), Tag(NODES_AS_GROUPS)],
         Discriminator(lambda value: NODES_AS_GROUPS if isinstance(value, list | tuple) else NODES_AS_NUMBER),
     ]
     cpus: Cpus = 1.0
     memory: Memory = 512 * 2**20
-    sites: tuple[Name, ...] = ()
-    hosts: tuple[Name, ...] = ()
+    sites: tuple[Name, ...] = Field(default=(), max_length=MOST_SITES)
+    hosts: tuple[Name, ...] = Field(default=(), max_length=MOST_HOSTS)
     placement: Annotated[PlacementSpec, BeforeValidator(_placement)] = PlacementSpec()
-    pinned: bool | tuple[int, ...] = False
-    needs: tuple[str, ...] = ()
+    pinned: Annotated[
+        Annotated[bool, Tag(PINS_AS_FLAG)]
+        | Annotated[tuple[int, ...], Field(max_length=MOST_NODES), Tag(PINS_AS_LIST)],
+        Discriminator(lambda value: PINS_AS_LIST if isinstance(value, list | tuple) else PINS_AS_FLAG),
+    ] = False
+    needs: tuple[str, ...] = Field(default=(), max_length=256)
     image: Image = "default"
     nic: NicSpec = NicSpec()
     guest: Guest = "pvh"

@@ -4,14 +4,26 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Sequence
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from wherry.base.errors import Code, Refused
 from wherry.base.units import format_duration, format_rate
 from wherry.model.libvirt_uri import parse_uri
-from wherry.model.spec.base import Duration, Interface, Name, Rate, Share, Size, Spec, nearest, require_unique
+from wherry.model.spec.base import (
+    MOST_HOSTS,
+    MOST_SITES,
+    Duration,
+    Interface,
+    Name,
+    Rate,
+    Share,
+    Size,
+    Spec,
+    nearest,
+    require_unique,
+)
 
 LARGEST_MTU = 65520
 """Of packets within a site, in bytes: a TAP, which holds frames during a move, takes no larger ones."""
@@ -28,8 +40,8 @@ class FactsSpec(Spec):
     """Facts that an emulated host has instead of the machine's, to try refusals."""
 
     memory: Size | None = None
-    without_cpu_features: tuple[str, ...] = ()
-    without_files: tuple[str, ...] = ()
+    without_cpu_features: tuple[str, ...] = Field(default=(), max_length=256)
+    without_files: tuple[str, ...] = Field(default=(), max_length=256)
 
 
 class HostSpec(Spec):
@@ -72,20 +84,27 @@ LONGEST = 60.0
 """Largest latency of a link in seconds."""
 
 
+def _possible_rate(value: int) -> int:
+    if not 0 < value <= FASTEST:
+        raise ValueError(f"{format_rate(value)} is impossible: more than 0, at most 40Gbit/s")
+    return value
+
+
+Bandwidth = Annotated[Rate, AfterValidator(_possible_rate)]
+
+
 class DirectionSpec(Spec):
     """The figures of one direction of a link. Those that are not declared are the machine's."""
 
     latency: Duration | None = None
     jitter: Duration | None = None
-    bandwidth: Rate | None = None
+    bandwidth: Bandwidth | None = None
     loss: Share | None = None
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
         if self.latency is not None and self.latency > LONGEST:
             raise ValueError(f"latency: {self.latency:g}s is more than {LONGEST:g}s")
-        if self.bandwidth is not None and not 0 < self.bandwidth <= FASTEST:
-            raise ValueError(f"bandwidth: {format_rate(self.bandwidth)} is impossible: more than 0, at most 40Gbit/s")
         if self.loss is not None and not 0 <= self.loss <= 1:
             raise ValueError(f"loss: {self.loss:g} is no share: write 0.01 or 1%")
         return self
@@ -164,9 +183,9 @@ class FabricSpec(Spec):
     bridge: Interface | None = None
     pool: str = "10.77.0.0/16"
     underlay: str = "10.76.0.0/16"
-    sites: tuple[SiteSpec, ...] = Field(min_length=1)
-    hosts: tuple[HostSpec, ...] = Field(min_length=1)
-    links: tuple[LinkSpec, ...] = ()
+    sites: tuple[SiteSpec, ...] = Field(min_length=1, max_length=MOST_SITES)
+    hosts: tuple[HostSpec, ...] = Field(min_length=1, max_length=MOST_HOSTS)
+    links: tuple[LinkSpec, ...] = Field(default=(), max_length=MOST_SITES - 1)  # a tree has no more
 
     @property
     def hypervisor(self) -> str:

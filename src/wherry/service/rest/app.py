@@ -19,6 +19,7 @@ from starlette.exceptions import HTTPException
 
 from wherry import __version__
 from wherry.base.errors import Bug, Code, Refused, WherryError
+from wherry.model.spec.explain import explain
 from wherry.service.context import ServiceContext
 from wherry.service.doctor import examine
 from wherry.service.problem import problem
@@ -27,6 +28,9 @@ from wherry.service.rest.dependencies import ASKING_AT_ONCE
 from wherry.service.rest.middleware import RequestMiddleware
 
 log = logging.getLogger("wherry.rest")
+_SHOWN = 6
+"""Errors of one request that are told."""
+_REMEDY = "GET /v1/openapi.json says what each request takes"
 _FINDINGS_SECONDS = 60.0
 """How long findings of the doctor are served again."""
 
@@ -85,14 +89,14 @@ async def _wherry_error(_request: Request, error: Any) -> JSONResponse:
 
 
 async def _invalid_request(_request: Request, error: Any) -> JSONResponse:
-    parts = [f"{'.'.join(str(part) for part in e['loc'])}: {e['msg']}" for e in error.errors()]
-    return _problem(Refused(Code.USAGE, "the request is not valid", "; ".join(parts), "see docs/reference/rest.md"))
+    parts = [explain(e, ".".join(map(str, e["loc"][1:])) or e["loc"][0]) for e in error.errors()[:_SHOWN]]
+    return _problem(Refused(Code.USAGE, "the request is not valid", "; ".join(parts), _REMEDY))
 
 
 async def _http_error(request: Request, error: Any) -> JSONResponse:
     code = Code.NOT_FOUND if error.status_code == 404 else Code.USAGE
     what = f"{request.method} {request.url.path}: {error.detail}"
-    return _problem(Refused(code, what, "", "see docs/reference/rest.md"), error.status_code)
+    return _problem(Refused(code, what, "", _REMEDY), error.status_code)
 
 
 async def _bug(request: Request, error: Exception) -> JSONResponse:

@@ -6,14 +6,14 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query
 from fastapi.responses import JSONResponse
-from pydantic import Field
 
+from wherry.model.balance import LONGEST, Measured, Remaining
 from wherry.model.profile import Profile
-from wherry.service.balance_commands import LONGEST, BalanceCommands
-from wherry.service.rest.dependencies import Body, ContextDep, PeerDep, ShortText, accepted
+from wherry.model.spec.base import ShortText
+from wherry.service.balance_commands import BalanceCommands
+from wherry.service.rest.dependencies import Body, ContextDep, PeerDep, accepted
 
 router = APIRouter(tags=["balance"])
-Seconds = Annotated[float, Field(gt=0, le=LONGEST)]
 
 
 def _balance(context: ContextDep, peer: PeerDep) -> BalanceCommands:
@@ -27,8 +27,8 @@ class BalanceBody(Body):
     """One cluster or all; seconds to measure; the remaining run time of the jobs if known; and whether to move."""
 
     cluster: ShortText | None = None
-    seconds: Seconds = 3.0
-    remaining: Annotated[float, Field(gt=0)] | None = None
+    seconds: Measured = 3.0
+    remaining: Remaining | None = None
     apply: bool = False
 
 

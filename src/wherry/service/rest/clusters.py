@@ -6,14 +6,14 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Header
 from fastapi.responses import JSONResponse
-from pydantic import Field
 
-from wherry.model.migration_parameters import MigrationParameters, MoveOptions
+from wherry.model.migration_parameters import MigrationParameters, MoveOptions, Rounds
 from wherry.model.records import Cluster, Move, Node
+from wherry.model.spec.base import ShortText
 from wherry.model.spec.cluster import ClusterSpec
 from wherry.model.spec.fabric import DirectionSpec
 from wherry.model.spec.parse import parse
-from wherry.service.rest.dependencies import ASKS_HOSTS, Body, CommandsDep, OwnedBody, PeerDep, ShortText, accepted
+from wherry.service.rest.dependencies import ASKS_HOSTS, Body, CommandsDep, OwnedBody, PeerDep, accepted
 
 router = APIRouter(tags=["clusters"])
 Fault = Annotated[str | None, Header(alias="Wherry-Fault", max_length=64, include_in_schema=False)]
@@ -35,7 +35,7 @@ class MoveBody(Body):
     node: ShortText
     host: ShortText
     dry_run: bool = False
-    max_rounds: Annotated[int, Field(ge=0, le=100)] | None = None
+    max_rounds: Rounds | None = None
     bandwidth: ShortText | None = None
     way: MigrationParameters = MigrationParameters()
 
@@ -97,7 +97,7 @@ def post_move(body: MoveBody, commands: CommandsDep, fault: Fault = None) -> JSO
     """Moves a node live; with `dry_run` 200 and the predicted cost."""
     bandwidth = None
     if body.bandwidth is not None:
-        bandwidth = parse(DirectionSpec, {"bandwidth": body.bandwidth}, "the move").bandwidth
+        bandwidth = parse(DirectionSpec, {"bandwidth": body.bandwidth}, "the move", "wherry move").bandwidth
     options = MoveOptions(max_rounds=body.max_rounds, bandwidth=bandwidth, parameters=body.way)
     if body.dry_run:
         return JSONResponse({"predicted": commands.predict(body.node, body.host, options).model_dump(mode="json")})

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from fastapi import Depends, Query, Request
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, model_validator
 
 from wherry.base.errors import Code, Refused
 from wherry.model.owner import Owner
@@ -96,7 +96,6 @@ PeerDep = Annotated[PeerCredentials, Depends(_peer)]
 WaitSeconds = Annotated[float, Query(ge=0, le=LONGEST, description="longest wait in seconds")]
 Offset = Annotated[int, Query(ge=0, le=2**53)]
 """An offset or event number. SQLite stores 64 bits, but JSON readers keep only 53."""
-ShortText = Annotated[str, Field(min_length=1, max_length=64)]
 
 
 def accepted(operation: Operation) -> JSONResponse:

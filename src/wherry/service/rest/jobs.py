@@ -9,8 +9,10 @@ from fastapi import APIRouter
 from fastapi.responses import JSONResponse
 from pydantic import Base64Bytes, Field
 
+from wherry.model.balance import Remaining
 from wherry.model.job_request import JobRequest
 from wherry.model.records import Job
+from wherry.model.spec.base import ShortText
 from wherry.service.rest.dependencies import (
     Body,
     CommandsDep,
@@ -18,7 +20,6 @@ from wherry.service.rest.dependencies import (
     Offset,
     OwnedBody,
     PeerDep,
-    ShortText,
     WaitSeconds,
     accepted,
 )
@@ -43,7 +44,7 @@ class JobBody(OwnedBody):
     env: dict[str, str] = {}
     mpi: Annotated[str, Field(max_length=4096)] | None = None
     input: bool = False
-    expected: Annotated[float, Field(gt=0)] | None = None
+    expected: Remaining | None = None
 
 
 class InputBody(Body):

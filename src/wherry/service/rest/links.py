@@ -7,9 +7,10 @@ from typing import Any, Literal
 from fastapi import APIRouter
 from fastapi.responses import JSONResponse
 
+from wherry.model.spec.base import ShortText
 from wherry.model.spec.fabric import DirectionSpec
 from wherry.model.spec.parse import parse
-from wherry.service.rest.dependencies import ASKS_HOSTS, Body, CommandsDep, ShortText, accepted
+from wherry.service.rest.dependencies import ASKS_HOSTS, Body, CommandsDep, accepted
 
 router = APIRouter(tags=["links"])
 

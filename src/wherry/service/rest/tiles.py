@@ -15,13 +15,11 @@ from pydantic import Field
 
 from wherry.model.records import Operation
 from wherry.model.spec.parse import parse
-from wherry.model.tiles import Mode, TilesSpec
+from wherry.model.tiles import Mode, Process, Ranks, Tile, TilesSpec, Words
 from wherry.service.rest.dependencies import ASKS_HOSTS, Body, ContextDep, PeerDep, WaitSeconds, accepted
 from wherry.service.tile_commands import Build, TileCommands
 
 router = APIRouter(tags=["tiles"])
-Tile = Annotated[int, Field(ge=0, le=15)]
-Process = Annotated[int, Field(ge=1, le=31)]
 Of = Annotated[str, Field(pattern=r"^([1-9]|[12][0-9]|3[01]):[0-9]{1,16}$")]
 
 
@@ -40,9 +38,9 @@ class ProgramBody(Body):
     `ranks`: how many ranks to start, each on a free tile."""
 
     program: Annotated[str, Field(min_length=1, max_length=1024)]
-    words: Annotated[tuple[Annotated[str, Field(max_length=1024)], ...], Field(max_length=15)] = ()
+    words: Words = ()
     tile: Tile | None = None
-    ranks: Annotated[int, Field(ge=1, le=16)] = 1
+    ranks: Ranks = 1
 
 
 class TileMovesBody(Body):

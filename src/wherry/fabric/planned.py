@@ -1,0 +1,13 @@
+"""An emulated fabric that is not made yet, for plans: its hosts are in memory, their files are this machine's."""
+
+from __future__ import annotations
+
+from wherry.fabric import host_facts
+from wherry.fabric.fake import FakeFabric
+
+
+class PlannedFabric(FakeFabric):
+    """What can be refused on the fabric that will be made is refused on this one."""
+
+    def missing_files(self, host: str, paths: list[str]) -> list[str]:
+        return host_facts.missing_files(self._host(host), paths)

@@ -1,0 +1,97 @@
+"""Every command in a block of README.md and docs/*.md is run in a real instance, or listed with the reason why
+not. The tutorial's console blocks are run by `test_tutorial.py`, in order and with their output."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from names import own_name
+
+TOP = Path(__file__).resolve().parents[2]
+SECONDS = 240
+"""Time limit of one command on a loaded machine."""
+RUN = {
+    "docs/tiles.md": r"wherry ",
+    "docs/studies.md": r"wherry (study (list|show)|bench list)",
+}
+"""By file, the beginnings of the commands that are run, in the order of the file."""
+NOT_RUN = {
+    r"make ": "installs packages, or is a test run of its own",
+    r"alias ": "is of the reader's shell",
+    r"wherry study (run|report|compare)|wherry bench( |$)": "takes minutes to hours; tests/system/test_studies.py and "
+    "test_benchmarks.py run them in short",
+    r"ln -sf|wherry (up examples/hello.yaml|move hello-2|status$|down hello$)|mpicc ": "the tutorial runs the same",
+    r"wherry (image build|up examples/vm.yaml|run vm|move vm-|logs --node vm|down vm)": "needs QEMU and an image; "
+    "tests/system/test_vm.py runs such commands where they are",
+}
+"""Beginnings of commands -> why they are not run."""
+
+
+def commands(file: str) -> list[str]:
+    """The commands in the blocks of a file, without comments, `$ ` and sudo."""
+    found, language = list[str](), None
+    for line in (TOP / file).read_text().splitlines():
+        if line.startswith("```"):
+            language = line[3:] if language is None else None
+        elif language in ("sh", "", "console") and not (file == "docs/tutorial.md" and language == "console"):
+            words = re.sub(r"(^|\s)#.*", "", line.removeprefix("$ ")).strip()
+            if re.match(r"[a-z][\w./-]*( |$)", words):
+                found.append(words.removeprefix("sudo ").removeprefix(".venv/bin/"))
+    return found
+
+
+def pages() -> list[str]:
+    return ["README.md", *(f"docs/{page.name}" for page in sorted((TOP / "docs").glob("*.md")))]
+
+
+def is_run(file: str, command: str) -> bool:
+    return re.match(RUN.get(file, "$^"), command) is not None
+
+
+def test_every_command_is_run_or_has_a_reason() -> None:
+    left = {
+        (file, command)
+        for file in pages()
+        for command in commands(file)
+        if not is_run(file, command) and not any(re.match(reason, command) for reason in NOT_RUN)
+    }
+    assert not left
+    assert all(any(re.match(reason, command) for file in pages() for command in commands(file)) for reason in NOT_RUN)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="instances are made by root")
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("file", RUN)
+def test_commands_of_the_document(file: str, tmp_path: Path) -> None:
+    if not (TOP / "build/native/lib/tile/busy").exists():
+        pytest.skip("programs for tiles are not built")
+    shutil.copytree(TOP / "examples", tmp_path / "examples")
+    (tmp_path / "build").symlink_to(TOP / "build")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("WHERRY_", "SUDO_"))}
+    path = f"{Path(sys.executable).parent}:{kept['PATH']}"
+    environment = {**kept, "PATH": path, "WHERRY_INSTANCE": own_name("tdoc")}
+
+    def run(command: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            shlex.split(command), cwd=tmp_path, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, text=True, timeout=SECONDS, check=False,
+        )  # fmt: skip
+
+    run("wherry down --all")
+    try:
+        typed = [command for command in commands(file) if is_run(file, command)]
+        assert len(typed) >= 3
+        for command in typed:
+            done = run(command)
+            assert done.returncode == 0, f"{file}: {command}\n{done.stdout}"
+    finally:
+        down = run("wherry down --all")
+    assert down.returncode == 0, down.stdout
