@@ -8,10 +8,11 @@ from typing import Any
 from wherry.base.errors import Code, LostContact, Refused
 from wherry.base.paths import Instance, instance
 from wherry.base.units import format_size
-from wherry.cli.files import read_cluster
 from wherry.cli.output import Output, age, emit, say, table
-from wherry.client import Client, daemon_process
+from wherry.client import Client, Reader, Row, daemon_process
 
+_UNDER_WAY = ("starting", "running")
+"""States of jobs whose end is not known."""
 _TRIES = 5
 """How many daemons `down --all` stops before it gives up."""
 
@@ -30,6 +31,8 @@ def up(file: Path, /, *, dry_run: bool = False, detach: bool = False, output: Ou
     detach
         Do not wait: print the operation.
     """
+    from wherry.cli.files import read_cluster  # here: the models of files take as long as all of `status`
+
     data = read_cluster(file)
     with Client() as client:
         if dry_run:
@@ -73,14 +76,14 @@ def status(name: str | None = None, /, *, output: Output = "text") -> None:
     name
         The cluster.
     """
-    with Client() as client:
-        nodes, jobs = client.nodes(name), client.jobs(name)
-        clusters = [c for c in client.clusters() if name in (None, c["name"])]
-        tiles = _tiles(client) if name is None else None
+    with Reader() as reader:
+        nodes, jobs = reader.nodes(name), reader.jobs(name)
+        clusters = [c for c in reader.clusters() if name in (None, c["name"])]
+        tiles = _tiles(reader) if name is None else None
         data = {"clusters": clusters, "nodes": nodes, "jobs": jobs} | ({} if name else {"tiles": tiles})
 
     def overview() -> None:
-        running = [job for job in jobs if job.state.under_way]
+        running = [job for job in jobs if job.state in _UNDER_WAY]
         rows = [
             (
                 c["name"],
@@ -109,10 +112,10 @@ def status(name: str | None = None, /, *, output: Output = "text") -> None:
     emit(output, "status", data, overview)
 
 
-def _tiles(client: Client) -> dict[str, Any] | None:
+def _tiles(reader: Reader) -> Row | None:
     """The tiles; None when there are none, or when they do not answer, which is printed."""
     try:
-        return client.tiles()
+        return reader.tiles()
     except Refused as error:
         if error.code != Code.NOT_FOUND:
             raise

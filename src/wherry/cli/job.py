@@ -6,15 +6,17 @@ import os
 import stat
 import sys
 import threading
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
 from wherry.base.errors import Code, Failed, Refused, WherryError
 from wherry.cli.output import Output, age, emit, say, seconds_of, table
-from wherry.client import Client
-from wherry.client.client import Chunk
-from wherry.model.records import Job
+from wherry.client import Client, Reader, Row
+
+if TYPE_CHECKING:
+    from wherry.client.client import Chunk
+    from wherry.model.records import Job
 
 app = App(name="job", help="Jobs: MPI programs run on clusters.")
 
@@ -138,8 +140,8 @@ def list_(cluster: str | None = None, /, *, output: Output = "text") -> None:
     cluster
         Only this cluster's.
     """
-    with Client() as client:
-        jobs = client.jobs(cluster)
+    with Reader() as reader:
+        jobs = reader.jobs(cluster)
     rows = [(j.id, j.cluster, j.state, j.ranks, j.mpi, _code(j), age(j.created), " ".join(j.argv)[:60]) for j in jobs]
     header = ("JOB", "CLUSTER", "STATE", "RANKS", "MPI", "EXIT", "AGE", "PROGRAM")
     emit(output, "jobs", {"jobs": jobs}, lambda: table(header, rows, "No job ran yet."))
@@ -154,9 +156,9 @@ def show(job: str, /, *, output: Output = "text") -> None:
     job
         The job.
     """
-    with Client() as client:
-        record = client.job(job)
-    rows = [(field, _shown(value)) for field, value in record]
+    with Reader() as reader:
+        record = reader.get(f"/v1/jobs/{job}", f"job {job!r}")
+    rows = [(field, _shown(value)) for field, value in record.items()]
     emit(output, "job", record, lambda: table(("FIELD", "VALUE"), rows, ""))
 
 
@@ -239,9 +241,9 @@ def _exit_code(job: Job) -> int:
     return job.exit_code
 
 
-def _code(job: Job) -> str:
+def _code(job: Row) -> str:
     return "-" if job.exit_code is None else str(job.exit_code)
 
 
 def _shown(value: object) -> str:
-    return " ".join(map(str, value)) if isinstance(value, tuple) else "-" if value is None else str(value)
+    return " ".join(map(str, value)) if isinstance(value, list) else "-" if value is None else str(value)

@@ -6,14 +6,16 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
 from wherry.base.units import format_duration, format_size
 from wherry.cli.output import Output, emit, say
-from wherry.client import Client
-from wherry.model.records import Move
+from wherry.client import Client, Row
+
+if TYPE_CHECKING:
+    from wherry.model.records import Move
 
 
 def move(
@@ -93,7 +95,7 @@ def _signals_as_interrupt() -> Iterator[None]:
             signal.signal(number, signal.SIG_DFL)
 
 
-def summary(move: Move) -> str:
+def summary(move: Move | Row) -> str:
     """The result of a move, and the command that undoes it."""
     downtime = format_duration(move.downtime) if move.downtime is not None else "not measured"
     took = f" in {format_duration(move.total)}" if move.total is not None else ""

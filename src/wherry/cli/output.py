@@ -11,14 +11,16 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
-from pydantic import BaseModel
 
 from wherry.base.errors import Code, Refused, WherryError
 from wherry.base.text import printable
 from wherry.base.units import parse_duration
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
 
 Output = Annotated[Literal["text", "json"], Parameter(name=["--output", "-o"], help="Text, or one JSON document.")]
 

@@ -15,7 +15,7 @@ from wherry.base.paths import native_program
 from wherry.base.units import format_duration, format_size
 from wherry.cli.files import read_tiles
 from wherry.cli.output import Output, emit, say, table
-from wherry.client import Client
+from wherry.client import Client, Reader
 from wherry.model.spec.parse import parse
 from wherry.model.tiles import Mode, TilesSpec
 
@@ -125,8 +125,8 @@ def _follow(events: Iterator[dict[str, Any]], output: Output) -> tuple[str, list
 @app.command
 def ps(*, output: Output = "text") -> None:
     """Show the tiles and their processes."""
-    with Client() as client:
-        data = client.tiles()
+    with Reader() as reader:
+        data = reader.tiles()
 
     def text() -> None:
         running = {p["tile"]: p["process"] for p in data["processes"] if p["state"] == "running"}
