@@ -52,12 +52,16 @@ class Reader:
     def get(self, path: str, noun: str = "", **query: Any) -> Row:
         """One document. NOT_FOUND, about the `noun`, when nothing is up."""
         if not self._client:
-            raise Refused(Code.NOT_FOUND, f"there is no {noun}", "nothing is up", "wherry up FILE")
+            raise _absent(noun)
         return Row(self._client.get(path, **query))
 
     def rows(self, path: str, **query: Any) -> list[Row]:
-        """The records of a list; none when nothing is up."""
-        return [Row(data) for data in self._client.get(path, **query)] if self._client else []
+        """The records of a list; none when nothing is up. NOT_FOUND for a `cluster` that is not there."""
+        if self._client:
+            return [Row(data) for data in self._client.get(path, **query)]
+        if query.get("cluster"):
+            raise _absent(f"cluster {query['cluster']!r}")
+        return []
 
     def clusters(self) -> list[Row]:
         """By name."""
@@ -86,6 +90,10 @@ class Reader:
     def events(self, after: int = 0, wait: float = 0.0) -> list[Row]:
         """Events after number `after`, as soon as there are some."""
         return self.rows("/v1/events", after=after, wait=wait)
+
+
+def _absent(noun: str) -> Refused:
+    return Refused(Code.NOT_FOUND, f"there is no {noun}", "nothing is up", "wherry up FILE")
 
 
 def _keeps_something(place: Instance) -> bool:
