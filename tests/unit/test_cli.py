@@ -5,11 +5,11 @@ from __future__ import annotations
 import errno
 import json
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import command_line
 import pytest
 import yaml
 from rest_service import CLUSTER, FABRIC, Service, running
@@ -233,17 +233,11 @@ _HEAVY = ("httpx", "pydantic", "rich", "yaml", "fastapi", "sqlalchemy", "wherry.
 )
 def test_what_a_command_does_not_need_is_not_imported(service: Service, words: list[str], spared: list[str]) -> None:
     """The imports were most of the time that a command took. Here it reads from a daemon, or is refused by it."""
-    program = (
-        "import pathlib, sys\n"
-        "from wherry.base.paths import Instance\nplace = pathlib.Path(sys.argv.pop(1))\n"
-        "Instance.run = property(lambda _: place / 'run')\nInstance.state = property(lambda _: place / 'state')\n"
-        "from wherry.cli.main import _run\ncode = _run(sys.argv[2:])\n"
-        "spared = set(sys.argv.pop(1).split(',')) & set(sys.modules)\n"
-        "sys.exit(f'imported: {spared}' if spared else code)\n"
-    )
-    with_client = [sys.executable, "-c", program, str(service.place.top), ",".join(spared)]
-    done = subprocess.run([*with_client, *words], capture_output=True, text=True, timeout=60)
-    assert "imported" not in done.stderr and done.returncode == (3 if words[0] == "move" else 0), done.stderr
+    show = "_run; code = _run(sys.argv[1:]); print(*(set(sys.modules) & set(%r)), file=sys.stderr); sys.exit(code)"
+    program = command_line.words_of(service.place, *words, main=show % (tuple(spared),))
+    done = subprocess.run(program, capture_output=True, text=True, timeout=60)
+    assert done.returncode == (3 if words[0] == "move" else 0), done.stderr
+    assert not done.stderr.splitlines()[-1]
 
 
 def test_balance_shows_whether_automatic_balancing_is_on(service: Service, wherry_: Wherry) -> None:

@@ -100,6 +100,17 @@ def test_a_question_is_asked_again_when_the_daemon_ended(
     assert len(times) - 1 == asked
 
 
+def test_a_daemon_that_is_stopped_is_none_of_another_version(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server's own answer to a request that it gives up has no version; the next daemon is asked."""
+    answers, send = (
+        [wherry.client.transport.Answer(500, "unknown", b"Internal Server Error")],
+        wherry.client.transport.send,
+    )
+    monkeypatch.setattr(wherry.client.transport, "send", lambda *words: answers.pop() if answers else send(*words))
+    with Client(service.place) as client:
+        assert client.clusters() == [] and not answers
+
+
 def test_sudo_is_seen_through(monkeypatch: pytest.MonkeyPatch) -> None:
     nobody = pwd.getpwnam("nobody")
     monkeypatch.setattr(os, "getuid", lambda: 0)

@@ -1,18 +1,15 @@
-"""`wherry up`, `wherry down`, `wherry status`."""
+"""`wherry up`, `wherry down`."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-from wherry.base.errors import Code, LostContact, Refused
+from wherry.base.errors import Code, Refused
 from wherry.base.paths import Instance, instance
-from wherry.base.units import format_size
-from wherry.cli.output import Output, age, emit, say, table
-from wherry.client import Client, Reader, Row, daemon_process
+from wherry.cli.output import Output, emit, say, table
+from wherry.client import Client, daemon_process
 
-_UNDER_WAY = ("starting", "running")
-"""States of jobs whose end is not known."""
 _TRIES = 5
 """How many daemons `down --all` stops before it gives up."""
 
@@ -66,68 +63,6 @@ def down(name: str | None = None, /, *, all: bool = False, output: Output = "tex
     with Client() as client:
         result: dict[str, Any] = client.wait(client.down(str(name)).id, say).result or {}
         emit(output, "down", result, lambda: print(f"{name} is removed ({len(result['nodes'])} nodes)."))
-
-
-def status(name: str | None = None, /, *, output: Output = "text") -> None:
-    """Show all clusters and tiles, or one cluster with its nodes and jobs.
-
-    Parameters
-    ----------
-    name
-        The cluster.
-    """
-    with Reader() as reader:
-        nodes, jobs = reader.nodes(name), reader.jobs(name)
-        clusters = [c for c in reader.clusters() if name in (None, c["name"])]
-        tiles = _tiles(reader) if name is None else None
-        data = {"clusters": clusters, "nodes": nodes, "jobs": jobs} | ({} if name else {"tiles": tiles})
-
-    def overview() -> None:
-        running = [job for job in jobs if job.state in _UNDER_WAY]
-        rows = [
-            (
-                c["name"],
-                c["state"],
-                sum(node.cluster == c["name"] for node in nodes),
-                c["subnet"],
-                sum(job.cluster == c["name"] for job in running),
-                age(c["created"]),
-                c["reason"],
-            )
-            for c in clusters
-        ]
-        header = ("CLUSTER", "STATE", "NODES", "NETWORK", "JOBS", "AGE", "WHY")
-        table(header, rows, "No cluster is up. Next: wherry up FILE")
-        if name is None:
-            if tiles:
-                print(_tiles_line(tiles))
-            return
-        print()
-        node_rows = [(n.name, n.kind, n.state, n.host, n.address, f"{n.cpus:g}", format_size(n.memory)) for n in nodes]
-        table(("NODE", "KIND", "STATE", "HOST", "ADDRESS", "CPUS", "MEMORY"), node_rows, "It has no nodes.")
-        print()
-        job_rows = [(j.id, j.state, j.ranks, j.mpi, age(j.created), " ".join(j.argv)[:60]) for j in jobs]
-        table(("JOB", "STATE", "RANKS", "MPI", "AGE", "PROGRAM"), job_rows, "No job ran on it yet.")
-
-    emit(output, "status", data, overview)
-
-
-def _tiles(reader: Reader) -> Row | None:
-    """The tiles; None when there are none, or when they do not answer, which is printed."""
-    try:
-        return reader.tiles()
-    except Refused as error:
-        if error.code != Code.NOT_FOUND:
-            raise
-    except LostContact as error:
-        say(str(error))
-    return None
-
-
-def _tiles_line(tiles: dict[str, Any]) -> str:
-    count, running = len(tiles["tiles"]), sum(p["state"] == "running" for p in tiles["processes"])
-    where = f" on {', '.join(tiles['hosts'])}" if tiles["hosts"] else ""
-    return f"\n{count} tiles are up{where}; {running} processes run there (wherry tile ps)."
 
 
 def _print_up(result: dict[str, Any]) -> None:

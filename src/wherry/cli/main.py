@@ -19,7 +19,7 @@ _NOUNS = Group("Everything else, behind its noun", sort_key=2)
 _COMMANDS = (
     ("doctor", "doctor:doctor", "Show what this machine supports, and remedies.", _DAILY),
     ("up", "cluster:up", "Make, change or repair the cluster of a file.", _DAILY),
-    ("status", "cluster:status", "Show all clusters, or one with its nodes and jobs.", _DAILY),
+    ("status", "status:status", "Show all clusters, or one with its nodes and jobs.", _DAILY),
     ("run", "job:run", "Run an MPI program on a cluster.", _DAILY),
     ("logs", "job:logs", "Show the output of a job.", _DAILY),
     ("move", "move:move", "Move a node to another host while its job runs.", _DAILY),

@@ -27,6 +27,8 @@ _TRIES, _CRASH_SECONDS = 5, 1.0
 """A request is given up after `_TRIES` daemon crashes in a row, each within `_CRASH_SECONDS` of sending it: the request
 may be the cause. A crash after a longer time resets the count."""
 
+_UNKNOWN = "unknown"
+
 
 class Answer(NamedTuple):
     """What the daemon answered."""
@@ -56,7 +58,7 @@ def send(path: str, method: str, target: str, body: bytes | None, headers: Mappi
     try:
         connection.request(method, target, body, {**headers, "Connection": "close"})
         answer = connection.getresponse()
-        return Answer(answer.status, answer.headers.get("Wherry-Version", "unknown"), answer.read())
+        return Answer(answer.status, answer.headers.get("Wherry-Version", _UNKNOWN), answer.read())
     finally:
         connection.close()
 
@@ -107,7 +109,10 @@ class Transport:
         while True:
             tries, sent = tries - 1, monotonic()
             try:
-                return send(str(self._instance.socket), method, target, body, headers)
+                answer = send(str(self._instance.socket), method, target, body, headers)
+                if answer.status == 500 and answer.version == _UNKNOWN:  # what the server says when it is stopped
+                    raise ConnectionResetError("the daemon ended")
+                return answer
             except (OSError, http.client.HTTPException) as error:
                 if monotonic() - sent > _CRASH_SECONDS and not isinstance(error, TimeoutError):
                     tries = _TRIES
