@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter
 
 from wherry.base.units import format_duration, format_size
-from wherry.cli.output import Output, emit, say
+from wherry.cli.output import Output, emit, live_line
 from wherry.client import Client, Row
 
 if TYPE_CHECKING:
@@ -68,9 +68,9 @@ def move(
             )
             emit(output, "prediction", cost, lambda: print(text))
             return
-        with _signals_as_interrupt():
+        with _signals_as_interrupt(), live_line() as show:
             operation = client.begin_move(node, to, max_rounds, bandwidth=bandwidth, way=parameters)
-            record = client.moved(client.wait(operation.id, say))
+            record = client.moved(client.wait(operation.id, show))
         emit(output, "move", record, lambda: print(summary(record)))
 
 

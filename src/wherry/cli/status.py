@@ -11,7 +11,7 @@ from cyclopts import Parameter
 
 from wherry.base.errors import Code, LostContact, Refused
 from wherry.base.units import format_size
-from wherry.cli.output import Output, age, emit, say, table
+from wherry.cli.output import Output, age, emit, is_terminal, say, table
 from wherry.client import Reader, Row
 
 _UNDER_WAY = ("starting", "running")
@@ -49,7 +49,7 @@ def status(
 
 def _watch(name: str | None, output: str) -> None:
     """Shows the status until it is interrupted."""
-    in_place, last = output == "text" and sys.stdout.isatty(), None
+    in_place, last = output == "text" and is_terminal(sys.stdout), None
     for data in _states(name):
         if in_place:
             print(_CLEAR, end="")
