@@ -43,6 +43,10 @@ class Terminal:
         self._master = master
         self.text = ""
 
+    def type(self, text: str) -> None:
+        """Presses keys."""
+        os.write(self._master, text.encode())
+
     def wait_for(self, part: str, seconds: float = 30.0) -> str:
         """Reads until `part` was printed since the last call, or the command has ended; returns what was read."""
         deadline, read = time.monotonic() + seconds, ""
@@ -62,12 +66,17 @@ class Terminal:
 @contextlib.contextmanager
 def on_terminal(place: Here, *words: str, **environment: str) -> Iterator[Terminal]:
     """A command whose three streams are a terminal; it is killed at the end of the block."""
+    with program_on_terminal(words_of(place, *words), **environment) as terminal:
+        yield terminal
+
+
+@contextlib.contextmanager
+def program_on_terminal(command: list[str], **environment: str) -> Iterator[Terminal]:
+    """Any program, as above."""
     master, slave = pty.openpty()
     kept = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
     variables = {**kept, "TERM": "xterm", **environment}
-    process = subprocess.Popen(
-        words_of(place, *words), stdin=slave, stdout=slave, stderr=slave, env=variables, start_new_session=True
-    )
+    process = subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave, env=variables, start_new_session=True)
     os.close(slave)
     try:
         yield Terminal(process, master)

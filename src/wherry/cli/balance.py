@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from wherry.base.errors import Code, Refused
 from wherry.base.units import format_duration, format_size
+from wherry.cli.names import ClusterName, JobId
 from wherry.cli.output import Output, emit, say, seconds_of, table
 from wherry.client import Client
 from wherry.model.balance import BalancePlan, ProposedMove, Verdict
@@ -18,7 +19,7 @@ _PAIRS = 10
 
 
 def balance(
-    cluster: str | None = None,
+    cluster: ClusterName | None = None,
     /,
     *,
     all: bool = False,
@@ -76,7 +77,7 @@ def balance(
     emit(output, "balance", result, lambda: _show(done, f"{len(result['moves'])} moved."))
 
 
-def profile(job: str, /, *, seconds: str = "3s", output: Output = "text") -> None:
+def profile(job: JobId, /, *, seconds: str = "3s", output: Output = "text") -> None:
     """Measure a running job: computing and waiting of its nodes, and the traffic between them.
 
     ANSWERS are messages over links that a node may have waited for: the first one after it sent a message itself.

@@ -7,6 +7,7 @@ from typing import Any
 
 from wherry.base.errors import Code, Refused
 from wherry.base.paths import Instance, instance
+from wherry.cli.names import ClusterName
 from wherry.cli.output import Output, emit, say, table
 from wherry.client import Client, daemon_process
 
@@ -44,7 +45,7 @@ def up(file: Path, /, *, dry_run: bool = False, detach: bool = False, output: Ou
         emit(output, "cluster", result, lambda: _print_up(result))
 
 
-def down(name: str | None = None, /, *, all: bool = False, output: Output = "text") -> None:
+def down(name: ClusterName | None = None, /, *, all: bool = False, output: Output = "text") -> None:
     """End the jobs of a cluster and remove it, or remove everything of this instance.
 
     Parameters

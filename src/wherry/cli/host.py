@@ -10,6 +10,7 @@ from wherry.base.errors import Code, Refused
 from wherry.base.units import format_size
 from wherry.cli import link
 from wherry.cli.move import summary
+from wherry.cli.names import HostName
 from wherry.cli.output import Output, emit, say, table
 from wherry.client import Client, Reader, Row
 
@@ -35,7 +36,7 @@ def list_(*, output: Output = "text") -> None:
 
 
 @app.command
-def show(host: str, /, *, output: Output = "text") -> None:
+def show(host: HostName, /, *, output: Output = "text") -> None:
     """Show a host, its facts and its nodes.
 
     Parameters
@@ -69,7 +70,7 @@ def show(host: str, /, *, output: Output = "text") -> None:
 
 
 @app.command
-def drain(host: str, /, *, detach: bool = False, output: Output = "text") -> None:
+def drain(host: HostName, /, *, detach: bool = False, output: Output = "text") -> None:
     """Move all nodes off a host. It accepts no nodes until it is restored.
 
     Parameters
@@ -84,7 +85,7 @@ def drain(host: str, /, *, detach: bool = False, output: Output = "text") -> Non
 
 
 @app.command
-def restore(host: str, /, *, detach: bool = False, output: Output = "text") -> None:
+def restore(host: HostName, /, *, detach: bool = False, output: Output = "text") -> None:
     """Let a drained or lost host accept nodes again, and move back the nodes that `drain` took off it.
 
     Parameters
@@ -99,7 +100,7 @@ def restore(host: str, /, *, detach: bool = False, output: Output = "text") -> N
 
 
 @app.command
-def lost(host: str, /, *, output: Output = "text") -> None:
+def lost(host: HostName, /, *, output: Output = "text") -> None:
     """Declare a silent host lost, so that nothing waits for it any more.
 
     Its nodes become lost and their jobs end; unfinished moves are finished or taken back without it; clusters can be

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import App, Parameter
 
 from wherry.base.errors import Code, Failed, Refused, WherryError
+from wherry.cli.names import ClusterName, JobId, NodeName
 from wherry.cli.output import Output, age, emit, say, seconds_of, table
 from wherry.client import Client, Reader, Row
 
@@ -26,7 +27,7 @@ _INPUT = 64 * 2**10
 
 
 def run(
-    name: str,
+    name: ClusterName,
     program: str,
     /,
     *args: Annotated[str, Parameter(allow_leading_hyphen=True)],
@@ -91,11 +92,11 @@ def run(
 
 
 def logs(
-    name: str | None = None,
+    name: ClusterName | None = None,
     /,
     *,
-    job: str | None = None,
-    node: str | None = None,
+    job: JobId | None = None,
+    node: NodeName | None = None,
     follow: Annotated[bool, Parameter(name=["--follow", "-f"])] = False,
     output: Output = "text",
 ) -> None:
@@ -132,7 +133,7 @@ def logs(
 
 
 @app.command(name="list")
-def list_(cluster: str | None = None, /, *, output: Output = "text") -> None:
+def list_(cluster: ClusterName | None = None, /, *, output: Output = "text") -> None:
     """List the jobs, oldest first.
 
     Parameters
@@ -148,7 +149,7 @@ def list_(cluster: str | None = None, /, *, output: Output = "text") -> None:
 
 
 @app.command
-def show(job: str, /, *, output: Output = "text") -> None:
+def show(job: JobId, /, *, output: Output = "text") -> None:
     """Show a job.
 
     Parameters
@@ -166,7 +167,7 @@ app.command("wherry.cli.balance:profile", name="profile")
 
 
 @app.command
-def cancel(job: str, /, *, output: Output = "text") -> None:
+def cancel(job: JobId, /, *, output: Output = "text") -> None:
     """End a job, as Ctrl-C in `wherry run` does.
 
     Parameters

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter
 
 from wherry.base.units import format_duration, format_size
+from wherry.cli.names import HostName, NodeName
 from wherry.cli.output import Output, emit, live_line
 from wherry.client import Client, Row
 
@@ -19,10 +20,10 @@ if TYPE_CHECKING:
 
 
 def move(
-    node: str,
+    node: NodeName,
     /,
     *,
-    to: str,
+    to: HostName,
     dry_run: bool = False,
     max_rounds: Annotated[int | None, Parameter(show_default=False)] = None,
     bandwidth: str | None = None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from cyclopts import App
 
 from wherry.base.units import format_duration, format_size
+from wherry.cli.names import ClusterName, NodeName
 from wherry.cli.output import Output, age, emit, table
 from wherry.client import Reader, Row
 
@@ -12,7 +13,7 @@ app = App(name="node", help="Nodes: the machines of clusters.")
 
 
 @app.command(name="list")
-def list_(cluster: str | None = None, /, *, output: Output = "text") -> None:
+def list_(cluster: ClusterName | None = None, /, *, output: Output = "text") -> None:
     """List the nodes.
 
     Parameters
@@ -30,7 +31,7 @@ def list_(cluster: str | None = None, /, *, output: Output = "text") -> None:
 
 
 @app.command
-def show(node: str, /, *, output: Output = "text") -> None:
+def show(node: NodeName, /, *, output: Output = "text") -> None:
     """Show a node, its resource usage, and its moves.
 
     Parameters

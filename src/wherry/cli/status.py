@@ -11,6 +11,7 @@ from cyclopts import Parameter
 
 from wherry.base.errors import Code, LostContact, Refused
 from wherry.base.units import format_size
+from wherry.cli.names import ClusterName
 from wherry.cli.output import Output, age, emit, is_terminal, say, table
 from wherry.client import Reader, Row
 
@@ -22,7 +23,7 @@ _CLEAR = "\033[H\033[J"
 
 
 def status(
-    name: str | None = None,
+    name: ClusterName | None = None,
     /,
     *,
     watch: Annotated[bool, Parameter(name=["--watch", "-w"])] = False,
