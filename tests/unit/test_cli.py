@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -215,6 +216,18 @@ def test_failing_graph_program_is_an_error_without_traceback(
     monkeypatch.setattr(tile, "native_program", lambda _name: Path("/bin") / program)
     code, out, err = wherry_("tile", "graph")
     assert code == 1 and not out and expected in err and "make setup" in err and "Traceback" not in err
+
+
+def test_the_manual_page_has_every_command_and_formats(wherry_: Wherry) -> None:
+    code, page, err = wherry_("man")
+    assert code == 0 and not err
+    for name, _, _, _ in _COMMANDS:
+        assert f".SS wherry {name}" in page
+    assert ".SS wherry host drain\n" in page and ".B \\-\\-max\\-rounds\n" in page and ".B WHERRY_INSTANCE\n" in page
+    if not shutil.which("groff"):
+        pytest.skip("there is no groff")
+    done = subprocess.run(["groff", "-man", "-ww", "-Tutf8"], input=page, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and not done.stderr and "Move a node to another host" in done.stdout
 
 
 _HEAVY = ("httpx", "pydantic", "rich", "yaml", "fastapi", "sqlalchemy", "wherry.model.records")

@@ -38,6 +38,7 @@ _COMMANDS = (
     ("event", "op:event", "Events: a log of all changes, with their reasons.", _NOUNS),
     ("daemon", "daemon:daemon", "The daemon: start, stop, show.", _NOUNS),
     ("completion", "completion:completion", "Completion of commands, options and names for a shell.", _NOUNS),
+    ("man", "man:man", "The manual page, made from the commands.", _NOUNS),
     ("version", "doctor:version", "The version.", _NOUNS),
     ("bench", "bench:app", "Benchmarks of Wherry itself, beside baselines and goals.", _NOUNS),
     ("vmbench", "bench:vmbench", "A virtual machine's move under a job, beside virsh migrate --live.", _NOUNS),
