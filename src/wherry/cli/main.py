@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from cyclopts import App, CycloptsError, Group, Parameter
 
 from wherry import __version__
+from wherry.base import interrupts
 from wherry.base.errors import Code, Failed, Refused, WherryError
 from wherry.base.paths import as_root
 
@@ -68,7 +69,7 @@ def make_app(brief: bool) -> App:
 def main(words: Sequence[str] | None = None) -> None:
     """The program `wherry`."""
     arguments = list(sys.argv[1:] if words is None else words)
-    sys.exit(_run(arguments))
+    sys.exit(interrupts.exit_code(_run(arguments)))
 
 
 def _run(words: list[str]) -> int:

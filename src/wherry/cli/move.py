@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
+from wherry.base.interrupts import signals_as_interrupt
 from wherry.base.units import format_duration, format_size
 from wherry.cli.names import HostName, NodeName
 from wherry.cli.output import Output, emit, live_line
@@ -69,31 +66,10 @@ def move(
             )
             emit(output, "prediction", cost, lambda: print(text))
             return
-        with _signals_as_interrupt(), live_line() as show:
+        with signals_as_interrupt(), live_line() as show:
             operation = client.begin_move(node, to, max_rounds, bandwidth=bandwidth, way=parameters)
             record = client.moved(client.wait(operation.id, show))
         emit(output, "move", record, lambda: print(summary(record)))
-
-
-@contextmanager
-def _signals_as_interrupt() -> Iterator[None]:
-    """The first SIGTERM or SIGHUP raises KeyboardInterrupt, which cancels the move; by default it would end the command
-    and not the move. A signal that is ignored (nohup) stays ignored."""
-    received: list[int] = []
-
-    def interrupt(number: int, _frame: FrameType | None) -> None:
-        received.append(number)
-        if len(received) == 1:
-            raise KeyboardInterrupt
-
-    handled = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) == signal.SIG_DFL]
-    for number in handled:
-        signal.signal(number, interrupt)
-    try:
-        yield
-    finally:
-        for number in handled:
-            signal.signal(number, signal.SIG_DFL)
 
 
 def summary(move: Move | Row) -> str:

@@ -98,7 +98,8 @@ def report(error: WherryError, as_json: bool) -> int:
         print(json.dumps({"schema": "wherry/error/1", "error": error.to_dict()}, indent=2))
     lines = [f"{painted(f'error {error.code}', _RED, sys.stderr)}: {error.what}"]
     lines += [f"  {word}: {text}" for word, text in (("why", error.why), ("next", error.next)) if text]
-    say("\n".join(lines))
+    with suppress(OSError):  # the terminal was closed
+        say("\n".join(lines))
     return error.code.exit_code
 
 
