@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from wherry.base.errors import Code, Refused
+from wherry.base.errors import Code, Failed, Refused, WherryError
 from wherry.base.paths import Instance, instance
+from wherry.cli.instances import noted, others
 from wherry.cli.names import ClusterName
 from wherry.cli.output import Output, emit, say, table
 from wherry.client import Client, daemon_process
@@ -45,7 +47,15 @@ def up(file: Path, /, *, dry_run: bool = False, detach: bool = False, output: Ou
         emit(output, "cluster", result, lambda: _print_up(result))
 
 
-def down(name: ClusterName | None = None, /, *, all: bool = False, output: Output = "text") -> None:
+def down(
+    name: ClusterName | None = None,
+    /,
+    *,
+    all: bool = False,
+    instances: bool = False,
+    yes: bool = False,
+    output: Output = "text",
+) -> None:
     """End the jobs of a cluster and remove it, or remove everything of this instance.
 
     Parameters
@@ -54,12 +64,19 @@ def down(name: ClusterName | None = None, /, *, all: bool = False, output: Outpu
         The cluster.
     all
         All clusters, the fabric, the daemon, the database and all output. Needs no daemon.
+    instances
+        With --all: all other instances of this machine too, as studies, benchmarks and tests leave them when they are
+        killed. Asks before.
+    yes
+        Ask nothing.
     """
     if all == bool(name):
         what = "name a cluster, or say --all" if not name else "a name and --all exclude each other"
         raise Refused(Code.USAGE, what, "", "wherry down NAME, or: wherry down --all")
+    if instances and not all:
+        raise Refused(Code.USAGE, "--instances goes with --all", "", "wherry down --all --instances")
     if all:
-        _down_all(output)
+        _down_all(output, others(yes) if instances else [])
         return
     with Client() as client:
         result: dict[str, Any] = client.wait(client.down(str(name)).id, say).result or {}
@@ -81,19 +98,27 @@ def _stop_and_purge(place: Instance) -> tuple[int | None, dict[str, list[str]]]:
     while True:
         tries -= 1
         try:
-            return pid, daemon_process.sweep()
+            return pid, daemon_process.sweep(place)
         except Refused as error:
             if error.code != Code.WRONG_STATE or not tries:
                 raise
         pid = daemon_process.stop(place) or pid
 
 
-def _down_all(output: str) -> None:
+def _down_all(output: str, others: Sequence[Instance] = ()) -> None:
+    """Removes this instance and others. When one cannot be removed, the rest is."""
+    removed_of, left = dict[str, dict[str, list[str]]](), list[str]()
+    for place in others:
+        try:
+            removed_of[place.name] = _removed(place)
+        except WherryError as error:
+            left.append(noted(place, error))
     place = instance()
-    pid, removed = _stop_and_purge(place)
-    removed = ({"daemon": [str(pid)]} if pid else {}) | removed
+    removed = _removed(place)
 
     def text() -> None:
+        for name in removed_of:
+            print(f"removed instance: {name}")
         for kind, names in removed.items():
             if names:
                 shown = ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
@@ -101,4 +126,14 @@ def _down_all(output: str) -> None:
         if not any(removed.values()):
             print(f"There was nothing of instance {place.name}.")
 
-    emit(output, "sweep", {"instance": place.name, "removed": removed}, text)
+    more = {"others": removed_of} if others else {}
+    emit(output, "sweep", {"instance": place.name, "removed": removed, **more}, text)
+    if left:
+        what = f"{', '.join(left)} could not be removed"
+        raise Failed(Code.PARTLY_DONE, what, "see above", "wherry down --all --instances")
+
+
+def _removed(place: Instance) -> dict[str, list[str]]:
+    """What was removed of an instance, by kind, its daemon first."""
+    pid, removed = _stop_and_purge(place)
+    return ({"daemon": [str(pid)]} if pid else {}) | removed
