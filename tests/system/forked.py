@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import IO
 
 PROGRAM = Path(sys.executable).parent / "wherry"
-_MODULES = ("cluster", "fabric", "files", "host", "job", "link", "move", "node", "op", "output", "tile")
+_MODULES = ("cluster", "fabric", "files", "host", "job", "link", "move", "node", "op", "output", "status", "tile")
 """Of wherry.cli, what most commands import. Studies and benchmarks are not among them: numpy starts threads."""
 _LARGEST = 1 << 18
 """Bytes of a request, most of which is the environment."""

@@ -20,6 +20,7 @@ import pytest
 
 from names import own_name
 from wherry.base.errors import Failed
+from wherry.base.paths import Instance
 from wherry.client import daemon_process
 from wherry.lab.study import render, runner, workloads
 from wherry.lab.study.experiment import Page, Study
@@ -90,7 +91,8 @@ def test_quick_study_runs_from_the_command_line(case: Path) -> None:
     assert refused.returncode == 4 and "holds another study" in refused.stderr
 
 
-def test_ctrl_c_reports_progress_and_takes_everything_down(case: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals_report_progress_and_take_everything_down(case: Path, number: signal.Signals) -> None:
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("WHERRY_", "SUDO_"))}
     words = [str(WHERRY), "study", "run", "nic-degradation", "--quick", "--out", "cut"]
     child = subprocess.Popen(
@@ -99,14 +101,15 @@ def test_ctrl_c_reports_progress_and_takes_everything_down(case: Path) -> None:
     with child:
         assert child.stderr
         document = child.stderr.readline()
-        child.send_signal(signal.SIGINT)
+        child.send_signal(number)
         document += child.stderr.read()
-    assert child.returncode == 130, document
+    assert child.returncode == 128 + number, document
     assert "error CANCELLED: interrupted: " in document and "Traceback" not in document
     assert "wherry study run nic-degradation --quick --out cut" in document
     assert "runs are missing" in (case / "cut" / "report.html").read_text()
     assert json.loads((case / "cut" / "study.json").read_text())["sessions"][0]["before"]["criu"]
-    assert json.loads(wherry("status", "-o", "json", cwd=case).stdout)["clusters"] == []
+    assert not Instance(INSTANCE).run.exists() and not Instance(INSTANCE).state.exists()
+    assert not list(Path("/sys/fs/cgroup").glob(f"**/wherry-{INSTANCE}"))
 
 
 MeasureRun = Callable[[Testbed, Path], list[Value]]

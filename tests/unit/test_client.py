@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import os
 import pwd
 import signal
@@ -10,7 +11,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from rest_service import CLUSTER, Service
 
@@ -75,23 +75,22 @@ def test_without_a_daemon_it_says_so(service: Service, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("lived", "error", "asked"),
-    [(0.1, httpx.RemoteProtocolError, 5), (9.0, httpx.RemoteProtocolError, 21), (90.0, httpx.ReadTimeout, 5)],
+    [(0.1, ConnectionResetError, 5), (9.0, http.client.RemoteDisconnected, 21), (90.0, TimeoutError, 5)],
 )
 def test_a_question_is_asked_again_when_the_daemon_ended(
-    service: Service, monkeypatch: pytest.MonkeyPatch, lived: float, error: type[httpx.TransportError], asked: int
+    service: Service, monkeypatch: pytest.MonkeyPatch, lived: float, error: type[OSError], asked: int
 ) -> None:
     """For as long as it takes, unless the question may be what ends it, or no answer comes."""
-    times = [0.0]
+    times, send = [0.0], wherry.client.transport.send
 
-    class Mortal(httpx.Client):
-        def request(self, *words: Any, **more: Any) -> httpx.Response:
-            times.append(times[-1] + lived)
-            if len(times) <= 21:
-                raise error("gone")
-            return super().request(*words, **more)
+    def mortal(*words: Any) -> wherry.client.transport.Answer:
+        times.append(times[-1] + lived)
+        if len(times) <= 21:
+            raise error("gone")
+        return send(*words)
 
     monkeypatch.setattr(wherry.client.transport, "monotonic", lambda: times[-1])
-    monkeypatch.setattr(httpx, "Client", Mortal)
+    monkeypatch.setattr(wherry.client.transport, "send", mortal)
     with Client(service.place) as client:
         if asked == 21:
             assert client.clusters() == []
@@ -99,6 +98,17 @@ def test_a_question_is_asked_again_when_the_daemon_ended(
             with pytest.raises(LostContact, match="does not answer"):
                 client.clusters()
     assert len(times) - 1 == asked
+
+
+def test_a_daemon_that_is_stopped_is_none_of_another_version(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server's own answer to a request that it gives up has no version; the next daemon is asked."""
+    answers, send = (
+        [wherry.client.transport.Answer(500, "unknown", b"Internal Server Error")],
+        wherry.client.transport.send,
+    )
+    monkeypatch.setattr(wherry.client.transport, "send", lambda *words: answers.pop() if answers else send(*words))
+    with Client(service.place) as client:
+        assert client.clusters() == [] and not answers
 
 
 def test_sudo_is_seen_through(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,7 +151,7 @@ def test_ctrl_c_cancels_an_operation_wherever_it_strikes(
     driver.on_call = lambda name: time.sleep(0.5)
     with Client(service.place) as client:
         begun, struck = client.up(CLUSTER | {"nodes": 6, "cpus": 0.2}).id, [True]
-        monkeypatch.setattr("wherry.client.client.Operation", made)
+        monkeypatch.setattr("wherry.client.models.Operation", made)
         with pytest.raises(WherryError) as caught:
             client.wait(begun, strikes_once)
         assert caught.value.code == Code.CANCELLED and any("Ctrl-C again" in line for line in lines)

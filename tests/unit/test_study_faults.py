@@ -133,13 +133,35 @@ def test_daemon_is_stopped_when_clusters_cannot_be_removed(monkeypatch: pytest.M
         def close(self) -> None:
             raise Failed(Code.FAILED, "the cluster cannot be taken down")
 
-    calls: list[str] = []
-    monkeypatch.setenv("WHERRY_INSTANCE", "study")
-    monkeypatch.setattr(execution.daemon_process, "stop", lambda cluster: calls.append("stop"))
-    monkeypatch.setattr(execution.daemon_process, "sweep", lambda: calls.append("sweep"))
+    calls = cleaning(monkeypatch)
     with pytest.raises(Failed, match="taken down"):
-        execution._take_down(Stuck())  # type: ignore[arg-type]
+        execution._take_down(Stuck(), execution._clean_up())  # type: ignore[arg-type]
     assert calls == ["stop", "sweep"]
+
+
+@pytest.mark.parametrize(
+    ("there", "runs", "expected"), [(False, False, ["stop", "sweep"]), (True, False, ["stop"]), (True, True, [])]
+)
+def test_an_instance_is_left_as_it_was(
+    monkeypatch: pytest.MonkeyPatch, there: bool, runs: bool, expected: list[str]
+) -> None:
+    """One that the study made is removed, and a daemon that it started is stopped."""
+    cleaning(monkeypatch, "named", there, runs)
+    clean_up = execution._clean_up()
+    calls = cleaning(monkeypatch, "named", there=True, runs=True)
+    clean_up()
+    assert calls == expected
+
+
+def cleaning(monkeypatch: pytest.MonkeyPatch, name: str = "study", there: bool = True, runs: bool = False) -> list[str]:
+    """An instance; its stops and removals are written down instead of made."""
+    calls: list[str] = []
+    monkeypatch.setenv("WHERRY_INSTANCE", name)
+    monkeypatch.setattr(execution, "_exists", lambda place: there)
+    monkeypatch.setattr(execution.daemon_process, "answers", lambda place: runs)
+    monkeypatch.setattr(execution.daemon_process, "stop", lambda place: calls.append("stop"))
+    monkeypatch.setattr(execution.daemon_process, "sweep", lambda: calls.append("sweep"))
+    return calls
 
 
 Command = Callable[..., tuple[int, str]]
@@ -192,7 +214,7 @@ def test_fabric_is_recorded_in_an_interrupted_session(tmp_path: Path, monkeypatc
     monkeypatch.setattr(Testbed, "fabric", lambda self: ["two hosts"])
     results = make(tmp_path)
     with pytest.raises(KeyboardInterrupt):
-        execution._run_remaining(results, True, lambda *_: None)
+        execution._run_remaining(results, None, lambda *_: None)
     assert Results.read_manifest(tmp_path)["fabric"] == ["two hosts"]
     assert "two hosts" in page_text(results)
 

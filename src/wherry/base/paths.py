@@ -64,6 +64,15 @@ def instance() -> Instance:
     return Instance(name)
 
 
+def instances() -> list[Instance]:
+    """Those that have a directory, a network namespace or a cgroup on this machine, by name."""
+    groups = Path("/sys/fs/cgroup")
+    paths = [*Path("/run/wherry").glob("*/"), *Instance("main").state.parent.glob("*/")]
+    made = [*Path("/run/netns").glob("wherry-*"), *groups.glob("wherry-*/"), *groups.glob("*/wherry-*/")]
+    names = {path.name for path in paths} | {path.name.split("-")[1] for path in made}
+    return [Instance(name) for name in sorted(names) if _NAME.fullmatch(name)]
+
+
 def as_root(words: Iterable[str]) -> str:
     """A `wherry` command to type as root. It sets Wherry's variables again, which sudo drops."""
     named = [f"{name}={value}" for name, value in sorted(os.environ.items()) if name.startswith("WHERRY_")]

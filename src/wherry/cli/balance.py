@@ -7,20 +7,20 @@ from typing import Any, Literal
 
 from wherry.base.errors import Code, Refused
 from wherry.base.units import format_duration, format_size
+from wherry.cli.names import ClusterName, JobId
 from wherry.cli.options import checked
 from wherry.cli.output import Output, emit, say, seconds_of, table
 from wherry.client import Client
-from wherry.model.balance import BalancePlan, Measured, ProposedMove, Remaining, Verdict
+from wherry.model.balance import BalancePlan, ProposedMove, Verdict
 from wherry.model.profile import Profile
 from wherry.model.records import Host
-from wherry.model.spec.base import ShortText
 
 _PAIRS = 10
 """Pairs of nodes that a profile lists."""
 
 
 def balance(
-    cluster: str | None = None,
+    cluster: ClusterName | None = None,
     /,
     *,
     all: bool = False,
@@ -60,10 +60,10 @@ def balance(
         return
     if cluster is not None and all or apply and cluster is None and not all:
         raise Refused(Code.USAGE, "name either a cluster or --all", "", "wherry balance CLUSTER --apply")
-    checked("CLUSTER", ShortText, cluster, "wherry balance")
+    checked("CLUSTER", "spec.base:ShortText", cluster, "wherry balance")
     remains = None if remaining is None else seconds_of("--remaining", remaining)
-    checked("--remaining", Remaining, remains, "wherry balance", remaining or "")
-    measured = checked("--seconds", Measured, seconds_of("--seconds", seconds), "wherry balance", seconds)
+    checked("--remaining", "balance:Remaining", remains, "wherry balance", remaining or "")
+    measured = checked("--seconds", "balance:Measured", seconds_of("--seconds", seconds), "wherry balance", seconds)
     with Client() as client:
         if not apply:
             plan = client.balance(cluster, measured, remains)
@@ -80,7 +80,7 @@ def balance(
     emit(output, "balance", result, lambda: _show(done, f"{len(result['moves'])} moved."))
 
 
-def profile(job: str, /, *, seconds: str = "3s", output: Output = "text") -> None:
+def profile(job: JobId, /, *, seconds: str = "3s", output: Output = "text") -> None:
     """Measure a running job: computing and waiting of its nodes, and the traffic between them.
 
     ANSWERS are messages over links that a node may have waited for: the first one after it sent a message itself.
@@ -92,7 +92,7 @@ def profile(job: str, /, *, seconds: str = "3s", output: Output = "text") -> Non
     seconds
         Length of the measurement, for instance 5s.
     """
-    measured = checked("--seconds", Measured, seconds_of("--seconds", seconds), "wherry job profile", seconds)
+    measured = checked("--seconds", "balance:Measured", seconds_of("--seconds", seconds), "wherry job profile", seconds)
     with Client() as client:
         measured_profile, hosts = client.profile(job, measured), client.hosts()
     emit(output, "profile", measured_profile, lambda: _show_profile(measured_profile, hosts))

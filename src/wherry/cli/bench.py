@@ -11,6 +11,7 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
+from wherry.base.interrupts import signals_as_interrupt
 from wherry.cli.output import Output, emit, table
 
 app = App(
@@ -107,7 +108,7 @@ def _run(name: str, settings: Sequence[str], quick: bool, reps: int | None, out:
 
     benchmark = find(name, quick=quick, settings=settings)
     default = benchmark.quick_repetitions if quick else benchmark.repetitions
-    with Progress("making the cluster") as progress:
+    with signals_as_interrupt(), Progress("making the cluster") as progress:
         samples = runner.run(benchmark, default if reps is None else reps, out.resolve(), keep, progress)
     report = runner.report(benchmark, samples)
     report.write(page)

@@ -1,15 +1,16 @@
-"""`wherry up`, `wherry down`, `wherry status`."""
+"""`wherry up`, `wherry down`."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from wherry.base.errors import Code, LostContact, Refused
+from wherry.base.errors import Code, Failed, Refused, WherryError
 from wherry.base.paths import Instance, instance
-from wherry.base.units import format_size
-from wherry.cli.files import read_cluster
-from wherry.cli.output import Output, age, emit, say, table
+from wherry.cli.instances import noted, others
+from wherry.cli.names import ClusterName
+from wherry.cli.output import Output, emit, say, table
 from wherry.client import Client, daemon_process
 
 _TRIES = 5
@@ -30,6 +31,8 @@ def up(file: Path, /, *, dry_run: bool = False, detach: bool = False, output: Ou
     detach
         Do not wait: print the operation.
     """
+    from wherry.cli.files import read_cluster  # here: the models of files take as long as all of `status`
+
     data = read_cluster(file)
     with Client() as client:
         if dry_run:
@@ -44,7 +47,15 @@ def up(file: Path, /, *, dry_run: bool = False, detach: bool = False, output: Ou
         emit(output, "cluster", result, lambda: _print_up(result))
 
 
-def down(name: str | None = None, /, *, all: bool = False, output: Output = "text") -> None:
+def down(
+    name: ClusterName | None = None,
+    /,
+    *,
+    all: bool = False,
+    instances: bool = False,
+    yes: bool = False,
+    output: Output = "text",
+) -> None:
     """End the jobs of a cluster and remove it, or remove everything of this instance.
 
     Parameters
@@ -53,78 +64,23 @@ def down(name: str | None = None, /, *, all: bool = False, output: Output = "tex
         The cluster.
     all
         All clusters, the fabric, the daemon, the database and all output. Needs no daemon.
+    instances
+        With --all: all other instances of this machine too, as studies, benchmarks and tests leave them when they are
+        killed. Asks before.
+    yes
+        Ask nothing.
     """
     if all == bool(name):
         what = "name a cluster, or say --all" if not name else "a name and --all exclude each other"
         raise Refused(Code.USAGE, what, "", "wherry down NAME, or: wherry down --all")
+    if instances and not all:
+        raise Refused(Code.USAGE, "--instances goes with --all", "", "wherry down --all --instances")
     if all:
-        _down_all(output)
+        _down_all(output, others(yes) if instances else [])
         return
     with Client() as client:
         result: dict[str, Any] = client.wait(client.down(str(name)).id, say).result or {}
         emit(output, "down", result, lambda: print(f"{name} is removed ({len(result['nodes'])} nodes)."))
-
-
-def status(name: str | None = None, /, *, output: Output = "text") -> None:
-    """Show all clusters and tiles, or one cluster with its nodes and jobs.
-
-    Parameters
-    ----------
-    name
-        The cluster.
-    """
-    with Client() as client:
-        nodes, jobs = client.nodes(name), client.jobs(name)
-        clusters = [c for c in client.clusters() if name in (None, c["name"])]
-        tiles = _tiles(client) if name is None else None
-        data = {"clusters": clusters, "nodes": nodes, "jobs": jobs} | ({} if name else {"tiles": tiles})
-
-    def overview() -> None:
-        running = [job for job in jobs if job.state.under_way]
-        rows = [
-            (
-                c["name"],
-                c["state"],
-                sum(node.cluster == c["name"] for node in nodes),
-                c["subnet"],
-                sum(job.cluster == c["name"] for job in running),
-                age(c["created"]),
-                c["reason"],
-            )
-            for c in clusters
-        ]
-        header = ("CLUSTER", "STATE", "NODES", "NETWORK", "JOBS", "AGE", "WHY")
-        table(header, rows, "No cluster is up. Next: wherry up FILE")
-        if name is None:
-            if tiles:
-                print(_tiles_line(tiles))
-            return
-        print()
-        node_rows = [(n.name, n.kind, n.state, n.host, n.address, f"{n.cpus:g}", format_size(n.memory)) for n in nodes]
-        table(("NODE", "KIND", "STATE", "HOST", "ADDRESS", "CPUS", "MEMORY"), node_rows, "It has no nodes.")
-        print()
-        job_rows = [(j.id, j.state, j.ranks, j.mpi, age(j.created), " ".join(j.argv)[:60]) for j in jobs]
-        table(("JOB", "STATE", "RANKS", "MPI", "AGE", "PROGRAM"), job_rows, "No job ran on it yet.")
-
-    emit(output, "status", data, overview)
-
-
-def _tiles(client: Client) -> dict[str, Any] | None:
-    """The tiles; None when there are none, or when they do not answer, which is printed."""
-    try:
-        return client.tiles()
-    except Refused as error:
-        if error.code != Code.NOT_FOUND:
-            raise
-    except LostContact as error:
-        say(str(error))
-    return None
-
-
-def _tiles_line(tiles: dict[str, Any]) -> str:
-    count, running = len(tiles["tiles"]), sum(p["state"] == "running" for p in tiles["processes"])
-    where = f" on {', '.join(tiles['hosts'])}" if tiles["hosts"] else ""
-    return f"\n{count} tiles are up{where}; {running} processes run there (wherry tile ps)."
 
 
 def _print_up(result: dict[str, Any]) -> None:
@@ -142,19 +98,27 @@ def _stop_and_purge(place: Instance) -> tuple[int | None, dict[str, list[str]]]:
     while True:
         tries -= 1
         try:
-            return pid, daemon_process.sweep()
+            return pid, daemon_process.sweep(place)
         except Refused as error:
             if error.code != Code.WRONG_STATE or not tries:
                 raise
         pid = daemon_process.stop(place) or pid
 
 
-def _down_all(output: str) -> None:
+def _down_all(output: str, others: Sequence[Instance] = ()) -> None:
+    """Removes this instance and others. When one cannot be removed, the rest is."""
+    removed_of, left = dict[str, dict[str, list[str]]](), list[str]()
+    for place in others:
+        try:
+            removed_of[place.name] = _removed(place)
+        except WherryError as error:
+            left.append(noted(place, error))
     place = instance()
-    pid, removed = _stop_and_purge(place)
-    removed = ({"daemon": [str(pid)]} if pid else {}) | removed
+    removed = _removed(place)
 
     def text() -> None:
+        for name in removed_of:
+            print(f"removed instance: {name}")
         for kind, names in removed.items():
             if names:
                 shown = ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
@@ -162,4 +126,14 @@ def _down_all(output: str) -> None:
         if not any(removed.values()):
             print(f"There was nothing of instance {place.name}.")
 
-    emit(output, "sweep", {"instance": place.name, "removed": removed}, text)
+    more = {"others": removed_of} if others else {}
+    emit(output, "sweep", {"instance": place.name, "removed": removed, **more}, text)
+    if left:
+        what = f"{', '.join(left)} could not be removed"
+        raise Failed(Code.PARTLY_DONE, what, "see above", "wherry down --all --instances")
+
+
+def _removed(place: Instance) -> dict[str, list[str]]:
+    """What was removed of an instance, by kind, its daemon first."""
+    pid, removed = _stop_and_purge(place)
+    return ({"daemon": [str(pid)]} if pid else {}) | removed

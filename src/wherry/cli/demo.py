@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from wherry.base.interrupts import signals_as_interrupt
+
 
 def demo(out: Path = Path("demo-report"), *, reps: int = 3, n: int = 1000, keep: bool = False) -> None:
     """HPL natively, on a virtual cluster, and with a live move; writes report.html and the raw samples.
@@ -21,4 +23,5 @@ def demo(out: Path = Path("demo-report"), *, reps: int = 3, n: int = 1000, keep:
     """
     from wherry.lab import demo as lab
 
-    lab.run(out, reps, n, keep)
+    with signals_as_interrupt():
+        lab.run(out, reps, n, keep)

@@ -8,9 +8,8 @@ from typing import Any
 from cyclopts import App
 
 from wherry.base.units import format_size
-from wherry.cli.files import read_fabric
 from wherry.cli.output import Output, emit, say, table
-from wherry.client import Client
+from wherry.client import Client, Reader
 
 app = App(name="fabric", help="The fabric: sites, their hosts, and the links between them.")
 
@@ -24,6 +23,8 @@ def up(file: Path, /, *, output: Output = "text") -> None:
     file
         A fabric file (see examples/two-sites.yaml).
     """
+    from wherry.cli.files import read_fabric  # here: the models of files take long to import
+
     data = read_fabric(file)
     with Client() as client:
         result: dict[str, Any] = client.wait(client.fabric_up(data, str(file)).id, say).result or {}
@@ -42,8 +43,8 @@ def down(*, output: Output = "text") -> None:
 @app.command
 def show(*, output: Output = "text") -> None:
     """Show the fabric that is up."""
-    with Client() as client:
-        data = client.fabric()
+    with Reader() as reader:
+        data = reader.fabric()
     spec = data["fabric"]
 
     def text() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cyclopts import App
 
@@ -10,9 +10,12 @@ from wherry.base.errors import Code, Refused
 from wherry.base.units import format_size
 from wherry.cli import link
 from wherry.cli.move import summary
+from wherry.cli.names import HostName
 from wherry.cli.output import Output, emit, say, table
-from wherry.client import Client
-from wherry.model.records import Host, Move, Operation
+from wherry.client import Client, Reader, Row
+
+if TYPE_CHECKING:
+    from wherry.model.records import Operation
 
 app = App(name="host", help="Hosts: the machines that carry nodes.")
 site = App(name="site", help="Sites: locations with a network of their own.")
@@ -22,8 +25,8 @@ site.command(link.app)
 @app.command(name="list")
 def list_(*, output: Output = "text") -> None:
     """List the hosts."""
-    with Client() as client:
-        hosts, nodes = client.hosts(), client.nodes()
+    with Reader() as reader:
+        hosts, nodes = reader.hosts(), reader.nodes()
     rows = [
         (h.name, h.site, _state(h), f"{h.cores:g}", format_size(h.memory), sum(n.host == h.name for n in nodes))
         for h in hosts
@@ -33,7 +36,7 @@ def list_(*, output: Output = "text") -> None:
 
 
 @app.command
-def show(host: str, /, *, output: Output = "text") -> None:
+def show(host: HostName, /, *, output: Output = "text") -> None:
     """Show a host, its facts and its nodes.
 
     Parameters
@@ -41,8 +44,8 @@ def show(host: str, /, *, output: Output = "text") -> None:
     host
         The host.
     """
-    with Client() as client:
-        hosts, nodes = client.hosts(), client.nodes()
+    with Reader() as reader:
+        hosts, nodes = reader.hosts(), reader.nodes()
     record = next((h for h in hosts if h.name == host), None)
     if record is None:
         known = ", ".join(h.name for h in hosts)
@@ -50,7 +53,7 @@ def show(host: str, /, *, output: Output = "text") -> None:
             Code.NOT_FOUND, f"no host is named {host!r}", f"known: {known}" if known else "", "wherry host list"
         )
     nodes_here = [node for node in nodes if node.host == host]
-    facts = record.facts
+    facts = Row(record.facts or {})
     rows: list[tuple[str, object]] = [
         ("site", record.site),
         ("state", _state(record)),
@@ -67,7 +70,7 @@ def show(host: str, /, *, output: Output = "text") -> None:
 
 
 @app.command
-def drain(host: str, /, *, detach: bool = False, output: Output = "text") -> None:
+def drain(host: HostName, /, *, detach: bool = False, output: Output = "text") -> None:
     """Move all nodes off a host. It accepts no nodes until it is restored.
 
     Parameters
@@ -82,7 +85,7 @@ def drain(host: str, /, *, detach: bool = False, output: Output = "text") -> Non
 
 
 @app.command
-def restore(host: str, /, *, detach: bool = False, output: Output = "text") -> None:
+def restore(host: HostName, /, *, detach: bool = False, output: Output = "text") -> None:
     """Let a drained or lost host accept nodes again, and move back the nodes that `drain` took off it.
 
     Parameters
@@ -97,7 +100,7 @@ def restore(host: str, /, *, detach: bool = False, output: Output = "text") -> N
 
 
 @app.command
-def lost(host: str, /, *, output: Output = "text") -> None:
+def lost(host: HostName, /, *, output: Output = "text") -> None:
     """Declare a silent host lost, so that nothing waits for it any more.
 
     Its nodes become lost and their jobs end; unfinished moves are finished or taken back without it; clusters can be
@@ -123,8 +126,8 @@ def lost(host: str, /, *, output: Output = "text") -> None:
 @site.command(name="list")
 def list_sites(*, output: Output = "text") -> None:
     """List the sites of the fabric."""
-    with Client() as client:
-        fabric = client.fabric()["fabric"]
+    with Reader() as reader:
+        fabric = reader.fabric()["fabric"]
     rows = [
         (s["name"], ", ".join(host["name"] for host in fabric["hosts"] if host["site"] == s["name"]))
         for s in fabric["sites"]
@@ -140,7 +143,7 @@ def _finish(client: Client, operation: Operation, detach: bool, output: str, don
 
     def text() -> None:
         for data in result["moves"]:
-            print(summary(Move.model_validate(data)).split("\n")[0])
+            print(summary(Row(data)).split("\n")[0])
         print(f"{done}: {len(result['moves'])} moved.")
         if after:
             print(after)
@@ -148,5 +151,5 @@ def _finish(client: Client, operation: Operation, detach: bool, output: str, don
     emit(output, "drain", result, text)
 
 
-def _state(host: Host) -> str:
+def _state(host: Row) -> str:
     return "lost" if host.lost else "down" if host.down else "drained" if host.drained else "up"

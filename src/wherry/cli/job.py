@@ -6,18 +6,19 @@ import os
 import stat
 import sys
 import threading
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
 from wherry.base.errors import Code, Failed, Refused, WherryError
+from wherry.cli.names import ClusterName, JobId, NodeName
 from wherry.cli.options import checked
 from wherry.cli.output import Output, age, emit, say, seconds_of, table
-from wherry.client import Client
-from wherry.client.client import Chunk
-from wherry.model.balance import Remaining
-from wherry.model.records import Job
-from wherry.model.spec.base import ShortText
+from wherry.client import Client, Reader, Row
+
+if TYPE_CHECKING:
+    from wherry.client.client import Chunk
+    from wherry.model.records import Job
 
 app = App(name="job", help="Jobs: MPI programs run on clusters.")
 
@@ -27,7 +28,7 @@ _INPUT = 64 * 2**10
 
 
 def run(
-    name: str,
+    name: ClusterName,
     program: str,
     /,
     *args: Annotated[str, Parameter(allow_leading_hyphen=True)],
@@ -64,8 +65,8 @@ def run(
             Code.USAGE, f"-n {ranks}: a job has at least one rank", "", f"wherry run {name} -n 1 -- {program}"
         )
     expected = None if expect is None else seconds_of("--expect", expect)
-    checked("--expect", Remaining, expected, "wherry run", expect or "")
-    checked("NAME", ShortText, name, "wherry run")
+    checked("--expect", "balance:Remaining", expected, "wherry run", expect or "")
+    checked("NAME", "spec.base:ShortText", name, "wherry run")
     feeds = not detach and _has_input()
     with Client() as client:
         job = client.run(name, [program, *args], ranks, mpi, progress=_say_to_terminal, input=feeds, expected=expected)
@@ -94,11 +95,11 @@ def run(
 
 
 def logs(
-    name: str | None = None,
+    name: ClusterName | None = None,
     /,
     *,
-    job: str | None = None,
-    node: str | None = None,
+    job: JobId | None = None,
+    node: NodeName | None = None,
     follow: Annotated[bool, Parameter(name=["--follow", "-f"])] = False,
     output: Output = "text",
 ) -> None:
@@ -135,7 +136,7 @@ def logs(
 
 
 @app.command(name="list")
-def list_(cluster: str | None = None, /, *, output: Output = "text") -> None:
+def list_(cluster: ClusterName | None = None, /, *, output: Output = "text") -> None:
     """List the jobs, oldest first.
 
     Parameters
@@ -143,15 +144,15 @@ def list_(cluster: str | None = None, /, *, output: Output = "text") -> None:
     cluster
         Only this cluster's.
     """
-    with Client() as client:
-        jobs = client.jobs(cluster)
+    with Reader() as reader:
+        jobs = reader.jobs(cluster)
     rows = [(j.id, j.cluster, j.state, j.ranks, j.mpi, _code(j), age(j.created), " ".join(j.argv)[:60]) for j in jobs]
     header = ("JOB", "CLUSTER", "STATE", "RANKS", "MPI", "EXIT", "AGE", "PROGRAM")
     emit(output, "jobs", {"jobs": jobs}, lambda: table(header, rows, "No job ran yet."))
 
 
 @app.command
-def show(job: str, /, *, output: Output = "text") -> None:
+def show(job: JobId, /, *, output: Output = "text") -> None:
     """Show a job.
 
     Parameters
@@ -159,9 +160,9 @@ def show(job: str, /, *, output: Output = "text") -> None:
     job
         The job.
     """
-    with Client() as client:
-        record = client.job(job)
-    rows = [(field, _shown(value)) for field, value in record]
+    with Reader() as reader:
+        record = reader.get(f"/v1/jobs/{job}", f"job {job!r}")
+    rows = [(field, _shown(value)) for field, value in record.items()]
     emit(output, "job", record, lambda: table(("FIELD", "VALUE"), rows, ""))
 
 
@@ -169,7 +170,7 @@ app.command("wherry.cli.balance:profile", name="profile")
 
 
 @app.command
-def cancel(job: str, /, *, output: Output = "text") -> None:
+def cancel(job: JobId, /, *, output: Output = "text") -> None:
     """End a job, as Ctrl-C in `wherry run` does.
 
     Parameters
@@ -244,9 +245,9 @@ def _exit_code(job: Job) -> int:
     return job.exit_code
 
 
-def _code(job: Job) -> str:
+def _code(job: Row) -> str:
     return "-" if job.exit_code is None else str(job.exit_code)
 
 
 def _shown(value: object) -> str:
-    return " ".join(map(str, value)) if isinstance(value, tuple) else "-" if value is None else str(value)
+    return " ".join(map(str, value)) if isinstance(value, list) else "-" if value is None else str(value)

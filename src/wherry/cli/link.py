@@ -8,7 +8,7 @@ from cyclopts import App
 
 from wherry.base.units import format_duration, format_rate
 from wherry.cli.output import Output, emit, say, table
-from wherry.client import Client
+from wherry.client import Client, Reader
 
 app = App(name="link", help="Links between the sites.")
 
@@ -22,8 +22,8 @@ def list_(*, measure: bool = False, output: Output = "text") -> None:
     measure
         Measure the bandwidth too: TCP fills each direction of each link for some seconds.
     """
-    with Client() as client:
-        links = client.links(measure)
+    with Reader() as reader:
+        links = reader.rows("/v1/links", measure=measure)
     rows = [row for link in links for row in _rows(link)]
     header = (
         "FROM",

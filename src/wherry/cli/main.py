@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from cyclopts import App, CycloptsError, Group, Parameter
 
 from wherry import __version__
+from wherry.base import interrupts
 from wherry.base.errors import Code, Failed, Refused, WherryError
 from wherry.base.paths import as_root
 
@@ -19,7 +20,7 @@ _NOUNS = Group("Everything else, behind its noun", sort_key=2)
 _COMMANDS = (
     ("doctor", "doctor:doctor", "Show what this machine supports, and remedies.", _DAILY),
     ("up", "cluster:up", "Make, change or repair the cluster of a file.", _DAILY),
-    ("status", "cluster:status", "Show all clusters, or one with its nodes and jobs.", _DAILY),
+    ("status", "status:status", "Show all clusters, or one with its nodes and jobs.", _DAILY),
     ("run", "job:run", "Run an MPI program on a cluster.", _DAILY),
     ("logs", "job:logs", "Show the output of a job.", _DAILY),
     ("move", "move:move", "Move a node to another host while its job runs.", _DAILY),
@@ -37,6 +38,8 @@ _COMMANDS = (
     ("op", "op:app", "Operations: long commands, running and ended.", _NOUNS),
     ("event", "op:event", "Events: a log of all changes, with their reasons.", _NOUNS),
     ("daemon", "daemon:daemon", "The daemon: start, stop, show.", _NOUNS),
+    ("completion", "completion:completion", "Completion of commands, options and names for a shell.", _NOUNS),
+    ("man", "man:man", "The manual page, made from the commands.", _NOUNS),
     ("version", "doctor:version", "The version.", _NOUNS),
     ("bench", "bench:app", "Benchmarks of Wherry itself, beside baselines and goals.", _NOUNS),
     ("vmbench", "bench:vmbench", "A virtual machine's move under a job, beside virsh migrate --live.", _NOUNS),
@@ -66,7 +69,7 @@ def make_app(brief: bool) -> App:
 def main(words: Sequence[str] | None = None) -> None:
     """The program `wherry`."""
     arguments = list(sys.argv[1:] if words is None else words)
-    sys.exit(_run(arguments))
+    sys.exit(interrupts.exit_code(_run(arguments)))
 
 
 def _run(words: list[str]) -> int:

@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
-from types import FrameType
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
+from wherry.base.interrupts import signals_as_interrupt
 from wherry.base.units import format_duration, format_size
+from wherry.cli.names import HostName, NodeName
 from wherry.cli.options import checked
-from wherry.cli.output import Output, emit, say
-from wherry.client import Client
-from wherry.model.migration_parameters import Connections, Downtime, Rounds
-from wherry.model.records import Move
-from wherry.model.spec.base import ShortText
-from wherry.model.spec.fabric import Bandwidth
+from wherry.cli.output import Output, emit, live_line
+from wherry.client import Client, Row
+
+if TYPE_CHECKING:
+    from wherry.model.records import Move
 
 
 def move(
-    node: str,
+    node: NodeName,
     /,
     *,
-    to: str,
+    to: HostName,
     dry_run: bool = False,
     max_rounds: Annotated[int | None, Parameter(show_default=False)] = None,
     bandwidth: str | None = None,
@@ -59,12 +56,12 @@ def move(
     max_downtime
         For virtual machines: freeze once the remaining memory takes no longer to send, for instance 100ms.
     """
-    checked("NODE", ShortText, node, "wherry move")
-    checked("--to", ShortText, to, "wherry move")
-    checked("--max-rounds", Rounds, max_rounds, "wherry move")
-    checked("--bandwidth", Bandwidth, bandwidth, "wherry move")
-    checked("--parallel", Connections, parallel, "wherry move")
-    checked("--max-downtime", Downtime, max_downtime, "wherry move")
+    checked("NODE", "spec.base:ShortText", node, "wherry move")
+    checked("--to", "spec.base:ShortText", to, "wherry move")
+    checked("--max-rounds", "migration_parameters:Rounds", max_rounds, "wherry move")
+    checked("--bandwidth", "spec.fabric:Bandwidth", bandwidth, "wherry move")
+    checked("--parallel", "migration_parameters:Connections", parallel, "wherry move")
+    checked("--max-downtime", "migration_parameters:Downtime", max_downtime, "wherry move")
     parameters: dict[str, object] = {"mode": mode, "connections": parallel, "zstd": zstd, "downtime": max_downtime}
     with Client() as client:
         if dry_run:
@@ -76,34 +73,13 @@ def move(
             )
             emit(output, "prediction", cost, lambda: print(text))
             return
-        with _signals_as_interrupt():
+        with signals_as_interrupt(), live_line() as show:
             operation = client.begin_move(node, to, max_rounds, bandwidth=bandwidth, way=parameters)
-            record = client.moved(client.wait(operation.id, say))
+            record = client.moved(client.wait(operation.id, show))
         emit(output, "move", record, lambda: print(summary(record)))
 
 
-@contextmanager
-def _signals_as_interrupt() -> Iterator[None]:
-    """The first SIGTERM or SIGHUP raises KeyboardInterrupt, which cancels the move; by default it would end the command
-    and not the move. A signal that is ignored (nohup) stays ignored."""
-    received: list[int] = []
-
-    def interrupt(number: int, _frame: FrameType | None) -> None:
-        received.append(number)
-        if len(received) == 1:
-            raise KeyboardInterrupt
-
-    handled = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) == signal.SIG_DFL]
-    for number in handled:
-        signal.signal(number, interrupt)
-    try:
-        yield
-    finally:
-        for number in handled:
-            signal.signal(number, signal.SIG_DFL)
-
-
-def summary(move: Move) -> str:
+def summary(move: Move | Row) -> str:
     """The result of a move, and the command that undoes it."""
     downtime = format_duration(move.downtime) if move.downtime is not None else "not measured"
     took = f" in {format_duration(move.total)}" if move.total is not None else ""

@@ -5,15 +5,15 @@ from __future__ import annotations
 from cyclopts import App
 
 from wherry.base.units import format_duration, format_size
+from wherry.cli.names import ClusterName, NodeName
 from wherry.cli.output import Output, age, emit, table
-from wherry.client import Client
-from wherry.model.records import Move, Node
+from wherry.client import Reader, Row
 
 app = App(name="node", help="Nodes: the machines of clusters.")
 
 
 @app.command(name="list")
-def list_(cluster: str | None = None, /, *, output: Output = "text") -> None:
+def list_(cluster: ClusterName | None = None, /, *, output: Output = "text") -> None:
     """List the nodes.
 
     Parameters
@@ -21,8 +21,8 @@ def list_(cluster: str | None = None, /, *, output: Output = "text") -> None:
     cluster
         Only this cluster's.
     """
-    with Client() as client:
-        nodes = client.nodes(cluster)
+    with Reader() as reader:
+        nodes = reader.nodes(cluster)
     rows = [
         (n.name, n.kind, n.cluster, n.state, n.host, n.address, f"{n.cpus:g}", format_size(n.memory)) for n in nodes
     ]
@@ -31,7 +31,7 @@ def list_(cluster: str | None = None, /, *, output: Output = "text") -> None:
 
 
 @app.command
-def show(node: str, /, *, output: Output = "text") -> None:
+def show(node: NodeName, /, *, output: Output = "text") -> None:
     """Show a node, its resource usage, and its moves.
 
     Parameters
@@ -39,9 +39,9 @@ def show(node: str, /, *, output: Output = "text") -> None:
     node
         The node.
     """
-    with Client() as client:
-        data = client.node(node)
-    record, usage = Node.model_validate(data["node"]), data["usage"]
+    with Reader() as reader:
+        data = reader.get(f"/v1/nodes/{node}", f"node {node!r}")
+    record, usage = Row(data["node"]), data["usage"]
     rows: list[tuple[str, object]] = [
         ("kind", record.kind),
         ("cluster", record.cluster),
@@ -57,10 +57,10 @@ def show(node: str, /, *, output: Output = "text") -> None:
         if usage["sent"] is not None:
             text = f"{format_size(usage['sent'])} sent, {format_size(usage['received'])} received at {record.host}"
             rows.append(("network", text))
-    rows += [("move", _line(Move.model_validate(move))) for move in data["moves"]]
+    rows += [("move", _line(Row(move))) for move in data["moves"]]
     emit(output, "node", data, lambda: table(("NODE", node), rows, ""))
 
 
-def _line(move: Move) -> str:
+def _line(move: Row) -> str:
     downtime = f", downtime {format_duration(move.downtime)}" if move.downtime is not None else ""
     return f"{age(move.created)} ago, {move.source} to {move.destination}: {move.phase}{downtime}"

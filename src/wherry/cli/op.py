@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
 from wherry.cli.output import Output, age, emit, say, table
-from wherry.client import Client
-from wherry.model.records import Event, Operation
+from wherry.client import Client, Reader, Row
+
+if TYPE_CHECKING:
+    from wherry.model.records import Event
 
 app = App(name="op", help="Operations: long commands, running and ended.")
 event = App(name="event", help="Events: a log of all changes, with their reasons.")
@@ -24,8 +27,8 @@ def list_(*, running: bool = False, output: Output = "text") -> None:
     running
         Only running ones.
     """
-    with Client() as client:
-        operations = client.operations(running)
+    with Reader() as reader:
+        operations = reader.rows("/v1/operations", running=running)
     rows = [(o.id, o.kind, o.target, o.state, age(o.created), _text(o)) for o in operations]
     header = ("OPERATION", "KIND", "TARGET", "STATE", "AGE", "PROGRESS")
     emit(output, "operations", {"operations": operations}, lambda: table(header, rows, "There are none."))
@@ -40,8 +43,8 @@ def show(operation: str, /, *, output: Output = "text") -> None:
     operation
         The operation.
     """
-    with Client() as client:
-        _print(client.operation(operation), output)
+    with Reader() as reader:
+        _print(Row(reader.get(f"/v1/operations/{operation}", f"operation {operation!r}")["operation"]), output)
 
 
 @app.command
@@ -54,7 +57,7 @@ def wait(operation: str, /, *, output: Output = "text") -> None:
         The operation.
     """
     with Client() as client:
-        _print(client.wait(operation, say), output)
+        _print(Row(client.wait(operation, say).model_dump(mode="json")), output)
 
 
 @app.command
@@ -82,28 +85,29 @@ def list_events(
     follow
         Show new events as they come, until Ctrl-C.
     """
-    with Client() as client:
-        events: list[Event] = []
-        while more := client.events(events[-1].id if events else 0):
+    with Reader() as reader:
+        events: list[Row] = []
+        while more := reader.events(events[-1].id if events else 0):
             events += more
         emit(output, "events", {"events": events}, lambda: _print_events(events))
         if follow:
-            for item in client.follow_events(events[-1].id if events else 0):
-                emit(output, "events", {"events": [item]}, lambda item=item: _print_events([item]))  # type: ignore[misc]
+            with Client(start=reader.up) as client:
+                for item in client.follow_events(events[-1].id if events else 0):
+                    emit(output, "events", {"events": [item]}, lambda item=item: _print_events([item]))  # type: ignore[misc]
 
 
-def _print(operation: Operation, output: str) -> None:
-    data = operation.model_dump(mode="json", exclude={"result", "error"})
-    rows = [(key, "-" if value is None else value) for key, value in data.items()]
+def _print(operation: Row, output: str) -> None:
+    shown = [(key, value) for key, value in operation.items() if key not in ("result", "error")]
+    rows = [(key, "-" if value is None else value) for key, value in shown]
     rows += [(f"error {key}", value) for key, value in (operation.error or {}).items()]
     emit(output, "operation", operation, lambda: table(("OPERATION", operation.id), rows, ""))
 
 
-def _text(operation: Operation) -> str:
+def _text(operation: Row) -> str:
     return ((operation.error or {}).get("what") or operation.progress)[:60]
 
 
-def _print_events(events: list[Event]) -> None:
+def _print_events(events: Sequence[Row | Event]) -> None:
     for event in events:
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event.time))
         print(f"{when}  {event.kind:16} {event.target}: {event.text}")

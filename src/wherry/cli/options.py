@@ -1,22 +1,31 @@
-"""Values of options and arguments, checked before the daemon is asked: an error names the option as it was typed."""
+"""Values of options and arguments, checked before the daemon is asked: an error names the option as it was typed.
+
+Models take most of a command's time to import, so their types are given by name and imported for values that are given.
+"""
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
-
 from wherry.base.errors import Code, Refused
-from wherry.model.spec.explain import explain
+
+_LONGEST_TEXT = 64
+"""Characters of `spec.base:ShortText`, which most values are."""
 
 
-def checked(option: str, kind: Any, value: Any, command: str, typed: str = "") -> Any:
-    """The value, perhaps `typed` otherwise, as `kind`, an annotated type; None stays. USAGE says what the option of
-    `command` takes."""
-    if value is None:
-        return None
+def checked(option: str, kind: str, value: Any, command: str, typed: str = "") -> Any:
+    """The value, perhaps `typed` otherwise, as `kind`, an annotated type `MODULE:NAME` of `wherry.model`; None stays.
+    USAGE says what the option of `command` takes."""
+    if value is None or kind == "spec.base:ShortText" and isinstance(value, str) and 1 <= len(value) <= _LONGEST_TEXT:
+        return value
+    from pydantic import TypeAdapter, ValidationError
+
+    from wherry.model.spec.explain import explain
+
+    module, _, name = kind.partition(":")
     try:
-        return TypeAdapter(kind).validate_python(value)
+        return TypeAdapter(getattr(import_module(f"wherry.model.{module}"), name)).validate_python(value)
     except ValidationError as error:
         why = explain(error.errors(include_url=False)[0])
         given = typed or ("''" if value == "" else " ".join(value) if isinstance(value, tuple) else value)

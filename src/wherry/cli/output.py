@@ -10,16 +10,26 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
-from typing import Annotated, Any, Literal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
 
 from cyclopts import Parameter
-from pydantic import BaseModel
 
 from wherry.base.errors import Code, Refused, WherryError
 from wherry.base.text import printable
 from wherry.base.units import parse_duration
 
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+_BOLD, _RED, _GREEN, _YELLOW = 1, 31, 32, 33
+_STATES = {
+    **dict.fromkeys(("running", "up", "ok", "done"), _GREEN),
+    **dict.fromkeys(("making", "planned", "starting", "moving", "removing", "partly", "drained", "limited"), _YELLOW),
+    **dict.fromkeys(("lost", "failed", "down", "dead", "missing"), _RED),
+}
+"""Colors of states by their last word; what ended or was cancelled has none."""
 Output = Annotated[Literal["text", "json"], Parameter(name=["--output", "-o"], help="Text, or one JSON document.")]
 
 
@@ -48,9 +58,19 @@ def table(header: Sequence[str], rows: Sequence[Sequence[object]], empty: str) -
         return
     cells = [list(header), *([printable(str(cell)) for cell in row] for row in rows)]
     widths = [max(len(line[column]) for line in cells) for column in range(len(header))]
-    for number, line in enumerate(cells):
-        text = "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        print(_bold(text) if number == 0 else text)
+    print(painted(_joined(cells[0], widths), _BOLD))
+    states = cells[0].index("STATE") if "STATE" in cells[0] else None
+    for line in cells[1:]:
+        column = 1 if line[0] == "state" and len(line) == 2 else states
+        print(_joined(line, widths, column))
+
+
+def _joined(line: Sequence[str], widths: Sequence[int], state: int | None = None) -> str:
+    """The cells of a line in columns; that of column `state` in its colour."""
+    padded = [cell.ljust(width) for cell, width in zip(line, widths, strict=True)]
+    if state is not None and (color := _STATES.get(line[state].split(" ")[-1])):
+        padded[state] = painted(line[state], color) + padded[state][len(line[state]) :]
+    return "  ".join(padded).rstrip()
 
 
 def seconds_of(option: str, text: str) -> float:
@@ -76,11 +96,39 @@ def report(error: WherryError, as_json: bool) -> int:
     """Prints an error: what happened, why, what to type next. Returns the exit code."""
     if as_json:
         print(json.dumps({"schema": "wherry/error/1", "error": error.to_dict()}, indent=2))
-    lines = [f"error {error.code}: {error.what}"]
+    lines = [f"{painted(f'error {error.code}', _RED, sys.stderr)}: {error.what}"]
     lines += [f"  {word}: {text}" for word, text in (("why", error.why), ("next", error.next)) if text]
-    say("\n".join(lines))
+    with suppress(OSError):  # the terminal was closed
+        say("\n".join(lines))
     return error.code.exit_code
 
 
-def _bold(text: str) -> str:
-    return f"\033[1m{text}\033[0m" if sys.stdout.isatty() and "NO_COLOR" not in os.environ else text
+def is_terminal(stream: TextIO) -> bool:
+    """True for a terminal that can do more than print lines."""
+    return stream.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def painted(text: str, attribute: int, stream: TextIO | None = None) -> str:
+    """The text with a color or another attribute, on a terminal and unless NO_COLOR is set."""
+    if not is_terminal(stream or sys.stdout) or "NO_COLOR" in os.environ:
+        return text
+    return f"\033[{attribute}m{text}\033[0m"
+
+
+@contextmanager
+def live_line() -> Iterator[Callable[[str], None]]:
+    """Progress of which only the last text matters: each replaces the one before on a terminal, and the last is gone
+    at the end; elsewhere they are lines."""
+    if not is_terminal(sys.stderr):
+        yield say
+        return
+
+    def show(text: str) -> None:
+        width = os.get_terminal_size(sys.stderr.fileno()).columns or 80
+        print(f"\r\033[K{text[: width - 1]}", end="", file=sys.stderr, flush=True)
+
+    try:
+        yield show
+    finally:
+        with suppress(OSError):  # the terminal was closed
+            print("\r\033[K", end="", file=sys.stderr, flush=True)

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
+from wherry.base.interrupts import signals_as_interrupt
 from wherry.cli.output import Output, emit, table
 
 app = App(name="study", help="Studies: repeatable experiments that end in a report.")
@@ -73,7 +74,7 @@ def run(
     from wherry.lab.report.console import Progress
     from wherry.lab.study import execution, runner
 
-    with Progress("making the cluster") as progress:
+    with signals_as_interrupt(), Progress("making the cluster") as progress:
         results, files = execution.run(name, quick=quick, out=out, repetitions=reps, keep=keep, on_progress=progress)
     missing = runner.count_missing(results)
     data = {

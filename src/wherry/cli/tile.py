@@ -16,9 +16,9 @@ from wherry.base.units import format_duration, format_size
 from wherry.cli.files import read_tiles
 from wherry.cli.options import checked
 from wherry.cli.output import Output, emit, say, table
-from wherry.client import Client
+from wherry.client import Client, Reader
 from wherry.model.spec.parse import parse
-from wherry.model.tiles import Mode, Process, Ranks, Tile, TilesSpec, Words
+from wherry.model.tiles import Mode, TilesSpec
 
 app = App(name="tile", help="Tiles: small kernels, and processes that move between them.")
 
@@ -88,9 +88,9 @@ def run(
     """
     if not program.is_file():
         raise Refused(Code.NOT_FOUND, f"there is no program {program}", "", f"ls {native_library('tile')}")
-    checked("WORDS", Words, words, "wherry tile run")
-    checked("--tile", Tile, tile, "wherry tile run")
-    checked("--ranks", Ranks, ranks, "wherry tile run")
+    checked("WORDS", "tiles:Words", words, "wherry tile run")
+    checked("--tile", "tiles:Tile", tile, "wherry tile run")
+    checked("--ranks", "tiles:Ranks", ranks, "wherry tile run")
     if ranks > 1 and (detach or tile is not None):
         raise Refused(Code.USAGE, "--ranks excludes --tile and --detach", "", "leave out one of them")
     with Client() as client:
@@ -129,8 +129,8 @@ def _follow(events: Iterator[dict[str, Any]], output: Output) -> tuple[str, list
 @app.command
 def ps(*, output: Output = "text") -> None:
     """Show the tiles and their processes."""
-    with Client() as client:
-        data = client.tiles()
+    with Reader() as reader:
+        data = reader.tiles()
 
     def text() -> None:
         running = {p["tile"]: p["process"] for p in data["processes"] if p["state"] == "running"}
@@ -158,8 +158,8 @@ def move(process: int, /, *, to: int, mode: Mode = "precopy", output: Output = "
         direct: frozen and copied at once; faithful: copied in pieces of 4 KiB, as in the paper; handoff: its pages are
         remapped, on one host only; precopy: copied while it runs, then frozen for the last dirty pages.
     """
-    checked("PROCESS", Process, process, "wherry tile move")
-    checked("--to", Tile, to, "wherry tile move")
+    checked("PROCESS", "tiles:Process", process, "wherry tile move")
+    checked("--to", "tiles:Tile", to, "wherry tile move")
     with Client() as client:
         event = client.move_tile_process(process, to, mode)
 

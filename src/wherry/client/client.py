@@ -8,20 +8,22 @@ from __future__ import annotations
 
 import base64
 import math
-import secrets
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from wherry.base.errors import Code, Failed, Refused, WherryError, from_dict
 from wherry.base.paths import Instance, instance
-from wherry.client import identity
+from wherry.client import identity, models
 from wherry.client.transport import Transport
-from wherry.model.balance import BalancePlan
-from wherry.model.owner import Owner
-from wherry.model.profile import Profile
-from wherry.model.records import Event, Host, Image, Job, Move, Node, Operation, OperationState, Prediction
+
+if TYPE_CHECKING:
+    from wherry.model.balance import BalancePlan
+    from wherry.model.owner import Owner
+    from wherry.model.profile import Profile
+    from wherry.model.records import Event, Host, Image, Job, Move, Node, Operation, Prediction
 
 Progress = Callable[[str], None]
 _POLL = 20.0
@@ -32,9 +34,9 @@ Chunk = tuple[str, float, bytes]
 
 def _is_done(operation: Operation) -> bool:
     """False while the operation runs. Raises the error of a failed or cancelled one."""
-    if operation.state not in (OperationState.RUNNING, OperationState.DONE):
+    if operation.state not in ("running", "done"):
         raise from_dict(operation.error or {})
-    return operation.state == OperationState.DONE
+    return operation.state == "done"
 
 
 def quiet(_text: str) -> None:
@@ -54,21 +56,21 @@ class Client:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._transport.close()
+        """Nothing is kept open: a connection ends with its request."""
 
     # Operations.
 
     def operations(self, running: bool = False) -> list[Operation]:
         """Oldest first."""
-        return [Operation(**data) for data in self._get("/v1/operations", running=running)]
+        return [models.Operation(**data) for data in self.get("/v1/operations", running=running)]
 
     def operation(self, id: str) -> Operation:
         """One operation."""
-        return Operation(**self._get(f"/v1/operations/{id}")["operation"])
+        return models.Operation(**self.get(f"/v1/operations/{id}")["operation"])
 
     def cancel(self, id: str) -> Operation:
         """Requests the cancellation of an operation."""
-        return Operation(**self._transport.ask("POST", f"/v1/operations/{id}/cancel"))
+        return models.Operation(**self._transport.ask("POST", f"/v1/operations/{id}/cancel"))
 
     def wait(self, id: str, progress: Progress = quiet, seconds: float = math.inf) -> Operation:
         """Waits until the operation is done, and raises its error. Ctrl-C cancels it; a second Ctrl-C lets it run.
@@ -79,11 +81,11 @@ class Client:
         while True:
             remaining = max(0.0, deadline - time.monotonic())
             try:  # around everything: Ctrl-C at any point cancels the operation
-                found = self._get(f"/v1/operations/{id}", wait=min(_POLL, remaining), after=after)
+                found = self.get(f"/v1/operations/{id}", wait=min(_POLL, remaining), after=after)
                 after = found["next"]
                 for line in found["lines"]:
                     progress(line)
-                operation = Operation(**found["operation"])
+                operation = models.Operation(**found["operation"])
                 if _is_done(operation):
                     return operation
             except KeyboardInterrupt:
@@ -101,12 +103,13 @@ class Client:
     def _begin(self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None) -> Operation:
         """Begins an operation. Ctrl-C before the answer cancels it: the request may have begun it already, and the same
         request with the same idempotency key returns it. A second Ctrl-C gives up."""
-        headers = {**(headers or {}), "Idempotency-Key": secrets.token_hex(16)}
+        headers = {**(headers or {}), "Idempotency-Key": os.urandom(16).hex()}
         try:
-            return Operation(**self._transport.ask(method, path, body=body, headers=headers))
+            begun = self._transport.ask(method, path, body=body, headers=headers)  # first: a refused one needs no model
+            return models.Operation(**begun)
         except KeyboardInterrupt:
             with suppress(WherryError):  # it was refused, or cannot be cancelled
-                self.cancel(Operation(**self._transport.ask(method, path, body=body, headers=headers)).id)
+                self.cancel(models.Operation(**self._transport.ask(method, path, body=body, headers=headers)).id)
             raise
 
     def _cancel_quietly(self, id: str, progress: Progress) -> None:
@@ -119,7 +122,7 @@ class Client:
 
     def fabric(self) -> dict[str, Any]:
         """`fabric` (its spec), `up`, `hosts`. NOT_FOUND when there is none."""
-        found: dict[str, Any] = self._get("/v1/fabric")
+        found: dict[str, Any] = self.get("/v1/fabric")
         return found
 
     def fabric_up(self, spec: dict[str, Any], source: str) -> Operation:
@@ -132,7 +135,7 @@ class Client:
 
     def hosts(self) -> list[Host]:
         """The hosts and their present state."""
-        return [Host(**data) for data in self._get("/v1/hosts")]
+        return [models.Host(**data) for data in self.get("/v1/hosts")]
 
     def drain(self, host: str) -> Operation:
         """Begins to move all nodes off a host."""
@@ -148,7 +151,7 @@ class Client:
 
     def links(self, measure: bool = False) -> list[dict[str, Any]]:
         """Each with `link`, `declared`, `measured`, `there`, `back`. `measure` fills each link for some seconds."""
-        found: list[dict[str, Any]] = self._get("/v1/links", measure=measure)
+        found: list[dict[str, Any]] = self.get("/v1/links", measure=measure)
         return found
 
     def set_link(self, one: str, other: str, change: dict[str, str], one_way: bool = False) -> Operation:
@@ -160,7 +163,7 @@ class Client:
 
     def clusters(self) -> list[dict[str, Any]]:
         """By name."""
-        found: list[dict[str, Any]] = self._get("/v1/clusters")
+        found: list[dict[str, Any]] = self.get("/v1/clusters")
         return found
 
     def plan(self, spec: dict[str, Any], source: str) -> dict[str, Any]:
@@ -183,27 +186,27 @@ class Client:
 
     def nodes(self, cluster: str | None = None) -> list[Node]:
         """By cluster and index."""
-        return [Node(**data) for data in self._get("/v1/nodes", cluster=cluster)]
+        return [models.Node(**data) for data in self.get("/v1/nodes", cluster=cluster)]
 
     def node(self, name: str) -> dict[str, Any]:
         """`node`, `usage` and `moves`."""
-        found: dict[str, Any] = self._get(f"/v1/nodes/{name}")
+        found: dict[str, Any] = self.get(f"/v1/nodes/{name}")
         return found
 
     def console(self, node: str) -> str:
         """The end of a virtual machine's console output."""
-        text: str = self._get(f"/v1/nodes/{node}/console")["text"]
+        text: str = self.get(f"/v1/nodes/{node}/console")["text"]
         return text
 
     # Images of virtual machines.
 
     def images(self) -> list[Image]:
         """By name."""
-        return [Image(**data) for data in self._get("/v1/images")]
+        return [models.Image(**data) for data in self.get("/v1/images")]
 
     def image(self, name: str) -> Image:
         """One image."""
-        return Image(**self._get(f"/v1/images/{name}"))
+        return models.Image(**self.get(f"/v1/images/{name}"))
 
     def build_image(self, name: str, programs: list[str]) -> Operation:
         """Begins to build an image; `programs` are absolute paths on the daemon's machine. The result has `image`."""
@@ -211,13 +214,13 @@ class Client:
 
     def remove_image(self, name: str) -> Image:
         """Removes an image."""
-        return Image(**self._transport.ask("DELETE", f"/v1/images/{name}"))
+        return models.Image(**self._transport.ask("DELETE", f"/v1/images/{name}"))
 
     # Tiles. Operations on them take milliseconds: each is one request, answered when the operation has ended.
 
     def tiles(self) -> dict[str, Any]:
         """`tiles`, `processes`, and the `hosts` of the fabric that they are on. NOT_FOUND when none are up."""
-        found: dict[str, Any] = self._get("/v1/tiles")
+        found: dict[str, Any] = self.get("/v1/tiles")
         return found
 
     def tiles_up(
@@ -245,7 +248,7 @@ class Client:
         offsets = dict.fromkeys(processes, 0)
         while offsets:
             of = [f"{process}:{offset}" for process, offset in offsets.items()]
-            for event in self._get("/v1/tiles/output", of=of, wait=_POLL, to_end=to_end):
+            for event in self.get("/v1/tiles/output", of=of, wait=_POLL, to_end=to_end):
                 process = event["process"]
                 if event["event"] != "output":
                     del offsets[process]
@@ -269,7 +272,7 @@ class Client:
         return moves
 
     def _tile_operation(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-        operation = Operation(**self._transport.ask(method, path, body=body, wait=_POLL))
+        operation = models.Operation(**self._transport.ask(method, path, body=body, wait=_POLL))
         return (operation if _is_done(operation) else self.wait(operation.id)).result or {}
 
     # Moves.
@@ -277,7 +280,7 @@ class Client:
     def predict(self, node: str, host: str, bandwidth: str | None = None) -> Prediction:
         """The predicted cost of a move."""
         body = {"node": node, "host": host, "bandwidth": bandwidth, "dry_run": True}
-        return Prediction(**self._transport.ask("POST", "/v1/moves", body=body)["predicted"])
+        return models.Prediction(**self._transport.ask("POST", "/v1/moves", body=body)["predicted"])
 
     def begin_move(
         self,
@@ -304,21 +307,21 @@ class Client:
     @staticmethod
     def moved(operation: Operation) -> Move:
         """The move in the result of its operation."""
-        return Move.model_validate((operation.result or {})["move"])
+        return models.Move.model_validate((operation.result or {})["move"])
 
     def moves(self) -> list[Move]:
         """Oldest first."""
-        return [Move(**data) for data in self._get("/v1/moves")]
+        return [models.Move(**data) for data in self.get("/v1/moves")]
 
     # Jobs.
 
     def jobs(self, cluster: str | None = None) -> list[Job]:
         """Oldest first."""
-        return [Job(**data) for data in self._get("/v1/jobs", cluster=cluster)]
+        return [models.Job(**data) for data in self.get("/v1/jobs", cluster=cluster)]
 
     def job(self, id: str) -> Job:
         """One job."""
-        return Job(**self._get(f"/v1/jobs/{id}"))
+        return models.Job(**self.get(f"/v1/jobs/{id}"))
 
     def run(
         self,
@@ -349,7 +352,7 @@ class Client:
             "expected": expected,
         }
         operation = self._begin("POST", "/v1/jobs", body=body)
-        return Job.model_validate((self.wait(operation.id, progress).result or {})["job"])
+        return models.Job.model_validate((self.wait(operation.id, progress).result or {})["job"])
 
     def feed(self, id: str, read: Callable[[], bytes]) -> None:
         """Sends what `read` returns to rank 0, until it returns b"", the end. WRONG_STATE when the job ends before."""
@@ -368,7 +371,7 @@ class Client:
         offset, deadline = 0, time.monotonic() + seconds
         while True:
             remaining = max(0.0, deadline - time.monotonic())
-            found = self._get(f"/v1/jobs/{id}/output", offset=offset, wait=min(_POLL, remaining) if follow else 0)
+            found = self.get(f"/v1/jobs/{id}/output", offset=offset, wait=min(_POLL, remaining) if follow else 0)
             for chunk in found["chunks"]:
                 yield chunk["stream"], chunk["time"], base64.b64decode(chunk["data"])
             offset = found["next"]
@@ -380,18 +383,18 @@ class Client:
     def cancel_job(self, id: str, progress: Progress = quiet, seconds: float = math.inf) -> Job:
         """Ends a job and returns it when all its processes are gone. TIMED_OUT when some are left after `seconds`."""
         operation = self._begin("DELETE", f"/v1/jobs/{id}")
-        return Job.model_validate((self.wait(operation.id, progress, seconds).result or {})["job"])
+        return models.Job.model_validate((self.wait(operation.id, progress, seconds).result or {})["job"])
 
     # Profiles and balancing.
 
     def profile(self, job: str, seconds: float = 3.0) -> Profile:
         """Measures a job for `seconds`."""
-        return Profile(**self._get(f"/v1/jobs/{job}/profile", seconds=seconds))
+        return models.Profile(**self.get(f"/v1/jobs/{job}/profile", seconds=seconds))
 
     def balance(self, cluster: str | None, seconds: float = 3.0, remaining: float | None = None) -> BalancePlan:
         """Measures and plans the moves of one cluster or of all; moves nothing."""
         body = {"cluster": cluster, "seconds": seconds, "remaining": remaining}
-        return BalancePlan(**self._transport.ask("POST", "/v1/balance", body=body)["plan"])
+        return models.BalancePlan(**self._transport.ask("POST", "/v1/balance", body=body)["plan"])
 
     def begin_balance(self, cluster: str | None, seconds: float = 3.0, remaining: float | None = None) -> Operation:
         """Begins to measure, plan and move; the result has `plan` and `moves`."""
@@ -401,14 +404,14 @@ class Client:
     def auto_balance(self, on: bool | None = None) -> bool:
         """Whether automatic balancing is on. Turns it on or off first unless `on` is None."""
         if on is None:
-            return bool(self._get("/v1/balance")["auto"])
+            return bool(self.get("/v1/balance")["auto"])
         return bool(self._transport.ask("PUT", "/v1/balance", body={"auto": on})["auto"])
 
     # Events.
 
     def events(self, after: int = 0, wait: float = 0.0) -> list[Event]:
         """Events after number `after`, as soon as there are some."""
-        return [Event(**data) for data in self._get("/v1/events", after=after, wait=wait)]
+        return [models.Event(**data) for data in self.get("/v1/events", after=after, wait=wait)]
 
     def follow_events(self, after: int = 0) -> Iterator[Event]:
         """All events after number `after`, without end."""
@@ -417,5 +420,6 @@ class Client:
                 after = event.id
                 yield event
 
-    def _get(self, path: str, **query: Any) -> Any:
+    def get(self, path: str, **query: Any) -> Any:
+        """The JSON that a path answers."""
         return self._transport.ask("GET", path, **query)

@@ -157,16 +157,19 @@ def forbid_resuming(instance: Instance) -> None:
         raise _needs_root("removing an instance needs root", "") from None
 
 
-def sweep() -> dict[str, list[str]]:
-    """Removes everything of the instance, and returns what was removed, by kind. WRONG_STATE while a daemon runs."""
+def sweep(place: Instance | None = None) -> dict[str, list[str]]:
+    """Removes everything of this or another instance, and returns what was removed, by kind. WRONG_STATE while a daemon
+    runs."""
     if os.geteuid() != 0:
         raise _needs_root("removing an instance needs root", "")
-    removed: dict[str, list[str]] = _document(_wherryd("sweep"))["removed"]
+    removed: dict[str, list[str]] = _document(_wherryd("sweep", place=place))["removed"]
     return removed
 
 
-def _wherryd(*words: str) -> subprocess.CompletedProcess[str]:
+def _wherryd(*words: str, place: Instance | None = None) -> subprocess.CompletedProcess[str]:
     kept = {name: value for name, value in os.environ.items() if name in _KEPT_VARIABLES or name.startswith("WHERRY_")}
+    if place:
+        kept["WHERRY_INSTANCE"] = place.name
     command = [sys.executable, "-P", "-m", "wherry.service.daemon", *words]
     return subprocess.run(
         command, env=kept, cwd="/", stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False

@@ -8,8 +8,10 @@ from __future__ import annotations
 import os
 import pwd
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from wherry.model.owner import Owner
+if TYPE_CHECKING:
+    from wherry.model.owner import Owner
 
 
 def owner(cwd: Path | None = None) -> Owner:
@@ -30,6 +32,8 @@ def process_owner(cwd: Path | None = None) -> Owner:
 
 
 def _owner(uid: int, gid: int, cwd: Path | None) -> Owner:
+    from wherry.model.owner import Owner  # here: what only reads needs no model
+
     directory = str(cwd or os.getcwd())
     try:
         entry = pwd.getpwuid(uid)

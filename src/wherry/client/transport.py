@@ -1,16 +1,19 @@
 """HTTP over the daemon's socket.
 
 Invariant: an answer of another version is never interpreted; a problem document is raised as the error it describes.
+The standard library speaks it: to import an HTTP library takes longer than most commands.
 """
 
 from __future__ import annotations
 
-import secrets
+import http.client
+import json
+import os
+import socket
 from collections.abc import Mapping
 from time import monotonic
-from typing import Any
-
-import httpx
+from typing import Any, NamedTuple
+from urllib.parse import quote, urlencode
 
 from wherry import __version__
 from wherry.base.errors import Code, LostContact, Refused, from_dict
@@ -19,9 +22,45 @@ from wherry.client import daemon_process
 
 _TIMEOUT = 90.0
 """Seconds until an answer counts as missing; a long poll takes up to 30."""
+_CONNECT_TIMEOUT = 10.0
 _TRIES, _CRASH_SECONDS = 5, 1.0
 """A request is given up after `_TRIES` daemon crashes in a row, each within `_CRASH_SECONDS` of sending it: the request
 may be the cause. A crash after a longer time resets the count."""
+
+_UNKNOWN = "unknown"
+
+
+class Answer(NamedTuple):
+    """What the daemon answered."""
+
+    status: int
+    version: str
+    body: bytes
+
+
+class _Connection(http.client.HTTPConnection):
+    """HTTP over a Unix socket."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__("wherryd", timeout=_TIMEOUT)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(_CONNECT_TIMEOUT)
+        self.sock.connect(self._path)
+        self.sock.settimeout(_TIMEOUT)
+
+
+def send(path: str, method: str, target: str, body: bytes | None, headers: Mapping[str, str]) -> Answer:
+    """One request on a connection of its own: none is found closed by the daemon, and threads share none."""
+    connection = _Connection(path)
+    try:
+        connection.request(method, target, body, {**headers, "Connection": "close"})
+        answer = connection.getresponse()
+        return Answer(answer.status, answer.headers.get("Wherry-Version", _UNKNOWN), answer.read())
+    finally:
+        connection.close()
 
 
 class Transport:
@@ -34,16 +73,6 @@ class Transport:
             if not start:
                 raise LostContact(Code.UNREACHABLE, "no daemon runs", "", "wherry daemon start")
             daemon_process.start(instance)
-        self._http = httpx.Client(
-            transport=httpx.HTTPTransport(uds=str(instance.socket)),
-            base_url="http://wherryd",
-            headers={"Wherry-Version": __version__},
-            timeout=httpx.Timeout(_TIMEOUT, connect=10.0),
-        )
-
-    def close(self) -> None:
-        """Closes the connection."""
-        self._http.close()
 
     def ask(
         self, method: str, path: str, *, body: Any = None, headers: Mapping[str, str] | None = None, **query: Any
@@ -53,37 +82,39 @@ class Transport:
         The request is sent again after a timeout, and to the next daemon when this one is killed. Its idempotency key
         keeps it from beginning a second operation.
         """
-        parameters = {key: value for key, value in query.items() if value is not None}
         try:
-            answer = self._request(method, path, body, parameters, headers or {})
+            answer = self._request(method, _target(path, query), _encoded(body), headers or {})
         except UnicodeEncodeError as error:
             part = error.object[max(0, error.start - 20) : error.end + 20]
             what, why = "the request cannot be sent", f"names and arguments must be UTF-8, and this is not: {part!r}"
             raise Refused(Code.USAGE, what, why, "give it another name, or pass it in a file") from None
-        except httpx.HTTPError as error:
+        except (OSError, http.client.HTTPException) as error:
             why = f"{self._instance.socket}: {error or type(error).__name__}"
             raise LostContact(Code.UNREACHABLE, "the daemon does not answer", why, "wherry daemon status") from None
-        theirs = answer.headers.get("Wherry-Version", "unknown")
-        if theirs != __version__:
-            why = f"the daemon is {theirs}, this command is {__version__}"
+        if answer.version != __version__:
+            why = f"the daemon is {answer.version}, this command is {__version__}"
             what = "client and daemon are of different versions"
             raise LostContact(Code.VERSION_MISMATCH, what, why, "wherry daemon stop, then repeat the command")
-        if answer.status_code >= 400:
+        if answer.status >= 400:
             raise from_dict(_json(answer))
         return _json(answer)
 
-    def _request(
-        self, method: str, path: str, body: Any, parameters: dict[str, Any], headers: Mapping[str, str]
-    ) -> httpx.Response:
+    def _request(self, method: str, target: str, body: bytes | None, headers: Mapping[str, str]) -> Answer:
+        headers = {"Wherry-Version": __version__, **headers}
+        if body is not None:
+            headers["Content-Type"] = "application/json"
         if method != "GET":
-            headers = {"Idempotency-Key": secrets.token_hex(16), **headers}
+            headers = {"Idempotency-Key": os.urandom(16).hex(), **headers}
         tries = _TRIES
         while True:
             tries, sent = tries - 1, monotonic()
             try:
-                return self._http.request(method, path, json=body, params=parameters, headers=headers)
-            except httpx.TransportError as error:
-                if monotonic() - sent > _CRASH_SECONDS and not isinstance(error, httpx.TimeoutException):
+                answer = send(str(self._instance.socket), method, target, body, headers)
+                if answer.status == 500 and answer.version == _UNKNOWN:  # what the server says when it is stopped
+                    raise ConnectionResetError("the daemon ended")
+                return answer
+            except (OSError, http.client.HTTPException) as error:
+                if monotonic() - sent > _CRASH_SECONDS and not isinstance(error, TimeoutError):
                     tries = _TRIES
                 if not self._start or not tries:
                     raise
@@ -91,9 +122,22 @@ class Transport:
                 daemon_process.start(self._instance, resume=True)
 
 
-def _json(answer: httpx.Response) -> Any:
+def _target(path: str, query: Mapping[str, Any]) -> str:
+    """Path and query; a parameter that is None is left out, a list is repeated."""
+    words = {key: str(value).lower() if isinstance(value, bool) else value for key, value in query.items()}
+    text = urlencode({key: value for key, value in words.items() if value is not None}, doseq=True)
+    return quote(path, safe="/:@!$&'()*+,;=~") + (f"?{text}" if text else "")
+
+
+def _encoded(body: Any) -> bytes | None:
+    return (
+        None if body is None else json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+    )
+
+
+def _json(answer: Answer) -> Any:
     try:
-        return answer.json()
+        return json.loads(answer.body)
     except ValueError:
-        why = f"status {answer.status_code}: {answer.text[:200]!r}"
+        why = f"status {answer.status}: {answer.body[:200].decode(errors='replace')!r}"
         raise LostContact(Code.FAILED, "the daemon's answer is not JSON", why, "wherry daemon status") from None

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from wherry.base.errors import Code, Failed, Refused
-from wherry.base.paths import as_root, instance
+from wherry.base.paths import Instance, as_root, instance
 from wherry.client import daemon_process, identity
 from wherry.lab.study import render, runner
 from wherry.lab.study.catalog import find
@@ -43,12 +43,13 @@ def run(
     os.environ.setdefault("WHERRY_INSTANCE", _INSTANCE)
     directory = (out or Path(f"study-{name}{'-quick' if quick else ''}")).resolve()
     with _instance_lock():
+        clean_up = _clean_up()
         findings = daemon_process.examine()
         study = kind(quick, _unavailable_features(directory, findings))
         facts = versions(findings)
         results = Results.create(directory, study, repetitions or study.default_repetitions(), facts)
         try:
-            return results, _run_session(results, facts, keep, on_progress)
+            return results, _run_session(results, facts, None if keep else clean_up, on_progress)
         except KeyboardInterrupt:
             counted, missing = len(results.counted()), runner.count_missing(results)
             what = f"interrupted: {counted} runs count, {len(results.failed())} failed, {missing} are missing"
@@ -57,11 +58,14 @@ def run(
 
 
 def _run_session(
-    results: Results[Study], facts: Mapping[str, str], keep: bool, on_progress: runner.ProgressCallback
+    results: Results[Study],
+    facts: Mapping[str, str],
+    clean_up: Callable[[], None] | None,
+    on_progress: runner.ProgressCallback,
 ) -> list[Path]:
     try:
         with results.session(facts):
-            _run_remaining(results, keep, on_progress)
+            _run_remaining(results, clean_up, on_progress)
     finally:
         results.release_reserve()
         try:
@@ -87,7 +91,9 @@ def _instance_lock() -> Iterator[None]:
         yield
 
 
-def _run_remaining(results: Results[Study], keep: bool, on_progress: runner.ProgressCallback) -> None:
+def _run_remaining(
+    results: Results[Study], clean_up: Callable[[], None] | None, on_progress: runner.ProgressCallback
+) -> None:
     testbed = Testbed(results.directory)
     try:
         runner.run(results, testbed, on_progress)
@@ -96,8 +102,8 @@ def _run_remaining(results: Results[Study], keep: bool, on_progress: runner.Prog
             if fabric := testbed.fabric():
                 results.add_fact("fabric", fabric)
         finally:
-            if not keep:
-                _take_down(testbed)
+            if clean_up:
+                _take_down(testbed, clean_up)
 
 
 def load(directory: Path) -> Results[Study]:
@@ -115,14 +121,32 @@ def _unavailable_features(directory: Path, findings: Sequence[Mapping[str, str]]
     return unavailable_features(findings)
 
 
-def _take_down(testbed: Testbed) -> None:
-    """Removes the clusters, and the whole instance if it is the study's default one."""
+def _take_down(testbed: Testbed, clean_up: Callable[[], None]) -> None:
+    """Removes the clusters, then cleans up, whatever came of that."""
     try:
         testbed.close()
     finally:
-        if instance().name == _INSTANCE:
-            daemon_process.stop(instance())
+        clean_up()
+
+
+def _clean_up() -> Callable[[], None]:
+    """What takes the instance back to what it is now, when the study's clusters are removed: one that is not there yet,
+    or is the studies' own, is removed; in another one the daemon is stopped unless it runs already."""
+    place = instance()
+    own = place.name == _INSTANCE or not _exists(place)
+    runs = daemon_process.answers(place)
+
+    def clean_up() -> None:
+        if own or not runs:
+            daemon_process.stop(place)
+        if own and _exists(place):
             daemon_process.sweep()
+
+    return clean_up
+
+
+def _exists(place: Instance) -> bool:
+    return place.run.exists() or place.state.exists()
 
 
 def _chown_to_user(directory: Path) -> None:

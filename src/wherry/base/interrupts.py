@@ -1,0 +1,39 @@
+"""SIGTERM and SIGHUP as Ctrl-C, for commands that have something to cancel or to clean up: by default both would end
+the command and nothing else. Its exit code is 128 and the signal then.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
+_received: list[int] = []
+
+
+@contextmanager
+def signals_as_interrupt() -> Iterator[None]:
+    """In the block the first of these signals raises KeyboardInterrupt; later ones do not disturb what that began. A
+    signal that is ignored (nohup) stays ignored. Only in the main thread, where Python handles signals."""
+    _received.clear()
+
+    def interrupt(number: int, _frame: FrameType | None) -> None:
+        _received.append(number)
+        if len(_received) == 1:
+            raise KeyboardInterrupt
+
+    handled = [number for number in _SIGNALS if signal.getsignal(number) == signal.SIG_DFL]
+    for number in handled:
+        signal.signal(number, interrupt)
+    try:
+        yield
+    finally:
+        for number in handled:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def exit_code(code: int) -> int:
+    """The exit code of a command that ended with `code`: of the signal when one of those cancelled it."""
+    return 128 + _received[0] if code and _received else code

@@ -1,0 +1,107 @@
+"""What only reads: records as the daemon sends them, without models.
+
+Invariant: a reader starts no daemon. An instance that keeps nothing has empty lists; one that keeps something, and
+whose daemon does not run, is not read.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from wherry.base.errors import Code, LostContact, Refused
+from wherry.base.paths import Instance
+from wherry.client import client, daemon_process
+
+
+class Row(dict[str, Any]):
+    """A record as JSON, whose keys are attributes too."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+
+class Reader:
+    """Reads from the daemon of an instance, if it runs."""
+
+    def __init__(self, place: Instance | None = None) -> None:
+        place = place or client.instance()
+        self._client: client.Client | None = None
+        if daemon_process.answers(place):
+            self._client = client.Client(place, start=False)
+        elif pid := daemon_process.holder(place):
+            why = f"process {pid} is not ready yet"
+            raise LostContact(Code.UNREACHABLE, "no daemon answers", why, "wherry daemon status")
+        elif _keeps_something(place):
+            what, why = "no daemon runs, so nothing can be shown", "it was stopped or killed; nodes and jobs run on"
+            raise LostContact(Code.UNREACHABLE, what, why, "wherry daemon start")
+
+    def __enter__(self) -> Reader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing is kept open."""
+
+    @property
+    def up(self) -> bool:
+        """False when nothing is up."""
+        return self._client is not None
+
+    def get(self, path: str, noun: str = "", **query: Any) -> Row:
+        """One document. NOT_FOUND, about the `noun`, when nothing is up."""
+        if not self._client:
+            raise _absent(noun)
+        return Row(self._client.get(path, **query))
+
+    def rows(self, path: str, **query: Any) -> list[Row]:
+        """The records of a list; none when nothing is up. NOT_FOUND for a `cluster` that is not there."""
+        if self._client:
+            return [Row(data) for data in self._client.get(path, **query)]
+        if query.get("cluster"):
+            raise _absent(f"cluster {query['cluster']!r}")
+        return []
+
+    def clusters(self) -> list[Row]:
+        """By name."""
+        return self.rows("/v1/clusters")
+
+    def nodes(self, cluster: str | None = None) -> list[Row]:
+        """By cluster and index."""
+        return self.rows("/v1/nodes", cluster=cluster)
+
+    def hosts(self) -> list[Row]:
+        """The hosts and their present state."""
+        return self.rows("/v1/hosts")
+
+    def jobs(self, cluster: str | None = None) -> list[Row]:
+        """Oldest first."""
+        return self.rows("/v1/jobs", cluster=cluster)
+
+    def fabric(self) -> Row:
+        """`fabric` (its spec), `up`, `hosts`. NOT_FOUND when there is none."""
+        return self.get("/v1/fabric", "fabric")
+
+    def tiles(self) -> Row:
+        """`tiles`, `processes` and `hosts`. NOT_FOUND when none are up."""
+        return self.get("/v1/tiles", "tile")
+
+    def events(self, after: int = 0, wait: float = 0.0) -> list[Row]:
+        """Events after number `after`, as soon as there are some."""
+        return self.rows("/v1/events", after=after, wait=wait)
+
+
+def _absent(noun: str) -> Refused:
+    return Refused(Code.NOT_FOUND, f"there is no {noun}", "nothing is up", "wherry up FILE")
+
+
+def _keeps_something(place: Instance) -> bool:
+    """True when there is a database, or when this user may not know."""
+    try:
+        (place.state / "wherry.db").stat()
+    except FileNotFoundError:
+        return False
+    except PermissionError:
+        return True
+    return True
