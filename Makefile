@@ -14,7 +14,8 @@ setup-apps: ## install LAMMPS and GROMACS (half a GiB), which studies and tests 
 setup-vm: setup ## install libvirt and QEMU, for nodes of kind vm
 	@scripts/setup-vm
 
-demo: setup ## HPL natively, on a virtual cluster, and with a live move; writes report.html
+demo: ## HPL natively, on a virtual cluster, and with a live move; writes report.html
+	@scripts/setup "then the demo runs (about 6 minutes on two idle cores)"
 	@scripts/as-root .venv/bin/wherry demo
 
 test: setup ## everything that this machine can run; says what it skipped and why

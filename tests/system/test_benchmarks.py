@@ -8,8 +8,11 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -20,6 +23,7 @@ from wherry.base.paths import Instance
 from wherry.lab import demo
 from wherry.lab.bench.session import temporary_instance
 from wherry.lab.hpcc import Problem
+from wherry.lab.report.console import Progress
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="clusters are made by root")
 
@@ -62,15 +66,51 @@ def test_the_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
     small = Problem(n=800, pfacts=1, rfacts=1, bcasts=1, depths=1)  # a tenth of a second: HPL prints hundredths
     with temporary_instance(INSTANCE, keep=False):
         shown = demo.Demo(tmp_path, small, 1)
-        shown.run()
+        shown.run(Progress(""))
     shown.report()
     header, *samples = (json.loads(line) for line in (tmp_path / "samples.jsonl").read_text().splitlines())
     assert header["header"]["demo"] == small.description
     assert {one["variant"]: one["ok"] for one in samples} == {variant.name: True for variant in demo.VARIANTS}
     (moved,) = [one for one in samples if "downtime" in one]
     assert moved["variant"] == "moved" and 0 < moved["downtime"] <= moved["total"] and moved["residuals_passed"] == 1
-    assert "virtual cluster, one move" in capsys.readouterr().out and "<svg" in (tmp_path / "report.html").read_text()
+    assert 0 < moved["finished"][0] <= moved["seconds"] and moved["move_began"] >= 0
+    assert moved["moved_ranks"] and {len(row) for row in moved["cpu"]} == {5}, "a time and four ranks"
+    assert all(one <= other for one, other in zip(moved["cpu"][0], moved["cpu"][-1], strict=True)), "CPU seconds grow"
+    out, page = capsys.readouterr().out, (tmp_path / "report.html").read_text()
+    assert "virtual cluster, one move" in out and out.splitlines()[-1] == str(tmp_path / "report.html")
+    assert page.count("<svg") == 2 and "rank of the node that moved" in page
     assert not Instance(INSTANCE).run.exists(), "the instance is gone"
+
+
+@pytest.mark.skipif(not shutil.which("hpcc"), reason="hpcc is not installed")
+@pytest.mark.parametrize("variant", ["cluster", "native"])
+def test_ctrl_c_ends_the_demo_and_leaves_nothing(tmp_path: Path, variant: str) -> None:
+    """While ranks compute, on the cluster or natively."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        pytest.skip("SIGINT is ignored here, as below nohup, and commands keep that")
+    env, directory = {**os.environ, "WHERRY_INSTANCE": INSTANCE}, tmp_path / "runs" / f"0-{variant}"
+    with (tmp_path / "said").open("w+") as said:
+        words = ["demo", str(tmp_path), "--n", "300"]
+        shown = subprocess.Popen([WHERRY, *words], env=env, stdout=said, stderr=said)
+        deadline = time.monotonic() + 300
+        while len(_ranks(directory)) < 4:
+            assert shown.poll() is None and time.monotonic() < deadline, (tmp_path / "said").read_text()
+            time.sleep(0.1)
+        shown.send_signal(signal.SIGINT)
+        assert shown.wait(120) == 130, (tmp_path / "said").read_text()
+    assert not _ranks(directory), "its ranks have ended"
+    assert not Instance(INSTANCE).run.exists() and not Instance(INSTANCE).state.exists(), "the instance is gone"
+    lines = (tmp_path / "said").read_text().splitlines()
+    assert lines[0].startswith("demo: ") and "two idle cores" in lines[0] and "Traceback" not in "".join(lines), lines
+
+
+def _ranks(directory: Path) -> list[str]:
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if (process / "comm").read_text() == "hpcc\n" and os.path.samefile(process / "cwd", directory):
+                found.append(process.name)
+    return found
 
 
 @pytest.mark.parametrize(("reps", "n", "says"), [(2, 1000, "too few"), (3, 99, "out of range"), (3, 1501, "a minute")])

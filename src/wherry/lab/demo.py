@@ -2,33 +2,35 @@
 
 The four variants are interleaved, at least three times, so that background load affects all alike. A run counts only
 when HPL's residual checks pass. Times are measured outside the nodes, between two lines of HPL's output file.
-Everything belongs to the instance `demo`, which is removed at the end.
+Everything belongs to the instance `demo`, which is removed at the end, however that comes.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
+import signal
 import subprocess
 import sys
-import threading
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from wherry.base.errors import Code, Failed, Refused
+from wherry.base.paths import as_root, instance
 from wherry.base.units import format_duration, format_size
 from wherry.client import Client, identity
 from wherry.lab import hpcc, native_mpirun
 from wherry.lab.bench.samples import Samples
 from wherry.lab.bench.session import temporary_instance
+from wherry.lab.demo_page import MOVED, NATIVE, SHARED, VARIANTS, DemoPage, Variant
 from wherry.lab.environment import environment, load
+from wherry.lab.hpcc_watch import HpccWatch
 from wherry.lab.interleave import interleaved
-from wherry.lab.report.console import print_table
-from wherry.lab.report.page import Report, Table, svg
-from wherry.lab.report.statistics import median, ratio
-from wherry.model.records import Move
+from wherry.lab.report.console import Progress, print_table
 
 _RANKS = 4
 _CLUSTER = {"kind": "container", "version": 1, "name": "demo", "nodes": _RANKS, "cpus": 1.0, "memory": "512MiB"}
@@ -36,29 +38,14 @@ _MOVED = "demo-2"
 _HOSTS = ("a1", "b1")
 """The node moves back and forth between these; it starts on the second."""
 _SEED = 4
-_POLL = 0.005
-"""Seconds between two polls of the output file: the error of a time."""
 _RUN_LIMIT = 600.0
 _OUTPUT_FILE = "output"
 """File with the output of a native run."""
+_MAX_CONSECUTIVE_FAILURES = 3
+_MEMORY, _DISK = 2**30, 256 * 2**20
+"""Bytes that must be available: four ranks with the daemon, and the images of a move with the samples."""
 # Ranks share cores: in every variant a waiting rank yields its core to a computing one.
 _SHARED_CORES = {"OMPI_MCA_mpi_yield_when_idle": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-
-
-@dataclass(frozen=True)
-class Variant:
-    """One row of the table."""
-
-    name: str
-    text: str
-    transport: str = "tcp"
-
-
-NATIVE = Variant("native", "native, TCP")
-SHARED = Variant("native-shm", "native, shared memory", "shm")
-CLUSTER = Variant("cluster", "virtual cluster")
-MOVED = Variant("moved", "virtual cluster, one move")
-VARIANTS = (NATIVE, SHARED, CLUSTER, MOVED)
 
 
 def run(out: Path, reps: int, n: int, keep: bool) -> None:
@@ -67,15 +54,49 @@ def run(out: Path, reps: int, n: int, keep: bool) -> None:
         raise Refused(Code.USAGE, f"--reps {reps} is too few for a median", "", "wherry demo --reps 3")
     if not 100 <= n <= 1500:
         raise Refused(Code.USAGE, f"--n {n} is out of range", "100 to 1500 keep a run below a minute", "wherry demo")
+    out = out.resolve()
+    os.environ.setdefault("WHERRY_INSTANCE", "demo")
+    check_machine(out)
+    print(announcement(reps, n), file=sys.stderr, flush=True)
+    demo = Demo(out, hpcc.Problem(n=n), reps)
+    with Progress("making a virtual cluster") as progress:
+        with temporary_instance("demo", keep=keep):
+            demo.run(progress)
+            if not keep:
+                progress.say("taking down what the demo made")
+    demo.report()
+
+
+def check_machine(out: Path) -> None:
+    """Refused, with the remedy, when the demo could not run to its end on this machine."""
+    if os.geteuid() != 0:
+        raise Refused(Code.PERMISSION, "the demo needs root", "it makes a cluster", as_root(sys.argv[1:] or ["demo"]))
     if not shutil.which("hpcc"):
         raise Refused(Code.UNSUPPORTED, "hpcc is not installed", "the demo runs HPL in it", "make setup")
-    out = out.resolve()
-    with temporary_instance("demo", keep=keep):
-        demo = Demo(out, hpcc.Problem(n=n), reps)
-        demo.run()
-        if not keep:
-            _print_progress("taking down what the demo made")
-    demo.report()
+    if _mpirun() is None:
+        raise Refused(Code.UNSUPPORTED, "Open MPI is not installed", "hpcc is linked against it", "make setup")
+    if (free := _available_memory()) < _MEMORY:
+        why = f"four ranks of HPL and the daemon need {format_size(_MEMORY)}"
+        what = f"only {format_size(free)} of memory is available"
+        raise Refused(Code.NO_CAPACITY, what, why, "end other programs (ps aux --sort=-rss | head), then: wherry demo")
+    for directory, again in ((out, "wherry demo --out DIRECTORY"), (instance().state, ""), (instance().run, "")):
+        there = next(path for path in (directory, *directory.parents) if path.exists())
+        if (room := shutil.disk_usage(there).free) < _DISK:
+            what = f"only {format_size(room)} is free at {there}"
+            why = f"samples and the images of a move need {format_size(_DISK)}"
+            make_room = f"remove files there (df -h {there})"
+            raise Refused(Code.NO_CAPACITY, what, why, f"{make_room}, or: {again}" if again else make_room)
+
+
+def announcement(reps: int, n: int) -> str:
+    """What comes, and about how long it takes; rounded, from runs on two cores that had nothing else to do."""
+    runs = reps * len(VARIANTS)
+    minutes = max(1, round(runs * (10 + 18 * (n / 1000) ** 2) / 60))
+    about = "a minute" if minutes == 1 else f"{minutes} minutes"
+    return (
+        f"demo: makes a virtual cluster, runs HPL {runs} times (natively, on the cluster, and while a node moves), "
+        f"writes a report, takes the cluster down: about {about} on two idle cores"
+    )
 
 
 class Demo:
@@ -86,35 +107,52 @@ class Demo:
         self._samples = Samples(out / "samples.jsonl", {"demo": problem.description, "environment": environment()})
         self._environment = dict(self._samples.header["environment"])
 
-    def run(self) -> None:
+    def run(self, progress: Progress) -> None:
         """Makes all runs, in a random order within each turn that depends on a fixed seed."""
+        planned = [
+            (turn, variant) for turn in range(self._reps) for variant in interleaved(VARIANTS, f"{_SEED}/demo/{turn}")
+        ]
         with Client() as client:
-            client.wait(client.up(dict(_CLUSTER), "the demo's cluster", identity.owner(self._out)).id, _print_progress)
-            for turn in range(self._reps):
-                for variant in interleaved(VARIANTS, f"{_SEED}/demo/{turn}"):
-                    self._run_once(client, variant, turn)
+            progress.say(f"making a virtual cluster of {_RANKS} nodes")
+            client.wait(client.up(dict(_CLUSTER), "the demo's cluster", identity.owner(self._out)).id, progress.note)
+            client.predict(_MOVED, _destination(client))  # refuses now what would be refused in the middle of a run
+            began, failures = time.monotonic(), 0
+            for done, (turn, variant) in enumerate(planned, 1):
+                name = f"run {done} of {len(planned)}, {variant.text}"
+                note = functools.partial(_note, progress, name)
+                problem, said = self._run_once(client, variant, turn, note)
+                left = (time.monotonic() - began) / done * (len(planned) - done)
+                progress(done, len(planned), f"{variant.text}: {said}", left)
+                failures = failures + 1 if problem else 0
+                if failures == _MAX_CONSECUTIVE_FAILURES:
+                    raise self._failed(f"{failures} runs in a row failed", problem)
         self._environment["load after"] = load()
         for variant in VARIANTS:
             if not self._samples.values("seconds", variant=variant.name):
-                raise Failed(Code.FAILED, f"no run of {variant.text!r} counts", f"see {self._samples.path}")
+                bad = [row["problem"] for row in self._samples.bad() if row["variant"] == variant.name]
+                raise self._failed(f"no run of {variant.text!r} counts", bad[-1] if bad else "")
 
-    def _run_once(self, client: Client, variant: Variant, turn: int) -> None:
+    def _failed(self, what: str, why: str) -> Failed:
+        return Failed(Code.FAILED, what, why, f"look into {self._out / 'runs'}, and: {as_root(['doctor'])}")
+
+    def _run_once(self, client: Client, variant: Variant, turn: int, note: Callable[[str], None]) -> tuple[str, str]:
+        """Makes one run and stores its sample. Returns its problem, empty when it counts, and what to say of it."""
         directory = self._out / "runs" / f"{turn}-{variant.name}"
         shutil.rmtree(directory, ignore_errors=True)
         directory.mkdir(parents=True)
         (directory / hpcc.INPUT).write_text(self._problem.text())
-        watch = _OutputWatcher(directory / hpcc.OUTPUT, (lambda: self._move(client)) if variant is MOVED else None)
+        note("hpcc's other tests come first")
         problem, exit_code = "", None
-        try:
-            exit_code = _native(variant, directory) if variant in (NATIVE, SHARED) else _on_cluster(client, directory)
-        except subprocess.TimeoutExpired:
-            problem = f"did not end within {_RUN_LIMIT:.0f} s"
-        watch.stop()
+        move = (lambda: client.move(_MOVED, _destination(client))) if variant is MOVED else None
+        with HpccWatch(directory, self._problem, move, lambda count: note(self._count(count))) as watch:
+            try:
+                exit_code = (
+                    _native(variant, directory) if variant in (NATIVE, SHARED) else _on_cluster(client, directory)
+                )
+            except subprocess.TimeoutExpired:
+                problem = f"did not end within {_RUN_LIMIT:.0f} s"
         result = hpcc.read(directory / hpcc.OUTPUT)
-        output = f", see {directory / _OUTPUT_FILE}" if (directory / _OUTPUT_FILE).exists() else ""
-        problem = problem or watch.problem or ("" if exit_code == 0 else f"exit code {exit_code}{output}")
-        if not problem and not result.verified(self._problem):
-            problem = f"{result.passed} of {self._problem.runs} residual checks passed"
+        problem = problem or watch.problem or self._problem_of(result, exit_code, directory)
         sample: dict[str, Any] = {
             "variant": variant.name,
             "turn": turn,
@@ -124,164 +162,93 @@ class Demo:
             "residuals_passed": result.passed,
             "inside_seconds": list(result.times),
             "load": load(),
+            **watch.progress(),
         }
-        if watch.move:
-            move = watch.move
-            sample |= {"downtime": move.downtime, "total": move.total, "bytes": move.bytes, "move": move.model_dump()}
+        if moved := watch.move:
+            sample |= {
+                "downtime": moved.downtime,
+                "total": moved.total,
+                "bytes": moved.bytes,
+                "move": moved.model_dump(),
+            }
         self._samples.add(**sample)
-        downtime = f", downtime {format_duration(watch.move.downtime or 0)}" if watch.move else ""
-        _print_progress(
-            f"run {turn + 1} of {self._reps}, {variant.text}: {problem or f'{watch.seconds:.2f} s{downtime}'}"
-        )
+        downtime = f", downtime {format_duration(moved.downtime)}" if moved and moved.downtime else ""
+        return problem, problem or f"{watch.seconds:.2f} s{downtime}"
 
-    def _move(self, client: Client) -> Move:
-        current = next(node.host for node in client.nodes("demo") if node.name == _MOVED)
-        return client.move(_MOVED, _HOSTS[current == _HOSTS[0]])
+    def _count(self, count: int) -> str:
+        return f"HPL, {count} of {self._problem.runs}"
+
+    def _problem_of(self, result: hpcc.Result, exit_code: int | None, directory: Path) -> str:
+        output = directory / _OUTPUT_FILE
+        if exit_code != 0:
+            return f"exit code {exit_code}{f', see {output}' if output.exists() else ''}"
+        if not result.verified(self._problem):
+            what = f"{result.passed} of {self._problem.runs} residual checks passed"
+            return f"{what}, see {directory / hpcc.OUTPUT}"
+        return ""
 
     def report(self) -> None:
-        """Prints the table and writes report.html."""
-        tables = [self._runs_table(), self._moves_table()]
-        report = Report(
-            title="HPL while a node moves",
-            summary=(
-                f"HPL (N={self._problem.n}, {self._problem.runs} factorisations) in Debian's hpcc, {_RANKS} ranks, "
-                f"{self._reps} runs of each variant in turn. Medians with 95 % intervals; below six runs the "
-                "interval is the range."
-            ),
-            tables=tables,
-            figures=[("Seconds of each run; the bar is the median.", svg(self._figure()))],
-            remarks=[
-                "Ratios compare runs of one session on one machine; absolute times are this machine's.",
-                "The hosts are emulated on this machine: nothing here shows the latency of a real network.",
-                f"{_RANKS} ranks share {self._environment['cpus']} CPUs, so what else runs shows in every row.",
-                "Seconds are from the first to the last line of HPL's section as it appears in the output file "
-                f"(looked at every {_POLL * 1e3:.0f} ms), by the clock of the machine and not of a node.",
-                f"Runs that failed and do not count: {self._samples.failed()}.",
-            ],
-            environment=self._environment,
-        )
-        report.write(self._out / "report.html")
-        for table in tables:
-            print_table(table)
-        print(f"\nreport: {self._out / 'report.html'}\nsamples: {self._samples.path}")
-
-    def _seconds(self, variant: Variant) -> list[float]:
-        return self._samples.values("seconds", variant=variant.name)
-
-    def _runs_table(self) -> Table:
-        native, cluster = self._seconds(NATIVE), self._seconds(CLUSTER)
-        rows = []
-        for variant in VARIANTS:
-            seconds = self._seconds(variant)
-            baseline = cluster if variant is MOVED else native
-            name = "virtual cluster" if variant is MOVED else "native"
-            cost = "" if variant is NATIVE else f"{ratio(seconds, baseline).text()} of {name}"
-            middle = median(seconds).value  # HPL prints hundredths of a second, so a small problem may take none
-            gflops = f"{self._problem.operations / middle / 1e9:.3g}" if middle else ""
-            rows.append((variant.text, median(seconds).text(), gflops, cost))
-        return Table("HPL", ("variant", "seconds", "GFLOPS", "cost"), rows)
-
-    def _moves_table(self) -> Table:
-        moves = {name: self._samples.values(name, variant=MOVED.name) for name in ("downtime", "total", "bytes")}
-        longer = median(self._seconds(MOVED)).value - median(self._seconds(CLUSTER)).value
-        rows = [
-            ("downtime", f"{median(moves['downtime']).text()} s"),
-            ("total move time", f"{median(moves['total']).text()} s"),
-            ("bytes sent", format_size(median(moves["bytes"]).value)),
-            ("HPL longer by (difference of medians)", f"{longer:.3g} s"),
-        ]
-        return Table("The move", ("", "median"), rows)
-
-    def _figure(self) -> Any:
-        import matplotlib
-
-        matplotlib.use("svg")
-        from matplotlib import pyplot
-
-        figure, axes = pyplot.subplots(figsize=(7, 2.6))
-        for row, variant in enumerate(reversed(VARIANTS)):
-            seconds = self._seconds(variant)
-            axes.barh(row, median(seconds).value, color="#9db8d6", height=0.6)
-            axes.plot(seconds, [row] * len(seconds), "o", color="#1f3a5f", markersize=4)
-        axes.set_yticks(range(len(VARIANTS)), [variant.text for variant in reversed(VARIANTS)])
-        axes.set_xlabel("seconds of HPL")
-        axes.set_xlim(left=0)
-        pyplot.close(figure)
-        return figure
+        """Writes report.html; prints verdict, tables and chart, and at the end the path of the report."""
+        page = DemoPage(self._samples, self._problem, self._environment)
+        path = self._out / "report.html"
+        page.report().write(path)
+        print(f"\n{page.verdict()}")
+        print_table(page.runs_table(), page.medians())
+        print_table(page.moves_table())
+        for sample in self._samples.bad():
+            print(f"run {sample['turn'] + 1} of {sample['variant']} failed and does not count: {sample['problem']}")
+        print(f"samples: {self._samples.path}\nreport:\n{path}")
 
 
-class _OutputWatcher:
-    """Polls an output file in a thread, and starts the move when HPL begins."""
+def _note(progress: Progress, name: str, text: str) -> None:
+    progress.note(f"{name}: {text}")
 
-    def __init__(self, output: Path, move: Any) -> None:
-        self._output, self._move = output, move
-        self._stop = threading.Event()
-        self._mover: threading.Thread | None = None
-        self._begin: float | None = None
-        self._end: float | None = None
-        self.move: Move | None = None
-        self.problem = ""
-        self._thread = threading.Thread(target=self._run, name="watch")
-        self._thread.start()
 
-    @property
-    def seconds(self) -> float | None:
-        """Duration of HPL's section of the output."""
-        return None if self._begin is None or self._end is None else self._end - self._begin
+def _destination(client: Client) -> str:
+    """Where the node is not."""
+    current = next(node.host for node in client.nodes("demo") if node.name == _MOVED)
+    return _HOSTS[current == _HOSTS[0]]
 
-    def stop(self) -> None:
-        """Ends polling, and waits for the move if there is one."""
-        self._stop.set()
-        self._thread.join()
-        if self._mover is not None:
-            self._mover.join()
-        if self._move is not None and self.move is None and not self.problem:
-            self.problem = "HPL never began, so nothing was moved"
 
-    def _run(self) -> None:
-        size = -1
-        while True:
-            last = self._stop.is_set()
-            size_now = self._output.stat().st_size if self._output.exists() else 0
-            if size_now != size:
-                size, moment = size_now, time.monotonic()
-                self._scan(self._output.read_text(errors="replace") if size_now else "", moment)
-            if last:
-                return
-            self._stop.wait(_POLL)
+def _available_memory() -> int:
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
-    def _scan(self, text: str, moment: float) -> None:
-        if self._begin is None and hpcc.BEGIN in text:
-            self._begin = moment
-            if self._move is not None:
-                self._mover = threading.Thread(target=self._try_move, name="move")
-                self._mover.start()
-        if self._end is None and hpcc.END in text:
-            self._end = moment
 
-    def _try_move(self) -> None:
-        try:
-            self.move = self._move()
-        except Exception as error:  # the run is marked as failed and the demo goes on
-            self.problem = f"the move failed: {error}"
+def _mpirun() -> str | None:
+    return shutil.which(native_mpirun.LAUNCHERS["openmpi"]) or shutil.which("mpirun")
 
 
 def _native(variant: Variant, directory: Path) -> int:
-    launcher = shutil.which(native_mpirun.LAUNCHERS["openmpi"]) or shutil.which("mpirun")
-    if launcher is None:
-        raise Refused(Code.UNSUPPORTED, "Open MPI is not installed", "hpcc is linked against it", "make setup")
+    """Runs it in a session of its own, which Ctrl-C does not reach: it is ended here, with its ranks."""
+    command = [str(_mpirun()), *native_mpirun.options("openmpi", variant.transport), "-n", str(_RANKS), "hpcc"]
     with (directory / _OUTPUT_FILE).open("wb") as output:
-        done = subprocess.run(
-            [launcher, *native_mpirun.options("openmpi", variant.transport), "-n", str(_RANKS), "hpcc"],
+        launcher = subprocess.Popen(
+            command,
             cwd=directory,
             env={**os.environ, **_SHARED_CORES},
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            timeout=_RUN_LIMIT,
-            check=False,
+            start_new_session=True,
         )
-    return done.returncode
+    try:
+        return launcher.wait(_RUN_LIMIT)
+    finally:
+        _end(launcher)
+
+
+def _end(launcher: subprocess.Popen[bytes]) -> None:
+    """Ends a launcher that still runs; it ends its ranks, which have process groups of their own, when it is asked."""
+    if launcher.poll() is None:
+        launcher.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            launcher.wait(10)
+    if launcher.poll() is None:
+        os.killpg(launcher.pid, signal.SIGKILL)
+        launcher.wait()
 
 
 def _on_cluster(client: Client, directory: Path) -> int | None:
@@ -295,7 +262,3 @@ def _on_cluster(client: Client, directory: Path) -> int | None:
         time.sleep(0.05)
         job = client.job(job.id)
     return job.exit_code
-
-
-def _print_progress(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)

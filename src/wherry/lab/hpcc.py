@@ -122,6 +122,11 @@ def _first_values(count: int) -> tuple[int, str]:
     return count, " ".join(str(value) for value in range(count))
 
 
+def finished(text: str) -> int:
+    """How many factorisations have their line in an output, complete or truncated."""
+    return len(_RESULT_ROW.findall(text.partition(BEGIN)[2]))
+
+
 def read(output: Path) -> Result:
     """Parses an output file, complete or truncated."""
     text = output.read_text(errors="replace") if output.exists() else ""

@@ -36,6 +36,10 @@ class Samples:
         """One field of the samples that count and have it."""
         return [float(row[field]) for row in self.good(**where) if row.get(field) is not None]
 
+    def bad(self) -> list[dict[str, Any]]:
+        """Samples that do not count."""
+        return [row for row in self._rows if not row["ok"]]
+
     def failed(self) -> int:
         """Number of samples that do not count."""
-        return sum(not row["ok"] for row in self._rows)
+        return len(self.bad())

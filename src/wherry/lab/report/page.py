@@ -38,6 +38,8 @@ class Report:
 
     title: str
     summary: str
+    first: list[tuple[str, str]] = field(default_factory=list)
+    """As `figures`, over the whole width and before the tables."""
     tables: list[Table] = field(default_factory=list)
     figures: list[tuple[str, str]] = field(default_factory=list)
     """Captions and SVG."""
@@ -90,6 +92,7 @@ tbody tr:hover { background: var(--soft); }
 .figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(28rem, 100%), 1fr)); gap: 1.2rem;
            margin-top: 2rem; }
 figure { margin: 0; background: #fff; color: #222; border: 1px solid var(--line); border-radius: 6px; padding: .8rem; }
+.first { margin-top: 1.6rem; }
 figure svg { width: 100%; height: auto; display: block; } figcaption { font-size: .85rem; padding-top: .5rem; }
 details summary { cursor: pointer; } .count { color: var(--quiet); font-weight: 400; font-size: .85rem; }
 li { margin: .35rem 0; max-width: 56rem; } .where td:first-child { white-space: nowrap; color: var(--quiet); }
@@ -113,6 +116,9 @@ li { margin: .35rem 0; max-width: 56rem; } .where td:first-child { white-space: 
 {% endmacro %}
 <h1>{{ report.title }}</h1>
 <p class="lead">{{ report.summary }}</p>
+{% for caption, image in report.first %}
+<figure class="first">{{ image | safe }}<figcaption>{{ caption }}</figcaption></figure>
+{% endfor %}
 {% for table in report.tables %}
 <h2>{{ table.title }}</h2>
 {{ rows(table) }}
