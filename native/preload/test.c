@@ -3,7 +3,7 @@
  * poll with cannot be told from a poll of MPI_Wait. So these calls are taken by name and mark their thread (testing.h).
  *
  * No mpi.h: handles are int in MPICH and pointers in Open MPI, but the number of arguments is the same in all, and none
- * is floating point, so words are passed through. Fortran's names have one more (ierror); what they return nobody reads.
+ * is floating point, so words are passed through. Fortran's names have one more (ierror), and return nothing.
  * A call by a pointer that dlsym() took from the MPI library itself (ctypes on libmpi.so) does not come through here.
  */
 #include "testing.h"

@@ -10,11 +10,11 @@
  *      poll poll poll poll | does another task want a processor?   no: poll on, but not beyond FREE
  *      \____ patience ____/                                       yes: sleep until a descriptor is ready
  *
- * Patience is what a sleep would cost: who polls as long as a sleep and a wake-up take, and then sleeps, loses at most
- * as much again as the best that it could have done. Whether polling is worth that, its last sleeps say. One that ended
- * within BUSY need not have been: patience doubles, up to BUSY. A longer one was for a message that polling would not
- * have lived to see, while others wanted the processor: it halves, down to QUICK. Where no other task wants a processor,
- * polling takes nothing from anybody, so there it is always BUSY.
+ * Patience is at most what a sleep would cost: who polls as long as a sleep and a wake-up take, and then sleeps, loses at
+ * most as much again as the best that it could have done. Whether polling is worth that, the last sleeps say. After one
+ * that ended within BUSY patience doubles, up to BUSY, as polling would have had the message sooner. After a longer one
+ * it halves, down to QUICK, as polling would have been in vain while others wanted the processor. Where none of them
+ * wants it, polling takes nothing from anybody, so there it is always BUSY.
  *
  * A test of MPI (testing.h) is no wait: its program has other work, so a thread inside one never sleeps for a message.
  * As a loop of tests may be a wait all the same, it naps for NAP after TESTS of polling without a pause, while others
@@ -46,7 +46,7 @@ enum {
     GAP = 20 * 1000,        /* ns between two polls that a thread which only waits does not exceed */
     QUICK = 1000,           /* ns: the least patience */
     BUSY = 30 * 1000,       /* ns: the most patience, and the first; also between looks for others that found none */
-    ROUND = 8,              /* polls in a wait before a sleep: Open MPI looks after some of its work at each eighth only */
+    ROUND = 8,              /* polls before a sleep: Open MPI looks after some of its work at each eighth only */
     TESTS = 100 * 1000,     /* ns of polling by tests before a nap */
     NAP = 50 * 1000,        /* ns, to which the kernel adds the timer slack of the thread */
     FREE = 1000 * 1000,     /* ns of polling after which it sleeps though processors are free: it spends a quota */
