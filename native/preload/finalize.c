@@ -8,7 +8,8 @@
  * versions of its ABI; with any other library both calls are passed through. The Fortran binding of MPICH calls the C
  * function, so it is covered.
  */
-#include <dlfcn.h>
+#include "lookup.h"
+
 #include <link.h>
 #include <stddef.h>
 #include <string.h>
@@ -19,11 +20,6 @@ int MPI_Finalize(void);
 void *ucp_disconnect_nb(void *endpoint);
 
 static int leaving;
-
-static void *next(const char *name)
-{
-    return dlsym(RTLD_NEXT, name);
-}
 
 /*
  * Sonames of MPICH: Debian's own, and that of the common ABI (Intel's and Cray's MPI have it too, with their handles).
@@ -41,18 +37,23 @@ static int is_mpich(struct dl_phdr_info *object, size_t size, void *unused)
 /* UCX: NULL means that the endpoint is closed at once. */
 void *ucp_disconnect_nb(void *endpoint)
 {
-    void *(*disconnect)(void *) = (void *(*)(void *))(size_t)next("ucp_disconnect_nb");
+    void *(*disconnect)(void *);
 
+    *(void **)&disconnect =
+        function_behind("ucp_disconnect_nb", (void *)(size_t)ucp_disconnect_nb, __builtin_return_address(0));
     return leaving || !disconnect ? NULL : disconnect(endpoint);
 }
 
 int MPI_Finalize(void)
 {
-    int (*barrier)(int) = (int (*)(int))(size_t)dlsym(RTLD_DEFAULT, "PMPI_Barrier");
-    int (*finalize)(void) = (int (*)(void))(size_t)next("MPI_Finalize");
+    void *own = (void *)(size_t)MPI_Finalize, *caller = __builtin_return_address(0);
+    int (*barrier)(int);
+    int (*finalize)(void);
 
+    *(void **)&barrier = function_behind("PMPI_Barrier", own, caller);
+    *(void **)&finalize = function_behind("MPI_Finalize", own, caller);
     if (!finalize)
-        finalize = (int (*)(void))(size_t)dlsym(RTLD_DEFAULT, "PMPI_Finalize");
+        *(void **)&finalize = function_behind("PMPI_Finalize", own, caller);
     if (!finalize)
         return 15; /* MPICH's MPI_ERR_OTHER: no MPI library is loaded, so nobody can have asked for more */
     if (barrier && dl_iterate_phdr(is_mpich, NULL)) {

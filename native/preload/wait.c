@@ -8,13 +8,26 @@
  * some time can wait in the kernel for all that its thread polls: one set of descriptors, or its epoll instances.
  *
  *      poll poll poll poll | does another task want a processor?   no: poll on, but not beyond FREE
- *      \___ BUSY or more _/                                       yes: sleep until a descriptor is ready
+ *      \____ patience ____/                                       yes: sleep until a descriptor is ready
+ *
+ * Patience is at most what a sleep would cost: who polls as long as a sleep and a wake-up take, and then sleeps, loses at
+ * most as much again as the best that it could have done. Whether polling is worth that, the last sleeps say. After one
+ * that ended within BUSY patience doubles, up to BUSY, as polling would have had the message sooner. After a longer one
+ * it halves, down to QUICK, as polling would have been in vain while others wanted the processor. Where none of them
+ * wants it, polling takes nothing from anybody, so there it is always BUSY.
+ *
+ * A test of MPI (testing.h) is no wait: its program has other work, so a thread inside one never sleeps for a message.
+ * As a loop of tests may be a wait all the same, it naps for NAP after TESTS of polling without a pause, while others
+ * want the processor: who works between tests loses no more than that part of its time.
  *
  * Invariants: a poll with timeout 0 returns what it could have returned when it ends; calls with other timeouts are the
  * C library's own. A thread that computes between two polls (more than GAP) never sleeps. What an MPI library does
  * without a descriptor (timers, work of other threads) is late by LONGEST at most. Nothing is allocated, no descriptor
- * is kept, and errno changes only as the call itself changes it.
+ * or timer is kept that a move would lose, a clock that it sets back begins a new wait, and errno changes only as the
+ * call itself changes it.
  */
+#include "testing.h"
+
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -31,11 +44,17 @@
 
 enum {
     GAP = 20 * 1000,        /* ns between two polls that a thread which only waits does not exceed */
-    BUSY = 30 * 1000,       /* ns of polling before the thread looks whether others want a processor; also between looks */
+    QUICK = 1000,           /* ns: the least patience */
+    BUSY = 30 * 1000,       /* ns: the most patience, and the first; also between looks for others that found none */
+    ROUND = 8,              /* polls before a sleep: Open MPI looks after some of its work at each eighth only */
+    TESTS = 100 * 1000,     /* ns of polling by tests before a nap */
+    NAP = 50 * 1000,        /* ns, to which the kernel adds the timer slack of the thread */
     FREE = 1000 * 1000,     /* ns of polling after which it sleeps though processors are free: it spends a quota */
+    WANTED = 1000 * 1000,   /* ns for which it is true that others want a processor: a look costs as much as a sleep */
     RECOUNT = 1000 * 1000 * 1000, /* ns for which the number of processors is valid: a move may change it */
-    FIRST = 1,              /* ms of the first sleep; each next one of the same wait takes twice as long */
-    LONGEST = 8,            /* ms */
+    MILLISECOND = 1000 * 1000, /* ns */
+    FIRST = MILLISECOND,    /* ns of the first sleep; each next one of the same wait takes twice as long */
+    LONGEST = 8 * MILLISECOND, /* ns */
     EPOLLS = 8,             /* epoll instances of one thread; UCX has one for each network device */
     SET = 512,              /* descriptors in one poll of all that a thread polls */
     SIGSET = 8,             /* bytes of the kernel's sigset_t */
@@ -44,14 +63,18 @@ enum {
 /* What a thread polls, and since when in vain. */
 struct wait {
     uint64_t begin, looked, last; /* ns: first poll of this wait, last look for other tasks, last poll */
-    unsigned sleep;               /* ms of the next sleep */
+    unsigned polls;               /* since its begin or its last sleep */
+    unsigned sleep;               /* ns of the next sleep */
+    unsigned patience;            /* ns of polling before a sleep: of the thread, from wait to wait */
+    bool tests;                   /* the polls are those of tests, which are never one wait with others */
+    bool free;                    /* no other task wanted a processor at the last look */
     bool several;                 /* more is polled than one sleep can wait for */
     const struct pollfd *set;     /* the set of descriptors that poll() was called with */
     unsigned epolls;
     int epoll[EPOLLS];
 };
 
-static _Thread_local struct wait waiting __attribute__((tls_model("initial-exec")));
+static _Thread_local struct wait waiting __attribute__((tls_model("initial-exec"))) = {.patience = BUSY};
 
 int __poll_chk(struct pollfd *set, nfds_t count, int timeout, size_t size);
 
@@ -63,16 +86,16 @@ static uint64_t now(void)
     return (uint64_t)time.tv_sec * 1000000000U + (uint64_t)time.tv_nsec;
 }
 
-static int kernel_poll(struct pollfd *set, nfds_t count, unsigned milliseconds)
+static int kernel_poll(struct pollfd *set, nfds_t count, unsigned nanoseconds)
 {
-    struct timespec time = {.tv_nsec = (long)milliseconds * 1000000};
+    struct timespec time = {.tv_nsec = nanoseconds};
 
     return (int)syscall(SYS_ppoll, set, count, &time, NULL, SIGSET);
 }
 
-static int kernel_epoll(int epoll, struct epoll_event *events, int most, unsigned milliseconds)
+static int kernel_epoll(int epoll, struct epoll_event *events, int most, unsigned nanoseconds)
 {
-    return (int)syscall(SYS_epoll_pwait, epoll, events, most, (int)milliseconds, NULL, SIGSET);
+    return (int)syscall(SYS_epoll_pwait, epoll, events, most, (int)(nanoseconds / MILLISECOND), NULL, SIGSET);
 }
 
 /* Tasks of this machine that run or want to, the caller included: the fourth field of /proc/loadavg, "2/345". */
@@ -97,31 +120,56 @@ static long running_tasks(void)
 static bool processors_are_wanted(uint64_t time)
 {
     static long processors;
-    static uint64_t counted;
+    static uint64_t counted, wanted; /* threads that do it at once write the same */
 
-    if (!processors || time - counted > RECOUNT) { /* threads that do it at once write the same */
+    if (time - wanted < WANTED)
+        return true;
+    if (!processors || time - counted > RECOUNT) {
         processors = sysconf(_SC_NPROCESSORS_ONLN);
         counted = time;
     }
-    return running_tasks() > processors;
+    if (running_tasks() <= processors)
+        return false;
+    wanted = time;
+    return true;
 }
 
-/* Whether a poll that found nothing is to sleep. */
-static bool should_sleep(struct wait *wait)
+/* Counts a poll that found nothing as one of this wait, or as the first of the next one. */
+static void in_vain(struct wait *wait)
 {
     uint64_t time = now(), gap = time - wait->last;
 
+    if (gap > GAP || wait->tests != testing)
+        *wait = (struct wait){
+            .begin = time, .looked = time, .sleep = FIRST, .tests = testing, .patience = wait->patience,
+        };
     wait->last = time;
-    if (gap > GAP) {
-        *wait = (struct wait){.begin = time, .looked = time, .last = time, .sleep = FIRST};
-        return false;
-    }
-    if (time - wait->looked < BUSY)
-        return false;
-    if (time - wait->begin > FREE || processors_are_wanted(time))
-        return true;
-    wait->looked = wait->last = now();
-    return false;
+    wait->polls++;
+}
+
+/* ns of polling before the next sleep, or before the next look for other tasks. */
+static unsigned patience(const struct wait *wait)
+{
+    if (wait->tests)
+        return wait->free ? FREE : TESTS; /* a look takes the time of a piece of work */
+    return wait->free ? BUSY : wait->patience;
+}
+
+/* ns for which a thread that polled in vain is to sleep; 0: not at all. */
+static unsigned time_to_sleep(struct wait *wait)
+{
+    uint64_t time = wait->last;
+    bool spent = !wait->tests && time - wait->begin > FREE;
+
+    if (wait->polls < ROUND || time - wait->looked < patience(wait))
+        return 0;
+    if (!spent)
+        wait->free = !processors_are_wanted(time);
+    wait->last = now();
+    if (spent || !wait->free)
+        return wait->tests ? NAP : wait->sleep;
+    wait->looked = wait->last;
+    return 0;
 }
 
 static void found(struct wait *wait)
@@ -129,33 +177,42 @@ static void found(struct wait *wait)
     wait->last = 0; /* the next poll is the first of a wait */
 }
 
-static void slept(struct wait *wait, int ready)
+/* After a sleep since wait->last that was for `time`. */
+static void slept(struct wait *wait, unsigned time, int ready)
 {
-    wait->looked = wait->last = now();
-    if (!ready && wait->sleep < LONGEST)
-        wait->sleep *= 2;
+    uint64_t end = now();
+
+    if (time != NAP) {
+        if (end - wait->last < BUSY)
+            wait->patience = wait->patience < BUSY / 2 ? wait->patience * 2 : BUSY;
+        else
+            wait->patience = wait->patience > QUICK * 2 ? wait->patience / 2 : QUICK;
+        if (!ready && wait->sleep < LONGEST)
+            wait->sleep *= 2;
+    }
+    wait->looked = wait->last = end;
+    wait->polls = 0;
 }
 
 /* Sleeps until something of all that the thread polls is ready; `set` are descriptors beside its epoll instances. */
-static void sleep_for_all(struct wait *wait, const struct pollfd *set, nfds_t count)
+static void sleep_for_all(struct wait *wait, const struct pollfd *set, nfds_t count, unsigned time)
 {
     struct pollfd all[SET];
     int ready;
 
     if (wait->several || count + wait->epolls > SET) {
-        static const struct timespec nap = {.tv_nsec = 50 * 1000};
+        static const struct timespec nap = {.tv_nsec = NAP};
 
         syscall(SYS_nanosleep, &nap, NULL);
-        slept(wait, 0);
-        wait->sleep = FIRST;
+        slept(wait, NAP, 0);
         return;
     }
     if (count)
         memcpy(all, set, count * sizeof *set);
     for (unsigned i = 0; i < wait->epolls; i++)
         all[count + i] = (struct pollfd){.fd = wait->epoll[i], .events = POLLIN};
-    ready = kernel_poll(all, count + wait->epolls, wait->sleep);
-    slept(wait, ready);
+    ready = kernel_poll(all, count + wait->epolls, time);
+    slept(wait, time, ready);
 }
 
 /* A poll with timeout 0 is never interrupted; one that slept may have been. */
@@ -172,23 +229,24 @@ static int poll_now(struct pollfd *set, nfds_t count)
 {
     struct wait *wait = &waiting;
     int error = errno, ready = kernel_poll(set, count, 0);
-    bool sleep;
+    unsigned time;
 
     if (ready || count == 0) { /* nothing would end a sleep for no descriptor */
         found(wait);
         return ready;
     }
-    sleep = should_sleep(wait);
+    in_vain(wait);
     if (wait->set && wait->set != set)
         wait->several = true;
     wait->set = set;
-    if (sleep) {
+    time = time_to_sleep(wait);
+    if (time) {
         if (wait->several || wait->epolls) {
-            sleep_for_all(wait, set, count);
+            sleep_for_all(wait, set, count, time);
             ready = kernel_poll(set, count, 0);
         } else {
-            ready = kernel_poll(set, count, wait->sleep);
-            slept(wait, ready);
+            ready = kernel_poll(set, count, time);
+            slept(wait, time, ready);
         }
         if (ready)
             found(wait);
@@ -231,7 +289,7 @@ int epoll_wait(int epoll, struct epoll_event *events, int most, int timeout)
     static int (*next)(int, struct epoll_event *, int, int);
     struct wait *wait = &waiting;
     int error = errno, ready;
-    bool sleep;
+    unsigned time;
 
     if (timeout != 0) {
         if (!next)
@@ -243,15 +301,16 @@ int epoll_wait(int epoll, struct epoll_event *events, int most, int timeout)
         found(wait);
         return ready;
     }
-    sleep = should_sleep(wait);
+    in_vain(wait);
     remember(wait, epoll);
-    if (sleep && !wait->set) { /* with a set, its own poll sleeps for all */
-        if (wait->several || wait->epolls > 1) {
-            sleep_for_all(wait, NULL, 0);
+    time = wait->set ? 0 : time_to_sleep(wait); /* with a set, its own poll sleeps for all */
+    if (time) {
+        if (wait->several || wait->epolls > 1 || time < MILLISECOND) {
+            sleep_for_all(wait, NULL, 0, time);
             ready = kernel_epoll(epoll, events, most, 0);
         } else {
-            ready = kernel_epoll(epoll, events, most, wait->sleep);
-            slept(wait, ready);
+            ready = kernel_epoll(epoll, events, most, time);
+            slept(wait, time, ready);
         }
         if (ready)
             found(wait);
