@@ -78,6 +78,24 @@ def test_a_job_ends_when_a_node_of_it_is_lost(wherry: RealInstance, flavour: str
     assert states() == {"running"}
 
 
+@pytest.mark.parametrize("after", [0.1, 0.4, 0.7, 1.0, 1.5])
+def test_a_job_ends_soon_when_a_node_dies_while_it_starts(wherry: RealInstance, flavour: str, after: float) -> None:
+    """Before its launcher has an agent at the node, and after that has ended."""
+    node = next(node for node in wherry.json("status", "two")["nodes"] if node["name"] == "two-1")
+    client = wherry.start("run", "two", "-n", "2", "--mpi", flavour, "--", "/bin/sleep", "600")
+    try:
+        time.sleep(after)
+        Cgroup(f"{wherry.instance.prefix}/{node['host']}/two-1").kill()
+        killed = time.monotonic()
+        _, said = client.communicate(timeout=60)
+        seconds = time.monotonic() - killed
+    finally:
+        client.kill()
+        wherry.json("up", "two.yaml")
+    assert client.returncode != 0 and seconds < 10, (seconds, said)
+    assert not any(job["state"] in ("starting", "running") for job in wherry.json("job", "list", "two")["jobs"])
+
+
 def test_ring_runs_on_four_nodes(wherry: RealInstance, flavour: str) -> None:
     ring = ring_program(flavour, wherry.directory)
     done = wherry("run", "four", "-n", "4", "--", ring, "--seconds", "2", "--json")

@@ -14,7 +14,6 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import subprocess
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -30,7 +29,16 @@ from wherry.base.wait import readable
 from wherry.cluster.lookup import find_cluster, find_job
 from wherry.cluster.placements import Placements
 from wherry.fabric.protocol import Fabric
-from wherry.job import cleanup, file_visibility, holder_files, launcher_command, preload, staging, validation
+from wherry.job import (
+    cleanup,
+    file_visibility,
+    holder_files,
+    holder_start,
+    launcher_command,
+    preload,
+    staging,
+    validation,
+)
 from wherry.job.agent_client import AgentEndpoint, AgentError
 from wherry.job.mpi import Mpi
 from wherry.model.job_request import JobRequest
@@ -43,7 +51,6 @@ log = logging.getLogger("wherry.jobs")
 _READY_SECONDS = 30.0  # enough for a node that is being moved
 _READY_AT_ONCE = 32
 _CHECK_EVERY = 0.1
-_START_SECONDS = 30.0
 _CANCEL_SECONDS = 10.0  # the holder itself kills the launcher 5 s after the first signal
 _LOST_SECONDS = 3.0  # Open MPI notices at once; hydra waits for a connection that is never closed
 _CLEANUP_SECONDS = 20.0
@@ -96,8 +103,13 @@ class Jobs:
         order, owner, found = plan.request, plan.request.owner, self._require_usable(plan.request.cluster)
         validation.check_cluster(order, found)
         request = self._request(found, plan)
-        self._require_ready(found, request.nodes, check)
-        self._stage(found, request, check)
+
+        def watch() -> None:
+            check()
+            self._require_not_lost(order.cluster)
+
+        self._require_ready(found, request.nodes, watch)
+        self._stage(found, request, watch)
         check()
         job = Job(
             id=request.id,
@@ -112,6 +124,7 @@ class Jobs:
             state=JobState.STARTING,
             created=now(),
             operation=operation,
+            nodes=tuple(seat.name for seat in launcher_command.slots_by_node(request.nodes, order.ranks)),
         )
         self._starting.add(job.id)
         try:
@@ -180,21 +193,22 @@ class Jobs:
         return self.poll(id)
 
     def node_lost(self, id: str, node: Node) -> bool:
-        """Ends the job if it has ranks on a lost node: kills the launcher's agent for it, and after _LOST_SECONDS the
-        job, in case the launcher did not react. True when there was an agent.
+        """Ends the job if it has ranks on a lost node: kills the launcher's agent for it, which may have ended or not
+        begun, and after _LOST_SECONDS the job, in case the launcher did not react. True when the loss was new.
 
         Idempotent: the file `lost`, written before the agent is killed, tells the next daemon to go on with that.
         """
         job, directory = find_job(self._store, id), self._directory / id
         owner, file = Owner(uid=job.uid, gid=job.gid, home="/", cwd="/"), directory / "own" / "job"
-        found = cleanup.has_agents(file, owner, node.address)
-        if found:
+        has_ranks = node.name in job.nodes if job.nodes else cleanup.has_agents(file, owner, node.address)
+        found = has_ranks and not (directory / "lost").exists()
+        if has_ranks:
             try:
                 write_atomically(directory / "lost", node.name.encode())
             except OSError:  # the disk is full, perhaps: the job ends all the same, without this reason
                 log.exception("job %s: the loss of %s cannot be noted", id, node.name)
             cleanup.end_agents(file, owner, node.address)
-        self._end_if_lost(id, found)
+        self._end_if_lost(id, has_ranks)
         return found
 
     def _end_if_lost(self, id: str, known: bool = False) -> None:
@@ -300,6 +314,13 @@ class Jobs:
         """Running ranks of all jobs: the emulated hosts share this machine's processors."""
         return sum(job.ranks for job in self._store.jobs() if job.state not in _ENDED)
 
+    def _require_not_lost(self, name: str) -> None:
+        """Failed when a node of the cluster is lost by now: a start would wait for it in vain."""
+        for node in self._store.nodes(name):
+            if node.state == NodeState.LOST:
+                what, why = f"node {node.name} is lost", "its first process ended while the job was started"
+                raise Failed(Code.UNREACHABLE, what, why, "wherry up FILE starts it again, then repeat the command")
+
     def _require_ready(self, cluster: Cluster, nodes: tuple[Node, ...], check: Callable[[], None]) -> None:
         """Failed, naming the nodes, when some do not answer on their control port."""
 
@@ -340,59 +361,7 @@ class Jobs:
         staging.copy(cluster, [(node, endpoints[node.name]) for node in targets], files, owner, request.mpi, check)
 
     def _launch(self, cluster: Cluster, request: launcher_command.LaunchRequest) -> None:
-        owner, directory = request.owner, self._directory / request.id
-        directory.mkdir(mode=0o711)
-        request.directory.mkdir(mode=0o700)
-        start = launcher_command.plan(request)
-        for name, text in start.files.items():
-            path = request.directory / name
-            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with open(fd, "w", errors="surrogateescape") as file:
-                file.write(text)
-            os.chown(path, owner.uid, owner.gid)
-        os.chown(request.directory, owner.uid, owner.gid)
-        command = [
-            str(native_program("wherry-ns")),
-            "--net",
-            self._head_netns(cluster),
-            "--",
-            str(native_program("wherry-launch")),
-            "--dir",
-            str(directory),
-            "--uid",
-            str(owner.uid),
-            "--gid",
-            str(owner.gid),
-            "--groups",
-            ",".join(map(str, owner.groups)),
-            "--cwd",
-            owner.cwd,
-            *(["--input"] if request.input else []),
-            "--",
-            *start.argv,
-        ]
-        try:
-            done = subprocess.run(
-                command,
-                env=start.env,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=_START_SECONDS,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            raise Failed(
-                Code.TIMED_OUT, "the launcher did not start", f"waited {_START_SECONDS:.0f} s", "wherry doctor"
-            ) from None
-        except OSError as error:  # E2BIG: the kernel's limit, which depends on the machine
-            next = "pass fewer or shorter arguments and variables"
-            what = f"cannot start {request.mpi.launcher}"
-            raise Failed(Code.JOB_FAILED, what, os.strerror(error.errno or 0), next) from None
-        if done.returncode != 0:
-            why = done.stdout.removeprefix("failed ").strip() or done.stderr.strip()
-            raise Failed(Code.JOB_FAILED, f"cannot start {request.mpi.launcher}", why, "wherry doctor")
+        holder_start.start(self._directory / request.id, self._head_netns(cluster), request)
 
     def _make_directories(self) -> None:
         """Mode 0711: the owner of a job must reach its `own` directory; the database itself is 0600."""

@@ -124,7 +124,8 @@ class JobState(StrEnum):
 class Job(Record):
     """A run of an MPI program on a cluster. `exit_code` is the launcher's (128 + signal when it was killed).
 
-    `expected` is the user's estimate of its duration in seconds, `operation` the operation that started it.
+    `expected` is the user's estimate of its duration in seconds, `operation` the operation that started it, `nodes` are
+    the nodes with ranks (none in rows of earlier versions).
     """
 
     id: str
@@ -143,6 +144,7 @@ class Job(Record):
     reason: str = ""
     expected: float | None = None
     operation: str = ""
+    nodes: tuple[str, ...] = ()
 
 
 class Phase(StrEnum):
