@@ -66,8 +66,8 @@ def test_a_job_ends_when_a_node_of_it_is_lost(wherry: RealInstance, flavour: str
         eventually(ring.running, False)
         assert not ring.running()
     (job,) = [job for job in wherry.json("job", "list", "two")["jobs"] if job["ranks"] == 2][-1:]
-    assert job["state"] == "ended" and job["exit_code"] != 0
-    assert job["reason"] == "" or "two-1" in job["reason"]  # the launcher may have ended the job first
+    assert job["state"] == "failed" and job["exit_code"] != 0
+    assert job["reason"] == "its node two-1 was lost" and "wherry up" in job["next"]
     assert elsewhere.wait(SECONDS) == 0
 
     def states() -> set[str]:

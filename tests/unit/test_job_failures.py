@@ -32,8 +32,8 @@ class Stand:
         self.world, self.swept = World(top), list[str]()
         self.cluster = self.world.make("hello", 1, owner=OWNER)
         self.store = self.world.store
-        self.place = Here("test", top)
-        self.jobs = Jobs(self.store, self.world.fabric, Placements(self.store, self.world.fabric), self.place)
+        self.place, self.drivers = Here("test", top), {"container": self.world.driver}
+        self.jobs = self.next()
         self.holder: subprocess.Popen[bytes] | None = None
         for name, act in (
             ("_require_usable", lambda _name: self.cluster),
@@ -44,6 +44,10 @@ class Stand:
         ):
             monkeypatch.setattr(self.jobs, name, act)
         monkeypatch.setattr(jobs_module, "_LOST_SECONDS", 0.1)
+
+    def next(self) -> Jobs:
+        """Those of the next daemon."""
+        return Jobs(self.store, self.world.fabric, Placements(self.store, self.world.fabric), self.place, self.drivers)
 
     def launch(self, _cluster: object, request: Any) -> None:
         request.directory.mkdir(parents=True)
@@ -186,7 +190,7 @@ def test_a_daemon_that_is_killed_while_it_ends_a_job_on_a_lost_node_leaves_that_
             patch.setattr(owner, name, killed)
             with pytest.raises(Killed):
                 stand.jobs.node_lost(job.id, node)
-        following = Jobs(stand.store, stand.world.fabric, Placements(stand.store, stand.world.fabric), stand.place)
+        following = stand.next()
         monkeypatch.setattr(following, "_watch", lambda _id: None)
         if at == "after a repair":
             following.adopt()
@@ -246,7 +250,7 @@ def test_a_job_whose_files_cannot_be_read_or_removed_keeps_no_other(
     assert stand.holder
     stand.holder.kill()
     stand.holder.wait()
-    following = Jobs(stand.store, stand.world.fabric, Placements(stand.store, stand.world.fabric), stand.place)
+    following = stand.next()
     watched = list[str]()
     monkeypatch.setattr(following, "_watch", watched.append)
     following.adopt()

@@ -14,7 +14,7 @@ from wherry.base.errors import Code, Failed, Refused, WherryError
 from wherry.cli.output import Output, age, emit, say, seconds_of, table
 from wherry.client import Client
 from wherry.client.client import Chunk
-from wherry.model.records import Job
+from wherry.model.records import Failure, Job, JobState
 
 app = App(name="job", help="Jobs: MPI programs run on clusters.")
 
@@ -234,7 +234,9 @@ def _exit_code(job: Job) -> int:
     if job.exit_code is None:
         why = job.reason or f"it is {job.state}"
         raise Failed(Code.JOB_FAILED, f"job {job.id} did not end by itself", why, f"wherry job show {job.id}")
-    if job.exit_code and job.reason:
+    if job.state == JobState.FAILED:
+        say(f"error {Code.JOB_FAILED}: job {job.id} failed\n  why: {job.reason}\n  next: {job.next}")
+    elif job.exit_code and job.reason:
         say(job.reason)
     return job.exit_code
 
@@ -244,4 +246,6 @@ def _code(job: Job) -> str:
 
 
 def _shown(value: object) -> str:
+    if isinstance(value, Failure):
+        return ", ".join(f"{name} {part}" for name, part in value.model_dump(exclude_none=True).items())
     return " ".join(map(str, value)) if isinstance(value, tuple) else "-" if value is None else str(value)

@@ -15,7 +15,7 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,16 +35,19 @@ from wherry.job import (
     holder_files,
     holder_start,
     launcher_command,
+    outcome,
     preload,
     staging,
     validation,
 )
 from wherry.job.agent_client import AgentEndpoint, AgentError
 from wherry.job.mpi import Mpi
+from wherry.job.node_counters import NodeCounters
 from wherry.model.job_request import JobRequest
 from wherry.model.owner import Owner
 from wherry.model.records import Cluster, Job, JobState, Node, NodeState
 from wherry.node.container.mounts import remove_tree
+from wherry.node.protocol import NodeDriver
 from wherry.store.store import Store
 
 log = logging.getLogger("wherry.jobs")
@@ -56,7 +59,7 @@ _LOST_SECONDS = 3.0  # Open MPI notices at once; hydra waits for a connection th
 _CLEANUP_SECONDS = 20.0
 _COMMAND_SHOWN = 80
 """Characters of a command line that an event shows; the row has all of it."""
-_ENDED = (JobState.ENDED, JobState.CANCELLED, JobState.LOST)
+_ENDED = (JobState.ENDED, JobState.CANCELLED, JobState.LOST, JobState.FAILED)
 
 
 @dataclass(frozen=True)
@@ -71,10 +74,13 @@ class JobPlan:
 class Jobs:
     """The jobs of an instance. Safe from several threads."""
 
-    def __init__(self, store: Store, fabric: Fabric, places: Placements, instance: Instance) -> None:
+    def __init__(
+        self, store: Store, fabric: Fabric, places: Placements, instance: Instance, drivers: Mapping[str, NodeDriver]
+    ) -> None:
         self._store = store
         self._fabric = fabric
         self._places = places
+        self._counters = NodeCounters(store, places, drivers)
         self._state = instance.state
         self._directory = instance.state / "jobs"
         self._settling: dict[str, threading.Lock] = {}
@@ -126,10 +132,12 @@ class Jobs:
             operation=operation,
             nodes=tuple(seat.name for seat in launcher_command.slots_by_node(request.nodes, order.ranks)),
         )
+        counted = self._counters.begin(node for node in request.nodes if node.name in job.nodes)
         self._starting.add(job.id)
         try:
             self._store.put_job(job)
             self._launch(found, request)
+            write_atomically(self._directory / job.id / "counted", counted.encode())
             job = job.model_copy(update={"state": JobState.RUNNING, "started": now()})
             self._store.put_job(job)
             text = f"{_shortened(job.argv)} on {job.cluster}, {job.ranks} ranks, {job.mpi}"
@@ -405,25 +413,35 @@ class Jobs:
                 self._watched.discard(id)
 
     def _record_end(self, job: Job, ended: holder_files.Exit | None) -> Job:
-        directory = self._directory / job.id
-        problems = self._clean_up(job)
+        directory, ends = self._directory / job.id, self._counters.ends(job)
+        problems = self._clean_up(job, [end.node.name for end in ends if not end.alive])
         if (directory / "cancelled").exists() and (ended is None or ended.stopped):
             change: dict[str, object] = {"state": JobState.CANCELLED, "exit_code": Code.CANCELLED.exit_code}
         elif ended:
             change = {"state": JobState.ENDED, "exit_code": ended.code}
         else:
             change = {"state": JobState.LOST, "reason": "its holder was killed, so the exit code is unknown"}
-        if (directory / "lost").exists():
-            change["reason"] = f"its node {(directory / 'lost').read_text()} was lost"
-        if problems:
+        lost = (directory / "lost").read_text() if (directory / "lost").exists() else ""
+        if change["state"] == JobState.ENDED and ended:
+            killed = outcome.death(holder_files.read_tail(directory), ended.code) if ended.code else None
+            before = outcome.read_counted(directory / "counted")
+            if failure := outcome.failure(job, ended.code, ends, before, killed, lost):
+                reason, remedy = outcome.explained(job, failure)
+                change = {"state": JobState.FAILED, "exit_code": ended.code, "failure": failure}
+                change |= {"reason": reason, "next": remedy}
+        elif lost:
+            change["reason"] = f"its node {lost} was lost"
+        if problems and "reason" not in change:
             silent = "; ".join(f"{name}: {why}" for name, why in problems.items())
             change["reason"] = f"its leftover processes could not be killed: {silent}"
         job = job.model_copy(update={**change, "ended": ended.ended if ended else now()})
         remove_tree(directory / "own")  # first: it holds the nodes' keys, and nobody looks at an ended job again
         self._store.put_job(job)
-        lost = ended.lost if ended else 0
-        code = "" if job.exit_code is None else f", exit code {job.exit_code}"
-        self._store.add_event("job.end", job.id, f"{job.state}{code}", lost=lost)
+        text = str(job.state) if job.exit_code is None else f"{job.state}, exit code {job.exit_code}"
+        data = {"lost": ended.lost if ended else 0}
+        if job.failure:
+            text, data = f"{text}: {job.reason}", {**data, **job.failure.model_dump(exclude_none=True)}
+        self._store.add_event("job.end", job.id, text, **data)
         return job
 
     def _kill_holder(self, id: str, *gently: signal.Signals) -> None:
@@ -442,14 +460,16 @@ class Jobs:
         finally:
             os.close(fd)
 
-    def _clean_up(self, job: Job) -> dict[str, str]:
-        """Kills the job's leftovers on its nodes and beside its launcher; why it could not, by node."""
+    def _clean_up(self, job: Job, gone: Sequence[str] = ()) -> dict[str, str]:
+        """Kills the job's leftovers on its nodes, except those `gone`, and beside its launcher; why it could not, by
+        node."""
         owner = Owner(uid=job.uid, gid=job.gid, home="/", cwd="/")
         cleanup.end_leftovers_at_head(self._directory / job.id / "own" / "job", owner)
         cluster = self._store.cluster(job.cluster)
         if cluster is None:
             return {}
-        nodes = tuple(node for node in self._store.nodes(job.cluster) if node.state != NodeState.LOST)
+        rows = self._store.nodes(job.cluster)
+        nodes = tuple(node for node in rows if node.state != NodeState.LOST and node.name not in gone)
         return cleanup.end_leftovers_on_nodes(job.id, owner, self._endpoints(cluster, nodes), _CLEANUP_SECONDS)
 
     def _discard(self, job: Job) -> None:
