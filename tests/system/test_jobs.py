@@ -185,6 +185,18 @@ def test_ctrl_c_ends_all_ranks(wherry: RealInstance, flavour: str) -> None:
     assert wherry.json("job", "show", str(job["id"]))["state"] == "cancelled"
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_sigterm_and_sighup_end_the_job_as_ctrl_c_does(wherry: RealInstance, number: signal.Signals) -> None:
+    client = wherry.start("run", "two", "-n", "2", "--", "/bin/sh", "-c", "echo up; exec sleep 3600")
+    assert client.stdout and client.stdout.readline() == "up\n"
+    job = running_job(wherry, "two")
+    client.send_signal(number)
+    client.communicate(timeout=SECONDS)
+    assert client.returncode == 128 + number
+    assert wherry.json("job", "show", str(job["id"]))["state"] == "cancelled"
+    assert processes_with(f"WHERRY_JOB_ID={job['id']}") == []
+
+
 def test_two_clusters_and_two_jobs_on_one_of_them_at_once(wherry: RealInstance) -> None:
     ring = ring_program("openmpi", wherry.directory)
     started = [

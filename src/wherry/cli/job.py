@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
 import stat
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from signal import SIGHUP, SIGTERM
 from typing import Annotated
 
 from cyclopts import App, Parameter
@@ -36,8 +40,8 @@ def run(
 ) -> int:
     """Run an MPI program on a cluster: wherry run NAME -n 4 -- PROGRAM ARGS.
 
-    The command has the program's output and exit code; Ctrl-C ends the job. Rank 0 reads the command's standard input
-    if that is a file or a pipe, and nothing if it is a terminal or with --detach.
+    The command has the program's output and exit code; Ctrl-C, SIGTERM and SIGHUP end the job. Rank 0 reads the
+    command's standard input if that is a file or a pipe, and nothing if it is a terminal or with --detach.
 
     Parameters
     ----------
@@ -61,9 +65,44 @@ def run(
             Code.USAGE, f"-n {ranks}: a job has at least one rank", "", f"wherry run {name} -n 1 -- {program}"
         )
     expected = None if expect is None else seconds_of("--expect", expect)
+    with _ending_signals(detach) as received:
+        try:
+            code = _run(name, [program, *args], ranks, mpi, expected, detach, output)
+        except (KeyboardInterrupt, WherryError):
+            if not received:
+                raise
+    return 128 + received[0] if received else code
+
+
+@contextmanager
+def _ending_signals(detach: bool) -> Iterator[list[int]]:
+    """SIGTERM and SIGHUP interrupt as Ctrl-C does, except with --detach; yields those that came. What the caller
+    ignores (nohup) stays ignored, and what comes after the first does not interrupt the end."""
+    received = list[int]()
+
+    def interrupt(number: int, _frame: object) -> None:
+        received.append(number)
+        if len(received) == 1:
+            raise KeyboardInterrupt
+
+    ours = [] if detach or threading.current_thread() is not threading.main_thread() else [SIGTERM, SIGHUP]
+    before = {number: signal.getsignal(number) for number in ours}
+    for number in ours:
+        if before[number] is not signal.SIG_IGN:
+            signal.signal(number, interrupt)
+    try:
+        yield received
+    finally:
+        for number in ours:
+            signal.signal(number, before[number])
+
+
+def _run(
+    name: str, argv: list[str], ranks: int, mpi: str | None, expected: float | None, detach: bool, output: Output
+) -> int:
     feeds = not detach and _has_input()
     with Client() as client:
-        job = client.run(name, [program, *args], ranks, mpi, progress=_say_to_terminal, input=feeds, expected=expected)
+        job = client.run(name, argv, ranks, mpi, progress=_say_to_terminal, input=feeds, expected=expected)
         kept, seen = _empty_streams(), 0
         try:
             if client.interrupted:  # while the job was started, and too late for that to be cancelled
@@ -77,10 +116,12 @@ def run(
                 seen += 1
                 _write(chunk, kept, output)
         except KeyboardInterrupt:
-            say(f"ending job {job.id}")
+            with suppress(OSError):  # the terminal is gone
+                say(f"ending job {job.id}")
             client.cancel_job(job.id)
-            for chunk in list(client.output(job.id, follow=False))[seen:]:
-                _write(chunk, kept, output)
+            with suppress(OSError):
+                for chunk in list(client.output(job.id, follow=False))[seen:]:
+                    _write(chunk, kept, output)
             return _INTERRUPTED
         job = client.job(job.id)
     if output == "json":
