@@ -66,8 +66,8 @@ def test_a_job_ends_when_a_node_of_it_is_lost(wherry: RealInstance, flavour: str
         eventually(ring.running, False)
         assert not ring.running()
     (job,) = [job for job in wherry.json("job", "list", "two")["jobs"] if job["ranks"] == 2][-1:]
-    assert job["state"] == "ended" and job["exit_code"] != 0
-    assert job["reason"] == "" or "two-1" in job["reason"]  # the launcher may have ended the job first
+    assert job["state"] == "failed" and job["exit_code"] != 0
+    assert job["reason"] == "its node two-1 was lost" and "wherry up" in job["next"]
     assert elsewhere.wait(SECONDS) == 0
 
     def states() -> set[str]:
@@ -76,6 +76,24 @@ def test_a_job_ends_when_a_node_of_it_is_lost(wherry: RealInstance, flavour: str
     assert eventually(states, {"running", "lost"}) == {"running", "lost"}
     wherry.json("up", "two.yaml")
     assert states() == {"running"}
+
+
+@pytest.mark.parametrize("after", [0.1, 0.4, 0.7, 1.0, 1.5])
+def test_a_job_ends_soon_when_a_node_dies_while_it_starts(wherry: RealInstance, flavour: str, after: float) -> None:
+    """Before its launcher has an agent at the node, and after that has ended."""
+    node = next(node for node in wherry.json("status", "two")["nodes"] if node["name"] == "two-1")
+    client = wherry.start("run", "two", "-n", "2", "--mpi", flavour, "--", "/bin/sleep", "600")
+    try:
+        time.sleep(after)
+        Cgroup(f"{wherry.instance.prefix}/{node['host']}/two-1").kill()
+        killed = time.monotonic()
+        _, said = client.communicate(timeout=60)
+        seconds = time.monotonic() - killed
+    finally:
+        client.kill()
+        wherry.json("up", "two.yaml")
+    assert client.returncode != 0 and seconds < 10, (seconds, said)
+    assert not any(job["state"] in ("starting", "running") for job in wherry.json("job", "list", "two")["jobs"])
 
 
 def test_ring_runs_on_four_nodes(wherry: RealInstance, flavour: str) -> None:
@@ -165,6 +183,18 @@ def test_ctrl_c_ends_all_ranks(wherry: RealInstance, flavour: str) -> None:
     assert client.returncode == 130
     assert processes_with(mark) == []
     assert wherry.json("job", "show", str(job["id"]))["state"] == "cancelled"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_sigterm_and_sighup_end_the_job_as_ctrl_c_does(wherry: RealInstance, number: signal.Signals) -> None:
+    client = wherry.start("run", "two", "-n", "2", "--", "/bin/sh", "-c", "echo up; exec sleep 3600")
+    assert client.stdout and client.stdout.readline() == "up\n"
+    job = running_job(wherry, "two")
+    client.send_signal(number)
+    client.communicate(timeout=SECONDS)
+    assert client.returncode == 128 + number
+    assert wherry.json("job", "show", str(job["id"]))["state"] == "cancelled"
+    assert processes_with(f"WHERRY_JOB_ID={job['id']}") == []
 
 
 def test_two_clusters_and_two_jobs_on_one_of_them_at_once(wherry: RealInstance) -> None:

@@ -22,7 +22,7 @@ from wherry.cli import job, tile
 from wherry.cli.balance import _show_profile
 from wherry.cli.main import _COMMANDS, _run
 from wherry.model.profile import Flow, NodeLoad, Profile
-from wherry.model.records import Host
+from wherry.model.records import Host, Move, Phase
 
 BUILT = Path(__file__).parents[2] / "build" / "native" / "lib" / "tile"
 Wherry = Callable[..., tuple[int, str, str]]
@@ -66,6 +66,25 @@ def test_cluster_is_planned_made_shown_and_removed(service: Service, wherry_: Wh
     code, out, _ = wherry_("down", "hello")
     assert (code, out) == (0, "hello is removed (3 nodes).\n")
     assert wherry_("down", "hello")[0] == 3
+
+
+def test_a_node_has_no_moves_of_an_earlier_cluster_of_its_name(service: Service, wherry_: Wherry) -> None:
+    wherry_("up", "hello.yaml")
+    store = service.context.store
+    move = Move(
+        id="mv-1", node="hello-0", cluster="hello", source="a1", destination="a2", phase=Phase.DONE, created=1, ended=2
+    )  # fmt: skip
+    store.put_move(move)
+
+    def shown() -> list[str]:
+        return [move["id"] for move in json.loads(wherry_("node", "show", "hello-0", "-o", "json")[1])["moves"]]
+
+    assert shown() == ["mv-1"]
+    wherry_("down", "hello")
+    wherry_("up", "hello.yaml")
+    assert shown() == []
+    store.put_move(move.model_copy(update={"id": "mv-2"}))
+    assert shown() == ["mv-2"]
 
 
 def test_job_passes_on_its_streams_and_exit_code(service: Service, wherry_: Wherry) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import pytest
 from fakeworld import World
 from rest_service import Here
 
+from wherry.base.errors import Code, Failed
 from wherry.cluster.placements import Placements
 from wherry.job import jobs as jobs_module
 from wherry.job.agent_client import Ended
@@ -19,7 +20,7 @@ from wherry.job.jobs import JobPlan, Jobs
 from wherry.job.mpi import Family, Mpi
 from wherry.model.job_request import JobRequest
 from wherry.model.owner import Owner
-from wherry.model.records import Job, JobState
+from wherry.model.records import Job, JobState, NodeState
 
 OWNER = Owner(uid=os.getuid(), gid=os.getgid(), home="/", cwd="/")
 
@@ -31,8 +32,8 @@ class Stand:
         self.world, self.swept = World(top), list[str]()
         self.cluster = self.world.make("hello", 1, owner=OWNER)
         self.store = self.world.store
-        self.place = Here("test", top)
-        self.jobs = Jobs(self.store, self.world.fabric, Placements(self.store, self.world.fabric), self.place)
+        self.place, self.drivers = Here("test", top), {"container": self.world.driver}
+        self.jobs = self.next()
         self.holder: subprocess.Popen[bytes] | None = None
         for name, act in (
             ("_require_usable", lambda _name: self.cluster),
@@ -43,6 +44,10 @@ class Stand:
         ):
             monkeypatch.setattr(self.jobs, name, act)
         monkeypatch.setattr(jobs_module, "_LOST_SECONDS", 0.1)
+
+    def next(self) -> Jobs:
+        """Those of the next daemon."""
+        return Jobs(self.store, self.world.fabric, Placements(self.store, self.world.fabric), self.place, self.drivers)
 
     def launch(self, _cluster: object, request: Any) -> None:
         request.directory.mkdir(parents=True)
@@ -185,20 +190,42 @@ def test_a_daemon_that_is_killed_while_it_ends_a_job_on_a_lost_node_leaves_that_
             patch.setattr(owner, name, killed)
             with pytest.raises(Killed):
                 stand.jobs.node_lost(job.id, node)
-        following = Jobs(stand.store, stand.world.fabric, Placements(stand.store, stand.world.fabric), stand.place)
+        following = stand.next()
         monkeypatch.setattr(following, "_watch", lambda _id: None)
         if at == "after a repair":
             following.adopt()
         else:
-            assert following.node_lost(job.id, node) is ("agent" in at)
+            assert not following.node_lost(job.id, node), "it is known already"
         assert agent.wait(20) == -9 and stand.holder and stand.holder.wait(20) == -2
     assert not following.node_lost(job.id, node)
 
 
 def test_a_job_without_ranks_on_a_lost_node_runs_on(stand: Stand) -> None:
-    job = stand.start("/bin/true")
-    assert not stand.jobs.node_lost(job.id, stand.store.nodes("hello")[0])
+    job, node = stand.start("/bin/true"), stand.store.nodes("hello")[0]
+    assert job.nodes == ("hello-0",)
+    assert not stand.jobs.node_lost(job.id, node.model_copy(update={"name": "hello-1"}))
     assert not (stand.jobs.directory(job.id) / "lost").exists()
+
+
+def test_a_job_whose_launcher_has_no_agent_on_a_lost_node_ends(stand: Stand) -> None:
+    """The agent has ended, or not begun, when the job has just started."""
+    job, node = stand.start("/bin/true"), stand.store.nodes("hello")[0]
+    assert stand.jobs.node_lost(job.id, node)
+    assert stand.holder and stand.holder.wait(20) == -2
+
+
+def test_a_node_that_is_lost_ends_the_start_of_a_job(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
+    node = stand.store.nodes("hello")[0]
+
+    def stage(_cluster: object, _request: object, check: Callable[[], None]) -> None:
+        check()
+        stand.store.put_node(node.model_copy(update={"state": NodeState.LOST}))
+        check()
+
+    monkeypatch.setattr(stand.jobs, "_stage", stage)
+    with pytest.raises(Failed, match="hello-0 is lost") as failed:
+        stand.start("/bin/true")
+    assert failed.value.code is Code.UNREACHABLE and stand.store.jobs() == [] and stand.holder is None
 
 
 def test_how_long_a_job_has_run_does_not_depend_on_the_clock(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,7 +250,7 @@ def test_a_job_whose_files_cannot_be_read_or_removed_keeps_no_other(
     assert stand.holder
     stand.holder.kill()
     stand.holder.wait()
-    following = Jobs(stand.store, stand.world.fabric, Placements(stand.store, stand.world.fabric), stand.place)
+    following = stand.next()
     watched = list[str]()
     monkeypatch.setattr(following, "_watch", watched.append)
     following.adopt()

@@ -131,10 +131,20 @@ def test_a_script_gets_the_mpi_beside_it_then_that_of_path(tmp_path: Path, owner
 
 
 def test_the_users_choice_counts_first(tmp_path: Path, owner: Owner) -> None:
-    program = write_elf(tmp_path / "program", ("libmpi.so.40",), "/nowhere")
+    program = write_elf(tmp_path / "program", ("libmpi.so.12",), "/nowhere")
     launcher = write_launcher(tmp_path / "my" / "mpiexec", MPICH)
     assert mpi.find(program, owner, {}, "my/mpiexec").launcher == launcher
     assert mpi.find(program, owner, {"PATH": str(launcher.parent)}, "mpich").launcher == launcher
+
+
+@pytest.mark.parametrize("choice", ["mpich", "my/mpiexec"])
+def test_the_launcher_of_the_other_mpi_is_refused(tmp_path: Path, owner: Owner, choice: str) -> None:
+    """It would run each rank as a job of one rank, with exit code 0."""
+    program = write_elf(tmp_path / "program", ("libmpi.so.40",), "/nowhere")
+    launcher = write_launcher(tmp_path / "my" / "mpiexec", MPICH)
+    with pytest.raises(Refused, match="linked with libmpi.so.40 of openmpi") as caught:
+        mpi.find(program, owner, {"PATH": str(launcher.parent)}, choice)
+    assert caught.value.code is Code.UNSUPPORTED and "--mpi openmpi" in caught.value.next
 
 
 def refusal(program: Path, owner: Owner, choice: str | None = None) -> Refused:

@@ -74,11 +74,13 @@ def test_nobody_looks_at_what_an_operation_works_on(operations: Operations) -> N
         go.wait(20)
 
     id = operations.start("move", "x", body, shared=["cluster x"]).id
-    assert not operations.while_idle("cluster x", lambda: "x", seen.append)
-    assert operations.while_idle("cluster y", lambda: "y", seen.append)
+    assert not operations.while_idle(Claims.of(exclusive=["cluster x"]), lambda: "x", seen.append)
+    assert operations.while_idle(Claims.of(exclusive=["cluster y"]), lambda: "y", seen.append)
+    beside = Claims.of(shared=["cluster x"], exclusive=["node x-1"])
+    assert operations.while_idle(beside, lambda: "y", lambda _: None), "as it does not work on that node"
     go.set()
     until_ended(operations, id)
-    assert operations.while_idle("cluster x", lambda: "x", seen.append) and seen == ["y", "x"]
+    assert operations.while_idle(Claims.of(exclusive=["cluster x"]), lambda: "x", seen.append) and seen == ["y", "x"]
 
 
 def test_a_look_that_takes_long_holds_up_nobody_and_is_forgotten_when_somebody_was_at_it(
@@ -92,7 +94,7 @@ def test_a_look_that_takes_long_holds_up_nobody_and_is_forgotten_when_somebody_w
         assert until_ended(operations, id) == OperationState.DONE
         return "old"
 
-    assert not operations.while_idle("cluster x", look, seen.append) and seen == []
+    assert not operations.while_idle(Claims.of(exclusive=["cluster x"]), look, seen.append) and seen == []
 
 
 def test_an_observation_is_void_also_when_the_operation_is_forgotten(operations: Operations) -> None:
@@ -106,8 +108,8 @@ def test_an_observation_is_void_also_when_the_operation_is_forgotten(operations:
             assert until_ended(operations, id) == OperationState.DONE
         return "old"
 
-    assert not operations.while_idle("cluster x", look, seen.append) and seen == []
-    assert operations.while_idle("cluster x", lambda: "new", seen.append) and seen == ["new"]
+    assert not operations.while_idle(Claims.of(exclusive=["cluster x"]), look, seen.append) and seen == []
+    assert operations.while_idle(Claims.of(exclusive=["cluster x"]), lambda: "new", seen.append) and seen == ["new"]
 
     def claims_later() -> str:
         def body(task: Task) -> None:
@@ -116,7 +118,10 @@ def test_an_observation_is_void_also_when_the_operation_is_forgotten(operations:
         until_ended(operations, operations.start("balance", "all", body).id)
         return "old"
 
-    assert not operations.while_idle("cluster x", claims_later, seen.append) and operations._observations == []
+    assert (
+        not operations.while_idle(Claims.of(exclusive=["cluster x"]), claims_later, seen.append)
+        and operations._observations == []
+    )
 
 
 def test_errors_and_bugs_end_an_operation(operations: Operations) -> None:

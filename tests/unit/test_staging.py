@@ -209,7 +209,7 @@ def test_what_ld_preload_names_is_on_a_virtual_machine(
     name = str(mpi.prefix / "bin" / staging._DAEMONS[family][0])
     root = Root(tmp_path / "root", {name: digest(name)})
     root.top.mkdir()
-    jobs = Jobs(cast(Any, None), cast(Any, None), cast(Any, None), Instance("test"))
+    jobs = Jobs(cast(Any, None), cast(Any, None), cast(Any, None), Instance("test"), {})
     monkeypatch.setattr(jobs, "_endpoints", lambda _cluster, _nodes: [("vm-1", root)])
     jobs._stage(cluster(), request, lambda: None)
     words = launcher_command.plan(request).argv

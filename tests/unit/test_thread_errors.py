@@ -42,7 +42,7 @@ def test_a_job_ends_with_its_node_though_the_loss_cannot_be_noted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place, store, ended = Here("test", tmp_path), Store(tmp_path / "wherry.db"), threading.Event()
-    jobs = Jobs(store, cast(Any, None), cast(Any, None), place)
+    jobs = Jobs(store, cast(Any, None), cast(Any, None), place, {})
     job = Job(
         id="job-1", cluster="a", argv=("x",), ranks=1, mpi="m", uid=0, gid=0, cwd="/", state=JobState.RUNNING,
         created=now(),

@@ -6,11 +6,13 @@ import os
 import stat
 import sys
 import threading
+from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
 from wherry.base.errors import Code, Failed, Refused, WherryError
+from wherry.base.interrupts import signals_as_interrupt
 from wherry.cli.names import ClusterName, JobId, NodeName
 from wherry.cli.options import checked
 from wherry.cli.output import Output, age, emit, say, seconds_of, table
@@ -40,8 +42,8 @@ def run(
 ) -> int:
     """Run an MPI program on a cluster: wherry run NAME -n 4 -- PROGRAM ARGS.
 
-    The command has the program's output and exit code; Ctrl-C ends the job. Rank 0 reads the command's standard input
-    if that is a file or a pipe, and nothing if it is a terminal or with --detach.
+    The command has the program's output and exit code; Ctrl-C, SIGTERM and SIGHUP end the job. Rank 0 reads the
+    command's standard input if that is a file or a pipe, and nothing if it is a terminal or with --detach.
 
     Parameters
     ----------
@@ -67,9 +69,16 @@ def run(
     expected = None if expect is None else seconds_of("--expect", expect)
     checked("--expect", "balance:Remaining", expected, "wherry run", expect or "")
     checked("NAME", "spec.base:ShortText", name, "wherry run")
+    with nullcontext() if detach else signals_as_interrupt():
+        return _run(name, [program, *args], ranks, mpi, expected, detach, output)
+
+
+def _run(
+    name: str, argv: list[str], ranks: int, mpi: str | None, expected: float | None, detach: bool, output: Output
+) -> int:
     feeds = not detach and _has_input()
     with Client() as client:
-        job = client.run(name, [program, *args], ranks, mpi, progress=_say_to_terminal, input=feeds, expected=expected)
+        job = client.run(name, argv, ranks, mpi, progress=_say_to_terminal, input=feeds, expected=expected)
         kept, seen = _empty_streams(), 0
         try:
             if client.interrupted:  # while the job was started, and too late for that to be cancelled
@@ -83,10 +92,12 @@ def run(
                 seen += 1
                 _write(chunk, kept, output)
         except KeyboardInterrupt:
-            say(f"ending job {job.id}")
+            with suppress(OSError):  # the terminal is gone
+                say(f"ending job {job.id}")
             client.cancel_job(job.id)
-            for chunk in list(client.output(job.id, follow=False))[seen:]:
-                _write(chunk, kept, output)
+            with suppress(OSError):
+                for chunk in list(client.output(job.id, follow=False))[seen:]:
+                    _write(chunk, kept, output)
             return _INTERRUPTED
         job = client.job(job.id)
     if output == "json":
@@ -240,7 +251,9 @@ def _exit_code(job: Job) -> int:
     if job.exit_code is None:
         why = job.reason or f"it is {job.state}"
         raise Failed(Code.JOB_FAILED, f"job {job.id} did not end by itself", why, f"wherry job show {job.id}")
-    if job.exit_code and job.reason:
+    if str(job.state) == "failed":
+        say(f"error {Code.JOB_FAILED}: job {job.id} failed\n  why: {job.reason}\n  next: {job.next}")
+    elif job.exit_code and job.reason:
         say(job.reason)
     return job.exit_code
 
@@ -250,4 +263,6 @@ def _code(job: Row) -> str:
 
 
 def _shown(value: object) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {part}" for name, part in value.items() if part is not None)
     return " ".join(map(str, value)) if isinstance(value, list) else "-" if value is None else str(value)

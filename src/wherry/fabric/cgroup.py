@@ -340,8 +340,16 @@ class Cgroup:
 
     def out_of_memory(self) -> bool:
         """True when the OOM killer ended one of its processes, by its own limit or an ancestor's."""
+        return self.oom_kills() > 0
+
+    def oom_kills(self) -> int:
+        """Processes of it that the OOM killer ended."""
         file = "memory.events" if self._layout.is_v2("memory") else "memory.oom_control"
-        return self._stat("memory", file).get("oom_kill", 0) > 0
+        return self._stat("memory", file).get("oom_kill", 0)
+
+    def refused_tasks(self) -> int:
+        """How often it could not have another process or thread because of its limit."""
+        return self._stat("pids", "pids.events").get("max", 0)
 
     def remove(self, timeout: float = 10.0) -> None:
         """Kills what is left and removes the cgroup, children first. Failed when the kernel keeps it busy."""

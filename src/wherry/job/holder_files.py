@@ -130,6 +130,37 @@ def read_output(directory: Path, offset: int, limit: int) -> tuple[list[Chunk], 
     return chunks, offset
 
 
+def read_tail(directory: Path, limit: int = 256 << 10) -> list[Chunk]:
+    """The last whole frames of the output, of about `limit` bytes."""
+    try:
+        with open(directory / "output", "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            file.seek(max(0, size - limit))
+            data = file.read(limit)
+    except FileNotFoundError:
+        return []
+    start = next((at for at in range(len(data)) if _frames_fit(data, at)), len(data))
+    chunks: list[Chunk] = []
+    while start < len(data):
+        stream, when, length = _HEADER.unpack_from(data, start)
+        start += _HEADER.size
+        chunks.append((_STREAMS[stream], when / 1e9, data[start : start + length]))
+        start += length
+    return chunks
+
+
+def _frames_fit(data: bytes, at: int) -> bool:
+    """True when frames follow each other from `at` to the end of the data."""
+    while at < len(data):
+        if len(data) - at < _HEADER.size:
+            return False
+        stream, _, length = _HEADER.unpack_from(data, at)
+        if stream not in _STREAMS or length > _FRAME_LIMIT:
+            return False
+        at += _HEADER.size + length
+    return at == len(data)
+
+
 def write_input(directory: Path, offset: int, data: bytes, end: bool) -> tuple[int, bool] | None:
     """Writes `data`, which begins at `offset` of the job's input, and with `end` the end of input after it.
 

@@ -14,9 +14,8 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import subprocess
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,26 +29,37 @@ from wherry.base.wait import readable
 from wherry.cluster.lookup import find_cluster, find_job
 from wherry.cluster.placements import Placements
 from wherry.fabric.protocol import Fabric
-from wherry.job import cleanup, file_visibility, holder_files, launcher_command, preload, staging, validation
+from wherry.job import (
+    cleanup,
+    file_visibility,
+    holder_files,
+    holder_start,
+    launcher_command,
+    outcome,
+    preload,
+    staging,
+    validation,
+)
 from wherry.job.agent_client import AgentEndpoint, AgentError
 from wherry.job.mpi import Mpi
+from wherry.job.node_counters import NodeCounters
 from wherry.model.job_request import JobRequest
 from wherry.model.owner import Owner
 from wherry.model.records import Cluster, Job, JobState, Node, NodeState
 from wherry.node.container.mounts import remove_tree
+from wherry.node.protocol import NodeDriver
 from wherry.store.store import Store
 
 log = logging.getLogger("wherry.jobs")
 _READY_SECONDS = 30.0  # enough for a node that is being moved
 _READY_AT_ONCE = 32
 _CHECK_EVERY = 0.1
-_START_SECONDS = 30.0
 _CANCEL_SECONDS = 10.0  # the holder itself kills the launcher 5 s after the first signal
 _LOST_SECONDS = 3.0  # Open MPI notices at once; hydra waits for a connection that is never closed
 _CLEANUP_SECONDS = 20.0
 _COMMAND_SHOWN = 80
 """Characters of a command line that an event shows; the row has all of it."""
-_ENDED = (JobState.ENDED, JobState.CANCELLED, JobState.LOST)
+_ENDED = (JobState.ENDED, JobState.CANCELLED, JobState.LOST, JobState.FAILED)
 
 
 @dataclass(frozen=True)
@@ -66,10 +76,13 @@ class JobPlan:
 class Jobs:
     """The jobs of an instance. Safe from several threads."""
 
-    def __init__(self, store: Store, fabric: Fabric, places: Placements, instance: Instance) -> None:
+    def __init__(
+        self, store: Store, fabric: Fabric, places: Placements, instance: Instance, drivers: Mapping[str, NodeDriver]
+    ) -> None:
         self._store = store
         self._fabric = fabric
         self._places = places
+        self._counters = NodeCounters(store, places, drivers)
         self._state = instance.state
         self._closed = (str(instance.state.parent), str(instance.run.parent))
         self._directory = instance.state / "jobs"
@@ -99,8 +112,13 @@ class Jobs:
         order, owner, found = plan.request, plan.request.owner, self._require_usable(plan.request.cluster)
         validation.check_cluster(order, found)
         request = self._request(found, plan)
-        self._require_ready(found, request.nodes, check)
-        self._stage(found, request, check)
+
+        def watch() -> None:
+            check()
+            self._require_not_lost(order.cluster)
+
+        self._require_ready(found, request.nodes, watch)
+        self._stage(found, request, watch)
         check()
         job = Job(
             id=request.id,
@@ -115,11 +133,14 @@ class Jobs:
             state=JobState.STARTING,
             created=now(),
             operation=operation,
+            nodes=tuple(seat.name for seat in launcher_command.slots_by_node(request.nodes, order.ranks)),
         )
+        counted = self._counters.begin(node for node in request.nodes if node.name in job.nodes)
         self._starting.add(job.id)
         try:
             self._store.put_job(job)
             self._launch(found, request)
+            write_atomically(self._directory / job.id / "counted", counted.encode())
             job = job.model_copy(update={"state": JobState.RUNNING, "started": now()})
             self._store.put_job(job)
             text = f"{_shortened(job.argv)} on {job.cluster}, {job.ranks} ranks, {job.mpi}"
@@ -183,21 +204,22 @@ class Jobs:
         return self.poll(id)
 
     def node_lost(self, id: str, node: Node) -> bool:
-        """Ends the job if it has ranks on a lost node: kills the launcher's agent for it, and after _LOST_SECONDS the
-        job, in case the launcher did not react. True when there was an agent.
+        """Ends the job if it has ranks on a lost node: kills the launcher's agent for it, which may have ended or not
+        begun, and after _LOST_SECONDS the job, in case the launcher did not react. True when the loss was new.
 
         Idempotent: the file `lost`, written before the agent is killed, tells the next daemon to go on with that.
         """
         job, directory = find_job(self._store, id), self._directory / id
         owner, file = Owner(uid=job.uid, gid=job.gid, home="/", cwd="/"), directory / "own" / "job"
-        found = cleanup.has_agents(file, owner, node.address)
-        if found:
+        has_ranks = node.name in job.nodes if job.nodes else cleanup.has_agents(file, owner, node.address)
+        found = has_ranks and not (directory / "lost").exists()
+        if has_ranks:
             try:
                 write_atomically(directory / "lost", node.name.encode())
             except OSError:  # the disk is full, perhaps: the job ends all the same, without this reason
                 log.exception("job %s: the loss of %s cannot be noted", id, node.name)
             cleanup.end_agents(file, owner, node.address)
-        self._end_if_lost(id, found)
+        self._end_if_lost(id, has_ranks)
         return found
 
     def _end_if_lost(self, id: str, known: bool = False) -> None:
@@ -303,6 +325,13 @@ class Jobs:
         """Running ranks of all jobs: the emulated hosts share this machine's processors."""
         return sum(job.ranks for job in self._store.jobs() if job.state not in _ENDED)
 
+    def _require_not_lost(self, name: str) -> None:
+        """Failed when a node of the cluster is lost by now: a start would wait for it in vain."""
+        for node in self._store.nodes(name):
+            if node.state == NodeState.LOST:
+                what, why = f"node {node.name} is lost", "its first process ended while the job was started"
+                raise Failed(Code.UNREACHABLE, what, why, "wherry up FILE starts it again, then repeat the command")
+
     def _require_ready(self, cluster: Cluster, nodes: tuple[Node, ...], check: Callable[[], None]) -> None:
         """Failed, naming the nodes, when some do not answer on their control port."""
 
@@ -343,59 +372,7 @@ class Jobs:
         staging.copy(cluster, [(node, endpoints[node.name]) for node in targets], files, owner, request.mpi, check)
 
     def _launch(self, cluster: Cluster, request: launcher_command.LaunchRequest) -> None:
-        owner, directory = request.owner, self._directory / request.id
-        directory.mkdir(mode=0o711)
-        request.directory.mkdir(mode=0o700)
-        start = launcher_command.plan(request)
-        for name, text in start.files.items():
-            path = request.directory / name
-            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with open(fd, "w", errors="surrogateescape") as file:
-                file.write(text)
-            os.chown(path, owner.uid, owner.gid)
-        os.chown(request.directory, owner.uid, owner.gid)
-        command = [
-            str(native_program("wherry-ns")),
-            "--net",
-            self._head_netns(cluster),
-            "--",
-            str(native_program("wherry-launch")),
-            "--dir",
-            str(directory),
-            "--uid",
-            str(owner.uid),
-            "--gid",
-            str(owner.gid),
-            "--groups",
-            ",".join(map(str, owner.groups)),
-            "--cwd",
-            owner.cwd,
-            *(["--input"] if request.input else []),
-            "--",
-            *start.argv,
-        ]
-        try:
-            done = subprocess.run(
-                command,
-                env=start.env,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=_START_SECONDS,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            raise Failed(
-                Code.TIMED_OUT, "the launcher did not start", f"waited {_START_SECONDS:.0f} s", "wherry doctor"
-            ) from None
-        except OSError as error:  # E2BIG: the kernel's limit, which depends on the machine
-            next = "pass fewer or shorter arguments and variables"
-            what = f"cannot start {request.mpi.launcher}"
-            raise Failed(Code.JOB_FAILED, what, os.strerror(error.errno or 0), next) from None
-        if done.returncode != 0:
-            why = done.stdout.removeprefix("failed ").strip() or done.stderr.strip()
-            raise Failed(Code.JOB_FAILED, f"cannot start {request.mpi.launcher}", why, "wherry doctor")
+        holder_start.start(self._directory / request.id, self._head_netns(cluster), request)
 
     def _make_directories(self) -> None:
         """Mode 0711: the owner of a job must reach its `own` directory; the database itself is 0600."""
@@ -439,25 +416,35 @@ class Jobs:
                 self._watched.discard(id)
 
     def _record_end(self, job: Job, ended: holder_files.Exit | None) -> Job:
-        directory = self._directory / job.id
-        problems = self._clean_up(job)
+        directory, ends = self._directory / job.id, self._counters.ends(job)
+        problems = self._clean_up(job, [end.node.name for end in ends if not end.alive])
         if (directory / "cancelled").exists() and (ended is None or ended.stopped):
             change: dict[str, object] = {"state": JobState.CANCELLED, "exit_code": Code.CANCELLED.exit_code}
         elif ended:
             change = {"state": JobState.ENDED, "exit_code": ended.code}
         else:
             change = {"state": JobState.LOST, "reason": "its holder was killed, so the exit code is unknown"}
-        if (directory / "lost").exists():
-            change["reason"] = f"its node {(directory / 'lost').read_text()} was lost"
-        if problems:
+        lost = (directory / "lost").read_text() if (directory / "lost").exists() else ""
+        if change["state"] == JobState.ENDED and ended:
+            killed = outcome.death(holder_files.read_tail(directory), ended.code) if ended.code else None
+            before = outcome.read_counted(directory / "counted")
+            if failure := outcome.failure(job, ended.code, ends, before, killed, lost):
+                reason, remedy = outcome.explained(job, failure)
+                change = {"state": JobState.FAILED, "exit_code": ended.code, "failure": failure}
+                change |= {"reason": reason, "next": remedy}
+        elif lost:
+            change["reason"] = f"its node {lost} was lost"
+        if problems and "reason" not in change:
             silent = "; ".join(f"{name}: {why}" for name, why in problems.items())
             change["reason"] = f"its leftover processes could not be killed: {silent}"
         job = job.model_copy(update={**change, "ended": ended.ended if ended else now()})
         remove_tree(directory / "own")  # first: it holds the nodes' keys, and nobody looks at an ended job again
         self._store.put_job(job)
-        lost = ended.lost if ended else 0
-        code = "" if job.exit_code is None else f", exit code {job.exit_code}"
-        self._store.add_event("job.end", job.id, f"{job.state}{code}", lost=lost)
+        text = str(job.state) if job.exit_code is None else f"{job.state}, exit code {job.exit_code}"
+        data = {"lost": ended.lost if ended else 0}
+        if job.failure:
+            text, data = f"{text}: {job.reason}", {**data, **job.failure.model_dump(exclude_none=True)}
+        self._store.add_event("job.end", job.id, text, **data)
         return job
 
     def _kill_holder(self, id: str, *gently: signal.Signals) -> None:
@@ -476,14 +463,16 @@ class Jobs:
         finally:
             os.close(fd)
 
-    def _clean_up(self, job: Job) -> dict[str, str]:
-        """Kills the job's leftovers on its nodes and beside its launcher; why it could not, by node."""
+    def _clean_up(self, job: Job, gone: Sequence[str] = ()) -> dict[str, str]:
+        """Kills the job's leftovers on its nodes, except those `gone`, and beside its launcher; why it could not, by
+        node."""
         owner = Owner(uid=job.uid, gid=job.gid, home="/", cwd="/")
         cleanup.end_leftovers_at_head(self._directory / job.id / "own" / "job", owner)
         cluster = self._store.cluster(job.cluster)
         if cluster is None:
             return {}
-        nodes = tuple(node for node in self._store.nodes(job.cluster) if node.state != NodeState.LOST)
+        rows = self._store.nodes(job.cluster)
+        nodes = tuple(node for node in rows if node.state != NodeState.LOST and node.name not in gone)
         return cleanup.end_leftovers_on_nodes(job.id, owner, self._endpoints(cluster, nodes), _CLEANUP_SECONDS)
 
     def _discard(self, job: Job) -> None:

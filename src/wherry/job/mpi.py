@@ -105,12 +105,15 @@ def _may_run(path: Path) -> bool:
 def find(program: Path, owner: Owner, env: dict[str, str], choice: str | None) -> Mpi:
     """The MPI to launch `program` with. `choice` is `openmpi`, `mpich` or a launcher's path, and takes precedence."""
     if choice and "/" in choice:
-        return _chosen_launcher(Path(owner.cwd) / choice, owner, env)
+        chosen = _chosen_launcher(Path(owner.cwd) / choice, owner, env)
+        _require_family(program, chosen.family, choice, env)
+        return chosen
     if choice and choice not in list(Family):
         raise Refused(
             Code.USAGE, f"--mpi {choice} is not known", "it is openmpi, mpich or a launcher's path", "wherry run --help"
         )
     if choice:
+        _require_family(program, Family(choice), choice, env)
         return _on_path(program, Family(choice), owner, env)
     used = _used_library(program, env.get("LD_LIBRARY_PATH", ""))
     if used is None:
@@ -126,6 +129,16 @@ def find(program: Path, owner: Owner, env: dict[str, str], choice: str | None) -
         f"it loads {library}, and no bin directory beside it has a launcher of {name}",
         _PACKAGES[family] if family else "wherry run --mpi /path/to/its/mpirun",
     )
+
+
+def _require_family(program: Path, family: Family, choice: str, env: dict[str, str]) -> None:
+    """Refused when the program is linked with the other MPI: each rank would be a job of its own, of one rank."""
+    top = elf.read(program)
+    for user in _with_libraries(top, env.get("LD_LIBRARY_PATH", "")) if top else ():
+        for name in user.needed:
+            if (linked := _LIBRARIES.get(name)) not in (None, family):
+                what, why = f"{program.name} cannot be run by --mpi {choice}", f"it is linked with {name} of {linked}"
+                raise Refused(Code.UNSUPPORTED, what, why, f"leave --mpi out, or --mpi {linked}")
 
 
 def _chosen_launcher(path: Path, owner: Owner, env: dict[str, str]) -> Mpi:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 from enum import StrEnum
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_serializer
 
@@ -116,6 +117,7 @@ class JobState(StrEnum):
     ENDED = "ended"
     CANCELLED = "cancelled"
     LOST = "lost"
+    FAILED = "failed"
 
     @property
     def under_way(self) -> bool:
@@ -123,10 +125,26 @@ class JobState(StrEnum):
         return self in (JobState.STARTING, JobState.RUNNING)
 
 
+class Failure(Record):
+    """Why a job failed. `limit` is what the node has: bytes of memory or of files, or a number of processes; `files`
+    are the bytes in its private directories. `rank` is None when the launcher does not tell, and not `sure` is a signal
+    that the launcher may have sent itself."""
+
+    cause: Literal["signal", "memory", "files", "processes", "node lost"]
+    node: str
+    rank: int | None = None
+    signal: int | None = None
+    limit: int | None = None
+    files: int = 0
+    sure: bool = True
+
+
 class Job(Record):
     """A run of an MPI program on a cluster. `exit_code` is the launcher's (128 + signal when it was killed).
 
-    `expected` is the user's estimate of its duration in seconds, `operation` the operation that started it.
+    `expected` is the user's estimate of its duration in seconds, `operation` the operation that started it, `nodes` are
+    the nodes with ranks (none in rows of earlier versions). A job that failed has its `failure`, with `reason` in words
+    and `next`, what helps.
     """
 
     id: str
@@ -145,6 +163,9 @@ class Job(Record):
     reason: str = ""
     expected: float | None = None
     operation: str = ""
+    nodes: tuple[str, ...] = ()
+    failure: Failure | None = None
+    next: str = ""
 
 
 class Phase(StrEnum):

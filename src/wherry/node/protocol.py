@@ -70,8 +70,9 @@ class Placement(BaseModel):
 
 class Usage(BaseModel):
     """Resources that a node uses: resident bytes and processes now; CPU seconds, seconds throttled by its CPU limit,
-    and bytes received and sent (with the frames' headers) since it arrived at its host. None: the host does not count
-    them."""
+    processes that were killed because its memory was full, tasks that were refused because it had the most that a node
+    may have, and bytes received and sent (with the frames' headers) since it arrived at its host; bytes of files in its
+    private directories now, and their limit. None: the host does not count them."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -81,6 +82,10 @@ class Usage(BaseModel):
     throttled: float = 0.0
     received: int | None = None
     sent: int | None = None
+    oom_kills: int = 0
+    refused_tasks: int = 0
+    files: int | None = None
+    files_limit: int | None = None
 
 
 class Transferred(BaseModel):

@@ -27,6 +27,8 @@ def usage_of(place: Placement, host_netns: str) -> Usage:
         cpu=group.cpu_seconds(),
         processes=len(pids),
         throttled=group.throttled(),
+        oom_kills=group.oom_kills(),
+        refused_tasks=group.refused_tasks(),
         received=received,
         sent=sent,
     )

@@ -290,13 +290,16 @@ class Commands:
         return self.context.store.jobs(self._known(cluster))
 
     def show_node(self, name: str) -> dict[str, Any]:
-        """A node, its resource usage (None when it does not run), and its moves."""
+        """A node, its resource usage (None when it does not run), and its moves since its cluster was made."""
         node, managers = find_node(self.context.store, name), self.context.require_managers()
         try:
             usage = managers.drivers[node.kind].usage(managers.placements.place(node)).model_dump(mode="json")
         except (WherryError, OSError):
             usage = None
-        moves = [move.model_dump(mode="json") for move in self.context.store.moves() if move.node == name]
+        found = self.context.store.moves()
+        ids, after = [move.id for move in found], find_cluster(self.context.store, node.cluster).after_move
+        first = ids.index(after) + 1 if after in ids else 0
+        moves = [move.model_dump(mode="json") for move in found[first:] if move.node == name]
         return {"node": node.model_dump(mode="json"), "usage": usage, "moves": moves}
 
     def console(self, name: str) -> dict[str, Any]:

@@ -85,7 +85,7 @@ class ServiceContext:
             drivers=drivers,
             placements=placements,
             clusters=Clusters(self.store, fabric, drivers),
-            jobs=Jobs(self.store, fabric, placements, self.instance),
+            jobs=Jobs(self.store, fabric, placements, self.instance, drivers),
             moves=Moves(self.store, fabric, drivers, placements),
         )
 

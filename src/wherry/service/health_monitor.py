@@ -3,9 +3,9 @@ is restarted.
 
 Old rows are pruned: ended jobs, events, operations, moves.
 
-Invariants: a check of a cluster only records what happened, and only while no operation claims the cluster; repair is
-the user's command (`up`). Links hold no state, so they are restarted at once. A check that fails or blocks delays no
-other.
+Invariants: a check of a cluster only records what happened, and only while no operation changes it or moves its nodes;
+repair is the user's command (`up`). Links hold no state, so they are restarted at once. A check that fails or blocks
+delays no other.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from contextlib import contextmanager
 
 from wherry.base.errors import WherryError
 from wherry.model.records import ClusterState
-from wherry.service.claims import cluster_claim
+from wherry.service.claims import Claims, cluster_claim, node_claim
 from wherry.service.context import Managers, ServiceContext
 from wherry.service.periodic import PeriodicTask
 
@@ -91,10 +91,12 @@ class HealthMonitor(PeriodicTask):
         for cluster in self._context.store.clusters():
             if cluster.name not in self._checks and cluster.state in (ClusterState.RUNNING, ClusterState.PARTLY):
                 find_gone = functools.partial(managers.clusters.gone, cluster.name)
-                # No operation claims the cluster: a node that is being moved has no process at its host.
+                # No operation changes the cluster or one of its nodes: a node that is being moved has no process at its
+                # host. Jobs may be started meanwhile: their start is to learn of a loss.
                 mark_lost = functools.partial(managers.clusters.lose, cluster.name)
-                claim = cluster_claim(cluster.name)
-                check = functools.partial(self._context.operations.while_idle, claim, find_gone, mark_lost)
+                nodes = [node_claim(node.name) for node in self._context.store.nodes(cluster.name)]
+                claims = Claims.of(shared=[cluster_claim(cluster.name)], exclusive=nodes)
+                check = functools.partial(self._context.operations.while_idle, claims, find_gone, mark_lost)
                 self._checks[cluster.name] = self._pool.submit(check)
         wait(self._checks.values(), _EVERY)
         for name in [name for name, future in self._checks.items() if future.done()]:

@@ -11,7 +11,7 @@ from wherry.base.errors import Code, Refused
 from wherry.model.records import Image, Operation
 from wherry.node.vm.image import build as image_build
 from wherry.node.vm.image import catalog as image_catalog
-from wherry.service.claims import IMAGES
+from wherry.service.claims import IMAGES, Claims
 from wherry.service.context import ServiceContext
 from wherry.service.credentials import PeerCredentials
 from wherry.service.operations import Task
@@ -56,7 +56,7 @@ class ImageCommands:
             image_catalog.take_out(name)
 
         record = image_catalog.read_image(name)
-        if not self._context.operations.while_idle(IMAGES, lambda: record, remove):
+        if not self._context.operations.while_idle(Claims.of(exclusive=[IMAGES]), lambda: record, remove):
             remedy = "repeat the command when the build has ended (wherry op list --running)"
             raise Refused(Code.WRONG_STATE, f"image {name} cannot be removed now", "an image is being built", remedy)
         image_catalog.delete_taken_out(name)

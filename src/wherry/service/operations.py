@@ -66,9 +66,9 @@ class Task:
 
 @dataclass(eq=False)
 class _Observation:
-    """A call of `while_idle`; void once an operation has held its claim."""
+    """A call of `while_idle`; void once an operation has held claims that conflict with its own."""
 
-    claim: str
+    claims: Claims
     void: bool = False
 
 
@@ -188,15 +188,16 @@ class Operations:
         task.stop.set()
         return operation
 
-    def while_idle(self, claim: str, observe: Callable[[], Observed], act: Callable[[Observed], object]) -> bool:
-        """Calls `act` with the result of `observe`, unless an operation held `claim` at any time since the call began.
+    def while_idle(self, claims: Claims, observe: Callable[[], Observed], act: Callable[[Observed], object]) -> bool:
+        """Calls `act` with the result of `observe`, unless an operation held claims that conflict with these at any
+        time since the call began.
 
         `observe` runs without a lock and may take long. `act` runs under the lock, so that no operation begins
         meanwhile, and must be short. True when `act` was called.
         """
-        observation = _Observation(claim)
+        observation = _Observation(claims)
         with self._lock:
-            if any(task.running and claim in task.claims for task in self._tasks.values()):
+            if any(task.running and claims.conflict(task.claims) for task in self._tasks.values()):
                 return False
             self._observations.append(observation)
         try:
@@ -213,7 +214,7 @@ class Operations:
     def _void_observations(self, claims: Claims) -> None:
         """Called under the lock when an operation takes claims."""
         for observation in self._observations:
-            observation.void |= observation.claim in claims
+            observation.void |= observation.claims.conflict(claims)
 
     def close(self, timeout: float) -> None:
         """Refuses new operations, cancels those that can be, and waits up to `timeout` seconds for all to end."""

@@ -356,7 +356,7 @@ class RunningJob:
 
     def _result(self, stdout: str, stderr: str) -> ProgramResult:
         job = self.client.job(self.job.id)
-        if job.state != JobState.ENDED:
+        if job.state not in (JobState.ENDED, JobState.FAILED):
             raise RunFailed(f"the job is {job.state}: {job.reason or 'no reason given'}")
         self.ended = job.ended
         return ProgramResult(job.exit_code, stdout, stderr)

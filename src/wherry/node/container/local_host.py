@@ -144,7 +144,9 @@ class LocalHost:
             os.close(namespace)
 
     def usage(self, place: Placement) -> Usage:
-        return usage_of(place, self._underlay.netns)
+        used, limit = self.layout(place).space()
+        change = {"files": used, "files_limit": limit}
+        return usage_of(place, self._underlay.netns).model_copy(update=change)
 
     def forecast(self, place: Placement) -> tuple[int, float]:
         usage = self.usage(place)

@@ -55,6 +55,7 @@ _REAL = {
     "squashfs",
     "erofs",
 }
+_FILES_SHARE = 0.75
 _NEVER = ("/proc", "/sys", "/dev", "/run", "/tmp", "/boot", "/var/lib/docker", "/var/lib/containers")
 MASKED_FILES = (
     *("/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/sched_debug", "/proc/timer_list", "/proc/timer_stats"),
@@ -193,13 +194,14 @@ class Layout:
         files = [Bind("/dev/null", path) for path in MASKED_FILES]
         return [*files, *(Bind(str(self.directory / "empty"), path) for path in MASKED_DIRECTORIES)]
 
-    def make(self, size: int, netns: str) -> None:
-        """Mounts the placement's tmpfs (at most `size` bytes) with a read-only bind of / and the user's directories.
+    def make(self, memory: int, netns: str) -> None:
+        """Mounts the placement's tmpfs with a read-only bind of / and the user's directories. Files have at most
+        _FILES_SHARE of the node's memory, so that full files are an error of who writes, and not the end of processes.
 
         /sys belongs to the network namespace at `netns`: MPI libraries look there for the node's interfaces.
         """
         self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        mount("wherry", self.directory, "tmpfs", MS_NOSUID, f"mode=0700,size={size}")
+        mount("wherry", self.directory, "tmpfs", MS_NOSUID, f"mode=0700,size={int(memory * _FILES_SHARE)}")
         mount("", self.directory, flags=MS_PRIVATE)
         for name in ("private", "root", "images", "binds", "sys", "empty"):
             (self.directory / name).mkdir()
@@ -216,6 +218,14 @@ class Layout:
             finally:
                 os.close(descriptor)
             mount("", self._pin(index), flags=MS_PRIVATE)
+
+    def space(self) -> tuple[int | None, int | None]:
+        """Bytes of files in the placement's tmpfs, and how many there may be; None when it is not mounted."""
+        try:
+            found = os.statvfs(self.private)
+        except OSError:
+            return None, None
+        return (found.f_blocks - found.f_bfree) * found.f_frsize, found.f_blocks * found.f_frsize
 
     def _pin(self, index: int) -> Path:
         """Where the user's directory is bound first: the node gets this mount even if the path changes meanwhile."""

@@ -1,0 +1,74 @@
+"""Starts `wherry-launch`, the process that holds a job's launcher, with the job's files.
+
+Invariant: the files with the nodes' keys are readable by the job's user alone; when `start` fails, its caller removes
+the directory.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+from wherry.base.errors import Code, Failed
+from wherry.base.paths import native_program
+from wherry.job import launcher_command
+
+_START_SECONDS = 30.0
+
+
+def start(directory: Path, netns: str, request: launcher_command.LaunchRequest) -> None:
+    """Makes the job's directory and starts its launcher in the network namespace `netns`. Failed when it cannot."""
+    owner = request.owner
+    directory.mkdir(mode=0o711)
+    request.directory.mkdir(mode=0o700)
+    start = launcher_command.plan(request)
+    for name, text in start.files.items():
+        path = request.directory / name
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with open(fd, "w", errors="surrogateescape") as file:
+            file.write(text)
+        os.chown(path, owner.uid, owner.gid)
+    os.chown(request.directory, owner.uid, owner.gid)
+    command = [
+        str(native_program("wherry-ns")),
+        "--net",
+        netns,
+        "--",
+        str(native_program("wherry-launch")),
+        "--dir",
+        str(directory),
+        "--uid",
+        str(owner.uid),
+        "--gid",
+        str(owner.gid),
+        "--groups",
+        ",".join(map(str, owner.groups)),
+        "--cwd",
+        owner.cwd,
+        *(["--input"] if request.input else []),
+        "--",
+        *start.argv,
+    ]
+    try:
+        done = subprocess.run(
+            command,
+            env=start.env,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_START_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise Failed(
+            Code.TIMED_OUT, "the launcher did not start", f"waited {_START_SECONDS:.0f} s", "wherry doctor"
+        ) from None
+    except OSError as error:  # E2BIG: the kernel's limit, which depends on the machine
+        next = "pass fewer or shorter arguments and variables"
+        what = f"cannot start {request.mpi.launcher}"
+        raise Failed(Code.JOB_FAILED, what, os.strerror(error.errno or 0), next) from None
+    if done.returncode != 0:
+        why = done.stdout.removeprefix("failed ").strip() or done.stderr.strip()
+        raise Failed(Code.JOB_FAILED, f"cannot start {request.mpi.launcher}", why, "wherry doctor")
