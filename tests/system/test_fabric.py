@@ -43,6 +43,14 @@ def test_ports_at_two_sites_reach_each_other(fabric: NetnsFabric, network: Clust
         assert accepted.recv(100) == b"over the sites"
 
 
+def test_sites_reach_each_other_at_once_when_a_link_was_made_anew(fabric: NetnsFabric, network: ClusterNetwork) -> None:
+    """The MAC at which a site takes VXLAN packets stays, whatever links end there."""
+    near, far = plugged(fabric, network, 0, "a1"), plugged(fabric, network, 1, "b2")
+    for latency in ("1ms", None, "1ms", None, "1ms"):
+        fabric.set_link(LinkSpec(between=("a", "b"), latency=latency))
+        assert ping(fabric, near, far.address)
+
+
 def test_clusters_are_isolated_from_each_other(fabric: NetnsFabric, network: ClusterNetwork) -> None:
     one, other = plugged(fabric, network, 0, "a1"), plugged(fabric, network, 1, "a2")
     second = network_of(fabric.spec.pool, 2)

@@ -166,11 +166,11 @@ def test_no_words_of_the_library_reach_users(case: tuple[Any, dict[str, Any]]) -
 
 def test_options_are_named_as_they_were_typed() -> None:
     with pytest.raises(Refused) as caught:
-        checked("--max-rounds", Rounds, -3, "wherry move")
+        checked("--max-rounds", "migration_parameters:Rounds", -3, "wherry move")
     assert caught.value.code == Code.USAGE and caught.value.what == "--max-rounds -3 is not valid"
     assert (caught.value.why, caught.value.next) == ("-3 is too small: at least 0", "wherry move --help")
-    assert checked("--max-rounds", Rounds, None, "wherry move") is None
-    assert checked("--bandwidth", Bandwidth, "5Mbit/s", "wherry move") == 5_000_000
+    assert checked("--max-rounds", "migration_parameters:Rounds", None, "wherry move") is None
+    assert checked("--bandwidth", "spec.fabric:Bandwidth", "5Mbit/s", "wherry move") == 5_000_000
     for figures, words in (({"latency": "x"}, "--latency: 'x' is"), ({"latency": "99s"}, "--latency: 99s is more")):
         with pytest.raises(Refused) as caught:
             parse(DirectionSpec, figures, "the change", "wherry site link set")

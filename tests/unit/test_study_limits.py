@@ -57,11 +57,11 @@ class InterruptedClient(Client):
 
     _interrupted = False
 
-    def _get(self, path: str, **query: Any) -> Any:
+    def get(self, path: str, **query: Any) -> Any:
         if path.startswith("/v1/operations/") and not self._interrupted:
             self._interrupted = True
             raise KeyboardInterrupt
-        return super()._get(path, **query)
+        return super().get(path, **query)
 
 
 def test_ctrl_c_ends_a_run_whose_operation_succeeded(

@@ -60,7 +60,7 @@ def move(
     checked("--to", "spec.base:ShortText", to, "wherry move")
     checked("--max-rounds", "migration_parameters:Rounds", max_rounds, "wherry move")
     checked("--bandwidth", "spec.fabric:Bandwidth", bandwidth, "wherry move")
-    checked("--parallel", "migration_parameters:Connections", parallel, "wherry move")
+    checked("--parallel", "migration_parameters:Connections", parallel or None, "wherry move")
     checked("--max-downtime", "migration_parameters:Downtime", max_downtime, "wherry move")
     parameters: dict[str, object] = {"mode": mode, "connections": parallel, "zstd": zstd, "downtime": max_downtime}
     with Client() as client:

@@ -450,7 +450,10 @@ def _set_up_guard(netns: str, rules: str) -> None:
 
 def _set_up_site(ip: NetnsLinks, address: str) -> None:
     ip.isolate()
-    ip.bridge(site_links.BRIDGE, netns_links.UNDERLAY_MTU)
+    # A MAC of its own: other sites would send to an old one for seconds after a link's end was made anew.
+    octets = ipaddress.ip_interface(address).ip.packed
+    mac = ":".join(f"{byte:02x}" for byte in (0x02, 0x76, *octets))
+    ip.bridge(site_links.BRIDGE, netns_links.UNDERLAY_MTU, mac)
     ip.address(site_links.BRIDGE, address)
 
 

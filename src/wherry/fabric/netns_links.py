@@ -74,12 +74,15 @@ class NetnsLinks:
         """Lets idle TCP connections keep their congestion windows: moves warm theirs up before they freeze a node."""
         _sysctl("ipv4/tcp_slow_start_after_idle", "0")
 
-    def bridge(self, name: str, mtu: int) -> None:
-        """A bridge that forwards at once: no spanning tree, no forward delay, no multicast snooping."""
+    def bridge(self, name: str, mtu: int, mac: str | None = None) -> None:
+        """A bridge that forwards at once: no spanning tree, no forward delay, no multicast snooping. Without `mac` it
+        has the lowest one of its ports, which changes with them."""
         if self.index(name) is None:
+            address = {} if mac is None else {"address": mac}
             self._route.link(
-                "add", ifname=name, kind="bridge", mtu=mtu, br_stp_state=0, br_forward_delay=0, br_mcast_snooping=0
-            )
+                "add", ifname=name, kind="bridge", mtu=mtu, br_stp_state=0, br_forward_delay=0, br_mcast_snooping=0,
+                **address,
+            )  # fmt: skip
         self.up(name)
 
     def pair(self, name: str, other: str, netns: int, mac: str | None = None, mtu: int = MTU) -> None:
