@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Self
 
-from wherry.base.clock import steady
+from wherry.base.clock import now, steady
 from wherry.base.errors import Code, LostContact, WherryError
 from wherry.cluster.lookup import find_cluster
 from wherry.job.profile import Sample, Sampler, foreign, profile
@@ -26,6 +26,10 @@ from wherry.service.context import Managers, ServiceContext
 
 NodeAtHost = tuple[str, str]
 """A node, and a host for it."""
+
+
+_LOOK, _YOUNG = 0.1, 10.0
+"""Seconds between two looks at a job that is being started, and the age to which it may be."""
 
 
 class BalanceSampling:
@@ -53,10 +57,20 @@ class BalanceSampling:
         return self._sampler.take(nodes, busy)
 
     def measure(self, seconds: float, pause: Callable[[float], object] = time.sleep) -> tuple[Sample, Sample]:
-        """Two samples, `seconds` apart; sooner when `pause`, which waits for so long, returns sooner."""
-        before = self.sample()
+        """Two samples, `seconds` apart; sooner when `pause`, which waits for so long, returns sooner. Ranks that are
+        being started are waited for first, for as long again at most: else they would not be in both samples."""
+        before, deadline = self.sample(), time.monotonic() + seconds
+        while self._starting(before) and time.monotonic() < deadline:
+            pause(min(_LOOK, seconds))
+            before = self.sample()
         pause(seconds)
         return before, self.sample()
+
+    def _starting(self, sample: Sample) -> bool:
+        """True when a job that was started just now has none of its ranks in the sample."""
+        jobs = [job for job in self._context.store.jobs() if job.state.under_way]
+        seen = {times.job for times in sample.ranks.values()}
+        return any(job.id not in seen and now() - (job.started or job.created) < _YOUNG for job in jobs)
 
     def profile(self, before: Sample, after: Sample, cluster: str, remaining: float | None = None) -> Profile:
         """The profile of the cluster's jobs between two samples. LostContact when ranks of a node were not measured."""
