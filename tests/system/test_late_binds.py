@@ -186,6 +186,7 @@ def test_the_next_daemon_takes_out_what_a_killed_one_left(wherry: RealInstance, 
     os.close(namespace)
     os.close(directory)
     assert str(work) in Path(f"/proc/{pid}/mountinfo").read_text()
+    wherry.start_daemon()
     assert wherry.json("status", "left")["clusters"][0]["binding"] == []
     assert str(work) not in Path(f"/proc/{pid}/mountinfo").read_text()
     if find_criu().works:

@@ -87,6 +87,7 @@ def test_job_survives_a_link_that_changes_fails_and_dies(far: RealInstance) -> N
         assert link(far)["lost"] > 0
         (emulator,) = processes(far, "wherry-link")
         far.kill_daemon()
+        far.start_daemon()
         assert far("site", "link").returncode == 0
         assert processes(far, "wherry-link") == [emulator], "a new daemon finds it"
         os.kill(emulator, signal.SIGKILL)

@@ -120,9 +120,17 @@ def test_excluded_combinations_are_listed_as_left_out() -> None:
 
 
 def test_post_copy_is_unavailable_without_userfaultfd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    setting, device = tmp_path / "setting", tmp_path / "device"
+    monkeypatch.setattr(requirements, "_USERFAULTFD", setting)
+    monkeypatch.setattr(requirements, "_USERFAULTFD_DEVICE", device)
+    assert "this kernel has no userfaultfd" in requirements.unavailable_features([])[requirements.POST_COPY]
+    setting.write_text("0\n")
+    assert "there is no /dev/userfaultfd" in requirements.unavailable_features([])[requirements.POST_COPY]
+    device.touch()
     assert requirements.POST_COPY not in requirements.unavailable_features([])
-    monkeypatch.setattr(requirements, "_USERFAULTFD", tmp_path / "absent")
-    assert "userfaultfd" in requirements.unavailable_features([])[requirements.POST_COPY]
+    device.unlink()
+    setting.write_text("1\n")
+    assert requirements.POST_COPY not in requirements.unavailable_features([])
 
 
 def test_run_whose_result_differs_from_unmoved_runs_fails(tmp_path: Path) -> None:

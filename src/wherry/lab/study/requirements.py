@@ -21,8 +21,9 @@ POST_COPY = "post-copy"
 """Key: VM nodes cannot be moved by post-copy."""
 _KVM = "kvm"
 _USERFAULTFD = Path("/proc/sys/vm/unprivileged_userfaultfd")
-"""Exists if the kernel supports userfaultfd. Its value does not matter, because QEMU of emulated hosts starts as
-root."""
+_USERFAULTFD_DEVICE = Path("/dev/userfaultfd")
+"""QEMU of emulated hosts is unprivileged: it may use userfaultfd if the first is 1, or by the second, which its
+libvirtd gives to it where the machine has one."""
 _VM_NEEDS = ("libvirt", "image")
 """The doctor's findings that VM nodes require. KVM is not one of them: without it VMs are emulated, and slow."""
 
@@ -47,6 +48,15 @@ def versions(findings: Sequence[Mapping[str, str]]) -> dict[str, str]:
     return {finding["name"]: finding["text"] for finding in findings if finding["name"] in _VERSIONS}
 
 
+def no_post_copy() -> str:
+    """Why virtual machines on emulated hosts cannot be moved by post-copy; empty when they can."""
+    if not _USERFAULTFD.exists():
+        return "this kernel has no userfaultfd, by which memory that is not there yet is fetched"
+    if _USERFAULTFD.read_text().strip() != "1" and not _USERFAULTFD_DEVICE.exists():
+        return "QEMU may not use userfaultfd: there is no /dev/userfaultfd, and vm.unprivileged_userfaultfd is not 1"
+    return ""
+
+
 def unavailable_features(findings: Sequence[Mapping[str, str]]) -> dict[str, str]:
     """Feature -> reason: from the doctor's findings, programs that were not built, and packages that are not
     installed."""
@@ -55,8 +65,8 @@ def unavailable_features(findings: Sequence[Mapping[str, str]]) -> dict[str, str
         reasons[VM] = missing[0]
     if _KVM in reasons and "qemu" in reasons:  # QEMU's limitation applies to emulation only
         reasons[VM_MOVES] = reasons["qemu"]
-    if not _USERFAULTFD.exists():
-        reasons[POST_COPY] = "this kernel has no userfaultfd, by which memory that is not there yet is fetched"
+    if why := no_post_copy():
+        reasons[POST_COPY] = why
     for name in _OPTIONAL_PROGRAMS:
         try:
             native_program(name)

@@ -42,6 +42,8 @@ FLOCK, OFD, POSIX = "FLOCK", "OFDLCK", "POSIX"
 _OF_A_DESCRIPTION = (FLOCK, OFD)
 """Locks that belong to the open file description, not to a process."""
 _NAMES = {FLOCK: "flock", OFD: "OFD lock", POSIX: "fcntl lock"}
+_READINGS = 16
+"""Readings of /proc/locks, at most, until two are the same."""
 _WAIT, _LOOKS = 0.5, 24
 """Seconds, and number of checks at least, to wait for a lock to be released while the node runs: MPI-IO holds an fcntl
 lock for some milliseconds at a time, and on a busy machine a check takes as long."""
@@ -257,14 +259,25 @@ def _why_not(lock: Lock, one: Descriptor, own: set[int], mapped: Callable[[int],
 def _without_descriptor(pids: list[int], found: list[Descriptor]) -> Lock | None:
     """A lock of the node that no descriptor shows: it was closed, but the file is still mapped or in a message."""
     told = {lock.words for one in found for lock in one.locks}
-    lines = (line.split()[1:] for line in Path("/proc/locks").read_text().splitlines())
-    left = [Lock(tuple(words)) for words in lines if words[0] != "->" and tuple(words) not in told]
+    left = [Lock(words) for words in _all_locks() if words[0] != "->" and words not in told]
     for lock in left:
         if lock.pid in pids:
             return lock
     unknown = [lock for lock in left if lock.pid <= 0 or not os.path.exists(f"/proc/{lock.pid}")]
     mapped = set().union(*(_mapped(pid) for pid in pids)) if unknown else set()
     return next((lock for lock in unknown if lock.inode in mapped), None)
+
+
+def _all_locks() -> list[tuple[str, ...]]:
+    """The lines of /proc/locks without their numbers. The kernel tells them by pages and leaves out one for each lock
+    that is released between two pages, so a reading counts when the next one is the same."""
+    last, lines = None, list[tuple[str, ...]]()
+    for _ in range(_READINGS):
+        lines = [tuple(line.split()[1:]) for line in Path("/proc/locks").read_text().splitlines()]
+        if lines == last:
+            break
+        last = lines
+    return lines
 
 
 def _descriptors(pids: list[int]) -> list[Descriptor]:
