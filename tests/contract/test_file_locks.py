@@ -17,7 +17,6 @@ from wherry.base.errors import WherryError
 from wherry.fabric.protocol import Fabric
 from wherry.job.agent_client import AgentEndpoint
 from wherry.model.owner import Owner
-from wherry.node.container import file_locks
 from wherry.node.container.driver import ContainerDriver
 from wherry.node.container.local_departure import LocalDeparture
 from wherry.node.container.mover import ContainerMover
@@ -356,12 +355,3 @@ def test_restored_copy_may_release_a_lock_and_take_another(locks: NodeWithLocks)
     wait_until(lambda: report.read_text() != "holds\n")
     node_under_test.finish(mover)
     assert report.read_text() == "upgraded\n"
-
-
-def test_locks_are_those_of_two_equal_readings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernel leaves out lines of /proc/locks while others come and go."""
-    held, other = "1: FLOCK  ADVISORY  WRITE 7 08:01:9 0 EOF", "2: FLOCK  ADVISORY  WRITE 8 08:01:7 0 EOF"
-    readings = iter([f"{other}\n", f"{held}\n{other}\n", f"{held}\n{other}\n", ""])
-    with monkeypatch.context() as changed:
-        changed.setattr(Path, "read_text", lambda path: next(readings))
-        assert [words[3] for words in file_locks._all_locks()] == ["7", "8"]
