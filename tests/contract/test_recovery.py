@@ -7,6 +7,8 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -57,7 +59,12 @@ def daemon(nodes: tuple[NodeDriver, Fabric], tmp_path: Path) -> Iterator[Callabl
 
 
 def killed(action: Callable[[], object]) -> bool:
-    """Runs `action` in a child process; returns True if it was killed."""
+    """Runs `action` in a child process; returns True if it was killed.
+
+    The child has none of this process's threads, so it waits until none holds a lock that the child may need.
+    """
+    while any(thread.name == "paths" for thread in threading.enumerate()):
+        time.sleep(0.01)
     child = os.fork()
     if child == 0:
         try:

@@ -81,9 +81,9 @@ def test_a_thread_freezes_the_others(start: Callable[..., Board], mode: str) -> 
 def test_every_register_survives(start: Callable[..., Board], mode: str) -> None:
     """General, SSE to AVX-512, masks, x87 and the control words and flags, of four threads that take turns."""
     board = start()
-    run = Run(board, "patterns", 600)
+    run = Run(board, "patterns", 2400)
     assert move_around(board, run, mode, 20) > 0
-    assert run.ended()["status"] == 0 and run.text == "ok 600\n"
+    assert run.ended()["status"] == 0 and run.text == "ok 2400\n"
 
 
 @pytest.mark.parametrize("mode", range(len(MODES)))
@@ -134,11 +134,11 @@ def test_written_pages_are_found_without_userfaultfd(
     """The ways that are used where the machine lacks the best; which it was is told."""
     monkeypatch.setenv("WHERRY_TILE_FAULT", f"tracking:{way}")
     board = start()
-    run = Run(board, "patterns", 200)
+    run = Run(board, "patterns", 2400)
     cost = board.move(run.process, (place(board, run.process)["tile"] + 1) % 3, "precopy")
     assert cost["tracking"] == way and (cost["rounds"] == 0) == (way == "none")
     move_around(board, run, "precopy", 20)
-    assert run.ended()["status"] == 0 and run.text == "ok 200\n"
+    assert run.ended()["status"] == 0 and run.text == "ok 2400\n"
 
 
 def test_a_process_that_only_waits_moves_and_hears(start: Callable[..., Board]) -> None:
