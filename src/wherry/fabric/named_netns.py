@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from wherry.base.errors import Code, Failed
+from wherry.base.own_thread import in_own_thread
 
 DIRECTORY = Path("/run/netns")
 _CLONE_NEWNET = 0x40000000
@@ -58,7 +59,7 @@ def create(name: str) -> None:
         _check(_libc.unshare(_CLONE_NEWNET), "unshare", target)
         _mount(f"/proc/self/task/{threading.get_native_id()}/ns/net", target, _MS_BIND)
 
-    _in_thread(make)
+    in_own_thread(make, "netns")
 
 
 def remove(name: str) -> None:
@@ -84,7 +85,7 @@ def inside(where: str, function: Callable[[], Result]) -> Result:
             os.close(descriptor)
         return function()
 
-    return _in_thread(run)
+    return in_own_thread(run, "netns")
 
 
 def processes(name: str) -> list[int]:
@@ -144,21 +145,3 @@ def _check(result: int, call: str, target: str) -> None:
     if result != 0:
         reason = os.strerror(ctypes.get_errno())
         raise Failed(Code.FAILED, f"{call} of {target} failed", reason, "run as root: sudo wherry doctor")
-
-
-def _in_thread(function: Callable[[], Result]) -> Result:
-    results: list[Result] = []
-    errors: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            results.append(function())
-        except BaseException as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=run, name="netns")
-    thread.start()
-    thread.join()
-    if errors:
-        raise errors[0]
-    return results[0]

@@ -10,11 +10,11 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
-import threading
 from collections.abc import Callable
 from typing import TypeVar
 
 from wherry.base.errors import Code, Failed, Refused
+from wherry.base.own_thread import in_own_thread
 from wherry.model.owner import Owner
 
 T = TypeVar("T")
@@ -27,22 +27,12 @@ def as_user(owner: Owner, act: Callable[[], T]) -> T:
     """`act()` with the owner's rights on files. Without root's rights, or for root, simply `act()`."""
     if os.geteuid() != 0 or owner.uid == 0:
         return act()
-    result: list[T] = []
-    problem: list[BaseException] = []
 
-    def run() -> None:
-        try:
-            _become(owner)
-            result.append(act())
-        except BaseException as error:  # re-raised in the caller's thread
-            problem.append(error)
+    def run() -> T:
+        _become(owner)
+        return act()
 
-    thread = threading.Thread(target=run, name="as-user")
-    thread.start()
-    thread.join()
-    if problem:
-        raise problem[0]
-    return result[0]
+    return in_own_thread(run, "as-user")
 
 
 def is_closed(path: str | os.PathLike[str], owner: Owner) -> bool:

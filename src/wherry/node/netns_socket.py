@@ -9,9 +9,10 @@ from __future__ import annotations
 import ctypes
 import os
 import socket
-import threading
 from collections.abc import Callable
 from typing import TypeVar
+
+from wherry.base.own_thread import in_own_thread
 
 T = TypeVar("T")
 _CLONE_NEWNET = 0x40000000
@@ -29,28 +30,18 @@ def in_netns(path: str, act: Callable[[], T]) -> T:
 
     Sockets created there belong to that namespace. The thread ends, so no thread of the daemon stays in it.
     """
-    result: list[T] = []
-    problem: list[BaseException] = []
 
-    def enter() -> None:
+    def enter() -> T:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                if _libc.setns(descriptor, _CLONE_NEWNET):
-                    number = ctypes.get_errno()
-                    raise OSError(number, os.strerror(number), path)
-            finally:
-                os.close(descriptor)
-            result.append(act())
-        except BaseException as error:  # re-raised in the caller's thread
-            problem.append(error)
+            if _libc.setns(descriptor, _CLONE_NEWNET):
+                number = ctypes.get_errno()
+                raise OSError(number, os.strerror(number), path)
+        finally:
+            os.close(descriptor)
+        return act()
 
-    thread = threading.Thread(target=enter, name="netns")
-    thread.start()
-    thread.join()
-    if problem:
-        raise problem[0]
-    return result[0]
+    return in_own_thread(enter, "netns")
 
 
 def listen_in(netns: str, address: str, timeout: float) -> socket.socket:

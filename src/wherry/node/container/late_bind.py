@@ -13,10 +13,10 @@ import ctypes
 import errno
 import os
 import stat
-import threading
 from collections.abc import Callable
 from contextlib import suppress
 
+from wherry.base.own_thread import in_own_thread
 from wherry.node.container.mounts import MNT_DETACH, MS_PRIVATE, UMOUNT_NOFOLLOW
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -60,22 +60,14 @@ def detach(namespace: int, inside: str) -> None:
 def _entered(namespace: int, act: Callable[[], None]) -> None:
     """`act()` in a thread that has entered the mount namespace. The thread has a working directory and a umask of its
     own, without which the kernel lets no thread enter."""
-    problem: list[BaseException] = []
 
     def run() -> None:
-        try:
-            _checked(_libc.unshare(_CLONE_FS))
-            _checked(_libc.setns(namespace, _CLONE_NEWNS))
-            os.umask(0o022)
-            act()
-        except BaseException as error:  # re-raised in the caller's thread
-            problem.append(error)
+        _checked(_libc.unshare(_CLONE_FS))
+        _checked(_libc.setns(namespace, _CLONE_NEWNS))
+        os.umask(0o022)
+        act()
 
-    thread = threading.Thread(target=run, name="late-bind")
-    thread.start()
-    thread.join()
-    if problem:
-        raise problem[0]
+    in_own_thread(run, "late-bind")
 
 
 def _attach(tree: int, inside: str) -> None:
