@@ -95,7 +95,7 @@ class RealInstance:
         self.instance = Instance(name)
         self.directory = directory
         self._enter = enter
-        self._wherry = (*enter, "env", f"--chdir={directory}", str(WHERRY)) if enter else (str(WHERRY),)
+        self.command = (*enter, "env", f"--chdir={directory}", str(WHERRY)) if enter else (str(WHERRY),)
         inherited = {key: value for key, value in os.environ.items() if not key.startswith(("WHERRY_", "SUDO_"))}
         self.environment = {**inherited, "WHERRY_INSTANCE": name, **environment}
 
@@ -106,7 +106,7 @@ class RealInstance:
         if not self._enter:
             return forked.run(words, self.directory, {**self.environment, **more}, SECONDS)
         return subprocess.run(
-            [*self._wherry, *words],
+            [*self.command, *words],
             cwd=self.directory,
             env={**self.environment, **more},
             stdin=subprocess.DEVNULL,
@@ -126,7 +126,7 @@ class RealInstance:
     def start(self, *words: str, stdin: int = subprocess.DEVNULL) -> subprocess.Popen[str]:
         """Starts a command in the background."""
         return subprocess.Popen(
-            [*self._wherry, *words],
+            [*self.command, *words],
             cwd=self.directory,
             env=self.environment,
             stdin=stdin,
@@ -305,11 +305,11 @@ def real_instance(role: str, enter: tuple[str, ...] = (), **environment: str) ->
         os.chmod(directory, 0o755)
         created = RealInstance(name, Path(directory), enter, **environment)
         if any(found for kind, found in created.all_resources().items() if kind != "interfaces"):
-            created("down", "--all")
+            created("down", "--all", "--yes")
         try:
             yield created
         finally:
-            down = created("down", "--all")
+            down = created("down", "--all", "--yes")
         assert down.returncode == 0, down.stderr
 
 

@@ -48,7 +48,7 @@ def far() -> Iterator[RealInstance]:
         before = created.all_resources()
         created.json("fabric", "up", created.file("far.yaml", FABRIC))
         yield created
-        assert created("down", "--all").returncode == 0
+        assert created("down", "--all", "--yes").returncode == 0
         assert eventually(created.all_resources, before) == before
 
 

@@ -19,7 +19,7 @@ def clean() -> Iterator[RealInstance]:
         before = created.all_resources()
         assert not any(names for kind, names in before.items() if kind != "interfaces"), before
         yield created
-        assert created("down", "--all").returncode == 0
+        assert created("down", "--all", "--yes").returncode == 0
         assert eventually(created.all_resources, before) == before
 
 
@@ -31,7 +31,7 @@ def test_down_all_after_a_job_a_move_and_a_killed_daemon(clean: RealInstance) ->
         assert all(before.values()), before
         clean.kill_daemon()
         assert ring.running()
-        down = clean.json("down", "--all")
+        down = clean.json("down", "--all", "--yes")
         assert down["removed"]["namespaces"] and down["removed"]["processes"]
         assert eventually(ring.running, False) is False
         assert not any(resources for kind, resources in clean.all_resources().items() if kind != "interfaces")
@@ -48,7 +48,7 @@ def test_down_all_after_a_half_made_cluster(clean: RealInstance, done: str) -> N
     clean.kill_daemon()
     client.communicate()
     assert eventually(lambda: clean("daemon", "status").returncode, 7) == 7, "a killed process takes a moment to end"
-    assert clean.json("down", "--all")["removed"]["namespaces"]
+    assert clean.json("down", "--all", "--yes")["removed"]["namespaces"]
 
 
 @pytest.mark.parametrize("phase", ["restore", "commit"])
@@ -58,7 +58,7 @@ def test_down_all_in_the_middle_of_a_move(clean: RealInstance, phase: str) -> No
     assert eventually(lambda: clean("daemon", "status").returncode, 7) == 7
     places = [path.name for path in (clean.instance.run / "nodes").iterdir()]
     assert sorted(places) == ["two-0@a1", "two-1@a2", "two-1@b1"]
-    clean.json("down", "--all")
+    clean.json("down", "--all", "--yes")
 
 
 def test_down_all_ends_programs_of_a_killed_daemon(clean: RealInstance) -> None:
@@ -69,7 +69,7 @@ def test_down_all_ends_programs_of_a_killed_daemon(clean: RealInstance) -> None:
     for pid in clean.move_processes():
         os.kill(pid, signal.SIGSTOP)
     clean.kill_daemon()
-    clean.json("down", "--all")
+    clean.json("down", "--all", "--yes")
     for pid in clean.move_processes():  # idle ones end by themselves
         os.kill(pid, signal.SIGCONT)
 
@@ -79,7 +79,7 @@ def test_down_all_during_a_job_and_a_move(clean: RealInstance) -> None:
     clean.up("two", 2)
     with clean.ring("two", "openmpi", ranks=2, seconds=120):
         clean.begin_move("two-1", "b1", fault="transfer:pause:5")
-        clean.json("down", "--all")
+        clean.json("down", "--all", "--yes")
 
 
 def test_down_all_is_idempotent_and_touches_no_other_instance(clean: RealInstance) -> None:
@@ -87,8 +87,8 @@ def test_down_all_is_idempotent_and_touches_no_other_instance(clean: RealInstanc
         neighbour.up("two", 2)
         before = neighbour.all_resources()
         clean.up("two", 2)
-        clean.json("down", "--all")
-        again = clean("down", "--all")
+        clean.json("down", "--all", "--yes")
+        again = clean("down", "--all", "--yes")
         assert again.returncode == 0 and "nothing" in again.stdout
         assert neighbour.all_resources() == before
         assert set(neighbour.assert_one_copy("two")) == {"two-0", "two-1"}

@@ -54,7 +54,7 @@ def far() -> Iterator[RealInstance]:
         created.json("fabric", "up", created.file("far.yaml", FABRIC))
         created.up("two", 2, more="placement: {spread: site}\n")
         yield created
-        assert created("down", "--all").returncode == 0
+        assert created("down", "--all", "--yes").returncode == 0
         assert eventually(created.all_resources, before) == before
 
 

@@ -208,11 +208,11 @@ def test_down_leaves_nothing_on_real_hosts(pair: RealInstance, hosts: QemuLab) -
     """While a host does not answer, `down` fails and can be repeated later."""
     host = known(pair, hosts)["pair-0"]
     hosts.kill_libvirtd(host)
-    failed = pair("down", "--all")
+    failed = pair("down", "--all", "--yes")
     assert failed.returncode == 6 and f"{host} (qemu+" in failed.stderr, failed.stderr
     hosts.start_libvirtd(host)
     assert hosts.domains() != {}
-    done = pair("down", "--all")
+    done = pair("down", "--all", "--yes")
     assert done.returncode == 0, done.stderr
     assert hosts.domains() == {} and not any(hosts.wherry_files(host) for host in ADDRESSES)
     assert not any(pair.all_resources()[kind] for kind in ("processes", "namespaces", "cgroups", "directories"))

@@ -58,7 +58,7 @@ def case() -> Iterator[Path]:
 @pytest.fixture(scope="module")
 def clusters(case: Path) -> Iterator[dict[str, dict[str, object]]]:
     """One-node clusters of user nobody, each made in the directory of its name."""
-    wherry("down", "--all", cwd=case)
+    wherry("down", "--all", "--yes", cwd=case)
     for name in ("open", "limited", "closed"):
         file = case / f"{name}.yaml"
         file.write_text(f"kind: container\nversion: 1\nname: {name}\nnodes: 1\ncpus: 0.5\nmemory: 256MiB\n")
@@ -66,7 +66,7 @@ def clusters(case: Path) -> Iterator[dict[str, dict[str, object]]]:
         assert up.returncode == 0, up.stderr
     listed = json.loads(wherry("status", "-o", "json", cwd=case).stdout)["clusters"]
     yield {cluster["name"]: cluster for cluster in listed}
-    down = wherry("down", "--all", cwd=case)
+    down = wherry("down", "--all", "--yes", cwd=case)
     assert down.returncode == 0, down.stderr
 
 

@@ -58,7 +58,7 @@ def wherry(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 def case() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="wherry-tstudy-") as directory:
         yield Path(directory)
-        down = wherry("down", "--all", cwd=Path(directory))
+        down = wherry("down", "--all", "--yes", cwd=Path(directory))
         assert down.returncode == 0, down.stderr
 
 

@@ -100,4 +100,4 @@ def test_tiles_on_two_hosts(some: RealInstance) -> None:
     some.kill_daemon()
     refused = some("fabric", "down")
     assert refused.returncode == 5 and "wherry tile down" in refused.stderr, "the next daemon knows of them, too"
-    assert some.json("down", "--all")["removed"]["tiles"] == ["6 tiles"]
+    assert some.json("down", "--all", "--yes")["removed"]["tiles"] == ["6 tiles"]

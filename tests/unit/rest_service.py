@@ -122,14 +122,14 @@ class JobsInMemory:
         taken = len(self.inputs[id])
         return taken, end and taken == offset + len(data)
 
-    def cancel(self, id: str) -> Job:
+    def cancel(self, id: str, taken_down: str = "") -> Job:
         job = self.store.job(id)
         assert job
         job = job.model_copy(update={"state": JobState.CANCELLED, "exit_code": 130})
         self.store.put_job(job)
         return job
 
-    def remove(self, cluster: str) -> None:
+    def remove(self, cluster: str, reason: str) -> None:
         for job in self.store.jobs(cluster):
             self.store.drop_job(job.id)
 

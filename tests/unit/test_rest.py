@@ -121,7 +121,8 @@ def test_a_cluster_that_cannot_be_removed_keeps_its_jobs(http: httpx.Client, ser
     assert http.get("/v1/jobs").json()[0]["id"] == job and http.get(f"/v1/jobs/{job}").json()["state"] == "running"
     assert http.get("/v1/clusters").json()[0]["state"] == "running"
     service.context.store.put_move(move.model_copy(update={"phase": Phase.ROLLED_BACK, "ended": now()}))
-    assert ended(http, http.delete("/v1/clusters/hello"))["state"] == "done"
+    assert http.delete("/v1/clusters/hello").json()["code"] == "WRONG_STATE", "jobs are ended only when that is said"
+    assert ended(http, http.delete("/v1/clusters/hello?end_jobs=true"))["state"] == "done"
     assert http.get("/v1/jobs").json() == []
 
 
@@ -456,7 +457,7 @@ def test_a_job_is_not_cancelled_while_its_cluster_is_removed(
         patch.setattr(managers.jobs, "cancel", blocking(managers.jobs.cancel))
         cancel = http.delete(f"/v1/jobs/{job}")
         assert busy.wait(20)
-        refused = http.delete("/v1/clusters/hello").json()
+        refused = http.delete("/v1/clusters/hello?end_jobs=true").json()
         assert refused["code"] == "WRONG_STATE" and cancel.json()["id"] in refused["why"]
         assert ended(http, http.post("/v1/clusters", json={"spec": CLUSTER}))["state"] == "done"
         go.set()
@@ -465,8 +466,8 @@ def test_a_job_is_not_cancelled_while_its_cluster_is_removed(
     job = ended(http, http.post("/v1/jobs", json=body))["result"]["job"]["id"]
     go.clear(), busy.clear()
     monkeypatch.setattr(managers.jobs, "remove", blocking(managers.jobs.remove))
-    monkeypatch.setattr(managers.jobs, "cancel", lambda _id: None)
-    down = http.delete("/v1/clusters/hello")
+    monkeypatch.setattr(managers.jobs, "cancel", lambda _id, _reason: None)
+    down = http.delete("/v1/clusters/hello?end_jobs=true")
     assert busy.wait(20)
     refused = http.delete(f"/v1/jobs/{job}").json()
     assert refused["code"] == "WRONG_STATE" and down.json()["id"] in refused["why"]

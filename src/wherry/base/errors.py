@@ -32,12 +32,13 @@ class Code(StrEnum):
     CANCELLED = "CANCELLED"
     MOVE_FAILED = "MOVE_FAILED"
     JOB_FAILED = "JOB_FAILED"
+    TAKEN_DOWN = "TAKEN_DOWN"
     FAILED = "FAILED"
     BUG = "BUG"
 
     @property
     def exit_code(self) -> int:
-        """1 failed, 2 usage, 3 not found, 4 refused, 5 wrong state, 6 partly done, 7 unreachable."""
+        """1 failed, 2 usage, 3 not found, 4 refused, 5 wrong state, 6 partly done, 7 unreachable, 8 taken down."""
         return _EXIT.get(self, 1)
 
     @property
@@ -60,9 +61,10 @@ _EXIT = {
     Code.HOST_DOWN: 7,
     Code.UNREACHABLE: 7,
     Code.VERSION_MISMATCH: 7,
+    Code.TAKEN_DOWN: 8,
     Code.CANCELLED: 130,
 }
-_HTTP = {2: 422, 3: 404, 4: 403, 5: 409, 6: 500, 7: 503, 130: 409, 1: 500}
+_HTTP = {2: 422, 3: 404, 4: 403, 5: 409, 6: 500, 7: 503, 8: 410, 130: 409, 1: 500}
 
 
 class WherryError(Exception):

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from wherry.base.errors import Code, Failed, Refused, WherryError
 from wherry.base.paths import Instance, instance
 from wherry.cli.instances import noted, others
 from wherry.cli.names import ClusterName
-from wherry.cli.output import Output, emit, say, table
-from wherry.client import Client, daemon_process
+from wherry.cli.output import Output, age, agrees, emit, is_interactive, say, table
+from wherry.client import Client, Reader, Row, daemon_process
+
+if TYPE_CHECKING:
+    from wherry.model.records import Job
 
 _TRIES = 5
 """How many daemons `down --all` stops before it gives up."""
@@ -68,7 +71,7 @@ def down(
         With --all: all other instances of this machine too, as studies, benchmarks and tests leave them when they are
         killed. Asks before.
     yes
-        Ask nothing.
+        End running jobs without asking. Without a terminal nothing can be asked, and nothing is removed while jobs run.
     """
     if all == bool(name):
         what = "name a cluster, or say --all" if not name else "a name and --all exclude each other"
@@ -76,10 +79,11 @@ def down(
     if instances and not all:
         raise Refused(Code.USAGE, "--instances goes with --all", "", "wherry down --all --instances")
     if all:
-        _down_all(output, others(yes) if instances else [])
+        _down_all(output, yes, others(yes) if instances else [])
         return
     with Client() as client:
-        result: dict[str, Any] = client.wait(client.down(str(name)).id, say).result or {}
+        ending = _agreed(f"cluster {name}", client.jobs(name), yes, f"wherry down {name} --yes")
+        result: dict[str, Any] = client.wait(client.down(str(name), ending).id, say).result or {}
         emit(output, "down", result, lambda: print(f"{name} is removed ({len(result['nodes'])} nodes)."))
 
 
@@ -105,15 +109,41 @@ def _stop_and_purge(place: Instance) -> tuple[int | None, dict[str, list[str]]]:
         pid = daemon_process.stop(place) or pid
 
 
-def _down_all(output: str, others: Sequence[Instance] = ()) -> None:
+def _agreed(what: str, jobs: Sequence[Job | Row], yes: bool, remedy: str) -> bool:
+    """True when jobs may be ended: by --yes, by an answer on the terminal, or as none runs. WRONG_STATE and CANCELLED
+    when not."""
+    running = [job for job in jobs if job.state in ("starting", "running")]
+    if yes or not running:
+        return True
+    names = ", ".join(job.id for job in running)
+    if not is_interactive():
+        raise Refused(Code.WRONG_STATE, f"jobs run on {what}: {names}", "there is no terminal to ask at", remedy)
+    rows = [(job.id, job.cluster, job.ranks, age(job.created), " ".join(job.argv)[:60]) for job in running]
+    table(("JOB", "CLUSTER", "RANKS", "AGE", "PROGRAM"), rows, "")
+    if not agrees(f"End {'this job' if len(running) == 1 else 'these jobs'} and remove {what}?"):
+        raise Refused(Code.CANCELLED, "nothing was removed", "", remedy)
+    return True
+
+
+def _running(place: Instance) -> list[Row]:
+    """The jobs of an instance, as far as its daemon tells: what is broken is removed without a question."""
+    try:
+        return Reader(place).jobs()
+    except WherryError:
+        return []
+
+
+def _down_all(output: str, yes: bool, others: Sequence[Instance] = ()) -> None:
     """Removes this instance and others. When one cannot be removed, the rest is."""
     removed_of, left = dict[str, dict[str, list[str]]](), list[str]()
-    for place in others:
-        try:
-            removed_of[place.name] = _removed(place)
-        except WherryError as error:
-            left.append(noted(place, error))
     place = instance()
+    if not others:  # else the question was about everything
+        _agreed(f"instance {place.name}", [] if yes else _running(place), yes, "wherry down --all --yes")
+    for other in others:
+        try:
+            removed_of[other.name] = _removed(other)
+        except WherryError as error:
+            left.append(noted(other, error))
     removed = _removed(place)
 
     def text() -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 
 from wherry.base.errors import Code, Refused
 from wherry.base.paths import Instance, instance, instances
-from wherry.cli.output import say, table
+from wherry.cli.output import agrees, is_interactive, say, table
 from wherry.client import daemon_process
 
 
@@ -18,12 +17,11 @@ def others(agreed: bool) -> list[Instance]:
     if not found or agreed:
         return found
     names = ", ".join(place.name for place in found)
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+    if not is_interactive():
         what, why = f"this would remove the instances {names} too", "there is no terminal to ask at"
         raise Refused(Code.WRONG_STATE, what, why, "wherry down --all --instances --yes")
     _show(found)
-    print(f"Remove them and the instance {mine}, with all clusters, jobs and output? [y/N] ", end="", flush=True)
-    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+    if not agrees(f"Remove them and the instance {mine}, with all clusters, jobs and output?"):
         raise Refused(Code.CANCELLED, "nothing was removed", "", "wherry down --all")
     return found
 

@@ -91,6 +91,7 @@ def _run(
             for chunk in client.output(job.id):
                 seen += 1
                 _write(chunk, kept, output)
+            job = client.job(job.id)
         except KeyboardInterrupt:
             with suppress(OSError):  # the terminal is gone
                 say(f"ending job {job.id}")
@@ -99,7 +100,11 @@ def _run(
                 for chunk in list(client.output(job.id, follow=False))[seen:]:
                     _write(chunk, kept, output)
             return _INTERRUPTED
-        job = client.job(job.id)
+        except Refused as error:
+            if error.code is not Code.TAKEN_DOWN:
+                raise
+            why = error.why if error.why.startswith("its cluster") else f"its cluster {name} was taken down {error.why}"
+            raise Failed(error.code, f"job {job.id} was ended", why, "wherry up FILE") from None
     if output == "json":
         _emit_streams(job, kept)
     return _exit_code(job)
@@ -251,6 +256,8 @@ def _exit_code(job: Job) -> int:
     if job.exit_code is None:
         why = job.reason or f"it is {job.state}"
         raise Failed(Code.JOB_FAILED, f"job {job.id} did not end by itself", why, f"wherry job show {job.id}")
+    if job.exit_code == Code.TAKEN_DOWN.exit_code and str(job.state) == "cancelled":
+        raise Failed(Code.TAKEN_DOWN, f"job {job.id} was ended", job.reason, "wherry up FILE")
     if str(job.state) == "failed":
         say(f"error {Code.JOB_FAILED}: job {job.id} failed\n  why: {job.reason}\n  next: {job.next}")
     elif job.exit_code and job.reason:

@@ -20,6 +20,7 @@ EXIT_CODES = {
     5: "wrong state",
     6: "partly done",
     7: "unreachable",
+    8: "taken down: the cluster, and with it the job, was removed by somebody else",
     130: "interrupted",
 }
 ENVIRONMENT = {

@@ -51,6 +51,17 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
+def is_interactive() -> bool:
+    """True when a question can be asked and answered on the terminal."""
+    return sys.stdin.isatty() and sys.stdout.isatty()
+
+
+def agrees(question: str) -> bool:
+    """Asks on the terminal; True when the answer is yes."""
+    print(f"{question} [y/N] ", end="", flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
 def table(header: Sequence[str], rows: Sequence[Sequence[object]], empty: str) -> None:
     """Prints aligned columns, or the line `empty` when there are no rows."""
     if not rows:

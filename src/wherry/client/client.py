@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from wherry.base.errors import Code, Failed, Refused, WherryError, from_dict
@@ -100,16 +101,19 @@ class Client:
                 what = f"{operation.kind} did not end within {seconds:g} s"
                 raise Failed(Code.TIMED_OUT, what, "it is being cancelled", f"wherry op show {id}")
 
-    def _begin(self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None) -> Operation:
+    def _begin(
+        self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None, **query: Any
+    ) -> Operation:
         """Begins an operation. Ctrl-C before the answer cancels it: the request may have begun it already, and the same
         request with the same idempotency key returns it. A second Ctrl-C gives up."""
         headers = {**(headers or {}), "Idempotency-Key": os.urandom(16).hex()}
+        ask = partial(self._transport.ask, method, path, body=body, headers=headers, **query)
         try:
-            begun = self._transport.ask(method, path, body=body, headers=headers)  # first: a refused one needs no model
+            begun = ask()  # first: a refused one needs no model
             return models.Operation(**begun)
         except KeyboardInterrupt:
             with suppress(WherryError):  # it was refused, or cannot be cancelled
-                self.cancel(models.Operation(**self._transport.ask(method, path, body=body, headers=headers)).id)
+                self.cancel(models.Operation(**ask()).id)
             raise
 
     def _cancel_quietly(self, id: str, progress: Progress) -> None:
@@ -180,9 +184,9 @@ class Client:
         body = {"spec": spec, "source": source, "owner": (owner or identity.owner()).model_dump()}
         return self._begin("POST", "/v1/clusters", body=body)
 
-    def down(self, name: str) -> Operation:
-        """Begins to remove a cluster."""
-        return self._begin("DELETE", f"/v1/clusters/{name}")
+    def down(self, name: str, end_jobs: bool = False) -> Operation:
+        """Begins to remove a cluster. Refused while jobs run on it, unless `end_jobs`: then they are ended."""
+        return self._begin("DELETE", f"/v1/clusters/{name}", end_jobs=end_jobs)
 
     def nodes(self, cluster: str | None = None) -> list[Node]:
         """By cluster and index."""

@@ -11,6 +11,7 @@ import fcntl
 import grp
 import json
 import os
+import pwd
 import shutil
 import signal
 import socket
@@ -77,9 +78,11 @@ def holder(instance: Instance) -> int | None:
 def start(instance: Instance, group: str | None = None, resume: bool = False) -> None:
     """Starts the daemon in the background and returns when it answers. The error has the end of its log.
 
-    With `resume`, for a client whose daemon has ended: NOT_FOUND when the instance was removed meanwhile. WRONG_STATE
+    With `resume`, for a client whose daemon has ended: TAKEN_DOWN when the instance was removed meanwhile. WRONG_STATE
     when another starter's daemon was first, and does not serve `group`.
     """
+    if resume and (by := taken_down_by(instance)):
+        raise Refused(Code.TAKEN_DOWN, f"instance {instance.name} was removed", by, "wherry up FILE")
     if os.geteuid() != 0:
         raise _needs_root("no daemon runs, and starting it needs root", "")
     options = (["--group", group] if group else []) + (["--resume"] if resume else [])
@@ -147,10 +150,19 @@ def examine() -> list[dict[str, str]]:
     return findings
 
 
+def taken_down_by(instance: Instance) -> str:
+    """Who removes or has removed the instance; empty when nobody does."""
+    try:
+        return f"by {instance.ending.read_text()}, with wherry down --all"
+    except (FileNotFoundError, PermissionError):
+        return "" if (instance.state / "wherry.db").exists() else "with wherry down --all"
+
+
 def forbid_resuming(instance: Instance) -> None:
     """Keeps waiting clients from starting the daemon again, until the instance is removed or used anew."""
     try:
-        instance.ending.touch()
+        instance.ending.write_text(os.environ.get("SUDO_USER") or pwd.getpwuid(os.getuid()).pw_name)
+        instance.ending.chmod(0o644)
     except FileNotFoundError:
         return
     except PermissionError:

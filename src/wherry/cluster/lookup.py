@@ -15,6 +15,8 @@ from wherry.store.store import Store
 
 DRAINED, LOST, TOOK = "drained", "lost", "took "
 """Flags of hosts. The name of a node follows the last one: a drain moved that node off the host."""
+JOB_REMOVED = "job.removed"
+"""Kind of the event that a job was removed with its cluster; its text says by whom."""
 
 
 def not_found(noun: str, name: str, known: Iterable[str]) -> Refused:
@@ -77,8 +79,10 @@ def find_node(store: Store, name: str) -> Node:
 
 
 def find_job(store: Store, id: str) -> Job:
-    """The job with this id. NOT_FOUND."""
+    """The job with this id. NOT_FOUND, or TAKEN_DOWN when it was removed with its cluster."""
     job = store.job(id)
+    if job is None and (removed := store.newest_event(JOB_REMOVED, id)):
+        raise Refused(Code.TAKEN_DOWN, f"job {id} was removed", removed.text, "wherry job list")
     if job is None:
         raise Refused(Code.NOT_FOUND, f"there is no job {id!r}", "", "wherry job list")
     return job

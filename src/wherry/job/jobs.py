@@ -17,6 +17,7 @@ import signal
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,7 +27,7 @@ from wherry.base.errors import Code, Failed, Refused
 from wherry.base.ids import new_id
 from wherry.base.paths import Instance, native_library, native_program
 from wherry.base.wait import readable
-from wherry.cluster.lookup import find_cluster, find_job
+from wherry.cluster.lookup import JOB_REMOVED, find_cluster, find_job
 from wherry.cluster.placements import Placements
 from wherry.fabric.protocol import Fabric
 from wherry.job import (
@@ -188,10 +189,11 @@ class Jobs:
             return max(0.0, now() - (job.started or job.created))
         return since_boot() - holder.start / os.sysconf("SC_CLK_TCK")
 
-    def cancel(self, id: str) -> Job:
+    def cancel(self, id: str, taken_down: str = "") -> Job:
         """Ends the job: SIGINT to its launcher, SIGKILL after a grace period. Returns when nothing of it is left.
 
-        A job that ends by itself before the signal is passed to its launcher keeps its exit code.
+        A job that ends by itself before the signal is passed to its launcher keeps its exit code. `taken_down` says by
+        whom its cluster is removed.
         """
         job = self.poll(id)
         if job.state in _ENDED:
@@ -199,7 +201,10 @@ class Jobs:
         if id in self._starting:
             why = "its launcher is being started"
             raise Refused(Code.WRONG_STATE, f"job {id} cannot be ended yet", why, "try again in a moment")
-        (self._directory / id / "cancelled").touch()
+        mark = self._directory / id / "cancelled"
+        mark.touch()
+        with suppress(OSError):  # the disk is full, perhaps: the mark is what counts
+            mark.write_text(taken_down)
         self._kill_holder(id, signal.SIGINT)
         return self.poll(id)
 
@@ -269,10 +274,11 @@ class Jobs:
         self._watch(job.id)
         self._end_if_lost(job.id)
 
-    def remove(self, cluster: str) -> None:
-        """Cancels the cluster's jobs and removes them with their output."""
+    def remove(self, cluster: str, reason: str) -> None:
+        """Cancels the cluster's jobs and removes them with their output. Who asks for them later is told the reason."""
         for job in self._store.jobs(cluster):
-            self.cancel(job.id)
+            self.cancel(job.id, reason)
+            self._store.add_event(JOB_REMOVED, job.id, reason)
             self._discard(job)
 
     def prune(self, keep: int = 50) -> None:
@@ -419,7 +425,9 @@ class Jobs:
         directory, ends = self._directory / job.id, self._counters.ends(job)
         problems = self._clean_up(job, [end.node.name for end in ends if not end.alive])
         if (directory / "cancelled").exists() and (ended is None or ended.stopped):
-            change: dict[str, object] = {"state": JobState.CANCELLED, "exit_code": Code.CANCELLED.exit_code}
+            reason = (directory / "cancelled").read_text()
+            code = Code.TAKEN_DOWN if reason else Code.CANCELLED
+            change: dict[str, object] = {"state": JobState.CANCELLED, "exit_code": code.exit_code, "reason": reason}
         elif ended:
             change = {"state": JobState.ENDED, "exit_code": ended.code}
         else:
@@ -434,7 +442,7 @@ class Jobs:
                 change |= {"reason": reason, "next": remedy}
         elif lost:
             change["reason"] = f"its node {lost} was lost"
-        if problems and "reason" not in change:
+        if problems and not change.get("reason"):
             silent = "; ".join(f"{name}: {why}" for name, why in problems.items())
             change["reason"] = f"its leftover processes could not be killed: {silent}"
         job = job.model_copy(update={**change, "ended": ended.ended if ended else now()})

@@ -24,7 +24,7 @@ from wherry.model.spec.fabric import DirectionSpec, FabricSpec, LinkSpec
 from wherry.move.faults import parse_fault
 from wherry.service.claims import FABRIC, Claims, cluster_claim, job_claim, link_claim, node_claim
 from wherry.service.context import Managers, ServiceContext
-from wherry.service.credentials import PeerCredentials
+from wherry.service.credentials import PeerCredentials, user_name
 from wherry.service.operations import Body, Task
 
 _CONSOLE = 256 << 10
@@ -148,11 +148,22 @@ class Commands:
                 if job.state == JobState.RUNNING:
                     self.context.end_job_on_lost_node(managers, job, node)
 
-    def down(self, name: str) -> Operation:
-        """Ends the cluster's jobs and removes it."""
+    def down(self, name: str, end_jobs: bool = False) -> Operation:
+        """Removes the cluster. Refused while jobs run on it, unless `end_jobs`: then they are ended."""
         self._require_cluster(name)
         managers = self.context.require_managers()
         managers.clusters.check_down(name)
+        reason = f"its cluster {name} was taken down by {user_name(self.peer.uid)}"
+
+        def under_way() -> list[Job]:
+            found = [job for job in self.context.store.jobs(name) if job.state.under_way]
+            if found and not end_jobs:
+                shown = ", ".join(f"{job.id} ({Path(job.argv[0]).name}, {job.ranks} rank{'s'[: job.ranks > 1]})" for job in found)
+                why = f"it would end {shown}"
+                raise Refused(Code.WRONG_STATE, f"jobs run on {name}", why, f"wherry down {name} --yes")
+            return found
+
+        under_way()
 
         def jobs() -> list[str]:
             return [job_claim(job.id) for job in self.context.store.jobs(name)]
@@ -161,11 +172,10 @@ class Commands:
             managers.clusters.check_down(name)  # again, before any job is ended
             task.claim(Claims.of(exclusive=jobs()))  # again: a run may have ended between the request and its claim
             nodes = [node.name for node in self.context.store.nodes(name)]
-            for job in self.context.store.jobs(name):
-                if job.state.under_way:
-                    task.progress(f"ending job {job.id}")
-                    managers.jobs.cancel(job.id)
-            managers.jobs.remove(name)
+            for job in under_way():
+                task.progress(f"ending job {job.id}")
+                managers.jobs.cancel(job.id, reason)
+            managers.jobs.remove(name, reason)
             managers.clusters.down(name, task.progress)
             return {"cluster": name, "nodes": nodes}
 

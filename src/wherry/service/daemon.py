@@ -86,7 +86,7 @@ def _serve(served: Instance, group_name: str | None, detach: bool, resume: bool)
 
     group = group_id(group_name) if group_name else None
     if resume and not _resumable(served):
-        raise Refused(Code.NOT_FOUND, f"instance {served.name} was removed meanwhile", "", "wherry up FILE")
+        raise Refused(Code.TAKEN_DOWN, f"instance {served.name} was removed meanwhile", "", "wherry up FILE")
     launcher = _detach() if detach else None
     os.chdir("/")
     _raise_session_priority()

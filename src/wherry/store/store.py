@@ -242,7 +242,15 @@ class Store:
         table = tables.events
         with self._read() as connection:
             rows = connection.execute(sa.select(table).where(table.c.id > after).order_by(table.c.id).limit(limit))
-            return [Event(**{**row._mapping, "data": json.loads(row.data)}) for row in rows]
+            return [_event(row) for row in rows]
+
+    def newest_event(self, kind: str, target: str) -> Event | None:
+        """The newest event of a kind about a target."""
+        table = tables.events
+        found = sa.select(table).where(table.c.kind == kind, table.c.target == target)
+        with self._read() as connection:
+            row = connection.execute(found.order_by(table.c.id.desc()).limit(1)).first()
+            return _event(row) if row else None
 
     def prune(self, events: int = 10_000, others: int = 1_000) -> None:
         """Deletes all but the newest `events` events, `others` ended operations and `others` finished moves.
@@ -329,6 +337,10 @@ class Store:
 
 def _matches(table: sa.Table, key: dict[str, Any]) -> list[sa.ColumnElement[bool]]:
     return [table.c[name] == value for name, value in key.items()]
+
+
+def _event(row: sa.Row[Any]) -> Event:
+    return Event(**{**row._mapping, "data": json.loads(row.data)})
 
 
 def _engine(path: Path) -> Engine:

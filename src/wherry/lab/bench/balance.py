@@ -62,7 +62,7 @@ class Balance(TwoSitesBenchmark):
         self.make_clusters(client, owner)
         job = self.start_program(client, levels["job"], directory, owner)
         time.sleep(self.after)
-        client.wait(client.down("guesta").id)
+        client.wait(client.down("guesta", end_jobs=True).id)
         job = await_end(client, job)
         yield _sample(client, job, last_event, moves)
 

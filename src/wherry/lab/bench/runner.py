@@ -91,7 +91,7 @@ def _remove_clusters(client: Client) -> None:
         with suppress(WherryError):
             client.wait(operation.id)
     for cluster in client.clusters():
-        client.wait(client.down(cluster["name"]).id)
+        client.wait(client.down(cluster["name"], end_jobs=True).id)
 
 
 def _levels_text(levels: Levels) -> str:

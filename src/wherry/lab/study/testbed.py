@@ -165,7 +165,7 @@ class Testbed:
             for cluster in client.clusters():
                 try:
                     if cluster["name"] in self._clusters:
-                        client.wait(client.down(cluster["name"]).id, seconds=_TIME_LIMIT)
+                        client.wait(client.down(cluster["name"], end_jobs=True).id, seconds=_TIME_LIMIT)
                 except WherryError as error:
                     problem = error
             if problem:

@@ -57,9 +57,9 @@ def post_cluster(body: ClusterBody, commands: CommandsDep, peer: PeerDep) -> JSO
 
 
 @router.delete("/clusters/{name}", status_code=202)
-def delete_cluster(name: str, commands: CommandsDep) -> JSONResponse:
-    """Ends the cluster's jobs and removes it."""
-    return accepted(commands.down(name))
+def delete_cluster(name: str, commands: CommandsDep, end_jobs: bool = False) -> JSONResponse:
+    """Removes the cluster. Refused while jobs run on it, unless `end_jobs`: then they are ended."""
+    return accepted(commands.down(name, end_jobs))
 
 
 @router.get("/nodes")
