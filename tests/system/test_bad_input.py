@@ -55,6 +55,7 @@ COMMANDS: list[tuple[str, Code, str]] = [
     ("run two -n 2", Code.USAGE, "PROGRAM"),
     ("run two -n 2 -- ./no-such-program", Code.NOT_FOUND, "no-such-program"),
     ("run two -n 2 -- .", Code.NOT_FOUND, "PATH"),
+    ("run two -n 1000 -- /bin/true", Code.NO_CAPACITY, "ranks at most"),
     ("run two -n 2 --mpi lam -- /bin/true", Code.USAGE, "openmpi"),
     ("run two -n 2 --mpi /bin/true -- /bin/true", Code.UNSUPPORTED, "--version"),
     ("run two -n 2 --mpi /no/mpirun -- /bin/true", Code.NOT_FOUND, "/no/mpirun"),

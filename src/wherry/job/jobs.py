@@ -18,7 +18,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from wherry.base.atomic_write import write_atomically
@@ -32,6 +32,7 @@ from wherry.cluster.placements import Placements
 from wherry.fabric.protocol import Fabric
 from wherry.job import (
     cleanup,
+    crowding,
     file_visibility,
     holder_files,
     holder_start,
@@ -65,13 +66,14 @@ _ENDED = (JobState.ENDED, JobState.CANCELLED, JobState.LOST, JobState.FAILED)
 
 @dataclass(frozen=True)
 class JobPlan:
-    """A validated request: the program and the MPI that `Jobs.start` launches, and the directories that are to be bound
-    into the cluster's nodes before."""
+    """A validated request: program and MPI that `Jobs.start` launches, the directories that are to be bound into
+    the cluster's nodes before, and what the user is warned of."""
 
     request: JobRequest
     program: Path
     mpi: Mpi
     further: tuple[str, ...] = ()
+    warning: str = ""
 
 
 class Jobs:
@@ -102,7 +104,10 @@ class Jobs:
         The only validation of a job: `start` takes the plan and runs no probe (`mpirun --version`) again.
         """
         found = self._require_usable(request.cluster)
-        return JobPlan(request, *validation.program_of(request, found, self._closed))
+        plan = JobPlan(request, *validation.program_of(request, found, self._closed))
+        nodes = self._store.nodes(request.cluster)
+        crowding.require_room(nodes, request.ranks)
+        return replace(plan, warning=crowding.warning(nodes, request.ranks))
 
     def start(self, plan: JobPlan, check: Callable[[], None] = lambda: None, operation: str = "") -> Job:
         """Starts a planned job, for an operation. Refused when the cluster has changed so that it cannot run it; Failed

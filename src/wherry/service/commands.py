@@ -158,7 +158,7 @@ class Commands:
         def under_way() -> list[Job]:
             found = [job for job in self.context.store.jobs(name) if job.state.under_way]
             if found and not end_jobs:
-                shown = ", ".join(f"{job.id} ({Path(job.argv[0]).name}, {job.ranks} rank{'s'[: job.ranks > 1]})" for job in found)
+                shown = ", ".join(f"{job.id} ({Path(job.argv[0]).name})" for job in found)
                 why = f"it would end {shown}"
                 raise Refused(Code.WRONG_STATE, f"jobs run on {name}", why, f"wherry down {name} --yes")
             return found
@@ -195,6 +195,8 @@ class Commands:
             managers.clusters.check_bind(request.cluster, plan.further)
 
         def body(task: Task) -> dict[str, Any]:
+            if plan.warning:
+                task.progress(plan.warning)
             if plan.further:
                 managers.clusters.bind(request.cluster, request.owner, plan.further, task.progress)
                 task.share(claim)
