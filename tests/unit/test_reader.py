@@ -1,4 +1,4 @@
-"""What only reads starts no daemon: without one an instance is empty, or is not read."""
+"""What only reads starts no daemon, nor does what names a thing that is not there."""
 
 from __future__ import annotations
 
@@ -59,6 +59,22 @@ def test_nothing_is_up(place: Here, capsys: pytest.CaptureFixture[str], words: s
         ("site list", "fabric"),
         ("tile ps", "tile"),
         ("status hello", "cluster 'hello'"),
+        ("down hello", "cluster 'hello'"),
+        ("run hello -n 1 -- /bin/true", "cluster 'hello'"),
+        ("logs hello", "cluster 'hello'"),
+        ("logs --node hello-0", "node 'hello-0'"),
+        ("job cancel job-1", "job 'job-1'"),
+        ("job profile job-1", "job 'job-1'"),
+        ("balance hello", "cluster 'hello'"),
+        ("move hello-0 --to a1", "node 'hello-0'"),
+        ("op wait 5", "operation '5'"),
+        ("op cancel 5", "operation '5'"),
+        ("host drain a1", "host 'a1'"),
+        ("host restore a1", "host 'a1'"),
+        ("host lost a1", "host 'a1'"),
+        ("site link set a b --latency 1ms", "site 'a'"),
+        ("fabric down", "fabric"),
+        ("tile down", "tile"),
     ],
 )
 def test_what_is_named_is_not_there(place: Here, capsys: pytest.CaptureFixture[str], words: str, noun: str) -> None:

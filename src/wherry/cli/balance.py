@@ -10,7 +10,7 @@ from wherry.base.units import format_duration, format_size
 from wherry.cli.names import ClusterName, JobId
 from wherry.cli.options import checked
 from wherry.cli.output import Output, emit, say, seconds_of, table
-from wherry.client import Client
+from wherry.client import Client, existing
 from wherry.model.balance import BalancePlan, ProposedMove, Verdict
 from wherry.model.profile import Profile
 from wherry.model.records import Host
@@ -64,7 +64,7 @@ def balance(
     remains = None if remaining is None else seconds_of("--remaining", remaining)
     checked("--remaining", "balance:Remaining", remains, "wherry balance", remaining or "")
     measured = checked("--seconds", "balance:Measured", seconds_of("--seconds", seconds), "wherry balance", seconds)
-    with Client() as client:
+    with existing(f"cluster {cluster!r}" if cluster else "cluster") as client:
         if not apply:
             plan = client.balance(cluster, measured, remains)
             on = client.auto_balance()
@@ -93,7 +93,7 @@ def profile(job: JobId, /, *, seconds: str = "3s", output: Output = "text") -> N
         Length of the measurement, for instance 5s.
     """
     measured = checked("--seconds", "balance:Measured", seconds_of("--seconds", seconds), "wherry job profile", seconds)
-    with Client() as client:
+    with existing(f"job {job!r}") as client:
         measured_profile, hosts = client.profile(job, measured), client.hosts()
     emit(output, "profile", measured_profile, lambda: _show_profile(measured_profile, hosts))
 

@@ -11,7 +11,7 @@ from wherry.base.paths import Instance, instance
 from wherry.cli.instances import noted, others
 from wherry.cli.names import ClusterName
 from wherry.cli.output import Output, age, agrees, emit, is_interactive, say, table
-from wherry.client import Client, Reader, Row, daemon_process
+from wherry.client import Client, Reader, Row, daemon_process, existing
 
 if TYPE_CHECKING:
     from wherry.model.records import Job
@@ -81,7 +81,7 @@ def down(
     if all:
         _down_all(output, yes, others(yes) if instances else [])
         return
-    with Client() as client:
+    with existing(f"cluster {name!r}") as client:
         ending = _agreed(f"cluster {name}", client.jobs(name), yes, f"wherry down {name} --yes")
         result: dict[str, Any] = client.wait(client.down(str(name), ending).id, say).result or {}
         emit(output, "down", result, lambda: print(f"{name} is removed ({len(result['nodes'])} nodes)."))

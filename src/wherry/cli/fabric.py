@@ -9,7 +9,7 @@ from cyclopts import App
 
 from wherry.base.units import format_size
 from wherry.cli.output import Output, emit, say, table
-from wherry.client import Client, Reader
+from wherry.client import Client, Reader, existing
 
 app = App(name="fabric", help="The fabric: sites, their hosts, and the links between them.")
 
@@ -35,7 +35,7 @@ def up(file: Path, /, *, output: Output = "text") -> None:
 @app.command
 def down(*, output: Output = "text") -> None:
     """Remove the fabric. Refused while clusters or tiles use it."""
-    with Client() as client:
+    with existing("fabric") as client:
         result: dict[str, Any] = client.wait(client.fabric_down().id, say).result or {}
     emit(output, "fabric-down", result, lambda: print(f"fabric {result['fabric']} is down."))
 

@@ -12,7 +12,7 @@ from wherry.cli import link
 from wherry.cli.move import summary
 from wherry.cli.names import HostName
 from wherry.cli.output import Output, emit, say, table
-from wherry.client import Client, Reader, Row
+from wherry.client import Client, Reader, Row, existing
 
 if TYPE_CHECKING:
     from wherry.model.records import Operation
@@ -80,7 +80,7 @@ def drain(host: HostName, /, *, detach: bool = False, output: Output = "text") -
     detach
         Do not wait: print the operation.
     """
-    with Client() as client:
+    with existing(f"host {host!r}") as client:
         _finish(client, client.drain(host), detach, output, f"{host} is drained", f"Undo: wherry host restore {host}")
 
 
@@ -95,7 +95,7 @@ def restore(host: HostName, /, *, detach: bool = False, output: Output = "text")
     detach
         Do not wait: print the operation.
     """
-    with Client() as client:
+    with existing(f"host {host!r}") as client:
         _finish(client, client.restore(host), detach, output, f"{host} accepts nodes again", "")
 
 
@@ -113,7 +113,7 @@ def lost(host: HostName, /, *, output: Output = "text") -> None:
     host
         The host.
     """
-    with Client() as client:
+    with existing(f"host {host!r}") as client:
         result: dict[str, Any] = client.wait(client.declare_lost(host).id, say).result or {}
 
     def text() -> None:

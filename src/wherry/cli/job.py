@@ -16,7 +16,7 @@ from wherry.base.interrupts import signals_as_interrupt
 from wherry.cli.names import ClusterName, JobId, NodeName
 from wherry.cli.options import checked
 from wherry.cli.output import Output, age, emit, say, seconds_of, table
-from wherry.client import Client, Reader, Row
+from wherry.client import Client, Reader, Row, existing
 
 if TYPE_CHECKING:
     from wherry.client.client import Chunk
@@ -77,7 +77,7 @@ def _run(
     name: str, argv: list[str], ranks: int, mpi: str | None, expected: float | None, detach: bool, output: Output
 ) -> int:
     feeds = not detach and _has_input()
-    with Client() as client:
+    with existing(f"cluster {name!r}") as client:
         job = client.run(name, argv, ranks, mpi, progress=_say_to_terminal, input=feeds, expected=expected)
         kept, seen = _empty_streams(), 0
         try:
@@ -135,7 +135,7 @@ def logs(
     if (name is None) == (node is None):
         what = "name a cluster, or a node with --node" if name is None else "a cluster and --node exclude each other"
         raise Refused(Code.USAGE, what, "", "wherry logs NAME, or: wherry logs --node NODE")
-    with Client() as client:
+    with existing(f"node {node!r}" if node else f"cluster {name!r}") as client:
         if node is not None:
             text = client.console(node)
             emit(output, "console", {"node": node, "text": text}, lambda: print(text, end=""))
@@ -194,7 +194,7 @@ def cancel(job: JobId, /, *, output: Output = "text") -> None:
     job
         The job.
     """
-    with Client() as client:
+    with existing(f"job {job!r}") as client:
         record = client.cancel_job(job, say)
     emit(output, "job", record, lambda: print(f"{record.id} is {record.state}."))
 

@@ -8,7 +8,7 @@ from cyclopts import App
 
 from wherry.base.units import format_duration, format_rate
 from wherry.cli.output import Output, emit, say, table
-from wherry.client import Client, Reader
+from wherry.client import Reader, existing
 
 app = App(name="link", help="Links between the sites.")
 
@@ -76,7 +76,7 @@ def set_(
     """
     options = {"latency": latency, "jitter": jitter, "bandwidth": bandwidth, "loss": loss, "overlay": overlay}
     change = {name: value for name, value in options.items() if value is not None}
-    with Client() as client:
+    with existing(f"site {one!r}") as client:
         result: dict[str, Any] = client.wait(client.set_link(one, other, change, one_way).id, say).result or {}
     figures = ", ".join(f"{name} {value}" for name, value in change.items()) or "unchanged"
     name = f"{one} to {other}" if one_way else f"{one} - {other}"

@@ -11,7 +11,7 @@ from wherry.base.units import format_duration, format_size
 from wherry.cli.names import HostName, NodeName
 from wherry.cli.options import checked
 from wherry.cli.output import Output, emit, live_line
-from wherry.client import Client, Row
+from wherry.client import Row, existing
 
 if TYPE_CHECKING:
     from wherry.model.records import Move
@@ -63,7 +63,7 @@ def move(
     checked("--parallel", "migration_parameters:Connections", parallel or None, "wherry move")
     checked("--max-downtime", "migration_parameters:Downtime", max_downtime, "wherry move")
     parameters: dict[str, object] = {"mode": mode, "connections": parallel, "zstd": zstd, "downtime": max_downtime}
-    with Client() as client:
+    with existing(f"node {node!r}") as client:
         if dry_run:
             cost = client.predict(node, to, bandwidth)
             text = (

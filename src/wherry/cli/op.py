@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import App, Parameter
 
 from wherry.cli.output import Output, age, emit, say, table
-from wherry.client import Client, Reader, Row
+from wherry.client import Client, Reader, Row, existing
 
 if TYPE_CHECKING:
     from wherry.model.records import Event
@@ -56,7 +56,7 @@ def wait(operation: str, /, *, output: Output = "text") -> None:
     operation
         The operation.
     """
-    with Client() as client:
+    with existing(f"operation {operation!r}") as client:
         _print(Row(client.wait(operation, say).model_dump(mode="json")), output)
 
 
@@ -69,7 +69,7 @@ def cancel(operation: str, /, *, output: Output = "text") -> None:
     operation
         The operation.
     """
-    with Client() as client:
+    with existing(f"operation {operation!r}") as client:
         item = client.cancel(operation)
     emit(output, "operation", item, lambda: print(f"{item.id} is being cancelled."))
 

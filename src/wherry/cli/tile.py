@@ -16,7 +16,7 @@ from wherry.base.units import format_duration, format_size
 from wherry.cli.files import read_tiles
 from wherry.cli.options import checked
 from wherry.cli.output import Output, emit, say, table
-from wherry.client import Client, Reader
+from wherry.client import Client, Reader, existing
 from wherry.model.spec.parse import parse
 from wherry.model.tiles import Mode, TilesSpec
 
@@ -93,7 +93,7 @@ def run(
     checked("--ranks", "tiles:Ranks", ranks, "wherry tile run")
     if ranks > 1 and (detach or tile is not None):
         raise Refused(Code.USAGE, "--ranks excludes --tile and --detach", "", "leave out one of them")
-    with Client() as client:
+    with existing("tile") as client:
         started = client.start_on_tile(str(program.resolve()), list(words), tile, ranks)
         processes = [process["process"] for process in started]
         if detach:
@@ -160,7 +160,7 @@ def move(process: int, /, *, to: int, mode: Mode = "precopy", output: Output = "
     """
     checked("PROCESS", "tiles:Process", process, "wherry tile move")
     checked("--to", "tiles:Tile", to, "wherry tile move")
-    with Client() as client:
+    with existing("process") as client:
         event = client.move_tile_process(process, to, mode)
 
     def text() -> None:
@@ -195,7 +195,7 @@ def graph() -> None:
 @app.command
 def down(*, output: Output = "text") -> None:
     """End the tiles and the processes on them."""
-    with Client() as client:
+    with existing("tile") as client:
         client.tiles_down()
     emit(output, "tile-down", {}, lambda: print("the tiles are down."))
 

@@ -92,6 +92,15 @@ class Reader:
         return self.rows("/v1/events", after=after, wait=wait)
 
 
+def existing(noun: str) -> client.Client:
+    """A client for a command on something that is there; the daemon is started if it does not run. NOT_FOUND, about
+    the `noun`, when the instance keeps nothing: to say that, no daemon is needed."""
+    place = client.instance()
+    if not daemon_process.answers(place) and not daemon_process.holder(place) and not _keeps_something(place):
+        raise _absent(noun)
+    return client.Client(place)
+
+
 def _absent(noun: str) -> Refused:
     return Refused(Code.NOT_FOUND, f"there is no {noun}", "nothing is up", "wherry up FILE")
 
