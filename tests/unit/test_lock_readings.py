@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -9,10 +12,39 @@ import pytest
 from wherry.node.container import file_locks
 
 
-def test_locks_are_those_of_two_equal_readings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernel leaves out lines of /proc/locks while others come and go."""
+def test_what_one_reading_leaves_out_another_has(monkeypatch: pytest.MonkeyPatch) -> None:
     held, other = "1: FLOCK  ADVISORY  WRITE 7 08:01:9 0 EOF", "2: FLOCK  ADVISORY  WRITE 8 08:01:7 0 EOF"
-    readings = iter([f"{other}\n", f"{held}\n{other}\n", f"{held}\n{other}\n", ""])
+    readings = iter([(f"{other}\n", 2), (f"{held}\n{other}\n", 2), (f"{other}\n", 2), (f"{other}\n", 2)])
     with monkeypatch.context() as changed:
-        changed.setattr(Path, "read_text", lambda path: next(readings))
-        assert [words[3] for words in file_locks._all_locks()] == ["7", "8"]
+        changed.setattr(file_locks, "_read_in_pieces", lambda path, size: next(readings))
+        assert [words[3] for words in file_locks._all_locks()] == ["8", "7"]
+
+
+def test_a_lock_is_seen_among_many_that_come_and_go(tmp_path: Path) -> None:
+    """Some hundred locks take several reads of the list; half of them is taken and released all the time."""
+    names = [os.open(tmp_path / str(number), os.O_RDWR | os.O_CREAT) for number in range(200)]
+    ended = threading.Event()
+
+    def churn(mine: list[int]) -> None:
+        while not ended.is_set():
+            for name in mine:
+                fcntl.flock(name, fcntl.LOCK_EX)
+            for name in mine:
+                fcntl.flock(name, fcntl.LOCK_UN)
+
+    steady = {os.fstat(name).st_ino for name in names[100:]}
+    for name in names:
+        fcntl.flock(name, fcntl.LOCK_EX)
+    thread = threading.Thread(target=churn, args=(names[:100],))
+    thread.start()
+    try:
+        missed = 0
+        for _ in range(400):
+            seen = {int(words[4].split(":")[2]) for words in file_locks._all_locks() if words[0] != "->"}
+            missed += len(steady - seen)
+        assert missed == 0
+    finally:
+        ended.set()
+        thread.join()
+        for name in names:
+            os.close(name)

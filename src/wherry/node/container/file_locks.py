@@ -42,8 +42,8 @@ FLOCK, OFD, POSIX = "FLOCK", "OFDLCK", "POSIX"
 _OF_A_DESCRIPTION = (FLOCK, OFD)
 """Locks that belong to the open file description, not to a process."""
 _NAMES = {FLOCK: "flock", OFD: "OFD lock", POSIX: "fcntl lock"}
-_READINGS = 16
-"""Readings of /proc/locks, at most, until two are the same."""
+_PIECES = (4096, 3300, 2600, 1900)
+"""Bytes of one read of /proc/locks, at each reading of it."""
 _WAIT, _LOOKS = 0.5, 24
 """Seconds, and number of checks at least, to wait for a lock to be released while the node runs: MPI-IO holds an fcntl
 lock for some milliseconds at a time, and on a busy machine a check takes as long."""
@@ -269,15 +269,29 @@ def _without_descriptor(pids: list[int], found: list[Descriptor]) -> Lock | None
 
 
 def _all_locks() -> list[tuple[str, ...]]:
-    """The lines of /proc/locks without their numbers. The kernel tells them by pages and leaves out one for each lock
-    that is released between two pages, so a reading counts when the next one is the same."""
-    last, lines = None, list[tuple[str, ...]]()
-    for _ in range(_READINGS):
-        lines = [tuple(line.split()[1:]) for line in Path("/proc/locks").read_text().splitlines()]
-        if lines == last:
+    """The lines of /proc/locks without their numbers, perhaps with some of locks that were just released.
+
+    The kernel writes as much at a time as one read wants, a page at most, and leaves out the next lock when one that it
+    told is released in between. So a list that takes several reads is read in pieces of other lengths again: what is
+    left out then is another one.
+    """
+    found = dict[tuple[str, ...], None]()
+    for size in _PIECES:
+        text, pieces = _read_in_pieces("/proc/locks", size)
+        found |= dict.fromkeys(tuple(line.split()[1:]) for line in text.splitlines())
+        if pieces <= 1:
             break
-        last = lines
-    return lines
+    return list(found)
+
+
+def _read_in_pieces(path: str, size: int) -> tuple[str, int]:
+    """A file of /proc, and the number of reads that returned something."""
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        pieces = list(iter(lambda: os.read(file, size), b""))
+    finally:
+        os.close(file)
+    return b"".join(pieces).decode(errors="replace"), len(pieces)
 
 
 def _descriptors(pids: list[int]) -> list[Descriptor]:
