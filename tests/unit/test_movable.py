@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
-import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -11,24 +11,37 @@ import pytest
 
 from wherry.node.container import movable
 
-libc = ctypes.CDLL(None, use_errno=True)
+PROGRAM = """
+import ctypes, os
+queue, ends = ctypes.CDLL(None).inotify_init(), os.pipe2(os.O_DIRECT)
+print(queue, flush=True)
+input()
+os.close(queue)
+print("closed", flush=True)
+input()
+"""
+"""Holds a queue of inotify and a pipe in packet mode; closes the queue when told to."""
 
 
 def test_a_descriptor_that_is_closed_meanwhile_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    queue = libc.inotify_init()
-    ends = os.pipe2(os.O_DIRECT)
-    really = movable.borrowed
+    with subprocess.Popen(
+        [sys.executable, "-c", PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+    ) as program:
+        assert program.stdin and program.stdout
+        queue, really, closed = int(program.stdout.readline()), movable.borrowed, list[int]()
 
-    @contextmanager
-    def late(pid: int, descriptor: int) -> Iterator[int]:
-        if descriptor == queue:
-            os.close(queue)
-        with really(pid, descriptor) as file:
-            yield file
+        @contextmanager
+        def late(pid: int, descriptor: int) -> Iterator[int]:
+            if descriptor == queue and not closed:
+                assert program.stdin and program.stdout
+                program.stdin.write("\n")
+                assert program.stdout.readline() == "closed\n"
+                closed.append(queue)
+            with really(pid, descriptor) as file:
+                yield file
 
-    monkeypatch.setattr(movable, "borrowed", late)
-    try:
-        assert "packet mode" in movable.move_obstacle([os.getpid()])
-    finally:
-        for end in ends:
-            os.close(end)
+        monkeypatch.setattr(movable, "borrowed", late)
+        try:
+            assert "packet mode" in movable.move_obstacle([program.pid]) and closed
+        finally:
+            program.kill()
