@@ -1,12 +1,23 @@
 /*
  * testing: whether this thread is inside a call of MPI that tests and does not wait (MPI_Test and its kin, see test.c).
- * Then its program has other work if nothing has come, so who polls there must not sleep for a message.
+ * worked: whether its program did anything between two such calls, since this was last set to false. If so it has other
+ * work when nothing has come, and who polls in the calls must not sleep for a message.
  */
 #ifndef WHERRY_TESTING_H
 #define WHERRY_TESTING_H
 
 #include <stdbool.h>
+#include <stdint.h>
+#include <time.h>
 
-extern _Thread_local bool testing __attribute__((visibility("hidden"), tls_model("initial-exec")));
+extern _Thread_local bool testing, worked __attribute__((visibility("hidden"), tls_model("initial-exec")));
+
+static inline uint64_t now(void)
+{
+    struct timespec time;
+
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (uint64_t)time.tv_sec * 1000000000U + (uint64_t)time.tv_nsec;
+}
 
 #endif

@@ -7,18 +7,19 @@
  * among which sched_yield() does nothing. Ranks of nodes talk through sockets only, so a call that has found nothing for
  * some time can wait in the kernel for all that its thread polls: one set of descriptors, or its epoll instances.
  *
- *      poll poll poll poll | does another task want a processor?   no: poll on, but not beyond FREE
- *      \____ patience ____/                                       yes: sleep until a descriptor is ready
+ *      poll poll poll poll | is it crowded?   no: poll on, but not beyond FREE
+ *      \______ ROUND _____/                  yes: sleep until a descriptor is ready
  *
- * Patience is at most what a sleep would cost: who polls as long as a sleep and a wake-up take, and then sleeps, loses at
- * most as much again as the best that it could have done. Whether polling is worth that, the last sleeps say. After one
- * that ended within BUSY patience doubles, up to BUSY, as polling would have had the message sooner. After a longer one
- * it halves, down to QUICK, as polling would have been in vain while others wanted the processor. Where none of them
- * wants it, polling takes nothing from anybody, so there it is always BUSY.
+ * Crowded means that more tasks run or want to than there are processors, at some of the last looks (a look takes as long
+ * as ten polls, so there is one in LOOK at most). Then a sleep costs a switch to another task, a few microseconds, while
+ * polling keeps that task waiting and, what is worse, hides this processor from the kernel, which puts a woken task on an
+ * idle one at once and behind a busy one for milliseconds. Otherwise a sleep would make the processor idle, from which a
+ * message wakes it some 25 us later on a virtual machine, and polling takes nothing from anybody.
  *
- * A test of MPI (testing.h) is no wait: its program has other work, so a thread inside one never sleeps for a message.
- * As a loop of tests may be a wait all the same, it naps for NAP after TESTS of polling without a pause, while others
- * want the processor: who works between tests loses no more than that part of its time.
+ * A test of MPI (testing.h) is no wait: its program may have other work. A loop of tests with nothing between them is one
+ * all the same, as HPL's for its broadcasts: after TESTS of it, while others want the processor, it naps until a message
+ * comes, each time for half of what it has waited already. So a loop that waits for something else, a time or another
+ * thread, is late by half of its wait at most, and by NAP_MOST.
  *
  * Invariants: a poll with timeout 0 returns what it could have returned when it ends; calls with other timeouts are the
  * C library's own. A thread that computes between two polls (more than GAP) never sleeps. What an MPI library does
@@ -34,23 +35,22 @@
 #include <poll.h>
 #include <signal.h>
 #include <stdbool.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 enum {
     GAP = 20 * 1000,        /* ns between two polls that a thread which only waits does not exceed */
-    QUICK = 1000,           /* ns: the least patience */
-    BUSY = 30 * 1000,       /* ns: the most patience, and the first; also between looks for others that found none */
-    ROUND = 8,              /* polls before a sleep: Open MPI looks after some of its work at each eighth only */
-    TESTS = 100 * 1000,     /* ns of polling by tests before a nap */
-    NAP = 50 * 1000,        /* ns, to which the kernel adds the timer slack of the thread */
+    ROUND = 16,             /* polls before a sleep: Open MPI looks after some of its work at each eighth only */
+    TESTS = 4 * 1000,       /* ns of polling by tests before the first nap */
+    NAP = 50 * 1000,        /* ns, to which the kernel adds the timer slack of the thread: the least nap */
+    NAP_MOST = 1000 * 1000, /* ns */
     FREE = 1000 * 1000,     /* ns of polling after which it sleeps though processors are free: it spends a quota */
-    WANTED = 1000 * 1000,   /* ns for which it is true that others want a processor: a look costs as much as a sleep */
+    LOOK = 1000 * 1000,     /* ns between two looks for other tasks */
+    SURE = 64,              /* the score of looks that all found more tasks than processors */
+    CROWDED = SURE / 4,     /* the score that one such look gives, and one in thirteen keeps */
     RECOUNT = 1000 * 1000 * 1000, /* ns for which the number of processors is valid: a move may change it */
     MILLISECOND = 1000 * 1000, /* ns */
     FIRST = MILLISECOND,    /* ns of the first sleep; each next one of the same wait takes twice as long */
@@ -62,29 +62,20 @@ enum {
 
 /* What a thread polls, and since when in vain. */
 struct wait {
-    uint64_t begin, looked, last; /* ns: first poll of this wait, last look for other tasks, last poll */
+    uint64_t begin, last;         /* ns: first poll of this wait, last poll */
     unsigned polls;               /* since its begin or its last sleep */
     unsigned sleep;               /* ns of the next sleep */
-    unsigned patience;            /* ns of polling before a sleep: of the thread, from wait to wait */
     bool tests;                   /* the polls are those of tests, which are never one wait with others */
-    bool free;                    /* no other task wanted a processor at the last look */
+    bool napped;                  /* between them, in this wait */
     bool several;                 /* more is polled than one sleep can wait for */
     const struct pollfd *set;     /* the set of descriptors that poll() was called with */
     unsigned epolls;
     int epoll[EPOLLS];
 };
 
-static _Thread_local struct wait waiting __attribute__((tls_model("initial-exec"))) = {.patience = BUSY};
+static _Thread_local struct wait waiting __attribute__((tls_model("initial-exec")));
 
 int __poll_chk(struct pollfd *set, nfds_t count, int timeout, size_t size);
-
-static uint64_t now(void)
-{
-    struct timespec time;
-
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (uint64_t)time.tv_sec * 1000000000U + (uint64_t)time.tv_nsec;
-}
 
 static int kernel_poll(struct pollfd *set, nfds_t count, unsigned nanoseconds)
 {
@@ -117,21 +108,21 @@ static long running_tasks(void)
     return strtol(strrchr(text, ' ') ? strrchr(text, ' ') : text, NULL, 10);
 }
 
-static bool processors_are_wanted(uint64_t time)
+static bool is_crowded(uint64_t time)
 {
     static long processors;
-    static uint64_t counted, wanted; /* threads that do it at once write the same */
+    static uint64_t counted, looked; /* threads that do it at once write the same */
+    static int score;
 
-    if (time - wanted < WANTED)
-        return true;
+    if (time - looked < LOOK)
+        return score >= CROWDED;
+    looked = time;
     if (!processors || time - counted > RECOUNT) {
         processors = sysconf(_SC_NPROCESSORS_ONLN);
         counted = time;
     }
-    if (running_tasks() <= processors)
-        return false;
-    wanted = time;
-    return true;
+    score += running_tasks() > processors ? (SURE - score) / 4 : -(score / 16 + (score > 0));
+    return score >= CROWDED;
 }
 
 /* Counts a poll that found nothing as one of this wait, or as the first of the next one. */
@@ -139,37 +130,35 @@ static void in_vain(struct wait *wait)
 {
     uint64_t time = now(), gap = time - wait->last;
 
-    if (gap > GAP || wait->tests != testing)
+    if (gap > GAP || wait->tests != testing || (testing && worked))
         *wait = (struct wait){
-            .begin = time, .looked = time, .sleep = FIRST, .tests = testing, .patience = wait->patience,
+            .begin = time, .sleep = FIRST, .tests = testing,
         };
+    worked = false;
     wait->last = time;
     wait->polls++;
 }
 
-/* ns of polling before the next sleep, or before the next look for other tasks. */
-static unsigned patience(const struct wait *wait)
+static unsigned nap(const struct wait *wait)
 {
-    if (wait->tests)
-        return wait->free ? FREE : TESTS; /* a look takes the time of a piece of work */
-    return wait->free ? BUSY : wait->patience;
+    uint64_t half = (wait->last - wait->begin) / 2;
+
+    return half < NAP ? NAP : half < NAP_MOST ? (unsigned)half : NAP_MOST;
 }
 
 /* ns for which a thread that polled in vain is to sleep; 0: not at all. */
 static unsigned time_to_sleep(struct wait *wait)
 {
     uint64_t time = wait->last;
-    bool spent = !wait->tests && time - wait->begin > FREE;
+    bool crowded;
 
-    if (wait->polls < ROUND || time - wait->looked < patience(wait))
+    if (wait->polls < ROUND || (wait->tests && !wait->napped && time - wait->begin < TESTS))
         return 0;
-    if (!spent)
-        wait->free = !processors_are_wanted(time);
-    wait->last = now();
-    if (spent || !wait->free)
-        return wait->tests ? NAP : wait->sleep;
-    wait->looked = wait->last;
-    return 0;
+    crowded = is_crowded(time);
+    wait->last = now(); /* a look is no pause */
+    if (!crowded && (wait->tests || time - wait->begin < FREE))
+        return 0;
+    return wait->tests ? nap(wait) : wait->sleep;
 }
 
 static void found(struct wait *wait)
@@ -177,20 +166,13 @@ static void found(struct wait *wait)
     wait->last = 0; /* the next poll is the first of a wait */
 }
 
-/* After a sleep since wait->last that was for `time`. */
-static void slept(struct wait *wait, unsigned time, int ready)
+/* After a sleep or nap. */
+static void slept(struct wait *wait, int ready)
 {
-    uint64_t end = now();
-
-    if (time != NAP) {
-        if (end - wait->last < BUSY)
-            wait->patience = wait->patience < BUSY / 2 ? wait->patience * 2 : BUSY;
-        else
-            wait->patience = wait->patience > QUICK * 2 ? wait->patience / 2 : QUICK;
-        if (!ready && wait->sleep < LONGEST)
-            wait->sleep *= 2;
-    }
-    wait->looked = wait->last = end;
+    wait->napped = true;
+    if (!ready && !wait->tests && wait->sleep < LONGEST)
+        wait->sleep *= 2;
+    wait->last = now();
     wait->polls = 0;
 }
 
@@ -201,10 +183,10 @@ static void sleep_for_all(struct wait *wait, const struct pollfd *set, nfds_t co
     int ready;
 
     if (wait->several || count + wait->epolls > SET) {
-        static const struct timespec nap = {.tv_nsec = NAP};
+        static const struct timespec least = {.tv_nsec = NAP};
 
-        syscall(SYS_nanosleep, &nap, NULL);
-        slept(wait, NAP, 0);
+        syscall(SYS_nanosleep, &least, NULL);
+        slept(wait, 1); /* perhaps */
         return;
     }
     if (count)
@@ -212,7 +194,7 @@ static void sleep_for_all(struct wait *wait, const struct pollfd *set, nfds_t co
     for (unsigned i = 0; i < wait->epolls; i++)
         all[count + i] = (struct pollfd){.fd = wait->epoll[i], .events = POLLIN};
     ready = kernel_poll(all, count + wait->epolls, time);
-    slept(wait, time, ready);
+    slept(wait, ready);
 }
 
 /* A poll with timeout 0 is never interrupted; one that slept may have been. */
@@ -246,7 +228,7 @@ static int poll_now(struct pollfd *set, nfds_t count)
             ready = kernel_poll(set, count, 0);
         } else {
             ready = kernel_poll(set, count, time);
-            slept(wait, time, ready);
+            slept(wait, ready);
         }
         if (ready)
             found(wait);
@@ -310,7 +292,7 @@ int epoll_wait(int epoll, struct epoll_event *events, int most, int timeout)
             ready = kernel_epoll(epoll, events, most, 0);
         } else {
             ready = kernel_epoll(epoll, events, most, time);
-            slept(wait, time, ready);
+            slept(wait, ready);
         }
         if (ready)
             found(wait);

@@ -234,7 +234,7 @@ polls = 0
 print(ask(one, 1), polls)
 """
     sleeps, polls = map(int, run(program).split())
-    assert sleeps >= 10 and polls < 16 * sleeps
+    assert sleeps >= 10 and polls < 32 * sleeps
 
 
 SOURCE = Path(__file__).resolve().parents[2] / "native" / "tests" / "testing_ranks.c"

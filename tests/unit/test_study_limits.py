@@ -86,10 +86,10 @@ def test_remaining_clusters_are_removed_when_one_removal_fails(
             testbed._clusters[name] = testbed_module.ClusterShape(name, 1, ())
         down = Client.down
 
-        def down_fails_for_aa(self: Client, name: str) -> Any:
+        def down_fails_for_aa(self: Client, name: str, end_jobs: bool) -> Any:
             if name == "aa":
                 raise WherryError(Code.FAILED, "the host does not answer")
-            return down(self, name)
+            return down(self, name, end_jobs)
 
         monkeypatch.setattr(Client, "down", down_fails_for_aa)
         assert testbed.client

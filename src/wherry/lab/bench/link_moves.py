@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,8 +66,7 @@ class LinkMoves(Benchmark):
         spec = {"name": "far", "nodes": 2, "cpus": 1.0, "memory": f"{memory + 192}MiB", "hosts": ["a1", "b1"]}
         client.wait(client.up(spec, "the benchmark's cluster", owner).id)
         argv = [str(native_program("wherry-ring-openmpi")), "--seconds", str(_JOB_SECONDS), "--memory", str(memory)]
-        env = {**os.environ, "OMPI_MCA_mpi_yield_when_idle": "1"}
-        job = client.run("far", argv, 2, env=env, owner=owner)
+        job = client.run("far", argv, 2, owner=owner)
         await_output(client, job.id, b"iteration", 60.0)
         rows, host_now = list[Row](), "b1"
         for host in _ITINERARY:

@@ -21,8 +21,10 @@ from wherry.lab.study.program_output import json_lines
 from wherry.lab.study.testbed import ClusterShape, ProgramResult, RunningJob, Testbed, installed, program
 from wherry.model.records import Move
 
-# Ranks share cores: in every variant a waiting rank yields its core to a computing one.
-SHARED_CORES = {"OMPI_MCA_mpi_yield_when_idle": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+"""Environment of ranks on a cluster. How they wait is left to Wherry: a setting of Open MPI's would replace that."""
+SHARED_CORES = {"OMPI_MCA_mpi_yield_when_idle": "1", **ONE_THREAD}
+"""Environment of native ranks, more of them than processors: one that waits yields its processor."""
 _TIME_LIMIT = 1800.0
 """Time limit of one run in seconds."""
 _POLL = 0.01
@@ -102,7 +104,7 @@ def run_timed_by_file(
         if cluster is None:
             done = testbed.run_native(argv, ranks, directory, _TIME_LIMIT, transport, env=SHARED_CORES)
         else:
-            job = testbed.start_job(cluster, argv, ranks, directory, mpi="openmpi", env=SHARED_CORES)
+            job = testbed.start_job(cluster, argv, ranks, directory, mpi="openmpi", env=ONE_THREAD)
             if move_schedule:
                 move = _run_move(testbed, job, move_schedule, lambda: watch.wait(begin, job))
             done = job.wait(_TIME_LIMIT)
@@ -127,7 +129,7 @@ def run_timed_by_stdout(
     move_schedule: MoveSchedule | None = None,
 ) -> tuple[float, Move | None]:
     """As `run_timed_by_file`, with the texts on standard output, because files in a VM cannot be read from outside."""
-    job = testbed.start_job(cluster, argv, ranks, directory, mpi="openmpi", env=SHARED_CORES)
+    job = testbed.start_job(cluster, argv, ranks, directory, mpi="openmpi", env=ONE_THREAD)
     try:
         job.await_output(marks[0].encode())
         started, move = time.time(), None
@@ -168,7 +170,7 @@ def npb(
     if cluster is None:
         return npb_values(testbed.run_native(argv, ranks, directory, _TIME_LIMIT, transport, env=SHARED_CORES))
     # A node cannot see its own memory limit, and the kernel kills a rank that exceeds it.
-    env = {**SHARED_CORES, "NPB_NODE_MEMORY": str(parse_size(cluster.memory))}
+    env = {**ONE_THREAD, "NPB_NODE_MEMORY": str(parse_size(cluster.memory))}
     job = testbed.start_job(cluster, argv, ranks, directory, "openmpi", env)
     move = _run_move(testbed, job, move_schedule, lambda: job.await_output(_NPB_STARTED)) if move_schedule else None
     values = npb_values(job.wait(_TIME_LIMIT))
@@ -201,7 +203,7 @@ def ring(
     """wherry-ring with `memory` MiB for each rank, which writes `pages` pages in each iteration and checks every byte.
     Values: iterations per second, bytes written per second and rank, largest gap."""
     argv = [program("ring", "openmpi"), "--seconds", f"{seconds:g}", "--memory", str(memory), "--pages", str(pages)]
-    job = testbed.start_job(cluster, argv, ranks, directory, env=SHARED_CORES)
+    job = testbed.start_job(cluster, argv, ranks, directory, env=ONE_THREAD)
     move = _run_move(testbed, job, move_schedule, lambda: job.await_output(_RING_STARTED)) if move_schedule else None
     done = job.wait(_TIME_LIMIT)
     lines = list(json_lines(done.require_success()))

@@ -202,7 +202,7 @@ class MultiSite(Study):
         """Runs a program with one rank on each host of the cluster shape: on its nodes, or natively on the hosts."""
         if combination["how"] != _NATIVE:
             return testbed.run_on_cluster(
-                cluster, argv, cluster.nodes, directory, _TIME_LIMIT, mpi, workloads.SHARED_CORES
+                cluster, argv, cluster.nodes, directory, _TIME_LIMIT, mpi, workloads.ONE_THREAD
             )
         return sites.run_on_hosts(testbed, cluster.hosts, argv, directory, _TIME_LIMIT)
 

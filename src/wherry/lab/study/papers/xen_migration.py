@@ -91,7 +91,7 @@ class XenMigration(XenDesign, Study):
         if how == NATIVE:
             done = testbed.run_command(argv, directory, 600.0, workloads.SHARED_CORES)
         else:
-            env = workloads.SHARED_CORES
+            env = workloads.ONE_THREAD
             cluster = _CLUSTERS["one-node" if how == NODES else "vm"]
             done = testbed.run_on_cluster(cluster, argv, 1, directory, 1800.0, "openmpi", env)
         return linpack(done.require_success())
