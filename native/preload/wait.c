@@ -10,11 +10,11 @@
  *      poll poll poll poll | is it crowded?   no: poll on, but not beyond FREE
  *      \______ ROUND _____/                  yes: sleep until a descriptor is ready
  *
- * Crowded means that more tasks run or want to than there are processors, at some of the last looks (a look takes as long
- * as ten polls, so there is one in LOOK at most). Then a sleep costs a switch to another task, a few microseconds, while
- * polling keeps that task waiting and, what is worse, hides this processor from the kernel, which puts a woken task on an
- * idle one at once and behind a busy one for milliseconds. Otherwise a sleep would make the processor idle, from which a
- * message wakes it some 25 us later on a virtual machine, and polling takes nothing from anybody.
+ * Crowded means that more tasks run or want to than there are processors, at one in four of the last looks (each takes as
+ * long as ten polls, so there is one in LOOK at most). Then a sleep costs a switch to another task, a few microseconds,
+ * while polling keeps that task waiting and, what is worse, hides this processor from the kernel, which puts a woken task
+ * on an idle one at once and behind a busy one for milliseconds. Otherwise a sleep would make the processor idle, from
+ * which a message wakes it some 25 us later on a virtual machine, and polling takes nothing from anybody.
  *
  * A test of MPI (testing.h) is no wait: its program may have other work. A loop of tests with nothing between them is one
  * all the same, as HPL's for its broadcasts: after TESTS of it, while others want the processor, it naps until a message
@@ -50,7 +50,7 @@ enum {
     FREE = 1000 * 1000,     /* ns of polling after which it sleeps though processors are free: it spends a quota */
     LOOK = 1000 * 1000,     /* ns between two looks for other tasks */
     SURE = 64,              /* the score of looks that all found more tasks than processors */
-    CROWDED = SURE / 4,     /* the score that one such look gives, and one in thirteen keeps */
+    CROWDED = SURE / 4,     /* the score that one such look gives, and one in four keeps */
     RECOUNT = 1000 * 1000 * 1000, /* ns for which the number of processors is valid: a move may change it */
     MILLISECOND = 1000 * 1000, /* ns */
     FIRST = MILLISECOND,    /* ns of the first sleep; each next one of the same wait takes twice as long */
@@ -121,7 +121,7 @@ static bool is_crowded(uint64_t time)
         processors = sysconf(_SC_NPROCESSORS_ONLN);
         counted = time;
     }
-    score += running_tasks() > processors ? (SURE - score) / 4 : -(score / 16 + (score > 0));
+    score += running_tasks() > processors ? (SURE - score) / 4 : -(score / 4 + (score > 0));
     return score >= CROWDED;
 }
 
