@@ -85,6 +85,8 @@ def start(instance: Instance, group: str | None = None, resume: bool = False) ->
         raise Refused(Code.TAKEN_DOWN, f"instance {instance.name} was removed", by, "wherry up FILE")
     if os.geteuid() != 0:
         raise _needs_root("no daemon runs, and starting it needs root", "")
+    if sys.stderr.isatty():  # it takes a second or two
+        print("starting the daemon wherryd", file=sys.stderr, flush=True)
     options = (["--group", group] if group else []) + (["--resume"] if resume else [])
     started = _wherryd("serve", "--detach", *options)
     if started.returncode:
