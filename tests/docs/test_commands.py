@@ -85,7 +85,7 @@ def test_commands_of_the_document(file: str, tmp_path: Path) -> None:
             stderr=subprocess.STDOUT, text=True, timeout=SECONDS, check=False,
         )  # fmt: skip
 
-    run("wherry down --all")
+    run("wherry down --all --yes")
     try:
         typed = [command for command in commands(file) if is_run(file, command)]
         assert len(typed) >= 3
@@ -93,5 +93,5 @@ def test_commands_of_the_document(file: str, tmp_path: Path) -> None:
             done = run(command)
             assert done.returncode == 0, f"{file}: {command}\n{done.stdout}"
     finally:
-        down = run("wherry down --all")
+        down = run("wherry down --all --yes")
     assert down.returncode == 0, down.stdout
