@@ -55,8 +55,8 @@ def test_a_side_dies(
     """One owner or a reported loss, never two and never none; on one host, and with a host for each tile."""
     monkeypatch.setenv("WHERRY_TILE_FAULT", fault)
     board = start(1 if hosts else 3, 3, hosts)
-    # One that dies with its tile has to run until then, however slow the machine; one that survives is waited for.
-    run = Run(board, "count", 100, 40000000 if survives is False else 2000000, tile=0)
+    # It has to run until the fault, however slow the machine; one that survives is waited for.
+    run = Run(board, "count", 100, 40000000 if survives is False else 10000000, tile=0)
     run.said("1\n")
     try:
         board.move(run.process, 1, mode)

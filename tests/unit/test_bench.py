@@ -41,7 +41,7 @@ class FakeClient:
     def clusters(self) -> list[dict[str, str]]:
         return [{"name": "bench"}]
 
-    def down(self, name: str) -> Any:
+    def down(self, name: str, end_jobs: bool) -> Any:
         self.removed_clusters += 1
         return self
 
