@@ -264,7 +264,7 @@ def _without_descriptor(pids: list[int], found: list[Descriptor]) -> Lock | None
         if lock.pid in pids:
             return lock
     unknown = [lock for lock in left if lock.pid <= 0 or not os.path.exists(f"/proc/{lock.pid}")]
-    mapped = set().union(*(_mapped(pid) for pid in pids)) if unknown else set()
+    mapped = set().union(*(_mapped_inodes(pid) for pid in pids)) if unknown else set()
     return next((lock for lock in unknown if lock.inode in mapped), None)
 
 
@@ -352,6 +352,19 @@ def _mapped(pid: int) -> set[tuple[int, int]]:
             with contextlib.suppress(OSError):
                 file = os.stat(f"/proc/{pid}/map_files/{name}")
                 found.add((file.st_dev, file.st_ino))
+    return found
+
+
+def _mapped_inodes(pid: int) -> set[tuple[int, int]]:
+    """Device of the superblock and inode of each file that a process has mapped, as /proc/locks has them: on overlayfs
+    and btrfs stat(2) has others."""
+    found = set()
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{pid}/maps").read_text(errors="surrogateescape").split("\n"):
+            words = line.split(maxsplit=5)
+            if len(words) == 6 and words[4] != "0":
+                major, minor = words[3].split(":")
+                found.add((os.makedev(int(major, 16), int(minor, 16)), int(words[4])))
     return found
 
 
