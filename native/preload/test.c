@@ -8,6 +8,7 @@
  */
 #include "testing.h"
 
+#include "clock.h"
 #include "lookup.h"
 
 #include <stdio.h>

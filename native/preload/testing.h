@@ -7,17 +7,7 @@
 #define WHERRY_TESTING_H
 
 #include <stdbool.h>
-#include <stdint.h>
-#include <time.h>
 
 extern _Thread_local bool testing, worked __attribute__((visibility("hidden"), tls_model("initial-exec")));
-
-static inline uint64_t now(void)
-{
-    struct timespec time;
-
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (uint64_t)time.tv_sec * 1000000000U + (uint64_t)time.tv_nsec;
-}
 
 #endif

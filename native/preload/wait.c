@@ -18,8 +18,8 @@
  *
  * A test of MPI (testing.h) is no wait: its program may have other work. A loop of tests with nothing between them is one
  * all the same, as HPL's for its broadcasts: after TESTS of it, while others want the processor, it naps until a message
- * comes, each time for half of what it has waited already. So a loop that waits for something else, a time or another
- * thread, is late by half of its wait at most, and by NAP_MOST.
+ * comes, each time for half of what it has waited already, from NAP to NAP_MOST. So a loop that waits for something else,
+ * a time or another thread, is late by that at most.
  *
  * Invariants: a poll with timeout 0 returns what it could have returned when it ends; calls with other timeouts are the
  * C library's own. A thread that computes between two polls (more than GAP) never sleeps. What an MPI library does
@@ -27,6 +27,7 @@
  * or timer is kept that a move would lose, a clock that it sets back begins a new wait, and errno changes only as the
  * call itself changes it.
  */
+#include "clock.h"
 #include "testing.h"
 
 #include <dlfcn.h>
@@ -111,7 +112,7 @@ static long running_tasks(void)
 static bool is_crowded(uint64_t time)
 {
     static long processors;
-    static uint64_t counted, looked; /* threads that do it at once write the same */
+    static uint64_t counted, looked; /* threads that do it at once may count a look twice */
     static int score;
 
     if (time - looked < LOOK)

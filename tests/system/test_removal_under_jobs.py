@@ -90,5 +90,5 @@ def test_down_all_asks_before_it_ends_jobs(two: RealInstance, killed: bool) -> N
         assert client.poll() is None
     assert eventually(lambda: two("down", "--all", "--yes").returncode, 0) == 0
     code, said = end(client)
-    assert code == Code.TAKEN_DOWN.exit_code and "its cluster two was taken down" in said, said
+    assert code == Code.TAKEN_DOWN.exit_code and "its clusters were taken down" in said, said
     assert "wherry down --all" in said

@@ -110,11 +110,11 @@ def _stop_and_purge(place: Instance) -> tuple[int | None, dict[str, list[str]]]:
 
 
 def _agreed(what: str, jobs: Sequence[Job | Row], yes: bool, remedy: str) -> bool:
-    """True when jobs may be ended: by --yes, by an answer on the terminal, or as none runs. WRONG_STATE and CANCELLED
-    when not."""
+    """Whether jobs are to be ended: by --yes, or by an answer on the terminal; False when none runs. WRONG_STATE and
+    CANCELLED when they are not."""
     running = [job for job in jobs if job.state in ("starting", "running")]
     if yes or not running:
-        return True
+        return yes
     names = ", ".join(job.id for job in running)
     if not is_interactive():
         raise Refused(Code.WRONG_STATE, f"jobs run on {what}: {names}", "there is no terminal to ask at", remedy)

@@ -103,8 +103,7 @@ def _run(
         except Refused as error:
             if error.code is not Code.TAKEN_DOWN:
                 raise
-            why = error.why if error.why.startswith("its cluster") else f"its cluster {name} was taken down {error.why}"
-            raise Failed(error.code, f"job {job.id} was ended", why, "wherry up FILE") from None
+            raise Failed(error.code, f"job {job.id} was ended", error.why or error.what, "wherry up FILE") from None
     if output == "json":
         _emit_streams(job, kept)
     return _exit_code(job)

@@ -11,7 +11,6 @@ import fcntl
 import grp
 import json
 import os
-import pwd
 import shutil
 import signal
 import socket
@@ -19,11 +18,13 @@ import stat
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from wherry.base.errors import Code, LostContact, Refused, from_dict
 from wherry.base.paths import Instance, as_root
+from wherry.base.users import user_name
 from wherry.base.wait import readable
 
 _START_SECONDS = 20.0
@@ -153,18 +154,21 @@ def examine() -> list[dict[str, str]]:
 
 
 def taken_down_by(instance: Instance) -> str:
-    """Who removes or has removed the instance; empty when nobody does."""
+    """That the instance is being removed or was, and by whom if that is known; empty when it is not."""
+    taken = "its clusters were taken down"
     try:
-        return f"by {instance.ending.read_text()}, with wherry down --all"
+        return f"{taken} by {instance.ending.read_text() or 'root'} (wherry down --all)"
     except (FileNotFoundError, PermissionError):
-        return "" if (instance.state / "wherry.db").exists() else "with wherry down --all"
+        return "" if (instance.state / "wherry.db").exists() else f"{taken} (wherry down --all)"
 
 
 def forbid_resuming(instance: Instance) -> None:
     """Keeps waiting clients from starting the daemon again, until the instance is removed or used anew."""
     try:
-        instance.ending.write_text(os.environ.get("SUDO_USER") or pwd.getpwuid(os.getuid()).pw_name)
+        instance.ending.touch()
         instance.ending.chmod(0o644)
+        with suppress(OSError):  # the disk is full, perhaps: it is the file that counts
+            instance.ending.write_text(os.environ.get("SUDO_USER") or user_name(os.getuid()))
     except FileNotFoundError:
         return
     except PermissionError:

@@ -10,6 +10,8 @@ import pwd
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from wherry.base.users import user_name
+
 if TYPE_CHECKING:
     from wherry.model.owner import Owner
 
@@ -48,16 +50,9 @@ def environment(who: Owner) -> dict[str, str]:
     UTF-8."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("SUDO_") and _is_text(value)}
     if who.uid != os.getuid():
-        name = _user_name(who.uid)
+        name = user_name(who.uid)
         kept |= {"HOME": who.home, "USER": name, "LOGNAME": name}
     return kept
-
-
-def _user_name(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:  # not in the user database
-        return str(uid)
 
 
 def _is_text(value: str) -> bool:

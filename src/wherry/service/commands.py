@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from wherry.base.errors import Bug, Code, Refused, WherryError
+from wherry.base.users import user_name
 from wherry.cluster.lookup import find_cluster, find_job, find_node
 from wherry.cluster.plan import ClusterPlan, StepKind
 from wherry.fabric.protocol import LinkMeasure, LinkState
@@ -24,7 +25,7 @@ from wherry.model.spec.fabric import DirectionSpec, FabricSpec, LinkSpec
 from wherry.move.faults import parse_fault
 from wherry.service.claims import FABRIC, Claims, cluster_claim, job_claim, link_claim, node_claim
 from wherry.service.context import Managers, ServiceContext
-from wherry.service.credentials import PeerCredentials, user_name
+from wherry.service.credentials import PeerCredentials
 from wherry.service.operations import Body, Task
 
 _CONSOLE = 256 << 10

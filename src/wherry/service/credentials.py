@@ -55,14 +55,6 @@ class PeerCredentials:
             raise Refused(Code.PERMISSION, f"{what} is not yours", f"it is {whose}, you are uid {self.uid}", "use sudo")
 
 
-def user_name(uid: int) -> str:
-    """The name of a user, or its number when this machine knows no name."""
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return f"user {uid}"
-
-
 def owner_of(uid: int, gid: int, cwd: str) -> Owner:
     """The user with its home and groups of this machine's user database."""
     try:

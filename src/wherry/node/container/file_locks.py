@@ -247,7 +247,7 @@ def _why_not(lock: Lock, one: Descriptor, own: set[int], mapped: Callable[[int],
     """Why this lock cannot be carried over; empty when it can."""
     if lock.kind not in _NAMES:
         return "the kernel breaks a lease when the file is opened at the destination"
-    if lock.kind == POSIX and (one.file.st_dev, one.file.st_ino) in mapped(one.pid):
+    if lock.kind == POSIX and lock.inode in mapped(one.pid):
         return "the file is mapped by the same process, and CRIU loses fcntl locks on such files"
     if not lock.exclusive or not _is_shared(one.file, own):
         return ""
@@ -264,7 +264,7 @@ def _without_descriptor(pids: list[int], found: list[Descriptor]) -> Lock | None
         if lock.pid in pids:
             return lock
     unknown = [lock for lock in left if lock.pid <= 0 or not os.path.exists(f"/proc/{lock.pid}")]
-    mapped = set().union(*(_mapped_inodes(pid) for pid in pids)) if unknown else set()
+    mapped = set().union(*(_mapped(pid) for pid in pids)) if unknown else set()
     return next((lock for lock in unknown if lock.inode in mapped), None)
 
 
@@ -345,24 +345,13 @@ def _is_foreign(one: Descriptor, mounts: set[int]) -> bool:
 
 
 def _mapped(pid: int) -> set[tuple[int, int]]:
-    """Device and inode of each file that a process has mapped."""
-    found = set()
-    with contextlib.suppress(OSError):
-        for name in os.listdir(f"/proc/{pid}/map_files"):
-            with contextlib.suppress(OSError):
-                file = os.stat(f"/proc/{pid}/map_files/{name}")
-                found.add((file.st_dev, file.st_ino))
-    return found
-
-
-def _mapped_inodes(pid: int) -> set[tuple[int, int]]:
-    """Device of the superblock and inode of each file that a process has mapped, as /proc/locks has them: on overlayfs
-    and btrfs stat(2) has others."""
+    """Device of the superblock and inode of each file that a process has mapped, as locks have them: stat(2) has other
+    devices on btrfs."""
     found = set()
     with contextlib.suppress(OSError):
         for line in Path(f"/proc/{pid}/maps").read_text(errors="surrogateescape").split("\n"):
             words = line.split(maxsplit=5)
-            if len(words) == 6 and words[4] != "0":
+            if len(words) > 4 and words[4] != "0":
                 major, minor = words[3].split(":")
                 found.add((os.makedev(int(major, 16), int(minor, 16)), int(words[4])))
     return found
