@@ -16,6 +16,8 @@ from rest_service import Here
 
 _PROGRAM = """
 import pathlib, sys
+if tracer := sys.gettrace():  # coverage's lock stays locked when Ctrl-C comes while it is held
+    tracer.lock_data = tracer.unlock_data = int
 from wherry.base.paths import Instance
 place = pathlib.Path(sys.argv.pop(1))
 Instance.run = property(lambda _: place / "run")
