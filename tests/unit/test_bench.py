@@ -201,3 +201,16 @@ def test_link_moves_are_compared_with_their_bound(tmp_path: Path) -> None:
         "16 MiB, downtime": "met", "16 MiB, downtime of a local move": "-",
         "16 MiB, total": "missed", "16 MiB, total of a local move": "-",
     }  # fmt: skip
+
+
+def test_many_moves_compares_the_end_with_the_beginning(tmp_path: Path) -> None:
+    samples = Samples(tmp_path / "s.jsonl", {"environment": {}})
+    for part, downtime, descriptors in (("first", 0.2, 50.0), ("last", 0.2, 90.0)):
+        samples.add(mpi="mpich", part=part, downtime=downtime, total=0.5, descriptors=descriptors, memory=40.0)
+    samples.add(mpi="mpich", part="all", moves=1000.0, iterations=5.0)
+    table = runner.report(find("many-moves", settings=["mpis=mpich"]), samples).tables[0]
+    verdicts = {row[0].removeprefix("mpich: "): row[-1] for row in table.rows}
+    assert verdicts == {
+        "moves of one job": "-", "downtime, s": "met", "whole move, s": "met",
+        "open descriptors of the daemon": "missed", "memory of the daemon, MiB": "met",
+    }  # fmt: skip

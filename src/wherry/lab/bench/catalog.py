@@ -16,6 +16,7 @@ from wherry.lab.bench.cluster_cost import ClusterCost
 from wherry.lab.bench.definition import Benchmark
 from wherry.lab.bench.link_moves import LinkMoves
 from wherry.lab.bench.links import Links
+from wherry.lab.bench.many_moves import ManyMoves
 from wherry.lab.bench.move import MoveByRunc
 from wherry.lab.bench.vm_move import MoveByVirsh
 from wherry.model.spec.explain import explain
@@ -26,6 +27,7 @@ BENCHMARKS: tuple[type[Benchmark], ...] = (
     ClusterCost,
     Links,
     LinkMoves,
+    ManyMoves,
     Balance,
     BalanceOverhead,
 )
