@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
-from pathlib import Path
 
 from names import own_name
 from wherry.base.paths import Instance
@@ -17,7 +17,8 @@ INSTANCE = Instance(own_name("tfab"))
 
 def left() -> set[str]:
     """Namespaces and cgroups with the instance's prefix, and the machine's own interfaces."""
-    groups = {str(path) for path in Path("/sys/fs/cgroup").glob(f"**/{INSTANCE.prefix}")}
+    walk = os.walk("/sys/fs/cgroup")  # others come and go meanwhile
+    groups = {path for path, *_ in walk if path.endswith(f"/{INSTANCE.prefix}")}
     return set(named_netns.names(INSTANCE.prefix)) | groups | {f"link {name}" for _, name in socket.if_nameindex()}
 
 

@@ -82,8 +82,8 @@ def start(instance: Instance, group: str | None = None, resume: bool = False) ->
     With `resume`, for a client whose daemon has ended: TAKEN_DOWN when the instance was removed meanwhile. WRONG_STATE
     when another starter's daemon was first, and does not serve `group`.
     """
-    if resume and (by := taken_down_by(instance)):
-        raise Refused(Code.TAKEN_DOWN, f"instance {instance.name} was removed", by, "wherry up FILE")
+    if resume:
+        _require_not_removed(instance)
     if os.geteuid() != 0:
         raise _needs_root("no daemon runs, and starting it needs root", "")
     if sys.stderr.isatty():  # it takes a second or two
@@ -91,6 +91,8 @@ def start(instance: Instance, group: str | None = None, resume: bool = False) ->
     options = (["--group", group] if group else []) + (["--resume"] if resume else [])
     started = _wherryd("serve", "--detach", *options)
     if started.returncode:
+        if resume:  # the daemon looks again, and who removes an instance is known here
+            _require_not_removed(instance)
         raise _error(started)
     deadline, seen = time.monotonic() + _START_SECONDS, False
     while not answers(instance):
@@ -160,6 +162,11 @@ def taken_down_by(instance: Instance) -> str:
         return f"{taken} by {instance.ending.read_text() or 'root'} (wherry down --all)"
     except (FileNotFoundError, PermissionError):
         return "" if (instance.state / "wherry.db").exists() else f"{taken} (wherry down --all)"
+
+
+def _require_not_removed(instance: Instance) -> None:
+    if by := taken_down_by(instance):
+        raise Refused(Code.TAKEN_DOWN, f"instance {instance.name} was removed", by, "wherry up FILE")
 
 
 def forbid_resuming(instance: Instance) -> None:

@@ -192,6 +192,9 @@ class Board:
                 with suppress(BrokenPipeError):  # it refused before reading the command: the answer says so
                     connection.sendall(("\t".join(words) + "\n").encode())
                 for line in answers:
+                    if not line.endswith("\n"):  # it died while it answered
+                        event = {}
+                        break
                     event = json.loads(line)
                     raise_refusal(event, words[0])
                     yield event
